@@ -3,7 +3,7 @@
     python benchmarks/activity.py                          # 6 minutes of one CPU thread
     python benchmarks/activity.py --sets pbmc68k_reduced   # half a minute
 
-Networks of grn (`grn.network`: the regulation layers from their linear start), Pearson and ridge are inferred from the
+Networks of grn (`grn.network`), Pearson and ridge are inferred from the
 same cells with the same regulators; none is told a condition. `grn.activity` (ulm, 50 targets) turns each into
 activities of regulators in cells. A regulator's place in a type is that of Welch's t between the type's cells and all
 others; after interferon, between treated and control cells of one type.
@@ -64,10 +64,7 @@ def networks(cells, regulators: list[str], label_key: str, seed: int) -> dict[st
 
     from grn.networks.baselines import pearson, ridge
 
-    options = {"network.false_discovery": False}
-    ours = grn.network(
-        cells, label_key=label_key, regulators=regulators, genes="all", seed=seed, set=options, quiet=True
-    )
+    ours = grn.network(cells, label_key=label_key, regulators=regulators, genes="all", seed=seed, quiet=True)
     counts = csr_matrix(cells.X)
     total = np.asarray(counts.sum(1)).ravel()
     values = np.log1p(counts.toarray() / total[:, None] * np.median(total))

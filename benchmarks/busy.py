@@ -28,7 +28,7 @@ SETS = {
     "pbmc": ["pbmc.yaml"],
     "large": ["simulated:", "data.simulated.cells=4000", "data.simulated.genes=1000", "data.simulated.regulators=100"],
 }
-SHORT = ("regulation.steps=100", "cell_reader.steps=50", "trainer.max_steps=20")  # of the large set
+SHORT = ("trainer.max_steps=100",)  # of the large set
 
 
 def command(name: str, folder: Path) -> list[str]:

@@ -4,10 +4,9 @@
     python benchmarks/classification.py --sets pbmc68k_reduced --splits 1 --fractions 1    # a minute
 
 Each split puts a fifth of the cells, stratified by type, aside for the test. Of the others a fraction keeps its labels.
-grn's cell reader is fitted to all of the others as `grn train` does it, which needs no label for predicting genes, and
-labels the test cells as `grn predict` does; what `grn train` does besides, the network and the transformer's training,
-has no part in cell types and is left out. The other methods read the labelled cells only, as grn's own multiplicities
-of every gene (log1p of normalised counts), in units of each gene's sd; their penalties are chosen by cross-validated
+grn is trained on all of the others as `grn train` does it, which needs no label for predicting genes, and labels the
+test cells as `grn predict` does. The other methods read the labelled cells only, as grn's own multiplicities of every
+gene (log1p of normalised counts), in units of each gene's sd; their penalties are chosen by cross-validated
 accuracy. CellTypist has its own normalisation and settings, and runs in a Python of its own, if there is one
 (`classifiers.py`).
 
@@ -48,7 +47,6 @@ COLOURS = {
     "linear SVM": "#009e73",
     "random forest": "#cc79a7",
     "CellTypist": "#e69f00",
-    "grn, not thinned": "#999999",
 }
 SCORES = {"accuracy": "Accuracy", "macro_f1": "Macro F1"}
 APART = 0.08  # of the distance of two ticks: between the methods
@@ -200,7 +198,7 @@ def measure(name: str, config: Config, methods: list[str], arguments: argparse.N
     one = labelled_set(config)
     targets, classes = one.targets, one.cells.classes
     for split in range(arguments.first_split, arguments.first_split + arguments.splits):
-        test = split_cells(targets, None, 0.0, TEST, split).test
+        test = split_cells(targets, None, TEST, split).test
         rest = np.setdiff1d(np.flatnonzero(targets >= 0), test)
         for fraction in arguments.fractions:
             known = labelled_rows(targets, rest, fraction, split)

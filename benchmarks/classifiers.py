@@ -28,12 +28,11 @@ import grn
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
 from grn.cells.preprocessing.counts import read_expression
-from grn.cells.preprocessing.moments import mean_and_sd
 from grn.cells.readers.registry import open_source
+from grn.config.files import change_config
 from grn.config.schema import Config
 from grn.messages import silent
-from grn.training.building import build_model, trained_model
-from grn.training.reader_fit import fit_reader
+from grn.training.run import train
 
 # CellTypist's own classifier, trained on the labelled cells, runs in a Python of its own, which this variable names
 # (celltypist 1.7.1 was tried); without it the method is left out. Its training fails with scikit-learn 1.8 and newer
@@ -170,24 +169,17 @@ def on_components(seed: int) -> GridSearchCV:
 
 
 def fit_grn(one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: int, folder: Path) -> Predict:
-    """The reader fitted to all cells but those of the test, of which the rows `known` have labels."""
+    """The model trained on all cells but those of the test, of which the rows `known` have labels."""
     config, key = one.config, one.config.data.label_key
     assert key is not None, "every set has labels"
     rest = np.setdiff1d(np.arange(len(one.cells)), test)
     train_on = one.adata[rest].copy()
     train_on.obs[key] = train_on.obs[key].astype(object).where(np.isin(rest, known), None)
-    changed = config.model_dump()
-    changed["data"] |= {"test_fraction": 0.0, "validation_fraction": config.data.validation_fraction / (1 - TEST)}
-    changed["trainer"]["seed"] = seed
-    trained_as = Config.model_validate(changed)
-    training, split = load_cells(trained_as.data, seed=seed, adata=train_on)
-    mean, sd = mean_and_sd(training.multiplicity[split.train])
-    reader = fit_reader(trained_as, training, split, mean, sd, len(training.classes), silent)
-    model = build_model(trained_as, training, split, mean, sd, None, reader)
-    trained_model(trained_as, training, model).save(folder / "model")
+    fields = {"data.test_fraction": 0.0, "trainer.seed": seed, "network.false_discovery": False}
+    train(change_config(config, fields), folder / "run", adata=train_on, say=silent)
 
     def predict(of: LabelledSet, rows: np.ndarray) -> Labels:
-        found = grn.predict(of.adata[rows].copy(), folder / "model", counts="X", quiet=True)
+        found = grn.predict(of.adata[rows].copy(), folder / "run", counts="X", quiet=True)
         positions = [of.cells.classes.index(name) for name in found.uns["grn"]["classes"]]
         probabilities = np.zeros((len(rows), len(of.cells.classes)))
         probabilities[:, positions] = found.obsm["grn_probabilities"]

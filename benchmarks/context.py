@@ -84,9 +84,14 @@ def infer(method: str, one: NetworkSet, seed: int, q_values: bool = False) -> Fo
         from ours import infer_in_context
 
         known = replace(one, labels=None) if method == "grn_unlabelled" else one
-        ours = infer_in_context(known, seed, q_values=q_values, direct=method != "grn_total")
+        ours = infer_in_context(known, seed, q_values=q_values)
         by_type = ours.by_type if known is one else ours.of_labels(one.labels or [])
         return Found(ours.overall, by_type, ours.overall["q_value"].to_numpy() if q_values else None)
+    if method == "ridge_within_states":
+        from peers import ridge_within_states
+
+        before = ridge_within_states.infer_in_context(one, seed)
+        return Found(before.overall, before.by_type or None)
     if method == "pearson":
         table = pearson(*inputs)
         return Found(table, q=correlation_q(table, one.cells - 2))
@@ -105,8 +110,8 @@ def infer(method: str, one: NetworkSet, seed: int, q_values: bool = False) -> Fo
 
 METHODS = (
     "grn",
-    "grn_total",  # one signed layer: effects through other regulators are not told apart
     "grn_unlabelled",  # is not told the types; a type's network is that of the state that most of its cells are in
+    "ridge_within_states",  # what the product was before
     "abundance",
     "pearson",
     "spearman",
@@ -116,9 +121,16 @@ METHODS = (
     "ridge_each",
     "ridge_shared",
 )
-CHAINS = ("grn", "grn_total", "pearson", "ridge", "ridge_within")
-GLOBAL = ("grn", "abundance", "pearson", "spearman", "ridge")  # in draws whose network is the same in all types
-TYPED = tuple(method for method in METHODS if method not in ("grn_total", "abundance", "pearson", "spearman"))
+CHAINS = ("grn", "ridge_within_states", "pearson", "ridge", "ridge_within")
+GLOBAL = (
+    "grn",
+    "ridge_within_states",
+    "abundance",
+    "pearson",
+    "spearman",
+    "ridge",
+)  # in draws whose network is the same in all types
+TYPED = tuple(method for method in METHODS if method not in ("abundance", "pearson", "spearman"))
 
 
 def abundance(matrix: np.ndarray, genes: list[str], regulators: list[str]) -> pd.DataFrame:

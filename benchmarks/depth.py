@@ -6,8 +6,8 @@
 The splits of `classification.py` with all labels. Each method is fitted once to the training cells as they are, and
 labels the test cells with all of their counts and with fewer: each count stays with the same probability (binomial
 thinning; the counts that are left at 50 % are among those at 70 %). Multiplicities are made from the counts that are
-left, as those of the training cells from theirs. grn's reader, and no other method, takes counts away from half of the
-training cells of each batch by default (`ReaderSettings.thinned`); "grn, not thinned" is grn without that.
+left, as those of the training cells from theirs. grn, and no other method, takes counts away from half of the training
+cells of each batch (`grn/cells/loading/thinning.py`).
 
 Columns: as of `classification.py`; depth: share of the counts. Writes `depth.csv` after every fit; rows of other sets,
 methods, depths and splits stay. At the end, draws accuracy and macro F1 of all rows.
@@ -18,19 +18,17 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from classification import by_share, chosen_configurations, configurations, scores
-from classifiers import METHODS, OURS, TEST, Fit, LabelledSet, Predict, fit_grn, labelled_set
+from classifiers import METHODS, OURS, TEST, Fit, LabelledSet, labelled_set
 from results_file import merged, ordered, write
 
 from grn.cells.load import cells_for_vocabulary
 from grn.cells.preprocessing.split import split_cells
 from grn.plots.style import save
-from grn.training.reader_fit import ReaderSettings
 
 HERE = Path(__file__).parent
 SETS = ("pbmc68k_reduced", "pbmc3k")
@@ -38,17 +36,7 @@ DEPTHS = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1)
 KEYS = ["set", "method", "depth", "split"]
 
 
-def fit_not_thinned(one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: int, folder: Path) -> Predict:
-    """grn, all of whose training cells keep their counts."""
-    reader = ReaderSettings.of(one.config.cell_reader).model_copy(update={"thinned": 1.0})
-    changed = replace(one, config=one.config.model_copy(update={"cell_reader": reader}))
-    return fit_grn(changed, known, test, seed, folder)
-
-
-COMPARED: dict[str, Fit] = {
-    **{name: METHODS[name] for name in (OURS, "logistic regression", "on 50 components")},
-    "grn, not thinned": fit_not_thinned,
-}
+COMPARED: dict[str, Fit] = {name: METHODS[name] for name in (OURS, "logistic regression", "on 50 components")}
 
 
 def thinned(one: LabelledSet, rows: np.ndarray, depths: tuple[float, ...], seed: int) -> Iterator[LabelledSet]:
@@ -86,7 +74,7 @@ def main() -> None:
     for name, config in chosen_configurations(arguments.sets).items():
         one = labelled_set(config)
         for split in range(arguments.first_split, arguments.first_split + arguments.splits):
-            test = split_cells(one.targets, None, 0.0, TEST, split).test
+            test = split_cells(one.targets, None, TEST, split).test
             known = np.setdiff1d(np.flatnonzero(one.targets >= 0), test)
             cells = list(thinned(one, test, DEPTHS, split))
             for method in arguments.methods:

@@ -11,8 +11,7 @@ seeds:
 
 at q <= 0.05, 0.1, 0.2 and 0.5. Genes are connected by a path or by a common ancestor in the planted graph. Cell types
 link all regulators besides, so only sets of one type have pairs that are truly independent. Edges that were found but
-not planted mostly have a common ancestor, or another regulator between them whose counts are too noisy to explain all:
-`direct` takes out what that makes (grn/networks/evidence/direct.py).
+not planted mostly have a common ancestor, or another regulator between them whose counts are too noisy to explain all.
 """
 
 from __future__ import annotations
@@ -20,23 +19,17 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import numpy as np
 import pandas as pd
-import torch
 from sets import VARIABLE, folder, read_reference
 
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
-from grn.cells.preprocessing.moments import mean_and_sd
-from grn.cells.preprocessing.split import Split
 from grn.config.schema import Config, Simulation
 from grn.networks.evidence.false_discovery import edge_evidence
-from grn.networks.in_context import paths_between
-from grn.regulation.cell_table import TrainingCells
-from grn.regulation.fit import fit_ensemble
+from grn.regulation.cell_table import CellTable
 from grn.regulation.knockoffs import fit_with_knockoffs, knockoffs
 from grn.regulation.states import states_of
 
@@ -69,22 +62,21 @@ def shuffled(values: np.ndarray, basal: np.ndarray, cell_types: np.ndarray, gene
 KINDS = {
     "shuffled": (shuffled, False),
     "shuffled in types": (shuffled, True),
-    "knockoffs": (knockoffs, True),
-    "direct": (knockoffs, True),  # of effects without those through other regulators, as `grn train` has them
+    "knockoffs": (knockoffs, True),  # as `grn train` has them
 }
 
 
-def simulated(changes: dict[str, float], seed: int) -> tuple[Config, Cells, Split, pd.DataFrame]:
+def simulated(changes: dict[str, float], seed: int) -> tuple[Config, Cells, pd.DataFrame]:
     settings = {"path": "simulated:", "label_key": "cell_type", "simulated": Simulation(**{"seed": seed, **changes})}
     count = Config.model_validate({"data": settings}).data.simulated.regulators
     settings["regulators"] = [f"R{number + 1}" for number in range(count)]
     config = Config.model_validate({"data": settings})
-    cells, split = load_cells(config.data, seed=config.trainer.seed)
+    cells, _ = load_cells(config.data, seed=config.trainer.seed)
     assert cells.truth is not None
-    return config, cells, split, cells.truth
+    return config, cells, cells.truth
 
 
-def sergio(name: str) -> tuple[Config, Cells, Split, pd.DataFrame]:
+def sergio(name: str) -> tuple[Config, Cells, pd.DataFrame]:
     import anndata
 
     path = folder() / f"{name}.h5ad"
@@ -93,8 +85,8 @@ def sergio(name: str) -> tuple[Config, Cells, Split, pd.DataFrame]:
     config = Config.model_validate(
         {"data": {"path": str(path), "label_key": "cell_type", "genes": "all", "regulators": regulators}}
     )
-    cells, split = load_cells(config.data, seed=config.trainer.seed)
-    return config, cells, split, read_reference(folder() / f"{name}_network.csv", list(cells.vocabulary))
+    cells, _ = load_cells(config.data, seed=config.trainer.seed)
+    return config, cells, read_reference(folder() / f"{name}_network.csv", list(cells.vocabulary))
 
 
 def planted(cells: Cells, edges: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -112,30 +104,18 @@ def planted(cells: Cells, edges: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     return direct[:, cells.regulators], connected[:, cells.regulators]
 
 
-def measure(
-    config: Config, cells: Cells, split: Split, edges: pd.DataFrame, kinds: list[str]
-) -> Iterator[tuple[str, list[float]]]:
+def measure(config: Config, cells: Cells, edges: pd.DataFrame, kinds: list[str]) -> Iterator[tuple[str, list[float]]]:
     """For each kind of knock-offs, the three proportions at every level, one after the other."""
-    mean, sd = mean_and_sd(cells.multiplicity[split.train])
-    rows = np.sort(np.concatenate([split.train, split.validation]))
-    seed, states = config.trainer.seed, states_of(cells, config.trainer.seed).membership
-    linear = config.regulation.model_copy(update={"steps": 0})  # its penalties are those of the whole fit
-    regulators = TrainingCells.of(cells, rows, mean, sd).regulators
+    seed, rows = config.trainer.seed, np.arange(len(cells))
+    states = states_of(cells, seed).membership
     direct, connected = planted(cells, edges)
-    pairs = np.ones(direct.shape, dtype=bool)
-    pairs[regulators, np.arange(len(regulators))] = False
     for name in kinds:
         make, within = KINDS[name]
-        fitted = TrainingCells.of(cells, rows, mean, sd, states if within and states.shape[1] > 1 else None)
-        found = fit_ensemble(linear, fitted, members=1, seed=seed)
-        fit = fit_with_knockoffs(fitted, found.values, found.ranks, seed=seed, make=make)
-        if name == "direct":
-            assert cells.counting is not None
-            measured, layer = cells.multiplicity[:, regulators], found.layer
-            noise, membership = cells.counting.variance(measured)[rows], torch.as_tensor(fitted.memberships()[rows])
-            of_cells = torch.as_tensor(measured[rows].toarray())
-            paths = paths_between(fit, layer, of_cells, membership, noise, sd)
-            fit = replace(fit, slopes=paths.direct(fit.slopes))
+        table = CellTable.of(cells, rows, states if within else np.ones((len(cells), 1), np.float32))
+        regulators = table.regulators
+        pairs = np.ones(direct.shape, dtype=bool)
+        pairs[regulators, np.arange(len(regulators))] = False
+        fit = fit_with_knockoffs(table, seed=seed, make=make)
         q = edge_evidence(fit, regulators)[0].q
         proportions: list[float] = []
         for level in LEVELS:

@@ -56,10 +56,8 @@ def tiny(path: str) -> Config:
     return Config.model_validate(
         {
             "data": {"path": path, "genes": "all", "label_key": "type", "regulators": ["g0", "g1", "g2"]},
-            "model": {"width": 16, "layers": 1, "hidden": 16},
+            "model": {"width": 8, "members": 2, "hidden": 16},
             "trainer": {"max_steps": 4, "validate_every": 2, "batch_size": 16, "accelerator": "cpu"},
-            "regulation": {"members": 2, "steps": 2, "penalties": [10]},
-            "network": {"cells": 20},
         }
     )
 

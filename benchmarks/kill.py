@@ -56,10 +56,8 @@ def tiny(**trainer: object) -> Config:
                 "label_key": "cell_type",
                 "simulated": {"cells": 80, "genes": 16, "regulators": 4, "cell_types": 2},
             },
-            "model": {"width": 16, "layers": 1, "hidden": 16},
+            "model": {"width": 8, "members": 2, "hidden": 16},
             "trainer": {"max_steps": 20, "validate_every": 2, "batch_size": 8, "accelerator": "cpu", **trainer},
-            "regulation": {"members": 2, "steps": 4, "penalties": [10]},
-            "network": {"cells": 20},
         }
     )
 

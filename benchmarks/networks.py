@@ -9,7 +9,7 @@ picture `docs/img/networks.png`. Peers run once, with seed 0; `grn` runs with se
 deviation. Networks that were inferred before are read from the cache. Rows of `networks.csv` of other sets and methods
 stay, in the file and in the picture, so that a method can be added alone.
 
-Our own method is in `benchmarks/ours.py`; without that file it is left out. The file holds
+Our own method is in `benchmarks/ours.py`, and what it was before in `peers/ridge_within_states.py`. Both hold
 
     SETTINGS: dict      # plain values that decide its results (configuration, version), for the key of the cache
     def infer(one: NetworkSet, seed: int, device: str) -> DataFrame     # source, target, weight
@@ -18,7 +18,7 @@ Our own method is in `benchmarks/ours.py`; without that file it is left out. The
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -44,6 +44,7 @@ COLOURS = {
     "grnboost2": "#009e73",
     "genie3": "#cc79a7",
     "regdiffusion": "#999999",
+    "ridge_within_states": "#f0e442",
 }
 PANELS = {
     "auprc_ratio": ("AUPRC / that of chance", 1.0),
@@ -112,6 +113,7 @@ def dots(table: pd.DataFrame, *, ours: str) -> Figure:
 
 HERE = Path(__file__).resolve().parent
 OURS = "grn"
+OWN = {OURS: "ours", "ridge_within_states": "peers.ridge_within_states"}  # their modules: they read cells as grn does
 METRICS = {
     "auprc": "AUPRC",
     "auprc_ratio": "AUPRC ratio",
@@ -123,8 +125,7 @@ COSTS = {"seconds": "seconds", "peak_mb": "MB"}
 
 
 def methods() -> list[str]:
-    ours = [OURS] if importlib.util.find_spec("ours") else []
-    return [*ours, *NAMES]
+    return [*OWN, *NAMES]
 
 
 def score(one: NetworkSet, network: pd.DataFrame) -> dict[str, float]:
@@ -136,21 +137,22 @@ def score(one: NetworkSet, network: pd.DataFrame) -> dict[str, float]:
     return found.scores | {"density": found.universe.density, "edges": len(found.universe.edges)}
 
 
-def infer_ours(one: NetworkSet, seed: int, device: str, folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """`run_peer` for our own method: it uses all threads that the caller allows, and peak_mb counts the host alone."""
-    import ours
-
-    settings = {**ours.SETTINGS, "device": device}
-    cached = entry(folder, one.prepared(), OURS, settings, seed)
+def infer_own(
+    method: str, one: NetworkSet, seed: int, device: str, folder: Path
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """`run_peer` for the methods OWN: they use all threads that they may, and peak_mb counts the host alone."""
+    module = importlib.import_module(OWN[method])
+    settings = {**module.SETTINGS, "device": device}
+    cached = entry(folder, one.prepared(), method, settings, seed)
     if not cached.exists():
-        network, measures = measured(ours.infer, one, seed, device, threads=None)
-        cached.write(network, {"set": one.name, "method": OURS, "settings": settings, "seed": seed, **measures})
+        network, measures = measured(module.infer, one, seed, device, threads=None)
+        cached.write(network, {"set": one.name, "method": method, "settings": settings, "seed": seed, **measures})
     return cached.read()
 
 
 def runs_of(method: str, one: NetworkSet, arguments: argparse.Namespace) -> list[tuple[pd.DataFrame, dict[str, Any]]]:
-    if method == OURS:
-        return [infer_ours(one, seed, arguments.device, arguments.cache) for seed in range(arguments.seeds)]
+    if method in OWN:
+        return [infer_own(method, one, seed, arguments.device, arguments.cache) for seed in range(arguments.seeds)]
     options = {"jobs": arguments.jobs, "changes": arguments.set, "compute": not arguments.cached}
     return [run_peer(method, one.prepared(), folder=arguments.cache, **options)]
 
@@ -193,8 +195,8 @@ def main() -> None:
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="processes of a peer (default: all cores)"
     )
-    parser.add_argument("--device", default="cpu", help="of our own method (default: cpu)")
-    parser.add_argument("--seeds", type=int, default=5, help="of our own method (default: 5)")
+    parser.add_argument("--device", default="cpu", help="of our own methods (default: cpu)")
+    parser.add_argument("--seeds", type=int, default=5, help="of our own methods (default: 5)")
     parser.add_argument(
         "--set", nargs="+", default=[], metavar="KEY=VALUE", help="other settings of peers, e.g. trees=10"
     )
@@ -222,7 +224,7 @@ def main() -> None:
         print(f"{name}: {remark}")
 
     results = arguments.output / "networks.csv"
-    table = ordered(merged(results, table, ["set", "method"]), set=list(SETS), method=[OURS, *NAMES])
+    table = ordered(merged(results, table, ["set", "method"]), set=list(SETS), method=methods())
     write(results, table)
     save(dots(table, ours=OURS), arguments.picture)
     print(f"wrote {results} and {arguments.picture}")

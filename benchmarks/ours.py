@@ -1,38 +1,32 @@
-"""Our own method in the benchmarks of networks: the default configuration, as in `grn train`.
-
-The benchmarks use the read-out `effect`, which depends on the regulation layers alone, so the transformer is not
-trained. All else is as in a run: reading the data, choosing the penalty on cells that are not for testing, the fit on
-all cells, the edge tables.
-"""
+"""Our own method in the benchmarks of networks: the default configuration, as `grn.network` and `grn.train` have it."""
 
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import anndata
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 from sets import NetworkSet
-from torch import Tensor
 
 import grn
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
-from grn.cells.preprocessing.moments import mean_and_sd
+from grn.cells.preprocessing.split import Split
+from grn.cells.readers.registry import MEMORY
+from grn.config.files import change_config
 from grn.config.schema import Config
-from grn.io.h5ad import write_anndata
 from grn.messages import Say, silent
-from grn.model.signed.regulation import Regulation
-from grn.networks.in_context import network_in_context
-from grn.networks.run_files import edge_table
-from grn.regulation.fit import fit_regulation
+from grn.model.saved import TrainedModel
+from grn.networks.build import network_of
 from grn.regulation.states import States, states_of
+from grn.training.run import fit_cells, train
 
-SETTINGS = {"readout": "effect", "version": grn.__version__, "revision": 7}  # raise revision when the numbers change
+SETTINGS = {"version": grn.__version__, "revision": 8}  # raise revision when the numbers change
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,48 +51,43 @@ def infer(one: NetworkSet, seed: int, device: str) -> pd.DataFrame:
 
 
 def infer_in_context(
-    one: NetworkSet,
-    seed: int,
-    device: str = "cpu",
-    *,
-    q_values: bool = False,
-    direct: bool = True,
-    say: Say = silent,
+    one: NetworkSet, seed: int, device: str = "cpu", *, q_values: bool = False, say: Say = silent
 ) -> Networks:
     """Networks of a set and of its cell types, or of the states that are found in a set without labels.
 
-    q_values: add their column.   direct: direct effects, where counts are known, else total ones.
+    The model is trained on all cells, as in `grn.network`. q_values: add their column, on which no weight depends.
     """
-    cells, states, regulation, units = fitted(one, seed, device, say)
-    cells = cells if direct else replace(cells, counting=None)
-    network = network_in_context(regulation, cells, states, **units, seed=seed)
-    listed = (cells.vocabulary, regulation.regulators.cpu().numpy(), None)
-    by_type = {name: edge_table(network.of_type(name), *listed, q_values=q_values) for name in network.by_type}
-    return Networks(edge_table(network, *listed, q_values=q_values), by_type, states)
-
-
-@lru_cache(maxsize=1)
-def fitted(one: NetworkSet, seed: int, device: str, say: Say) -> tuple[Cells, States, Regulation, dict[str, Tensor]]:
-    """The cells of a set, their states, the regulation fitted to all of them, and mean and sd of each gene."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = configuration(one, seed, device, Path(folder) / "cells.h5ad")
-        cells, split = load_cells(config.data, seed=seed)
-    mean, sd = mean_and_sd(cells.multiplicity[split.train])
+    config = configuration(one, seed, device, {"network.false_discovery": q_values})
+    cells, _ = load_cells(config.data, seed=seed, adata=adata_of(one))
     states = states_of(cells, seed)
-    fit = partial(fit_regulation, config, cells, states, mean=mean, sd=sd, say=say)
-    regulation = fit(np.arange(len(cells)), penalties=fit(split.train).penalties).regulation.to(device)
-    return cells, states, regulation, {"mean": mean, "sd": sd}
+    model = fit_cells(config, cells, states, say)
+    edges, by_type = network_of(config, model, cells, states, say).tables(config, cells, model.regulators)
+    of_states = {str(name): table for name, table in by_type.groupby("cell_type", observed=True)}
+    return Networks(edges, {name: table.reset_index(drop=True) for name, table in of_states.items()}, states)
 
 
-def configuration(one: NetworkSet, seed: int, device: str, path: Path) -> Config:
-    """The default configuration for a set, whose cells (and their types, if known) are written to `path`."""
-    table = anndata.AnnData(sp.csr_matrix(one.matrix))
-    table.obs_names = [f"cell {number}" for number in range(len(one.matrix))]
-    table.var_names = list(one.genes)
-    data = {"path": str(path), "values": one.values, "genes": "all", "regulators": one.regulators or "all"}
+def trained(one: NetworkSet, seed: int, device: str = "cpu") -> tuple[TrainedModel, Cells, Split]:
+    """A model as `grn.train` trains it, the cells and their split."""
+    config, adata = configuration(one, seed, device, {"network.false_discovery": False}), adata_of(one)
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(config, Path(folder) / "run", adata=adata, say=silent)
+    assert result is not None, "one process"
+    return (result.trained, *load_cells(config.data, seed=seed, adata=adata))
+
+
+def adata_of(one: NetworkSet) -> anndata.AnnData:
+    """The cells of a set, and their types in obs["cell_type"], if they are known."""
+    adata = anndata.AnnData(sp.csr_matrix(one.matrix))
+    adata.obs_names = [f"cell {number}" for number in range(len(one.matrix))]
+    adata.var_names = list(one.genes)
     if one.labels is not None:
-        table.obs["cell_type"] = pd.Categorical(one.labels)
-        data["label_key"] = "cell_type"
-    write_anndata(path, table)
-    trainer = {"seed": seed, "accelerator": "gpu" if device == "cuda" else "cpu"}
-    return Config.model_validate({"data": data, "trainer": trainer})
+        adata.obs["cell_type"] = pd.Categorical(one.labels)
+    return adata
+
+
+def configuration(one: NetworkSet, seed: int, device: str, changes: dict[str, Any]) -> Config:
+    """The default configuration for a set."""
+    fields = {"path": MEMORY, "values": one.values, "genes": "all", "regulators": one.regulators or "all"}
+    fields["label_key"] = None if one.labels is None else "cell_type"
+    trainer = {"trainer.seed": seed, "trainer.accelerator": "gpu" if device == "cuda" else "cpu"}
+    return change_config(None, {f"data.{name}": value for name, value in fields.items()} | trainer | changes)

@@ -3,8 +3,8 @@
     python benchmarks/perturb.py --seeds 5 --workers 15    # less than 2 minutes of a CPU thread for each seed
     python benchmarks/perturb.py --seeds 1
 
-Two sources of truth, in the folder that GRN_BENCHMARK_DATA names. The regulation layers are fitted with the default
-configuration, on all cells; the transformer has no part in the predicted changes.
+Two sources of truth, in the folder that GRN_BENCHMARK_DATA names. The model is trained with the default configuration,
+on all cells.
 
 - SERGIO's DS1, without noise and as counts: every regulator is knocked out in all cells. Do its true targets change
   most? AUROC over the genes, by |change| in sds of the gene and in units of multiplicity, the mean over regulators; and
@@ -25,7 +25,6 @@ seeds, with the lowest and the highest.
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -43,17 +42,17 @@ from scipy.stats import spearmanr
 from sets import NetworkSet, folder, load_sets
 from sklearn.metrics import roc_auc_score
 
-from grn.analysis.perturb_mechanism import Association, Mechanism, cell_inputs
+from grn.analysis.perturb_mechanism import effects, slices
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
-from grn.cells.preprocessing.moments import mean_and_sd
 from grn.cells.readers.registry import MEMORY
 from grn.config.files import change_config
 from grn.config.schema import Config
 from grn.messages import silent
+from grn.model.transformer import Model
 from grn.networks.baselines import pearson, ridge
-from grn.regulation.fit import fit_regulation
 from grn.regulation.states import States, states_of
+from grn.training.run import fit_cells
 
 SIMPLE = {"pearson": pearson, "ridge": ridge}
 SETS = ("dream4", "sergio_ds1", "sergio_ds1_clean")
@@ -63,23 +62,22 @@ MEASURED = 0.1  # a measured change of this size is more than noise
 Scores = dict[str, float]
 
 
-def mechanism(config: Config, cells: Cells, seed: int) -> tuple[Mechanism, States]:
-    """The layer that answers, fitted on all cells."""
-    mean, sd = mean_and_sd(cells.multiplicity)
+def trained_on(config: Config, cells: Cells, seed: int) -> tuple[Model, States]:
     states = states_of(cells, seed)
-    fitted = fit_regulation(config, cells, states, np.arange(len(cells)), mean=mean, sd=sd, say=silent)
-    return Mechanism.of(fitted.regulation, sd, Association.of(fitted.regulation, cells, states, sd)), states
+    return fit_cells(config, cells, states, silent).model, states
 
 
-def model_effects(found: Mechanism, states: States, cells: Cells, rows: np.ndarray, steps: int) -> np.ndarray:
+def model_effects(model: Model, states: States, cells: Cells, rows: np.ndarray, steps: int) -> np.ndarray:
     """[N, R]: mean effect of knocking out each regulator in the cells `rows`, in sds of the genes."""
-    measured, basal, of_states = cell_inputs(found, cells, states, rows)
-    nothing = torch.zeros(len(rows))
-    effects = [
-        found.effects(measured, basal, of_states, {column: nothing}, steps).mean((0, 1)).numpy()
-        for column in range(measured.shape[1])
-    ]
-    return np.stack(effects, 1)
+    found = np.zeros((model.genes, len(model.regulators)))
+    for part in slices(model, len(rows)):
+        some = rows[part]
+        measured = torch.as_tensor(cells.multiplicity[some][:, model.regulators.numpy()].toarray())
+        given = measured, torch.as_tensor(cells.basal[some]), torch.as_tensor(states.membership[some])
+        for column in range(found.shape[1]):
+            change = effects(model, *given, {column: torch.zeros(len(some))}, steps)
+            found[:, column] += change.mean(0).sum(0).numpy() / len(rows)
+    return found
 
 
 def simple_effects(coefficients: np.ndarray, regulators: np.ndarray, level: np.ndarray, steps: int) -> np.ndarray:
@@ -139,13 +137,12 @@ def sergio_rows(one: NetworkSet, seeds: Sequence[int]) -> list[dict]:
     for edge in one.reference.itertuples():
         truth[genes.index(edge.target), (one.regulators or []).index(edge.source)] = edge.sign
     for seed in seeds:
-        with tempfile.TemporaryDirectory() as place:
-            config = ours.configuration(one, seed, "cpu", Path(place) / "cells.h5ad")
-            cells, _ = load_cells(config.data, seed=seed)
-        found, states = mechanism(config, cells, seed)
-        sd = found.sd.numpy()
+        config = ours.configuration(one, seed, "cpu", {})
+        cells, _ = load_cells(config.data, seed=seed, adata=ours.adata_of(one))
+        model, states = trained_on(config, cells, seed)
+        sd = model.sd.numpy()
         for steps in STEPS:
-            effect = model_effects(found, states, cells, np.arange(len(cells)), steps)
+            effect = model_effects(model, states, cells, np.arange(len(cells)), steps)
             rows.append(
                 {"set": one.name, "method": "grn", "steps": steps} | target_scores(effect, sd, truth, regulators)
             )
@@ -176,12 +173,12 @@ def dream4_rows(seeds: Sequence[int]) -> list[dict]:
         fields = {"data.path": MEMORY, "data.values": "expression", "data.genes": "all", "trainer.seed": seed}
         config = change_config(None, fields | {"trainer.accelerator": "cpu"})
         cells, _ = load_cells(config.data, seed=seed, adata=adata)
-        found, states = mechanism(config, cells, seed)
+        model, states = trained_on(config, cells, seed)
         for baseline, names in baselines.items():
             wild = [list(cells.obs_names).index(name) for name in names]
             measured = (table[knockouts].to_numpy().T - table[names].mean(axis=1).to_numpy()).T
             for steps in STEPS:
-                change = model_effects(found, states, cells, np.array(wild), steps) * found.sd.numpy()[:, None]
+                change = model_effects(model, states, cells, np.array(wild), steps) * model.sd.numpy()[:, None]
                 rows.append(
                     {"set": f"dream4, {baseline}", "method": "grn", "steps": steps} | measured_scores(change, measured)
                 )

@@ -6,7 +6,7 @@
 The cells are simulated (grn/cells/simulated.py), and a tenth of the genes are regulators: 100 to 800 genes at 1000
 cells, and 500 to 4000 cells at 100 genes. Every method runs once per size, with one thread and one process. Compare the
 CPU time, of the process and of those that it starts, since wall time includes waiting for other work on the machine.
-The time of `grn` is that of all steps to a network: reading the cells, choosing the penalty, both fits and the edge
+The time of `grn` is that of all steps to a network: reading the cells, choosing the penalties, training and the edge
 table. RegDiffusion's includes the start of its own Python.
 
 A method is left out of a size if it took more than half of the limit at half of the genes or cells; this is printed,
@@ -17,6 +17,7 @@ and the table has no row for it. Writes `scaling.csv`, where rows of other metho
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -24,8 +25,8 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
-from networks import COLOURS, HERE, OURS, methods
-from peers import NAMES, load, settings_of
+from networks import COLOURS, HERE, OURS, OWN, methods
+from peers import load, settings_of
 from peers.measure import CallFailed, measured
 from results_file import merged, ordered, write
 from sets import COUNTS_SEEN, NetworkSet, digest
@@ -92,10 +93,8 @@ def planted(genes: int, cells: int) -> NetworkSet:
 
 def timed(method: str, one: NetworkSet) -> dict[str, Any]:
     """Time and memory of one inference, in a process of its own with one thread."""
-    if method == OURS:
-        import ours
-
-        call = partial(ours.infer, one, 0, "cpu")
+    if method in OWN:
+        call = partial(importlib.import_module(OWN[method]).infer, one, 0, "cpu")
     else:
         peer, seen = load(method), one.prepared()
         call = partial(peer.infer, seen.values, seen.genes, seen.regulators, 0, n_jobs=1, **settings_of(peer))
@@ -122,7 +121,7 @@ def main() -> None:
 
     path = arguments.output / "scaling.csv"
     for method in arguments.methods:
-        reason = None if method == OURS else load(method).unavailable()
+        reason = None if method in OWN else load(method).unavailable()
         if reason:
             print(f"{method}: {reason}")
             continue
@@ -143,7 +142,7 @@ def main() -> None:
             taken[genes, cells] = found["cpu_seconds"]
             print(f"{size}{found['seconds']:>9.2f} s {found['cpu_seconds']:>9.2f} s of CPU", flush=True)
             row = pd.DataFrame([{"method": method, "genes": genes, "cells": cells, **found}])
-            table = ordered(merged(path, row, KEYS), method=[OURS, *NAMES], cells=CELLS, genes=GENES)
+            table = ordered(merged(path, row, KEYS), method=methods(), cells=CELLS, genes=GENES)
             write(path, table)
 
     table = pd.read_csv(path)

@@ -18,7 +18,7 @@ from PIL import Image
 
 import grn
 
-STEPS = {"regulation.steps": 100, "trainer.validate_every": 4}
+FEW = {"model.members": 2, "trainer.validate_every": 25}
 COLOURS = 256  # of a picture, so that files stay small: one byte a pixel
 TOGETHER = {
     "network_graph": ["network_graph", "network_graph_one"],
@@ -80,7 +80,7 @@ def main(folder: Path) -> None:
 
     cells = sc.datasets.pbmc68k_reduced()
     started = time.monotonic()
-    run = grn.train(cells, config="pbmc.yaml", max_steps=20, set=STEPS, quiet=True)
+    run = grn.train(cells, config="pbmc.yaml", max_steps=200, set=FEW, quiet=True)
     folder.mkdir(parents=True, exist_ok=True)
     drawn = {}
     with tempfile.TemporaryDirectory() as scratch:

@@ -19,34 +19,11 @@ os.environ.pop("FLASHSIGN_TILES", None)  # kernels are tested with the block siz
 
 from grn.bags import Bags
 from grn.config.schema import Config, ModelConfig
-from grn.model.signed.regulation import Regulation
-from grn.model.signed.regulation_layer import RegulationLayer
+from grn.model.identity_token import IdentityShape
 from grn.model.transformer import Model
 
 settings.register_profile("untimed", deadline=None)  # tests never judge times: machines are busy, first calls compile
 settings.load_profile("untimed")
-
-
-def tiny_regulation(
-    genes: int = 12,
-    *,
-    regulators=(0, 3, 5),
-    members: int = 2,
-    heads: int = 2,
-    width: int = 5,
-    states: int = 1,
-    seed: int = 9,
-) -> RegulationLayer:
-    """A regulation layer, float64, with every parameter, unit and centre drawn at random; several states deviate."""
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(seed)
-        layer = RegulationLayer(members, genes, torch.tensor(regulators), heads, width, states, states > 1).double()
-        for parameter in layer.parameters():
-            parameter.add_(0.5 * torch.randn_like(parameter))
-        layer.unit.copy_(0.5 + torch.rand(len(regulators) + 1))
-        layer.centre.copy_(torch.rand(states, len(regulators) + 1))
-        layer.ratio.fill_(0.7 if states > 1 else 0.0)
-    return layer.requires_grad_(False)
 
 
 def tiny_model(
@@ -55,57 +32,53 @@ def tiny_model(
     regulators=(0, 3, 5),
     classes: int = 3,
     property: bool = True,
-    members: int = 0,
+    members: int = 4,
     states: int = 1,
+    genes_train: bool = True,
     dtype=torch.float64,
     **fields,
 ) -> Model:
-    """A model with every parameter drawn at random: fresh ones predict each gene's mean, whatever they read.
-
-    members: of a regulation layer; 0: there is none.   states: with several, there is a second layer that knows them.
-    """
-    config = ModelConfig(**{"width": 16, "layers": 2, "query_heads": 4, "key_heads": 2, "hidden": 24} | fields)
+    """A model with every parameter and unit drawn at random: fresh ones predict the means alone."""
+    config = ModelConfig(**{"width": 5, "query_heads": 4, "key_heads": 2, "hidden": 24, "members": members} | fields)
     chosen = None if regulators is None else torch.tensor(regulators)
+    identity = IdentityShape(members, classes, summary=8, hidden=10, embedding=6, held_out=20, property=property)
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(7)
-        model = Model(config, genes, regulators=chosen, classes=classes, property=property)
+        model = Model(
+            config,
+            genes,
+            regulators=chosen,
+            states=states,
+            identity=identity,
+            genes_train=genes_train,
+        )
         for tensor in model.parameters():
-            tensor.add_(torch.randn_like(tensor) * (tensor.shape[-1] ** -0.5 if tensor.ndim == 2 else 0.3))
+            tensor.add_(0.5 * torch.randn_like(tensor))
         model.mean.copy_(torch.rand(genes))
         model.sd.copy_(0.5 + torch.rand(genes))
+        model.counting.copy_(0.6 * torch.rand_like(model.counting))
+        model.unit.copy_(0.5 + torch.rand_like(model.unit))
+        model.depth.copy_(torch.tensor([1.0, 0.3]))
+        for block in model.blocks:
+            for buffer in (block.centre, block.square, block.level):
+                buffer.copy_(torch.rand_like(buffer) + 0.1)
+        model.identity.mean.copy_(model.mean)
+        model.identity.sd.copy_(model.sd)
+        model.identity.axes.copy_(torch.randn_like(model.identity.axes))
+        model.identity.confidence.copy_(torch.rand(20))
+        model.identity.right.copy_(torch.rand(20) < model.identity.confidence)
         model.property_scale.copy_(torch.tensor([40.0, 12.0]))
-    if members:
-        read = range(genes) if regulators is None else regulators
-        shape = {"regulators": tuple(read), "members": members}
-        by_state = tiny_regulation(genes, states=states, seed=10, **shape) if states > 1 else None
-        level_error = 0.75 if states > 1 else None
-        model.regulation = Regulation(tiny_regulation(genes, **shape), by_state, level_error)
     return model.to(dtype).eval()
 
 
-def tiny_bags(cells: int = 5, genes: int = 12, dtype=torch.float64, seed: int = 3) -> Bags:
-    """Dense bags, about a third of the genes absent; every cell's basal gene has a multiplicity of its own."""
+def tiny_bags(cells: int = 5, genes: int = 12, states: int = 1, dtype=torch.float64, seed: int = 3) -> Bags:
+    """About a third of the genes absent; every cell has a basal gene of its own and belongs to every state in part."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.rand((cells, genes), generator=generator, dtype=dtype) * 3
     absent = torch.rand((cells, genes), generator=generator) < 0.3
     basal = 0.5 + torch.rand(cells, generator=generator, dtype=dtype)
-    return Bags(torch.arange(genes), values.masked_fill(absent, 0), basal=basal)
-
-
-def flips(model: Model) -> dict[str, list]:
-    """Rows and columns of weights whose signs may change together, of every layer (MATH.md 1, fact 6)."""
-    found: dict[str, list] = {"key and value": [], "query and output": [], "value and output": []}
-    for block in model.blocks:
-        attention = block.attention
-        width = attention.query.out_features // attention.query_heads
-        for head in range(attention.key_heads):
-            rows = slice(head * width, (head + 1) * width)
-            found["key and value"].append([attention.key.weight[rows], attention.value.weight[rows]])
-        for head in range(attention.query_heads):
-            rows = slice(head * width, (head + 1) * width)
-            found["query and output"].append([attention.query.weight[rows], attention.output.weight[:, rows]])
-        found["value and output"].append([attention.value.weight, attention.output.weight])
-    return found
+    share = torch.rand((cells, states), generator=generator, dtype=dtype)
+    return Bags(values.masked_fill(absent, 0), basal, share / share.sum(1, keepdim=True))
 
 
 @pytest.fixture
@@ -114,32 +87,8 @@ def make_model():
 
 
 @pytest.fixture
-def make_regulation():
-    return tiny_regulation
-
-
-@pytest.fixture
 def make_bags():
     return tiny_bags
-
-
-@pytest.fixture(params=["key and value", "query and output", "value and output"])
-def flip(request):
-    """Applies one of the three flips to one head of each layer of a model; that of value and output has no heads."""
-
-    def apply(model: Model) -> None:
-        with torch.no_grad():
-            for part in flips(model)[request.param][:: 1 if request.param == "value and output" else 2]:
-                for tensor in part:
-                    tensor.neg_()
-
-    return apply
-
-
-@pytest.fixture
-def single_flips():
-    """Every flip of one head of one layer of a model, each a list of tensors whose signs change together."""
-    return lambda model: [tensors for kind in flips(model).values() for tensors in kind]
 
 
 @pytest.fixture
@@ -152,7 +101,7 @@ def csr_cells():
 
 
 def tiny_config(**trainer) -> Config:
-    """A run of a second: 80 simulated cells, 16 genes, 4 regulators, a regulation layer of two members."""
+    """A run of a second: 80 simulated cells, 16 genes, 4 regulators, two members."""
     settings = {
         "max_steps": 6,
         "batch_size": 8,
@@ -170,11 +119,8 @@ def tiny_config(**trainer) -> Config:
                 "regulators": ["R1", "R2", "R3", "R4"],
                 "simulated": {"cells": 80, "genes": 16, "regulators": 4, "cell_types": 2},
             },
-            "model": {"width": 16, "layers": 1, "hidden": 16},
+            "model": {"width": 8, "hidden": 16, "members": 2},
             "trainer": settings,
-            "cell_reader": {"members": 2},
-            "regulation": {"members": 2, "steps": 16, "penalties": [1, 10]},
-            "network": {"cells": 40},
         }
     )
 

@@ -18,7 +18,8 @@ def in_r(kind: pa.DataType) -> str:
     """What arrow's read_parquet makes of a column; other types, 64-bit integers among them, need packages or casts."""
     if pa.types.is_dictionary(kind):
         return "factor" if is_text(kind.value_type) else "?"
-    return "character" if is_text(kind) else "numeric" if pa.types.is_floating(kind) else "?"
+    number = "numeric" if pa.types.is_floating(kind) else "integer" if pa.types.is_int32(kind) else "?"
+    return "character" if is_text(kind) else number
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -30,10 +31,9 @@ def columns(path: Path) -> dict[str, str]:
 
 
 def test_every_column_is_text_numbers_or_a_factor(tiny_run):
-    numbers = dict.fromkeys(["weight", "within", "between", "indirect", "confidence"], "numeric")
-    named = {"source": "character", "target": "character"} | numbers
+    numbers = dict.fromkeys(["weight", "sd", "q_value", "confidence", "between", "indirect"], "numeric")
     found = columns(tiny_run / "edges.parquet")
-    assert found == named | {name: "numeric" for name in found if name == "q_value"}
+    assert found == {"source": "character", "target": "character"} | numbers | {"cells": "integer"}
     assert columns(tiny_run / "edges_by_type.parquet") == found | {"cell_type": "factor"}
 
 

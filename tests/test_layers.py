@@ -34,7 +34,7 @@ LEVELS = {
         "operators",
         "distributed",
         "edges",
-        "attention | layers",
+        "attention | layers | shared_scores",
         "autotune | check",
         "__init__",
     ),

@@ -26,7 +26,7 @@ def load(name: str) -> ModuleType:
         ("../README.md", "usage.md", "index.md"),
         ("../../ARCHITECTURE.md", "decisions/house.md", "../architecture.md"),
         ("../log.md", "decisions/house.md", "../log.md"),
-        ("../docs/img/whole.png", "kernels.md", "img/whole.png"),
+        ("../docs/img/crossing.png", "kernels.md", "img/crossing.png"),
         ("../benchmarks/results/networks.csv", "evaluation.md", "files/benchmarks/results/networks.csv"),
         ("../benchmarks/results", "kernels.md", "benchmarks.md"),
         ("docs/decisions", "architecture.md", "decisions/README.md"),

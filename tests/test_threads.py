@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from grn import threads
-from grn.networks import build
 from grn.threads import A_THREAD, PASSIVE, most_threads, threads_for
-from grn.training import reader_fit, run
+from grn.training import run
 
 
 @pytest.mark.parametrize(
@@ -60,15 +59,14 @@ def test_the_users_limits_hold(four, monkeypatch):
     assert most_threads() == 4
 
 
-def test_every_fit_of_a_small_run_has_one_thread(four, make_config, tmp_path, monkeypatch):
+def test_the_training_of_a_small_run_has_one_thread(four, make_config, tmp_path, monkeypatch):
     seen = []
 
     def recording(work):
         seen.append(work)
         return threads.threads_for(work)
 
-    for module in (build, reader_fit, run):
-        monkeypatch.setattr(module, "threads_for", recording)
+    monkeypatch.setattr(run, "threads_for", recording)
     run.train(make_config(max_steps=2), tmp_path / "run", say=lambda line: None)
-    assert len(seen) == 4 and max(seen) < 2 * A_THREAD  # two fits of the regulation layers, the reader, the transformer
+    assert seen == [run.THREADED, seen[1]] and seen[1] < 2 * A_THREAD  # penalties, and steps
     assert torch.get_num_threads() == 4

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from grn.analysis.labels import merged
 from grn.analysis.predict import predict_cells, without_counts
+from grn.bags import Bags
 from grn.cells.cells import Cells
 from grn.errors import ConfigError, DataError, check_known
-from grn.model.cell_reader import CellReader
 from grn.model.saved import TrainedModel
+from grn.model.transformer import Model
 
 
 def explain_types(
@@ -37,9 +38,8 @@ def explain_types(
     names: other names for types (see grn.analysis.labels.merged).   cell: of this cell alone, for the type that it is
     called, or for `cell_type`.   Raises ConfigError, DataError.
     """
-    reader = trained.model.reader
-    if reader is None or not trained.classes:
-        raise ConfigError("This model calls no cell types; train it again with labels and cell_reader.members: 8.")
+    if not trained.classes:
+        raise ConfigError("This model calls no cell types; train it again with labels (data.label_key).")
     wanted = tuple(sorted({names.get(name, name) for name in trained.classes}))
     if cell_type is not None:
         check_known(cell_type, wanted, "The model", "cell type", "cell_type")
@@ -54,7 +54,7 @@ def explain_types(
         called = np.array([wanted.index(cell_type)])
     else:
         probabilities = predict_cells(trained, cells).probabilities
-        assert probabilities is not None, "the model has a reader"
+        assert probabilities is not None, "the model has cell types"
         called = merged(probabilities, trained.classes, names)[0].argmax(1)[rows]
     generator = np.random.default_rng(0)
     tables = []
@@ -64,7 +64,7 @@ def explain_types(
             continue
         own = np.sort(generator.permutation(own)[:most])
         of_type = torch.tensor([names.get(each, each) == name for each in trained.classes])
-        tables.append(_table(reader, cells, own, of_type, name, trained.vocabulary))
+        tables.append(_table(trained.model, cells, own, of_type, name, trained.vocabulary))
     if not tables:
         raise DataError(f"No cell is called {cell_type or 'anything'!r}, so there is no call to explain.")
     return pd.concat(tables, ignore_index=True)
@@ -72,15 +72,20 @@ def explain_types(
 
 @torch.no_grad()
 def _table(
-    reader: CellReader, cells: Cells, rows: np.ndarray, of_type: Tensor, name: str, genes: Sequence[str]
+    model: Model, cells: Cells, rows: np.ndarray, of_type: Tensor, name: str, genes: Sequence[str]
 ) -> pd.DataFrame:
     """The rows of one type. of_type: bool [K]."""
-    effects, device = [], reader.mean.device
+    effects, device = [], model.mean.device
     for row in rows:
-        x = torch.from_numpy(cells.multiplicity[row].toarray()[0]).to(device)
-        basal = torch.tensor(cells.basal[row], device=device)
-        whole = reader(x[None], basal[None])[1]
-        effects.append(log_odds(whole, of_type) - log_odds(reader.without_each(x, basal), of_type))
+        x = torch.from_numpy(cells.multiplicity[row].toarray()).to(device)
+        basal = torch.tensor(cells.basal[[row]], device=device)
+        z = model.identity.standardised(x)
+        if not model.genes_train:  # the identity token reads the genes after the blocks
+            m = model.inputs(x[:, model.is_regulator], basal)
+            z = z + model.expected(m, model.states_of(Bags(x, basal), m)).mean(0)
+        whole = model.identity(x, basal, z)[1]
+        hidden = model.identity.without_each(x[0], z[0], basal[0])
+        effects.append(log_odds(whole, of_type) - log_odds(hidden, of_type))
     found = torch.stack(effects).cpu()
     mean = found.mean(0)
     columns = {

@@ -22,8 +22,8 @@ CARD = "README.md"
 METRICS = {
     "accuracy": "accuracy of the cell types",
     "macro_f1": "macro F1 of the cell types",
-    "r2": "R2 of masked multiplicities",
-    "regulation_error": "error of the regulation layers (of each gene's mean: 1)",
+    "r2": "R2 of the genes, from their regulators",
+    "error": "error of the genes (of each gene's mean: 1)",
     "ridge_error": "error of ridge on the same regulators",
 }
 

@@ -5,7 +5,6 @@ To add a format, add its columns to WEIGHTED or FORMATS.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,10 +41,16 @@ WEIGHTED = (
     ("source", "target", "mor"),  # an older name of decoupler
 )
 BARE = ("0", "1", "2")  # tables of arboreto, which have no header
-KEY, POOLED = "grn", "grn_attention"
-LAYER = re.compile(r"grn_attention_layer\d+")
+KEY = "grn"
 SHARES = ("confidence", "q_value")  # of BESIDE, those from 0 to 1
-BESIDE = ("within", "between", "indirect", "confidence", "q_value")  # further columns of grn's tables that are kept
+BESIDE = (
+    "sd",
+    "q_value",
+    "confidence",
+    "between",
+    "indirect",
+    "cells",
+)  # further columns of grn's tables that are kept
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,7 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
     edges = pd.DataFrame(ends | {"weight": numbers(where, table[weight])})
     for name in BESIDE:
         found = find_columns(table, [(name,)])
-        if found and table[found[0]].notna().any():  # some read-outs do not tell within from between
+        if found and table[found[0]].notna().any():
             share = name in SHARES  # other programs mean something else by these, as DoRothEA's confidences A to E
             values = numbers(where, table[found[0]], *((0, 1) if share else ()), unknown=not share)
             if np.isfinite(values).any():
@@ -141,8 +146,7 @@ def network_of_anndata(adata: AnnData, where: Path | str, key: str = KEY) -> Pre
     genes = pd.Index([str(name) for name in adata.var_names], dtype=object)
     edges = edge_list(weights_in(adata, key, where), genes)
     about = adata.uns.get("grn")
-    meaning = "sign_attention_layers" if LAYER.fullmatch(key) else "sign_attention" if key == POOLED else "sign"
-    sign = about.get(meaning, "") if isinstance(about, Mapping) else ""  # other tools may store anything there
+    sign = about.get("sign", "") if isinstance(about, Mapping) else ""  # other tools may store anything there
     types = partial(_types_of_anndata, adata) if key == KEY else dict
     sign = sign if isinstance(sign, str) else ""
     return PredictedNetwork(edges.astype({"weight": np.float64}), genes, sign, read_types=types)

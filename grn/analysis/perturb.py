@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -24,16 +23,18 @@ from anndata import AnnData
 from scipy import sparse
 from torch import Tensor
 
-from grn.analysis.perturb_mechanism import Association, Mechanism, cell_inputs
+from grn.analysis.perturb_mechanism import effects, slices
 from grn.analysis.predict import predict_cells
 from grn.cells.cells import Cells
 from grn.cells.load import read_columns
 from grn.cells.obs import numbers_in_obsm
 from grn.cells.readers.registry import open_source
 from grn.config.schema import Config
+from grn.devices import own_device
 from grn.errors import ConfigError, DataError, check_known
 from grn.messages import Say, at_most_every, silent
 from grn.model.saved import TrainedModel
+from grn.model.transformer import Model
 from grn.networks.cells_of_run import cells_of_run, states_of_run
 from grn.regulation.states import States
 
@@ -109,16 +110,30 @@ class Subject:
     @classmethod
     def of_run(cls, run: Path, config: Config, trained: TrainedModel, adata: AnnData | None = None) -> Subject:
         """Raises ConfigError, DataError; also where the cells are not those of the run any more."""
-        if trained.model.regulation is None:
-            raise ConfigError(f"The run in {run} has no regulation layer; train with regulation.members of 1 or more.")
+        if not trained.model.genes_train:
+            raise ConfigError(
+                f"The model of {run} predicts no genes ({{field}}: 0), so it expects nothing of a perturbation",
+                field="objectives.masked_multiplicity.weight",
+            )
         cells = cells_of_run(run, config, trained, adata)
+        trained.model.to(own_device(config.trainer)).eval()
         return cls(config, trained, cells, states_of_run(run, cells, config.trainer.seed, trained), adata)
 
-    @cached_property
-    def mechanism(self) -> Mechanism:
-        regulation, sd = self.trained.model.regulation, self.trained.model.sd
-        assert regulation is not None
-        return Mechanism.of(regulation, sd, Association.of(regulation, self.cells, self.states, sd))
+    @property
+    def model(self) -> Model:
+        return self.trained.model
+
+    @property
+    def sd(self) -> np.ndarray:
+        """Of each gene's multiplicity, the unit of effects, float32 [N]."""
+        return self.model.sd.cpu().numpy()
+
+    def inputs(self, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+        """Multiplicities of the regulators [C, R], basal multiplicities [C] and memberships [C, S] of some cells."""
+        measured = self.cells.multiplicity[rows][:, self.trained.regulators].toarray()
+        parts = measured, self.cells.basal[rows], self.states.membership[rows]
+        measured, basal, states = (torch.as_tensor(each, device=self.model.mean.device) for each in parts)
+        return measured, basal, states
 
     @property
     def logarithmic(self) -> bool:
@@ -163,22 +178,22 @@ class Perturbed:
 
 def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1) -> Perturbed:
     """The changes in the cells `rows` after a perturbation. steps: of propagation, at least 1. Raises DataError."""
-    mechanism, cells = subject.mechanism, subject.cells
-    regulators = mechanism.layer.regulators.numpy()
+    model, cells, regulators, sd = subject.model, subject.cells, subject.trained.regulators, subject.sd
     columns = plan.columns(cells.vocabulary, regulators)
     fixed = {column: plan.new_values(gene, cells, rows, subject.logarithmic) for gene, column in columns.items()}
-    measured, basal, states = cell_inputs(mechanism, cells, subject.states, rows)
     before = cells.multiplicity[rows]
     change = np.empty(before.shape, np.float32)
-    total = np.zeros((len(mechanism.members), before.shape[1]))
-    for part in mechanism.slices(len(rows)):
+    total = np.zeros((model.config.members, before.shape[1]))
+    for part in slices(model, len(rows)):
+        measured, basal, states = subject.inputs(rows[part])
         of_part = {column: values[part] for column, values in fixed.items()}
-        effect = mechanism.effects(measured[part], basal[part], states[part], of_part, steps)
+        effect = effects(model, measured, basal, states, of_part, steps).cpu()
         for column, values in of_part.items():
-            effect[..., regulators[column]] = (values - measured[part, column]) / mechanism.sd[regulators[column]]
+            own = regulators[column]
+            effect[..., own] = (values - measured[:, column].cpu()) / float(sd[own])
         total += effect.sum(1).double().numpy()
-        change[part] = (effect.mean(0) * mechanism.sd).numpy()
-    table = gene_table(cells.vocabulary, total / len(rows), mechanism.sd.numpy(), before, plan)
+        change[part] = effect.mean(0).numpy() * sd
+    table = gene_table(cells.vocabulary, total / len(rows), sd, before, plan)
     return Perturbed(table, change, rows)
 
 
@@ -292,15 +307,15 @@ def screen_regulators(
     kind: of KINDS. Columns: see grn.screen. Raises DataError.
     """
     here, there = subject.rows(cell_type), subject.rows(towards)
-    mechanism, cells = subject.mechanism, subject.cells
-    sd, vocabulary = mechanism.sd.numpy().astype(np.float64), np.array(cells.vocabulary, dtype=object)
+    model, cells = subject.model, subject.cells
+    sd, vocabulary = subject.sd.astype(np.float64), np.array(cells.vocabulary, dtype=object)
     means = [np.asarray(cells.multiplicity[rows].mean(0)).ravel() for rows in (here, there)]
     way = (means[1] - means[0]) / sd
     if not way.any():
         raise DataError(f"Cell types {cell_type!r} and {towards!r} have the same levels; name two that differ.")
     rows = here if len(here) <= SCREENED else here[np.linspace(0, len(here) - 1, SCREENED).round().astype(int)]
-    measured, basal, states = cell_inputs(mechanism, cells, subject.states, rows)
-    regulators, progress = mechanism.layer.regulators.numpy(), at_most_every(MESSAGE_EVERY_S, say)
+    measured, basal, states = subject.inputs(rows)
+    regulators, progress = subject.trained.regulators, at_most_every(MESSAGE_EVERY_S, say)
     found = []
     for column, position in enumerate(regulators):
         gene = str(vocabulary[position])
@@ -309,10 +324,10 @@ def screen_regulators(
             continue
         knockout, knockdown, overexpress = ((gene,) if kind == each else () for each in KINDS)
         values = Plan(knockout, knockdown, overexpress).new_values(gene, cells, rows, subject.logarithmic)
-        effect = np.zeros((len(mechanism.members), len(vocabulary)))
-        for part in mechanism.slices(len(rows)):
-            fixed = {column: values[part]}
-            effect += mechanism.effects(measured[part], basal[part], states[part], fixed, steps).sum(1).double().numpy()
+        effect = np.zeros((model.config.members, len(vocabulary)))
+        for part in slices(model, len(rows)):
+            some = measured[part], basal[part], states[part]
+            effect += effects(model, *some, {column: values[part]}, steps).sum(1).double().cpu().numpy()
         effect /= len(rows)
         effect[:, position] = 0
         others = np.arange(len(way)) != position

@@ -15,16 +15,16 @@ import pandas as pd
 import torch
 from anndata import AnnData
 
+from grn.bags import Bags
 from grn.cells.cells import Cells, CellsInPieces
 from grn.cells.load import cells_in_pieces
-from grn.cells.loading.batches import is_packed, plain_batches
 from grn.cells.readers.registry import is_text
 from grn.config.files import load_config
 from grn.config.schema import DataConfig
 from grn.model.saved import TrainedModel
 
-BATCH = 64  # cells at a time; more would take too much memory with bags of a whole transcriptome
-READ = 1024  # cells that are read from a file, and by the cell reader, at a time; a multiple of BATCH
+READ = 1024  # cells that are read from a file, and by the identity token, at a time
+BATCH = 128  # cells at a time whose genes every member predicts; divides READ
 UNASSIGNED = "unassigned"
 
 
@@ -112,23 +112,28 @@ def without_counts(cells: Cells) -> np.ndarray:
 
 @torch.no_grad()
 def predict_cells(trained: TrainedModel, cells: Cells) -> Predictions:
-    """Predictions for every cell, without masks, on the GPU where there is one."""
+    """Predictions for every cell, on the GPU where there is one.
+
+    Of a model that was trained on genes, too, the identity token reads the cells as they are: what the regulators say
+    of the genes, a hundred times the work, is not needed.
+    """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = trained.model.to(device).eval()
+    mean, sd = model.property_scale
     parts: list[list[torch.Tensor]] = [[], [], []]
-    if model.reader is not None and model.property is None:  # the blocks, a hundred times as slow, are not needed
-        for first in range(0, len(cells), READ):
-            part = slice(first, first + READ)
-            multiplicity = torch.from_numpy(cells.multiplicity[part].toarray()).to(device)
-            cell, logits = model.reader(multiplicity, torch.from_numpy(cells.basal[part]).to(device))
-            parts[0].append(cell.cpu())
-            parts[1].append(logits.softmax(-1).cpu())
-        return Predictions(torch.cat(parts[0]).numpy(), torch.cat(parts[1]).numpy(), None)
-    packed = is_packed("auto", len(trained.vocabulary))
-    for batch in plain_batches(cells, np.arange(len(cells)), BATCH, packed=packed):
-        found = model(batch.bags.to(device))
-        probabilities = None if found.logits is None else found.logits.float().softmax(-1)
-        for of_name, values in zip(parts, (found.cell.float(), probabilities, found.property), strict=True):
+    step = READ if model.genes_train else BATCH
+    for first in range(0, len(cells), step):
+        part = slice(first, first + step)
+        multiplicity = torch.from_numpy(cells.multiplicity[part].toarray()).to(device)
+        basal = torch.from_numpy(cells.basal[part]).to(device)
+        if model.genes_train:
+            cell, logits, found = model.identity(multiplicity, basal)
+            found = None if found is None else mean + sd * found
+        else:
+            read = model(Bags(multiplicity, basal))
+            cell, logits, found = read.cell, read.logits, read.property
+        probabilities = None if logits is None else logits.softmax(-1)
+        for of_name, values in zip(parts, (cell, probabilities, found), strict=True):
             if values is not None:
                 of_name.append(values.cpu())
     representation, *others = (torch.cat(each).numpy() if each else None for each in parts)
@@ -149,7 +154,7 @@ def add_predictions(
     """Writes predictions into `adata` (grn.predict lists them); returns the names of values that are replaced.
 
     classes: of the columns of the probabilities.   unassigned [C]: cells that get no type.   error: with which
-    threshold (CellReader.threshold, which is written to uns["KEY"]) some of them were chosen.
+    threshold (IdentityToken.threshold, which is written to uns["KEY"]) some of them were chosen.
     """
     about: dict[str, Any] = {"model_hash": trained.hash}
     obs: dict[str, Any] = {}
@@ -158,8 +163,8 @@ def add_predictions(
         about["classes"] = np.array(classes, dtype=object)
         best = predictions.probabilities.argmax(1)
         names, confidence = list(classes), predictions.probabilities.max(1)
-        if error is not None and trained.model.reader is not None:
-            about["error"], about["threshold"] = error, trained.model.reader.threshold(error)
+        if error is not None:
+            about["error"], about["threshold"] = error, trained.model.identity.threshold(error)
         if (error is not None or unassigned.any()) and UNASSIGNED not in names:
             names.append(UNASSIGNED)
         if unassigned.any():

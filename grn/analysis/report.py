@@ -22,7 +22,6 @@ from grn.analysis.summary import (
     edges_json,
     edges_of_network,
     found_rows,
-    levels_sentence,
     score_rows,
     states_sentence,
     tells_apart,
@@ -33,48 +32,17 @@ from grn.io.atomic import write_text
 from grn.networks.run_files import strongest_edges
 from grn.networks.signed_network import SignedNetwork
 
-READOUT = {
-    "effect": (
-        "w = attention weight per unit of the regulator * effect of the weight on the predicted multiplicity of the "
-        "target, for one sd of the regulator, in sds of the target, over the square root of the norm of the target's "
-        "row; mean over cells and over members of the regulation layers, whose signs are fixed by construction. "
-        "within: what differences between cells of one state alone say, times a factor from 0 to 1 that knock-off "
-        "regulators give. between: the correlation of the target's levels with those of the regulator over the states. "
-        "The weight is that within or, if levels follow their regulators, the effect over all cells plus a part of the "
-        "correlation of levels, times that factor. Where multiplicities are counted, the effect is "
-        "direct: what goes through other regulators is taken out, and the column indirect has its share. The "
-        "network of a cell type is that of differences between its own cells: the layer has scores of its own for "
-        "each type, which deviate from the shared ones as far as held-out cells allow, and norms of its own; a "
-        "regulator that does not vary in the type has weight 0 in it."
-    ),
-    "knockout": (
-        "w = mean over cells of (predicted multiplicity of the target - its prediction without the regulator) / mean "
-        "multiplicity of the regulator * sd of the regulator / sd of the target, over the square root of the norm of "
-        "the target's row, the target masked; the network of a cell type is the mean over its cells."
-    ),
-    "jacobian": (
-        "w = mean over cells of (d predicted multiplicity of the target / d multiplicity of the regulator) * "
-        "sd of the regulator / sd of the target, over the square root of the norm of the target's row, the target "
-        "masked; the network of a cell type is the mean over its cells."
-    ),
-    "attention": (
-        "w = normalised attention weight of the target on the regulator in the regulation layer, m q·k / n, whose sign "
-        "is fixed by construction: mean over heads, weighed by gain * amount, over cells and over members; the network "
-        "of a cell type is the mean over its cells."
-    ),
-    "blocks": (
-        "w = mean over cells, heads and layers of the size of the normalised attention weight of the target on the "
-        "regulator in the blocks, |m q·k| / n with spherical attention; there is no regulation layer."
-    ),
-}
-BAGS = "share of the cells that were read in which the edge has the sign of its mean"
-CONFIDENCE = {
-    "effect": "probability that the sign is right, against knock-off regulators (0.5: nothing is known)",
-    "attention": "not measured (0.5 everywhere)",
-    "knockout": BAGS,
-    "jacobian": BAGS,
-    "blocks": "not measured (0.5 everywhere)",
-}
+DEFINITION = (
+    "w = what the trained model expects of the target when the regulator is raised: the derivative of the signed block "
+    "that predicts the target, with the change of its norm, for a usual sd of the regulator within states, in sds of "
+    "the target, over the square root of the norm of the target's row; the mean over cells and over the ensemble's "
+    "members (sd: over these). It is the direct effect: other regulators, and what genes read of the basal gene, are "
+    "held fixed; the column indirect has their share of the total. The network of a cell type is that of its cells; "
+    "a regulator that does not vary in the type has weight 0 in it. between: the correlation of the target's levels "
+    "with those of the regulator over the states, which is no part of a weight."
+)
+CONFIDENCE = "probability that the sign is right, against knock-off regulators (0.5: nothing is known)"
+UNKNOWN = "not computed (network.false_discovery: false)"
 CAUTION = (
     "The weights describe what the model predicts, not what causes what: observed cells alone do not distinguish a "
     "cause from a mere correlation. On observed blood cells, signs of plain correlations agree with curated signed "
@@ -82,9 +50,9 @@ CAUTION = (
 )
 
 APART = (
-    "within: what differences between cells of one state say; between: how the target's levels go with the regulator's "
-    "from state to state. An edge with the note composition has nothing within: the states may differ in both genes "
-    "because of what they are made of."
+    "weight: what differences between cells of one state say; between: how the target's levels go with the regulator's "
+    "from state to state. Of an edge with the note composition, the weight is uncertain: the states may differ in both "
+    "genes because of what they are made of."
 )
 RATE = (
     "The q-value of an edge is the rate of false associations within states, against knock-off regulators, among the "
@@ -114,7 +82,7 @@ def write_report(
 ) -> Path:
     """Writes `folder`/report.html and returns its path.
 
-    pictures: PNG by name, those of `confusion`, `training`, `edges`, `within` and `heatmaps` that exist.
+    pictures: PNG by name, those of `confusion`, `training`, `edges`, `between` and `heatmaps` that exist.
     edges_of_types: of strongest_of_targets, with all columns and cell_type; None: weights alone, from the network.
     """
     shown = {name: image(picture, name) for name, picture in pictures.items()}
@@ -148,7 +116,7 @@ def write_report(
         links=" ".join(f'<a href="#{anchor(title)}">{title}</a>' for title in sections),
         first=bodies[0],
         share=f"It holds the strongest {held} of {every} edges; all are in edges.parquet and edges_by_type.parquet.",
-        confidence=CONFIDENCE[weights_of(network)],
+        confidence=CONFIDENCE if "confidence" in edges else UNKNOWN,
         raises="raises the target" if network.signed else "positive",
         lowers="lowers the target" if network.signed else "negative",
         sections="\n".join(bodies[1:]),
@@ -201,13 +169,13 @@ def network_section(edges: pd.DataFrame, network: SignedNetwork, shown: Mapping[
     parts = edge_tables(strongest_edges(edges, 15), network.signed)
     tables = f"<details><summary>The strongest edges over all cells</summary>{side_by_side(parts)}</details>"
     about = network.about
-    confidence = f"Confidence: {CONFIDENCE[weights_of(network)]}; paler bars are less confident."
-    sentences = [states_sentence(about, list(network.by_type)), levels_sentence(about), confidence]
+    known = f"{CONFIDENCE}; paler bars are less confident" if "confidence" in edges else UNKNOWN
+    sentences = [states_sentence(about, list(network.by_type)), f"Confidence: {known}."]
     explained = f"<p>{escape(' '.join([*filter(None, sentences), 'All edges are in edges.parquet.']))}</p>"
     explained += f"<p>{escape(APART)}</p>" if tells_apart(edges) else ""
     if counts := found_rows(about):
         explained += f"<p>{escape(RATE)}</p>" + table(["cells", "edges with q of at most 0.05"], counts, numbers=1)
-    return explained + shown.get("within", "") + (tables + shown.get("edges", "") if parts else "")
+    return explained + shown.get("between", "") + (tables + shown.get("edges", "") if parts else "")
 
 
 def by_type_section(network: SignedNetwork, heatmaps: str, edges_of_types: Mapping[str, pd.DataFrame]) -> str:
@@ -224,10 +192,8 @@ def meaning(network: SignedNetwork) -> str:
     about = network.about
     entries = {
         "Sign of a weight": about["sign"],
-        "Definition of a weight": READOUT[weights_of(network)],
+        "Definition of a weight": DEFINITION,
         "In network.h5ad": f'varp["grn"], {about["orientation"]}; one more for each cell type, listed in uns["grn"]',
-        'Sign of varp["grn_attention"]': about["sign_attention"],
-        "Sign of the blocks' attention": about["sign_attention_layers"],
         **({"Prior network": prior_meaning(about["prior"])} if "prior" in about else {}),
         "Caution": CAUTION,
     }
@@ -237,11 +203,6 @@ def meaning(network: SignedNetwork) -> str:
 def prior_meaning(prior: dict) -> str:
     kept = "The network has no other edges." if prior["use"] == "restrict" else "The network has other edges, too."
     return f"It lists {prior['pairs']} pairs of these genes. {kept}"
-
-
-def weights_of(network: SignedNetwork) -> str:
-    """The read-out; `blocks` for attention of the blocks, which is read where there is no regulation layer."""
-    return network.about["readout"] if network.signed else "blocks"
 
 
 def edge_tables(strongest: tuple[pd.DataFrame, pd.DataFrame], signed: bool) -> list[str]:

@@ -21,13 +21,14 @@ SCORES = {
     "accuracy": "accuracy",
     "macro_f1": "macro F1",
     "auroc": "AUROC (one type against the rest)",
-    "r2": "R2 of masked multiplicities",
+    "r2": "R2 of the genes, from their regulators",
+    "error": "error of the genes (of their means: 1)",
+    "ridge_error": "error of ridge on the same regulators",
 }
 LOSSES = {
     "cell_type_loss": "loss of cell types",
-    "masked_multiplicity_loss": "loss of masked multiplicities",
+    "masked_multiplicity_loss": "loss of the genes",
     "property_loss": "loss of the property",
-    "loss": "loss, weighted sum",
 }
 
 
@@ -45,7 +46,7 @@ def class_rows(per_class: pd.DataFrame) -> list[tuple[str, str, int]]:
 def edge_columns(edges: pd.DataFrame) -> list[str]:
     """The columns of `edge_rows`, in words: those that the table has."""
     columns, told_apart = ["regulator", "target", "weight"], tells_apart(edges)
-    columns += ["within", "between"] if told_apart else []
+    columns += [name for name, shown in (("sd", "sd" in edges), ("between", told_apart)) if shown]
     columns += [title for name, title in (("confidence", "confidence"), ("q_value", "q")) if name in edges]
     return columns + (["note"] if told_apart else [])
 
@@ -56,7 +57,8 @@ def edge_rows(edges: pd.DataFrame) -> Iterator[tuple[str, ...]]:
     notes = is_composition(edges) if told_apart else np.zeros(len(edges), dtype=bool)
     for edge, composed in zip(edges.itertuples(), notes, strict=True):
         row = [str(edge.source), str(edge.target), f"{edge.weight:+.3f}"]
-        row += [f"{edge.within:+.3f}", f"{edge.between:+.2f}"] if told_apart else []
+        row += [f"{edge.sd:.3f}"] if "sd" in edges else []
+        row += [f"{edge.between:+.2f}"] if told_apart else []
         row += [f"{edge.confidence:.2f}"] if "confidence" in edges else []
         row += [f"{edge.q_value:.2g}"] if "q_value" in edges else []
         row += [COMPOSITION if composed else ""] if told_apart else []
@@ -64,16 +66,15 @@ def edge_rows(edges: pd.DataFrame) -> Iterator[tuple[str, ...]]:
 
 
 def tells_apart(edges: pd.DataFrame) -> bool:
-    """Whether the table tells what an edge has within states from what it has between them; with one state, none is."""
-    if not {"within", "between"} <= set(edges):
-        return False
-    return bool((edges["within"].notna() & (edges["between"].fillna(0) != 0)).any())
+    """Whether the table has evidence between states beside its weights; with one state, there is none."""
+    return "between" in edges and bool((edges["between"].fillna(0) != 0).any())
 
 
 def is_composition(edges: pd.DataFrame) -> np.ndarray:
     """bool [edges]: levels of states that differ together, and nothing within states: it may be composition alone."""
-    nothing_within = (edges["confidence"] < LEAST_CONFIDENCE) if "confidence" in edges else edges["within"] == 0
-    return (nothing_within & (edges["between"].abs() > LEAST_BETWEEN)).to_numpy()
+    if "confidence" not in edges:
+        return np.zeros(len(edges), dtype=bool)
+    return ((edges["confidence"] < LEAST_CONFIDENCE) & (edges["between"].abs() > LEAST_BETWEEN)).to_numpy()
 
 
 def found_rows(about: Mapping) -> list[tuple[str, int]]:
@@ -96,22 +97,6 @@ def states_sentence(about: Mapping, states: Sequence[str]) -> str:
     if "cell_type" in about:
         return f"This is the network of one state of the cells alone: {about['cell_type']}."
     return origins.get(str(about.get("states", "")), "")
-
-
-def levels_sentence(about: Mapping) -> str:
-    """Whether the levels of states follow their regulators, and so count in the weights; "" where it is not known."""
-    if "level_error" not in about:
-        return ""
-    error = float(about["level_error"])
-    follows = "levels follow their regulators, and differences between states count in the weights"
-    if error >= 1:
-        follows = (
-            "levels do not follow their regulators: differences between states may be composition, and do not count"
-        )
-    return (
-        f"Slopes that were fitted to other states predict the levels of a state with error {error:.2f} (no difference "
-        f"at all: 1), so {follows}."
-    )
 
 
 def edge_titles(signed: bool) -> tuple[str, str]:

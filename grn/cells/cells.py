@@ -117,7 +117,7 @@ def digest_of_cells(cells: Cells, values: sparse.csr_matrix, config: DataConfig,
     found = hashlib.blake2b(digest_size=16)
     # Positions always have the same width, whatever width a reader has chosen for them.
     arrays = [values.indptr.astype(np.int64), values.indices.astype(np.int32, copy=False), values.data]
-    arrays += [split.train, split.validation, split.test]
+    arrays += [split.train, split.test]
     for array in [*arrays, cells.labels, cells.property, cells.groups, cells.state, cells.regulators]:
         found.update(b"none" if array is None else f"{array.dtype}{array.shape}".encode())
         if array is not None:

@@ -61,8 +61,7 @@ def load_cells(
     """
     source = _read(config, property_key, adata)
     copies = copies_of(source.values, config.values)
-    fractions = config.validation_fraction, config.test_fraction
-    split = split_cells(source.labels, source.groups, *fractions, seed, copies)
+    split = split_cells(source.labels, source.groups, config.test_fraction, seed, copies)
     chosen = choose(source.values[split.train], source.names, config)
     every = len(chosen.positions) == len(source.names)
     values = source.values if every else source.values[:, chosen.positions]

@@ -78,11 +78,9 @@ def _machine(say: Callable[[str], None], config) -> int:
         say(f"  GPU: {about.name}, {in_units(about.total_memory)}, {capability}; {torch.cuda.device_count()} in all")
     else:
         say("  GPU: none that torch can use; everything runs on the CPU")
-    say("Attention of a block in training")
+    say("Attention: the model's own is over tables of scores, by matrix products; flashsign.spherical_attention takes")
     model = ModelConfig() if config is None else config.model
-    if model.attention != "spherical":
-        say(f"  {model.attention}, by flashsign.normalised_attention; spherical attention would take")
-    width, dtype = model.width // model.query_heads, torch.bfloat16 if torch.cuda.is_available() else torch.float32
+    width, dtype = model.width, torch.bfloat16 if torch.cuda.is_available() else torch.float32
     kernels = set()
     for genes in (500, 2000, 20_000):
         shapes = [(8, heads, genes, width) for heads in (model.query_heads, model.key_heads)]

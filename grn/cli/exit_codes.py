@@ -72,8 +72,7 @@ def explain(error: Exception) -> tuple[int, str]:
     out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if out_of_memory or any(sign in str(error) for sign in OUT_OF_MEMORY):
         return USER_ERROR, (
-            f"memory ran out ({one_line(error)[:150]}); lower trainer.batch_size, data.genes, regulation.members or "
-            "network.cells, or set data.bags: packed."
+            f"memory ran out ({one_line(error)[:150]}); lower trainer.batch_size, data.genes or model.members."
         )
     return INTERNAL_ERROR, (
         f"this is a fault of grn: {type(error).__name__}: {one_line(error)}; please report it, with what the same "

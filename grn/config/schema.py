@@ -79,7 +79,6 @@ class DataConfig(Section):
     orientation: Orientation | None = None
     values: Literal["counts", "expression"] = "counts"
     counts: str = "X"
-    bags: Literal["dense", "packed", "auto"] = "auto"
     genes: Annotated[Positive | str, BeforeValidator(_number)] = 2000
     gene_key: str | None = None
     duplicates: Literal["refuse", "sum"] = "refuse"
@@ -89,8 +88,7 @@ class DataConfig(Section):
     regulators: str | list[str] = "all"
     multiplicity: Literal["counts", "log1p", "log1p_normalised"] = "log1p_normalised"
     depth: Literal["auto", "none"] = "auto"
-    validation_fraction: float = Field(0.1, gt=0, lt=1)
-    test_fraction: Fraction = 0.2
+    test_fraction: Fraction = 0.1
     simulated: SimulatedConfig = SimulatedConfig()
 
     @model_validator(mode="after")
@@ -109,26 +107,26 @@ class DataConfig(Section):
 
 class ModelConfig(Section):
     width: Size = 64
-    layers: Few = 2
-    attention: Literal["spherical", "softmax", "l1", "squared_relu"] = "spherical"
-    query_heads: Size = 2
-    key_heads: Size = 1
-    hidden: Size = 128
+    layers: int = Field(2, ge=1, le=2)
+    members: int = Field(5, ge=1, le=1000)
+    query_heads: Few = 2
+    key_heads: Few = 2
+    hidden: Size = 256
     iterations: Few = 2
-    dropout: Fraction = 0.1
+    dropout: Fraction = 0.5
+    penalty: Annotated[float, Field(gt=0, le=1e9)] | None = None
 
     @model_validator(mode="after")
     def _heads_divide(self):
         _refuse(
-            self.width % self.query_heads or self.query_heads % self.key_heads,
-            f"width {self.width} must be a multiple of query_heads {self.query_heads}, and that one of key_heads "
-            f"{self.key_heads}; change one of them",
+            self.query_heads % self.key_heads,
+            f"query_heads {self.query_heads} must be a multiple of key_heads {self.key_heads}; change one of them",
         )
         return self
 
 
 class CellTypeConfig(Section):
-    weight: Weight = 0.3
+    weight: Weight = 1.0
 
 
 class MaskedMultiplicityConfig(Section):
@@ -149,61 +147,28 @@ class ObjectivesConfig(Section):
 
 class TrainerConfig(Section):
     max_epochs: Positive | None = None
-    max_steps: Positive = 1000
-    batch_size: Positive = 64
-    learning_rate: Rate = 3e-3
+    max_steps: Positive = 800
+    batch_size: Positive = 128
+    learning_rate: Rate = 5e-3
     weight_decay: Weight = 0.3
     averaging: Fraction = 0.99
-    validate_every: Positive = 50
+    validate_every: Positive = 100
     patience: Positive = 10
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: Positive | Literal["auto"] = 1
     num_nodes: Positive = 1
     strategy: str = "auto"
-    gene_parallel: Positive = 1
     precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = "auto"
-    compile: bool = False
     workers: int = Field(0, ge=0, le=1000)
     seed: Seed = 0
     tensorboard: bool = False
 
-    @model_validator(mode="after")
-    def _genes_have_their_processes(self):
-        _refuse(
-            isinstance(self.devices, int) and self.devices * self.num_nodes % self.gene_parallel,
-            f"gene_parallel {self.gene_parallel} does not divide the number of processes, {self.devices} x "
-            f"{self.num_nodes}; set devices to a multiple of it, or gene_parallel to 1",
-        )
-        _refuse(
-            self.gene_parallel > 1 and self.strategy != "auto" and not self.strategy.startswith("ddp"),
-            f"gene_parallel needs whole gradients in every process, which strategy {self.strategy!r} may divide; set "
-            "strategy to ddp",
-        )
-        return self
-
-
-class CellReaderConfig(Section):
-    """The cell reader (grn/model/cell_reader.py), which tells cell types, and its fit, before the transformer's."""
-
-    members: int = Field(8, ge=0, le=1000)
-    steps: Positive = 300
-
-
-class RegulationConfig(Section):
-    """The regulation layer (grn/model/signed/regulation_layer.py) and how it is fitted, before the transformer."""
-
-    members: int = Field(5, ge=0, le=1000)
-    penalties: list[Annotated[float, Field(gt=0, le=1e9)]] = Field([10, 30, 100, 300, 1000, 3000], min_length=1)
-    steps: int = Field(600, ge=0, le=1_000_000_000)
-
 
 class NetworkConfig(Section):
-    readout: Literal["effect", "attention", "knockout", "jacobian"] = "effect"
-    false_discovery: bool | None = None
+    false_discovery: bool = True
     top_k: Positive | None = None
     prior: str | None = None
     prior_use: Literal["restrict", "weigh"] = "restrict"
-    cells: Positive | Literal["all"] = 500
 
 
 class Config(Section):
@@ -213,25 +178,4 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     objectives: ObjectivesConfig = ObjectivesConfig()
     trainer: TrainerConfig = TrainerConfig()
-    cell_reader: CellReaderConfig = CellReaderConfig()
-    regulation: RegulationConfig = RegulationConfig()
     network: NetworkConfig = NetworkConfig()
-
-    @model_validator(mode="after")
-    def _sections_agree(self):
-        readout = self.network.readout
-        _refuse(
-            readout == "effect" and not self.regulation.members,
-            "network.readout: effect reads the regulation layer, but regulation.members: 0 trains none; set "
-            "regulation.members to 1 or more, or network.readout to knockout",
-        )
-        _refuse(
-            self.network.false_discovery and readout != "effect",
-            "network.false_discovery needs network.readout: effect; set that, or network.false_discovery to false",
-        )
-        _refuse(
-            self.model.attention != "spherical" and self.trainer.gene_parallel > 1,
-            f"model.attention: {self.model.attention} cannot share the genes of a cell over processes; set "
-            "model.attention to spherical, or trainer.gene_parallel to 1",
-        )
-        return self

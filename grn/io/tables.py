@@ -15,8 +15,7 @@ from grn.errors import DataError, nearest, one_line
 if TYPE_CHECKING:
     import pandas as pd
 
-NUMBERS = ("weight", "confidence")
-EDGE = ("source", "target", *NUMBERS)
+EDGE = ("source", "target", "weight")  # the columns that every table of edges has
 
 
 def does_not_exist(path: Path, otherwise: str) -> str:
@@ -72,7 +71,7 @@ def read_edge_table(path: Path, **options: Any) -> pd.DataFrame:
         table = pd.read_parquet(path, **options)
         for name in options.get("columns", EDGE):
             column = table[name]  # a KeyError names what is missing
-            if name in NUMBERS and (column.dtype.kind != "f" or (name == "weight" and column.isna().any())):
+            if name == "weight" and (column.dtype.kind != "f" or column.isna().any()):
                 raise ValueError(f"its column {name} holds no numbers, or lacks some")
     return table
 

@@ -17,8 +17,7 @@ from grn.config.strict_yaml import parse_yaml
 from grn.errors import ConfigError, RunFolderError
 from grn.io.run_folder import no_such_run, refuse_cut_off, refuse_mixed_parts
 
-FORMAT = 7
-READABLE = (6, FORMAT)  # 6 has no cell reader
+FORMAT = 8
 CARD = "card.json"
 CONTENT = ("config.yaml", "vocabulary.txt", "labels.json", "model.safetensors")
 FILES = (CARD, *CONTENT)
@@ -52,7 +51,7 @@ def read_model_folder(folder: Path) -> ModelFiles:
     error = damaged_model(folder)
     with suppress(ValueError, TypeError, KeyError, ConfigError):
         card = json.loads(content.pop(CARD))
-        if card["format"] not in READABLE:
+        if card["format"] != FORMAT:
             error = RunFolderError(
                 f"{folder} has format {card['format']!r}, and this version reads {FORMAT}",
                 advice="train again, or use the version that wrote it",

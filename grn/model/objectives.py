@@ -1,27 +1,28 @@
 """What a model is trained for. Each objective is a sum of losses and the number of items in the sum.
 
 The two are kept apart so that several processes can divide by the number of items of all of them. The gradient is then
-that of one process with the whole batch, however unevenly labels or masks are distributed over processes.
-Letters: C cells, N genes, V genes of the vocabulary.
+that of one process with the whole batch, however unevenly labels are distributed over processes. A member's loss leaves
+out the cells of its own fold.
+
+Letters: P members, C cells, N genes, n of them, R regulators, K cell types.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from grn.bags import Batch
-from grn.config.schema import ObjectivesConfig
-from grn.model.transformer import Model, Prediction
+from grn.model.penalty import penalty_of
+from grn.model.transformer import Model
 
 LABEL_SMOOTHING = 0.1  # probability spread over the other classes: labels of single cells are never certain
-# Objectives that are validated and tested on cells with nothing hidden, which is what `grn predict` reads.
-OF_WHOLE_CELLS = frozenset({"cell_type", "property"})
+GENES = 128  # that a step predicts besides the regulators, drawn anew: they do not depend on each other
+SUMMARISED = 256  # genes that a step predicts from the summaries of cells
+OF_GENES = (10.0, 300.0)  # weight of these genes beside the labels, of every other member and of the rest
 
 
 @dataclass(frozen=True)
@@ -31,66 +32,142 @@ class Loss:
     sum: Tensor
     count: Tensor
 
-
-def cell_type(prediction: Prediction, batch: Batch, model: Model, label_smoothing: float) -> Loss:
-    """Cross entropy over the labelled cells."""
-    assert prediction.logits is not None, "active_objectives asks for cell types only where the model has them"
-    known = batch.labels >= 0
-    losses = F.cross_entropy(
-        prediction.logits.float(), batch.labels.clamp(min=0), label_smoothing=label_smoothing, reduction="none"
-    )
-    return Loss((losses * known).sum(), known.sum())
+    def mean(self) -> Tensor:
+        return self.sum / torch.where(self.count > 0, self.count, 1)
 
 
-def masked_multiplicity(prediction: Prediction, batch: Batch, model: Model) -> Loss:
-    """Squared error of the standardised multiplicity, over every gene that is hidden from the model.
+@dataclass(frozen=True)
+class Draw:
+    """What a training step draws: regulators and targets, positions among their kind, that it predicts.   hidden [P, C,
+    R + 1]: multiplicities that the basal gene does not see."""
 
-    These are the masked genes and, as genes read regulators only, every gene that is not a regulator.
+    regulators: Tensor
+    targets: Tensor
+    hidden: Tensor
+
+    @classmethod
+    def of(cls, model: Model, cells: int, fraction: float) -> Draw:
+        """From torch's generator. fraction: of the multiplicities, which is hidden."""
+        device, members = model.mean.device, model.config.members
+
+        def some(count: int, most: int) -> Tensor:
+            return torch.arange(count) if count <= most else torch.randperm(count)[:most].sort()[0]
+
+        regulators = some(len(model.regulators), len(model.regulators) if model.layered else GENES)
+        hidden = torch.rand(members, cells, len(model.regulators) + 1) < fraction
+        drawn = regulators, some(len(model.targets), GENES), hidden
+        return cls(*(each.to(device) for each in drawn))
+
+
+def members_cells(batch: Batch, model: Model) -> Tensor:
+    """1 where a member learns from a cell, else 0: [P, C]."""
+    return _learned(batch, model.held_out)
+
+
+def readers_cells(batch: Batch, model: Model) -> Tensor:
+    """The same for the members of the identity token."""
+    return _learned(batch, model.identity.held_out)
+
+
+def _learned(batch: Batch, held_out: Tensor) -> Tensor:
+    return (batch.fold != held_out[:, None]).to(batch.bags.multiplicity.dtype)
+
+
+def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Loss, Tensor]:
+    """Squared error of the genes, each member's mean over genes, and the penalty of the slopes, both summed over
+    members.
+
+    Both parts of a gene's prediction learn: the signed network by itself, and the context from what it leaves over.
+    Learned together, the context would take what the network explains, and the network's signs would suffer.
     """
-    error = standardise(prediction.multiplicity - batch.multiplicity, batch, model, centre=False)
-    weight = hidden_genes(batch, model)
-    return Loss((error.square() * weight).sum(), weight.sum())
+    bags, states = batch.bags, batch.bags.states
+    assert states is not None, "training knows the states of its cells"
+    first, second = model.blocks
+    m = model.inputs(bags.multiplicity[:, model.is_regulator], bags.basal)
+    inferred = -(states * model.state_scores(m)).sum(-1)  # [P, C]: new cells, of which no state is known, ask for it
+    true = model.standardised(bags.multiplicity)
+    scores, of_targets = first.scores(draw.regulators), second.scores(draw.targets)
+    y = first(m, states, draw.regulators, scores)
+    corrected = model.corrected(m, y.detach() if model.layered else None, states)
+    direct = second(corrected, states, draw.targets, of_targets)
+    context = model.context(corrected, states, draw.targets, draw.hidden)
+
+    own, others = model.regulators[draw.regulators.cpu()], model.targets[draw.targets.cpu()]
+    among = (y - true[:, own.to(true.device)]).square()
+    left = direct - true[:, others.to(true.device)]
+    errors = left.square() + (left.detach() + context).square()
+    # A sample of the genes stands for all of them.
+    of_regulators = len(model.regulators) / max(len(draw.regulators), 1)
+    of_others = len(model.targets) / max(len(draw.targets), 1)
+    each = of_regulators * among.sum(-1) + of_others * errors.sum(-1)  # [P, C]
+    learned = members_cells(batch, model)
+    loss = Loss(((each / model.genes + inferred) * learned).sum(), learned.sum() / len(learned))
+    slopes = [first.slopes(scores, draw.regulators)[..., :-1], second.slopes(of_targets, draw.targets)[..., :-1]]
+    if model.prior is not None:
+        slopes = [each / model.prior[genes.to(true.device)] for each, genes in zip(slopes, (own, others), strict=True)]
+    shrink = of_regulators * penalty_of(slopes[0], model.penalty[-1:])
+    shrink = shrink + of_others * penalty_of(slopes[1], model.penalty[:-1])
+    return loss, shrink.sum() / model.genes
 
 
-def obs_property(prediction: Prediction, batch: Batch, model: Model) -> Loss:
+def held_out_error(batch: Batch, model: Model) -> Loss:
+    """Squared error of each cell's genes by the members that have not learned from it, all genes alike."""
+    bags, own = batch.bags, 1 - members_cells(batch, model)
+    m = model.inputs(bags.multiplicity[:, model.is_regulator], bags.basal)
+    error = (model.expected(m, model.states_of(bags, m)) - model.standardised(bags.multiplicity)).square().mean(-1)
+    return Loss((error * own).sum(), own.sum())
+
+
+def of_cells(batch: Batch, model: Model, learned: Tensor, *, genes: bool) -> dict[str, Loss]:
+    """What the identity token is trained for, by name and member, [P] each: cell_type, property and, if `genes`, the
+    genes of the cell. learned [P, C]: which cells count for which member."""
+    found, summaries = {}, summaries_of(batch, model)
+    if model.classes:
+        found["cell_type"] = cell_type(summaries, batch, model, learned)
+    if model.identity.of_property is not None:
+        found["property"] = obs_property(summaries, batch, model, learned)
+    if genes:
+        found["genes"] = genes_of_cells(summaries, batch, model, learned)
+    return found
+
+
+def summaries_of(batch: Batch, model: Model) -> Tensor:
+    """What the identity token reads of the cells of a batch, [P, C, S]: genes are hidden, some cells lack counts."""
+    bags = batch.bags if batch.seen is None else batch.seen
+    z, multiplicity = model.identity.standardised(bags.multiplicity), bags.multiplicity
+    if not model.genes_train:
+        m = model.inputs(multiplicity[:, model.is_regulator], bags.basal)
+        z = z + model.expected(m, model.states_of(batch.bags, m)).mean(0)
+    if batch.kept is not None:
+        z, multiplicity = z * batch.kept, multiplicity * batch.kept
+    return model.identity.summaries(multiplicity, z, model.basal_of(bags))
+
+
+def cell_type(summaries: Tensor, batch: Batch, model: Model, learned: Tensor) -> Loss:
+    """Cross entropy over the labelled cells."""
+    known = learned * (batch.labels >= 0)
+    logits = summaries @ model.identity.head + model.identity.head_bias
+    labels = batch.labels.clamp(min=0).expand(len(known), -1)
+    losses = F.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), label_smoothing=LABEL_SMOOTHING, reduction="none"
+    ).view_as(known)
+    return Loss((losses * known).sum(1), known.sum(1))
+
+
+def genes_of_cells(summaries: Tensor, batch: Batch, model: Model, learned: Tensor) -> Loss:
+    """Squared error of some genes that are predicted from the summaries of cells; cells need no label for it.
+
+    Genes are predicted as they were counted, also where the token sees fewer counts.
+    """
+    some = torch.randperm(model.genes)[:SUMMARISED].to(summaries.device)
+    true = model.identity.standardised(batch.bags.multiplicity)[:, some]
+    errors = (summaries @ model.identity.predict[:, :, some] - true).square().mean(-1)
+    return Loss((errors * learned).sum(1), learned.sum(1))
+
+
+def obs_property(summaries: Tensor, batch: Batch, model: Model, learned: Tensor) -> Loss:
     """Squared error of the obs property in units of its sd, over the cells that have it."""
-    assert prediction.property is not None, "active_objectives asks for the property only where the model has it"
-    known = ~batch.property.isnan()
-    error = (prediction.property - batch.property.nan_to_num()) / model.property_scale[1]
-    return Loss((error.square() * known).sum(), known.sum())
-
-
-def hidden_genes(batch: Batch, model: Model) -> Tensor:
-    """Weight of each gene that the model cannot read where it predicts it, else 0; shaped like batch.multiplicity."""
-    hidden = batch.masked | ~model.is_regulator[batch.bags.genes]
-    return hidden.to(batch.multiplicity.dtype) if batch.importance is None else hidden * batch.importance
-
-
-def standardise(values: Tensor, batch: Batch, model: Model, *, centre: bool = True) -> Tensor:
-    """Multiplicities in sds of each gene over the training cells; centre: minus its mean."""
-    genes = batch.bags.genes
-    return (values - model.mean[genes] if centre else values) / model.sd[genes]
-
-
-def active_objectives(config: ObjectivesConfig, model: Model) -> dict[str, tuple[float, Callable[..., Loss]]]:
-    """Name -> (weight, loss) of every objective that has a weight in the configuration and a head in the model."""
-    active: dict[str, tuple[float, Callable[..., Loss]]] = {}
-    if config.cell_type.weight and model.classes:
-        loss = partial(cell_type, label_smoothing=LABEL_SMOOTHING)
-        active["cell_type"] = config.cell_type.weight, loss
-    if config.masked_multiplicity.weight:
-        active["masked_multiplicity"] = config.masked_multiplicity.weight, masked_multiplicity
-    if config.property.weight and model.property is not None:
-        active["property"] = config.property.weight, obs_property
-    return active
-
-
-def mean_losses(losses: dict[str, Loss], all_reduce_mean=lambda count: count) -> dict[str, Tensor]:
-    """The mean of each objective. all_reduce_mean: averages a count over the processes; the result may be below one."""
-    counts = {name: all_reduce_mean(loss.count.to(loss.sum.dtype)) for name, loss in losses.items()}
-    return {name: loss.sum / torch.where(counts[name] > 0, counts[name], 1) for name, loss in losses.items()}
-
-
-def total_loss(means: dict[str, Tensor], weights: dict[str, float]) -> Tensor:
-    """Weighted sum of the objectives' means."""
-    return torch.stack([weights[name] * mean for name, mean in means.items()]).sum()
+    known = learned * ~batch.property.isnan()
+    mean, sd = model.property_scale
+    error = model.identity.expected_property(summaries) - (batch.property.nan_to_num() - mean) / sd
+    return Loss((error.square() * known).sum(1), known.sum(1))

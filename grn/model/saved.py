@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from grn.io.atomic import replacing_folder
-from grn.model.cell_reader import CellReader, ReaderShape
 from grn.model.folder import CARD, FORMAT, damaged_model, hash_of, lines_of, read_model_folder
-from grn.model.signed.regulation import Regulation
-from grn.model.signed.regulation_layer import RegulationLayer
+from grn.model.identity_token import IdentityShape
 from grn.model.transformer import Model
 
 MEASURES, SHARE = "measures_depth", "depth_share"
@@ -74,8 +71,9 @@ class TrainedModel:
             "multiplicity": self.multiplicity,
             "target_total": self.target_total,
             "depth": None if self.depth is None else list(self.depth),
-            "regulation": _shapes(self.model.regulation),
-            "reader": None if self.model.reader is None else vars(self.model.reader.shape),
+            "states": len(self.model.share),
+            "identity": vars(self.model.identity.shape),
+            "genes_train": self.model.genes_train,
             "property_key": self.property_key,
             "cells": self.cells,
         }
@@ -101,21 +99,20 @@ class TrainedModel:
             tensors = load(files.tensors)
             if not all(tensor.isfinite().all() for tensor in tensors.values()):
                 raise ValueError("a weight is not finite")
+            if len(files.classes) != card["identity"]["classes"]:
+                raise ValueError("another number of cell types")
             measures, share = tensors.pop(MEASURES).numpy(), tensors.pop(SHARE).numpy()
-            shape = card.get("reader")  # format 6 has none
-            genes, classes = len(files.vocabulary), len(files.classes)
-            reader = None if shape is None else CellReader(genes, classes, ReaderShape(**shape)).requires_grad_(False)
             model = Model(
                 files.config,
-                genes,
-                classes=classes if reader is None else 0,
-                property=card["property_key"] is not None,
-                regulation=_regulation(card["regulation"], tensors),
-                reader=reader,
+                len(files.vocabulary),
+                regulators=tensors["is_regulator"].nonzero()[:, 0],
+                states=card["states"],
+                identity=IdentityShape(**card["identity"]),
+                genes_train=card["genes_train"],
             )
             model.load_state_dict(tensors)
             return TrainedModel(
-                model.eval(),
+                model.eval().requires_grad_(False),
                 files.vocabulary,
                 files.classes,
                 measures_depth=measures,
@@ -124,26 +121,3 @@ class TrainedModel:
                 **{name: card[name] for name in ("values", "multiplicity", "target_total", "property_key", "cells")},
             )
         raise damaged_model(folder)
-
-
-def _shapes(regulation: Regulation | None) -> dict[str, Any] | None:
-    if regulation is None:
-        return None
-    names = ("members", "heads", "width", "states", "deviates")
-    pooled, by_state = (
-        None if layer is None else {name: getattr(layer, name) for name in names}
-        for layer in (regulation.pooled, regulation.by_state)
-    )
-    return {"pooled": pooled, "by_state": by_state, "level_error": regulation.level_error}
-
-
-def _regulation(card: dict[str, Any] | None, tensors: Mapping[str, torch.Tensor]) -> Regulation | None:
-    if card is None:
-        return None
-    is_regulator = tensors["is_regulator"]
-
-    def layer(shape: dict[str, Any]) -> RegulationLayer:
-        return RegulationLayer(genes=len(is_regulator), regulators=is_regulator.nonzero()[:, 0], **shape)
-
-    by_state = None if card["by_state"] is None else layer(card["by_state"])
-    return Regulation(layer(card["pooled"]), by_state, card["level_error"]).requires_grad_(False)

@@ -1,169 +1,49 @@
-"""The model, top to bottom: a transformer over bags of genes whose attention weights keep their sign.
+"""The model, top to bottom: a transformer over bags of genes whose Q K^T, block after block, are signed networks.
 
-Embedding, attention, feed-forward, block, model. Every map works on the last two axes only, so that dense bags (tokens
-[C, N + 1, D]) and packed bags (tokens [T + C, D]) run through the same lines; `Layout` (layout.py) holds what differs.
-Each bag has one token more than it has genes: its basal gene, the last.
+Tokens are the genes, the basal gene b (the last key; its multiplicity is the cell's depth) and the identity token c.
 
-Letters: C cells, N genes of a dense bag, T genes of all packed bags, V genes of the vocabulary, D width, H query heads,
-E head width, R regulators.
+    block 1    regulators read the regulators and b, with signs (signed_block.py). The residual stream of a regulator is
+               its multiplicity: what the others say of it replaces the part of it that counting made,
+               m'_j = m_j + r_j (y_j - m_j)
+    block 2    genes read the regulators at m', with signs: direct effects. b reads them, too (basal_gene.py):
+               RMSNorm, feed-forward T times
+    next       genes read b:  y_i += p_i . z_b, learned from what the signed network leaves over
+    identity   c reads all genes (identity_token.py): the cell's type, X_grn and, in training, every gene. It is never a
+               key, and the only path from a cell to its type
+
+An ensemble of members is the first axis of every parameter (the identity token has members of its own): they see the
+same cells, each without those of its own fold, and the mean of their predictions is the model's.
+
+Letters: P members, C cells, N genes, n genes that are asked for, R regulators, S states, K cell types, D width of
+X_grn.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 from torch.nn import functional as F
 
-from flashsign import normalised_attention, spherical_attention
 from grn.bags import Bags
 from grn.config.schema import ModelConfig
-from grn.model.cell_reader import CellReader
-from grn.model.compile import Fusible, fusible
-from grn.model.layout import Layout
-from grn.model.signed.regulation import Regulation
+from grn.model.basal_gene import BasalGene
+from grn.model.identity_token import IdentityShape, IdentityToken
+from grn.model.signed_block import SignedBlock
 
-QKV = tuple[Tensor, Tensor, Tensor]
-EPS = 1e-6  # added under the root of the L2 normaliser, relative to its largest value: scores may all be near zero
-# Called once a layer with (layer, q, k, v, multiplicity) of the gene queries: this is how read-outs see the attention.
-Observer = Callable[[int, Tensor, Tensor, Tensor, Tensor], None]
-
-
-class GeneEmbedding(nn.Module):
-    """A learned vector for each gene and, in the last row, for the basal gene. No positions: a bag has no order.
-
-    rows: vocabulary positions, int64 [..] -> [.., D].
-    """
-
-    def __init__(self, genes: int, width: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(genes + 1, width))
-
-    def forward(self, rows: Tensor) -> Tensor:
-        return self.weight.index_select(0, rows)
-
-    def basal(self, cells: int) -> Tensor:
-        """The vector of the basal gene, once for each cell: [C, 1, D]."""
-        return self.weight[-1].repeat(cells, 1, 1)
-
-
-class Attention(nn.Module):
-    """Spherical attention: w_ij = m_j q_i.k_j / n_i, an L2 norm where softmax has a sum, so that w keeps its sign.
-
-    Gene queries read the regulators and the basal gene; the summary reads every gene and the basal gene.
-    Other normalisers (model.attention) take the same parameters; softmax has its usual scale 1 / sqrt(E).
-    """
-
-    def __init__(self, config: ModelConfig):
-        super().__init__()
-        self.normaliser = config.attention
-        self.query_heads, self.key_heads, self.eps = config.query_heads, config.key_heads, EPS
-        head = config.width // config.query_heads
-        self.query = nn.Linear(config.width, config.query_heads * head, bias=False)
-        self.key = nn.Linear(config.width, config.key_heads * head, bias=False)
-        self.value = nn.Linear(config.width, config.key_heads * head, bias=False)
-        self.output = nn.Linear(config.query_heads * head, config.width, bias=False)
-
-    def project(self, tokens: Tensor, summary: Tensor, keys: Tensor | None) -> tuple[QKV, QKV]:
-        """(q, k, v) of the gene queries and of the summary, each [.., heads * E]. keys: see Layout."""
-        k, v = self.key(tokens), self.value(tokens)
-        of_keys = (k, v) if keys is None else (k.index_select(-2, keys), v.index_select(-2, keys))
-        return (self.query(tokens), *of_keys), (self.query(summary), k, v)
-
-    def forward(
-        self, genes: QKV, summary: QKV, layout: Layout, observe: Callable[..., None] | None
-    ) -> tuple[Tensor, Tensor]:
-        """The messages to the genes and to the summaries, [.., H * E]."""
-        of_tokens = layout.multiplicity
-        of_keys = of_tokens if layout.keys is None else of_tokens.index_select(-1, layout.keys)
-        to_genes = self.attend(*genes, of_keys, layout.offsets, layout.key_offsets, layout.group, observe)
-        to_summary = self.attend(*summary, of_tokens, layout.summary_offsets, layout.offsets, layout.group)
-        return to_genes, to_summary
-
-    def attend(self, q, k, v, multiplicity, query_offsets, key_offsets, group, observe=None) -> Tensor:
-        """Queries q [.., H * E], keys k and values v [.., key heads * E] -> [.., H * E]. multiplicity: of each key."""
-        packed = key_offsets is not None
-        q = _split_heads(q, self.query_heads, packed)
-        k, v = (_split_heads(x, self.key_heads, packed) for x in (k, v))
-        if self.normaliser == "softmax":
-            q = q / math.sqrt(q.shape[-1])
-        if observe is not None:
-            observe(q, k, v, multiplicity)
-        packing = {"offsets": key_offsets, "query_offsets": query_offsets}
-        if self.normaliser == "spherical":
-            out = spherical_attention(q, k, v, multiplicity, **packing, eps=self.eps, group=group)
-        else:
-            assert group is None, "Config refuses other normalisers with trainer.gene_parallel"
-            out = normalised_attention(q, k, v, multiplicity, **packing, normaliser=self.normaliser)
-        return (out if packed else out.transpose(1, 2)).flatten(-2)
-
-
-class MessageDropout(nn.Module):
-    """Drops whole messages: all D numbers that a branch adds to a gene, or none. x [..., D] -> [..., D]."""
-
-    def __init__(self, probability: float):
-        super().__init__()
-        self.probability = probability
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or not self.probability:
-            return x
-        return x * F.dropout(x.new_ones(*x.shape[:-1], 1), self.probability)
-
-
-class FeedForward(nn.Module):
-    """One map h -> h + f(norm(h)), applied `iterations` times with the same weights."""
-
-    def __init__(self, config: ModelConfig):
-        super().__init__()
-        self.iterations = config.iterations
-        self.norm = nn.RMSNorm(config.width)
-        self.up = nn.Linear(config.width, config.hidden)
-        self.down = nn.Linear(config.hidden, config.width)
-        self.dropout = MessageDropout(config.dropout)
-
-    def forward(self, h: Tensor) -> Tensor:
-        for _ in range(self.iterations):
-            h = h + self.dropout(self.down(F.gelu(self.up(self.norm(h)))))
-        return h
-
-
-class Block(Fusible):
-    """Attention, then feed-forward. Each block reads the output of the one before."""
-
-    def __init__(self, config: ModelConfig):
-        super().__init__()
-        self.norm = nn.RMSNorm(config.width)
-        self.attention = Attention(config)
-        self.feed_forward = FeedForward(config)
-        self.dropout = MessageDropout(config.dropout)
-
-    def forward(self, tokens: Tensor, summary: Tensor, layout: Layout, observe=None) -> tuple[Tensor, Tensor]:
-        genes, summaries = self.project(tokens, summary, layout.keys)
-        to_genes, to_summary = self.attention(genes, summaries, layout, observe)
-        return self.combine(tokens, to_genes, summary, to_summary)
-
-    @fusible
-    def project(self, tokens: Tensor, summary: Tensor, keys: Tensor | None) -> tuple[QKV, QKV]:
-        return self.attention.project(self.norm(tokens), self.norm(summary), keys)
-
-    @fusible
-    def combine(self, tokens: Tensor, to_genes: Tensor, summary: Tensor, to_summary: Tensor) -> tuple[Tensor, Tensor]:
-        output = self.attention.output
-        tokens = self.feed_forward(tokens + self.dropout(output(to_genes)))
-        summary = self.feed_forward(summary + self.dropout(output(to_summary)))
-        return tokens, summary
+LIMIT = 20.0  # sds from the mean, where multiplicities are cut off: a doublet would decide a slope by itself
+DEPTH = 4.0  # multiplicity of the basal gene in a cell of average depth, in sds of the log depth
+SCORES = 2**26
+AMONG = 1024  # regulators; of more, each is read as it was counted, as block 1 would be as large as block 2
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """multiplicity: expected, of every gene of the bags, shaped like bags.multiplicity, float32.   cell [C, D]: the
-    summary of each cell.   logits [C, classes]: or None.   property [C]: in the unit of its obs column, or None."""
+    """multiplicity [C, N]: expected, from the regulators.   cell [C, D]: X_grn.   logits [C, K]: or None.   property
+    [C]: in the unit of its obs column, or None."""
 
     multiplicity: Tensor
     cell: Tensor
@@ -171,24 +51,36 @@ class Prediction:
     property: Tensor | None
 
 
-class Model(Fusible):
-    """Bags of genes -> expected multiplicities, cell type, property.
+class Blocks(nn.ModuleList):
+    """The signed blocks: a ModuleList, with types for what it holds."""
 
-    The basal gene has two tasks. As a key, it is the yardstick that lets an L2 norm see absolute levels. As a query
-    that reads every gene, it becomes the summary, the only path from a cell to its class logits. The summary is never
-    a key: a gene's prediction depends on the regulators alone, so that no path goes around the regulatory network.
+    if TYPE_CHECKING:
 
-    regulation: the trained regulation layers, or None. The blocks learn what the pooled one does not predict.
-    reader: the trained cell reader, or None. Outside of training it tells the cell types and represents the cells.
-    group: the processes of gene parallelism, each with a part of each bag's genes (Bags.part_of_genes). They exchange
-    data in attention alone: each process predicts its own genes and has the whole summary.
+        def __getitem__(self, number: int) -> SignedBlock: ...  # type: ignore[override]
+        def __iter__(self) -> Iterator[SignedBlock]: ...
+
+
+class Model(nn.Module):
+    """Bags of genes -> expected multiplicities, cell types, representation, property.
+
+    mean, sd [N]: of each gene; sds are those within states, the unit of inputs and targets.   depth [2]: mean and sd of
+    the basal gene's multiplicity.   counting [R]: r_j.   unit [R + 1]: sds of m'.   share [S]: of the cells in each
+    state.   held_out [P]:
+    the fold that a member does not learn from.   penalty [P + 1, 3]: with which block 2 of each member is trained, and
+    last block 1 of all (penalty.py).   prior [N, R]: what slopes are divided by before they are penalised, in training
+    with a prior network.   genes_train: whether genes are predicted; else types alone shape the blocks.
     """
-
-    group: ProcessGroup | None = None
 
     is_regulator: Tensor
     mean: Tensor
     sd: Tensor
+    depth: Tensor
+    counting: Tensor
+    unit: Tensor
+    share: Tensor
+    held_out: Tensor
+    penalty: Tensor
+    prior: Tensor | None
     property_scale: Tensor
 
     def __init__(
@@ -197,126 +89,115 @@ class Model(Fusible):
         genes: int,
         *,
         regulators: Tensor | None = None,
-        classes: int = 0,
-        property: bool = False,
-        regulation: Regulation | None = None,
-        reader: CellReader | None = None,
+        states: int = 1,
+        identity: IdentityShape,
+        genes_train: bool = True,
     ):
         super().__init__()
-        self.config = config
-        self.regulation = regulation
-        self.reader = reader
-        self.embedding = GeneEmbedding(genes, config.width)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = nn.RMSNorm(config.width)
-        self.multiplicity = nn.Parameter(torch.empty(genes, config.width))  # one read-out direction a gene
-        self.multiplicity_bias = nn.Parameter(torch.empty(genes))
-        self.cell_type = nn.Linear(config.width, classes) if classes else None
-        self.property = nn.Linear(config.width, 1) if property else None
-
-        is_regulator = torch.ones(genes, dtype=torch.bool)
-        if regulators is not None:
-            is_regulator = torch.zeros(genes, dtype=torch.bool).index_fill(0, regulators, True)
+        regulators = torch.arange(genes) if regulators is None else regulators
+        count, members = len(regulators), config.members
+        is_regulator = torch.zeros(genes, dtype=torch.bool).index_fill(0, regulators, True)
+        self.config, self.genes, self.genes_train = config, genes, genes_train
         self.register_buffer("is_regulator", is_regulator)
-        self.register_buffer("mean", torch.zeros(genes))  # of each gene's multiplicity over the training cells
+        self.register_buffer("mean", torch.zeros(genes))
         self.register_buffer("sd", torch.ones(genes))
+        self.register_buffer("depth", torch.tensor([0.0, 1.0]))
+        self.register_buffer("counting", torch.zeros(count))
+        self.register_buffer("unit", torch.ones(count + 1))
+        self.register_buffer("share", torch.full((states,), 1 / states))
+        self.register_buffer("held_out", torch.arange(members))
+        self.register_buffer("penalty", torch.zeros(members + 1, 3))
+        self.register_buffer("prior", None, persistent=False)
         self.register_buffer("property_scale", torch.tensor([0.0, 1.0]))  # mean and sd of the property
-        self.reset_parameters()
+        # Positions, as plain attributes: they follow from is_regulator.
+        self.regulators = is_regulator.nonzero()[:, 0]
+        self.targets = (~is_regulator).nonzero()[:, 0]
+        self.place = torch.empty(genes, dtype=torch.int64)
+        self.place[torch.cat([self.regulators, self.targets])] = torch.arange(genes)
 
-    def reset_parameters(self) -> None:
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=1 / math.sqrt(module.in_features))
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-        nn.init.normal_(self.embedding.weight)
-        # Predictions start at each gene's mean, logits at equal odds.
-        nn.init.zeros_(self.multiplicity)
-        nn.init.zeros_(self.multiplicity_bias)
-        for head in (self.cell_type, self.property):
-            if head is not None:
-                nn.init.zeros_(head.weight)
+        sizes = count, config.query_heads, config.key_heads, config.width, states
+        none = torch.full((len(self.targets),), -1)
+        self.blocks = Blocks([SignedBlock(members, own, *sizes) for own in (torch.arange(count), none)])
+        shape = 2 * config.width, config.hidden, config.iterations, config.dropout
+        self.basal = BasalGene(members, len(self.targets), count, states, *shape)
+        self.identity = IdentityToken(genes, identity)
 
-    def forward(self, bags: Bags, observe: Observer | None = None) -> Prediction:
-        """observe: is called with the attention's inputs in every layer."""
-        layout = Layout.of(bags, self.is_regulator, self.group)
-        tokens, summary = self.encode(bags, layout, observe)
-        cell = self.norm(summary if bags.packed else summary[:, 0])
-        logits = self.cell_type(cell) if self.cell_type else None
-        expected_property = self.expected_property(cell)
-        if self.reader is not None and not self.training:
-            cell, logits = self.read_cells(bags)
-        return Prediction(self.expected_multiplicity(tokens, layout, bags), cell, logits, expected_property)
+    def forward(self, bags: Bags) -> Prediction:
+        """The members' mean of the expected multiplicities, and what the identity token says."""
+        m = self.inputs(bags.multiplicity[:, self.regulators.to(bags.multiplicity.device)], bags.basal)
+        y = self.expected(m, self.states_of(bags, m)).mean(0)
+        # Where types alone are learned, the identity token reads the genes after the blocks.
+        stream = None if self.genes_train else self.identity.standardised(bags.multiplicity) + y
+        cell, logits, found = self.identity(bags.multiplicity, self.basal_of(bags), stream)
+        mean, sd = self.property_scale
+        return Prediction(self.mean + self.sd * y, cell, logits, None if found is None else mean + sd * found)
 
-    def encode(self, bags: Bags, layout: Layout, observe: Observer | None = None) -> tuple[Tensor, Tensor]:
-        """The vectors of the tokens and of the summaries after the last block, before the last norm."""
-        tokens, summary = self.embedding(layout.embedding_rows), self.embedding.basal(bags.cells)
-        if bags.packed:
-            summary = summary[:, 0]
-        else:
-            tokens = tokens.expand(bags.cells, -1, -1)
-        for layer, block in enumerate(self.blocks):
-            observe_layer = None if observe is None else partial(observe, layer)
-            tokens, summary = block(tokens, summary, layout, observe_layer)
-        return tokens, summary
+    # The genes: what the regulators say of them.
+
+    def inputs(self, regulators: Tensor, basal: Tensor | None) -> Tensor:
+        """m: multiplicities of the regulators [C, R] and of the basal gene [C], in units -> [C, R + 1]."""
+        where = self.is_regulator
+        mean, sd = self.mean[where], self.sd[where]
+        depth = regulators.new_full((len(regulators),), float(self.depth[0])) if basal is None else basal
+        depth = DEPTH + (depth - self.depth[0]) / self.depth[1]
+        return torch.cat([((regulators - mean) / sd).clamp(max=LIMIT) + mean / sd, depth[:, None]], 1)
+
+    def standardised(self, multiplicity: Tensor) -> Tensor:
+        """Multiplicities [C, N] in sds of the genes from their means."""
+        return ((multiplicity - self.mean) / self.sd).clamp(max=LIMIT)
+
+    def among(self, m: Tensor, states: Tensor, scores: Tensor | None = None) -> Tensor:
+        """Block 1: what the regulators say of each other, [P, C, R] in sds."""
+        every = torch.arange(len(self.counting), device=m.device)
+        return self.blocks[0](m, states, every, scores)
+
+    def corrected(self, m: Tensor, y: Tensor | None, states: Tensor) -> Tensor:
+        """m' [P, C, R + 1] in its units, from m [C, R + 1] and y [P, C, R] (None: as they were counted)."""
+        if y is None:
+            return (m / self.unit).expand(self.config.members, -1, -1)
+        first = self.blocks[0]
+        change = (y - states @ first.level) - (m - states @ first.centre)[..., :-1]  # both without the states' means
+        return (m + F.pad(self.counting * change, (0, 1))) / self.unit
+
+    def context(self, m: Tensor, states: Tensor, pick: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """What genes read of b, from m': [P, C, n]. hidden [.., C, R + 1]: what b does not see of it."""
+        seen = m - states @ self.blocks[1].centre
+        return self.basal(seen if hidden is None else seen.masked_fill(hidden, 0.0), pick)
+
+    def expected(self, m: Tensor, states: Tensor) -> Tensor:
+        """Every gene from the regulators m [C, R + 1]: [P, C, N] in sds of the genes."""
+        y = self.among(m, states)
+        corrected = self.corrected(m, y if self.layered else None, states)
+        parts = [y]
+        for pick in torch.arange(len(self.targets), device=m.device).split(self.genes_at_once):
+            parts.append(self.blocks[1](corrected, states, pick) + self.context(corrected, states, pick))
+        return torch.cat(parts, -1)[..., self.place.to(m.device)]
+
+    @property
+    def genes_at_once(self) -> int:
+        """Genes whose scores are in memory at once: SCORES of all members, heads and states."""
+        a_gene = self.config.members * self.config.query_heads * len(self.share) * (len(self.counting) + 1)
+        return max(1, SCORES // a_gene)
+
+    @property
+    def layered(self) -> bool:
+        """Whether block 2 reads what block 1 says of the regulators."""
+        return self.config.layers > 1 and len(self.counting) <= AMONG
+
+    def state_scores(self, m: Tensor) -> Tensor:
+        """Log probabilities of each state, from the regulators alone: [P, C, S]."""
+        return self.basal.states(m - (self.share @ self.blocks[0].centre).mean(0))
+
+    def states_of(self, bags: Bags, m: Tensor) -> Tensor:
+        """[C, S]: the given states, else what the basal gene has read of them."""
+        return bags.states if bags.states is not None else self.state_scores(m).exp().mean(0)
+
+    # The cells: what the identity token says of them.
+
+    def basal_of(self, bags: Bags) -> Tensor:
+        return bags.multiplicity.new_ones(len(bags)) if bags.basal is None else bags.basal
 
     @property
     def classes(self) -> int:
         """The number of cell types that the model distinguishes; 0 without cell types."""
-        if self.reader is not None:
-            return self.reader.classes
-        return self.cell_type.out_features if self.cell_type is not None else 0
-
-    def read_cells(self, bags: Bags) -> tuple[Tensor, Tensor]:
-        """Embedding [C, D] and logits [C, classes] of the cell reader, from bags that list every present gene."""
-        assert self.reader is not None, "the caller has asked whether there is one"
-        every = self.multiplicities_of(bags)
-        basal = every.new_ones(bags.cells) if bags.basal is None else bags.basal
-        with torch.autocast(every.device.type, enabled=False):
-            return self.reader(every, basal)
-
-    def expected_multiplicity(self, tokens: Tensor, layout: Layout, bags: Bags) -> Tensor:
-        """mean_i + sd_i (regulated_i + <h_i, r_i> + b_i), in float32 at least: small differences make a network."""
-        rows = bags.genes
-        # The basal genes are left out after the read-out, where a token is one number, not before it, where it is D.
-        standardised = self.read_out(tokens, layout.embedding_rows).index_select(-1, layout.genes)
-        with torch.autocast(tokens.device.type, enabled=False):
-            if self.regulation is not None:
-                standardised = standardised + self.regulation.of_bags(bags, self.regulators_of(bags))
-            return self.mean[rows] + self.sd[rows] * standardised
-
-    @fusible
-    def read_out(self, tokens: Tensor, rows: Tensor) -> Tensor:
-        """<h_i, r_i> + b_i of every token; the basal gene, which has no direction, is given that of the last gene."""
-        rows = rows.clamp(max=len(self.multiplicity) - 1)
-        with torch.autocast(tokens.device.type, enabled=False):
-            products = (_widen(self.norm(tokens)) * self.multiplicity.index_select(0, rows)).sum(-1)
-            return products + self.multiplicity_bias.index_select(0, rows)
-
-    def regulators_of(self, bags: Bags) -> Tensor:
-        """Multiplicities of the regulators, [C, R]: bags.regulators, or those that the bags show where it is None."""
-        if bags.regulators is not None:
-            return bags.regulators
-        return self.multiplicities_of(bags)[:, self.is_regulator]
-
-    def multiplicities_of(self, bags: Bags) -> Tensor:
-        """Multiplicities of the whole vocabulary, [C, V]; 0 for genes that a bag does not list."""
-        all_genes = bags.multiplicity.new_zeros(bags.cells, len(self.is_regulator))
-        return all_genes.index_put((bags.bag_of_gene(), bags.genes), bags.multiplicity)
-
-    def expected_property(self, cell: Tensor) -> Tensor | None:
-        if self.property is None:
-            return None
-        mean, sd = self.property_scale
-        return mean + sd * _widen(self.property(cell)[:, 0])
-
-
-def _widen(x: Tensor) -> Tensor:
-    """x in float32 at least."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _split_heads(x: Tensor, heads: int, packed: bool) -> Tensor:
-    """[T, heads * E] -> [T, heads, E] packed; [C, N, heads * E] -> [C, heads, N, E] dense."""
-    x = x.unflatten(-1, (heads, -1))
-    return x if packed else x.transpose(1, 2)
+        return self.identity.shape.classes

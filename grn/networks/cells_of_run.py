@@ -48,13 +48,12 @@ def refuse_lost_cells(run: Path, config: Config) -> None:
 
 
 def states_of_run(run: Path, cells: Cells, seed: int, trained: TrainedModel) -> States:
-    """The states of the run's cells, which its regulation was fitted with; found again where there are no labels.
+    """The states of the run's cells, which its model was trained with; found again where there are no labels.
 
     Raises RunFolderError where others are found: the search for groups may end differently on another machine.
     """
-    states, regulation = states_of(cells, seed), trained.model.regulation
-    known = 1 if regulation is None or regulation.by_state is None else regulation.by_state.states
-    if regulation is not None and known != len(states):
+    states, known = states_of(cells, seed, genes_train=trained.model.genes_train), len(trained.model.share)
+    if known != len(states):
         raise RunFolderError(
             f"The model of {run} knows {known} states of cells, and {len(states)} are found in the same cells by this "
             "version of the software; train again."

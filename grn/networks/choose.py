@@ -16,8 +16,8 @@ from grn.errors import DataError
 from grn.io.tables import does_not_exist
 from grn.networks.signed_network import sign_has_meaning
 
-NUMBERS = ("weight", "within", "between", "indirect", "confidence", "q_value")
-"""Columns of edge tables that are numbers; read-outs lack some of them."""
+NUMBERS = ("weight", "sd", "q_value", "confidence", "between", "indirect", "cells")
+"""Columns of edge tables that are numbers; other programs' tables lack most of them."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-import scipy.sparse as sp
 
 from grn.cells.cells import Cells
 from grn.cells.genes import near_miss
@@ -50,23 +49,17 @@ class Prior:
             return network
         none = self.factor == 0
 
-        def weighed(weight):
-            if isinstance(weight, sp.csr_matrix):
-                return sp.csr_matrix(weight.multiply(~none))
-            return np.where(none, 0, weight).astype(weight.dtype)
-
-        def unsure(values: np.ndarray, unknown: float) -> np.ndarray:
-            return np.where(none, np.float32(unknown), values)
+        def kept(values: np.ndarray, otherwise: float) -> np.ndarray:
+            return np.where(none, otherwise, values).astype(values.dtype)
 
         return replace(
             network,
-            weight=weighed(network.weight),
-            by_type={name: weighed(weight) for name, weight in network.by_type.items()},
-            within=None if network.within is None else weighed(network.within),
-            confidence=unsure(network.confidence, 0.5),
-            type_confidence={name: unsure(each, 0.5) for name, each in network.type_confidence.items()},
-            q=None if network.q is None else unsure(network.q, 1),
-            type_q={name: unsure(each, 1) for name, each in network.type_q.items()},
+            weight=kept(network.weight, 0),
+            sd=kept(network.sd, 0),
+            total=kept(network.total, 0),
+            confidence=None if network.confidence is None else kept(network.confidence, 0.5),
+            q=None if network.q is None else kept(network.q, 1),
+            of_states={name: self.applied(of) for name, of in network.of_states.items()},
         )
 
     def candidates(self, table: pd.DataFrame, genes: tuple[str, ...], regulators: np.ndarray) -> pd.DataFrame:

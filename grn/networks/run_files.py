@@ -17,20 +17,13 @@ from grn.io.atomic import replacing_file
 from grn.io.h5ad import write_anndata
 from grn.io.run_folder import CONFIG, MODEL_HASH, refuse_cut_off, refuse_mixed_parts
 from grn.io.tables import read_edge_table
-from grn.networks.run_readouts import Networks
 from grn.networks.signed_network import read_about
 from grn.networks.weights import Network, strongest
 from grn.regulation.levels import state_levels
 from grn.regulation.states import States
 
-SIGN = {
-    "effect": "positive: more of the regulator raises the target's predicted multiplicity (sds per sd, balanced)",
-    "knockout": "positive: the regulator raises the target's predicted multiplicity (against its absence)",
-    "jacobian": "positive: raising the regulator's multiplicity raises the target's predicted multiplicity",
-    "attention": "positive: the regulator raises the target's predicted multiplicity (regulation layer)",
-    "blocks": "none: the mean of |w| over heads and cells; training does not identify the signs of w",
-}
-RESERVED = re.compile(r"attention(_layer\d+)?|total")
+SIGN = "positive: more of the regulator raises the target's predicted multiplicity (sds per sd, balanced)"
+RESERVED = re.compile(r"layer\d+|total")
 
 
 def slugs(labels: Sequence[str]) -> dict[str, str]:
@@ -45,71 +38,49 @@ def slugs(labels: Sequence[str]) -> dict[str, str]:
     return slug_of
 
 
-def kept_edges(weight: np.ndarray | sp.csr_matrix, top_k: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Row, column and weight of the top_k edges of each row, row by row; a sparse weight stores no other edges."""
-    if isinstance(weight, sp.csr_matrix):
-        edges = weight.tocoo()
-        return edges.row, edges.col, edges.data
-    target, column = strongest(weight, top_k).nonzero()
-    return target, column, weight[target, column]
-
-
-def edge_table(
-    network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None, *, q_values: bool = False
-) -> pd.DataFrame:
-    """Columns source, target, weight, within, between, indirect, confidence: a row per candidate edge, sorted by
-    |weight|, without self loops.
-
-    within and between, and indirect: NaN where the read-out does not tell them apart.   q_values: add a column
-    q_value, if known.
-    """
-    target, column, weight = kept_edges(network.weight, top_k)
+def edge_table(network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None) -> pd.DataFrame:
+    """A row per candidate edge by falling |weight|, without self loops, or the top_k of each target: source, target,
+    weight, sd, q_value and confidence if they are known, between, indirect, cells. regulators [R]: positions."""
+    target, column = strongest(network.weight, top_k).nonzero()
     others = target != regulators[column]
-    target, column, weight = target[others], column[others], weight[others]
-    order = np.argsort(-np.abs(weight), kind="stable")
-    target, column, weight = target[order], column[order], weight[order]
+    target, column = target[others], column[others]
+    order = np.argsort(-np.abs(network.weight[target, column]), kind="stable")
+    target, column = target[order], column[order]
     names = np.asarray(genes, dtype=object)
-    unknown = np.full(len(weight), np.nan, np.float32)
-    table = {
-        "source": names[regulators[column]],
-        "target": names[target],
-        "weight": weight,
-        "within": unknown if network.within is None else network.within[target, column],
-        "between": unknown if network.between is None else network.between[target, column],
-        "indirect": unknown if network.indirect is None else network.indirect[target, column],
-        "confidence": network.confidence[target, column],
+    tables = {
+        "weight": network.weight,
+        "sd": network.sd,
+        "q_value": network.q,
+        "confidence": network.confidence,
+        "between": network.between,
+        "indirect": network.indirect,
+        "cells": network.cells,
     }
-    if q_values and network.q is not None:
-        table["q_value"] = network.q[target, column]
-    return pd.DataFrame(table)
+    ends = {"source": names[regulators[column]], "target": names[target]}
+    return pd.DataFrame(ends | {name: of[target, column] for name, of in tables.items() if of is not None})
 
 
-def edges_by_type(
-    network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None, *, q_values: bool = False
-) -> pd.DataFrame:
-    """The edge tables of all cell types, one after the other, with a last column cell_type."""
-    tables = []
-    names = list(network.by_type)
-    for number, name in enumerate(names):
-        table = edge_table(network.of_type(name), genes, regulators, top_k, q_values=q_values)
+def edges_by_type(network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None) -> pd.DataFrame:
+    """The edge tables of all states, one after the other, with a last column cell_type."""
+    tables, names = [], list(network.of_states)
+    for number, of_state in enumerate(network.of_states.values()):
+        table = edge_table(of_state, genes, regulators, top_k)
         table["cell_type"] = pd.Categorical.from_codes(np.full(len(table), number), names)
         tables.append(table)
     if not tables:
-        return edge_table(network, genes, regulators, top_k, q_values=q_values).head(0).assign(cell_type="")
+        return edge_table(network, genes, regulators, top_k).head(0).assign(cell_type="")
     return pd.concat(tables, ignore_index=True)
 
 
-def square_matrix(weight: np.ndarray | sp.csr_matrix, regulators: np.ndarray, top_k: int | None) -> sp.csr_matrix:
+def square_matrix(weight: np.ndarray, regulators: np.ndarray, top_k: int | None) -> sp.csr_matrix:
     """[N, R] -> signed CSR [N, N], row = target, column = regulator."""
-    target, column, values = kept_edges(weight, top_k)
-    nonzero = values != 0
+    target, column = (strongest(weight, top_k) & (weight != 0)).nonzero()
     genes = weight.shape[0]
-    return sp.csr_matrix((values[nonzero], (target[nonzero], regulators[column[nonzero]])), shape=(genes, genes))
+    return sp.csr_matrix((weight[target, column], (target, regulators[column])), shape=(genes, genes))
 
 
 def network_anndata(
-    networks: Networks,
-    readout: str,
+    network: Network,
     *,
     genes: Sequence[str],
     regulators: np.ndarray,
@@ -121,13 +92,11 @@ def network_anndata(
 ):
     """AnnData of cell types x genes (X: mean multiplicity), the networks in varp["grn*"], their meaning in uns["grn"].
 
-    readout: of networks.chosen.   regulators: vocabulary positions [R].   states: the cell types, or other states of
-    the cells.   multiplicity: CSR [C, N].   about: further entries.   var_names: other names of the genes, which
-    var["var_name"] keeps.
+    regulators: vocabulary positions [R].   states: the cell types, or other states of the cells.   multiplicity: CSR
+    [C, N].   about: further entries.   var_names: other names of the genes, which var["var_name"] keeps.
     """
     import anndata
 
-    chosen, attention = networks.chosen, networks.attention
     size = states.membership.sum(0)
     present = np.flatnonzero(size > 0) if len(states) > 1 else np.zeros(0, int)
     names = [states.names[k] for k in present]
@@ -138,23 +107,21 @@ def network_anndata(
     means = state_levels(multiplicity, states.membership[:, present])
     adata = anndata.AnnData(np.asarray(means, np.float32).reshape(len(present), len(genes)), obs=obs, var=var)
     slug_of = slugs(names)
-    adata.varp["grn"] = square_matrix(chosen.weight, regulators, top_k)
-    if chosen.total is not None:
-        adata.varp["grn_total"] = square_matrix(chosen.total, regulators, top_k)
-    for name, weight in chosen.by_type.items():
-        if name in slug_of:
-            adata.varp[f"grn_{slug_of[name]}"] = square_matrix(weight, regulators, top_k)
-    pooled = networks.pooled() if attention is None else attention.weight
-    adata.varp["grn_attention"] = square_matrix(pooled, regulators, top_k)
-    for layer, weight in enumerate(networks.layers):
-        adata.varp[f"grn_attention_layer{layer}"] = square_matrix(weight, regulators, top_k)
+    is_regulator = np.isin(np.arange(len(genes)), regulators)[:, None]
+    tables = {
+        "grn": network.weight,
+        "grn_total": network.total,
+        # Block 1's targets are the regulators, block 2's all other genes.
+        "grn_layer0": np.where(is_regulator, network.weight, 0),
+        "grn_layer1": np.where(is_regulator, 0, network.weight),
+    }
+    tables |= {f"grn_{slug_of[name]}": of.weight for name, of in network.of_states.items() if name in slug_of}
+    for key, weight in tables.items():
+        adata.varp[key] = square_matrix(weight, regulators, top_k)
     adata.uns["grn"] = {
         "orientation": "row = target, column = regulator",
-        "readout": readout,
-        "sign": SIGN["blocks" if readout == "attention" and attention is None else readout],
-        "effects": "total" if chosen.total is None else "direct; total effects are in varp['grn_total']",
-        "sign_attention": SIGN["blocks" if attention is None else "attention"],
-        "sign_attention_layers": SIGN["blocks"],
+        "sign": SIGN,
+        "effects": "direct; total effects are in varp['grn_total']",
         "states": states.origin,
         # A list of pairs, not a mapping: labels may contain '/', which h5ad takes for a folder.
         "cell_types": pd.DataFrame(

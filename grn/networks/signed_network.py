@@ -83,7 +83,6 @@ def signed_network(adata: AnnData, file: Path | None = None) -> SignedNetwork:
     cells = adata.obs["cells"].astype(float).sort_values(ascending=False, kind="stable")
     types = about["cell_types"].set_index("label", drop=False).loc[cells.index]
     slugs = dict(zip(types["label"].astype(str), types["slug"].astype(str), strict=True))
-    # The blocks' attention is not read by type.
     keys = {label: f"grn_{slug}" for label, slug in slugs.items() if f"grn_{slug}" in adata.varp}
     by_type = {label: weights_in(adata, key, where) for label, key in keys.items()}
     return SignedNetwork(adata.var_names, weights_in(adata, "grn", where), by_type, about)

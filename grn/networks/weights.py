@@ -5,12 +5,10 @@ Letters: N target genes, R regulators.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -20,45 +18,34 @@ SORTED = 2**22  # most numbers that are ordered at once
 
 @dataclass(frozen=True)
 class Network:
-    """Weights of regulators on targets.
+    """Weights of regulators on targets, [N, R] each: row = target, column = regulator, 0 where a gene meets itself.
 
-    weight [N, R]: row = target, column = regulator, 0 where a gene meets itself; sparse where only the strongest were
-    kept, with zeros among them stored.   by_type: the same for each cell type (or other state of cells), by name.
-    confidence [N, R], 0 to 1: that the sign is right (false_discovery.py), or, where the whole model is read, the share
-    of the read bags in which the pair has the sign of its mean.   within [N, R]: the weight of differences between
-    cells of one type alone; between [N, R], -1 to 1: the correlation of the types' levels; both None where the read-out
-    does not tell them apart.   total [N, R]: the weight with what goes through other regulators, and indirect [N, R],
-    0 to 1: the share of the effect that does; None where direct effects were not told apart (direct.py).
-    type_confidence, type_indirect: as those, for each type.   q, type_q: q-values, where known.
+    weight: what the trained model's signed blocks do, in sds of the target for a usual sd of the regulator, `balanced`.
+    sd: of the weight over the ensemble's members.   total: the weight with what goes through other regulators and the
+    context; indirect, 0 to 1: the share of the total that does.   between, -1 to 1: the correlation of the states'
+    levels, which is no part of a weight.   cells: how many have both genes.   confidence, 0.5 to 1: that the sign is
+    right; q: q-values (false_discovery.py); None where they were not computed.   of_states: the same for each state.
     """
 
-    weight: np.ndarray | sp.csr_matrix
-    by_type: dict[str, np.ndarray]
-    confidence: np.ndarray
-    within: np.ndarray | None = None
-    between: np.ndarray | None = None
-    type_confidence: dict[str, np.ndarray] = field(default_factory=dict)
+    weight: np.ndarray
+    sd: np.ndarray
+    total: np.ndarray
+    indirect: np.ndarray
+    between: np.ndarray
+    cells: np.ndarray
+    confidence: np.ndarray | None = None
     q: np.ndarray | None = None
-    type_q: dict[str, np.ndarray] = field(default_factory=dict)
-    total: np.ndarray | None = None
-    indirect: np.ndarray | None = None
-    type_indirect: dict[str, np.ndarray] = field(default_factory=dict)
+    of_states: dict[str, Network] = field(default_factory=dict)
 
-    def with_names(self, names: Sequence[str]) -> Network:
-        """The same with the names of the types in place of their numbers, which are texts."""
-        by_type, indirect = (
-            {names[int(number)]: values for number, values in of.items()} for of in (self.by_type, self.type_indirect)
-        )
-        return replace(self, by_type=by_type, type_indirect=indirect)
 
-    def of_type(self, name: str) -> Network:
-        """The network of one cell type by itself."""
-        weight = self.by_type[name]
-        confidence = self.type_confidence.get(name, self.confidence)
-        within = None if self.within is None else weight
-        indirect = self.type_indirect.get(name, self.indirect)
-        q = self.type_q.get(name, self.q)
-        return Network(weight, {}, confidence, within, self.between, indirect=indirect, q=q)
+def row_factors(weight: Tensor) -> Tensor:
+    """What `balanced` multiplies each row of effects [N, R] by, above 0: [N, 1]."""
+    weight = weight.double()
+    norm = weight.square().sum(1, keepdim=True).sqrt()
+    typical = norm.square().mean().sqrt()
+    factor = torch.where(norm > 0, norm, 1).rsqrt()
+    scaled = weight * factor
+    return factor * (typical / (scaled.square().sum() / len(weight)).sqrt().clamp(min=1e-30))
 
 
 def balanced(weight: Tensor) -> Tensor:
@@ -68,13 +55,7 @@ def balanced(weight: Tensor) -> Tensor:
     cannot be predicted as high; the square root ranked planted edges best (docs/log.md). The typical norm (root mean
     square) keeps the sum of squares: effects that are nearly zero everywhere stay so.
     """
-    weight = weight.double()
-    norm = weight.square().sum(1, keepdim=True).sqrt()
-    typical = norm.square().mean().sqrt()
-    if typical == 0:
-        return torch.zeros_like(weight, dtype=torch.float32)
-    scaled = weight / torch.where(norm > 0, norm, 1).sqrt()
-    return (scaled * (typical / (scaled.square().sum() / len(weight)).sqrt())).float()
+    return (weight.double() * row_factors(weight)).float()
 
 
 def strongest(weight: np.ndarray, top_k: int | None) -> np.ndarray:
@@ -96,3 +77,12 @@ def without_self(weight: Table, regulators: np.ndarray) -> Table:
     """`weight` [N, R], set to 0 in place where a gene meets itself. regulators [R]: the row of each column's gene."""
     weight[regulators, np.arange(len(regulators))] = 0
     return weight
+
+
+def presence(sds: Tensor, usual: Tensor) -> Tensor:
+    """0 for a regulator that does not vary in a state, 1 from half its usual sd on. sds [S, R], usual [R] -> [S, R].
+
+    Slopes times sds would rank a regulator by how much of it there is in the state, where it is the slope that tells
+    whether it regulates (docs/log.md).
+    """
+    return (2 * sds / usual.clamp(min=1e-6)).clamp(max=1)

@@ -12,7 +12,6 @@ from scipy import sparse
 
 from grn.errors import DataError, nearest
 from grn.io.tables import read_edge_table
-from grn.networks.readouts.effect import level_correlation
 from grn.networks.signed_network import SignedNetwork, edge_list, signed_network
 
 if TYPE_CHECKING:
@@ -48,10 +47,7 @@ def as_network(value: SignedNetwork | AnnData | RunLike | pd.DataFrame) -> Signe
 
 
 def as_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> pd.DataFrame:
-    """Edges over all cells, sorted by |weight|, with as many columns as are known. Raises UserError.
-
-    A Run has all; of a network, within and between are had where differences between types have no part in the weights.
-    """
+    """Edges over all cells, sorted by |weight|, with as many columns as are known; a Run has all. Raises UserError."""
     if isinstance(value, pd.DataFrame):
         table = _edges_of_table(value)
         typed = _of_types(table)
@@ -62,14 +58,7 @@ def as_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> pd.Data
     if is_run(value):
         return value.edges  # type: ignore[union-attr]
     network = as_network(value)  # type: ignore[arg-type]
-    edges = edge_list(network.weights, network.genes)
-    levels = _levels(value)
-    if levels is not None and float(network.about.get("level_error", 0)) >= 1:
-        means, cells = levels
-        between = level_correlation(means, np.arange(means.shape[1]), cells)
-        rows, columns = (network.genes.get_indexer(edges[end]) for end in ("target", "source"))
-        edges = edges.assign(within=edges["weight"], between=between[rows, columns])
-    return edges
+    return edge_list(network.weights, network.genes)
 
 
 def as_typed_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> pd.DataFrame:
@@ -134,7 +123,7 @@ def only_type(types: Iterable[str]) -> str:
 def _edges_of_table(table: pd.DataFrame) -> pd.DataFrame:
     """A table of edges in one form; an edge with a weight of 0 is left out."""
     wanted = "edges (run, run.network or run.edges)"
-    beside = ("confidence", "within", "between")
+    beside = ("confidence", "between")
     found = columns_of(table, wanted, texts=("source", "target"), numbers=("weight",), optional=beside)
     if "cell_type" in found:
         found["cell_type"] = np.where(_of_types(found), found["cell_type"].astype(str), "all")
@@ -168,14 +157,6 @@ def _matrix(edges: pd.DataFrame, genes: pd.Index) -> sparse.csr_matrix:
     rows, columns = (genes.get_indexer(edges[end]) for end in ("target", "source"))
     values = edges["weight"].to_numpy(np.float32)
     return sparse.csr_matrix((values, (rows, columns)), shape=(len(genes), len(genes)))
-
-
-def _levels(value: object) -> tuple[np.ndarray, np.ndarray] | None:
-    """Mean multiplicities [types, genes] and the types' shares of the cells, of the AnnData of a network."""
-    if not hasattr(value, "obs") or value.n_obs < 2 or "cells" not in value.obs:  # type: ignore[attr-defined]
-        return None
-    cells = value.obs["cells"].to_numpy(float)  # type: ignore[attr-defined]
-    return np.asarray(value.X, dtype=np.float64), cells / cells.sum()  # type: ignore[attr-defined]
 
 
 def columns_of(

@@ -1,4 +1,4 @@
-"""Networks as heat maps of regulators and targets: side by side, clustered, and the layers' attention."""
+"""Networks as heat maps of regulators and targets: side by side, clustered, and layer by layer."""
 
 from __future__ import annotations
 
@@ -81,6 +81,7 @@ def network_heatmaps(
 
 
 TREE = "#999999"
+LAYER = re.compile(r"grn_layer\d+")
 
 
 def clustered_heatmap(
@@ -157,47 +158,39 @@ def _draw_tree(axes: Axes, tree: np.ndarray | None, count: int, side: str) -> No
         axes.set_xlim(axes.get_xlim()[1], 0)
 
 
-LAYER = re.compile(r"grn_attention_layer\d+")
-STRENGTH = "Purples"  # neither red nor blue: no sign is claimed
-
-
 def attention_layers(network: AnnData | RunLike, *, regulators: int = 12, targets: int = 18) -> Figure:
-    """A heat map for each layer, with the same regulators (rows) and targets (columns), on one scale.
+    """A heat map for each block of the model, one beside the other: red lowers, blue raises.
 
-    Colour is the mean over cells and heads of |w|, the size of the normalised attention weight of the target on the
-    regulator: training does not identify the sign of a block's weight, so that none is drawn.
-    network: a run, or its network (varp["grn_attention_layer<i>"]).   regulators, targets: those of the strongest
-    weights over all layers; a regulator has a place for some targets of its own. Raises UserError.
+    The targets of the first block are the regulators, those of the second all other genes. Each map has its own
+    regulators (rows) and targets (columns), those of its strongest weights, on a scale of its own.
+    network: a run, or its network (varp["grn_layer<i>"]). Raises UserError.
     """
-    from scipy import sparse
-
     adata = network.network if is_run(network) else network  # type: ignore[union-attr]
-    keys = [key for key in getattr(adata, "varp", {}) if LAYER.fullmatch(key)]
-    keys.sort(key=lambda key: int(key.removeprefix("grn_attention_layer")))
+    keys = sorted(key for key in getattr(adata, "varp", {}) if LAYER.fullmatch(key))
     if not keys:
-        raise UserError("This picture draws the layers' attention (run, or run.network), and none is in this object.")
-    layers = [abs(weights_in(adata, key)) for key in keys]  # type: ignore[arg-type]
+        raise UserError("This picture draws the networks of layers (run, or run.network), and none is in this object.")
     genes: pd.Index = adata.var_names  # type: ignore[union-attr]
-    total = sum(layer / max(float(layer.max()), 1e-12) for layer in layers)
-    edges = edge_list(sparse.csr_matrix(total), genes)
-    rows = list(dict.fromkeys(edges["source"]))[:regulators]
-    columns = targets_in_turn(edges, rows, targets)
-    places = genes.get_indexer(columns), genes.get_indexer(rows)
-    blocks = [layer[places[0]][:, places[1]].toarray().T for layer in layers]
-    row_order = column_order = np.arange(0)
-    if rows:
-        row_order, column_order = (similarity_order(each) for each in (np.hstack(blocks), np.vstack(blocks).T))
-    limit = max((float(np.quantile(block, 0.99)) for block in blocks if block.size), default=0.0) or 1.0
-    picture = figure(1.6 + len(layers) * (0.22 * len(columns) + 0.3), 1.5 + 0.22 * len(rows))
-    panels = picture.subplots(1, len(layers), sharey=True, squeeze=False)[0]
-    for number, (key, panel, part) in enumerate(zip(keys, panels, blocks, strict=True)):
-        image = panel.imshow(part[row_order][:, column_order], cmap=STRENGTH, vmin=0, vmax=limit, aspect="auto")
-        names = [columns[place] for place in column_order]
-        panel.set_xticks(range(len(columns)), shorten(names, 14), rotation=90, fontsize=8, fontstyle="italic")
-        panel.set_yticks(range(len(rows)), shorten([rows[n] for n in row_order], 14), fontsize=8, fontstyle="italic")
-        plain(panel, f"Layer {int(key.removeprefix('grn_attention_layer')) + 1}")
+    frames = []
+    for key in keys:
+        weights = weights_in(adata, key)  # type: ignore[arg-type]
+        edges = edge_list(weights, genes)
+        rows = list(dict.fromkeys(edges["source"]))[:regulators]
+        frame = block(weights, genes, rows, targets_in_turn(edges, rows, targets))
+        order = (similarity_order(each) for each in (frame.to_numpy(), frame.to_numpy().T))
+        frames.append(frame.iloc[next(order), next(order)])
+    width = [1.9 + 0.22 * max(frame.shape[1], 3) for frame in frames]
+    picture = figure(sum(width), 1.5 + 0.22 * max(len(frame) for frame in frames))
+    panels = picture.subplots(1, len(frames), squeeze=False, gridspec_kw={"width_ratios": width})[0]
+    for key, panel, frame in zip(keys, panels, frames, strict=True):
+        plain(panel, f"Layer {key.removeprefix('grn_layer')}")
         unframed(panel)
-        panel.tick_params(labelleft=number == 0)
-    label = "|attention weight| (no sign claimed)"
-    colour_bar(picture, image, label, ax=list(panels), shrink=0.7, aspect=14, pad=0.02, extend="max")
+        if frame.empty:
+            note(panel, "no edges")
+            continue
+        limit = float(np.quantile(np.abs(frame.to_numpy()), 0.99)) or 1.0
+        image = panel.imshow(frame, cmap=SIGNED, vmin=-limit, vmax=limit, aspect="auto")
+        names = [shorten(each, 14) for each in (frame.columns, frame.index)]
+        panel.set_xticks(range(frame.shape[1]), names[0], rotation=90, fontsize=8, fontstyle="italic")
+        panel.set_yticks(range(len(frame)), names[1], fontsize=8, fontstyle="italic")
+        colour_bar(picture, image, "weight", ax=panel, shrink=0.7, aspect=14, pad=0.02, extend="both")
     return picture

@@ -107,39 +107,37 @@ def within_and_between(
     ax: Axes | None = None,
     show: bool | None = None,
 ) -> Axes:
-    """One dot for each of the `count` strongest edges: its weight within states against its correlation between them.
+    """One dot for each of the `count` strongest edges: its weight, which differences between cells of one state give,
+    against the correlation of the states' levels.
 
-    edges: a run, its network, or a table with source, target, weight, within, between and, if known, confidence.
-    A network (run.network) tells the two apart where differences between states have no part in its weights.
-    Darker dots are more confident. Edges on the horizontal line have nothing within states: composition alone may
+    edges: a run, or a table with source, target, weight, between and, if known, confidence.
+    Darker dots are more confident. Edges near the horizontal line have little within states: composition alone may
     explain them. Where a dot is in a corner, both kinds of evidence agree; where their signs differ, states differ
     against what their own cells say.   ax, show: as in grn.plots.
     """
     table = as_edges(edges)
-    wanted = "edges told apart (run, run.edges, or a network whose weights are those within states)"
-    table = columns_of(table, wanted, gaps=("within", "between"))
+    table = columns_of(table, "edges with evidence between states (run, or run.edges)", gaps=("between",))
     axes = canvas(ax, 6.4, 5.0)
-    known = table[table["within"].notna() & table["between"].notna()].head(count)
+    known = table[table["between"].notna()].head(count)
     if known.empty or not (known["between"] != 0).any():
         return shown(note(axes, "The cells have one state, so nothing is between states."), ax, show)
     confidence = known["confidence"].fillna(0.5).to_numpy() if "confidence" in known else np.ones(len(known))
     order = np.argsort(confidence, kind="stable")  # the most confident on top
     for line in (axes.axhline, axes.axvline):
         line(0, color="#bbbbbb", linewidth=0.8, zorder=1)
-    x, y = (known[name].to_numpy()[order] for name in ("between", "within"))
+    x, y = (known[name].to_numpy()[order] for name in ("between", "weight"))
     look: dict[str, Any] = {"s": 20, "cmap": "viridis_r", "vmin": 0.5, "vmax": 1.0, "edgecolors": "white"}
     dots = axes.scatter(x, y, c=confidence[order], linewidths=0.3, zorder=2, **look)
     axes.set_xlim(-1.08, 1.08)
-    height = 1.15 * float(known["within"].abs().max()) or 1.0
+    height = 1.15 * float(known["weight"].abs().max()) or 1.0
     axes.set_ylim(-height, height)
-    # The strongest edges within states, and the strongest that have nothing there.
-    strongest = known.reindex(known["within"].abs().sort_values(ascending=False, kind="stable").index)
-    only_between = known[known["within"].abs() < 0.05 * height]
-    named = pd.concat([strongest.head(NAMED // 2), only_between.head(NAMED // 2)]).drop_duplicates(["source", "target"])
-    names = named[["between", "within", "source", "target"]].itertuples(index=False)
+    # The strongest edges, and those whose states' levels go together most.
+    together = known.reindex(known["between"].abs().sort_values(ascending=False, kind="stable").index)
+    named = pd.concat([known.head(NAMED // 2), together.head(NAMED // 2)]).drop_duplicates(["source", "target"])
+    names = named[["between", "weight", "source", "target"]].itertuples(index=False)
     name_edges(axes, names, apart=(0.45, 0.055 * height), turn=0.0)
     axes.set_xlabel("between: correlation of the states' levels")
-    axes.set_ylabel("within: weight of differences between cells of one state")
+    axes.set_ylabel("weight: of differences between cells of one state")
     plain(axes, "Edges within states and between them")
     label = "confidence that the sign is right"
     colour_bar(whole(axes), dots, label, size=9, ax=axes, shrink=0.6, aspect=18, pad=0.02)

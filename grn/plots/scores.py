@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -102,51 +103,39 @@ def precision_recall_curves(
     return shown(axes, ax, show)
 
 
-STAGES = {"train": LINES[1], "validation": LINES[0]}
-LOSSES = {
-    "loss": "Loss",
-    "cell_type_loss": "Loss of cell types",
-    "masked_multiplicity_loss": "Loss of masked multiplicities",
-    "property_loss": "Loss of the property",
+PANELS = {
+    "validation/loss": "Error on unseen cells",
+    "train/loss": "Training loss, all members",
+    "train/masked_multiplicity_loss": "Loss of the genes",
+    "train/penalty_loss": "Penalty of the slopes",
+    "train/cell_type_loss": "Loss of cell types",
+    "train/genes_loss": "Loss of genes, identity token",
+    "train/property_loss": "Loss of the property",
 }
-SCORES = {"accuracy": "accuracy", "macro_f1": "macro F1", "auroc": "AUROC", "r2": "R² of masked multiplicities"}
 
 
 def training_curves(metrics: pd.DataFrame) -> Figure:
-    """A panel for each loss, and one for the metrics of the validation cells.
+    """A panel for each loss that was recorded during training; they have different units.
 
     metrics: columns `step` and `<stage>/<name>`, with gaps, as in a run's metrics.csv.
     """
-    measured = tuple(f"{stage}/{name}" for stage in STAGES for name in (*LOSSES, *SCORES))
-    metrics = columns_of(metrics, "a table of metrics (run.history)", numbers=("step",), optional=measured)
-    known = [name for name in metrics if name == "step" or metrics[name].notna().any()]
-    metrics = metrics[known].sort_values("step", kind="stable")
-    losses = [name for name in LOSSES if f"validation/{name}" in metrics or f"train/{name}" in metrics]
-    if len(losses) == 2:  # one objective: the total loss is its loss, times a weight
-        losses = losses[1:]
-    scores = [name for name in SCORES if f"validation/{name}" in metrics]
-    if not losses and not scores:
+    metrics = columns_of(metrics, "a table of metrics (run.history)", numbers=("step",), optional=tuple(PANELS))
+    metrics = metrics.sort_values("step", kind="stable")
+    names = [name for name in PANELS if name in metrics and metrics[name].notna().any()]
+    if not names:
         return nothing("No metrics were recorded during training.")
-    picture, axes = panels(len(losses) + bool(scores), 2, 4.6, 3.2)
-    for name, panel in zip(losses, axes, strict=False):
-        for stage, colour in STAGES.items():
-            curve(panel, metrics, f"{stage}/{name}", stage, colour)
-        plain(panel, LOSSES[name])
-    if scores:
-        panel = axes[len(losses)]
-        for name, colour in zip(scores, LINES, strict=False):
-            curve(panel, metrics, f"validation/{name}", SCORES[name], colour)
-        plain(panel, "Metrics of the validation cells")
-    for panel in axes:
+    picture, axes = panels(len(names), 3, 3.6, 2.6)
+    for name, panel in zip(names, axes, strict=True):
+        known = metrics[["step", name]].dropna()
+        look: dict[str, Any] = {
+            "color": LINES[name.startswith("train")],
+            "linewidth": 1.6,
+            "marker": "o",
+            "markersize": 3,
+        }
+        panel.plot(known["step"] + 1, known[name], **look)  # Lightning counts steps from 0
+        plain(panel, PANELS[name])
         panel.set_xlabel("step")
-        # Below the axes, where no curve crosses the legend.
-        panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, frameon=False, fontsize=8)
         panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         panel.grid(axis="y", color="#dddddd", linewidth=0.6)
     return picture
-
-
-def curve(axes: Axes, metrics: pd.DataFrame, column: str, label: str, colour: str) -> None:
-    known = metrics[["step", column]].dropna() if column in metrics else metrics.head(0)
-    if len(known):  # Lightning counts steps from 0
-        axes.plot(known["step"] + 1, known[column], color=colour, label=label, linewidth=1.6, marker="o", markersize=3)

@@ -1,18 +1,16 @@
-"""The fitted cells, and as tensors what the regulation layer reads and the two kinds of targets that members predict.
+"""The fitted cells as a table of numbers in the model's units: what penalties and knock-offs are computed from.
 
-Members that predict ranks are not led by a few extreme counts, and those that predict multiplicities are not led by the
-many zeros of a gene that is rarely seen. Their mean ranks edges better than either (docs/log.md).
+A gene's unit is its sd around the means of the states, so that a regulator that differs between states is penalised as
+others are. Where differences between states count as regulation (`pooled`, levels.py), it is the sd over all cells, and
+every state has the mean of all cells.
 
-No value counts as more than LIMIT sds from its mean: a doublet, or a count in a cell of a type that does not express
-the gene, can be 50 sds away and would otherwise decide a slope by itself.
-
-Letters: C cells, N genes, R regulators, K states, P members, B cells of a batch.
+Letters: C cells, N genes, R regulators, S states.
 """
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,220 +19,141 @@ from torch import Tensor
 
 from grn.cells.cells import Cells
 from grn.cells.preprocessing.moments import mean_and_sd
-from grn.model.signed.regulation_layer import RegulationLayer
-from grn.regulation.linear import LARGE
+from grn.model.transformer import DEPTH, LIMIT
 from grn.regulation.ridge import Columns
 
-LIMIT = 20.0  # sds from the mean, of regulators (within their state) and of targets
-DENSE = 2**28  # numbers that the linear fit may read of its targets
-# Up to so many numbers, the targets of all cells are kept as a dense table: in memory, or on a GPU, of whose free
-# memory each of the two kinds may take a share.
-KEPT, SHARE_OF_GPU = 2**25, 1 / 12
-SORTED, SORTED_ON_GPU = 2**17, 2**26  # values whose ranks are computed at the same time; a GPU needs many
+LEAST_SD = 1e-3
 
 
 @dataclass(frozen=True)
-class TrainingCells:
-    """multiplicity: CSR float32 [C, N].   basal [C]: multiplicity of each cell's basal gene, its sequencing depth.
-    rows: positions of the cells that are fitted; the others are never read.   regulators: vocabulary positions [R].
-    mean, sd [N]: of every gene, the unit of the targets.   groups [C]: each cell's donor or batch, whose cells are held
-    out together; None: each by itself.   states: see States.membership; None: all cells have one state."""
+class CellTable:
+    """multiplicity: CSR float32 [C, N].   basal [C].   states [C, S]: see States.membership.   regulators [R]:
+    positions among the genes.   noise [C, R]: variance of the regulators by counting, CSR; None where cells have no
+    counts.   groups [C]: each cell's donor or batch, whose cells are held out together; None: each by itself.   device:
+    of the tensors.   pooled: whether differences between states count."""
 
     multiplicity: sp.csr_matrix
     basal: np.ndarray
-    rows: np.ndarray
+    states: np.ndarray
     regulators: np.ndarray
-    mean: Tensor
-    sd: Tensor
+    noise: sp.csr_matrix | None = None
     groups: np.ndarray | None = None
-    states: np.ndarray | None = None
+    device: torch.device | str = "cpu"
+    pooled: bool = False
 
     @classmethod
     def of(
-        cls, cells: Cells, rows: np.ndarray, mean: Tensor, sd: Tensor, states: np.ndarray | None = None
-    ) -> TrainingCells:
+        cls, cells: Cells, rows: np.ndarray, states: np.ndarray, *, pooled: bool = False, device: str = "cpu"
+    ) -> CellTable:
         """The cells `rows` of a data set. Where it names no regulators, every gene may regulate."""
-        genes = len(cells.vocabulary)
-        regulators = np.arange(genes) if cells.regulators is None else cells.regulators
-        return cls(cells.multiplicity, cells.basal, rows, regulators, mean, sd, cells.groups, states)
-
-    def memberships(self) -> np.ndarray:
-        return np.ones((len(self.basal), 1), np.float32) if self.states is None else self.states
-
-    def only_fitted(self) -> TrainingCells:
-        every = np.array_equal(self.rows, np.arange(len(self.basal)))
-        return replace(
-            self,
-            multiplicity=self.multiplicity if every else self.multiplicity[self.rows],
-            basal=self.basal[self.rows],
-            rows=np.arange(len(self.rows)),
-            groups=self.fitted_groups(),
-            states=None if self.states is None else self.states[self.rows],
-        )
-
-    def fitted_groups(self) -> np.ndarray | None:
-        """The group of each cell in `rows`; None where all are of one group, so that there is nothing to keep apart."""
-        if self.groups is None:
-            return None
-        groups = self.groups[self.rows]
-        return groups if (groups != groups[0]).any() else None
-
-
-class CellTable:
-    """inputs [C, R + 1] in units, states [C, K] and standardised targets of the fitted cells, all within LIMIT."""
-
-    def __init__(self, layer: RegulationLayer, cells: TrainingCells, targets: BothTargets | None = None):
-        device = layer.unit.device
-        self.values, self.ranks = both_targets(cells, device) if targets is None else targets
-        regulators = dense(self.values.table[:, layer.regulators.cpu().numpy()], device)
-        basal, states = cells.basal[cells.rows], cells.memberships()[cells.rows]
-        self.states = torch.as_tensor(states, device=device)
-        inputs = layer.inputs(regulators, torch.as_tensor(basal, device=device))
-        self.inputs = torch.minimum(inputs, self.states @ layer.centre + LIMIT)
+        every = len(rows) == len(cells) and bool((np.diff(rows) > 0).all())
+        multiplicity = cells.multiplicity if every else cells.multiplicity[rows]
+        regulators = np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
+        noise = None
+        if cells.counting is not None:
+            unit = cells.counting.unit
+            counting = type(cells.counting)(None if unit is None else unit[rows])
+            noise = counting.variance(multiplicity[:, regulators])
+        groups = None if cells.groups is None else cells.groups[rows]
+        groups = groups if groups is not None and (groups != groups[0]).any() else None
+        return cls(multiplicity, cells.basal[rows], states[rows], regulators, noise, groups, device, pooled)
 
     def __len__(self) -> int:
-        return len(self.inputs)
+        return len(self.basal)
 
-    def batch(self, rows: Tensor, predicts_ranks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """rows [P, B] -> inputs [P, B, R + 1], states [P, B, K], targets [P, B, N]; predicts_ranks [P]."""
-        kinds = [self.ranks if of_ranks else self.values for of_ranks in predicts_ranks.tolist()]
-        targets = torch.stack([kind(part) for kind, part in zip(kinds, rows, strict=True)])
-        return self.inputs[rows], self.states[rows], targets
+    def some(self, rows: np.ndarray) -> CellTable:
+        """The same with a part of the cells, in their own units."""
+        noise = None if self.noise is None else self.noise[rows]
+        groups = None if self.groups is None else self.groups[rows]
+        cells = self.multiplicity[rows], self.basal[rows], self.states[rows]
+        return CellTable(*cells, self.regulators, noise, groups, self.device, self.pooled)
 
+    # Units.
 
-def set_units(layer: RegulationLayer, cells: TrainingCells) -> None:
-    """Sets the layer's units, the sds of the genes within the states, and its centres, the means of each state."""
-    basal, states = cells.basal[cells.rows], cells.memberships()[cells.rows]
-    fitted = cells.multiplicity[cells.rows][:, layer.regulators.numpy()]
-    share = states / np.maximum(states.sum(0), 1e-9)
-    mean = np.column_stack([(fitted.T @ share).T, share.T @ basal])
-    layer.unit.copy_(torch.as_tensor(sds_within(fitted, basal, states, mean)))
-    layer.centre.copy_(torch.as_tensor(mean) / layer.unit)
+    @cached_property
+    def mean(self) -> Tensor:
+        """[N], over all cells."""
+        return torch.as_tensor(np.asarray(self.multiplicity.mean(0, dtype=np.float64)).ravel()).float()
 
+    @cached_property
+    def spread(self) -> Tensor:
+        """[N], sds over all cells."""
+        return mean_and_sd(self.multiplicity)[1]
 
-def sds_within(fitted: sp.csr_matrix, basal: np.ndarray, states: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """[R + 1], float32: of the regulators [C, R] and, last, the basal gene [C] around their means [K, R + 1]; 1 where
-    they do not vary. With differences between states in it, the penalty would weigh more on regulators that differ."""
-    size = states.sum(0) / states.sum()
-    square = np.append(np.asarray(fitted.multiply(fitted).mean(0)).ravel(), np.square(basal).mean())
-    variance = square - size @ np.square(mean)
-    varies = variance > 1e-6 * np.maximum(square, 1e-6)
-    return np.sqrt(np.where(varies, variance, 1)).astype(np.float32)
+    @cached_property
+    def sd(self) -> Tensor:
+        """[N], sds around the means of the states; over all cells where they are `pooled`."""
+        if self.pooled:
+            return self.spread
+        size = self.states.sum(0, dtype=np.float64) / len(self)
+        square = np.asarray(self.multiplicity.multiply(self.multiplicity).mean(0, dtype=np.float64)).ravel()
+        variance = square - size @ np.square(self._state_means(self.multiplicity, self.states), dtype=np.float64)
+        found = np.sqrt(np.maximum(variance, 0))
+        return torch.as_tensor(np.where(found > LEAST_SD, found, self.spread.numpy())).float()
 
+    @cached_property
+    def depth(self) -> tuple[float, float]:
+        """Mean and sd of the basal gene's multiplicity; the sd is 1 where it does not vary."""
+        sd = float(self.basal.std())
+        return float(self.basal.mean()), sd if sd > 1e-6 else 1.0
 
-def centred(layer: RegulationLayer, table: CellTable, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Regulators [C, R] and depth [C] of some cells, without the levels of their states, and the states [C, K]."""
-    rows = rows.to(table.inputs.device)
-    small = min(len(rows), layer.centre.shape[1] * (1 + layer.states)) <= LARGE
-    kind = torch.float64 if small else torch.float32
-    states = table.states[rows].to(kind)
-    m = table.inputs[rows].to(kind) - states @ layer.centre.to(kind)
-    return m[:, :-1], m[:, -1], states
+    # Tensors in units.
 
+    @cached_property
+    def inputs(self) -> Tensor:
+        """m [C, R + 1]: see Model.inputs."""
+        own = torch.as_tensor(self.regulators)
+        values = torch.as_tensor(self.multiplicity[:, self.regulators].toarray())
+        mean, sd = self.mean[own], self.sd[own]
+        depth = DEPTH + (torch.as_tensor(self.basal) - self.depth[0]) / self.depth[1]
+        m = torch.cat([((values - mean) / sd).clamp(max=LIMIT) + mean / sd, depth[:, None].float()], 1)
+        return m.to(self.device)
 
-def sampled(layer: RegulationLayer, table: CellTable, rows: Tensor, seed: int) -> Tensor:
-    """At most so many of the rows that the linear fit has room for their targets, and time for its features."""
-    most = max(DENSE // layer.genes, LARGE)
-    features = layer.centre.shape[1] * (1 + layer.states)
-    most = min(most, 4 * LARGE) if features > 2 * LARGE else most
-    if len(rows) <= most:
-        return rows
-    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most]].sort()[0]
+    @cached_property
+    def membership(self) -> Tensor:
+        return torch.as_tensor(self.states, dtype=torch.float32, device=self.device)
 
+    @cached_property
+    def by_gene(self) -> sp.csc_matrix:
+        return self.multiplicity.tocsc()
 
-class Targets:
-    """A sparse table [C, N], standardised where it is read: with rows [B], it returns [B, N]."""
+    def targets(self, genes: np.ndarray | slice) -> Tensor:
+        """Standardised multiplicities of some genes: [C, n]."""
+        mean, sd = (each[genes].to(self.device) for each in (self.mean, self.sd))
+        values = torch.as_tensor(self.by_gene[:, genes].toarray(), device=self.device)
+        return values.sub_(mean).div_(sd).clamp_(max=LIMIT)
 
-    def __init__(self, table: sp.csr_matrix, mean: Tensor, sd: Tensor, device: torch.device):
-        self.table, self.mean, self.sd = table, mean.to(device), sd.to(device)
-        self.dense = None
-        if table.shape[0] * table.shape[1] <= most_kept(device):
-            self.dense = self._dense(table)
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        return self._standardised(self.table[rows.cpu().numpy()]) if self.dense is None else self.dense[rows]
-
-    def columns(self, rows: Tensor, like: Tensor) -> Columns:
-        """The targets of some rows, in the dtype and on the device of `like`; some columns at a time are dense."""
-        if self.dense is not None and self.dense.is_cuda:
-            return Columns.of(self.dense[rows].to(like))
-        every = len(rows) == self.table.shape[0] and bool((rows[1:] > rows[:-1]).all())
-        table = (self.table if every else self.table[rows.cpu().numpy()]).tocsc()
+    def columns(self, like: Tensor) -> Columns:
+        """All genes, some columns at a time, in the dtype of `like`."""
 
         def read(some: Tensor | slice) -> Tensor:
-            chosen = some if isinstance(some, slice) else some.cpu().numpy()
-            return self._standardised(table[:, chosen], some).to(like)
+            return self.targets(some if isinstance(some, slice) else some.cpu().numpy()).to(like)
 
-        return Columns(table.shape, read)
+        return Columns(self.multiplicity.shape, read)
 
-    def _dense(self, table: sp.csr_matrix) -> Tensor:
-        """All of it, some cells after the other, so that the processor's memory holds no dense table."""
-        dense = self.mean.new_empty(table.shape)
-        size = max(1, KEPT // table.shape[1])
-        for first in range(0, len(dense), size):
-            dense[first : first + size] = self._standardised(table[first : first + size])
-        return dense
+    def means(self, rows: np.ndarray | None = None) -> tuple[Tensor, Tensor]:
+        """What states keep for themselves, from some of the cells (None: all): the mean of m, [S, R + 1], and of the
+        standardised genes, [S, N]. Where states are pooled, both are those of all these cells."""
+        some = slice(None) if rows is None else rows
+        states = self.states[some]
+        if self.pooled:
+            states = np.ones_like(states)
+        means = self._state_means(self.multiplicity[some], states)
+        level = (torch.as_tensor(means, dtype=torch.float32) - self.mean) / self.sd
+        share = torch.as_tensor(states, dtype=torch.float32, device=self.device)
+        chosen = self.inputs if rows is None else self.inputs[torch.as_tensor(rows, device=self.device)]
+        centre = share.T @ chosen / share.sum(0)[:, None].clamp(min=1e-9)
+        return centre, level.to(self.device)
 
-    def _standardised(self, table: sp.spmatrix, genes: Tensor | slice = slice(None)) -> Tensor:
-        values = dense(table, self.mean.device)  # changed in place, as it may be large
-        return values.sub_(self.mean[genes]).div_(self.sd[genes]).clamp_(max=LIMIT)
+    @staticmethod
+    def _state_means(multiplicity: sp.csr_matrix, states: np.ndarray) -> np.ndarray:
+        size = np.maximum(states.sum(0, dtype=np.float64), 1e-9)
+        return np.asarray((multiplicity.T @ states).T, np.float64) / size[:, None]
 
-
-BothTargets = tuple[Targets, Targets]  # of multiplicities and of ranks
-
-
-def both_targets(cells: TrainingCells, device: torch.device) -> BothTargets:
-    fitted = cells.only_fitted().multiplicity
-    ranks = cell_ranks(fitted, device)
-    return Targets(fitted, cells.mean, cells.sd, device), Targets(ranks, *mean_and_sd(ranks), device)
-
-
-def dense(table: sp.csr_matrix | sp.csc_matrix, device: torch.device) -> Tensor:
-    """The table with its zeros. A GPU adds them itself, so that only the other values travel there."""
-    if device.type != "cuda" or table.format != "csr":
-        return torch.as_tensor(table.toarray(), device=device)
-    starts, columns = (torch.as_tensor(each, device=device) for each in (table.indptr, table.indices))
-    values = torch.as_tensor(table.data, device=device)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")  # to_dense alone is used
-        return torch.sparse_csr_tensor(starts, columns, values, table.shape).to_dense()
-
-
-def most_kept(device: torch.device) -> int:
-    if device.type != "cuda":
-        return KEPT
-    return int(SHARE_OF_GPU * torch.cuda.mem_get_info(device)[0] / 4)
-
-
-def cell_ranks(multiplicity: sp.csr_matrix, device: torch.device | str = "cpu") -> sp.csr_matrix:
-    """The rank of each cell among all cells, by each gene, as a share of the cells: CSR float32 [C, N].
-
-    Equal multiplicities share their mean rank. The rank of multiplicity 0 is subtracted, so that zeros stay zeros.
-    """
-    together = SORTED_ON_GPU if torch.device(device).type == "cuda" else SORTED
-    columns = multiplicity.tocsc(copy=True)
-    columns.eliminate_zeros()
-    cells, starts = columns.shape[0], columns.indptr.astype(np.int64)
-    first = 0
-    while first < columns.shape[1]:
-        last = max(first + 1, int(np.searchsorted(starts, starts[first] + together, side="right")) - 1)
-        sizes = torch.as_tensor(np.diff(starts[first : last + 1]), device=device)
-        own = slice(starts[first], starts[last])
-        # All values are positive, so that the zeros come first.
-        ranks = ranks_in_rows(torch.as_tensor(columns.data[own], device=device), sizes)
-        zeros = (cells - sizes).repeat_interleave(sizes)
-        columns.data[own] = ((zeros + ranks - (zeros + 1) / 2) / cells).cpu().numpy()
-        first = last
-    return sp.csr_matrix(columns, dtype=np.float32)
-
-
-def ranks_in_rows(values: Tensor, sizes: Tensor) -> Tensor:
-    """Rank in its row, from 1, of each value, float64 [T]. values: positive, float32 [T], by row.   sizes: of rows."""
-    row = torch.arange(len(sizes), device=values.device).repeat_interleave(sizes)
-    # The bits of positive floats are ordered as the floats are.
-    order = (row << 32 | values.view(torch.int32)).sort()
-    _, group, counts = order.values.unique_consecutive(return_inverse=True, return_counts=True)
-    mean_place = counts.cumsum(0) - (counts - 1) / 2  # of each group in the order, from 1
-    before = (sizes.cumsum(0) - sizes)[row]  # values of earlier rows
-    ranks = torch.empty(len(values), dtype=torch.float64, device=values.device)
-    return ranks.scatter_(0, order.indices, mean_place[group].double()) - before
+    @cached_property
+    def counting(self) -> Tensor | None:
+        """Mean variance of the regulators by counting, in squared units: [R]."""
+        if self.noise is None:
+            return None
+        mean = torch.as_tensor(np.asarray(self.noise.mean(0)).ravel()).float()
+        return (mean / self.sd[torch.as_tensor(self.regulators)].square()).to(self.device)

@@ -59,10 +59,3 @@ def group_folds(groups: np.ndarray, folds: int) -> np.ndarray:
     number = np.empty(folds, dtype=np.int64)
     number[np.argsort(np.abs(cells - cells.mean()), kind="stable")] = np.arange(folds)
     return number[fold[group_of]]
-
-
-def padded(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Lists of rows as one table [P, V], padded with their own last rows, and which entries count, bool [P, V]."""
-    position = torch.arange(max(map(len, parts)))
-    rows = torch.stack([part[position.clamp(max=len(part) - 1)] for part in parts])
-    return rows, torch.stack([position < len(part) for part in parts])

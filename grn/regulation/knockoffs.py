@@ -21,9 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grn.model.signed.regulation_layer import RegulationLayer
-from grn.regulation.cell_table import LIMIT, CellTable, TrainingCells, centred, sampled, set_units
-from grn.regulation.linear import Penalties, fits_of_blocks
+from grn.model.transformer import LIMIT
+from grn.regulation.cell_table import CellTable
+from grn.regulation.linear import fits_of_blocks
+from grn.regulation.regressions import centred, columns_of, held_out_penalties, sampled
 
 ROUNDS, SETTLED = 100, 1e-4  # of the search for the independent shares: most rounds, and the least relative gain
 ENOUGH = 5  # cells per regulator: with at least so many, correlations are taken as measured, without shrinkage
@@ -35,7 +36,7 @@ BASAL_POWERS = 3  # of the basal gene's multiplicity that a regulator's mean may
 @dataclass(frozen=True)
 class KnockoffFit:
     """slopes [K, N, R] in each state and null_slopes [K, N, R] of the knock-offs: for one unit of the regulator, in sds
-    of the target, the mean of a fit to multiplicities and one to ranks.   share [K]: of the cells in each state.
+    of the target.   share [K]: of the cells in each state.
     sds [K, R]: of the regulators in each state, in units.   usual [R]: over all states."""
 
     slopes: Tensor
@@ -46,42 +47,30 @@ class KnockoffFit:
 
 
 def fit_with_knockoffs(
-    cells: TrainingCells,
-    values: Penalties,
-    ranks: Penalties,
+    table: CellTable,
     *,
     seed: int,
-    device: torch.device | str = "cpu",
     make: Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], np.ndarray] | None = None,
 ) -> KnockoffFit:
-    """Linear fits with every regulator and its knock-off side by side.
-
-    values, ranks: penalties for multiplicities and for ranks.   make: in place of `knockoffs`.
-    """
-    cells = cells.only_fitted()  # knock-offs are made for the fitted cells only
-    real = cells.multiplicity[:, cells.regulators].toarray()
-    states = cells.memberships()
-    # All fits read the same knock-offs: averaged over different ones, these would be weaker than false edges are.
-    false = (make or knockoffs)(real, cells.basal, states.argmax(1), own_generator(seed))
-    layer = RegulationLayer(1, len(cells.mean), torch.as_tensor(cells.regulators), 1, 1, states.shape[1])
-    set_units(layer, cells)
-    layer.to(device)
-    table = CellTable(layer, cells)
-    rows = sampled(layer, table, torch.arange(len(table)), seed)
-    x, depth, of_states = centred(layer, table, rows)
-    knockoff = torch.as_tensor(false, device=device)[rows.to(x.device)].to(x) / layer.unit[:-1].to(x)
-    knockoff = knockoff - of_states @ (torch.linalg.pinv(of_states) @ knockoff)
+    """A linear fit with every regulator and its knock-off side by side. make: in place of `knockoffs`."""
+    real = table.multiplicity[:, table.regulators].toarray()
+    false = (make or knockoffs)(real, table.basal, table.states.argmax(1), own_generator(seed))
+    rows = sampled(table, seed)
+    x, depth, states = centred(table, rows)
+    own = torch.as_tensor(table.regulators, device=x.device)
+    knockoff = torch.as_tensor(false, device=table.device)[rows].to(x) / table.sd[own.cpu()].to(x)
+    knockoff = knockoff - states @ (torch.linalg.pinv(states) @ knockoff)
     knockoff = knockoff.clamp(max=LIMIT)  # as the regulators are
     both = torch.cat([x, knockoff], 1)
     count = x.shape[1]
-    total = x.new_zeros(states.shape[1], len(cells.mean), both.shape[1])
+    total = x.new_zeros(states.shape[1], table.multiplicity.shape[1], both.shape[1])
     reads_depth = depth if bool(depth.std() > 0) else None
-    for targets, penalties in ((table.values, values), (table.ranks, ranks)):
-        y = targets.columns(rows, like=x)
-        for some, fit in fits_of_blocks(both, y, of_states, reads_depth, layer.regulators, penalties, copies=2):
-            total[:, some] += (fit.slopes + fit.deviations)[..., :-1] / 2
-    share = of_states.sum(0) / of_states.sum()
-    squares = (of_states / of_states.sum(0).clamp(min=1e-9)).mT @ x.square()
+    y = columns_of(table, rows, x)
+    penalties = held_out_penalties(table, x, y, states, rows, seed)
+    for some, fit in fits_of_blocks(both, y, states, reads_depth, own, penalties, copies=2):
+        total[:, some] = (fit.slopes + fit.deviations)[..., :-1]
+    share = states.sum(0) / states.sum()
+    squares = (states / states.sum(0).clamp(min=1e-9)).mT @ x.square()
     return KnockoffFit(total[..., :count], total[..., count:], share, squares.sqrt(), (share @ squares).sqrt())
 
 

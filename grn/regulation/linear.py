@@ -1,14 +1,11 @@
-"""The linear fit: penalties by held-out prediction, and the slopes that a member of the regulation layer starts from.
+"""Ridge regressions with penalties that held-out cells choose: what knock-offs and comparisons of slopes are read from.
 
 Each target has its own penalty. The error of one target is noisy, so that the mean over all targets counts, too: the
 more, the less of the targets' variance the regulators explain, and the fewer the cells are (COMMON). The grid of
 penalties is widened where the best one is at its end. Whether the states deviate from their shared slopes is decided
 once for all targets. Where they do, the fit is the mean of one with a small and one with a large rho (FREEDOM): the
 second knows better which edges a state has and with which signs. That no such edge is one of chance is for the
-knock-offs to say, which look at all states (grn/networks/evidence/false_discovery.py).
-
-A prior network penalises the pairs that it does not list more (UNLISTED), if held-out error says that this helps by
-more than chance; otherwise the fit is as without it.
+knock-offs to say (grn/networks/evidence/false_discovery.py).
 
 Letters: C cells, N genes, R regulators, K states.
 """
@@ -32,35 +29,17 @@ WIDEST = 8  # times that it is widened
 FOLDS = 5
 MOST = 2**31  # operations of leaving out the regulators' own features, above which SOME targets choose the ratio
 SOME = 64
-ROUNDS_EXPECTED = 20  # of conjugate gradients
-UNLISTED = (0.85, 0.7, 0.5, 0.25, 0.1)  # tried as factors of unlisted pairs: 1.4 to 100 x the penalty
-OVERALL = (1.0, 1.5, 3.0)  # and of all pairs beside these: where a prior excludes some, the others need less
-HELPS = 2.0  # standard errors, over targets, by which a prior must lower the held-out error
-JUDGED = 2**34  # operations of one trial of a prior: with many regulators, fewer targets judge it
 LARGE = 4096  # features or cells, from which on float32 must do and one fold chooses
 
 
 @dataclass(frozen=True)
 class Penalties:
     """penalty [N]: lambda of each target.   ratio: rho.   error: held-out squared error, the mean over targets in
-    variances of what the states' levels leave.   factor [N, R]: of a prior; each pair has the penalty
-    lambda_i / factor_ij^2 (None: lambda_i).   prior: what held-out cells say of it."""
+    variances of what the states' levels leave."""
 
     penalty: Tensor
     ratio: float
     error: float
-    factor: Tensor | None = None
-    prior: PriorError | None = None
-
-
-@dataclass(frozen=True)
-class PriorError:
-    """Held-out squared error over the judging targets, in variances, without a prior and with it.   unlisted: the best
-    factor of pairs that it does not list; 1: it does not help, and is not used."""
-
-    without: float
-    with_prior: float
-    unlisted: float
 
 
 @dataclass(frozen=True)
@@ -131,50 +110,6 @@ def _best(tried: list[tuple[Penalties, Tensor]]) -> Penalties:
 def standard_error(values: Tensor) -> float:
     """Of the mean of values [N]."""
     return float(values.std(correction=0)) / len(values) ** 0.5
-
-
-def weigh_by_prior(
-    x: Tensor, y: Tensor | Columns, states: Tensor, own: Tensor, folds: Tensor, found: Penalties, strength: Tensor
-) -> Penalties:
-    """The penalties with the factors that a prior gives the pairs, if they lower the held-out error of some targets.
-
-    strength [N, R]: 0 for a pair that the prior does not list, up to 1. Other arguments: as in choose_penalties.
-    """
-    rest = without(states)
-    y, x = Columns.of(y), rest(x)
-    # Targets without a listed pair have the same solution but for the penalty, and would dilute the others.
-    judging = (strength > 0).any(1).nonzero()[:, 0].to(x.device)
-    parts = folds.unique().tolist()
-    most = max(SOME, JUDGED // (len(parts) * ROUNDS_EXPECTED * 4 * x.shape[1] ** 2))
-    if len(judging) > most:
-        judging = judging[torch.linspace(0, len(judging) - 1, most).round().long()]
-    targets = rest(y.read(judging))
-    regulated = torch.isin(own, judging).nonzero()[:, 0]
-    places = torch.searchsorted(judging, own[regulated])
-    features = Features(x, states, 0.0, own)
-    of_regulators = features.of_regulators(x.device)[regulated]
-    listed = strength.to(x)[judging].mT
-    trials = [(1.0, 1.0), *((unlisted, overall) for unlisted in UNLISTED for overall in OVERALL)]
-    error = x.new_zeros(len(trials), len(judging))
-    for part in parts:
-        training, held_out = (folds != part).nonzero()[:, 0], (folds == part).nonzero()[:, 0]
-        ridge = Ridge.without_targets(features, training)
-        given = targets[training] if ridge.dual else features.products(targets, training)
-        solved = ridge.with_targets(given, places, of_regulators)
-        for number, (unlisted, overall) in enumerate(trials):
-            factor = overall * (unlisted + (1 - unlisted) * listed)
-            penalty = found.penalty.to(x)[judging]
-            slopes = solved.coefficients(penalty) if number == 0 else solved.weighed(penalty, factor)
-            error[number] += (targets[held_out] - features.matrix(held_out) @ slopes).square().sum(0)
-    error = error / targets.square().sum(0).clamp(min=1e-9)
-    best = 1 + int(error[1:].mean(1).argmin())
-    gain = error[0] - error[best]
-    unlisted, overall = trials[best]
-    helps = float(gain.mean()) > HELPS * standard_error(gain)
-    judged = PriorError(float(error[0].mean()), float(error[best].mean()), unlisted if helps else 1.0)
-    if not helps:
-        return replace(found, prior=judged)
-    return replace(found, factor=overall * (unlisted + (1 - unlisted) * strength.to(x)), prior=judged)
 
 
 def _penalty_of_targets(
@@ -248,11 +183,7 @@ def fits_of_blocks(
             given = targets if products is None else scale[:, None] * products
             solved = ridge.with_targets(given, own[here] - some.start, of_regulators[here])
             penalty = factor * found.penalty[some].to(x)
-            if found.factor is None:
-                coefficients = solved.coefficients(penalty) / len(freedom)
-            else:
-                of_pairs = found.factor[some].to(x).mT.repeat(copies * features.blocks, 1)
-                coefficients = solved.weighed(penalty, of_pairs) / len(freedom)
+            coefficients = solved.coefficients(penalty) / len(freedom)
             shared, of_states = features.slopes(coefficients)
             slopes[:, :-1] += shared
             if len(of_states):

@@ -8,9 +8,8 @@ and a state with few cells is drawn to the shared slope by itself. The levels of
 that only differences between cells of one state count. A gene that regulates is never predicted from itself.
 
 One eigendecomposition gives the solutions for every penalty: of the features' products where there are fewer features
-than cells, else of the cells' products. Where a prior gives each pair a penalty of its own, conjugate gradients start
-from these solutions, for all targets at once: a solution per target would cost a decomposition for each. Targets are
-read some columns at a time, so that no more of a sparse table is dense at once.
+than cells, else of the cells' products. Targets are read some columns at a time, so that no more of a sparse table is
+dense at once.
 
 Letters: C cells, N genes, R regulators, K states, F features.
 """
@@ -25,7 +24,6 @@ import torch
 from torch import Tensor
 
 TOGETHER = 64  # regulators whose own features are left out at the same time
-ROUNDS, SETTLED = 100, 1e-4  # of conjugate gradients: most of them, and the relative residual with which they end
 COLUMNS = 256  # targets that are dense at the same time
 CELLS = 4096  # whose features are computed at the same time where only their products are needed
 
@@ -154,43 +152,6 @@ class Ridge:
         coefficients = self.features.mT @ found if self.dual else found
         coefficients[:, self.own] = self._of_regulators(penalty)
         return coefficients
-
-    def weighed(self, penalty: Tensor, factor: Tensor) -> Tensor:
-        """As `coefficients`, each penalised by penalty_i / factor_fi^2: [F, N]. factor [F, N]: above 0.
-
-        Conjugate gradients with the plain solution as preconditioner: rounds grow with the largest 1 / factor alone.
-        """
-        kept = torch.ones_like(factor)
-        kept[self.of_regulators.mT, self.own] = 0
-
-        def product(found: Tensor) -> Tensor:
-            if self.dual:
-                return self.features.mT @ (self.features @ found)
-            return self.vectors @ (self.values[:, None] * (self.vectors.mT @ found))
-
-        def plain(found: Tensor) -> Tensor:
-            rotated = self.vectors.mT @ (self.features @ found if self.dual else found)
-            solved = self.vectors @ (rotated / (self.values[:, None] + penalty))
-            return kept * ((found - self.features.mT @ solved) / penalty if self.dual else solved)
-
-        own = penalty / factor.square()
-        wanted = self.vectors @ self.targets
-        wanted = kept * (self.features.mT @ wanted if self.dual else wanted)
-        found = self.coefficients(penalty)
-        rest = wanted - kept * (product(found) + own * found)
-        direction = step = plain(rest)
-        size = (rest * step).sum(0)
-        enough = SETTLED**2 * wanted.square().sum(0)
-        for _ in range(ROUNDS):
-            if bool((rest.square().sum(0) <= enough).all()):
-                break
-            changed = kept * (product(direction) + own * direction)
-            length = size / (direction * changed).sum(0).clamp(min=1e-30)
-            found, rest = found + length * direction, rest - length * changed
-            step = plain(rest)
-            size, before = (rest * step).sum(0), size
-            direction = step + size / before.clamp(min=1e-30) * direction
-        return found
 
     def for_prediction(self, features: Tensor) -> Tensor:
         """What `predictions` needs of other cells' features [D, F], whatever the penalty."""

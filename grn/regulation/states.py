@@ -26,7 +26,7 @@ LEAST_GENES = 50  # with fewer genes, each one decides about the states, so that
 @dataclass(frozen=True)
 class States:
     """membership: float32 [C, K], how much each cell belongs to each state; rows sum to 1.   names [K].
-    origin: labels | found | numeric | one.   alone: cell types that have one cell each, and so are no states."""
+    origin: labels | found | numeric | one | together.   alone: cell types of one cell each, which are no states."""
 
     membership: np.ndarray
     names: tuple[str, ...]
@@ -45,11 +45,17 @@ class States:
             "found": f"There are no labels, so cells are compared within {len(self)} states that were found.",
             "one": "All cells are compared with each other: no two labels have several cells each, and no states "
             "were found.",
+            "together": "Cell types are the only objective, so that all cells are compared with each other.",
         }[self.origin] + alone
 
 
-def states_of(cells: Cells, seed: int) -> States:
-    """The states of the cells: given labels, a numeric column or both, else those that are found."""
+def states_of(cells: Cells, seed: int, *, genes_train: bool = True) -> States:
+    """The states of the cells: given labels, a numeric column or both, else those that are found.
+
+    genes_train: whether genes are predicted. Where labels alone are, a model that knew the states would know them.
+    """
+    if not genes_train:
+        return States(np.ones((len(cells), 1), np.float32), ("all cells",), "together")
     types = _of_labels(cells)
     if cells.state is not None:
         along, names = _of_numbers(cells.state, cells.state_name)

@@ -1,6 +1,9 @@
-"""Builds what a run needs: the model before its training, its batches, and the trained model that is saved."""
+"""What a run needs before its first step: the model in the units of its cells, its folds, and its penalties."""
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,12 +14,38 @@ from grn.cells.loading.order import EpochOrder
 from grn.cells.preprocessing.moments import varying
 from grn.cells.preprocessing.split import Split
 from grn.config.schema import Config
+from grn.devices import own_device
 from grn.errors import ConfigError, DataError
-from grn.model.cell_reader import CellReader
+from grn.messages import Say
+from grn.model.identity_token import MEMBERS, IdentityShape
+from grn.model.penalty import Penalty
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
-from grn.regulation.fit import FittedRegulation
+from grn.networks.prior import prior_of
+from grn.regulation.cell_table import CellTable
+from grn.regulation.folds import group_folds
+from grn.regulation.levels import levels_of
+from grn.regulation.penalties import choose_penalties_of_blocks, shares_of_counting
+from grn.regulation.prior_strength import prior_factor
+from grn.regulation.states import States
 from grn.training.machine import processes
+
+FEWEST_FOLDS = 5
+FREER = 2.5  # times rho: members with more freedom know better which edges a state has, the others rank them better
+MOST_SCORES = 2**31  # of all members and states together; training holds about five tables of this size
+MOST_JUDGED = 4000  # cells that validate: enough to know the error to a hundredth
+MOST_HELD_OUT = 10_000  # cells that the thresholds of predictions are computed from
+
+
+@dataclass(frozen=True)
+class Fit:
+    """model: before its training.   fold [C]: see Batch; -1 for cells that are not trained on.   judging: labelled
+    cells, rows, that set what the members count and the thresholds of predictions.   states: of all cells."""
+
+    model: Model
+    fold: np.ndarray
+    judging: np.ndarray
+    states: States
 
 
 def trained_classes(config: Config, cells: Cells) -> tuple[str, ...]:
@@ -24,71 +53,130 @@ def trained_classes(config: Config, cells: Cells) -> tuple[str, ...]:
     return cells.classes if config.objectives.cell_type.weight and len(cells.classes) > 1 else ()
 
 
-def build_model(
-    config: Config,
-    cells: Cells,
-    split: Split,
-    mean: torch.Tensor,
-    sd: torch.Tensor,
-    fitted: FittedRegulation | None,
-    reader: CellReader | None = None,
-) -> Model:
-    """A model with the heads that the objectives need, the genes' mean and sd [N], and the fitted regulation."""
-    objectives = config.objectives
-    regulators = None if cells.regulators is None else torch.as_tensor(cells.regulators)
-    torch.manual_seed(config.trainer.seed)  # the blocks have the same initial values with and without the layer
-    model = Model(
-        config.model,
-        len(cells.vocabulary),
-        regulators=regulators,
-        classes=0 if reader is not None else len(trained_classes(config, cells)),
+def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say) -> Fit:
+    """A model in the units of the training cells, with the penalties that held-out cells choose."""
+    settings, objectives, seed = config.model, config.objectives, config.trainer.seed
+    classes = trained_classes(config, cells)
+    regulators = np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
+    refuse_too_many_scores(config, len(cells.vocabulary), len(regulators), len(states))
+    fold = np.full(len(cells), -1)
+    fold[split.train] = folds_of(cells, split.train, states, max(settings.members, FEWEST_FOLDS), seed)
+    # The members of the identity token are pairs; each pair is judged by one of the first folds.
+    judging = np.flatnonzero((cells.labels >= 0) & (fold >= 0) & (fold < MEMBERS // 2)) if classes else np.zeros(0, int)
+    judging = np.sort(np.random.default_rng(seed).permutation(judging)[:MOST_HELD_OUT])
+
+    torch.manual_seed(seed)
+    identity = IdentityShape(
+        classes=len(classes),
+        summary=settings.width,
+        hidden=max(settings.hidden // 2, 1),
+        embedding=settings.width,
+        held_out=len(judging),
         property=bool(objectives.property.weight),
-        regulation=None if fitted is None else fitted.regulation,
-        reader=reader,
     )
-    model.mean.copy_(mean)
-    model.sd.copy_(sd)
+    model = Model(
+        settings,
+        len(cells.vocabulary),
+        regulators=torch.as_tensor(regulators),
+        states=len(states),
+        identity=identity,
+        genes_train=bool(objectives.masked_multiplicity.weight),
+    )
     if objectives.property.weight:
         model.property_scale.copy_(torch.tensor(property_scale(cells.property[split.train], objectives.property.key)))
-    if not objectives.masked_multiplicity.weight:
-        # DDP refuses parameters without a gradient.
-        model.multiplicity.requires_grad_(False)
-        model.multiplicity_bias.requires_grad_(False)
-    return model
+
+    device = own_device(config.trainer)
+    table = CellTable.of(cells, split.train, states.membership, device=device)
+    own = fold[split.train]
+    levels = levels_of(table, own)
+    if levels is not None:
+        say(levels.summary())
+        if levels.count:
+            table = CellTable.of(cells, split.train, states.membership, pooled=True, device=device)
+    set_units(model, table, own)
+    if not model.genes_train:
+        penalties = [Penalty(settings.penalty or 1.0)] * 2
+    elif settings.penalty is not None:
+        penalties = [Penalty(settings.penalty)] * 2
+    else:
+        penalties = choose_penalties_of_blocks(table, own, model.layered)
+        say(f"Held-out cells choose penalties of {', '.join(f'{each.lam:.3g}' for each in penalties[:-1])}.")
+    set_penalties(model, penalties, own)
+    if config.network.prior is not None and model.genes_train:
+        strength = prior_of(config.network, cells).strength
+        factor, found = prior_factor(table, strength, own, penalties[0].lam)
+        model.prior = None if factor is None else factor.cpu()
+        say(found.sentence())
+    return Fit(model, fold, judging, states)
 
 
-def has_other_objectives(config: Config) -> bool:
-    """Whether anything but cell types is to be learned."""
-    objectives = config.objectives
-    return bool(objectives.masked_multiplicity.weight or objectives.property.weight)
+@torch.no_grad()
+def set_units(model: Model, table: CellTable, fold: np.ndarray) -> None:
+    """Sets units and means, those of each member from the cells that it learns from. fold [C]: of the table's cells."""
+    model.mean.copy_(table.mean)
+    model.sd.copy_(table.sd)
+    model.depth.copy_(torch.tensor(table.depth))
+    model.share.copy_(torch.as_tensor(table.states.mean(0)))
+    identity = model.identity
+    identity.mean.copy_(table.mean)
+    identity.sd.copy_(table.spread)
+    squares = float(np.square(table.multiplicity.data, dtype=np.float64).sum())
+    identity.scale.fill_(math.sqrt(math.prod(table.multiplicity.shape) / squares) if squares else 1.0)
+    if model.layered:
+        share, unit = shares_of_counting(table)
+        model.counting.copy_(share)
+        model.unit.copy_(unit)
+    for member, held_out in enumerate(model.held_out.tolist()):
+        rows = np.flatnonzero(fold != held_out)
+        centre, level = (each.cpu() for each in table.means(rows if len(rows) < len(fold) else None))
+        for block, genes, unit in zip(
+            model.blocks, (model.regulators, model.targets), (torch.ones(()), model.unit), strict=True
+        ):
+            block.centre[member] = centre / unit
+            block.square[member] = (centre / unit).square() + 1
+            block.level[member] = level[:, genes]
 
 
-def wants_reader(config: Config, cells: Cells, split: Split) -> bool:
-    """Whether a cell reader tells the cell types, and not the transformer's summary.
-
-    The summary does where cell types are its only task, and where no process has all genes of a cell.
-    """
-    return bool(
-        config.cell_reader.members
-        and trained_classes(config, cells)
-        and has_other_objectives(config)
-        and config.trainer.gene_parallel == 1
-        and (cells.labels[split.train] >= 0).any()
-    )
+def set_penalties(model: Model, penalties: list[Penalty], fold: np.ndarray) -> None:
+    """Members take the penalties of block 2 in turn, those of every second one with more freedom for the states; per
+    cell that a member learns from."""
+    of_members = [penalties[member % (len(penalties) - 1)] for member in range(model.config.members)]
+    found = torch.stack([each.as_tensor() for each in (*of_members, penalties[-1])])
+    found[1:-1:2, 1] *= FREER
+    learned = [(fold != held_out).sum() for held_out in model.held_out.tolist()]
+    found[:, 0] /= torch.tensor([*learned, np.mean(learned)]).clamp(min=1)
+    model.penalty.copy_(found)
 
 
-def data_module(config: Config, cells: Cells, split: Split, *, with_regulators: bool) -> CellsDataModule:
-    """Batches for Lightning; with_regulators: they bring the multiplicities that the regulation layer reads."""
+def folds_of(cells: Cells, rows: np.ndarray, states: States, folds: int, seed: int) -> np.ndarray:
+    """The fold of each of the cells `rows`: stratified by label or state or, with groups, whole groups in one fold."""
+    groups = None if cells.groups is None else cells.groups[rows]
+    if groups is not None and (groups != groups[0]).any():
+        return group_folds(groups, min(folds, len(np.unique(groups))))
+    labels = cells.labels[rows] if len(cells.classes) > 1 else states.membership[rows].argmax(1)
+    generator, found, start = np.random.default_rng(seed), np.empty(len(rows), np.int64), 0
+    for label in np.unique(labels):
+        own = generator.permutation(np.flatnonzero(labels == label))
+        found[own] = (np.arange(len(own)) + start) % folds
+        start += len(own)
+    return found
+
+
+def data_module(config: Config, cells: Cells, split: Split, fit: Fit) -> CellsDataModule:
+    """Batches for Lightning."""
+    judges = fit.model.held_out if fit.model.genes_train else fit.model.identity.held_out
+    judged = np.flatnonzero(np.isin(fit.fold, np.unique(judges.numpy())))
     return CellsDataModule(
         cells,
         split,
         batch_size=config.trainer.batch_size,
-        masked_fraction=config.objectives.masked_multiplicity.fraction,
         seed=config.trainer.seed,
-        bags=config.data.bags,
-        gene_parallel=config.trainer.gene_parallel,
+        states=fit.states.membership,
+        fold=fit.fold,
+        judged=np.sort(np.random.default_rng(0).permutation(judged)[:MOST_JUDGED]),
+        states_are_known=fit.states.origin != "found",
+        multiplicity=config.data.multiplicity,
         num_workers=config.trainer.workers,
-        with_regulators=with_regulators,
     )
 
 
@@ -104,17 +192,28 @@ def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:
         depth=cells.depth,
         measures_depth=cells.measures_depth,
         depth_share=cells.depth_share,
-        property_key=config.objectives.property.key if model.property is not None else None,
+        property_key=config.objectives.property.key if model.identity.of_property is not None else None,
         cells=cells.digest or None,
     )
+
+
+def refuse_too_many_scores(config: Config, genes: int, regulators: int, states: int) -> None:
+    """Raises ConfigError where the scores would take too much memory."""
+    scores = config.model.members * states * config.model.query_heads * genes * min(regulators, config.model.width)
+    if scores > MOST_SCORES:
+        raise ConfigError(
+            f"{regulators} regulators of {genes} genes in {states} states and {config.model.members} members "
+            "(model.members) give more scores than memory holds",
+            field="data.regulators",
+            advice="list the regulators ({field}), or choose fewer genes (data.genes) or members",
+        )
 
 
 def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
     """Raises DataError where the training cells do not differ in what would be learned (genes, regulators, the
     property), and ConfigError where cell types are the only objective and there are fewer than two."""
     settings, objectives = config.trainer, config.objectives
-    world = processes(settings) // settings.gene_parallel
-    EpochOrder(split.train, settings.batch_size, settings.seed, 0, world)  # DataError: too few cells
+    EpochOrder(split.train, settings.batch_size, settings.seed, 0, processes(settings))  # DataError: too few cells
     varies = varying(cells.multiplicity[split.train])
     regulators = np.arange(len(varies)) if cells.regulators is None else cells.regulators
     if varies.sum() < 2 or not varies[regulators].any():
@@ -127,10 +226,12 @@ def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
         )
     if objectives.property.weight:
         property_scale(cells.property[split.train], objectives.property.key)
-    if not has_other_objectives(config) and not trained_classes(config, cells):
+    others = objectives.masked_multiplicity.weight or objectives.property.weight
+    if not others and not trained_classes(config, cells):
+        column = f"The obs column {config.data.label_key!r}"
+        found = f"{column} has one cell type only, {cells.classes[0]!r}" if cells.classes else "There are no cell types"
         raise ConfigError(
-            f"The obs column {config.data.label_key!r} has one cell type only, {cells.classes[0]!r}, and there is no "
-            "other objective",
+            f"{found}, and there is no other objective",
             field="data.label_key",
             advice="set objectives.masked_multiplicity.weight above 0, or {field} to another column",
         )

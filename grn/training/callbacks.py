@@ -117,8 +117,6 @@ class ProgressLines(L.Callback):
             return
         metrics = trainer.callback_metrics
         parts = [f"step {trainer.global_step}/{self.total_steps}", f"validation loss {metrics[MONITOR]:.4f}"]
-        shown = {name: metrics.get(f"validation/{name}") for name in ("accuracy", "r2")}
-        parts += [f"{name} {value:.3f}" for name, value in shown.items() if value is not None]
         self.say("  ".join([*parts, f"{time.monotonic() - self.started:.0f} s"]))
 
 

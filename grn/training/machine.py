@@ -14,7 +14,6 @@ import torch
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from grn.cells.loading.order import ParallelRank
 from grn.config.schema import TrainerConfig
 from grn.devices import uses_gpu
 from grn.errors import ConfigError, one_line
@@ -41,13 +40,14 @@ def processes(settings: TrainerConfig) -> int:
 
 def lightning_options(settings: TrainerConfig) -> dict[str, Any]:
     """The arguments of Lightning's Trainer that say where and how it computes."""
-    automatic = "bf16-mixed" if uses_gpu(settings) else "32-true"
+    several = settings.strategy in ("auto", "ddp") and processes(settings) > 1
     return {
         "accelerator": settings.accelerator,
         "devices": settings.devices,
         "num_nodes": settings.num_nodes,
-        "strategy": settings.strategy,
-        "precision": automatic if settings.precision == "auto" else settings.precision,
+        # The identity token learns in every second step alone, in which DDP would wait for its gradients.
+        "strategy": "ddp_find_unused_parameters_true" if several else settings.strategy,
+        "precision": "32-true" if settings.precision == "auto" else settings.precision,
     }
 
 
@@ -67,7 +67,6 @@ def refuse_impossible_training(settings: TrainerConfig) -> None:
             field="trainer.num_nodes",
             advice="start it with torchrun or srun on each, or set {field} to 1",
         )
-    ParallelRank.of(0, processes(settings), settings.gene_parallel)  # raises ConfigError
     try:
         with quiet(), warnings.catch_warnings(action="ignore"):  # the Trainer that trains will warn
             L.Trainer(**lightning_options(settings), logger=False, enable_checkpointing=False)

@@ -1,7 +1,4 @@
-"""Metrics of a pass over cells (losses, cell types, masked multiplicities), and metrics.csv, which holds them.
-
-All can be summed over processes.
-"""
+"""Metrics of the test cells (losses, cell types, genes), and metrics.csv, which holds all metrics of a run."""
 
 from __future__ import annotations
 
@@ -9,14 +6,13 @@ import csv
 import math
 import warnings
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from lightning.pytorch.loggers.logger import Logger
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, Metric, SumMetric
+from torch.nn import functional as F
+from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import (
     MulticlassAccuracy,
     MulticlassAUROC,
@@ -25,9 +21,8 @@ from torchmetrics.classification import (
 )
 
 from grn.bags import Batch
-from grn.errors import DataError, RunFolderError
+from grn.errors import RunFolderError
 from grn.io.atomic import replacing_file
-from grn.model.objectives import Loss, hidden_genes, standardise
 from grn.model.transformer import Model, Prediction
 
 METRICS = "metrics.csv"
@@ -45,24 +40,18 @@ class MetricDict(nn.ModuleDict):
 
 
 class Evaluation(nn.Module):
-    """Call `update` for each batch, `compute` once, `reset` before the next pass.
+    """Metrics of test cells in one process: call `update` for each batch and `compute` once."""
 
-    alone: this process has all the cells, and the loss decides nothing: it is NaN where no cell counts for it.
-    Otherwise the loss decides when training stops.
-    """
-
-    def __init__(self, objectives: list[str], weights: dict[str, float], classes: int, *, alone: bool = False):
+    def __init__(self, classes: int, *, genes: bool, property: bool):
         super().__init__()
-        self.weights, self.classes, self.alone = weights, classes, alone
-        # NaN stays NaN and stops the run. "disable" would drop the weights of means, too (torchmetrics 1.9).
-        kept: dict[str, Any] = {"nan_strategy": math.nan, "sync_on_compute": not alone}
-        total, mean = partial(SumMetric, **kept), partial(MeanMetric, **kept)
-        # Sums and counts, as in training: a mean that was never updated is NaN, and so is one that diverged.
-        self.sums = MetricDict({name: total() for name in objectives})
-        self.counts = MetricDict({name: total() for name in objectives})
+        self.has_genes = genes
+        kept: dict[str, Any] = {"nan_strategy": math.nan, "sync_on_compute": False}
+        names = [*(["cell_type"] if classes else []), *(["property"] if property else [])]
+        names += ["masked_multiplicity", "first", "second"] if genes else []
+        self.means = MetricDict({name: MeanMetric(**kept) for name in names})
         self.cell_type = MetricDict()
-        if "cell_type" in objectives:
-            options: dict[str, Any] = {"num_classes": classes, "sync_on_compute": not alone}
+        if classes:
+            options: dict[str, Any] = {"num_classes": classes, "sync_on_compute": False}
             self.cell_type = MetricDict(
                 {
                     "accuracy": MulticlassAccuracy(**options, average="micro"),
@@ -71,72 +60,49 @@ class Evaluation(nn.Module):
                     "confusion": MulticlassConfusionMatrix(**options),
                 }
             )
-        # R2 = 1 - mean squared error / variance, over the genes of the objective and with their weights in it.
-        self.moments = MetricDict()
-        if "masked_multiplicity" in objectives:
-            self.moments = MetricDict({"first": mean(), "second": mean()})
 
-    def update(self, prediction: Prediction, batch: Batch, model: Model, losses: dict[str, Loss]) -> None:
-        for name, loss in losses.items():
-            self.sums[name].update(loss.sum)
-            self.counts[name].update(loss.count)
+    def update(self, prediction: Prediction, batch: Batch, model: Model) -> None:
         known = batch.labels >= 0
         if prediction.logits is not None and known.any():
-            probabilities = prediction.logits[known].float().softmax(-1)
+            logits, labels = prediction.logits[known].float(), batch.labels[known]
+            self.means["cell_type"].update(F.cross_entropy(logits, labels, reduction="none"))
             for metric in self.cell_type.values():
-                metric.update(probabilities, batch.labels[known])
-        if len(self.moments):
-            weight, target = hidden_genes(batch, model), standardise(batch.multiplicity, batch, model)
-            self.moments["first"].update(target, weight=weight)
-            self.moments["second"].update(target.square(), weight=weight)
+                metric.update(logits.softmax(-1), labels)
+        if prediction.property is not None:
+            error = (prediction.property - batch.property) / model.property_scale[1]
+            if (there := ~error.isnan()).any():
+                self.means["property"].update(error[there].square())
+        if self.has_genes:
+            # Genes in sds over all cells, so that 1 is the error of their means.
+            mean, sd = model.identity.mean, model.identity.sd
+            true = (batch.bags.multiplicity - mean) / sd
+            self.means["masked_multiplicity"].update(((prediction.multiplicity - mean) / sd - true).square())
+            self.means["first"].update(true)
+            self.means["second"].update(true.square())
 
     def compute(self) -> dict[str, Tensor]:
-        """Scalars `loss`, `<objective>_loss`, `accuracy`, `macro_f1`, `auroc`, `r2`; `f1_per_class`, `confusion`.
-
-        Losses and metrics that no cell counts for are left out, also of the sum `loss`. Raises DataError where all are,
-        unless `alone`.
-        """
+        """Scalars `<objective>_loss`, `accuracy`, `macro_f1`, `auroc`, `r2`; `f1_per_class`, `confusion`; without those
+        that no cell counts for."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torchmetrics warns of what was never updated and of classes without cells
-            counts = {name: metric.compute() for name, metric in self.counts.items()}
-            losses = {name: metric.compute() / counts[name] for name, metric in self.sums.items() if counts[name] > 0}
-            if not losses and not self.alone:
-                raise DataError(
-                    "No validation cell has a label or value that the objectives use, so nothing can decide when "
-                    "training stops",
-                    field="data.validation_fraction",
-                    advice="raise {field}, or set objectives.masked_multiplicity.weight above 0",
-                )
-            terms = [self.weights[name] * loss for name, loss in losses.items()]
-            found = {f"{name}_loss": loss for name, loss in losses.items()}
-            found["loss"] = torch.stack(terms).sum() if terms else torch.tensor(math.nan)
-            if "masked_multiplicity" in losses:
-                first, second = (metric.compute() for metric in self.moments.values())
-                found["r2"] = 1 - losses["masked_multiplicity"] / (second - first.square())
+            means = {name: metric.compute() for name, metric in self.means.items() if metric.update_called}
+            found = {f"{name}_loss": mean for name, mean in means.items() if name not in ("first", "second")}
+            if "masked_multiplicity" in means:
+                found["r2"] = 1 - means["masked_multiplicity"] / (means["second"] - means["first"].square())
             return found | self._cell_types()
 
     def _cell_types(self) -> dict[str, Tensor]:
         """macro_f1: mean over the classes with cells; auroc: over those without all cells. torchmetrics counts 0s."""
         if not len(self.cell_type):
             return {}
-        auroc = self.cell_type["auroc"]
-        if not auroc.update_called:  # processes gather tensors that may differ in the number of cells only
-            nothing = torch.empty(0, self.classes, device=auroc.device)
-            auroc.update(nothing, torch.empty(0, dtype=torch.int64, device=auroc.device))
-        # Every process computes the same metrics, whether it had labelled cells or not: each compute() is a collective.
-        cells = self.cell_type["confusion"].compute().sum(1)
-        if not cells.any():
+        if not self.cell_type["confusion"].update_called:
             return {}
+        cells = self.cell_type["confusion"].compute().sum(1)
         found = {name: metric.compute() for name, metric in self.cell_type.items()}
         present = cells > 0
         found["macro_f1"] = found["f1_per_class"][present].mean()
         one_against_rest = found.pop("auroc")[present & (cells < cells.sum())]
         return found | ({"auroc": one_against_rest.mean()} if len(one_against_rest) else {})
-
-    def reset(self) -> None:
-        for metrics in (self.sums, self.counts, self.cell_type, self.moments):
-            for metric in metrics.values():
-                metric.reset()
 
 
 def scalars(found: dict[str, Tensor], stage: str) -> dict[str, float]:

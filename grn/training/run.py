@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import lightning as L
 import numpy as np
@@ -22,11 +22,10 @@ from grn.bags import Batch
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
 from grn.cells.loading.module import CellsDataModule
-from grn.cells.preprocessing.moments import mean_and_sd
 from grn.cells.preprocessing.split import Split
 from grn.config.files import dump_config
 from grn.config.schema import Config
-from grn.devices import own_device, uses_gpu
+from grn.devices import own_device
 from grn.errors import Interrupted
 from grn.io.atomic import refuse_used_folder, remove_leftovers, write_text
 from grn.io.run_folder import (
@@ -42,31 +41,25 @@ from grn.io.run_folder import (
     remove_run,
 )
 from grn.messages import Say, silent
-from grn.model.compile import fusing
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
-from grn.networks.build import fit_layers, write_network_files
+from grn.networks.build import write_network_files
 from grn.networks.cells_of_run import refuse_lost_cells
 from grn.networks.prior import prior_of
 from grn.process_memory import give_back, keeping_pieces, returning_large_pieces
-from grn.regulation.states import states_of
+from grn.regulation.states import States, states_of
 from grn.threads import threads_for
-from grn.training.building import (
-    build_model,
-    data_module,
-    refuse_nothing_to_learn,
-    trained_classes,
-    trained_model,
-    wants_reader,
-)
+from grn.training.building import Fit, data_module, prepare, refuse_nothing_to_learn, trained_model
+from grn.training.calibration import Calibration, judge, set_axes
 from grn.training.callbacks import ProgressLines, Signals, exits_are_interruptions, process_rank
 from grn.training.checkpoints import Checkpoints, StreamedCheckpoints, load_checkpoint
 from grn.training.held_out import held_out_errors
 from grn.training.machine import lightning_options, processes, quiet, refuse_impossible_training
 from grn.training.metrics import METRICS, Evaluation, MetricsFile, scalars
-from grn.training.reader_fit import fit_reader
 from grn.training.resume import Origin, Start, find_start
 from grn.training.task import MovingAverage, Task
+
+THREADED = 2.0**30  # multiplications of choosing penalties: worth all threads
 
 
 @dataclass(frozen=True)
@@ -176,61 +169,40 @@ def train_in(
     if first and cells.truth is not None:
         write_text(folder / "truth.csv", cells.truth.to_csv(index=False))
 
-    # The regulation layers, on the training cells.
-    mean, sd = mean_and_sd(cells.multiplicity[split.train])
-    states = states_of(cells, config.trainer.seed)
-    fitted = None
-    if config.regulation.members:
-        say(states.summary())
-        fit = partial(fit_layers, config, cells, states, mean=mean, sd=sd, say=say)
-        fitted = fit(split.train)
+    states = states_of(cells, config.trainer.seed, genes_train=bool(config.objectives.masked_multiplicity.weight))
+    say(states.summary())
+    with threads_for(THREADED):
+        fit = prepare(config, cells, split, states, say)
+    model, data = fit.model, data_module(config, cells, split, fit)
     give_back()
-
-    # The cell reader, then the transformer.
-    reader = None
-    if wants_reader(config, cells, split):
-        reader = fit_reader(config, cells, split, mean, sd, len(trained_classes(config, cells)), say)
-    model = build_model(config, cells, split, mean, sd, fitted, reader)
-    data = data_module(config, cells, split, with_regulators=fitted is not None)
     say(f"Ready to train after {time.monotonic() - started:.0f} s.")
     started = time.monotonic()
     with quiet(), keeping_pieces():
-        trainer, task, checkpoints = fit_model(
-            config, model, data, start, origin, say=say, terminal=terminal, watch=watch
-        )
+        trainer, checkpoints = fit_model(config, fit, data, start, origin, say=say, terminal=terminal, watch=watch)
     if not first:
         return None
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
-    model.load_state_dict(best_weights(checkpoints.folder / "best.ckpt"))
 
-    # The test cells. Lightning has moved the model to the processor, where many of them would take minutes.
-    metrics = evaluate(task.to(own_device(config.trainer)), data.test_dataloader())
-    task.cpu()
-    held_out = {}
-    if fitted is not None and len(split.test):
-        held_out = held_out_errors(fitted.regulation, states, cells, split, mean, sd)
+    # Lightning has moved the model to the processor, where many cells would take minutes.
+    model.to(own_device(config.trainer)).eval().requires_grad_(False)
+    set_axes(model, data.validation, split.train)
+    metrics = evaluate(model, data.test_dataloader())
+    held_out = held_out_errors(model, states, cells, split) if model.genes_train and len(split.test) else {}
     metrics |= {name: torch.tensor(value) for name, value in held_out.items()}
     for logger in trainer.loggers:
         logger.log_metrics(scalars(metrics, "test"), trainer.global_step)
         logger.save()
     if held_out:
         say(
-            f"Error on {len(split.test)} test cells (of each gene's mean: 1): regulation layer "
-            f"{held_out['regulation_error']:.4f}, ridge on the same regulators {held_out['ridge_error']:.4f}."
+            f"Error on {len(split.test)} test cells (of each gene's mean: 1): the model {held_out['error']:.4f}, ridge "
+            f"on the same regulators {held_out['ridge_error']:.4f}."
         )
     trained = trained_model(config, cells, model)
     trained.save(folder / "model")
-
-    # The regulation layers once more, on all cells: the network is read from these.
-    if fitted is not None:
-        # What nothing reads any more makes room: averaged weights, the optimiser's state, the first fit's layers.
-        penalties, fitted, model.regulation = fitted.penalties, None, None
-        del trainer, task, data
-        gc.collect()  # Lightning's objects refer to each other
-        give_back()
-        model.regulation = fit(np.arange(len(cells)), penalties=penalties).regulation
-        give_back()
-        trained.save(folder / "model")
+    # What nothing reads any more makes room: averaged weights and the optimiser's state.
+    del trainer, data, fit
+    gc.collect()  # Lightning's objects refer to each other
+    give_back()
 
     # The network, and the tables.
     started = time.monotonic()
@@ -243,10 +215,24 @@ def train_in(
     return TrainResult(folder=folder, edges=edges, trained=trained, **tables)
 
 
+def fit_cells(config: Config, cells: Cells, states: States, say: Say) -> TrainedModel:
+    """The same model of all cells: nothing is held out to test it, nothing evaluated, and no file is left."""
+    refuse_impossible_training(config.trainer)
+    split = Split(np.arange(len(cells)), np.zeros(0, int))
+    refuse_nothing_to_learn(config, cells, split)
+    L.seed_everything(config.trainer.seed, verbose=False)
+    with threads_for(THREADED):
+        fit = prepare(config, cells, split, states, say)
+    data, origin = data_module(config, cells, split, fit), Origin(config, cells)
+    with TemporaryDirectory(prefix="grn-") as folder, quiet(), keeping_pieces():
+        fit_model(config, fit, data, Start(Path(folder)), origin, say=say, terminal=False, watch=())
+    return trained_model(config, cells, fit.model.eval().requires_grad_(False))
+
+
 def describe(cells: Cells, split: Split) -> list[str]:
     """The loaded cells, in a few sentences."""
     labelled = int((cells.labels >= 0).sum())
-    sizes = f"{len(split.train)} to train, {len(split.validation)} to validate, {len(split.test)} to test"
+    sizes = f"{len(split.train)} to train, {len(split.test)} to test"
     lines = [f"{len(cells)} cells x {len(cells.vocabulary)} genes ({sizes}).", cells.counts_from, *cells.notes]
     if cells.classes:
         lines.append(f"{len(cells.classes)} cell types; {labelled} of {len(cells)} cells are labelled.")
@@ -257,7 +243,7 @@ def describe(cells: Cells, split: Split) -> list[str]:
 
 def fit_model(
     config: Config,
-    model: Model,
+    fit: Fit,
     data: CellsDataModule,
     start: Start,
     origin: Origin,
@@ -265,9 +251,12 @@ def fit_model(
     say: Say,
     terminal: bool,
     watch: Sequence[L.Callback],
-) -> tuple[L.Trainer, Task, Checkpoints]:
-    """Trains the model in place, from `start` until its last step or until its patience is over."""
-    settings = config.trainer
+) -> tuple[L.Trainer, Checkpoints]:
+    """Trains the model in place, from `start` until its last step or until its patience is over.
+
+    In the first process, blocks and context then have the weights that predicted held-out genes best, and the identity
+    token its last ones."""
+    settings, model = config.trainer, fit.model
     per_epoch = data.steps_per_epoch(processes(settings))
     total = min(settings.max_steps, (settings.max_epochs or settings.max_steps) * per_epoch)
     task = Task(model, config.objectives, settings, total)
@@ -275,7 +264,9 @@ def fit_model(
     # The average comes first: checkpoints, which follow it, save it, and validation uses it.
     averaging = [MovingAverage(settings.averaging)] if settings.averaging else []
     lines = RichProgressBar(leave=False) if terminal else ProgressLines(say, total)
-    callbacks: list[L.Callback] = [*averaging, checkpoints, Signals(checkpoints.folder), lines, origin, *watch]
+    calibration = Calibration(data.validation, fit.judging, task.opened, say)
+    callbacks: list[L.Callback] = [*averaging, calibration, checkpoints, Signals(checkpoints.folder)]
+    callbacks += [lines, origin, *watch]
     loggers: list[Logger] = []
     if process_rank() == 0:
         loggers = [MetricsFile(start.folder / METRICS, start.rows)]
@@ -298,17 +289,24 @@ def fit_model(
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
     )
-    multiplications = settings.batch_size * len(model.mean) * sum(each.numel() for each in model.blocks.parameters())
-    with (
-        threads_for(multiplications),
-        fusing(model, settings.compile and uses_gpu(settings)),
-        exits_are_interruptions(),
-    ):
+    # A product with every score, for each cell of a step.
+    multiplications = settings.batch_size * sum(each.numel() for each in model.parameters())
+    with threads_for(multiplications), exits_are_interruptions():
         trainer.fit(task, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
     for callback in callbacks:  # Lightning gave each a method of the task, which would live as long as they do
         for method in ("log", "log_dict"):
             vars(callback).pop(method, None)
-    return trainer, task, checkpoints
+    if start.checkpoint is not None and trainer.global_step == start.step:
+        # Nothing was left to train. Lightning puts the average in the place of the weights where training ends.
+        model.load_state_dict(best_weights(start.checkpoint))
+    if process_rank() == 0:
+        best = best_weights(checkpoints.folder / "best.ckpt")
+        if model.genes_train:  # held-out genes have chosen the step, which says nothing of what reads the cells
+            best = {name: tensor for name, tensor in best.items() if not name.startswith("identity.")}
+        model.load_state_dict(best, strict=not model.genes_train)
+        if trainer.global_step <= task.opened and len(fit.judging):  # training ended before held-out cells had judged
+            judge(model, data.validation, fit.judging)
+    return trainer, checkpoints
 
 
 def best_weights(path: Path) -> dict[str, torch.Tensor]:
@@ -317,15 +315,14 @@ def best_weights(path: Path) -> dict[str, torch.Tensor]:
     return {name.removeprefix("model."): tensor for name, tensor in state.items() if name.startswith("model.")}
 
 
-def evaluate(task: Task, batches: Iterable[Batch]) -> dict[str, torch.Tensor]:
+@torch.no_grad()
+def evaluate(model: Model, batches: Iterable[Batch]) -> dict[str, torch.Tensor]:
     """The metrics of the model, computed by this process alone."""
-    task.eval()
-    evaluation = Evaluation(list(task.objectives), task.weights, task.classes, alone=True).to(task.device)
-    with torch.no_grad():
-        for given in batches:
-            batch = given.to(task.device)
-            prediction, losses = task.evaluated(batch)
-            evaluation.update(prediction, batch, task.model, losses)
+    has_property = model.identity.of_property is not None
+    evaluation = Evaluation(model.classes, genes=model.genes_train, property=has_property).to(model.mean.device)
+    for given in batches:
+        batch = given.to(model.mean.device)
+        evaluation.update(model(batch.bags), batch, model)
     return {name: value.cpu() for name, value in evaluation.compute().items()}
 
 

@@ -2,108 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
 from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.callbacks import WeightAveraging
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
+from torchmetrics import SumMetric
 
 from grn.bags import Batch
-from grn.cells.loading.batches import DROPOUT, cell_states
-from grn.cells.loading.order import ParallelRank
+from grn.cells.loading.batches import STEPS, cell_states
 from grn.config.schema import ObjectivesConfig, TrainerConfig
 from grn.errors import TrainingDiverged
-from grn.model.objectives import OF_WHOLE_CELLS, Loss, active_objectives, mean_losses, total_loss
-from grn.model.schedule import warmup_cosine
-from grn.model.transformer import Model, Prediction
+from grn.model.objectives import OF_GENES, Draw, held_out_error, masked_multiplicity, of_cells, readers_cells
+from grn.model.transformer import Model
+from grn.training.calibration import opened_at
 from grn.training.finite import FiniteCheck, Step
-from grn.training.metrics import Evaluation, scalars
 
 WARMUP = 0.05  # share of the steps over which the learning rate rises
-GRADIENT_CLIP = 1.0  # largest norm of the gradient; larger ones are scaled down to it
+# The learning rate and the weight decay of the parts, relative to trainer.learning_rate and trainer.weight_decay.
+RATES = {"blocks": (1.0, 0.0), "basal": (0.4, 1.0), "identity": (0.8, 1 / 6)}
+READ_EVERY = 2  # steps from one in which the identity token learns to the next, where genes are learned, too
 
 
 class Task(L.LightningModule):
-    """Trains a Model on its objectives; logs `train/*` and `validation/*`."""
+    """Trains a Model on its objectives; logs `train/*` and `validation/*`.
+
+    Until step `opened`, a member of the identity token does not learn from the cells of its fold; these then say what
+    it counts (calibration.py), and it learns from them, too. What reads the regulators never learns from them: they
+    choose the step whose weights are kept.
+    """
 
     def __init__(self, model: Model, objectives: ObjectivesConfig, trainer: TrainerConfig, total_steps: int):
         super().__init__()
-        self.model, self.settings, self.total_steps = model, trainer, total_steps
-        self.objectives = active_objectives(objectives, model)
-        self.weights = {name: weight for name, (weight, _) in self.objectives.items()}
-        self.classes = model.classes
-        # A cell reader has been trained, on the validation cells too: its cell types are tested only.
-        self.trained = [name for name in self.objectives if name != "cell_type" or model.reader is None]
-        self.evaluation = Evaluation(self.trained, self.weights, self.classes)
+        self.model, self.objectives, self.settings, self.total_steps = model, objectives, trainer, total_steps
+        # Types alone: nothing else could choose the step, so that members never learn from their folds.
+        self.opened = opened_at(total_steps) if model.genes_train else total_steps + 1
+        # NaN stays NaN and stops the run.
+        self.error, self.judged = SumMetric(nan_strategy=math.nan), SumMetric(nan_strategy=math.nan)
         self.finite_check = FiniteCheck()
+        self.latest: dict[str, Tensor | float] = {}  # losses by name; those of the identity token are not of every step
 
-    def setup(self, stage: str) -> None:
-        """Sets the group of gene parallelism: not earlier, as the moving average copies the model before this.
+    def losses(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of a step, which members share out evenly, and its parts by name, of an average member."""
+        model, objectives = self.model, self.objectives
+        found: dict[str, Tensor] = {}
+        total: list[Tensor] = []
+        members = model.config.members
+        if model.genes_train:
+            draw = Draw.of(model, len(batch.cells), objectives.masked_multiplicity.fraction)
+            loss, shrink = masked_multiplicity(batch, model, draw)
+            error = loss.sum / self.mean_over_processes(loss.count).clamp(min=1e-9)
+            found |= {"masked_multiplicity": error / members, "penalty": shrink / members}
+            total.append(objectives.masked_multiplicity.weight * (error + shrink))
+        if not model.genes_train or self.global_step % READ_EVERY == 0:
+            learned = readers_cells(batch, model)
+            if self.global_step >= self.opened:
+                learned = torch.ones_like(learned)
+            parts = of_cells(batch, model, learned, genes=model.genes_train)
+            means = {}
+            for name, part in parts.items():
+                count = self.mean_over_processes(part.count)
+                means[name] = part.sum / torch.where(count > 0, count, 1)
+            total.append(self.of_members(means).sum())
+            found |= {name: mean.mean() for name, mean in means.items()}
+        return torch.stack(total).sum(), found
 
-        Losses are sums and counts over all processes; each process of a group counts a cell's losses as often as it
-        sums them. DDP's mean of the gradients is then the gradient of one process that has every gene.
-        """
-        parts = self.settings.gene_parallel
-        if parts > 1:
-            rank = ParallelRank.of(self.global_rank, self.trainer.world_size, parts)
-            # All processes make all groups, in the same order. A separate group even where it contains all processes:
-            # DDP's collectives run at the same time as those of attention's backward, and two kinds in one queue would
-            # have to be started in the same order everywhere.
-            groups = [distributed.new_group(ranks) for ranks in rank.ranks()]
-            self.model.group = groups[rank.replica]
-
-    def teardown(self, stage: str) -> None:
-        """After training, one process computes metrics and networks, from bags with all genes."""
-        self.model.group = None
-
-    def losses(self, batch: Batch, names: Collection[str] | None = None) -> tuple[Prediction, dict[str, Loss]]:
-        """The prediction for a batch as it is masked, and its losses. names: of the objectives (None: all)."""
-        prediction = self.model(batch.bags)
-        wanted = {name: loss for name, (_, loss) in self.objectives.items() if names is None or name in names}
-        return prediction, {name: loss(prediction, batch, self.model) for name, loss in wanted.items()}
-
-    def evaluated(self, batch: Batch, names: Collection[str] | None = None) -> tuple[Prediction, dict[str, Loss]]:
-        """The same, OF_WHOLE_CELLS with nothing hidden, other objectives with the masks: up to two passes."""
-        wanted = set(self.objectives if names is None else names)
-        whole = wanted & OF_WHOLE_CELLS
-        masked = wanted - whole
-        if not whole:
-            return self.losses(batch, masked)
-        prediction, losses = self.losses(batch.unmasked(), whole)
-        if masked:
-            losses |= self.losses(batch, masked)[1]
-        return prediction, losses
+    def of_members(self, means: dict[str, Tensor]) -> Tensor:
+        """The identity token's loss of each member, [P]: genes shape the summaries of every second one more."""
+        labels = []
+        if "cell_type" in means:
+            labels.append(self.objectives.cell_type.weight * means["cell_type"])
+        if "property" in means:
+            labels.append(self.objectives.property.weight * means["property"])
+        if "genes" not in means:
+            return torch.stack(labels).sum(0)
+        genes = means["genes"]
+        if not labels:
+            return genes
+        weight = genes.new_tensor(OF_GENES)[torch.arange(len(genes)) % 2]
+        return (torch.stack(labels).sum(0) + weight * genes) / (1 + weight)
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
-        """Seeds dropout by step and process: a resumed run draws what it would have drawn without the interruption."""
-        draws = cell_states(self.settings.seed, DROPOUT, self.global_rank, np.array([self.global_step]))
+        """Seeds torch by step and process: a resumed run draws what it would have drawn without the interruption."""
+        draws = cell_states(self.settings.seed, STEPS, self.global_rank, np.array([self.global_step]))
         torch.manual_seed(int(draws[0]))
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         read = batch.bags.multiplicity
         if read.device.type == "cpu" and not read.isfinite().all():
-            # The kernels refuse such values on a CPU, in a sentence that names no cells.
             self.refuse(Step(self.global_step, batch.cells, torch.tensor([False, True])))
-        _, losses = self.losses(batch, self.trained)
-        means = mean_losses(losses, self.mean_over_processes)
-        loss = total_loss(means, self.weights)
+        loss, parts = self.losses(batch)
         self.batch, self.loss = batch, loss.detach()
-        logged = {"train/loss": loss} | {f"train/{name}_loss": mean for name, mean in means.items()}
+        self.latest |= {name: mean.detach() for name, mean in parts.items()}
+        logged = {"train/loss": self.loss} | {f"train/{name}_loss": mean for name, mean in self.latest.items()}
         # Averaged over processes these are the means of the whole batch.
-        self.log_dict(
-            {name: value.detach() for name, value in logged.items()}, batch_size=len(batch.cells), sync_dist=True
-        )
+        self.log_dict(logged, batch_size=len(batch.cells), sync_dist=True)
         return loss
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["latest"] = {name: float(mean) for name, mean in self.latest.items()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.latest = dict(checkpoint["latest"])
 
     def mean_over_processes(self, count: Tensor) -> Tensor:
         return self.trainer.strategy.reduce(count, reduce_op="mean") if self.trainer.world_size > 1 else count
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None) -> None:
-        norm = nn.utils.clip_grad_norm_(self.parameters(), GRADIENT_CLIP)
+        # Not clipped: members share the norm, and Adam's steps do not depend on the size of gradients.
+        norm = nn.utils.get_total_norm([each.grad for each in self.parameters() if each.grad is not None])
         # Before the optimiser steps: the parameters are still good.
         self.refuse(self.finite_check.next(self.global_step, self.batch.cells, self.loss, norm, optimizer))
 
@@ -125,26 +136,35 @@ class Task(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self.refuse(self.finite_check.last())
-        self.evaluation.reset()
+        self.error.reset()
+        self.judged.reset()
 
     def validation_step(self, batch: Batch, index: int) -> None:
-        prediction, losses = self.evaluated(batch, self.trained)
-        self.evaluation.update(prediction, batch, self.model, losses)
+        """The error of cells by the members that have not learned from them: of their genes, else of their labels."""
+        if self.model.genes_train:
+            loss = held_out_error(batch, self.model)
+        else:
+            parts = of_cells(batch, self.model, 1 - readers_cells(batch, self.model), genes=False)
+            loss = next(iter(parts.values()))
+        self.error.update(loss.sum.sum())
+        self.judged.update(loss.count.sum())
 
     def on_validation_epoch_end(self) -> None:
-        self.log_dict(scalars(self.evaluation.compute(), "validation"), sync_dist=False)
+        judged = self.judged.compute()
+        # Without cells that a member has not seen, the last step is as good as any.
+        error = self.error.compute() / judged if judged > 0 else torch.zeros_like(judged)
+        self.log_dict({"validation/loss": error}, sync_dist=False)
 
     def configure_optimizers(self):
-        """AdamW with decay on matrices only; linear warm-up, then a cosine to zero over `total_steps`."""
-        matrices = {id(module.weight) for module in self.model.modules() if isinstance(module, nn.Linear)}
-        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        """AdamW; linear warm-up, then a cosine to zero over `total_steps`."""
+        rate, decay = self.settings.learning_rate, self.settings.weight_decay
         groups = [
-            {"params": [p for p in trained if id(p) in matrices], "weight_decay": self.settings.weight_decay},
-            {"params": [p for p in trained if id(p) not in matrices], "weight_decay": 0.0},
+            {"params": list(getattr(self.model, name).parameters()), "lr": rate * share, "weight_decay": decay * part}
+            for name, (share, part) in RATES.items()
         ]
-        # Fused: one launch for all parameters. Not in 16-mixed, where a fused optimiser would unscale gradients itself.
-        fused = all(p.is_cuda for p in trained) and self.settings.precision != "16-mixed"
-        optimizer = torch.optim.AdamW(groups, lr=self.settings.learning_rate, betas=(0.9, 0.98), fused=fused or None)
+        # Fused: one pass over all parameters. Not in 16-mixed, where a fused optimiser would unscale gradients itself.
+        fused = self.settings.precision != "16-mixed"
+        optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), fused=fused)
         optimizer.register_load_state_dict_pre_hook(as_fused_here)
         warmup = max(1, round(WARMUP * self.total_steps))
 
@@ -152,6 +172,13 @@ class Task(L.LightningModule):
             optimizer, lambda step: warmup_cosine(step, self.total_steps, warmup)
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def warmup_cosine(step: int, steps: int, warmup: int) -> float:
+    """What the learning rate is multiplied by in a step, 0 to 1: a linear warm-up of `warmup` steps, then a cosine that
+    ends at 0 after `steps` steps."""
+    after = min(max(0, step - warmup) / max(1, steps - warmup), 1.0)
+    return min(1.0, (step + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * after))
 
 
 def as_fused_here(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
@@ -174,25 +201,15 @@ class MovingAverage(WeightAveraging):
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
         if trainer.global_step <= self._latest_update_step or self._average_model is None:
             return
-        # What is not trained (the regulation layers, which may be large) is its own average.
-        pairs = zip(self._average_model.module.parameters(), pl_module.parameters(), strict=True)
-        trained = [pair for pair in pairs if pair[1].requires_grad]
-        averages: list[Tensor] = [average for average, _ in trained]
-        weights: list[Tensor] = [weight for _, weight in trained]
+        averages: list[Tensor] = list(self._average_model.module.parameters())
+        weights: list[Tensor] = list(pl_module.parameters())
         if self._latest_update_step == 0:
             torch._foreach_copy_(averages, weights)
         else:
             torch._foreach_mul_(averages, self.decay)
             torch._foreach_add_(averages, list(torch._foreach_mul(weights, 1 - self.decay)))
+        # Buffers have no average: what calibration has found holds for both.
+        for kept, now in zip(self._average_model.module.buffers(), pl_module.buffers(), strict=True):
+            kept.copy_(now)
         self._average_model.n_averaged += 1
         self._latest_update_step = trainer.global_step
-
-    @torch.no_grad()
-    def _swap_models(self, pl_module: L.LightningModule) -> None:
-        assert self._average_model is not None
-        ours, theirs = ([*each.parameters(), *each.buffers()] for each in (self._average_model.module, pl_module))
-        for average, weight in zip(ours, theirs, strict=True):
-            if average is not weight:  # the regulation layers: the copies that swapping takes would be large, too
-                kept = average.data.clone()
-                average.data.copy_(weight.data)
-                weight.data.copy_(kept)

@@ -50,7 +50,7 @@ def benchmark(
         networks: further networks by name: tables or paths that `read_network` reads.
         regulators: whose edges are judged: `reference`, `all`, names or a file, as for `grn.evaluate`.
         label_key: column of obs with the cell types, for grn alone; a Run has its own.
-        seed: of grn's fit.
+        seed: of grn's training.
         quiet: print nothing; otherwise what is scored, in a few lines.
 
     Returns:
@@ -65,10 +65,10 @@ def benchmark(
     Source: Pratapa et al. 2020 (BEELINE), by whose rules networks are scored.
 
     Examples:
-        >>> import anndata, numpy, pandas, grn
-        >>> counts = numpy.random.default_rng(0).poisson(2.0, (100, 20)).astype("float32")
-        >>> truth = pandas.DataFrame({"source": ["0", "1"], "target": ["2", "3"], "sign": [1, -1]})
-        >>> sorted(grn.benchmark(anndata.AnnData(counts), truth, quiet=True).index)
+        >>> import pandas, grn
+        >>> run = grn.train("simulated:", max_steps=20, set={"model.members": 2}, quiet=True)
+        >>> truth = pandas.DataFrame({"source": ["R1", "R2"], "target": ["R3", "R4"], "sign": [1, -1]})
+        >>> sorted(grn.benchmark(run, truth, quiet=True).index)
         ['grn', 'pearson', 'ridge', 'spearman']
     """
     import numpy as np

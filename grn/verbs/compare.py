@@ -67,7 +67,7 @@ def compare(
         >>> import anndata, numpy, grn
         >>> counts = numpy.random.default_rng(0).poisson(2.0, (100, 20)).astype("float32")
         >>> adata = anndata.AnnData(counts, obs={"treated": ["no", "yes"] * 50})
-        >>> run = grn.train(adata, max_steps=20, set={"regulation.steps": 20}, quiet=True)
+        >>> run = grn.train(adata, max_steps=20, set={"model.members": 2}, quiet=True)
         >>> edges = grn.compare(run, by="treated", data=adata, permutations=20, quiet=True)
         >>> edges.columns.tolist()[:7]
         ['cell_type', 'source', 'target', 'effect', 'low', 'high', 'p_value']

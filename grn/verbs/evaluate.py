@@ -60,7 +60,7 @@ def evaluate(
         data: cells for the columns pearson and ridge: an AnnData or a path (counts in X, or as `network` read them,
             where it is a Run), a Run, whose cells are read again, or a configuration. None: no such columns.
         cell_type: a label: the network of this type alone, against its edges where `reference` has a column cell_type.
-        key: of varp: which network of a run or of a network.h5ad is scored, as `grn_attention_layer1`.
+        key: of varp: which network of a run or of a network.h5ad is scored, as `grn_layer1` or `grn_total`.
         permutations: of the weights, behind the p-values; 0: none.
         seed: of the permutations.
         quiet: print nothing; otherwise what the scores rest on, in a few lines. `attrs["notes"]` has them too.

@@ -54,8 +54,8 @@ def export(
         quiet: print nothing; otherwise a line about what was written.
 
     Returns:
-        The edges that were written, strongest first: `source`, `target`, `weight`, and `within`, `between`,
-        `confidence` and `q_value` where they are known. Edges whose weight is 0 are left out.
+        The edges that were written, strongest first: `source`, `target`, `weight`, and `sd`, `q_value`,
+        `confidence`, `between`, `indirect` and `cells` where they are known. Edges whose weight is 0 are left out.
 
     Raises:
         ConfigError: no such format, or the file's name ends otherwise than its program expects.

@@ -1,4 +1,4 @@
-"""Networks as tables of edges: of cells, without training a whole model; and of a run, its cell types and its cells."""
+"""Networks as tables of edges: of cells, without a run; and of a run, its cell types and its cells."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grn.io.run_folder import CONFIG
 from grn.verbs.checked import Positive, Seed, checked
 from grn.verbs.given_cells import cells_of_caller
 from grn.verbs.run import Run, as_run
-from grn.verbs.train import changed_fields, random_states_kept, run_settings
+from grn.verbs.train import changed_fields, interrupted_as_python_is, random_states_kept, run_settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
     from grn.cells.cells import Cells
     from grn.config.schema import Config
-    from grn.model.signed.regulation import Regulation
+    from grn.model.saved import TrainedModel
     from grn.regulation.states import States
-
-STEPS = "regulation.steps"  # after the linear start
 
 
 @checked({"data.path": "source"})
@@ -46,14 +44,12 @@ def network(
 ) -> pd.DataFrame:
     """The network of cells, of one of their types, or of one cell, as a table of edges.
 
-    Of cells, the regulation layers are fitted as `grn.train` fits them before the transformer, by default with the
-    linear start alone (`regulation.steps`: 0), which takes seconds; nothing is scored or written. Of a run, its network
-    is read from its files.
+    Of cells, the model is trained as `grn.train` trains it, but on all of them: nothing is scored or written. Of a run,
+    its network is read from its files.
 
-    The network of one cell holds the effects of its state's network with the norms of the cell itself,
-    w_ij(c) = [m_j(c) > 0] u_j sum_heads g_i a_j (q_i + d_iz).k_j / n_i(c), the mean over members: what one usual sd u_j
-    of the regulator within states changes of the target's prediction, where the regulator is present. Its mean over a
-    state's cells is close to the state's network; one cell alone says little: there is no confidence.
+    The network of one cell holds the derivatives of the model's signed blocks at the cell's own multiplicities, for a
+    usual sd of each regulator within states, the mean over members; a regulator that the cell lacks has none. One cell
+    alone says little: there is no confidence.
 
     Args:
         source: a Run or its folder; or cells: an AnnData or what `data.path` may name; or a configuration.
@@ -67,15 +63,16 @@ def network(
         regulators: as for `grn.train`.
         genes: as for `grn.train`.
         counts: as for `grn.train`.
-        seed: of the fit.
-        set: any other fields by dotted name, `{"regulation.members": 10}`.
-        quiet: print nothing; otherwise what was fitted, in a few lines.
+        seed: of the training.
+        set: any other fields by dotted name, `{"model.members": 10}`.
+        quiet: print nothing; otherwise what was trained, in a few lines.
 
     Returns:
         A row per candidate edge by falling |weight|: `source`, `target`, `weight` (balanced sds of the target per sd of
-        the regulator; positive: it raises the target), `within` (what differences between cells of one state say),
-        `between` (correlation of the states' levels, -1 to 1), `confidence` (0.5 to 1, that the sign is right) and
-        `q_value`. Of one cell: `source`, `target`, `weight`, and only edges that are not 0.
+        the regulator; positive: it raises the target), `sd` (of the weight over the ensemble's members), `q_value` and
+        `confidence` (0.5 to 1, that the sign is right) with `network.false_discovery`, `between` (correlation of the
+        states' levels, -1 to 1), `indirect` (share of the total effect through other regulators and the context),
+        `cells` (that have both genes). Of one cell: `source`, `target`, `weight`, and only edges that are not 0.
 
     Raises:
         DataError: cells that cannot be used, no such cell or cell type, a run whose cells can no longer be read.
@@ -86,13 +83,11 @@ def network(
 
     Examples:
         >>> import grn
-        >>> tiny = {"data.simulated.cells": 200, "data.simulated.genes": 30, "regulation.steps": 20}
+        >>> tiny = {"data.simulated.genes": 30, "model.members": 2, "trainer.max_steps": 20}
         >>> edges = grn.network("simulated:", label_key="cell_type", set=tiny, quiet=True)
         >>> edges.columns.tolist()
-        ['source', 'target', 'weight', 'within', 'between', 'indirect', 'confidence', 'q_value']
+        ['source', 'target', 'weight', 'sd', 'q_value', 'confidence', 'between', 'indirect', 'cells']
     """
-    from grn.config.schema import Config
-
     keywords = {"label_key": label_key, "group_key": group_key, "state_key": state_key, "regulators": regulators}
     changes = changed_fields(keywords | {"genes": genes, "counts": counts, "seed": seed}, set)
     is_run = isinstance(source, Run) or (
@@ -105,9 +100,7 @@ def network(
         raise ConfigError(f"{{field}} does not go with {what}, or with cell=; leave it out", field=field)
     if is_run:
         return _of_run(as_run(source), cell, cell_type, data)  # type: ignore[arg-type]
-    with random_states_kept():
-        if config is None and not isinstance(source, Config):
-            changes.setdefault(STEPS, 0)
+    with interrupted_as_python_is(), random_states_kept():
         settings, adata, _ = run_settings(source, config, changes)
         return _of_cells(settings, adata, cell, cell_type, quiet)
 
@@ -120,37 +113,27 @@ def _of_run(run: Run, cell: str | None, cell_type: str | None, adata: AnnData | 
     from grn.networks.cells_of_run import cells_of_run, states_of_run
 
     settings, trained = run.config, run._trained
-    if trained.model.regulation is None:
-        raise DataError("This run has no regulation layer (regulation.members: 0), so single cells have no networks")
     cells = cells_of_run(run.folder, settings, trained, cells_of_caller(adata))
     states = states_of_run(run.folder, cells, settings.trainer.seed, trained)
-    return _of_cell(trained.model.regulation, cells, states, cell)
+    return _of_cell(trained, cells, states, cell)
 
 
 def _of_cells(
     settings: Config, adata: AnnData | None, cell: str | None, cell_type: str | None, quiet: bool
 ) -> pd.DataFrame:
-    """The network of cells whose regulation layers are fitted here, on all of them."""
-    import numpy as np
-
+    """The network of cells by a model that is trained here, on all of them."""
     from grn.cells.load import load_cells
-    from grn.cells.preprocessing.moments import mean_and_sd
     from grn.messages import silent
-    from grn.networks.build import edges_of_regulation, fit_layers
+    from grn.networks.build import network_of
     from grn.networks.prior import prior_of
     from grn.networks.run_files import refuse_unknown_type
     from grn.regulation.states import states_of
+    from grn.training.run import fit_cells
 
-    if settings.network.readout != "effect":
-        raise ConfigError(
-            "grn.network reads effects, and {field} is " + settings.network.readout,
-            field="network.readout",
-            advice="set it to effect, or use grn.train",
-        )
     say = silent if quiet else print
     cells, _ = load_cells(settings.data, settings.objectives.property.key, settings.trainer.seed, adata)
-    states = states_of(cells, settings.trainer.seed)
-    # What cannot be found is refused before the fit.
+    states = states_of(cells, settings.trainer.seed, genes_train=bool(settings.objectives.masked_multiplicity.weight))
+    # What cannot be found is refused before the training.
     if cell is not None:
         _position(cells, cell)
     if cell_type is not None:
@@ -159,32 +142,27 @@ def _of_cells(
         prior_of(settings.network, cells)
     for line in (cells.counts_from, *cells.notes, states.summary()):
         say(line)
-    mean, sd = mean_and_sd(cells.multiplicity)
-    fitted = fit_layers(settings, cells, states, np.arange(len(cells)), mean=mean, sd=sd, say=say)
+    trained = fit_cells(settings, cells, states, say)
     if cell is not None:
-        return _of_cell(fitted.regulation, cells, states, cell)
-    edges, by_type = edges_of_regulation(settings, fitted, cells, states, mean=mean, sd=sd, say=say)
+        return _of_cell(trained, cells, states, cell)
+    read = network_of(settings, trained, cells, states, say)
+    edges, by_type = read.tables(settings, cells, trained.regulators)
     if cell_type is None:
         return edges
     return by_type[by_type["cell_type"] == cell_type].drop(columns="cell_type").reset_index(drop=True)
 
 
-def _of_cell(regulation: Regulation, cells: Cells, states: States, cell: str) -> pd.DataFrame:
+def _of_cell(trained: TrainedModel, cells: Cells, states: States, cell: str) -> pd.DataFrame:
     """The edges of one cell's own network."""
     import numpy as np
     import pandas as pd
-    import torch
 
-    from grn.networks.readouts.effect import cell_effects
+    from grn.networks.read import read_cell
 
-    position = _position(cells, cell)
-    regulators = regulation.regulators.cpu().numpy()
-    measured = torch.as_tensor(cells.multiplicity[:, regulators].toarray())
-    basal, membership = torch.as_tensor(cells.basal), torch.as_tensor(states.membership)
-    weight = cell_effects(regulation, measured, basal, membership, position)
+    weight = read_cell(trained.model, cells, states, _position(cells, cell))
     target, column = weight.nonzero()
     names = np.asarray(cells.vocabulary, dtype=object)
-    ends = {"source": names[regulators[column]], "target": names[target]}
+    ends = {"source": names[trained.regulators[column]], "target": names[target]}
     table = pd.DataFrame(ends | {"weight": weight[target, column]})
     return table.sort_values("weight", key=lambda each: -abs(each), kind="stable", ignore_index=True)
 

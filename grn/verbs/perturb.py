@@ -39,10 +39,10 @@ def perturb(
 ) -> AnnData:
     """What a trained model expects to change where regulators are knocked out, knocked down or overexpressed.
 
-    The regulation layers predict every gene twice in each cell, from the regulators as they were measured and from the
-    perturbed ones; the difference is the change. One step reads direct effects. With more steps, regulators that have
-    changed act on their own targets: 20 are about where nothing moves any more. The whole model then reads the changed
-    cells. Observed cells alone do not distinguish a cause from a correlation (docs/usage.md).
+    The model's signed blocks predict every gene twice in each cell, from the regulators as they were measured and from
+    the perturbed ones; the difference is the change. One step reads direct effects. With more steps, regulators that
+    have changed act on their own targets: 20 are about where nothing moves any more. The identity token then reads the
+    changed cells. Observed cells alone do not distinguish a cause from a correlation (docs/usage.md).
 
     Args:
         run: a Run, or its folder. Its configuration names the cells, which are read again.
@@ -63,7 +63,7 @@ def perturb(
 
             var["grn_change"]       mean change of the expected multiplicity
             var["grn_effect"]       the same in sds of the gene
-            var["grn_sd"]           sd of the effect over the ensemble members; NaN where only one predicts values
+            var["grn_sd"]           sd of the effect over the ensemble members; NaN of one member alone
             var["grn_before"]       mean multiplicity before
             var["grn_perturbed"]    whether the gene is one of those that were perturbed
             layers["grn_change"]    float32 [cells, genes]: change in each cell
@@ -71,19 +71,19 @@ def perturb(
             obsm["X_grn_shift"]     how far it moves
             obsm["<basis>_shift"]   with `basis`: the direction in that embedding, towards neighbours that lie there
             obs["grn_cell_type_before"], obs["grn_cell_type_after"], obsm["grn_probabilities_change"]
-                                    with cell types: what the classifier says
+                                    with cell types: what the identity token says
             uns["grn_perturb"]      what was perturbed, steps, model
 
     Raises:
         DataError: a gene that is no regulator, no such cell type, no such column, cells that have changed.
-        ConfigError: nothing is perturbed, or the run has no regulation layer.
+        ConfigError: nothing is perturbed, or the model predicts no genes.
         RunFolderError: `run` has no model or cannot be read.
 
     Source: arXiv 2505.09326; La Manno et al. 2018 (shifts in an embedding).
 
     Examples:
         >>> import grn
-        >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "regulation.steps": 20}
+        >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "model.members": 2}
         >>> run = grn.train("simulated:", label_key="cell_type", max_steps=20, set=tiny, quiet=True)
         >>> gene = run.edges["source"][0]
         >>> cells = grn.perturb(run, knockout=gene, cell_type="type 1")
@@ -131,14 +131,14 @@ def screen(
 
     Raises:
         DataError: no such cell type, both the same, or cells that have changed.
-        ConfigError: the run has no regulation layer.
+        ConfigError: the model predicts no genes.
         RunFolderError: `run` has no model or cannot be read.
 
     Source: Kamimoto et al. 2023 (CellOracle), for the idea of a screen in silico.
 
     Examples:
         >>> import grn
-        >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "regulation.steps": 20}
+        >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "model.members": 2}
         >>> run = grn.train("simulated:", label_key="cell_type", max_steps=20, set=tiny, quiet=True)
         >>> table = grn.screen(run, "type 1", "type 2", quiet=True)
         >>> table.columns.tolist()

@@ -83,8 +83,7 @@ def predict(
         >>> import anndata, numpy, grn
         >>> counts = numpy.random.default_rng(0).poisson(2.0, (100, 20)).astype("float32")
         >>> adata = anndata.AnnData(counts, obs={"type": ["a", "b"] * 50})
-        >>> tiny = {"regulation.steps": 20, "regulation.members": 1}
-        >>> run = grn.train(adata, label_key="type", max_steps=20, set=tiny, quiet=True)
+        >>> run = grn.train(adata, label_key="type", max_steps=20, set={"model.members": 2}, quiet=True)
         >>> grn.predict(adata, run, quiet=True).obsm["X_grn"].shape
         (100, 64)
     """
@@ -170,13 +169,11 @@ def annotate(
     from grn.analysis.labels import given_labels, merged, read_map, refuse_unused, score_labels
     from grn.analysis.predict import READ, UNASSIGNED, add_predictions, pieces_of, predict_pieces
 
-    reader = trained.model.reader
-    calibrated = reader is not None and len(reader.confidence)
+    identity = trained.model.identity
+    calibrated = len(identity.confidence)
     for field, value, able in (("error", error, calibrated), ("map", names, True), ("labels", labels, True)):
         if value is not None and not (able and trained.classes):
-            raise ConfigError(
-                "{field} is about cell types, and the model was trained without labels or a cell reader", field=field
-            )
+            raise ConfigError("{field} is about cell types, and the model was trained without labels", field=field)
     wanted = {} if names is None else read_map(names)
     given = None if labels is None else given_labels(adata, labels, {})
     refuse_unused(wanted, trained.classes, () if given is None else [name for name in given if name is not None])
@@ -189,9 +186,9 @@ def annotate(
     if empty.any():
         say(f"{empty.sum()} of {len(cells)} cells have none of the model's genes: they are {UNASSIGNED}.")
     unassigned, classes = empty, trained.classes
-    if error is not None and predictions.probabilities is not None and reader is not None:
+    if error is not None and predictions.probabilities is not None:
         # Of the model's own types: renamed ones are sums, and no less often right.
-        unassigned = empty | (predictions.probabilities.max(1) < reader.threshold(error))
+        unassigned = empty | (predictions.probabilities.max(1) < identity.threshold(error))
         left = int(unassigned.sum())
         say(f"{left} of {len(cells)} cells are {UNASSIGNED}, so that at most {error:.1%} of the others are wrong.")
     if wanted and predictions.probabilities is not None:

@@ -42,7 +42,7 @@ def write_run_report(
         "heatmaps": network_heatmaps(heatmap_blocks(network), signed=network.signed),
     }
     if tells_apart(edges):
-        drawn["within"] = within_and_between(edges, show=False)
+        drawn["between"] = within_and_between(edges, show=False)
     if len(confusion):
         drawn["confusion"] = confusion_matrix(confusion, show=False)
     return write_report(

@@ -13,6 +13,7 @@ from grn.errors import RunFolderError
 from grn.io.atomic import refuse_unwritable, replacing_folder
 from grn.io.run_folder import COMPLETE, CONFIG, no_such_run, refuse_cut_off, refuse_mixed_parts
 from grn.verbs.checked import checked
+from grn.verbs.given_cells import cells_of_caller
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 
     from grn.config.schema import Config
     from grn.model.saved import TrainedModel
+    from grn.model.transformer import Model
 
 NEEDED = (CONFIG, "metrics.csv", "edges.parquet", "network.h5ad", "model/card.json")
-SCORES = {"accuracy": "accuracy", "macro_f1": "macro F1", "auroc": "AUROC", "r2": "R2 of masked multiplicities"}
+SCORES = {"accuracy": "accuracy", "macro_f1": "macro F1", "auroc": "AUROC", "r2": "R2 of the genes"}
 
 
 class Run:
@@ -32,7 +34,7 @@ class Run:
 
     Examples:
         >>> import grn
-        >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "regulation.steps": 20}
+        >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "model.members": 2}
         >>> run = grn.train("simulated:", label_key="cell_type", max_steps=20, set=tiny, quiet=True)
         >>> run
         Run of 100 cells x 30 genes, 30 regulators, 5 cell types
@@ -41,7 +43,7 @@ class Run:
         >>> run.cell_types
         ('type 1', 'type 2', 'type 3', 'type 4', 'type 5')
         >>> sorted(run.metrics)
-        ['accuracy', 'auroc', 'cell_type_loss', 'loss', 'macro_f1', ...]
+        ['accuracy', 'auroc', 'cell_type_loss', 'error', 'macro_f1', ...]
         >>> run.network.varp["grn"].shape
         (30, 30)
     """
@@ -69,7 +71,7 @@ class Run:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """Scores of the test cells: accuracy, macro_f1, auroc, r2 and the losses, as far as they were measured."""
+        """Scores of the test cells, as measured: accuracy, macro_f1, auroc, r2, error, ridge_error and the losses."""
         test = self.history.filter(regex="^test/").dropna(how="all")
         scores = test.iloc[-1].dropna().to_dict() if len(test) else {}
         return {str(name).removeprefix("test/"): float(value) for name, value in scores.items()}
@@ -100,9 +102,9 @@ class Run:
 
     @cached_property
     def edges(self) -> pd.DataFrame:
-        """edges.parquet: source, target, weight, within, between, indirect, confidence and, with effects, q_value.
+        """edges.parquet: source, target, weight, sd, q_value, confidence, between, indirect, cells.
 
-        A row per candidate edge, sorted by |weight|."""
+        A row per candidate edge, sorted by |weight|; no q_value and confidence without `network.false_discovery`."""
         from grn.io.tables import read_edge_table
 
         return read_edge_table(self._file("edges.parquet"))
@@ -124,6 +126,36 @@ class Run:
 
         return read_model_folder(self._model).classes
 
+    @property
+    def module(self) -> Model:
+        """The torch module of the model, from which everything is read: changed in place, `grn.predict(cells, run)`,
+        `read_networks` and all that is asked of this object's model answer by it. The run's files stay as they are.
+        """
+        return self._trained.model
+
+    @checked()
+    def read_networks(self, cells: AnnData | None = None) -> AnnData:
+        """The network that `module` now has, read as in training: what `network` holds, as long as nothing changed it.
+
+        cells: those that the run was trained on, where they were in memory; None: they are read again.
+        Raises RunFolderError, and DataError or VocabularyMismatch where the cells are others.
+
+        Examples:
+            >>> import grn
+            >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "model.members": 2}
+            >>> run = grn.train("simulated:", max_steps=20, set=tiny, quiet=True)
+            >>> same = run.read_networks()
+            >>> float(abs(same.varp["grn"] - run.network.varp["grn"]).max()) < 1e-6
+            True
+            >>> _ = run.module.blocks[1].embedding.query.zero_()  # genes read nothing of the regulators any more
+            >>> int((run.read_networks().varp["grn_layer1"] != 0).sum())
+            0
+        """
+        from grn.networks.build import read_again
+
+        self._file(CONFIG)  # a model without its run has no cells
+        return read_again(self._there(), self._trained, cells_of_caller(cells))
+
     @checked()
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Copies the run to a new folder, which is its folder from then on, whole or not at all, and returns that.
@@ -132,7 +164,7 @@ class Run:
 
         Examples:
             >>> import grn, tempfile
-            >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "regulation.steps": 20}
+            >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "model.members": 2}
             >>> run = grn.train("simulated:", max_steps=20, set=tiny, quiet=True)
             >>> with tempfile.TemporaryDirectory() as home:
             ...     kept = run.save(f"{home}/first")
@@ -229,10 +261,10 @@ def load(run: str | os.PathLike[str]) -> Run:
 
     Examples:
         >>> import grn
-        >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "regulation.steps": 20}
+        >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "model.members": 2}
         >>> trained = grn.train("simulated:", max_steps=20, set=tiny, quiet=True)
         >>> grn.load(trained.folder).edges.columns.tolist()
-        ['source', 'target', 'weight', 'within', 'between', 'indirect', 'confidence', 'q_value']
+        ['source', 'target', 'weight', 'sd', 'q_value', 'confidence', 'between', 'indirect', 'cells']
     """
     return Run(run)
 

@@ -83,7 +83,7 @@ def train(
         >>> import anndata, numpy, grn
         >>> counts = numpy.random.default_rng(0).poisson(2.0, (100, 20)).astype("float32")
         >>> adata = anndata.AnnData(counts)
-        >>> run = grn.train(adata, max_steps=20, set={"regulation.steps": 20, "regulation.members": 2}, quiet=True)
+        >>> run = grn.train(adata, max_steps=20, set={"model.members": 2}, quiet=True)
         >>> run.edges[["source", "target", "weight"]].shape
         (380, 3)
     """
@@ -91,7 +91,7 @@ def train(
     keywords |= {"regulators": regulators, "genes": genes, "values": values, "counts": counts}
     keywords |= {"max_steps": max_steps, "seed": seed}
     changes = changed_fields(keywords, set)
-    try:
+    with interrupted_as_python_is():
         settings, adata, name = run_settings(data, config, changes)
         if output is not None:
             run = Run(_train(settings, Path(output), adata, silent if quiet else _print_but(None)))
@@ -103,7 +103,14 @@ def train(
         except BaseException:
             shutil.rmtree(home, ignore_errors=True)
             raise
-    except Interrupted as stopped:  # training has saved; now Python does what it does at such a signal elsewhere
+
+
+@contextmanager
+def interrupted_as_python_is() -> Iterator[None]:
+    """A signal that ended training, which has saved, now does what it does elsewhere in Python."""
+    try:
+        yield
+    except Interrupted as stopped:
         if stopped.signum == signal.SIGINT:
             raise KeyboardInterrupt from None
         signal.raise_signal(stopped.signum)

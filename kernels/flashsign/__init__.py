@@ -1,6 +1,7 @@
 """FlashSign: spherical attention over bags, one of a family of folds over commutative monoids.
 
     spherical_attention                  attention whose weights keep a sign, in torch or on the GPU
+    attention_by_scores                  the same where all bags share one table of scores: two matrix products
     edge_weights                         its weights themselves, every one of them in memory: the definition
     EdgeSums -> EdgeMeans, TopEdges      sums of its weights over many bags, their means and the strongest edges
     top_edges                            the strongest edges where a table of all pairs is too large for memory
@@ -43,6 +44,7 @@ from flashsign.layers.feed_forward import mlp
 from flashsign.layers.normalise import rms_norm
 from flashsign.layers.normalised_attention import normalised_attention
 from flashsign.reference import edge_weights
+from flashsign.shared_scores import attention_by_scores
 
 __all__ = [
     "DISTRIBUTION_CROSS_ENTROPY",
@@ -67,6 +69,7 @@ __all__ = [
     "ShapeMismatch",
     "TopEdges",
     "UnusableTiles",
+    "attention_by_scores",
     "check_monoid",
     "class_cross_entropy",
     "distribution_cross_entropy",

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import anndata
 import numpy as np
 import pytest
 import torch
-from scipy import sparse
 
 import grn
 from grn.analysis.perturb import shift_in_embedding
-from grn.analysis.perturb_mechanism import Association, Mechanism
+from grn.analysis.perturb_mechanism import effects
 from grn.errors import ConfigError, DataError
-from grn.model.signed.regulation import Regulation
 
-SMALL = {"regulation.steps": 40, "regulation.members": 4}
+SMALL = {"model.members": 2, "model.width": 16}
 REGULATORS, TARGETS = 3, 30
 
 
@@ -42,7 +38,7 @@ def cells():
 @pytest.fixture(scope="module")
 def run(cells):
     return grn.train(
-        cells, label_key="type", regulators=["R1", "R2", "R3"], max_steps=60, set=SMALL, seed=0, quiet=True
+        cells, label_key="type", regulators=["R1", "R2", "R3"], max_steps=200, set=SMALL, seed=0, quiet=True
     )
 
 
@@ -123,60 +119,46 @@ def test_what_cannot_be_is_one_sentence(run, cells, options):
         grn.screen(run, "low", "low", data=cells)
 
 
-@pytest.mark.parametrize("levels_follow", [True, False])
-@pytest.mark.parametrize("steps", [1, 3])
-def test_nothing_perturbed_is_nothing_changed(make_regulation, levels_follow, steps):
-    mechanism, measured, basal, states = drawn(make_regulation, levels_follow)
-    same = mechanism.effects(measured, basal, states, {1: measured[:, 1].clone()}, steps)
-    assert same.abs().max() < 1e-9
-
-
-def test_one_step_is_the_difference_of_two_predictions(make_regulation):
-    mechanism, measured, basal, states = drawn(make_regulation, levels_follow=False)
-    layer, changed = mechanism.layer, measured.clone()
-    changed[:, 2] = 0
-    expected = layer(changed, basal, states) - layer(measured, basal, states)
-    found = mechanism.effects(measured, basal, states, {2: torch.zeros(len(measured)).double()}, 1)
-    torch.testing.assert_close(found.mean(0), expected)
-
-
-def test_association_counts_the_less_the_better_slopes_predict_levels_and_is_not_propagated(make_regulation):
-    """Two states: gene 5 goes with the regulator in column 1, gene 6 against it, gene 7 with neither."""
-    pooled, by_state = make_regulation(), make_regulation(states=2, seed=4)
-    membership = np.repeat(np.eye(2, dtype=np.float32), 10, 0)
-    regulator, multiplicity = int(pooled.regulators[1]), np.random.default_rng(0).random((20, 12)).astype(np.float32)
-    multiplicity[:, [regulator, 5]] += 3 * membership[:, :1]
-    multiplicity[:, 6] += 3 * membership[:, 1]
-    cells = SimpleNamespace(multiplicity=sparse.csr_matrix(multiplicity), basal=np.ones(20, np.float32))
-    states, sd = SimpleNamespace(membership=membership), torch.as_tensor(multiplicity.std(0))
-    pooled, by_state = pooled.float(), by_state.float()
-
-    def of(error):
-        return Association.of(Regulation(pooled, by_state, error), cells, states, sd)
-
-    assert of(1.2) is None and of(None) is None
-    sure, unsure = of(0.5), of(0.9)
-    assert sure.share == 0.5**4 / 2 and unsure.share == pytest.approx(0.9**4 / 2)
-    column = sure.slopes[:, 1]
-    assert column[5] > 0 > column[6] and abs(column[7]) < 0.3 * column[5] and column[regulator] == 0
-    measured, basal, one_state = torch.as_tensor(multiplicity[:, pooled.regulators]), torch.ones(20), torch.ones(20, 1)
-    for steps in (1, 3):
-        asked = (measured, basal, one_state, {1: torch.zeros(20)}, steps)
-        slopes = Mechanism.of(Regulation(pooled, by_state, 0.5), sd).effects(*asked)
-        both = Mechanism.of(Regulation(pooled, by_state, 0.5), sd, sure).effects(*asked)
-        torch.testing.assert_close(both, (1 - sure.share) * slopes - sure.share * measured[:, 1:2] * column)
-
-
-def drawn(make_regulation, levels_follow):
-    pooled, by_state = make_regulation(), make_regulation(states=2, seed=4)
-    for layer in (pooled, by_state):
-        layer.predicts_ranks[1] = 1
-    mechanism = Mechanism.of(Regulation(pooled, by_state, 0.5 if levels_follow else 1.5), torch.ones(12).double())
-    assert mechanism.layer is (pooled if levels_follow else by_state) and mechanism.members.tolist() == [0]
+@pytest.fixture
+def drawn(make_model):
+    """A model of three states, and cells that belong to each of them in part."""
+    model = make_model(states=3)
     generator = torch.Generator().manual_seed(0)
     measured = 3 * torch.rand(7, 3, generator=generator, dtype=torch.float64)
-    states = torch.rand(7, mechanism.layer.states, generator=generator, dtype=torch.float64)
-    return mechanism, measured, torch.ones(7).double(), states / states.sum(1, keepdim=True)
+    states = torch.rand(7, 3, generator=generator, dtype=torch.float64)
+    return model, measured, torch.ones(7).double(), states / states.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_nothing_perturbed_is_nothing_changed(drawn, steps):
+    model, measured, basal, states = drawn
+    assert effects(model, measured, basal, states, {1: measured[:, 1].clone()}, steps).abs().max() < 1e-12
+    model.config = model.config.model_copy(update={"layers": 1})
+    assert effects(model, measured, basal, states, {1: measured[:, 1].clone()}, steps).abs().max() < 1e-12
+
+
+def test_one_step_is_the_difference_of_two_predictions_with_the_same_context(drawn):
+    model, measured, basal, states = drawn
+    changed = measured.clone()
+    changed[:, 2] = 0
+    found = effects(model, measured, basal, states, {2: changed[:, 2]}, 1)
+    before, after = (model.inputs(each, basal) for each in (measured, changed))
+    y = model.among(before, states)
+    torch.testing.assert_close(found[..., model.regulators], model.among(after, states) - y)
+    keys, every = model.corrected(before, y, states), torch.arange(len(model.targets))
+    moved = keys + (after - before) / model.unit
+    expected = model.blocks[1](moved, states, every) - model.blocks[1](keys, states, every)
+    torch.testing.assert_close(found[..., model.targets], expected)
+
+
+def test_a_second_step_reads_regulators_that_the_first_has_changed(drawn):
+    model, measured, basal, states = drawn
+    fixed = {0: torch.zeros(7).double()}
+    first = effects(model, measured, basal, states, fixed, 1)
+    of_member = (measured + model.sd[model.regulators] * first[2][:, model.regulators]).clamp(min=0)
+    both = {0: fixed[0], 1: of_member[:, 1], 2: of_member[:, 2]}
+    expected = effects(model, measured, basal, states, both, 1)[2]
+    torch.testing.assert_close(effects(model, measured, basal, states, fixed, 2)[2], expected)
 
 
 def test_a_cell_that_does_not_move_stays_and_others_go_to_their_neighbours():

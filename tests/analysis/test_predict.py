@@ -80,7 +80,7 @@ def test_predictions_on_the_training_data_are_the_model_s_own(tiny_run, data, tm
     cells, _ = load_cells(load_config(tiny_run / "config.yaml").data)
     dense = torch.from_numpy(cells.multiplicity.toarray())
     with torch.no_grad():
-        expected = trained.model(Bags(torch.arange(dense.shape[1]), dense, basal=torch.from_numpy(cells.basal)))
+        expected = trained.model(Bags(dense, torch.from_numpy(cells.basal)))
     probabilities = expected.logits.softmax(-1).numpy()
     np.testing.assert_allclose(found.obsm["grn_probabilities"], probabilities, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(found.obsm["X_grn"], expected.cell.numpy(), rtol=1e-4, atol=1e-5)
@@ -157,15 +157,33 @@ def test_the_run_s_own_configuration_is_the_default(tiny_run, tmp_path):
     assert data_config(trained, tmp_path / "run" / "another", tmp_path / "new.h5ad").counts == "X"
 
 
-def test_a_property_is_written_in_its_unit(make_model, simulated, data, tmp_path):
-    model = saved(make_model(16, dtype=torch.float32), tmp_path, simulated, ("x", "y", "a/b"), "age/years")
+@pytest.mark.parametrize("genes_train", [True, False])
+def test_a_property_is_written_in_its_unit(make_model, simulated, data, tmp_path, genes_train):
+    """Without the genes as an objective, the identity token reads them after the blocks."""
+    own = make_model(16, dtype=torch.float32, genes_train=genes_train)
+    model = saved(own, tmp_path, simulated, ("x", "y", "a/b"), "age/years")
     found, _ = write_predictions(model, data, tmp_path / "out.h5ad")
     assert found.uns["grn"]["property"] == "age/years"
     trained = TrainedModel.load(model)
     cells = cells_for_vocabulary(simulated, data_config(trained, model, data), trained.vocabulary)
-    np.testing.assert_array_equal(found.obs["grn_property"], predict_cells(trained, cells).property)
+    with torch.no_grad():
+        expected = own(Bags(torch.from_numpy(cells.multiplicity.toarray()), torch.from_numpy(cells.basal)))
+    np.testing.assert_allclose(found.obs["grn_property"], expected.property, rtol=1e-4)
+    np.testing.assert_allclose(found.obsm["X_grn"], expected.cell, rtol=1e-3, atol=1e-4)
     assert found.obs["grn_property"].std() > 1
     assert list(found.uns["grn"]["classes"]) == ["x", "y", "a/b"]
+
+
+@pytest.mark.parametrize("genes_train", [True, False])
+def test_explaining_hides_a_gene_as_if_it_were_not_there(make_model, simulated, data, tmp_path, genes_train):
+    """A gene with no count and at its mean: hiding it changes nothing where the token reads the cells themselves."""
+    own = make_model(16, dtype=torch.float32, genes_train=genes_train)
+    own.identity.mean[3] = 0
+    model = saved(own, tmp_path, simulated, ("x", "y", "a/b"))
+    simulated.X = simulated.X @ sparse.diags_array(np.arange(16) != 3, dtype=np.float32).tocsr()
+    found = grn.explain(simulated, model, quiet=True).set_index("gene")["effect"]
+    gone = found.loc[[simulated.var_names[3]]].abs().max()
+    assert (gone < 1e-4) == genes_train and found.abs().max() > 0.1
 
 
 def test_no_file_is_overwritten(tiny_run, data, tmp_path):
@@ -178,7 +196,7 @@ def test_no_file_is_overwritten(tiny_run, data, tmp_path):
 
 
 def in_pieces(monkeypatch):
-    """Pieces of 64 of the 80 cells, the batch of the blocks, and few values at a time from the disk."""
+    """Pieces of 64 of the 80 cells, and few values at a time from the disk."""
     monkeypatch.setattr(prediction, "READ", 64)
     monkeypatch.setattr(matrix, "STORED", 600)
     monkeypatch.setattr(disk, "COPIED", 1000)

@@ -6,18 +6,16 @@ import base64
 import html
 import json
 import re
-from typing import get_args
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
 
-from grn.analysis.report import CONFIDENCE, READOUT, write_report
+from grn.analysis.report import CONFIDENCE, DEFINITION, UNKNOWN, write_report
 from grn.analysis.summary import edge_columns, edge_rows, edges_json, is_composition, strongest_of_targets
-from grn.config.schema import Config, NetworkConfig
+from grn.config.schema import Config
 from grn.networks.run_files import network_anndata, write_network
-from grn.networks.run_readouts import Networks
 from grn.networks.signed_network import open_network
 from grn.networks.weights import Network
 from grn.regulation.states import States
@@ -29,24 +27,25 @@ GENES = ["<b>R</b>", "R2", "x", "y"]
 DOT = b"\x89PNG not really"
 
 
-def network_file(folder, *, labelled=True, readout="jacobian", layer=True, level_error=0.5):
+def network_file(folder, *, labelled=True):
     weight = np.array([[0, -0.2], [0.1, 0], [0.9, 0.3], [-0.7, 0.0]], dtype=np.float32)
-    by_type = {LABELS[0]: weight * 2, LABELS[1]: -weight} if labelled else {}
-    network = Network(weight, by_type, np.full((4, 2), 0.75, dtype=np.float32))
+
+    def of(values, **types):
+        return Network(values, *[np.full((4, 2), 0.75, dtype=np.float32)] * 5, **types)
+
+    network = of(weight, of_states={LABELS[0]: of(weight * 2), LABELS[1]: of(-weight)} if labelled else {})
     labels = States(np.eye(2, dtype=np.float32)[[0, 1, 1]], tuple(LABELS), "labels")
     one = States(np.ones((3, 1), np.float32), ("all cells",), "one")
     found = pd.DataFrame({"label": np.array(["all cells", *LABELS], dtype=object), "edges": [7, 5, 0]})
     found.index = pd.Index(["0", "1", "2"], dtype=object)
     adata = network_anndata(
-        Networks(network, network if layer else None, [weight]),
-        readout,
+        network,
         genes=GENES,
         regulators=np.array([0, 1]),
         states=labels if labelled else one,
         multiplicity=sparse.csr_matrix(np.ones((3, 4))),
         top_k=None,
-        about={"model_hash": "0123456789abcdef", "version": "9.9.9"}
-        | ({"level_error": level_error, "found": found} if labelled else {}),
+        about={"model_hash": "0123456789abcdef", "version": "9.9.9"} | ({"found": found} if labelled else {}),
     )
     edges = pd.DataFrame(
         [(GENES[0], "x", 0.9, 0.75), (GENES[0], "y", -0.7, 0.75), ("R2", "x", 0.3, 0.75)],
@@ -56,17 +55,15 @@ def network_file(folder, *, labelled=True, readout="jacobian", layer=True, level
     return open_network(folder / "network.h5ad"), edges
 
 
-def report(
-    folder, *, labelled=True, readout="jacobian", layer=True, pictures=None, beside=None, of_types=None, level_error=0.5
-) -> str:
-    """beside: further columns of the edges."""
-    network, edges = network_file(folder, labelled=labelled, readout=readout, layer=layer, level_error=level_error)
-    edges = edges.assign(**(beside or {}))
+def report(folder, *, labelled=True, pictures=None, beside=None, without=(), of_types=None) -> str:
+    """beside: further columns of the edges.   without: columns that they lack."""
+    network, edges = network_file(folder, labelled=labelled)
+    edges = edges.assign(**(beside or {})).drop(columns=list(without))
     per_class = pd.DataFrame({"class": LABELS, "f1": [0.625, 0.0], "cells": [8, 0]}) if labelled else pd.DataFrame()
     path = write_report(
         folder,
         config=Config.model_validate({"data": {"path": "cells.h5ad"}, "trainer": {"seed": 4711}}),
-        metrics={"accuracy": 0.8125, "auroc": float("nan"), "loss": 1.0} if labelled else {"r2": 0.25},
+        metrics={"accuracy": 0.8125, "auroc": float("nan"), "cell_type_loss": 1.0} if labelled else {"r2": 0.25},
         per_class=per_class,
         edges=edges,
         network=network,
@@ -111,55 +108,49 @@ def test_the_page_needs_nothing_else(tmp_path):
     assert [base64.b64decode(image) for image in images] == [DOT, DOT]
 
 
-@pytest.mark.parametrize("readout", get_args(NetworkConfig.model_fields["readout"].annotation))
-def test_the_page_says_what_weight_and_confidence_of_each_read_out_are(tmp_path, readout):
-    page = html.unescape(report(tmp_path, readout=readout))
-    assert READOUT[readout] in page
-    assert page.count(f"Confidence: {CONFIDENCE[readout]}") == 2, "beside the filters and the evidence"
-    assert ("the sign is right" in CONFIDENCE[readout]) == (readout == "effect") and "up-regulations" in page
-    if readout == "attention":
-        page = html.unescape(report(tmp_path / "blocks", readout="attention", layer=False))
-        assert "up-regulations" not in page and "no sign claimed" in page and "fixed by construction" not in page
+def test_the_page_says_what_weights_and_confidences_are(tmp_path):
+    page = html.unescape(report(tmp_path))
+    assert DEFINITION in page and "up-regulations" in page
+    assert page.count(f"Confidence: {CONFIDENCE}") == 2, "beside the filters and the evidence"
+    page = html.unescape(report(tmp_path / "without", without=["confidence"]))
+    assert page.count(f"Confidence: {UNKNOWN}") == 2 and CONFIDENCE not in page
 
 
 APART = {
-    "within": [0.3, -0.2, 0.0],
+    "sd": [0.3, 0.2, 0.0],
     "between": [0.9, 0.1, -0.8],
     "confidence": [0.99, 0.55, 0.55],
     "q_value": [0.01, 0.9, 0.95],
 }
 
 
-def test_the_page_tells_within_from_between(tmp_path):
+def test_the_page_tells_weights_from_evidence_between_states(tmp_path):
     table = pd.DataFrame({"source": ["R2"], "target": ["y"], "weight": [-0.25], "confidence": [0.875]})
-    table = table.assign(within=-0.25, between=0.75, q_value=0.002, cell_type=LABELS[0])
+    table = table.assign(sd=0.125, between=0.75, q_value=0.002, cell_type=LABELS[0])
     page = report(tmp_path, beside=APART, of_types=table)
     found = rows(page)
-    assert ["regulator", "target", "weight", "within", "between", "confidence", "q", "note"] in found
-    assert ["<b>R</b>", "x", "+0.900", "+0.300", "+0.90", "0.99", "0.01", ""] in found
-    assert ["R2", "x", "+0.300", "+0.000", "-0.80", "0.55", "0.95", "composition"] in found
-    assert ["R2", "y", "-0.250", "-0.250", "+0.75", "0.88", "0.002", ""] in found
+    assert ["regulator", "target", "weight", "sd", "between", "confidence", "q", "note"] in found
+    assert ["<b>R</b>", "x", "+0.900", "0.300", "+0.90", "0.99", "0.01", ""] in found
+    assert ["R2", "x", "+0.300", "0.000", "-0.80", "0.55", "0.95", "composition"] in found
+    assert ["R2", "y", "-0.250", "0.125", "+0.75", "0.88", "0.002", ""] in found
     assert ["all cells", "7"] in found and [LABELS[0], "5"] in found and [LABELS[1], "0"] in found
 
 
 def test_edges_without_states_are_not_told_apart(tmp_path):
     one_state = APART | {"between": [0.0, 0.0, 0.0]}
     page = report(tmp_path, labelled=False, beside=one_state)
-    assert ["regulator", "target", "weight", "confidence", "q"] in rows(page)
-    assert (
-        not any("composition" in row for row in rows(page))
-        and "within: what differences" not in page.split("Definition")[0]
-    )
+    assert ["regulator", "target", "weight", "sd", "confidence", "q"] in rows(page)
+    assert not any("composition" in row for row in rows(page)) and "with the note composition" not in page
     assert "no states were found" in page and "Cell types</h2>" not in page
-    assert ["R2 of masked multiplicities", "0.250"] in rows(page)
+    assert ["R2 of the genes, from their regulators", "0.250"] in rows(page)
 
 
 @pytest.mark.parametrize(
     ("confidence", "between", "expected"),
     [(0.55, 0.9, True), (0.55, -0.9, True), (0.9, 0.9, False), (0.55, 0.2, False)],
 )
-def test_composition_is_levels_that_differ_together_and_nothing_within(confidence, between, expected):
-    edges = pd.DataFrame({"source": ["A"], "target": ["x"], "weight": [0.5], "within": [0.1], "between": [between]})
+def test_composition_is_levels_that_differ_together_and_a_weight_that_is_uncertain(confidence, between, expected):
+    edges = pd.DataFrame({"source": ["A"], "target": ["x"], "weight": [0.5], "between": [between]})
     edges["confidence"] = confidence
     assert is_composition(edges).tolist() == [expected]
     assert edge_columns(edges)[-1] == "note" and next(iter(edge_rows(edges)))[-1] == ("composition" if expected else "")

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
+from functools import partial
 
 import activity as benchmark
 import anndata
+import held_out
 import networks
 import numpy as np
 import ours
 import pandas as pd
+import parts
 import perturb
 import pytest
 import scaling
-from peers import NAMES
+import torch
+from peers import perceptron, ridge_within_states
 from results_file import merged, ordered, write
 from scaling import SIZES
 from sets import SETS, NetworkSet, digest, load_sets
 
+import grn
 from grn.config.files import change_config
 
 KEYS = ["set", "method"]
@@ -44,7 +50,7 @@ def test_the_published_table_comes_back_as_it_is(tmp_path):
     shutil.copy(published, path)
     before = pd.read_csv(path)
     table = merged(path, before[before["method"] == "ridge"], KEYS)
-    write(path, ordered(table, set=list(SETS), method=[networks.OURS, *NAMES]))
+    write(path, ordered(table, set=list(SETS), method=networks.methods()))
     assert path.read_text() == published.read_text()
 
 
@@ -155,9 +161,8 @@ def test_planted_cells_have_the_size_that_is_asked_for_and_regulators_a_tenth_of
 def planted(monkeypatch):
     """200 cells of two types over 20 genes, where g0 raises g3; the fit is short."""
     whole = ours.configuration
-    few = {"regulation.members": 2, "regulation.steps": 5}
+    few = {"model.members": 2, "trainer.max_steps": 40}
     monkeypatch.setattr(ours, "configuration", lambda *arguments: change_config(whole(*arguments), few))
-    ours.fitted.cache_clear()
     generator = np.random.default_rng(0)
     level = generator.normal(1, 0.5, (200, 20))
     level[:, 3] += level[:, 0]
@@ -179,6 +184,57 @@ def test_it_lists_every_candidate_edge_of_all_cells_and_of_each_type(planted):
     assert of_g3.abs().idxmax() == "g0" and of_g3["g0"] > 0
 
 
+def test_ridge_within_states_lists_the_same_pairs(planted):
+    found = ridge_within_states.infer_in_context(planted, 0)
+    assert sorted(found.by_type) == ["a", "b"]
+    for table in (found.overall, *found.by_type.values()):
+        assert len(table) == 3 * 19
+        of_g3 = table.query("target == 'g3'").set_index("source")["weight"]
+        assert of_g3.abs().idxmax() == "g0" and of_g3["g0"] > 0
+
+
+def test_errors_on_held_out_cells_are_of_the_genes_that_are_no_regulators(planted, monkeypatch):
+    monkeypatch.setattr(perceptron, "STEPS", 100)
+    found = held_out.errors(planted, 0, "cpu")
+    assert found["test_cells"] == 20
+    assert all(0.3 < found[name] < 1.5 for name in held_out.METHODS)
+    every = held_out.errors(replace(planted, regulators=None), 0, "cpu")
+    assert np.isnan(every["perceptron"]) and every["ridge"] > 0
+
+
+def test_a_perceptron_learns_what_no_line_can(monkeypatch):
+    monkeypatch.setattr(perceptron, "STEPS", 300)
+    x = np.random.default_rng(0).normal(size=(1200, 2))
+    y = np.sign(x[:, :1] * x[:, 1:])
+    found = perceptron.predicted(x[:1000], y[:1000], x[1000:], 0)
+    assert np.square(found - y[1000:]).mean() < 0.6 * np.square(y[1000:]).mean()
+
+
+def test_without_its_norm_a_block_is_linear_and_its_weights_are_its_slopes(make_model, make_bags):
+    model, bags = make_model(), make_bags()
+    block, pick, states = model.blocks[0], torch.arange(2), torch.ones(len(bags), 1, dtype=torch.float64)
+    m = model.inputs(bags.multiplicity[:, model.is_regulator], bags.basal)
+
+    def bent() -> float:
+        low, middle, high = (block(m + step, states, pick) for step in (0, 1, 2))
+        return float((high - 2 * middle + low).detach().abs().max())
+
+    assert bent() > 1e-6
+    with parts.changed("no norm"):
+        assert bent() < 1e-9
+        scores, share = block.scores(pick), m.new_full((len(m),), 1 / len(m))
+        found = block.derivatives(m, 0, pick, scores, share)
+        torch.testing.assert_close(found, block.slopes(scores, pick)[:, 0])
+
+
+def test_keys_that_are_present_or_absent_do_not_know_how_much_there_is(make_model, make_bags):
+    model, bags = make_model(), make_bags()
+    m = bags.multiplicity[:, model.is_regulator]
+    assert not torch.equal(model.inputs(m, bags.basal), model.inputs(2 * m, bags.basal))
+    with parts.changed("present or absent"):
+        assert torch.equal(model.inputs(m, bags.basal), model.inputs(2 * m, bags.basal))
+
+
 def test_propagation_adds_the_paths_and_keeps_what_is_knocked_out():
     # A (0) lowers B (1), B raises C (2); all are regulators, at level 1.
     coefficients = np.array([[0.0, 0, 0], [-0.5, 0, 0], [0, 0.4, 0]])
@@ -196,9 +252,11 @@ def test_places_are_counted_from_one_and_hits_are_the_first_five():
     assert found["first"] == "R0 R1 R2 R3 R4" and found["expected_by_chance"] == 1.5
 
 
-def test_a_planted_regulator_is_found_active_in_its_cells():
+def test_a_planted_regulator_is_found_active_in_its_cells(monkeypatch):
     """STAT1 raises twelve genes, and does so after treatment; each method finds it."""
     pytest.importorskip("decoupler")
+    few = {"model.members": 2, "trainer.max_steps": 100}
+    monkeypatch.setattr(grn, "network", partial(grn.network, set=few))
     generator = np.random.default_rng(0)
     regulators = ["STAT1", "STAT2", "IRF7", "IRF9", "X1", "X2"]
     genes = [*regulators, *(f"g{number}" for number in range(30))]

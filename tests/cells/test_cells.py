@@ -42,7 +42,7 @@ def test_copies_of_cells_are_told_and_stay_in_one_part_and_one_group(adata, writ
     thrice = anndata.concat([plain] * 3, index_unique="-")
     cells, split = load_cells(DataConfig(path=write(thrice), label_key="label"))
     assert "180 of 180 cells are exact copies of another cell" in " ".join(cells.notes)
-    owners = [set(part % 60) for part in (split.train, split.validation, split.test)]
+    owners = [set(part % 60) for part in (split.train, split.test)]
     assert sum(map(len, owners)) == len(set.union(*owners)) == 60
     np.testing.assert_array_equal(cells.groups, np.tile(cells.groups[:60], 3))
     assert len(set(cells.groups)) == 60
@@ -95,7 +95,7 @@ def test_groups_stay_together_and_a_missing_group_is_one(adata, write):
     donors = np.array(["d1", "d2", "d3", "d4", None], object)[np.arange(adata.n_obs) % 5]
     adata.obs["donor"] = pd.Categorical(donors)
     cells, split = load_cells(DataConfig(path=write(adata), group_key="donor"))
-    owners = [set(pd.Series(donors[part]).fillna("none")) for part in (split.train, split.validation, split.test)]
+    owners = [set(pd.Series(donors[part]).fillna("none")) for part in (split.train, split.test)]
     assert sum(map(len, owners)) == len(set.union(*owners)) == 5
     assert len(set(zip(cells.groups, map(str, donors), strict=True))) == len(set(cells.groups)) == 5
     assert load_cells(DataConfig(path=write(adata)))[0].groups is None
@@ -120,7 +120,7 @@ def test_what_is_fitted_is_fitted_on_training_cells_alone(adata, write):
     assert cells.target_total == np.median(totals[totals > 0])
     # Other counts outside the training cells change nothing that was fitted.
     counts = adata.X.toarray()
-    counts[np.r_[split.validation, split.test]] = 500 * np.eye(adata.n_vars)[np.r_[split.validation, split.test] % 12]
+    counts[split.test] = 500 * np.eye(adata.n_vars)[split.test % 12]
     adata.X = counts
     again, _ = load_cells(DataConfig(path=write(adata), genes=5), seed=4)
     assert (again.vocabulary, again.target_total) == (cells.vocabulary, cells.target_total)

@@ -36,6 +36,6 @@ def test_cells_that_the_run_was_not_trained_on_are_refused(changed, value, tiny_
     config = load_config(tiny_run / "config.yaml")
     (tmp_path / "run" / "config.yaml").write_text(dump_config(change_config(config, {f"data.{changed}": value})))
     with pytest.raises(grn.errors.DataError, match="are not those that"):
-        grn.read_network(tmp_path / "run", readout="effect")
+        grn.read_network(tmp_path / "run", layer=1)
     assert main(["compare", str(tmp_path / "run"), "--by", "cell_type"]) == 2
     assert "are not those that" in " ".join(capsys.readouterr().err.split())

@@ -1,149 +1,252 @@
-"""Losses: what they sum over, and what they divide by."""
+"""Losses: what they sum over, who learns from what, and that samples stand for the whole."""
 
 import math
 from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from grn.bags import Bags, Batch
-from grn.config.schema import ObjectivesConfig
+from grn.model import objectives
 from grn.model.objectives import (
+    LABEL_SMOOTHING,
+    Draw,
     Loss,
-    active_objectives,
-    cell_type,
-    hidden_genes,
+    held_out_error,
     masked_multiplicity,
-    mean_losses,
-    obs_property,
-    total_loss,
+    members_cells,
+    of_cells,
+    readers_cells,
+    summaries_of,
 )
+from grn.model.penalty import penalty_of
+
+REGULATORS = [0, 3, 5]
+OTHERS = [gene for gene in range(12) if gene not in REGULATORS]
+FOLDS = torch.tensor([0, 1, -1, 0, 5])
 
 
 @pytest.fixture
-def batch(make_bags):
-    """Five cells: two without a label, one without the property; gene 0 (a regulator) masked in the first two."""
-    bags = make_bags()
-    masked = torch.zeros(bags.multiplicity.shape, dtype=torch.bool)
-    masked[:2, 0] = True
-    before = bags.multiplicity + 0.5
-    seen = Bags(bags.genes, before.masked_fill(masked, 0), basal=bags.basal)
-    labels = torch.tensor([0, 2, -1, 1, -1])
-    return Batch(seen, before, masked, torch.arange(5), labels, torch.tensor([30.0, 50.0, 41.0, math.nan, 38.0]))
+def batch(make_bags) -> Batch:
+    """Five cells of three states: two without a label, one without the property."""
+    labels, property = torch.tensor([0, 2, -1, 1, -1]), torch.tensor([30.0, 50.0, 41.0, math.nan, 38.0]).double()
+    return Batch(make_bags(states=3), torch.arange(5), labels, property, FOLDS)
 
 
-def test_hidden_genes_are_the_masked_ones_and_those_that_are_no_regulators(make_model, batch):
-    hidden = hidden_genes(batch, make_model(regulators=(0, 3, 5)))
-    assert hidden[:, [1, 2, 4, 6, 7, 8, 9, 10, 11]].all()
-    assert not hidden[:, [3, 5]].any()
-    assert hidden[:, 0].tolist() == [1, 1, 0, 0, 0]
-    assert torch.equal(hidden_genes(batch, make_model(regulators=None)) > 0, batch.masked)
+def whole(model, cells: int = 5) -> Draw:
+    """Every gene, nothing hidden."""
+    return Draw(torch.arange(3), torch.arange(9), torch.zeros(4, cells, 4, dtype=torch.bool))
 
 
-def test_masked_multiplicity_is_the_standardised_error_of_hidden_genes(make_model, batch):
-    model = make_model()
-    with torch.no_grad():
-        prediction = model(batch.bags)
-    total, number = 0.0, 0
-    for cell in range(5):
-        for gene in range(12):
-            if gene not in (0, 3, 5) or batch.masked[cell, gene]:
-                error = prediction.multiplicity[cell, gene] - batch.multiplicity[cell, gene]
-                total, number = total + float(error / model.sd[gene]) ** 2, number + 1
-    found = masked_multiplicity(prediction, batch, model)
-    assert int(found.count) == number == 5 * 9 + 2
-    assert float(found.sum) == pytest.approx(total, rel=1e-10)
+def gradients(loss: torch.Tensor, model) -> dict[str, torch.Tensor]:
+    model.zero_grad()
+    loss.backward()
+    return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
 
 
-def test_packed_batches_have_the_same_loss(make_model, batch):
-    model = make_model()
-    of_genes = batch.bags.pack(), batch.multiplicity.flatten(), batch.masked.flatten()
-    packed = Batch(*of_genes, batch.cells, batch.labels, batch.property)
-    dense, other = (masked_multiplicity(model(each.bags), each, model) for each in (batch, packed))
-    torch.testing.assert_close(other.sum, dense.sum)
-    assert other.count == dense.count
+def moved(batch: Batch, cells) -> Batch:
+    """The same with other genes in some cells."""
+    multiplicity = batch.bags.multiplicity.clone()
+    multiplicity[cells] = multiplicity[cells].flip(-1) + 0.3
+    return replace(batch, bags=replace(batch.bags, multiplicity=multiplicity))
 
 
-def test_genes_count_by_their_importance(make_model, batch):
-    """As if a gene of importance 3 were listed three times, and one of 0 never."""
-    model = make_model()
-    prediction = model(batch.bags)
-    importance = torch.ones_like(batch.multiplicity)
-    importance[:, 1], importance[:, 2] = 3, 0
-    importance[:, 3] = 7  # a regulator that is read: it does not count at all
-    found = masked_multiplicity(prediction, replace(batch, importance=importance), model)
-    plain = masked_multiplicity(prediction, batch, model)
-    errors = ((prediction.multiplicity - batch.multiplicity) / model.sd).square()
-    torch.testing.assert_close(found.sum, plain.sum + 2 * errors[:, 1].sum() - errors[:, 2].sum())
-    assert float(found.count) == float(plain.count) + 2 * 5 - 5
+def test_members_learn_from_all_cells_but_those_of_their_fold(make_model, batch):
+    """Cells of fold -1 and of folds that no member holds out are learned by all. Members of the identity token are
+    pairs where there are cell types, one of each kind."""
+    fold_0, fold_1, every = [0, 1, 1, 0, 1], [1, 0, 1, 1, 1], [1, 1, 1, 1, 1]
+    assert members_cells(batch, make_model()).tolist() == [fold_0, fold_1, every, every]
+    assert readers_cells(batch, make_model()).tolist() == [fold_0, fold_0, fold_1, fold_1]
+    assert make_model(classes=0).identity.held_out.tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_cell_type_leaves_out_missing_labels(make_model, batch, smoothing):
-    model = make_model()
-    with torch.no_grad():
-        prediction = model(batch.bags)
-    log_odds = prediction.logits.log_softmax(-1)
-    expected = 0.0
-    for cell, label in ((0, 0), (1, 2), (3, 1)):
-        expected -= (1 - smoothing) * log_odds[cell, label] + smoothing * log_odds[cell].mean()
-    found = cell_type(prediction, batch, model, label_smoothing=smoothing)
-    assert int(found.count) == 3
-    assert float(found.sum) == pytest.approx(float(expected), rel=1e-5)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_masked_multiplicity_is_the_error_of_the_signed_network_and_of_context_on_what_it_leaves(
+    make_model, batch, layers
+):
+    model = make_model(states=3, layers=layers)
+    bags = batch.bags
+    found, _ = masked_multiplicity(batch, model, whole(model))
+    m, true = model.inputs(bags.multiplicity[:, REGULATORS], bags.basal), model.standardised(bags.multiplicity)
+    y = model.among(m, bags.states)
+    corrected = model.corrected(m, y if layers > 1 else None, bags.states)
+    direct = model.blocks[1](corrected, bags.states, torch.arange(9))
+    context = model.context(corrected, bags.states, torch.arange(9))
+    left = direct - true[:, OTHERS]
+    each = (y - true[:, REGULATORS]).square().sum(-1) + (left.square() + (left + context).square()).sum(-1)
+    learned = members_cells(batch, model)
+    # And the state of a cell, which is asked for where it is not known.
+    states = torch.einsum("cs,pcs->pc", bags.states, -model.state_scores(m))
+    torch.testing.assert_close(found.sum, ((each / 12 + states) * learned).sum())
+    assert float(found.count) == pytest.approx(float(learned.sum()) / 4)
 
 
-def test_property_leaves_out_missing_values_and_counts_in_sds(make_model, batch):
-    model = make_model()
-    prediction = model(batch.bags)
-    found = obs_property(prediction, batch, model)
-    known = [0, 1, 2, 4]
-    errors = (prediction.property[known] - batch.property[known]) / 12
-    assert int(found.count) == 4
-    torch.testing.assert_close(found.sum, errors.square().sum())
-    found.sum.backward()
+def test_a_member_does_not_learn_from_the_cells_of_its_fold(make_model, batch):
+    """Its gradient does not change in any bit when these cells have other genes; the other members' do."""
+    model = make_model(states=3)
+    one, other = (
+        gradients(masked_multiplicity(each, model, whole(model))[0].sum, model)
+        for each in (batch, moved(batch, [0, 3]))  # the cells of fold 0
+    )
+    assert {name.split(".")[0] for name in one} == {"blocks", "basal"}
+    for name in one:
+        assert torch.equal(one[name][:1], other[name][:1]), name
+        assert not torch.equal(one[name][1:], other[name][1:]), name
+
+
+@pytest.mark.parametrize("name", ["cell_type", "property", "genes"])
+def test_neither_does_a_member_of_the_identity_token(make_model, batch, name):
+    model, found = make_model(states=3), []
+    for each in (batch, moved(batch, [0, 3])):
+        torch.manual_seed(0)
+        found.append(gradients(of_cells(each, model, readers_cells(each, model), genes=True)[name].sum.sum(), model))
+    one, other = found
+    assert one and all(name.startswith("identity.") for name in one)
+    for name in one:
+        assert torch.equal(one[name][:2], other[name][:2]), name
+    assert not torch.equal(one["identity.output"][2:], other["identity.output"][2:])
+
+
+def test_what_context_learns_changes_nothing_in_the_signed_network(make_model, batch):
+    """The network's gradient is that of its own error; the context's that of what the network leaves over."""
+    model = make_model(states=3)
+    network = gradients(masked_multiplicity(batch, model, whole(model))[0].sum, model)
+    model.basal.query.data.mul_(3)
+    model.basal.bias.data.add_(1)
+    other = gradients(masked_multiplicity(batch, model, whole(model))[0].sum, model)
+    for name in network:
+        same = torch.allclose(network[name], other[name], rtol=1e-12, atol=1e-14)
+        # Context reads m', and so block 1; what it makes of it is nothing that block 1 learns.
+        assert same == name.startswith(("blocks.", "basal.state")), name
+
+
+def test_multiplicities_that_are_hidden_from_the_basal_gene_are_not(make_model, batch):
+    """From the network: they change the context alone."""
+    model = make_model(states=3)
+    hidden = replace(whole(model), hidden=torch.ones(4, 5, 4, dtype=torch.bool))
+    one, other = (gradients(masked_multiplicity(batch, model, each)[0].sum, model) for each in (whole(model), hidden))
+    for name in one:
+        assert torch.equal(one[name], other[name]) == name.startswith(("blocks.", "basal.state")), name
+    torch.manual_seed(0)
+    drawn = Draw.of(model, 2000, 0.3)
+    assert drawn.hidden.shape == (4, 2000, 4) and drawn.hidden.double().mean() == pytest.approx(0.3, abs=0.02)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_sample_of_genes_stands_for_all_of_them(make_model, batch, monkeypatch, layers):
+    """The mean over all samples of a size is the whole loss, the penalty included. With two layers all regulators are
+    drawn, as block 2 reads them."""
+    model = make_model(states=3, layers=layers)
+    model.penalty.copy_(torch.tensor([[2.0, 0.5, 0.1]]).expand(5, -1))
+    expected = [
+        masked_multiplicity(batch, model, whole(model))[0].sum,
+        masked_multiplicity(batch, model, whole(model))[1],
+    ]
+    regulators = [torch.arange(3)] if layers > 1 else list(torch.combinations(torch.arange(3), 2))
+    samples = [
+        masked_multiplicity(batch, model, replace(whole(model), regulators=some, targets=others))
+        for some in regulators
+        for others in torch.combinations(torch.arange(9), 2)
+    ]
+    torch.testing.assert_close(torch.stack([loss.sum for loss, _ in samples]).mean(), expected[0])
+    torch.testing.assert_close(torch.stack([shrink for _, shrink in samples]).mean(), expected[1])
+    monkeypatch.setattr(objectives, "GENES", 2)
+    drawn = Draw.of(model, 5, 0.3)
+    assert len(drawn.targets) == 2 and len(drawn.regulators) == (3 if layers > 1 else 2)
+
+
+@pytest.mark.parametrize("prior", [False, True])
+def test_the_penalty_is_that_of_the_slopes_of_both_blocks(make_model, batch, prior):
+    """Block 1 of all members has one; with a prior, slopes are divided by its factor first; the depth is free."""
+    model = make_model(states=3)
+    model.penalty.copy_(torch.rand(5, 3, generator=torch.Generator().manual_seed(0)) + 0.1)
+    factor = torch.ones(12, 3).double()
+    if prior:
+        factor = torch.rand(12, 3, generator=torch.Generator().manual_seed(1)).double() + 0.2
+        model.prior = factor
+    _, found = masked_multiplicity(batch, model, whole(model))
+    parts = []
+    for block, genes, penalty in zip(
+        model.blocks, (REGULATORS, OTHERS), (model.penalty[-1:].expand(4, -1), model.penalty[:-1]), strict=True
+    ):
+        pick = torch.arange(len(genes))
+        slopes = block.slopes(block.scores(pick), pick)[..., :-1] / factor[genes]
+        parts.append(penalty_of(slopes, penalty).sum())
+    torch.testing.assert_close(found, sum(parts) / 12)
+
+
+def test_held_out_error_is_that_of_the_members_that_have_not_seen_the_cell(make_model, batch):
+    model = make_model(states=3)
+    found = held_out_error(batch, model)
+    bags = batch.bags
+    y = model.expected(model.inputs(bags.multiplicity[:, REGULATORS], bags.basal), bags.states)
+    error = (y - model.standardised(bags.multiplicity)).square().mean(-1)
+    torch.testing.assert_close(found.sum, error[0, [0, 3]].sum() + error[1, 1])
+    assert float(found.count) == 3
+    unknown = replace(batch, bags=replace(bags, states=None))
+    inferred = replace(batch, bags=replace(bags, states=model.states_of(unknown.bags, model.inputs(
+        bags.multiplicity[:, REGULATORS], bags.basal
+    ))))  # fmt: skip
+    torch.testing.assert_close(held_out_error(unknown, model).sum, held_out_error(inferred, model).sum)
+
+
+def test_cell_types_leave_out_missing_labels_and_smooth_the_others(make_model, batch):
+    model = make_model(states=3)
+    learned = readers_cells(batch, model)
+    found = of_cells(batch, model, learned, genes=False)["cell_type"]
+    log_odds = model.identity.of_members(summaries_of(batch, model)).detach()
+    for member in range(4):
+        expected = 0.0
+        for cell, label in ((0, 0), (1, 2), (3, 1)):
+            smooth = (1 - LABEL_SMOOTHING) * log_odds[member, cell, label] + LABEL_SMOOTHING * log_odds[
+                member, cell
+            ].mean()
+            expected -= float(smooth * learned[member, cell])
+        assert float(found.sum[member].detach()) == pytest.approx(expected, rel=1e-6)
+    assert found.count.tolist() == [1, 1, 2, 2]
+    assert float(found.mean()[0].detach()) == pytest.approx(float(found.sum[0].detach()))
+
+
+def test_a_property_leaves_out_missing_values_and_counts_in_sds(make_model, batch):
+    model = make_model(states=3)
+    every = torch.ones(4, 5).double()
+    found = of_cells(batch, model, every, genes=False)["property"]
+    expected = model.identity.expected_property(summaries_of(batch, model)) - (batch.property - 40) / 12
+    torch.testing.assert_close(found.sum, expected[:, [0, 1, 2, 4]].square().sum(1))
+    assert found.count.tolist() == [4] * 4
+    found.sum.sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters()), "a missing value has no gradient"
 
 
+def test_genes_are_predicted_as_they_were_counted_from_what_is_left_to_see(make_model, batch):
+    model = make_model(states=3)
+    kept = torch.rand(5, 12, generator=torch.Generator().manual_seed(0)) < 0.6
+    thin = Bags(batch.bags.multiplicity * 0.5, batch.bags.basal - 0.1)
+    seen = replace(batch, seen=thin, kept=kept)
+    z = model.identity.standardised(thin.multiplicity) * kept
+    summaries = model.identity.summaries(thin.multiplicity * kept, z, thin.basal)
+    torch.testing.assert_close(summaries_of(seen, model), summaries)
+    found = of_cells(seen, model, readers_cells(seen, model), genes=True)["genes"]
+    errors = (
+        (summaries @ model.identity.predict - model.identity.standardised(batch.bags.multiplicity)).square().mean(-1)
+    )
+    torch.testing.assert_close(found.sum, (errors * readers_cells(seen, model)).sum(1))
+
+
+def test_types_alone_reach_the_blocks(make_model, batch):
+    model, found = make_model(states=3, genes_train=False), []
+    for each in (batch, moved(batch, [0, 3])):
+        loss = of_cells(each, model, readers_cells(each, model), genes=False)["cell_type"]
+        found.append(gradients(loss.sum.sum(), model))
+    one, other = found
+    assert one["blocks.1.embedding.query"].abs().max() > 0
+    assert all(torch.equal(one[name][:2], other[name][:2]) for name in one if name.startswith("identity."))
+
+
 def test_a_batch_with_nothing_to_learn_costs_nothing(make_model, batch):
-    model = make_model()
-    unlabelled = Batch(batch.bags, batch.multiplicity, batch.masked, batch.cells, -torch.ones(5).long(), batch.property)
-    found = cell_type(model(batch.bags), unlabelled, model, label_smoothing=0.1)
-    total = total_loss(mean_losses({"cell_type": found}), {"cell_type": 0.3})
-    assert float(total) == 0
-    total.backward()
-    assert all(p.grad is None or (p.grad == 0).all() for p in model.parameters())
-
-
-def test_objectives_are_active_by_weight_and_head(make_model):
-    everything = ObjectivesConfig.model_validate({"property": {"weight": 1, "key": "age"}})
-    assert list(active_objectives(everything, make_model())) == ["cell_type", "masked_multiplicity", "property"]
-    assert list(active_objectives(everything, make_model(classes=0, property=False))) == ["masked_multiplicity"]
-    off = ObjectivesConfig.model_validate({"masked_multiplicity": {"weight": 0}, "cell_type": {"weight": 2.0}})
-    found = active_objectives(off, make_model())
-    assert list(found) == ["cell_type"] and found["cell_type"][0] == 2
-
-
-items = st.lists(st.tuples(st.floats(-9, 9), st.booleans()), max_size=6)
-
-
-@given(parts=st.lists(st.tuples(items, items), min_size=1, max_size=5))
-def test_the_mean_over_processes_is_the_mean_of_the_whole_batch(parts):
-    """However unevenly the items fall, none in some processes and fewer items than processes included."""
-
-    def summed(pairs) -> Loss:
-        values = torch.tensor([[value, known] for value, known in pairs], dtype=torch.float64).reshape(-1, 2)
-        return Loss(values.prod(1).sum(), values[:, 1].sum())
-
-    weights = {"cell_type": 0.3, "masked_multiplicity": 1.0}
-    local = [dict(zip(weights, map(summed, part), strict=True)) for part in parts]
-    means = [torch.stack([each[name].count for each in local]).mean() for name in weights]
-    totals = []
-    for losses in local:
-        remaining = iter(means)
-        totals.append(total_loss(mean_losses(losses, lambda count, remaining=remaining: next(remaining)), weights))
-    whole = {name: summed([pair for part in parts for pair in part[position]]) for position, name in enumerate(weights)}
-    torch.testing.assert_close(torch.stack(totals).mean(), total_loss(mean_losses(whole), weights))
-    expected = sum(weights[name] * loss.sum / loss.count for name, loss in whole.items() if loss.count)
-    assert float(total_loss(mean_losses(whole), weights)) == pytest.approx(float(expected))
+    model = make_model(states=3)
+    unlabelled = replace(batch, labels=torch.full((5,), -1))
+    found = of_cells(unlabelled, model, readers_cells(batch, model), genes=False)["cell_type"]
+    assert found.mean().tolist() == [0] * 4
+    assert all((each == 0).all() for each in gradients(found.mean().sum(), model).values())
+    assert float(Loss(torch.tensor(6.0), torch.tensor(4.0)).mean()) == 1.5

@@ -35,19 +35,16 @@ def folder(trained, tmp_path):
 
 
 def test_a_round_trip_changes_no_bit(trained, folder, make_bags):
-    loaded, bags = TrainedModel.load(folder), make_bags(dtype=torch.float32)
+    loaded, bags = TrainedModel.load(folder), make_bags(dtype=torch.float32, states=3)
     before, after = trained.model(bags), loaded.model(bags)
     for name in ("multiplicity", "cell", "logits", "property"):
         assert torch.equal(getattr(before, name), getattr(after, name))
     for name in ("vocabulary", "classes", "values", "multiplicity", "target_total", "depth", "property_key", "hash"):
         assert getattr(loaded, name) == getattr(trained, name)
     assert loaded.model.config == trained.model.config
-    regulation = loaded.model.regulation
-    assert regulation.level_error == 0.75
-    cells, states = bags.multiplicity[:, [0, 3, 5]], torch.eye(3)[[0, 1, 2, 2, 1]]
-    for known in (None, states):
-        assert torch.equal(regulation(cells, bags.basal, known), trained.model.regulation(cells, bags.basal, known))
-    assert not any(parameter.requires_grad for parameter in regulation.parameters())
+    assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
+    assert len(loaded.model.share) == 3
+    assert loaded.model.identity.threshold(0.5) == trained.model.identity.threshold(0.5)
     assert np.array_equal(loaded.regulators, [0, 3, 5])
     assert np.array_equal(loaded.measures_depth, MEASURES) and loaded.measures_depth.dtype == bool
     assert np.array_equal(loaded.depth_share, SHARE)
@@ -61,12 +58,12 @@ def test_gene_names_come_back_whatever_line_ends_they_contain(trained, tmp_path)
 
 
 def test_models_without_heads_and_normalisation_come_back(make_model, tmp_path):
-    model = make_model(dtype=torch.float32, classes=0, property=False, regulators=None)
+    model = make_model(dtype=torch.float32, classes=0, property=False, regulators=None, genes_train=False)
     TrainedModel(model, VOCABULARY, (), "expression", "log1p", None, None, MEASURES, SHARE).save(tmp_path / "model")
     loaded = TrainedModel.load(tmp_path / "model")
     assert (loaded.classes, loaded.target_total, loaded.depth, loaded.property_key) == ((), None, None, None)
-    assert loaded.model.cell_type is None and loaded.model.property is None
-    assert len(loaded.regulators) == 12 and loaded.model.regulation is None
+    assert loaded.model.classes == 0 and loaded.model.identity.of_property is None
+    assert len(loaded.regulators) == 12 and not loaded.model.genes_train
 
 
 @pytest.mark.parametrize(
@@ -90,7 +87,7 @@ def test_the_hash_is_that_of_the_tensors(trained, folder):
     before = trained.hash
     assert TrainedModel.load(folder).hash == before
     with torch.no_grad():
-        trained.model.norm.weight[0] += 1
+        trained.model.blocks[0].bias[0] += 1
     assert trained.hash != before
     assert replace(trained, measures_depth=~MEASURES).hash != trained.hash
 
@@ -131,7 +128,7 @@ def writing(name, content: bytes):
 def with_a_weight(value: float):
     def change(folder):
         tensors = load((folder / "model.safetensors").read_bytes())
-        tensors["norm.weight"][3] = value
+        tensors["basal.output"][0, 3] = value
         writing("model.safetensors", save(tensors))(folder)
 
     return change
@@ -148,10 +145,11 @@ ALIASES = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n"
         writing("card.json", b"{"),
         writing("card.json", b"[]"),
         writing("card.json", b"\xff\xfe"),
-        writing("card.json", b'{"format": 7}'),
-        change_card(regulation=None),
-        change_card(regulation={"members": 2}),
-        change_card(regulation="one"),
+        writing("card.json", b'{"format": 8}'),
+        change_card(identity=None),
+        change_card(identity={"members": 2}),
+        change_card(states="one"),
+        change_card(states=2),
         writing("config.yaml", b"width: sixteen\nlayers: x"),
         writing("config.yaml", b"width: 32"),
         writing("config.yaml", b"widht: 16"),
@@ -161,6 +159,7 @@ ALIASES = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n"
         writing("labels.json", b"null"),
         writing("labels.json", b'["one"]'),
         change_card(format=99),
+        change_card(format=7),  # of the three models that this one replaced
         # The model would label every cell alike, with the confidence NaN.
         with_a_weight(float("nan")),
         with_a_weight(float("inf")),

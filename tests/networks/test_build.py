@@ -1,40 +1,56 @@
-"""The network of a finished run, read again, and what its file says of how it was read."""
+"""The network of a finished run, read again from its model or from one that was changed in place."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
-from grn.cells.load import load_cells
-from grn.config.files import change_config
+import grn
 from grn.errors import RunFolderError
-from grn.networks.build import bags_read, read_again
+from grn.messages import silent
+from grn.networks.build import network_of_model, opened, read_again
+from grn.networks.cells_of_run import cells_of_run
 from grn.networks.signed_network import open_network
-from grn.regulation.states import States
-
-
-@pytest.mark.parametrize(
-    ("members", "readout", "bags"), [(2, "effect", 80), (2, "attention", 80), (0, "attention", 40), (2, "knockout", 40)]
-)
-def test_the_number_of_bags_is_that_of_those_read(make_config, tiny_run, members, readout, bags):
-    """80 cells of two types; network.cells is 40."""
-    config = change_config(make_config(), {"network.readout": readout})
-    trained = SimpleNamespace(model=SimpleNamespace(regulation=object() if members else None))
-    cells, _ = load_cells(config.data)
-    assert bags_read(config, trained, cells) == bags
-    assert open_network(tiny_run / "network.h5ad").about["parameters"]["bags"] == 80
+from grn.regulation.states import States, states_of
 
 
 def test_a_run_that_is_read_again_has_the_same_network(tiny_run):
-    adata, edges, by_type = read_again(tiny_run, {})
-    pd.testing.assert_frame_equal(edges, pd.read_parquet(tiny_run / "edges.parquet"), check_exact=True)
-    pd.testing.assert_frame_equal(by_type, pd.read_parquet(tiny_run / "edges_by_type.parquet"), check_exact=True)
-    whole = open_network(tiny_run / "network.h5ad")
-    np.testing.assert_array_equal(adata.varp["grn"].toarray(), whole.weights.toarray())
-    few = read_again(tiny_run, {"top_k": 1})[1]
-    assert not few.duplicated("target").any() and len(few) == 16
+    whole, again = open_network(tiny_run / "network.h5ad"), read_again(tiny_run)
+    np.testing.assert_array_equal(again.varp["grn"].toarray(), whole.weights.toarray())
+    config, trained = opened(tiny_run, {"top_k": 1})
+    cells = cells_of_run(tiny_run, config, trained)
+    adata, edges, by_type = network_of_model(config, trained, cells, states_of(cells, 0), silent)
+    strongest = pd.read_parquet(tiny_run / "edges.parquet").drop_duplicates("target").reset_index(drop=True)
+    pd.testing.assert_frame_equal(edges, strongest, check_exact=True)
+    assert len(edges) == 16 and len(by_type) == 32 and adata.varp["grn"].nnz == 16
+    assert adata.uns["grn"]["parameters"]["top_k"] == 1
+
+
+def test_a_model_that_was_changed_in_place_gives_the_network_that_it_then_has(tiny_run):
+    run = grn.load(tiny_run)
+    before = run.network
+    with torch.no_grad():
+        run.module.blocks[1].embedding.key.neg_()
+    after = run.read_networks()
+    np.testing.assert_allclose(after.varp["grn_layer1"].toarray(), -before.varp["grn_layer1"].toarray(), rtol=1e-4)
+    np.testing.assert_array_equal(after.varp["grn_layer0"].toarray(), before.varp["grn_layer0"].toarray())
+    assert after.uns["grn"]["model_hash"] != before.uns["grn"]["model_hash"]
+
+
+def test_knock_offs_are_asked_where_they_are_wanted_and_change_no_weight(tiny_run):
+    found = []
+    for wanted in (True, False):
+        config, trained = opened(tiny_run, {"false_discovery": wanted})
+        cells = cells_of_run(tiny_run, config, trained)
+        found.append(network_of_model(config, trained, cells, states_of(cells, 0), silent))
+    (adata, edges, by_type), (_, plain, _) = found
+    assert list(plain) == ["source", "target", "weight", "sd", "between", "indirect", "cells"]
+    pd.testing.assert_frame_equal(edges.drop(columns=["q_value", "confidence"]), plain, check_exact=True)
+    for table in (edges, by_type):
+        assert table["q_value"].between(0, 1).all() and table["confidence"].between(0.5, 1).all()
+    assert adata.uns["grn"]["found"]["label"].tolist() == ["all cells", "type 1", "type 2"]
 
 
 @pytest.mark.parametrize("files", [(), ("model/card.json",), ("config.yaml",), ("log.txt", "config.yaml")])
@@ -43,15 +59,15 @@ def test_only_finished_runs_are_read_again(files, tmp_path):
         Path(tmp_path, "run", name).parent.mkdir(parents=True, exist_ok=True)
         Path(tmp_path, "run", name).touch()
     with pytest.raises(RunFolderError, match="run"):
-        read_again(tmp_path / "run", {})
+        read_again(tmp_path / "run")
 
 
 def test_other_states_than_those_of_the_model_are_refused(tiny_run, monkeypatch):
     """The search for states may end differently on another machine."""
 
-    def one(cells, seed):
+    def one(cells, seed, **options):
         return States(np.ones((len(cells), 1), np.float32), ("all cells",), "one")
 
     monkeypatch.setattr("grn.networks.cells_of_run.states_of", one)
     with pytest.raises(RunFolderError, match="knows 2 states of cells, and 1 are found"):
-        read_again(tiny_run, {})
+        read_again(tiny_run)

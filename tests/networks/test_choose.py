@@ -19,7 +19,7 @@ def edges() -> pd.DataFrame:
     table = pd.DataFrame(pairs, columns=["source", "target"])
     table["weight"] = generator.normal(size=len(table))
     table.loc[:3, "weight"] = 0.0
-    table["within"] = np.nan
+    table["between"] = np.nan
     table["confidence"] = generator.random(len(table))
     table["q_value"] = generator.random(len(table))
     return table
@@ -33,7 +33,7 @@ def test_without_filters_every_edge_but_those_of_weight_zero_is_chosen_the_stron
     found = chosen(edges)
     assert len(found) == 96 and (found["weight"] != 0).all()
     assert found["weight"].abs().is_monotonic_decreasing
-    assert "within" not in found, "a column without a number says nothing"
+    assert "between" not in found, "a column without a number says nothing"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from grn.networks.signed_network import edge_list, open_network
 
 # Names that XML, JSON and tables have to quote.
 GENES = ("NKX2-5", "HLA-DRA", "A&B", '"q"', "<x>", "x,y", "β2", "lone")
-ABOUT = {"sign": "positive: raises", "readout": "effect", "dataset_id": "cells"}
+ABOUT = {"sign": "positive: raises", "dataset_id": "cells"}
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def chosen() -> ChosenEdges:
     pairs = [(source, target) for source in GENES[:3] for target in GENES[:-1] if source != target]
     edges = pd.DataFrame(pairs, columns=["source", "target"])
     edges["weight"] = generator.normal(size=len(edges)).astype(np.float32)
-    edges["within"] = edges["weight"] / 3
+    edges["sd"] = edges["weight"].abs() / 3
     edges["between"] = np.float32(0.5)
     edges.loc[2, "between"] = np.nan
     edges["confidence"] = generator.random(len(edges)).astype(np.float32)
@@ -180,7 +180,7 @@ def test_h5ad_reads_back(chosen, tmp_path):
     path = written(chosen, "h5ad", tmp_path)
     network = open_network(path)
     same_edges(edge_list(network.weights, network.genes), chosen)
-    assert network.signed and network.about["readout"] == "effect" and not network.by_type
+    assert network.signed and not network.by_type
     adata = anndata.read_h5ad(path)
     assert list(adata.var_names) == list(GENES)
     assert list(adata.var_names[adata.var["is_regulator"]]) == list(GENES[:3])
@@ -231,4 +231,4 @@ def test_a_spreadsheet_runs_no_name_of_a_csv(chosen, tmp_path):
     write_file(evil, path, "csv")
     cells = [cell for row in csv.reader(path.open()) for cell in row[:2]]
     assert not [cell for cell in cells if cell[0] in "=+-@"] and "'=1+2" in cells
-    same_edges(read_network(path), evil, ("source", "target", "weight", "within", "between"))
+    same_edges(read_network(path), evil, ("source", "target", "weight", "sd", "between"))

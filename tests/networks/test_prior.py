@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -39,22 +41,29 @@ def test_pairs_are_placed_by_target_and_regulator(name, pairs, tmp_path):
     np.testing.assert_allclose(weighed.factor, [[0.5, 0.5], [0.5, 0.5], [1, 0.5], [0.5, 0.5], [0.5, 0.75]])
 
 
-def network() -> Network:
+def network(sure: bool = True) -> Network:
+    """With what knock-offs say of it, or without."""
     generator = np.random.default_rng(0)
-    weight, q = generator.normal(size=(5, 2)).astype(np.float32), generator.random((5, 2)).astype(np.float32)
-    sure = np.full((5, 2), 0.9, np.float32)
-    return Network(weight, {"B": 2 * weight}, sure, weight, weight, {"B": sure}, q, {"B": q})
+    weight, sd, total, indirect, between = generator.normal(size=(5, 5, 2)).astype(np.float32)
+    known = generator.uniform(0.5, 1, (2, 5, 2)).astype(np.float32) if sure else (None, None)
+    one = Network(weight, sd, total, indirect, between, np.arange(10).reshape(5, 2), *known)
+    return replace(one, of_states={"B": replace(one, weight=2 * weight)})
 
 
-def test_what_is_no_candidate_has_no_weight_and_what_is_one_keeps_its_own(pairs, tmp_path):
-    prior, before = read_prior(written(tmp_path, pairs), "restrict", GENES, REGULATORS), network()
+@pytest.mark.parametrize("sure", [True, False])
+def test_what_is_no_candidate_has_no_weight_and_what_is_one_keeps_its_own(pairs, tmp_path, sure):
+    prior, before = read_prior(written(tmp_path, pairs), "restrict", GENES, REGULATORS), network(sure)
     after = prior.applied(before)
     kept = prior.factor > 0
-    for weight, own in ((after.weight, before.weight), (after.by_type["B"], before.by_type["B"])):
-        np.testing.assert_array_equal(weight, np.where(kept, own, 0))
-    assert (after.q[~kept] == 1).all() and (after.confidence[~kept] == 0.5).all()
-    np.testing.assert_array_equal(after.q[kept], before.q[kept])
-    assert (after.of_type("B").q[~kept] == 1).all()
+    for one, own in ((after, before), (after.of_states["B"], before.of_states["B"])):
+        for name in ("weight", "sd", "total"):
+            np.testing.assert_array_equal(getattr(one, name), np.where(kept, getattr(own, name), 0))
+        for name, otherwise in (("confidence", 0.5), ("q", 1)):
+            if sure:
+                np.testing.assert_array_equal(getattr(one, name), np.where(kept, getattr(own, name), otherwise))
+            else:
+                assert getattr(one, name) is None
+        assert one.between is own.between and one.cells is own.cells and one.indirect is own.indirect
     table = pd.DataFrame({"source": ["R1", "R1", "R2"], "target": ["a", "b", "c"], "weight": [1.0, 0.0, 2.0]})
     assert prior.candidates(table, GENES, REGULATORS)["target"].tolist() == ["a", "c"]
 
@@ -112,6 +121,6 @@ def test_networks_without_a_run_take_a_prior_too(tmp_path):
     table = pd.DataFrame({"source": ["R1", "R2"], "target": ["R2", "R3"]})
     path = written(tmp_path, table)
     tiny = {"data.simulated.cells": 200, "data.simulated.genes": 30, "data.simulated.regulators": 4}
-    options = {**tiny, "network.prior": path}
+    options = {**tiny, "network.prior": path, "model.members": 2, "trainer.max_steps": 2}
     found = grn.network("simulated:", regulators=["R1", "R2", "R3", "R4"], set=options, quiet=True)
     assert len(found) == 2

@@ -1,6 +1,7 @@
 """network.h5ad and edges.parquet: what they hold, and that they agree."""
 
 import re
+from dataclasses import replace
 
 import anndata
 import numpy as np
@@ -22,15 +23,14 @@ from grn.networks.run_files import (
     strongest_edges,
     write_network,
 )
-from grn.networks.run_readouts import Networks
 from grn.networks.signed_network import open_network
 from grn.networks.weights import Network, strongest
 from grn.regulation.states import States
 
 GENES = ("NA", "g1", "g2", "g3", "nan")
 REGULATORS = np.array([1, 4])
-COLUMNS = ["source", "target", "weight", "within", "between", "indirect", "confidence"]
-LABELS = ("attention", "a/b", "a b", "", "β", "attention_layer0", "T/NK cell", "type", "a_b_2")
+COLUMNS = ["weight", "sd", "q_value", "confidence", "between", "indirect", "cells"]
+LABELS = ("total", "a/b", "a b", "", "β", "layer0", "T/NK cell", "type", "a_b_2")
 
 
 def drawn(seed: int) -> np.ndarray:
@@ -39,32 +39,22 @@ def drawn(seed: int) -> np.ndarray:
     return weight
 
 
-def network(types=LABELS[:3], seed=0) -> Network:
-    """With all that is known where effects are read; every type has its own."""
-
-    def of_types(start: int) -> dict[str, np.ndarray]:
-        return {name: drawn(100 * seed + start + number) for number, name in enumerate(types)}
-
-    first, *others = (drawn(100 * seed + number) for number in range(7))
-    within, between, confidence, q, total, indirect = others
-    known = (first, of_types(10), confidence, within, between, of_types(30), q, of_types(50))
-    return Network(*known, total, indirect, of_types(70))
+def network(types=LABELS[:3], seed: int = 0, sure: bool = True) -> Network:
+    """Every type has its own; with what knock-offs say of it, or without."""
+    weight, sd, total, indirect, between, confidence, q = (drawn(100 * seed + number) for number in range(7))
+    known = (confidence, q) if sure else (None, None)
+    one = Network(weight, sd, total, indirect, between, np.arange(10).reshape(5, 2), *known)
+    return replace(one, of_states={name: network((), seed + 1 + n, sure) for n, name in enumerate(types)})
 
 
-def networks(types=LABELS[:3], *, layer=True, blocks=2) -> Networks:
-    """With a regulation layer or without; `blocks` arrays of magnitudes."""
-    return Networks(network(types), network(types, seed=1) if layer else None, [drawn(50 + b) for b in range(blocks)])
-
-
-def as_anndata(classes=LABELS, top_k=None, read=None, cells=4, readout="jacobian", var_names=None):
+def as_anndata(classes=LABELS, top_k=None, read=None, cells=4, var_names=None):
     """Of `cells` cells of each type, and as many that belong to all in equal parts."""
     count = max(1, len(classes))
     membership = np.concatenate([np.repeat(np.eye(count), cells, 0), np.full((cells, count), 1 / count)])
     counts = sparse.csr_matrix(np.random.default_rng(1).poisson(1.0, (len(membership), 5)).astype(np.float32))
     names, origin = (tuple(classes), "labels") if classes else (("all cells",), "one")
     return network_anndata(
-        read or networks(classes),
-        readout,
+        read or network(classes),
         genes=GENES,
         regulators=REGULATORS,
         states=States(membership.astype(np.float32), names, origin),
@@ -86,36 +76,32 @@ def test_slugs_are_different_plain_and_not_reserved(labels):
 
 
 def test_the_networks_of_all_types_read_back(tmp_path):
-    read = networks(LABELS)
-    edges, by_type = (table(read.chosen, GENES, REGULATORS, None) for table in (edge_table, edges_by_type))
+    read = network(LABELS)
+    edges, by_type = (table(read, GENES, REGULATORS, None) for table in (edge_table, edges_by_type))
     write_network(tmp_path, as_anndata(read=read), edges, by_type)
     found = anndata.read_h5ad(tmp_path / "network.h5ad")
     label_of = dict(zip(found.uns["grn"]["cell_types"]["slug"], found.uns["grn"]["cell_types"]["label"], strict=True))
     assert sorted(label_of.values()) == sorted(LABELS)
-    assert set(found.varp) == {f"grn_{slug}" for slug in label_of} | {
-        "grn",
-        "grn_total",
-        "grn_attention",
-        "grn_attention_layer0",
-        "grn_attention_layer1",
-    }
-    for slug, label in label_of.items():
-        expected = read.chosen.by_type[label]
-        np.testing.assert_array_equal(found.varp[f"grn_{slug}"].toarray()[:, REGULATORS], expected)
-    for name, weight in (("", read.attention.weight), ("_layer0", read.layers[0]), ("_layer1", read.layers[1])):
-        np.testing.assert_array_equal(found.varp[f"grn_attention{name}"].toarray()[:, REGULATORS], weight)
-    np.testing.assert_array_equal(found.varp["grn_total"].toarray()[:, REGULATORS], read.chosen.total)
+    whole = {"grn": read.weight, "grn_total": read.total}
+    whole |= {f"grn_{slug}": read.of_states[label].weight for slug, label in label_of.items()}
+    assert set(found.varp) == {*whole, "grn_layer0", "grn_layer1"}
+    for key, expected in whole.items():
+        np.testing.assert_array_equal(found.varp[key].toarray()[:, REGULATORS], expected)
+    of_blocks = [found.varp[f"grn_layer{layer}"].toarray() for layer in (0, 1)]
+    np.testing.assert_array_equal(sum(of_blocks), found.varp["grn"].toarray())
+    is_regulator = np.isin(np.arange(5), REGULATORS)
+    assert (of_blocks[0][~is_regulator] == 0).all() and (of_blocks[1][is_regulator] == 0).all()
     assert list(found.var_names) == list(GENES), "NA and nan are genes"
-    assert found.var["is_regulator"].tolist() == [False, True, False, False, True]
+    assert found.var["is_regulator"].tolist() == is_regulator.tolist()
     assert isinstance(found.varp["grn"], sparse.csr_matrix)
     about = found.uns["grn"]
     assert about["orientation"] == "row = target, column = regulator"
-    assert about["sign"].startswith("positive: raising the regulator")
-    assert about["sign_attention"].startswith("positive: the regulator raises")
-    assert about["sign_attention_layers"].startswith("none")
+    assert about["sign"].startswith("positive: more of the regulator raises")
     assert about["model_hash"] == "abc" and about["states"] == "labels"
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "edges.parquet"), edges)
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "edges_by_type.parquet"), by_type)
+    opened = open_network(tmp_path / "network.h5ad")
+    assert opened.signed and sorted(opened.by_type) == sorted(LABELS)
 
 
 def test_cell_types_hold_their_mean_multiplicity():
@@ -128,40 +114,14 @@ def test_cell_types_hold_their_mean_multiplicity():
 
 
 def test_a_network_without_cell_types_is_written(tmp_path):
-    read = networks((), blocks=1)
-    edges, by_type = (table(read.chosen, GENES, REGULATORS, None) for table in (edge_table, edges_by_type))
+    read = network((), sure=False)
+    edges, by_type = (table(read, GENES, REGULATORS, None) for table in (edge_table, edges_by_type))
     write_network(tmp_path, as_anndata((), read=read), edges, by_type)
     found = anndata.read_h5ad(tmp_path / "network.h5ad")
     assert found.shape == (0, 5) and found.uns["grn"]["states"] == "one"
-    assert set(found.varp) == {"grn", "grn_total", "grn_attention", "grn_attention_layer0"}
+    assert set(found.varp) == {"grn", "grn_total", "grn_layer0", "grn_layer1"}
     nothing = pd.read_parquet(tmp_path / "edges_by_type.parquet")
-    assert len(nothing) == 0 and list(nothing.columns) == [*COLUMNS, "cell_type"]
-
-
-def test_without_a_regulation_layer_attention_is_the_blocks_mean_and_has_no_sign():
-    read = networks(layer=False)
-    found = as_anndata(read=read)
-    np.testing.assert_array_equal(
-        found.varp["grn_attention"].toarray()[:, REGULATORS], np.mean(read.layers, axis=0, dtype=np.float32)
-    )
-    for layer, weight in enumerate(read.layers):
-        np.testing.assert_array_equal(found.varp[f"grn_attention_layer{layer}"].toarray()[:, REGULATORS], weight)
-    assert "grn_attention_layer2" not in found.varp
-    about = found.uns["grn"]
-    assert about["sign_attention"].startswith("none") and about["sign"].startswith("positive")
-    assert about["sign_attention_layers"].startswith("none")
-
-
-@pytest.mark.parametrize("layer", [True, False])
-def test_attention_is_signed_where_the_regulation_layer_is(tmp_path, layer):
-    """The blocks' attention has no networks of cell types either, and opens all the same."""
-    read = networks(() if not layer else ("x", "y"), layer=layer)
-    adata = as_anndata(("x", "y"), read=read, readout="attention")
-    edges, by_type = (table(read.chosen, GENES, REGULATORS, None) for table in (edge_table, edges_by_type))
-    write_network(tmp_path, adata, edges, by_type)
-    opened = open_network(tmp_path / "network.h5ad")
-    assert opened.signed == layer
-    assert sorted(opened.by_type) == (["x", "y"] if layer else [])
+    assert len(nothing) == 0 and list(nothing.columns) == [*edges.columns, "cell_type"]
 
 
 def test_a_row_is_a_target_and_a_column_a_regulator():
@@ -170,15 +130,15 @@ def test_a_row_is_a_target_and_a_column_a_regulator():
     weight[3, 0] = -0.7
     matrix = square_matrix(weight, REGULATORS, None)
     assert matrix.nnz == 1 and matrix[3, 1] == np.float32(-0.7)
-    first = edge_table(Network(weight, {}, np.full((5, 2), 0.25)), GENES, REGULATORS, None).iloc[0]
-    assert (first["source"], first["target"], first["confidence"]) == ("g1", "g3", 0.25)
+    first = edge_table(replace(network(), weight=weight, sd=np.full((5, 2), 0.25)), GENES, REGULATORS, None).iloc[0]
+    assert (first["source"], first["target"], first["sd"], first["cells"]) == ("g1", "g3", 0.25, 6)
     assert first["weight"] == np.float32(-0.7)
 
 
 @pytest.mark.parametrize("top_k", [None, 1, 2, 7])
 def test_the_edge_table_and_the_matrix_agree(top_k):
-    read = networks(LABELS)
-    edges = edge_table(read.chosen, GENES, REGULATORS, top_k)
+    read = network(LABELS)
+    edges = edge_table(read, GENES, REGULATORS, top_k)
     matrix = as_anndata(top_k=top_k, read=read).varp["grn"].toarray()
     from_edges = np.zeros((5, 5), np.float32)
     row_of = {gene: row for row, gene in enumerate(GENES)}
@@ -204,35 +164,26 @@ def test_the_strongest_are_first_in_a_stable_order(weight, top_k, sorted_at_once
 
 def test_every_column_of_an_edge_is_about_that_edge():
     read = network()
-    for one in (read, *(read.of_type(name) for name in read.by_type)):
-        table = edge_table(one, GENES, REGULATORS, None, q_values=True)
-        assert list(table.columns) == [*COLUMNS, "q_value"]
+    for one in (read, *read.of_states.values()):
+        table = edge_table(one, GENES, REGULATORS, None)
+        assert list(table.columns) == ["source", "target", *COLUMNS]
         row = table["target"].map(GENES.index)
         column = table["source"].map({GENES[gene]: number for number, gene in enumerate(REGULATORS)})
-        for name, values in zip(
-            [*COLUMNS[2:], "q_value"],
-            (one.weight, one.within, one.between, one.indirect, one.confidence, one.q),
-            strict=True,
-        ):
+        known = one.weight, one.sd, one.q, one.confidence, one.between, one.indirect, one.cells
+        for name, values in zip(COLUMNS, known, strict=True):
             np.testing.assert_array_equal(table[name], values[row, column])
 
 
-def test_what_is_not_known_is_nan_and_q_values_are_left_out():
-    table = edge_table(Network(drawn(0), {}, drawn(1)), GENES, REGULATORS, None, q_values=True)
-    assert list(table.columns) == COLUMNS
-    assert table[["within", "between", "indirect"]].isna().all(axis=None) and table["confidence"].notna().all()
-
-
-@pytest.mark.parametrize("q_values", [False, True])
+@pytest.mark.parametrize("sure", [False, True])
 @pytest.mark.parametrize("top_k", [None, 1])
-def test_edges_by_type_are_the_tables_of_the_types_one_after_the_other(q_values, top_k):
-    read = network(LABELS)
-    found = edges_by_type(read, GENES, REGULATORS, top_k, q_values=q_values)
+def test_edges_by_type_are_the_tables_of_the_types_one_after_the_other(sure, top_k):
+    read = network(LABELS, sure=sure)
+    found = edges_by_type(read, GENES, REGULATORS, top_k)
     assert list(found["cell_type"].unique()) == list(LABELS)
+    assert ("q_value" in found) == ("confidence" in found) == sure
     for name in LABELS:
         own = found[found["cell_type"] == name].drop(columns="cell_type").reset_index(drop=True)
-        expected = edge_table(read.of_type(name), GENES, REGULATORS, top_k, q_values=q_values)
-        pd.testing.assert_frame_equal(own, expected)
+        pd.testing.assert_frame_equal(own, edge_table(read.of_states[name], GENES, REGULATORS, top_k))
 
 
 def test_the_strongest_edges_go_up_and_down():

@@ -1,4 +1,4 @@
-"""Weights of a network: how rows are balanced, and the network of one type."""
+"""Weights of a network: how rows are balanced, and what regulators that hardly vary count."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grn.networks.weights import Network, balanced
+from grn.networks.weights import balanced, presence
 
 
 def drawn(seed: int = 0) -> np.ndarray:
@@ -33,12 +33,7 @@ def test_balancing_keeps_the_sum_of_squares_and_the_unit(size):
     np.testing.assert_allclose(found, size * balanced(torch.as_tensor(weight)).numpy(), rtol=1e-5)
 
 
-def test_the_network_of_a_type_has_what_is_known_of_the_type():
-    weight, known = {"a": drawn(2), "b": drawn(3)}, {"a": drawn(4), "b": drawn(5)}
-    q, between = {"a": drawn(6), "b": drawn(7)}, drawn(8)
-    whole = Network(drawn(9), weight, drawn(10), drawn(11), between, known, drawn(12), q)
-    found = whole.of_type("b")
-    assert found.weight is found.within is weight["b"] and found.between is between
-    assert found.confidence is known["b"] and found.q is q["b"] and not found.by_type
-    unknown = Network(drawn(9), weight, whole.confidence).of_type("a")
-    assert unknown.within is unknown.between is unknown.q is None and unknown.confidence is whole.confidence
+def test_a_regulator_that_hardly_varies_in_a_state_counts_less():
+    """From half its usual sd on it counts whole; one that never varies anywhere counts nothing."""
+    found = presence(torch.tensor([[0.0, 0.25, 0.5, 2.0, 0.0]]), torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0]))
+    assert found.tolist() == [[0, 0.5, 1, 1, 0]]

@@ -29,7 +29,7 @@ def network() -> anndata.AnnData:
         np.zeros((2, len(GENES)), np.float32),
         obs=pd.DataFrame({"cells": [3, 40]}, index=["T/1", "NA"]),
         var=pd.DataFrame(index=GENES),
-        uns={"grn": {"readout": "effect", "sign": "positive: raises the target", "cell_types": types}},
+        uns={"grn": {"sign": "positive: raises the target", "cell_types": types}},
     )
     adata.varp["grn"] = matrix(every)
     adata.varp["grn_T_1"] = matrix(every | {("B", "y"): 2.0})

@@ -75,16 +75,12 @@ def test_all_forms_hold_the_same_weights(run):
         assert set(as_typed_edges(form)["cell_type"]) == {"type 1", "type 2"}
 
 
-def test_within_and_between_of_a_network_are_those_of_its_edges(run):
-    adata = run.network.copy()
-    adata.uns["grn"] = dict(adata.uns["grn"]) | {"level_error": 1.5}
-    key = ["source", "target"]
-    both = run.edges.merge(as_edges(adata), on=key, suffixes=("", "_other"))
-    np.testing.assert_allclose(both["between"], both["between_other"], atol=1e-4)
-    grn.plots.within_and_between(adata)
-    adata.uns["grn"]["level_error"] = 0.5
+def test_evidence_between_states_is_that_of_the_edge_table(run):
+    axes = grn.plots.within_and_between(run, count=5)
+    dots = {tuple(np.round(place, 5)) for place in axes.collections[0].get_offsets()}
+    assert dots == {tuple(row) for row in run.edges.head(5)[["between", "weight"]].to_numpy(float).round(5)}
     with pytest.raises(UserError, match=r"run\.edges"):
-        grn.plots.within_and_between(adata)
+        grn.plots.within_and_between(run.network)
 
 
 def test_arrows_raise_bars_lower_and_only_edges_of_the_chosen_genes_are_drawn(typed):
@@ -126,12 +122,19 @@ def test_a_comparison_is_drawn_for_its_conditions():
         grn.plots.network_difference(table, "ctrl", "other")
 
 
-def test_layers_are_side_by_side_and_claim_no_sign(run):
-    picture = grn.plots.attention_layers(run)
-    titles = [axes.get_title(loc="left") for axes in picture.axes if axes.images]
-    assert titles == [f"Layer {number + 1}" for number in range(len(titles))] and titles
-    assert all(axes.images[0].get_array().min() >= 0 for axes in picture.axes if axes.images)
-    assert any("no sign claimed" in text for text in {t.get_text() for t in picture.findobj(Text)})
+def test_layers_are_side_by_side_with_their_own_targets_and_signs(run):
+    picture = grn.plots.attention_layers(run, regulators=3, targets=5)
+    maps = [axes for axes in picture.axes if axes.get_title(loc="left")]
+    assert [axes.get_title(loc="left") for axes in maps] == ["Layer 0", "Layer 1"]
+    regulators = set(run.network.var_names[run.network.var["is_regulator"]])
+    for layer, axes in enumerate(maps):
+        rows, columns = (
+            [tick.get_text() for tick in ticks] for ticks in (axes.get_yticklabels(), axes.get_xticklabels())
+        )
+        assert set(rows) <= regulators and (set(columns) <= regulators) == (layer == 0)
+        weights = pd.DataFrame.sparse.from_spmatrix(run.network.varp[f"grn_layer{layer}"].T.tocsr())
+        weights = weights.set_axis(run.network.var_names).set_axis(run.network.var_names, axis=1)
+        np.testing.assert_allclose(axes.images[0].get_array(), weights.loc[rows, columns].to_numpy())
     with pytest.raises(UserError, match="layers"):
         grn.plots.attention_layers(anndata.AnnData(np.ones((2, 2))))
 

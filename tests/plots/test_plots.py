@@ -96,14 +96,12 @@ def test_training_curves_start_from_step_one_and_skip_gaps():
             "step": [9, 9, 19, 20],
             "train/loss": [2.0, None, None, None],
             "validation/loss": [None, 1.5, 1.0, None],
-            "validation/accuracy": [None, 0.5, 0.75, None],
             "test/loss": [None, None, None, 1.1],
         }
     )
-    loss, scores = training_curves(metrics).axes
-    drawn = {line.get_label(): line.get_xydata().tolist() for line in loss.lines}
-    assert drawn == {"train": [[10, 2.0]], "validation": [[10, 1.5], [20, 1.0]]}
-    assert scores.lines[0].get_xydata().tolist() == [[10, 0.5], [20, 0.75]]
+    validation, train = training_curves(metrics).axes
+    assert validation.lines[0].get_xydata().tolist() == [[10, 1.5], [20, 1.0]]
+    assert train.lines[0].get_xydata().tolist() == [[10, 2.0]]
 
 
 @pytest.fixture
@@ -142,19 +140,19 @@ def test_no_picture_touches_pyplot(confusion, edges):
 
 @pytest.fixture
 def told_apart(edges):
-    return edges.assign(within=[0.5, 0.0, 0.2, -0.1], between=[0.9, -0.8, 0.1, 0.4])
+    return edges.assign(between=[0.9, -0.8, 0.1, 0.4])
 
 
-def test_edges_lie_where_within_and_between_put_them_and_confidence_colours_them(told_apart):
+def test_edges_lie_where_weight_and_between_put_them_and_confidence_colours_them(told_apart):
     axes = within_and_between(told_apart)
     dots = axes.collections[0]
     expected = told_apart.sort_values("confidence", kind="stable")  # the most confident is drawn last, on top
-    np.testing.assert_allclose(dots.get_offsets(), expected[["between", "within"]])
+    np.testing.assert_allclose(dots.get_offsets(), expected[["between", "weight"]])
     np.testing.assert_allclose(dots.get_array(), expected["confidence"])
     assert len(within_and_between(told_apart, count=2).collections[0].get_offsets()) == 2
     named = texts(axes)
-    assert "A/B → x" in named, "the strongest within has its name"
-    assert "A/B → y" in named, "and so has the strongest that has nothing there"
+    assert "A/B → x" in named, "the strongest has its name"
+    assert "A/B → y" in named, "and so has one whose levels go together"
 
 
 EMPTY = {
@@ -165,8 +163,8 @@ EMPTY = {
     "The network has no edges.": lambda edges: cell_type_regulators(edges.iloc[:0]),
     "No metrics were recorded": lambda edges: training_curves(pd.DataFrame({"step": []})),
     "no network to draw": lambda edges: precision_recall_curves({}, 0.1),
-    "cells have one state": lambda edges: within_and_between(edges.assign(within=0.1, between=0.0)),
-    "one state": lambda edges: within_and_between(edges.assign(within=np.nan, between=0.5)),
+    "cells have one state": lambda edges: within_and_between(edges.assign(between=0.0)),
+    "one state": lambda edges: within_and_between(edges.assign(between=np.nan)),
 }
 
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grn.regulation.folds import group_folds, held_out_cells, padded
+from grn.regulation.folds import group_folds, held_out_cells
 
 ROWS = np.arange(100, 140)
 
@@ -48,9 +48,3 @@ def test_without_groups_every_member_trains_on_as_many_cells_and_holds_out_its_o
     training, held_out = held_out_cells(ROWS[:cells], None, range(10), 10, generator())
     assert len(set(map(len, training))) == len(set(map(len, held_out))) == 1
     assert all(not set(t.tolist()) & set(h.tolist()) for t, h in zip(training, held_out, strict=True))
-
-
-def test_padding_repeats_a_parts_own_last_row_and_does_not_count_it():
-    rows, counted = padded([torch.tensor([4, 2, 9]), torch.tensor([7])])
-    assert rows.tolist() == [[4, 2, 9], [7, 7, 7]]
-    assert counted.tolist() == [[True, True, True], [True, False, False]]

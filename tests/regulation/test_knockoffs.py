@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from scipy import sparse
-from scipy.stats import rankdata
 
 from grn.networks.evidence.false_discovery import edge_evidence
 from grn.regulation import knockoffs
-from grn.regulation.cell_table import TrainingCells
-from grn.regulation.knockoffs import KnockoffFit, fit_with_knockoffs, independent_shares
-from grn.regulation.linear import Penalties
+from grn.regulation.cell_table import CellTable
+from grn.regulation.knockoffs import fit_with_knockoffs, independent_shares
 
 CELLS, GENES, STATES = 600, 24, 3
-FITTED = np.arange(CELLS - 60)
 REGULATORS = np.array([0, 2, 4, 5])
 PLANTED = {10: (0, 1.0), 11: (2, -1.0), 12: (4, 1.0), 13: (5, -1.0), 14: (0, -1.0), 15: (2, 1.0)}
-GIVEN = Penalties(torch.full((GENES,), 30.0), 0.7, 1.0)
 
 
 def cells(planted: bool) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray]:
@@ -36,15 +30,23 @@ def cells(planted: bool) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray]:
     return sparse.csr_matrix((values + 6).clip(0).astype(np.float32)), basal.astype(np.float32), cell_types
 
 
-def known_cells(planted: bool, states: bool = True) -> TrainingCells:
-    multiplicity, basal, cell_types = cells(planted)
-    mean, sd = (torch.as_tensor(getattr(multiplicity.toarray(), name)(0)) for name in ("mean", "std"))
-    membership = np.eye(STATES, dtype=np.float32)[cell_types] if states else None
-    return TrainingCells(multiplicity, basal, FITTED, REGULATORS, mean, sd, states=membership)
+@pytest.fixture(scope="module")
+def table(make_table):
+    def of(planted: bool, states: bool = True, up: float = 0.0) -> CellTable:
+        """up: how much higher all genes are in each further type."""
+        multiplicity, basal, cell_types = cells(planted)
+        known = cell_types if states else np.zeros(CELLS, int)
+        values = multiplicity.toarray() + up * cell_types[:, None]
+        return make_table(values, known, REGULATORS, basal=basal)
+
+    return of
 
 
-def fitted(planted: bool, *, states: bool = True, penalties: Penalties = GIVEN, **options) -> KnockoffFit:
-    return fit_with_knockoffs(known_cells(planted, states), penalties, penalties, seed=1, **options)
+@pytest.fixture(scope="module")
+def fitted(table):
+    """With a fit of each set of cells, as a function of whether edges are planted."""
+    fits = {planted: fit_with_knockoffs(table(planted), seed=1) for planted in (True, False)}
+    return fits.__getitem__
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +108,7 @@ def is_planted() -> np.ndarray:
     return edges
 
 
-def test_planted_edges_have_small_q_and_the_others_large():
+def test_planted_edges_have_small_q_and_the_others_large(fitted):
     """Over all states, and in each; so do confidences."""
     edges = is_planted()
     together, of_states = edge_evidence(fitted(True), REGULATORS)
@@ -119,7 +121,7 @@ def test_planted_edges_have_small_q_and_the_others_large():
         assert each.confidence[edges].min() > np.median(each.confidence[~edges])
 
 
-def test_without_regulation_nothing_is_found():
+def test_without_regulation_nothing_is_found(fitted):
     others = np.setdiff1d(np.arange(GENES), REGULATORS)  # the regulators still correlate with each other
     fit = fitted(False)
     real, null = (each[:, others].abs().mean().item() for each in (fit.slopes, fit.null_slopes))
@@ -128,25 +130,20 @@ def test_without_regulation_nothing_is_found():
     assert (together.q[others] > 0.1).all()
 
 
-def test_levels_of_states_pass_for_regulation_only_without_the_states():
+def test_levels_of_states_pass_for_regulation_only_without_the_states(table):
     """Regulators and other genes are higher in some types, and no regulator does anything."""
-    known, apart = known_cells(False), known_cells(False, states=False)
-    values = known.multiplicity.toarray() + 3 * known.states.argmax(1)[:, None].astype(np.float32)
-    found = []
-    for each in (known, apart):
-        moved = replace(each, multiplicity=sparse.csr_matrix(values), mean=torch.as_tensor(values.mean(0)))
-        fit = fit_with_knockoffs(moved, GIVEN, GIVEN, seed=1)
+    others, found = np.setdiff1d(np.arange(GENES), REGULATORS), []
+    for states in (True, False):
+        fit = fit_with_knockoffs(table(False, states, up=3.0), seed=1)
         # Raw slopes per unit: what regulators explain beyond their knock-offs.
-        others = np.setdiff1d(np.arange(GENES), REGULATORS)
-        found.append(
-            float(fit.slopes[:, others].mean(0).square().sum() / fit.null_slopes[:, others].mean(0).square().sum())
-        )
+        real, null = (each[:, others].mean(0).square().sum() for each in (fit.slopes, fit.null_slopes))
+        found.append(float(real / null))
     within, across = found
     assert within < 2 < across
 
 
-def test_knockoffs_change_no_target_and_no_regulator(monkeypatch):
-    """Regulators and knock-offs side by side, centred within states; targets are multiplicities, then ranks."""
+def test_knockoffs_change_no_target_and_no_regulator(monkeypatch, table):
+    """Regulators and knock-offs side by side, centred within states."""
     seen, real_fit = [], knockoffs.fits_of_blocks
 
     def recorded(x, y, *rest, **options):
@@ -155,18 +152,13 @@ def test_knockoffs_change_no_target_and_no_regulator(monkeypatch):
         return real_fit(x, y, *rest, **options)
 
     monkeypatch.setattr(knockoffs, "fits_of_blocks", recorded)
-    fitted(True)
-    known = known_cells(True)
-    values, states = known.multiplicity.toarray()[FITTED], known.states[FITTED]
-    expected = (values - known.mean.numpy()) / known.sd.numpy()
-    (x, of_values), (again, of_ranks) = seen
-    assert torch.equal(x, again)
-    np.testing.assert_allclose(of_values.read(slice(None)).numpy(), expected, rtol=1e-4, atol=1e-4)
-    ranks = rankdata(values, axis=0)
-    np.testing.assert_allclose(
-        of_ranks.read(slice(None)).numpy(), (ranks - ranks.mean(0)) / ranks.std(0), rtol=1e-3, atol=1e-3
-    )
-    regulators = values[:, REGULATORS] / sds_within(values[:, REGULATORS], states)
+    known = table(True)
+    fit_with_knockoffs(known, seed=1)
+    values, states = known.multiplicity.toarray(), known.states
+    ((x, of_values),) = seen
+    expected = (values - values.mean(0)) / sds_within(values, states)
+    np.testing.assert_allclose(of_values.read(slice(None)).numpy(), expected, rtol=1e-3, atol=1e-3)
+    regulators = (values / sds_within(values, states))[:, REGULATORS]
     levels = states @ ((states.T @ regulators) / states.sum(0)[:, None])
     real, knockoff = x[:, :4].numpy(), x[:, 4:].numpy()
     np.testing.assert_allclose(real, regulators - levels, rtol=1e-3, atol=1e-4)
@@ -176,25 +168,18 @@ def test_knockoffs_change_no_target_and_no_regulator(monkeypatch):
     assert np.abs(real - knockoff).mean() > 0.3
 
 
-def test_shares_and_sds_are_those_of_the_states():
-    known, fit = known_cells(True), fitted(True)
-    states = known.states[FITTED]
-    np.testing.assert_allclose(fit.share.numpy(), states.mean(0), rtol=1e-6)
-    values = known.multiplicity.toarray()[FITTED][:, REGULATORS]
-    values = values / sds_within(values, states)
-    sds = np.stack([values[states[:, k] > 0].std(0) for k in range(STATES)])
+def test_shares_and_sds_are_those_of_the_states_and_a_fit_repeats(table, fitted):
+    known, fit = table(True), fitted(True)
+    np.testing.assert_allclose(fit.share.numpy(), known.states.mean(0), rtol=1e-6)
+    values = known.multiplicity.toarray()
+    values = (values / sds_within(values, known.states))[:, REGULATORS]
+    sds = np.stack([values[known.states[:, k] > 0].std(0) for k in range(STATES)])
     np.testing.assert_allclose(fit.sds.numpy(), sds, rtol=1e-3)
     np.testing.assert_allclose(fit.usual.numpy(), 1, rtol=1e-3)
+    assert torch.equal(fit_with_knockoffs(known, seed=1).null_slopes, fit.null_slopes)
+    assert not torch.equal(fit_with_knockoffs(known, seed=2).null_slopes, fit.null_slopes)
 
 
 def sds_within(values: np.ndarray, states: np.ndarray) -> np.ndarray:
-    """[R]: of values [C, R] around the means of their states [C, K], the units of regulators."""
+    """[N]: of values [C, N] around the means of their states [C, K], the units of genes."""
     return (values - states @ ((states.T @ values) / states.sum(0)[:, None])).std(0)
-
-
-def test_cells_that_are_not_fitted_are_not_read():
-    known = known_cells(True)
-    values = known.multiplicity.toarray()
-    values[len(FITTED) :] = 1e6
-    other = fit_with_knockoffs(replace(known, multiplicity=sparse.csr_matrix(values)), GIVEN, GIVEN, seed=1)
-    assert torch.equal(other.slopes, fitted(True).slopes)

@@ -1,4 +1,5 @@
-"""Levels of states: held-out ones are predicted where levels follow regulators, and not where they are composition."""
+"""Differences between states count as regulation where their levels follow regulators, and not where they are
+composition."""
 
 from dataclasses import replace
 
@@ -7,78 +8,95 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from grn.cells.preprocessing.moments import mean_and_sd
-from grn.regulation.cell_table import TrainingCells
-from grn.regulation.levels import level_error, state_levels
-from grn.regulation.linear import Penalties
+from grn.regulation import levels as module
+from grn.regulation.cell_table import CellTable
+from grn.regulation.levels import levels_of, state_levels
+from grn.regulation.penalties import RIDGE
 
-REGULATORS, GENES, STATES, EACH = 6, 46, 8, 60
-PENALTY = Penalties(torch.full((GENES,), 30.0).double(), 0.0, 1.0)
-
-
-def cells(
-    *, follows: float, composition: float, within: float = 1.0, seed: int = 0, sizes: tuple[int, ...] = (EACH,) * STATES
-) -> TrainingCells:
-    """Levels of the targets: `follows` times what the slopes make of those of the regulators, and own ones of sd
-    `composition`. Within states, targets follow the regulators `within` times."""
-    generator = np.random.default_rng(seed)
-    slopes = generator.normal(size=(GENES, REGULATORS)) * (generator.random((GENES, REGULATORS)) < 0.5)
-    state = np.repeat(np.arange(len(sizes)), sizes)
-    levels = generator.normal(size=(len(sizes), REGULATORS))
-    around = generator.normal(size=(len(state), REGULATORS))
-    own = generator.normal(size=(len(sizes), GENES))
-    values = (follows * levels @ slopes.T + composition * own)[state] + within * around @ slopes.T
-    values += 0.7 * generator.normal(size=values.shape)
-    values[:, :REGULATORS] = levels[state] + around
-    multiplicity = sp.csr_matrix((values + 20).astype(np.float32))
-    membership = np.eye(len(sizes), dtype=np.float32)[state]
-    rows, basal = np.arange(len(state)), np.ones(len(state), np.float32)
-    return TrainingCells(
-        multiplicity, basal, rows, np.arange(REGULATORS), *mean_and_sd(multiplicity), states=membership
-    )
+REGULATORS, GENES, EACH = 6, 46, 60
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("within", "most"), [(1, 0.6), (0, 0.8)])
-def test_levels_that_follow_their_regulators_are_predicted(within, most, seed):
-    """Also where cells within states show noise alone: the other states' levels have a part in the slopes."""
-    assert level_error(cells(follows=1, composition=0, within=within, seed=seed), PENALTY) < most
+@pytest.fixture
+def cells(make_table):
+    def drawn(*, follows: float, composition: float, within: float = 1.0, seed: int = 0, states: int = 8) -> CellTable:
+        """Levels of the targets: `follows` times what the slopes make of those of the regulators, and own ones of sd
+        `composition`. Within states, targets follow the regulators `within` times."""
+        generator = np.random.default_rng(seed)
+        slopes = generator.normal(size=(GENES, REGULATORS)) * (generator.random((GENES, REGULATORS)) < 0.5)
+        state = np.arange(states * EACH) % states
+        levels, own = generator.normal(size=(states, REGULATORS)), generator.normal(size=(states, GENES))
+        around = generator.normal(size=(len(state), REGULATORS))
+        values = (follows * levels @ slopes.T + composition * own)[state] + within * around @ slopes.T
+        values += 0.7 * generator.normal(size=values.shape)
+        values[:, :REGULATORS] = levels[state] + around
+        return make_table(values + 20, state, range(REGULATORS))
+
+    return drawn
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_levels_of_composition_are_not_predicted(seed):
-    """Slopes through them predict other states worse than nothing would, whatever is true within states."""
-    found = level_error(cells(follows=0, composition=3, seed=seed), PENALTY)
-    assert found > 1
+def fold(table: CellTable) -> np.ndarray:
+    return np.random.default_rng(0).permutation(len(table)) % 5
 
 
-def test_cells_that_are_not_fitted_are_not_read():
-    known = cells(follows=1, composition=0)
-    values = known.multiplicity.toarray()
-    values[::5] = 1e6
-    rows = np.flatnonzero(np.arange(len(values)) % 5)
-    fitted = replace(known, rows=rows)
-    assert level_error(fitted, PENALTY) == level_error(replace(fitted, multiplicity=sp.csr_matrix(values)), PENALTY)
+@pytest.mark.parametrize("seed", range(3))
+def test_levels_that_follow_their_regulators_count(cells, seed):
+    table = cells(follows=1, composition=0, seed=seed)
+    found = levels_of(table, fold(table))
+    assert found.level_error < 0.6 and found.pooled_error == pytest.approx(found.within_error, abs=0.01)
+    assert found.count and "differences between states count" in found.summary()
 
 
-def test_moments_give_what_a_regression_on_the_cells_gives():
+@pytest.mark.parametrize("seed", range(3))
+def test_levels_of_composition_do_not(cells, seed):
+    """Slopes through them predict other states worse than nothing would, and cells of one state worse than slopes of
+    differences within it."""
+    table = cells(follows=0, composition=3, seed=seed)
+    found = levels_of(table, fold(table))
+    assert found.level_error > 1 and found.pooled_error > found.within_error + 0.05
+    assert not found.count and "may be composition" in found.summary()
+
+
+def test_slopes_of_other_cells_judge_held_out_ones(cells):
+    """With the targets of held-out cells shuffled, no slope predicts them: the strongest penalty is the best."""
+    table = cells(follows=1, composition=0, states=2)
+    own = fold(table)
+    values = table.multiplicity.toarray()
+    order = np.random.default_rng(1).permutation(np.flatnonzero(own == 0))
+    values[own == 0, REGULATORS:] = values[order, REGULATORS:]
+    shuffled = levels_of(replace(table, multiplicity=sp.csr_matrix(values)), own)
+    assert levels_of(table, own).within_error < 0.5 and shuffled.within_error > 0.95
+
+
+def test_one_state_has_no_levels_and_many_regulators_no_time(cells, monkeypatch):
+    table = cells(follows=1, composition=0)
+    assert levels_of(replace(table, states=np.ones((len(table), 1), np.float32)), fold(table)) is None
+    monkeypatch.setattr(module, "CELLS", 150)
+    assert levels_of(table, fold(table)).level_error < 0.9
+    monkeypatch.setattr(module, "MOST", REGULATORS - 1)
+    assert levels_of(table, fold(table)) is None
+
+
+def test_level_errors_are_those_of_a_regression_on_the_other_cells(cells):
     """One state left out after the other, by scikit-learn, with soft memberships as weights of the cells."""
     from sklearn.linear_model import Ridge
 
-    known = cells(follows=1, composition=1, sizes=(EACH,) * 3)
-    membership = 0.8 * known.states + 0.2 / 3
-    known = replace(known, states=membership)
-    values = (known.multiplicity.toarray().astype(np.float64) - known.mean.numpy()) / known.sd.numpy()
+    table = cells(follows=1, composition=1, states=3)
+    membership = 0.8 * table.states + 0.2 / 3
+    together = replace(table, states=membership, pooled=True)
+    x, y = together.inputs[:, :-1].double(), together.targets(np.arange(REGULATORS, GENES)).double()
     error = variance = 0.0
     for own in membership.astype(np.float64).T:
-        others = np.average(values, axis=0, weights=1 - own)
-        difference = np.average(values, axis=0, weights=own) - others
-        for gene in range(GENES):
-            among = [regulator for regulator in range(REGULATORS) if regulator != gene]
-            ridge = Ridge(alpha=30.0).fit(values[:, among], values[:, gene], sample_weight=1 - own)
-            error += own.sum() * (difference[gene] - difference[among] @ ridge.coef_) ** 2
-            variance += own.sum() * difference[gene] ** 2
-    assert level_error(known, PENALTY) == pytest.approx(error / variance, rel=1e-4)
+        change = [np.average(each, axis=0, weights=own) - np.average(each, axis=0, weights=1 - own) for each in (x, y)]
+        ridge = Ridge(alpha=30.0).fit(x, y, sample_weight=1 - own)
+        error += own.sum() * np.square(change[1] - change[0] @ ridge.coef_.T).sum()
+        variance += own.sum() * np.square(change[1]).sum()
+    found = module._level_error(x, y, torch.as_tensor(membership).double(), 30.0)
+    assert found == pytest.approx(error / variance, rel=1e-4)
+    chosen = levels_of(replace(table, states=membership), fold(table)).level_error
+    every = [
+        module._level_error(x - x.mean(0), y - y.mean(0), torch.as_tensor(membership).double(), lam) for lam in RIDGE
+    ]
+    assert min(abs(chosen - each) for each in every) < 1e-3
 
 
 def test_state_levels_are_means_weighted_by_membership():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from grn.regulation import linear, ridge
+from grn.regulation import ridge
 from grn.regulation.linear import Penalties, choose_penalties, fit_linear, without
 
 CELLS, REGULATORS, GENES = 400, 5, 25
@@ -158,57 +158,3 @@ def test_the_fit_is_the_same_in_blocks_of_targets(monkeypatch, cells, ratio):
     again = chosen(x, ridge.Columns.of(y), states)
     assert torch.equal(again.penalty, penalties.penalty) and again.ratio == penalties.ratio
     assert again.error == pytest.approx(penalties.error, rel=1e-9)
-
-
-@pytest.mark.parametrize("cells", [[5, 6], [70, 80, 50]])  # fewer than features, and more
-@pytest.mark.parametrize("ratio", [0.0, 0.7])
-def test_every_pair_may_have_a_penalty_of_its_own(cells, ratio):
-    """Written out: one system of equations for each target, without the features of the target itself."""
-    x, y, states, _ = planted(cells, 0.5)
-    x, y = taken_out(x, states), taken_out(y, states)
-    penalty = torch.logspace(-1, 1, GENES).double()
-    factor = 0.1 + 0.9 * torch.rand(GENES, REGULATORS, generator=torch.Generator().manual_seed(0)).double()
-    fit = fit_linear(x, y, states, None, OWN, Penalties(penalty, ratio, 1.0, factor))
-    expected = torch.zeros_like(fit.slopes[:, :-1])
-    freedom = linear.FREEDOM if ratio else (1.0,)
-    for times in freedom:
-        features = ridge.Features(x, states, times * ratio, OWN)
-        matrix, blocks = features.matrix(), features.blocks
-        for target in range(GENES):
-            kept = torch.tensor([number % REGULATORS != target for number in range(matrix.shape[1])])
-            own = times * penalty[target] / factor[target].repeat(blocks).square()
-            used = matrix[:, kept]
-            solved = torch.linalg.solve(used.mT @ used + own[kept].diag(), used.mT @ y[:, target])
-            shared = kept[:REGULATORS]
-            expected[target, shared] += solved[: int(shared.sum())] / len(freedom)
-    torch.testing.assert_close(fit.slopes[:, :-1], expected, rtol=1e-4, atol=1e-4)
-
-
-def weighed(truth: torch.Tensor, listed: torch.Tensor, seed: int) -> tuple[Penalties, float, float]:
-    """Few noisy cells of a planted network with a prior that lists some pairs: the penalties, and the squared distance
-    of the slopes from the truth without the prior and with it."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(60, len(truth[0]), generator=generator).double()
-    y = x @ truth.mT + 2 * torch.randn(60, len(truth), generator=generator).double()
-    y[:, : x.shape[1]] = x
-    one, own, folds = torch.ones(60, 1).double(), torch.arange(x.shape[1]), folds_of(60)
-    found = choose_penalties(x, y, one, own, folds, GRID)
-    with_prior = linear.weigh_by_prior(x, y, one, own, folds, found, listed)
-    fits = [fit_linear(taken_out(x, one), y, one, None, own, each).slopes[:, :-1] for each in (found, with_prior)]
-    return with_prior, *(float((slopes - truth)[x.shape[1] :].square().sum()) for slopes in fits)
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_prior_that_is_true_helps_and_a_shuffled_one_is_not_used(seed):
-    generator = torch.Generator().manual_seed(seed)
-    truth = torch.zeros(120, 20).double()
-    listed = torch.rand(120, 20, generator=generator) < 0.15
-    listed[:20] = False
-    truth[listed] = torch.randn(int(listed.sum()), generator=generator).double()
-    helped, without_it, with_it = weighed(truth, listed.double(), seed)
-    assert helped.prior.with_prior < helped.prior.without and helped.prior.unlisted < 1
-    assert helped.factor.shape == truth.shape and with_it < 0.7 * without_it
-    order = torch.randperm(100, generator=generator) + 20
-    shuffled = torch.cat([listed[:20], listed[order]])
-    useless, without_it, with_it = weighed(truth, shuffled.double(), seed)
-    assert useless.prior.unlisted == 1 and useless.factor is None and with_it == without_it

@@ -1,56 +1,51 @@
-"""Metrics of classes and objectives that only some cells, or none, have something for.
+"""Metrics of test cells: of classes and objectives that only some cells, or none, have something for."""
 
-Run as a script, this file is one of two processes of which only the second has labelled cells.
-"""
-
-from __future__ import annotations
-
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from sklearn.metrics import f1_score, roc_auc_score
+from torch.nn import functional as F
 
+from grn.bags import Bags, Batch
 from grn.cells.load import load_cells
-from grn.errors import DataError
-from grn.model.objectives import Loss
-from grn.training.metrics import Evaluation
+from grn.model.transformer import Prediction
+from grn.training import run
+from grn.training.metrics import Evaluation, scalars
 
 CLASSES = 4
-WEIGHTS = {"cell_type": 0.5, "property": 2.0}
 
 
-def part(labels: list[int], logits: torch.Tensor, *, property: float | None = None):
-    """Arguments of `update` for some cells: their losses are 1 a labelled cell, and `property` for one cell."""
-    labels = torch.tensor(labels)
-    known = (labels >= 0).sum()
-    losses = {
-        "cell_type": Loss(known.float(), known),
-        "property": Loss(torch.tensor(property or 0.0), torch.tensor(int(property is not None))),
-    }
-    return SimpleNamespace(logits=logits), SimpleNamespace(labels=labels), None, losses
+def part(labels: list[int], logits: torch.Tensor | None, *, property: float = float("nan")) -> tuple[Prediction, Batch]:
+    """Some cells, of which the first has a property, and their predictions: genes by their mean, property 0."""
+    count = len(labels)
+    known = torch.full((count,), float("nan"))
+    known[:1] = property
+    values = torch.rand(count, 12, generator=torch.Generator().manual_seed(count))
+    batch = Batch(Bags(values), torch.arange(count), torch.tensor(labels), known, torch.full((count,), -1))
+    return Prediction(torch.zeros(count, 12), torch.zeros(count, 6), logits, torch.zeros(count)), batch
 
 
 def right(labels: list[int]) -> torch.Tensor:
     """Logits of predictions that are all right, and sure."""
-    return 9.0 * torch.nn.functional.one_hot(torch.tensor(labels).clamp(min=0), CLASSES).float()
+    return 9.0 * F.one_hot(torch.tensor(labels).clamp(min=0), CLASSES).float()
 
 
-def evaluated(*parts, objectives=("cell_type", "property"), alone=True) -> dict[str, torch.Tensor]:
-    evaluation = Evaluation(list(objectives), WEIGHTS, CLASSES, alone=alone)
-    for prediction, batch, model, losses in parts:
-        evaluation.update(prediction, batch, model, {name: losses[name] for name in objectives})
-    return evaluation.compute()
+@pytest.fixture
+def evaluated(make_model):
+    model = make_model(dtype=torch.float32)
+
+    def call(*parts, genes: bool = False) -> dict[str, torch.Tensor]:
+        evaluation = Evaluation(CLASSES, genes=genes, property=True)
+        for prediction, batch in parts:
+            evaluation.update(prediction, batch, model)
+        return evaluation.compute()
+
+    return call
 
 
-def test_means_over_classes_are_those_of_scikit_learn_over_the_classes_with_cells():
+def test_means_over_classes_are_those_of_scikit_learn_over_the_classes_with_cells(evaluated):
     generator = torch.Generator().manual_seed(0)
     labels = [0, 3, 0, 3, 1, 1, 0, 3, 1, 0]
     logits = torch.randn(len(labels), CLASSES, generator=generator)
@@ -63,78 +58,45 @@ def test_means_over_classes_are_those_of_scikit_learn_over_the_classes_with_cell
         assert float(found["macro_f1"]) == pytest.approx(
             f1_score(truth, scores.argmax(1), average="macro", labels=[0, 1, 3], zero_division=0)
         )
+        assert float(found["cell_type_loss"]) == pytest.approx(float(F.cross_entropy(logits, torch.tensor(labels))))
+        assert found["confusion"].sum() == 10 and set(scalars(found, "test")) == {
+            f"test/{name}" for name in ("cell_type_loss", "accuracy", "macro_f1", "auroc")
+        }
 
 
-def test_a_loss_that_no_cell_has_does_not_count():
-    unlabelled = [-1, -1, -1]
-    found = evaluated(part(unlabelled, right(unlabelled), property=3.0), alone=False)
-    assert {name: float(value) for name, value in found.items()} == {"property_loss": 3.0, "loss": 6.0}
-    found = evaluated(part([0, 1], right([0, 1])), alone=False)
-    assert "property_loss" not in found and float(found["loss"]) == 0.5 * float(found["cell_type_loss"]) == 0.5
+def test_what_no_cell_has_does_not_count(evaluated):
+    """Neither labels nor a property; a property counts in its sds, which are 12."""
+    unlabelled = part([-1, -1], right([-1, -1]), property=24.0)
+    assert {name: float(value) for name, value in evaluated(unlabelled).items()} == {"property_loss": 4.0}
+    found = evaluated(unlabelled, part([0, 1], right([0, 1])))
+    assert float(found["accuracy"]) == 1 and float(found["property_loss"]) == 4
+    assert evaluated(part([-1], right([-1]))) == {}
 
 
-def test_losses_are_means_over_what_counts_in_all_batches():
-    first, second = part([0, 1, -1], right([0, 1, -1])), part([-1], right([-1]), property=5.0)
-    second[3]["cell_type"] = Loss(torch.tensor(4.0), torch.tensor(2))
-    found = evaluated(first, second)
-    assert float(found["cell_type_loss"]) == pytest.approx((2 + 4) / (2 + 2))
-    assert float(found["loss"]) == pytest.approx(0.5 * 1.5 + 2.0 * 5.0)
+def test_genes_count_in_sds_over_all_cells(evaluated, make_model):
+    """The r2 is of the test cells' own variance around their mean."""
+    prediction, batch = part([0, 1, 2, 3, 1], right([0, 1, 2, 3, 1]))
+    model = make_model(dtype=torch.float32)
+    guess = replace(prediction, multiplicity=batch.bags.multiplicity + 0.2)
+    found = evaluated((guess, batch), genes=True)
+    mean, sd = model.identity.mean, model.identity.sd
+    error = (0.2 / sd).square().mean()
+    assert float(found["masked_multiplicity_loss"]) == pytest.approx(float(error), rel=1e-4)
+    spread = ((batch.bags.multiplicity - mean) / sd).var(correction=0)
+    assert float(found["r2"]) == pytest.approx(float(1 - error / spread), rel=1e-4)
 
 
-def test_a_loss_that_is_nan_stays_nan():
-    spoiled = part([0], right([0]), property=float("nan"))
-    assert evaluated(spoiled)["loss"].isnan()
+def test_a_prediction_that_is_nan_stays_nan(evaluated):
+    prediction, batch = part([0, 1], right([0, 1]))
+    spoiled = replace(prediction, multiplicity=torch.full((2, 12), torch.nan))
+    assert evaluated((spoiled, batch), genes=True)["masked_multiplicity_loss"].isnan()
 
 
-def test_no_loss_at_all_is_nan_after_training_and_one_sentence_in_training():
-    unlabelled = part([-1], right([-1]))
-    assert evaluated(unlabelled, objectives=["cell_type"])["loss"].isnan()
-    with pytest.raises(DataError, match="No validation cell has a label or value that the objectives use") as caught:
-        evaluated(unlabelled, objectives=["cell_type"], alone=False)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_run_whose_validation_cells_have_no_label_goes_through(make_config, tmp_path, monkeypatch):
-    from grn.training import run
-
-    config = make_config()
+def test_a_run_whose_test_cells_have_no_label_goes_through(make_config, tmp_path, monkeypatch):
+    config = make_config(max_steps=2)
     cells, split = load_cells(config.data, seed=config.trainer.seed)
     labels = cells.labels.copy()
-    labels[np.concatenate([split.validation, split.test])] = -1
-    unlabelled = replace(cells, labels=labels)
-    monkeypatch.setattr(run, "load_cells", lambda *args, **options: (unlabelled, split))
+    labels[split.test] = -1
+    monkeypatch.setattr(run, "load_cells", lambda *args, **options: (replace(cells, labels=labels), split))
     result = run.train(config, tmp_path / "run", say=lambda line: None)
-    metrics = pd.read_csv(tmp_path / "run" / "metrics.csv")
-    assert np.isfinite(metrics["validation/loss"].dropna()).all() and metrics["validation/loss"].notna().sum() == 3
-    assert not {"validation/accuracy", "validation/cell_type_loss", "test/auroc"} & set(metrics)
-    assert np.isfinite(result.metrics["loss"]) and "accuracy" not in result.metrics
-
-
-def test_processes_without_labelled_cells_take_part(tmp_path):
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__]
-    done = subprocess.run([*command, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    labels = [0, 0, 1, 2]
-    expected = evaluated(part(labels, right(labels), property=3.0))
-    for rank in (0, 1):
-        for found in json.loads((tmp_path / f"{rank}.json").read_text()):
-            assert found == {name: value.tolist() for name, value in expected.items()}
-
-
-def main(folder: str) -> None:
-    torch.distributed.init_process_group("gloo")
-    rank = torch.distributed.get_rank()
-    evaluation, found = Evaluation(["cell_type", "property"], WEIGHTS, CLASSES), []
-    for first in ([[-1, -1]], []):  # the first process has no labelled cells, then no cells
-        evaluation.reset()
-        for labels in [first, [[0, 0], [1, 2]]][rank]:
-            evaluation.update(*part(labels, right(labels), property=3.0 if labels == [0, 0] else None))
-        found.append({name: value.tolist() for name, value in evaluation.compute().items()})
-    with open(os.path.join(folder, f"{rank}.json"), "w") as file:
-        json.dump(found, file)
-    torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+    assert "accuracy" not in result.metrics and np.isfinite(result.metrics["error"])

@@ -106,7 +106,7 @@ def test_a_run_that_fails_before_its_first_checkpoint_can_be_given_again(make_co
     if existed:
         (tmp_path / "run").mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr(run, "build_model", fail)
+        patch.setattr(run, "prepare", fail)
         with pytest.raises(RuntimeError):
             train(make_config(), tmp_path / "run", say=lambda line: None)
     assert (tmp_path / "run").exists() == existed and not list(tmp_path.glob("run/*"))
@@ -131,10 +131,10 @@ def test_with_one_cell_type_the_network_is_trained_and_no_cell_types_are_predict
     lines = []
     found = train(make_config(), tmp_path / "run", say=lines.append)
     assert "'T' is the only cell type, so no cell types are predicted." in lines
-    assert len(found.edges) == 4 * 15 and {"r2", "loss"} <= set(found.metrics) and "accuracy" not in found.metrics
+    assert len(found.edges) == 4 * 15 and {"r2", "error"} <= set(found.metrics) and "accuracy" not in found.metrics
     assert TrainedModel.load(tmp_path / "run").classes == ()
     columns = pd.read_csv(tmp_path / "run" / "metrics.csv").columns
-    assert "validation/r2" in columns and "validation/accuracy" not in columns
+    assert "test/r2" in columns and not [name for name in columns if "cell_type" in name or "accuracy" in name]
 
 
 def test_one_cell_type_without_another_objective_is_refused(make_config, tmp_path, monkeypatch):

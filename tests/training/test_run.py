@@ -14,23 +14,15 @@ import torch
 
 from grn.cells.load import load_cells
 from grn.cells.loading.order import EpochOrder
-from grn.cells.preprocessing.moments import mean_and_sd
 from grn.config.files import change_config, load_config
-from grn.errors import ConfigError, TrainingDiverged
+from grn.errors import TrainingDiverged
 from grn.messages import silent
 from grn.model.saved import TrainedModel
-from grn.networks.build import read_again
-from grn.regulation import fit as fitting
 from grn.training import run
+from grn.training.building import prepare
+from grn.training.calibration import Calibration
 from grn.training.run import best_weights, train
 from grn.training.task import Task
-
-
-def without_layer(config, readout="knockout"):
-    network = config.network.model_copy(update={"readout": readout})
-    regulation = config.regulation.model_copy(update={"members": 0})
-    reader = config.cell_reader.model_copy(update={"members": 0})
-    return config.model_copy(update={"network": network, "regulation": regulation, "cell_reader": reader})
 
 
 def checkpoint(folder, name="best"):
@@ -51,18 +43,22 @@ def test_a_run_folder_is_complete(tiny_run, make_config):
 def test_metrics_are_of_training_validation_and_test(tiny_run):
     metrics = pd.read_csv(tiny_run / "metrics.csv")
     assert metrics["validation/loss"].dropna().index.size == 3
-    for name in ("train/loss", "validation/r2", "test/accuracy", "test/macro_f1", "test/r2", "test/loss"):
+    of_training = ("loss", "masked_multiplicity_loss", "penalty_loss", "cell_type_loss", "genes_loss")
+    of_test = ("accuracy", "macro_f1", "auroc", "r2", "error", "ridge_error", "cell_type_loss")
+    for name in (*(f"train/{each}" for each in of_training), *(f"test/{each}" for each in of_test)):
         assert metrics[name].notna().any(), name
+    assert [name for name in metrics if name.startswith("validation/")] == ["validation/loss"]
     assert metrics["step"].max() == 6
 
 
-def test_the_model_is_the_best_checkpoint(tiny_run):
-    """All but the regulation layers, which are fitted once more, on all cells."""
-    trained = TrainedModel.load(tiny_run)
-    best = best_weights(tiny_run / "checkpoints" / "best.ckpt")
-    same = {name: torch.equal(tensor, best[name]) for name, tensor in trained.model.state_dict().items()}
-    assert all(equal for name, equal in same.items() if not name.startswith("regulation."))
-    assert not same["regulation.pooled.query"] and not same["regulation.by_state.query"]
+def test_blocks_are_those_of_the_best_checkpoint_and_the_identity_token_the_last_one(tiny_run):
+    """Held-out genes have chosen the step; what reads the cells goes on learning."""
+    trained = TrainedModel.load(tiny_run).model.state_dict()
+    best, last = (best_weights(tiny_run / "checkpoints" / f"{name}.ckpt") for name in ("best", "last"))
+    of_calibration = {"identity.axes", "identity.centre"}  # set after the last step
+    for name in trained.keys() - of_calibration:
+        assert torch.equal(trained[name], (last if name.startswith("identity.") else best)[name]), name
+    assert trained["identity.axes"].abs().max() > 0
 
 
 def test_the_network_and_its_table_agree(tiny_run):
@@ -82,99 +78,30 @@ def test_the_same_seed_gives_the_same_run_bit_for_bit(tiny_run, make_config, tmp
     pd.testing.assert_frame_equal(again.edges, pd.read_parquet(tiny_run / "edges.parquet"), check_exact=True)
 
 
-def test_q_values_are_exported_with_effects_and_with_no_other_read_out(make_config, tmp_path):
-    """They are about effects alone; those of a run do not prevent another read-out of it."""
-    config = make_config(max_steps=2)
-    network = config.network.model_copy(update={"false_discovery": True})
-    found = train(config.model_copy(update={"network": network}), tmp_path / "run", say=silent)
-    assert found.edges["q_value"].between(0, 1).all()
-    again = read_again(tmp_path / "run", {"top_k": 2})[1]
-    assert "q_value" in again
-    for readout in ("attention", "knockout"):
-        other = read_again(tmp_path / "run", {"readout": readout})[1]
-        assert "q_value" not in other and len(other) == 4 * 15
-
-
-def test_the_metrics_are_of_a_layer_that_has_seen_the_training_cells_alone(make_config, tmp_path, monkeypatch):
-    """The layers of the network are fitted on all cells, last, and with the penalties of the first fits."""
-    config, seen, fit_ensemble = make_config(), [], fitting.fit_ensemble
-
-    def recorded(settings, cells, **options):
-        fitted = fit_ensemble(settings, cells, **options)
-        seen.append((cells, options["penalties"], fitted))
-        return fitted
-
-    order = []
-    evaluate = run.evaluate
-    monkeypatch.setattr(fitting, "fit_ensemble", recorded)
-    monkeypatch.setattr(run, "evaluate", lambda task, batches: order.append(len(seen)) or evaluate(task, batches))
-    found = train(config, tmp_path / "run", say=silent)
-    _, split = load_cells(config.data, seed=config.trainer.seed)
-    first, last = seen[:2], seen[2:]  # the pooled layer, then that of the states
-    assert len(last) == 2 and order == [2]
-    for (cells, penalties, chosen), (every, repeated, _), several in zip(first, last, (False, True), strict=True):
-        assert cells.rows.tolist() == split.train.tolist() and sorted(every.rows) == [*range(80)]
-        assert penalties is None and repeated == (chosen.values, chosen.ranks)
-        assert (cells.states is not None) == (every.states is not None) == several
-    regulation = found.trained.model.regulation
-    for layer, (_, _, fitted) in zip((regulation.pooled, regulation.by_state), last, strict=True):
-        assert torch.equal(layer.query, fitted.layer.query)
-
-
-def test_no_donor_is_both_fitted_and_held_out_by_a_member_of_any_fit(make_config, tmp_path, monkeypatch):
-    """Folds that choose penalties, members of the metrics and those of the network; of both layers."""
-    config, found, chosen = make_config(max_steps=2), [], []
-    held_out_cells, validation_folds = fitting.held_out_cells, fitting.validation_folds
-    simulated = config.data.simulated.model_copy(update={"cell_types": 8})
-    data = config.data.model_copy(update={"simulated": simulated, "group_key": "cell_type"})
-    config = config.model_copy(update={"data": data})
-
-    def recorded(rows, groups, *others):
-        parts = held_out_cells(rows, groups, *others)
-        found.append((groups, *parts))
-        return parts
-
-    def choosing(count, groups, *others):
-        folds = validation_folds(count, groups, *others)
-        chosen.append((groups, folds.numpy()))
-        return folds
-
-    monkeypatch.setattr(fitting, "held_out_cells", recorded)
-    monkeypatch.setattr(fitting, "validation_folds", choosing)
-    train(config, tmp_path / "run", say=silent)
-    assert len(found) == 4 and len(chosen) == 2  # the fits of the network have the penalties of the first ones
-    for donor, fold in chosen:
-        assert all(len(np.unique(fold[donor == one])) == 1 for one in np.unique(donor))
-    for donor, training, held_out in found:
-        assert len(np.unique(donor)) >= 5
-        for fitted, others in zip(training, held_out, strict=True):
-            assert not set(donor[fitted]) & set(donor[others])
-
-
-@pytest.mark.parametrize("readout", ["knockout", "attention"])
-def test_a_model_without_a_regulation_layer_trains_and_exports(make_config, tmp_path, readout):
-    found = train(without_layer(make_config(), readout), tmp_path / "run", say=silent)
-    assert found.trained.model.regulation is None
+@pytest.mark.parametrize("layers", [1, 2])
+def test_every_gene_may_regulate_and_cells_need_no_labels(make_config, tmp_path, layers):
+    changes = {"data.regulators": "all", "data.label_key": None, "model.layers": layers, "model.members": 3}
+    found = train(change_config(make_config(max_steps=2), changes), tmp_path / "run", say=silent)
+    assert len(found.edges) == 16 * 15 and (found.edges["weight"] != 0).any()
     assert TrainedModel.load(tmp_path / "run").hash == found.trained.hash
-    assert len(found.edges) == 4 * 15 and (found.edges["weight"] != 0).any()
-    about = anndata.read_h5ad(tmp_path / "run" / "network.h5ad").uns["grn"]
-    assert about["sign_attention"].startswith("none")
-    assert about["sign"].startswith("none") == (readout == "attention")
-    again = read_again(tmp_path / "run", {"readout": "attention"})[1]
-    assert len(again) == 4 * 15
-    with pytest.raises(ConfigError, match=r"network\.readout: effect reads the regulation layer, but"):
-        read_again(tmp_path / "run", {"readout": "effect"})
+    assert "accuracy" not in found.metrics and {"error", "ridge_error", "r2"} <= set(found.metrics)
 
 
-def test_a_run_with_softmax_in_its_blocks_is_read_and_loaded_as_such(make_config, tmp_path):
-    changes = {"model.attention": "softmax", "data.bags": "packed"}
-    config = change_config(without_layer(make_config(), "attention"), changes)
-    trained = train(config, tmp_path / "run", say=silent).trained
-    assert TrainedModel.load(tmp_path / "run").model.blocks[0].attention.normaliser == "softmax"
-    network = anndata.read_h5ad(tmp_path / "run" / "network.h5ad")
-    layer = network.varp["grn_attention_layer0"].toarray()[:, trained.regulators]
-    # Over the regulators and the basal gene, the weights of a softmax add up to 1; those on oneself are left out.
-    assert (layer >= 0).all() and (layer.sum(1) < 1).all() and layer.max() > 0.05
+def test_cell_types_alone_train_the_blocks_too(make_config, tmp_path):
+    """Their cells are then compared with each other, as states that are types would tell what is asked."""
+    config = change_config(make_config(max_steps=4), {"objectives.masked_multiplicity.weight": 0})
+    lines: list[str] = []
+    found = train(config, tmp_path / "run", say=lines.append)
+    assert any("Cell types are the only objective" in line for line in lines)
+    assert "accuracy" in found.metrics and not {"error", "r2"} & set(found.metrics)
+    assert len(found.edges) == 4 * 15 and (found.edges["weight"] != 0).all()
+    assert TrainedModel.load(tmp_path / "run").model.genes_train is False
+
+
+def test_a_run_without_test_cells_goes_through(make_config, tmp_path):
+    config = change_config(make_config(max_steps=2), {"data.test_fraction": 0, "network.false_discovery": False})
+    found = train(config, tmp_path / "run", say=silent)
+    assert found.metrics == {} and "q_value" not in found.edges and len(found.edges) == 4 * 15
 
 
 def test_checkpoints_hold_the_average_of_the_weights(make_config, tmp_path, monkeypatch):
@@ -198,10 +125,7 @@ def test_checkpoints_hold_the_average_of_the_weights(make_config, tmp_path, monk
             for later in after_each_step[1:]:
                 expected = 0.75 * expected + 0.25 * later
             torch.testing.assert_close(average[name], expected, rtol=1e-5, atol=1e-7)
-        assert not torch.equal(average["embedding.weight"], now["embedding.weight"])
-    trained = TrainedModel.load(tmp_path / "run")
-    best = best_weights(tmp_path / "run" / "checkpoints" / "best.ckpt")
-    assert torch.equal(trained.model.embedding.weight, best["embedding.weight"])
+        assert not torch.equal(average["blocks.0.embedding.key"], now["blocks.0.embedding.key"])
 
 
 def with_a_nan(config, batch: int):
@@ -214,12 +138,21 @@ def with_a_nan(config, batch: int):
     return replace(cells, multiplicity=multiplicity), split, cell
 
 
+def validated_by_others(cell: int):
+    """Validation, which leaves out the batch with this cell."""
+    validation_step = Task.validation_step
+    return lambda task, batch, index: None if (batch.cells == cell).any() else validation_step(task, batch, index)
+
+
 def test_a_nan_in_one_cell_names_step_and_cells_and_keeps_the_last_good_model(make_config, tmp_path, monkeypatch):
-    config = without_layer(make_config())  # the layer would meet it first
-    cells, split, cell = with_a_nan(config, batch=4)
-    scale = mean_and_sd(load_cells(config.data)[0].multiplicity[split.train])
+    config = change_config(make_config(), {"data.values": "expression"})  # counts that are thinned are numbers
+    sound, (cells, split, cell) = load_cells(config.data)[0], with_a_nan(config, batch=4)
     monkeypatch.setattr(run, "load_cells", lambda *args, **options: (cells, split))
-    monkeypatch.setattr(run, "mean_and_sd", lambda multiplicity: scale)
+    monkeypatch.setattr(
+        run, "prepare", lambda config, cells, *rest: prepare(config, sound, *rest)
+    )  # would meet it first
+    monkeypatch.setattr(Calibration, "on_train_batch_start", lambda *_: None)
+    monkeypatch.setattr(Task, "validation_step", validated_by_others(cell))
     with pytest.raises(TrainingDiverged, match=rf"loss is not finite at step 4 \(.* cells in rows {cell}, ") as caught:
         train(config, tmp_path / "run", say=silent)
     assert "\n" not in str(caught.value)
@@ -230,20 +163,21 @@ def test_a_nan_in_one_cell_names_step_and_cells_and_keeps_the_last_good_model(ma
 
 def test_a_gradient_that_is_not_finite_stops_before_the_weights_take_it(make_config, tmp_path, monkeypatch):
     """A finite loss may have one: the third step's is infinite in one number."""
-    build, calls, kept = run.build_model, [], {}
+    calls, kept = [], {}
 
-    def build_with_a_bad_gradient(*args):
-        model = build(*args)
+    def prepare_with_a_bad_gradient(*args):
+        fit = prepare(*args)
+        model = fit.model
 
         def spoil(gradient):
             calls.append(gradient)
-            return gradient.index_fill(0, torch.tensor([1]), torch.inf) if len(calls) == 3 else gradient
+            return gradient.index_fill(1, torch.tensor([1]), torch.inf) if len(calls) == 3 else gradient
 
-        model.norm.weight.register_hook(spoil)
+        model.blocks[1].bias.register_hook(spoil)
         kept["model"] = model
-        return model
+        return fit
 
-    monkeypatch.setattr(run, "build_model", build_with_a_bad_gradient)
+    monkeypatch.setattr(run, "prepare", prepare_with_a_bad_gradient)
     with pytest.raises(TrainingDiverged, match="The gradient norm is not finite at step 2"):
         train(make_config(), tmp_path / "run", say=silent)
     assert all(parameter.isfinite().all() for parameter in kept["model"].parameters())
@@ -257,9 +191,7 @@ def test_a_whole_run_prints_our_lines_only(tmp_path):
         "trainer.accelerator": "cpu",
         "data.simulated.cells": 80,
         "model.width": 16,
-        "network.cells": 10,
-        "regulation.steps": 20,
-        "cell_reader.steps": 10,
+        "model.members": 2,
     }
     changes = [part for name, value in fields.items() for part in ("--set", f"{name}={value}")]
     command = [sys.executable, "-m", "grn", "train", "--config", "simulated.yaml", "--output", str(tmp_path), *changes]

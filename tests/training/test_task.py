@@ -1,4 +1,7 @@
-"""Each step: the moving average of the weights, and steps that are not finite, which leave the parameters alone."""
+"""Each step: its loss, the moving average of the weights, and steps that are not finite, which leave the parameters
+alone."""
+
+import math
 
 import lightning as L
 import pytest
@@ -6,8 +9,11 @@ import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch.utils.data import DataLoader
 
+from grn.bags import Bags, Batch
+from grn.config.schema import Config
+from grn.model.objectives import OF_GENES, Draw, masked_multiplicity, of_cells, readers_cells
 from grn.training.finite import skip_unless_finite
-from grn.training.task import MovingAverage, as_fused_here
+from grn.training.task import MovingAverage, Task, as_fused_here
 
 
 class Line(L.LightningModule):
@@ -68,3 +74,64 @@ def test_a_checkpoint_of_another_machine_leaves_the_choice_of_fused_kernels_here
         skip_unless_finite(here, torch.tensor([False]))
     here.step()
     assert torch.equal(weights[1], torch.ones(3)) == bool(fused)
+
+
+@pytest.fixture
+def task_and_batch(make_model, make_bags, monkeypatch):
+    """A model in double precision, and five cells with two labels and three properties; nothing is hidden."""
+    config = Config.model_validate({
+        "data": {"path": "simulated:"}, "objectives": {
+            "masked_multiplicity": {"weight": 0.7, "fraction": 1e-12}, "cell_type": {"weight": 0.5},
+            "property": {"weight": 2.0, "key": "age"},
+        },
+    })  # fmt: skip
+    labels = torch.tensor([-1, -1, 2, 0, -1])
+    property = torch.tensor([30.0, math.nan, 41.0, 50.0, math.nan]).double()
+    batch = Batch(make_bags(states=3), torch.arange(5), labels, property, torch.tensor([0, 1, 2, 0, 5]))
+    monkeypatch.setattr(Task, "mean_over_processes", lambda task, count: count)  # without a trainer
+    return Task(make_model(states=3), config.objectives, config.trainer, 100), batch
+
+
+def test_the_loss_of_a_step_is_that_of_all_members_by_the_weights_of_the_objectives(task_and_batch):
+    """Of the identity token, genes shape the summaries of every second member more."""
+    task, batch = task_and_batch
+    torch.manual_seed(0)
+    found, parts = task.losses(batch)
+    model = task.model
+    torch.manual_seed(0)
+    loss, shrink = masked_multiplicity(batch, model, Draw.of(model, 5, 1e-12))
+    expected = 0.7 * (loss.mean() + shrink)
+    each = {name: part.mean() for name, part in of_cells(batch, model, readers_cells(batch, model), genes=True).items()}
+    for member in range(4):
+        weight = OF_GENES[member % 2]
+        labels = 0.5 * each["cell_type"][member] + 2 * each["property"][member]
+        expected = expected + (labels + weight * each["genes"][member]) / (1 + weight)
+    torch.testing.assert_close(found, expected)
+    assert set(parts) == {"masked_multiplicity", "penalty", "cell_type", "property", "genes"}
+    torch.testing.assert_close(parts["penalty"], shrink / 4)
+    torch.testing.assert_close(parts["cell_type"], each["cell_type"].mean())
+
+
+@pytest.mark.parametrize("cut", [1, 2, 4])
+def test_the_mean_over_processes_is_the_loss_of_the_whole_batch(task_and_batch, monkeypatch, cut):
+    """However unevenly labels fall, none in some processes included."""
+    task, batch = task_and_batch
+    whole = task.losses(batch)[0]
+
+    def part(rows: slice) -> Batch:
+        bags = Bags(*(getattr(batch.bags, name)[rows] for name in ("multiplicity", "basal", "states")))
+        rest = {name: getattr(batch, name)[rows] for name in ("cells", "labels", "property", "fold")}
+        return Batch(bags, **rest)
+
+    parts, counts = [part(slice(cut)), part(slice(cut, None))], []
+    for each in parts:
+        counts.append([])
+        monkeypatch.setattr(task, "mean_over_processes", lambda count: counts[-1].append(count) or count)
+        task.losses(each)
+    means, losses = [torch.stack(pair).mean(0) for pair in zip(*counts, strict=True)], []
+    for each in parts:
+        known = iter(means)
+        monkeypatch.setattr(task, "mean_over_processes", lambda _, known=known: next(known))
+        losses.append(task.losses(each)[0])
+    torch.testing.assert_close(torch.stack(losses).mean(), whole)
+    assert (losses[0] - losses[1]).abs() > 0.01

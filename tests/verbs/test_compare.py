@@ -24,7 +24,7 @@ def cells():
 
 @pytest.fixture(scope="module")
 def run_in_memory(cells, tmp_path_factory):
-    few = {"regulation.steps": 4, "regulation.members": 1, "regulation.penalties": [10]}
+    few = {"model.members": 1}
     folder = tmp_path_factory.mktemp("runs") / "memory"
     return grn.train(cells, label_key="cell_type", max_steps=2, set=few, output=folder, quiet=True)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import anndata
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import sparse
 
 import grn
 from grn.cells.load import load_cells
@@ -14,11 +17,11 @@ from grn.cells.simulated import simulate
 from grn.config.files import change_config
 from grn.config.schema import SimulatedConfig
 from grn.errors import ConfigError, DataError
-from grn.networks.readouts.effect import cell_effects, effect_network
-from grn.regulation.levels import state_levels
+from grn.networks.read import read_cell, read_network
+from grn.regulation.states import States
 
-FAST = {"regulation.members": 2, "regulation.penalties": [10, 100]}
-COLUMNS = ["source", "target", "weight", "within", "between", "indirect", "confidence", "q_value"]
+FAST = {"model.members": 2, "trainer.max_steps": 20}
+COLUMNS = ["source", "target", "weight", "sd", "q_value", "confidence", "between", "indirect", "cells"]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +34,7 @@ def regulators():
     return ["R1", "R2", "R3", "R4"]
 
 
-def test_cells_give_edges_without_a_model(adata, regulators):
+def test_cells_give_edges_without_a_run(adata, regulators):
     before = torch.random.get_rng_state()
     edges = grn.network(adata, label_key="cell_type", regulators=regulators, set=FAST, quiet=True)
     assert list(edges) == COLUMNS and len(edges) == 4 * 23
@@ -63,22 +66,18 @@ def test_one_cell_lacks_the_edges_of_regulators_that_it_lacks(adata, regulators)
     assert (edges["source"] != edges["target"]).all() and edges["weight"].abs().is_monotonic_decreasing
 
 
-def test_the_mean_over_the_cells_of_a_state_is_close_to_its_network(make_regulation):
+def test_the_mean_over_the_cells_of_a_state_is_close_to_its_network(make_model):
     """Every regulator is there in every cell, so presence plays no part."""
-    from grn.model.signed.regulation import Regulation
-
-    pooled = make_regulation()
-    regulation = Regulation(pooled, make_regulation(states=2, seed=10), 1.5)
-    generator = torch.Generator().manual_seed(0)
-    multiplicity = 1 + 0.3 * torch.rand((60, 3), generator=generator, dtype=torch.float64)
-    states = torch.eye(2, dtype=torch.float64)[torch.arange(60) % 2]
-    every = np.concatenate([multiplicity.numpy(), np.ones((60, 9))], 1)
-    network = effect_network(regulation, multiplicity, None, states, state_levels(every, states.numpy()))
-    for state in (0, 1):
-        cells = [cell_effects(regulation, multiplicity, None, states, cell) for cell in range(state, 60, 2)]
-        mean, expected = np.mean(cells, 0).ravel(), network.by_type[str(state)].ravel()
-        other = network.by_type[str(1 - state)].ravel()
-        assert np.corrcoef(mean, expected)[0, 1] > 0.98 > np.corrcoef(mean, other)[0, 1] + 0.01
+    model = make_model(states=2).float()
+    generator = np.random.default_rng(0)
+    multiplicity = (1 + 0.3 * generator.random((60, 12))).astype(np.float32)
+    cells = SimpleNamespace(multiplicity=sparse.csr_matrix(multiplicity), basal=np.ones(60, np.float32))
+    states = States(np.eye(2, dtype=np.float32)[np.arange(60) % 2], ("a", "b"), "labels")
+    network = read_network(model, cells, states, seed=0)
+    means = [np.mean([read_cell(model, cells, states, cell) for cell in range(state, 60, 2)], 0) for state in (0, 1)]
+    for mean, own, other in zip(means, ("a", "b"), ("b", "a"), strict=True):
+        likeness = [np.corrcoef(mean.ravel(), network.of_states[name].weight.ravel())[0, 1] for name in (own, other)]
+        assert likeness[0] > 0.98 > likeness[1] + 0.01
 
 
 def test_a_run_gives_what_its_files_hold(tiny_run):
@@ -111,7 +110,7 @@ def test_a_cell_of_a_run_has_a_network(tiny_run):
         ("adata", {"cell_type": "type 1"}, DataError, "cell_type"),
         ("adata", {"label_key": "cell_type", "cell_type": "typ 1"}, DataError, "cell_type"),
         ("adata", {"cell": "nobody"}, DataError, "cell"),
-        ("adata", {"set": {"network.readout": "knockout"}}, ConfigError, "network.readout"),
+        ("adata", {"set": {"objectives.masked_multiplicity.weight": 0}}, ConfigError, "data.label_key"),
         ("adata", {"data": anndata.AnnData(np.ones((2, 2)))}, ConfigError, "data"),
     ],
 )
@@ -122,5 +121,8 @@ def test_what_a_run_or_cells_cannot_give_is_refused(source, options, problem, fi
 
 
 def test_a_configuration_is_fitted_as_it_says(make_config):
-    config = change_config(make_config(), {"network.top_k": 1})
-    assert len(grn.network(config, quiet=True)) == 16
+    config = change_config(make_config(), {"network.top_k": 1, "network.false_discovery": False})
+    edges = grn.network(config, quiet=True)
+    assert len(edges) == 16 and "q_value" not in edges
+    one_step = grn.network(config, set={"trainer.max_steps": 1}, quiet=True)
+    assert not one_step["weight"].equals(edges["weight"])

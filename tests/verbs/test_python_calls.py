@@ -10,7 +10,7 @@ import grn
 from grn.cells.simulated import simulate
 from grn.errors import DataError
 
-FEW = {"regulation.steps": 2, "regulation.members": 1}
+FEW = {"model.members": 2}
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ def test_tables_of_other_tools_are_known_by_their_columns(ending, tmp_path):
 
 def test_every_form_of_a_run_gives_the_same_table(run):
     expected = grn.read_network(run)
-    further = ["within", "between", "indirect", "confidence", "q_value"]
+    further = ["sd", "q_value", "confidence", "between", "indirect", "cells"]
     assert expected.columns.tolist() == ["source", "target", "weight", *further]
     np.testing.assert_array_equal(expected["weight"], run.edges["weight"])
     assert expected["weight"].dtype == np.float64 and not expected.duplicated(["source", "target"]).any()
@@ -47,10 +47,10 @@ def test_every_form_of_a_run_gives_the_same_table(run):
 
 def test_the_edges_of_types_keep_their_type(run):
     table = grn.read_network(run.folder / "edges_by_type.parquet")
-    assert {"within", "between", "confidence", "cell_type"} <= set(table)
+    assert {"sd", "between", "confidence", "cell_type"} <= set(table)
     expected = pd.read_parquet(run.folder / "edges_by_type.parquet")
     assert table["cell_type"].tolist() == expected["cell_type"].astype(str).tolist()
-    np.testing.assert_allclose(table["within"], expected["within"])
+    np.testing.assert_allclose(table["sd"], expected["sd"])
 
 
 def test_cell_types_have_networks_of_their_own(run):
@@ -76,33 +76,49 @@ def test_unknown_types_and_files_are_refused_with_the_nearest_name(run, tmp_path
     assert caught.value.field == "network"
 
 
-@pytest.mark.parametrize("readout", ["effect", "attention", "knockout"])
-def test_a_run_is_read_again_with_another_readout(run, readout):
-    """q-values are about effects alone; those of a run do not prevent another read-out of it."""
-    found = grn.read_network(run, readout=readout)
-    assert len(found) == 4 * 15 and ("q_value" in found) == (readout == "effect")
-    assert found.attrs["sign"].startswith("positive")
-    of_type = grn.read_network(run.folder, readout=readout, cell_type="type 1")
-    assert len(of_type) == 4 * 15 and not np.allclose(of_type["weight"], found["weight"])
-    if readout == "effect":
-        pd.testing.assert_series_equal(found["weight"], run.edges["weight"].astype("float64"), check_exact=True)
+@pytest.mark.parametrize("value", [None, "effect", "score", "weight"])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_block_of_a_run_has_signed_edges(run, layer, value):
+    found = grn.read_network(run, layer=layer, value=value)
+    regulators = set(run.network.var_names[run.network.var["is_regulator"]])
+    assert len(found) == (4 * 3, 4 * 12)[layer] and set(found["source"]) == regulators
+    assert (set(found["target"]) <= regulators) == (layer == 0)
+    assert found.attrs["sign"].startswith("positive") and (found["weight"] < 0).any()
+    assert found["weight"].abs().is_monotonic_decreasing and found["weight"].dtype == np.float64
+    of_type = grn.read_network(run.folder, layer=layer, value=value, cell_type="type 1")
+    both = found.merge(of_type, on=["source", "target"])
+    assert len(both) == len(found) and not np.allclose(both["weight_x"], both["weight_y"], rtol=1e-3)
 
 
-def test_a_score_needs_no_cells_and_has_heads(run):
-    heads = [grn.read_network(run, layer=0, head=head, value="score") for head in (0, 1)]
-    assert all((head["weight"] < 0).any() and len(head) == 4 * 15 for head in heads)
-    assert not heads[0].sort_index().equals(heads[1].sort_index())
-    assert heads[0].attrs["sign"].startswith("none")
+@pytest.mark.parametrize("layer", [0, 1])
+def test_effects_of_heads_add_up_to_the_network_before_it_is_balanced(run, layer):
+    heads = [grn.read_network(run, layer=layer, head=head) for head in (0, 1)]
+    both, whole = heads[0].merge(heads[1], on=["source", "target"]), grn.read_network(run, layer=layer)
+    together = both.merge(whole, on=["source", "target"])
+    np.testing.assert_allclose(together["weight_x"] + together["weight_y"], together["weight"], rtol=1e-4, atol=1e-7)
+    signs = whole.merge(run.edges, on=["source", "target"])
+    assert len(signs) == len(whole) and (signs["weight_x"] * signs["weight_y"] > 0).all()
+
+
+def test_a_score_is_read_from_the_parameters_alone(run):
+    found = grn.read_network(run, layer=1, head=0, value="score", cell_type="type 2")
+    every = run.module.blocks[1].scores(run.module.place[run.module.targets] - len(run.module.regulators))
+    score = every[:, 0, 1].mean(0)[:, :-1].numpy()
+    genes = run.network.var_names
+    targets = {genes[gene]: row for row, gene in enumerate(run.module.targets.tolist())}
+    sources = {genes[gene]: column for column, gene in enumerate(run.module.regulators.tolist())}
+    expected = [score[targets[row.target], sources[row.source]] for row in found.itertuples()]
+    np.testing.assert_allclose(found["weight"], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"layer": 1}, "layer"),
+        ({"layer": 2}, "layer"),
         ({"layer": 0, "head": 2}, "head"),
-        ({"layer": 0, "value": "weight"}, "value"),
-        ({"layer": 0, "readout": "effect"}, "readout"),
+        ({"layer": 0, "value": "absolute"}, "value"),
         ({"head": 0}, "head"),
+        ({"value": "score"}, "value"),
     ],
 )
 def test_what_cannot_be_read_again_is_refused(run, options, field):

@@ -39,7 +39,7 @@ def test_a_loaded_run_has_what_training_found(make_config, tmp_path):
     pd.testing.assert_frame_equal(run.confusion, found.confusion, check_dtype=False)
     assert run.config == make_config() and run.cell_types == found.trained.classes
     assert run.network.varp["grn"].shape == (16, 16) and run.network.uns["grn"]["model_hash"] == found.trained.hash
-    assert {"step", "train/loss", "validation/loss", "test/loss"} <= set(run.history)
+    assert {"step", "train/loss", "validation/loss", "test/error", "test/ridge_error"} <= set(run.history)
     assert run.edges is run.edges, "read once"
 
 

@@ -25,13 +25,15 @@ PLOTS = (
     "strongest_regulations training_curves within_and_between"
 )
 FUNCTIONS = [name for name in sorted(grn.__all__) if name not in ("Run", "__version__", "errors", "plots")]
-RUN = ["cell_types", "config", "confusion", "edges", "folder", "history", "metrics", "network", "save"]
+RUN = ["cell_types", "config", "confusion", "edges", "folder", "history", "metrics", "module", "network"]
+RUN += ["read_networks", "save"]
 
 
 def documented() -> list:
     """The functions, and the class with its public members, as (name, object)."""
     yield from ((name, getattr(grn, name)) for name in FUNCTIONS)
     yield "Run", grn.Run
+    yield "Run.read_networks", grn.Run.read_networks
     yield "Run.save", grn.Run.save
 
 

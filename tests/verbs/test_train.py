@@ -151,18 +151,18 @@ def test_keywords_are_their_fields(adata, config):
         regulators=pd.Index(["R1", "R2"]),
         max_steps=np.int64(4),
         seed=3,
-        set={"regulation.members": 1, "regulation.steps": 4, "network.top_k": 1, "regulation.penalties": (1.0,)},
+        set={"model.members": 1, "model.penalty": np.float32(2), "network.top_k": 1},
     )
     used = run.config
     assert {name: getattr(used.data, name) for name in keywords} == keywords
     assert used.data.regulators == ["R1", "R2"]
-    assert (used.trainer.max_steps, used.trainer.seed, used.network.top_k) == (4, 3, 1)
+    assert (used.trainer.max_steps, used.trainer.seed, used.network.top_k, used.model.penalty) == (4, 3, 1, 2)
     assert set(run.edges["source"]) <= {"R1", "R2"} and run.edges["target"].is_unique
 
 
 def test_a_configuration_is_known_by_its_name():
     """Of those that come with grn."""
-    tiny = {"data.simulated.cells": 60, "regulation.steps": 2, "regulation.members": 1, "trainer.max_steps": 2}
+    tiny = {"data.simulated.cells": 60, "model.members": 1, "trainer.max_steps": 2}
     run = grn.train("simulated.yaml", set=tiny, quiet=True)
     assert run.config.data.label_key == "cell_type" and len(run.config.data.regulators) == 12
 

@@ -1,1 +1,1 @@
-"""From cells to batches: bags, masks, order, Lightning's loaders, and gene parallelism."""
+"""From cells to batches: bags, what they hide, their order, and Lightning's loaders."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,15 +11,18 @@ from torch.utils.data import DataLoader
 
 from grn.bags import Batch
 from grn.cells.cells import Cells
-from grn.cells.loading.batches import EVALUATE, TRAIN, BagMaker, is_packed
-from grn.cells.loading.order import EpochOrder, ParallelRank, once_in_order
+from grn.cells.loading.batches import BagMaker
+from grn.cells.loading.order import EpochOrder, once_in_order
+from grn.cells.loading.thinning import Thinning
 from grn.cells.preprocessing.split import Split
 
 
 class CellsDataModule(LightningDataModule):
-    """Training batches get new masks in each epoch; validation and test batches always get the same masks.
+    """Training batches hide other genes in each epoch; validation and test batches hide none.
 
-    gene_parallel: number of processes that have the same cells and each a part of their genes (see ParallelRank).
+    states [C, S], fold [C]: see BagMaker.   judged: rows of the training cells that validate: each is judged by the
+    member that has not learned from it.   states_are_known: of test cells, too; states that were found in the genes are
+    not.   multiplicity: as in DataConfig; None: no cell loses counts in training.
     """
 
     def __init__(
@@ -29,51 +31,47 @@ class CellsDataModule(LightningDataModule):
         split: Split,
         *,
         batch_size: int,
-        masked_fraction: float,
         seed: int,
-        bags: str = "auto",
-        absent_fraction: float = 0.1,
+        states: np.ndarray | None = None,
+        fold: np.ndarray | None = None,
+        judged: np.ndarray | None = None,
+        states_are_known: bool = True,
+        multiplicity: str | None = None,
         num_workers: int = 0,
-        gene_parallel: int = 1,
-        with_regulators: bool = True,
     ):
         super().__init__()
-        self.cells, self.split = cells, split
-        self.batch_size, self.seed, self.gene_parallel = batch_size, seed, gene_parallel
+        self.split, self.batch_size, self.seed = split, batch_size, seed
+        self.judged = split.train if judged is None else judged
         # batch_size None: a sampler's item is already a whole batch; workers persist, as an epoch may be a few batches.
         self.options: dict = {"batch_size": None, "num_workers": num_workers, "persistent_workers": num_workers > 0}
         self.options["pin_memory"] = torch.cuda.is_available()
-        packed = is_packed(bags, len(cells.vocabulary))
-        self.training, self.evaluation = (
-            BagMaker(cells, packed, masked_fraction, absent_fraction, seed, stream, with_regulators)
-            for stream in (TRAIN, EVALUATE)
-        )
+        thinning = None if multiplicity is None else Thinning.of(cells, np.arange(len(cells)), multiplicity)
+        self.training = BagMaker(cells, states, fold, seed, True, thinning)
+        known = states if states_are_known else None
+        self.validation, self.test = BagMaker(cells, known, fold), BagMaker(cells, known)
 
     def steps_per_epoch(self, world: int = 1) -> int:
         """Optimiser steps of one pass, from the data alone: the schedule must not change when a run resumes."""
-        return len(EpochOrder(self.split.train, self.batch_size, self.seed, 0, world // self.gene_parallel))
+        return len(EpochOrder(self.split.train, self.batch_size, self.seed, 0, world))
 
     def train_dataloader(self) -> DataLoader:
-        rank = self._rank()
-        order = EpochOrder(self.split.train, self.batch_size, self.seed, rank.replica, rank.replicas)
-        return ResumableLoader(replace(self.training, part=rank.part, parts=rank.parts), order, **self.options)
+        rank, world = self._rank()
+        return ResumableLoader(
+            self.training, EpochOrder(self.split.train, self.batch_size, self.seed, rank, world), **self.options
+        )
 
     def val_dataloader(self) -> DataLoader:
-        return self._once(self.split.validation, self._rank())
+        return self._once(self.validation, self.judged, *self._rank())
 
     def test_dataloader(self) -> DataLoader:
-        """All test cells, and all their genes, in every process: one process computes the final metrics."""
-        return self._once(self.split.test, ParallelRank())
+        """All test cells in every process: one process computes the final metrics."""
+        return self._once(self.test, self.split.test)
 
-    def _once(self, rows: np.ndarray, rank: ParallelRank) -> DataLoader:
-        order = once_in_order(rows, self.batch_size, rank.replica, rank.replicas)
-        bags = replace(self.evaluation, part=rank.part, parts=rank.parts)
-        return DataLoader(bags, sampler=order, **self.options)
+    def _once(self, bags: BagMaker, rows: np.ndarray, rank: int = 0, world: int = 1) -> DataLoader:
+        return DataLoader(bags, sampler=once_in_order(rows, self.batch_size, rank, world), **self.options)
 
-    def _rank(self) -> ParallelRank:
-        if self.trainer is None:
-            return ParallelRank()
-        return ParallelRank.of(self.trainer.global_rank, self.trainer.world_size, self.gene_parallel)
+    def _rank(self) -> tuple[int, int]:
+        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
 
 
 class ResumableLoader(DataLoader):

@@ -1,17 +1,13 @@
-"""Which cells form which batch: P processes with batch size B train as one process with batch size P B does.
-
-With gene parallelism, several processes have the same cells, and each a part of their genes.
-"""
+"""Which cells form which batch: P processes with batch size B train as one process with batch size P B does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from torch.utils.data import Sampler
 
-from grn.errors import ConfigError, DataError
+from grn.errors import DataError
 
 Request = tuple[int, np.ndarray]  # an epoch and the rows of a batch: all that a worker needs to make the batch
 
@@ -47,31 +43,3 @@ def once_in_order(rows: np.ndarray, batch_size: int, rank: int = 0, world: int =
     own = np.array_split(rows, world)[rank]
     batches = -(-len(rows) // (world * batch_size))
     return [(0, batch) for batch in np.array_split(own, max(batches, 1)) if len(batch)]
-
-
-@dataclass(frozen=True)
-class ParallelRank:
-    """The position of one process: number `replica` of `replicas` copies of the model, part `part` of its `parts`.
-
-    The `parts` processes of one replica share the genes of its cells. They have consecutive ranks, because such
-    processes are closest to each other and communicate in every layer.
-    """
-
-    replica: int = 0
-    replicas: int = 1
-    part: int = 0
-    parts: int = 1
-
-    @classmethod
-    def of(cls, rank: int, world: int, parts: int) -> ParallelRank:
-        """The position of process `rank` of `world`. Raises ConfigError where `parts` does not divide `world`."""
-        if world % parts:
-            problem = f"{{field}} {parts} does not divide the number of processes of this run, {world}"
-            advice = "set trainer.devices to a multiple of it, or {field} to 1"
-            raise ConfigError(problem, field="trainer.gene_parallel", advice=advice)
-        replica, part = divmod(rank, parts)
-        return cls(replica, world // parts, part, parts)
-
-    def ranks(self) -> list[list[int]]:
-        """The ranks of the processes of each replica."""
-        return [list(range(first, first + self.parts)) for first in range(0, self.replicas * self.parts, self.parts)]

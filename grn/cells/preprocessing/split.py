@@ -1,4 +1,4 @@
-"""The split of cells into training, validation and test: every cell is in exactly one part, with its copies and group.
+"""The split of cells into training and test: every cell is in one part, with its copies and its group.
 
 Letters: C cells, N genes.
 """
@@ -13,7 +13,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from sklearn.model_selection import GroupShuffleSplit
 
-from grn.errors import ConfigError, DataError
+from grn.errors import DataError
 
 MANY = 20  # cells; of fewer, each may well be of another type
 GENES = 20  # detected genes of a cell that no other cell equals by chance
@@ -26,7 +26,6 @@ class Split:
     """The rows of each part, int64, sorted; the parts are disjoint and together hold all cells."""
 
     train: np.ndarray
-    validation: np.ndarray
     test: np.ndarray
 
 
@@ -69,7 +68,6 @@ def joined(groups: np.ndarray | None, copies: np.ndarray | None) -> np.ndarray |
 def split_cells(
     labels: np.ndarray,
     groups: np.ndarray | None,
-    validation_fraction: float,
     test_fraction: float,
     seed: int,
     copies: np.ndarray | None = None,
@@ -77,32 +75,23 @@ def split_cells(
     """A split that is stratified by `labels` [C] or, with `groups` [C], keeps each group in one part.
 
     Cells without a label (-1) are a stratum, too.   copies: see copies_of; they stay in one part.
-    Raises ConfigError, and DataError where cells or groups are too few.
+    Raises DataError where cells or groups are too few.
     """
-    if validation_fraction + test_fraction >= 1:
-        raise ConfigError(
-            f"data.validation_fraction {validation_fraction} and {{field}} {test_fraction} leave no cell for training",
-            field="data.test_fraction",
-            advice="their sum must stay below 1",
-        )
     together = None if groups is None else joined(groups, copies)
     if together is not None:
-        count, wanted = np.unique(together).size, 1 + (validation_fraction > 0) + (test_fraction > 0)
-        if count < wanted:
-            problem = f"The number of groups in the column of {{field}} is {count}, but the split needs {wanted}"
+        count = np.unique(together).size
+        if count < 1 + (test_fraction > 0):
+            problem = f"The number of groups in the column of {{field}} is {count}, but the split needs 2"
             raise DataError(problem, field="data.group_key", advice="set {field} to null, or data.test_fraction to 0")
-        # The fractions are of groups, not of cells.
-        every, least = np.arange(together.size), 1 + (validation_fraction > 0)
-        rest, test = _divide(every, together, test_fraction, seed, leave=least)
-        train, validation = _divide(rest, together, validation_fraction / (1 - test_fraction), seed + 1, leave=1)
-        split = Split(train, validation, test)
+        # The fraction is of groups, not of cells.
+        split = Split(*_divide(np.arange(together.size), together, test_fraction, seed))
     elif copies is not None:
         rows, number = np.unique(copies, return_inverse=True)
-        once = _stratified(labels[rows], validation_fraction, test_fraction, seed)
-        split = Split(*(np.flatnonzero(np.isin(number, part)) for part in (once.train, once.validation, once.test)))
+        once = _stratified(labels[rows], test_fraction, seed)
+        split = Split(*(np.flatnonzero(np.isin(number, part)) for part in (once.train, once.test)))
     else:
-        split = _stratified(labels, validation_fraction, test_fraction, seed)
-    if (validation_fraction and not split.validation.size) or (test_fraction and not split.test.size):
+        split = _stratified(labels, test_fraction, seed)
+    if test_fraction and not split.test.size:
         problem = f"{labels.size} cells with {np.unique(labels).size} labels are too few to split, as a label with one "
         problem += "or two cells is for training alone"
         advice = "use more cells, or set {field} to a column with cell types or to null"
@@ -110,22 +99,19 @@ def split_cells(
     return split
 
 
-def _stratified(labels: np.ndarray, validation_fraction: float, test_fraction: float, seed: int) -> Split:
-    """Each part gets its share of every stratum, and at least one cell of each stratum of three or more.
+def _stratified(labels: np.ndarray, test_fraction: float, seed: int) -> Split:
+    """The test cells are a share of every stratum, and at least one cell of each stratum of three or more.
 
     scikit-learn's StratifiedShuffleSplit refuses strata this small and may leave a part without a rare type.
     """
     generator = np.random.default_rng(seed)
-    parts: tuple[list, list, list] = ([], [], [])
+    train, test = [], []
     for label in np.unique(labels):
         members = generator.permutation(np.flatnonzero(labels == label))
-        spare = members.size - 1  # at least one cell is for training
-        test = min(_share(test_fraction, members.size), max(spare - (validation_fraction > 0), 0))
-        validation = min(_share(validation_fraction, members.size), spare - test)
-        ends = [members.size - test - validation, members.size - test]
-        for part, rows in zip(parts, np.split(members, ends), strict=True):
-            part.append(rows)
-    return Split(*(np.sort(np.concatenate(part)) for part in parts))
+        first = members.size - min(_share(test_fraction, members.size), members.size - 1)  # one cell is for training
+        train.append(members[:first])
+        test.append(members[first:])
+    return Split(*(np.sort(np.concatenate(part)) for part in (train, test)))
 
 
 def _share(fraction: float, size: int) -> int:
@@ -133,14 +119,12 @@ def _share(fraction: float, size: int) -> int:
     return max(round(fraction * size), 1) if fraction > 0 and size >= 3 else 0
 
 
-def _divide(
-    rows: np.ndarray, groups: np.ndarray, fraction: float, seed: int, leave: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the groups that stay and of those that are taken; at least one is taken, and at least `leave` stay."""
+def _divide(rows: np.ndarray, groups: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the groups that stay and of those that are taken; at least one is taken, and at least one stays."""
     if fraction == 0:
         return rows, rows[:0]
-    count = np.unique(groups[rows]).size
-    taken = int(np.clip(round(fraction * count), 1, count - leave))
+    count = np.unique(groups).size
+    taken = int(np.clip(round(fraction * count), 1, count - 1))
     splitter = GroupShuffleSplit(1, test_size=taken, random_state=seed)
-    stay, take = next(splitter.split(rows, groups=groups[rows]))
+    stay, take = next(splitter.split(rows, groups=groups))
     return rows[stay], rows[take]

@@ -18,56 +18,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grn.networks.readouts.effect import presence
-from grn.networks.weights import Network, balanced, without_self
+from grn.networks.weights import Network, balanced, presence, without_self
 from grn.regulation.knockoffs import KnockoffFit
 
 NULL_FROM = 0.5  # p-values above it are taken to be of false edges alone: Storey's lambda
-FEW, POWER = 0.1, 0.75  # of regulator_factor; chosen on simulated cells with 60 to 90 % zeros (docs/log.md)
+SIGNIFICANT = 0.05  # q-value up to which edges are counted
 SMOOTHED = 2**20  # most weights and knock-offs that local rates are estimated from
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """q [N, R]: q-values, 1 where a regulator meets itself.   confidence [N, R], 0.5 to 1.   factor [N, R], 0 to 1: the
-    weights are multiplied by it."""
+    """q [N, R]: q-values, 1 where a regulator meets itself.   confidence [N, R], 0.5 to 1."""
 
     q: np.ndarray
     confidence: np.ndarray
-    factor: np.ndarray
 
 
 def edge_evidence(fit: KnockoffFit, regulators: np.ndarray) -> tuple[Evidence, list[Evidence]]:
     """What the knock-offs say of the edges within all states together, and of those of each state.
 
     The weights of this fit, in which every regulator competes with its knock-off, are close to those of the network and
-    not the same. An edge of one state is likely to be one of others, so that the factor of a state's weight has a part
-    that all states share: how likely it is that the pair is an edge in any of them. It counts the more, the less the
-    state's own weights stand out from its knock-offs'. regulators: vocabulary positions [R].
+    not the same. regulators: vocabulary positions [R].
     """
     together = _evidence(*_balanced(*_mean_weights(fit), regulators))
-    together = replace(together, factor=together.confidence * regulator_factor(together.confidence))
     if len(fit.share) == 1:
         return together, []
-    size, null_size = (_root_mean_square(each, fit.share) * fit.usual for each in (fit.slopes, fit.null_slopes))
-    is_edge = _certain(size, null_size, regulators).cpu().numpy()
-    of_states = []
-    for weight, null_weight in _weights_by_state(fit):
-        alone = signal_share(weight, null_weight)
-        found = _evidence(*_balanced(weight, null_weight, regulators))
-        of_states.append(replace(found, factor=found.confidence * (alone + (1 - alone) * is_edge)))
-    return together, of_states
-
-
-def certain_pairs(fit: KnockoffFit, regulators: np.ndarray) -> tuple[Tensor, list[Tensor]]:
-    """How certain it is that each pair is associated, float32 [N, R], 0 to 1: over all states, and in each of several.
-
-    regulators: vocabulary positions [R].
-    """
-    together = _certain(*_mean_weights(fit), regulators)
-    if len(fit.share) == 1:
-        return together, []
-    return together, [_certain(*weights, regulators) for weights in _weights_by_state(fit)]
+    return together, [_evidence(*_balanced(*weights, regulators)) for weights in _weights_by_state(fit)]
 
 
 def _mean_weights(fit: KnockoffFit) -> tuple[Tensor, Tensor]:
@@ -84,34 +60,6 @@ def _weights_by_state(fit: KnockoffFit) -> Iterator[tuple[Tensor, Tensor]]:
     return ((real * unit, null * unit) for real, null, unit in zip(fit.slopes, fit.null_slopes, units, strict=True))
 
 
-def _certain(weight: Tensor, null_weight: Tensor, regulators: np.ndarray) -> Tensor:
-    weight, null_weight, candidates = _balanced(weight, null_weight, regulators)
-    certain = torch.zeros_like(weight)
-    certain[candidates] = 1 - local_rates(weight[candidates], null_weight[candidates]).float()
-    return certain
-
-
-def regulator_factor(confidence: np.ndarray) -> np.ndarray:
-    """[R], 0 to 1, of confidences [N, R]: a regulator of which many edges are certain is likely to have others."""
-    share = (2 * confidence - 1).mean(0)  # of the targets whose sign is certain
-    return ((share + FEW) / (1 + FEW)) ** POWER
-
-
-def signal_share(weight: Tensor, null_weight: Tensor) -> float:
-    """S / (S + 2 n): S, the mean square of weights above that of knock-offs, n. The noise of both counts; 0 to 1."""
-    noise = float(null_weight.square().mean())
-    signal = max(float(weight.square().mean()) - noise, 0.0)
-    return signal / max(signal + 2 * noise, 1e-30)
-
-
-def _root_mean_square(values: Tensor, share: Tensor) -> Tensor:
-    """Over states: values [K, N, R], share [K] -> [N, R]. One state after the other, as the table is large."""
-    total = torch.zeros_like(values[0])
-    for each, part in zip(values, share, strict=True):
-        total += part * each.square()
-    return total.sqrt()
-
-
 def _balanced(weight: Tensor, null_weight: Tensor, regulators: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
     """Both effects [N, R] with rows balanced together, and which pairs are candidates, bool [N, R]."""
     both = [without_self(each.clone(), regulators) for each in (weight, null_weight)]
@@ -124,28 +72,30 @@ def _evidence(weight: Tensor, null_weight: Tensor, candidates: Tensor) -> Eviden
     """Of balanced effects [N, R]."""
     confidence = torch.full_like(weight, 0.5)
     confidence[candidates] = 1 - local_rates(weight[candidates], null_weight[candidates]).float() / 2
-    of_sign = confidence.cpu().numpy()
-    return Evidence(q_values(weight, null_weight, candidates).cpu().numpy(), of_sign, of_sign)
+    return Evidence(q_values(weight, null_weight, candidates).cpu().numpy(), confidence.cpu().numpy())
 
 
 def with_evidence(network: Network, together: Evidence, of_states: list[Evidence]) -> Network:
-    """The network with confidences and q-values. All weights are multiplied by the factors."""
-    by_type = {
-        name: weight * of_state.factor
-        for (name, weight), of_state in zip(network.by_type.items(), of_states, strict=True)
+    """The network with confidences and q-values; no weight is changed."""
+    states = {
+        name: replace(of, confidence=found.confidence, q=found.q)
+        for (name, of), found in zip(network.of_states.items(), of_states, strict=True)
     }
-    within = network.within * together.factor
-    return replace(
-        network,
-        weight=within if network.weight is network.within else network.weight * together.factor,
-        within=within,
-        total=None if network.total is None else network.total * together.factor,
-        by_type=by_type,
-        confidence=together.confidence,
-        type_confidence={name: each.confidence for name, each in zip(by_type, of_states, strict=True)},
-        q=together.q,
-        type_q={name: each.q for name, each in zip(by_type, of_states, strict=True)},
-    )
+    return replace(network, confidence=together.confidence, q=together.q, of_states=states)
+
+
+def summary(network: Network) -> list[str]:
+    """What the knock-offs found, in a few sentences."""
+    assert network.q is not None, "the caller has asked"
+    found = int((network.q <= SIGNIFICANT).sum())
+    lines = [f"{found} edges at a false discovery rate of {SIGNIFICANT}, of associations within states, not of causes."]
+    of_states = {name: int((of.q <= SIGNIFICANT).sum()) for name, of in network.of_states.items() if of.q is not None}
+    if of_states:
+        each = ", ".join(f"{name} {count}" for name, count in list(of_states.items())[:12])
+        lines.append(f"Edges of single states at this rate: {each}.")
+    if not found and not any(of_states.values()):
+        lines.append("No edge stands out from chance within states: weights are small, and mean little.")
+    return lines
 
 
 def local_rates(weight: Tensor, null_weight: Tensor) -> Tensor:

@@ -1,14 +1,17 @@
-"""Dense and packed bags are one thing in two forms; masks depend on their counter alone."""
+"""From rows of cells to batches: what is hidden or thinned depends on its counter alone."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
-from grn.cells.loading.batches import EVALUATE, BagMaker, plain_batches, uniform
+from grn.cells.loading.batches import MOST_HIDDEN, WHOLE, BagMaker, uniform
+from grn.cells.loading.thinning import Thinning, shares
+from grn.cells.preprocessing.multiplicity import basal_multiplicity, counting_of, depth_scale, to_multiplicity
 from grn.config.schema import DataConfig
 
 ROWS = np.array([4, 0, 17, 9])
@@ -20,78 +23,78 @@ def cells(adata, write) -> Cells:
     return load_cells(DataConfig(path=write(adata), label_key="label"), property_key="age")[0]
 
 
-def test_dense_bags_hold_the_multiplicities_but_for_the_masked(cells):
-    batch = BagMaker(cells, False, 0.3)[0, ROWS]
-    before = cells.multiplicity[ROWS].toarray()
-    np.testing.assert_array_equal(batch.multiplicity, before)
-    np.testing.assert_array_equal(batch.bags.multiplicity, np.where(batch.masked, 0, before))
-    assert (batch.masked & (batch.multiplicity > 0)).any()
-    assert (batch.masked & (batch.multiplicity == 0)).any(), "absent genes are targets too"
-    assert batch.bags.genes.tolist() == list(range(len(cells.vocabulary)))
-    assert batch.cells.tolist() == ROWS.tolist()
+def test_batches_hold_the_multiplicities_and_what_is_known_of_each_cell(cells):
+    states = np.random.default_rng(0).random((len(cells), 3)).astype(np.float32)
+    fold = np.arange(len(cells)) % 5
+    batch = BagMaker(cells, states, fold)[0, ROWS]
+    np.testing.assert_array_equal(batch.bags.multiplicity, cells.multiplicity[ROWS].toarray())
+    np.testing.assert_array_equal(batch.bags.basal, cells.basal[ROWS])
+    np.testing.assert_array_equal(batch.bags.states, states[ROWS])
+    assert batch.cells.tolist() == ROWS.tolist() and batch.fold.tolist() == fold[ROWS].tolist()
     assert batch.labels.tolist() == cells.labels[ROWS].tolist()
     assert batch.property.tolist() == [2.0, 0.0, 8.5, 4.5]
+    assert batch.seen is None and batch.kept is None
+    plain = BagMaker(cells)[0, ROWS]
+    assert plain.bags.states is None and plain.fold.tolist() == [-1] * 4
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("regulators", [None, np.array([1, 4, 5])])
-def test_bags_bring_the_regulators_along_masked_ones_too(cells, packed, regulators):
-    maker = BagMaker(replace(cells, regulators=regulators), packed, 0.5)
-    before = cells.multiplicity[ROWS].toarray()
-    found = maker[0, ROWS].bags.regulators
-    np.testing.assert_array_equal(found, before if regulators is None else before[:, regulators])
-
-
-@pytest.mark.parametrize("absent", [0.0, 0.5, 1.0])
-def test_packed_bags_list_what_dense_bags_hold(cells, absent):
-    rows = np.arange(len(cells))
-    dense = BagMaker(cells, False, 0.4)[3, rows]
-    packed = BagMaker(cells, True, 0.4, absent)[3, rows]
-    dropped = 0
-    for cell in rows:
-        own = slice(packed.bags.offsets[cell], packed.bags.offsets[cell + 1])
-        genes = packed.bags.genes[own]
-        np.testing.assert_array_equal(packed.multiplicity[own], dense.multiplicity[cell, genes])
-        np.testing.assert_array_equal(packed.bags.multiplicity[own], dense.bags.multiplicity[cell, genes])
-        np.testing.assert_array_equal(packed.masked[own], dense.masked[cell, genes])
-        left = np.setdiff1d(np.arange(len(cells.vocabulary)), genes)
-        assert (dense.multiplicity[cell, left] == 0).all(), "every gene that is present is listed"
-        dropped += int(dense.masked[cell, left].sum())
-        listed_absent = packed.masked[own] & (packed.multiplicity[own] == 0)
-        assert (packed.multiplicity[own] + listed_absent > 0).all(), "listed: present, or absent and masked"
-    absent_targets = int((dense.masked & (dense.multiplicity == 0)).sum())
-    assert {0.0: dropped == absent_targets, 0.5: 0 < dropped < absent_targets, 1.0: dropped == 0}[absent]
-    assert packed.bags.offsets[-1] == len(packed.bags.genes)
-
-
-def test_a_mask_belongs_to_cell_and_epoch_not_to_the_batch(cells):
-    maker = BagMaker(cells, False, 0.3, seed=2)
+def test_what_is_hidden_belongs_to_cell_and_epoch_not_to_the_batch(cells):
+    thinning = Thinning.of(cells, np.arange(len(cells)), "log1p_normalised")
+    maker = BagMaker(cells, seed=2, trains=True, thinning=thinning)
     one, reverse = maker[1, ROWS], maker[1, ROWS[::-1].copy()]
-    np.testing.assert_array_equal(one.masked, reverse.masked.flip(0))
-    others = [(maker, 2), (BagMaker(cells, False, 0.3, seed=3), 1)]
-    others.append((BagMaker(cells, False, 0.3, seed=2, stream=EVALUATE), 1))
-    assert not any(torch.equal(one.masked, other[epoch, ROWS].masked) for other, epoch in others)
+    assert torch.equal(one.kept, reverse.kept.flip(0)) and torch.equal(one.kept, maker[1, ROWS].kept)
+    assert torch.equal(one.seen.multiplicity, maker[1, ROWS].seen.multiplicity)
+    for other, epoch in ((maker, 2), (replace(maker, seed=3), 1)):
+        assert not torch.equal(one.kept, other[epoch, ROWS].kept)
+    np.testing.assert_array_equal(one.bags.multiplicity, cells.multiplicity[ROWS].toarray())
+    assert (one.seen.multiplicity != one.bags.multiplicity).any()
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_plain_batches_mask_nothing_and_keep_the_order(cells, packed):
-    found = list(plain_batches(cells, ROWS, 3, packed=packed))
-    assert torch.cat([batch.cells for batch in found]).tolist() == ROWS.tolist()
-    total = sum(float(batch.bags.multiplicity.sum()) for batch in found)
-    assert total == pytest.approx(float(cells.multiplicity[ROWS].sum()), rel=1e-5)
-    assert not any(batch.masked.any() for batch in found)
-    assert all(batch.bags.packed == packed for batch in found)
-    if packed:
-        assert all((batch.bags.multiplicity > 0).all() for batch in found), "only genes that are present"
+def test_a_share_of_the_cells_hides_nothing_and_the_others_up_to_a_share_of_their_genes(cells):
+    rows = np.arange(len(cells))
+    maker = BagMaker(cells, trains=True)
+    hidden = torch.cat([1 - maker[epoch, rows].kept.double().mean(1) for epoch in range(400)])
+    genes = len(cells.vocabulary)
+    assert float(hidden.mean()) == pytest.approx((1 - WHOLE) * MOST_HIDDEN / 2, rel=0.05)
+    by_chance = (1 - WHOLE) * np.mean((1 - np.linspace(0, MOST_HIDDEN, 10_000)) ** genes)
+    assert float((hidden == 0).double().mean()) == pytest.approx(WHOLE + by_chance, abs=0.02)
 
 
-def test_a_cell_without_genes_is_an_empty_bag(cells):
-    empty = cells.multiplicity.copy()
-    empty.data[empty.indptr[ROWS[1]] : empty.indptr[ROWS[1] + 1]] = 0
-    empty.eliminate_zeros()
-    batch = next(plain_batches(replace(cells, multiplicity=empty), ROWS, 4, packed=True))
-    assert batch.bags.cells == 4
-    assert batch.bags.offsets[1] == batch.bags.offsets[2]
+COUNTED, GENES, TARGET = 40, 200, 500.0
+
+
+@pytest.mark.parametrize("transform", ["counts", "log1p", "log1p_normalised"])
+def test_a_thinned_cell_is_what_its_fewer_counts_give(transform):
+    counts = sparse.csr_matrix(np.random.default_rng(0).poisson(3.0, (COUNTED, GENES)).astype(np.float32))
+    total = np.asarray(counts.sum(1)).ravel()
+    scale = depth_scale(total)
+    unit = counting_of(transform, total, TARGET).unit
+    unit = None if unit is None else torch.from_numpy(unit).float()
+    thinning = Thinning(unit, transform == "log1p_normalised", scale[1])
+    x = torch.from_numpy(to_multiplicity(counts, transform, total, TARGET).toarray())
+    basal = torch.from_numpy(basal_multiplicity(total, scale))
+    share = torch.full((COUNTED,), 0.5)
+    share[0] = 1
+    thin, lower = thinning.thinned(x, basal, torch.arange(COUNTED), share, torch.Generator().manual_seed(0))
+
+    assert torch.equal(thin[0], x[0]) and lower[0] == basal[0], "a share of 1 leaves the cell as it was"
+    # What the thinned multiplicities say the counts are, at half of the cell's total.
+    if transform == "counts":
+        found = thin
+    else:
+        half = counting_of(transform, total / 2, TARGET).unit
+        found = torch.expm1(thin.double()) / torch.from_numpy(half)[:, None]
+    found, all_counts = found[1:], torch.from_numpy(counts.toarray())[1:]
+    assert torch.allclose(found, found.round().to(found.dtype), atol=1e-3) and (found <= all_counts + 1e-3).all()
+    assert float(found.sum() / all_counts.sum()) == pytest.approx(0.5, abs=0.02)
+    assert torch.allclose(lower[1:], torch.from_numpy(basal_multiplicity(total[1:] / 2, scale)), atol=0.01)
+
+
+def test_shares_are_1_for_some_cells_and_spread_over_the_others():
+    found = shares(10_000, 0.3, 0.5, torch.Generator().manual_seed(0))
+    assert float((found == 1).double().mean()) == pytest.approx(0.5, abs=0.02)
+    others = found[found < 1]
+    assert 0.3 <= others.min() < 0.31 and others.max() > 0.98
 
 
 def test_the_numbers_are_uniform_and_independent():
@@ -106,5 +109,5 @@ def test_the_numbers_are_uniform_and_independent():
 
 def test_the_numbers_stay_as_they_were_released():
     """Resumed runs depend on them: a change is a change of format."""
-    released = [0.47141042966848024, 0.7247520786262142, 0.3030308965844536]
-    np.testing.assert_allclose(uniform(0, 0, 0, np.array([0]), 3)[0], released, rtol=0, atol=1e-15)
+    released = np.float32([0.4714103937149048, 0.7247520685195923, 0.3030308485031128])
+    np.testing.assert_array_equal(uniform(0, 0, 0, np.array([0]), 3)[0], released)

@@ -1,4 +1,4 @@
-"""Loaders under Lightning: order, fixed validation masks, exact resume."""
+"""Loaders under Lightning: order, what is hidden, exact resume."""
 
 import lightning as L
 import numpy as np
@@ -13,9 +13,10 @@ from grn.config.schema import DataConfig, SimulatedConfig
 SIMULATED = SimulatedConfig(cells=120, genes=20, regulators=4)
 
 
-def module(num_workers: int = 0, bags: str = "dense") -> CellsDataModule:
+def module(num_workers: int = 0, **options) -> CellsDataModule:
     cells, split = load_cells(DataConfig(path="simulated:", simulated=SIMULATED, label_key="cell_type"))
-    return CellsDataModule(cells, split, batch_size=16, masked_fraction=0.3, seed=1, bags=bags, num_workers=num_workers)
+    options = {"multiplicity": "log1p_normalised", "num_workers": num_workers} | options
+    return CellsDataModule(cells, split, batch_size=16, seed=1, **options)
 
 
 class Recorder(L.LightningModule):
@@ -27,7 +28,7 @@ class Recorder(L.LightningModule):
         self.seen = []
 
     def training_step(self, batch, index):
-        self.seen.append((tuple(batch.cells.tolist()), tuple(batch.masked.sum(1).tolist())))
+        self.seen.append((tuple(batch.cells.tolist()), tuple(batch.kept.sum(1).tolist())))
         return self.weight * batch.bags.multiplicity.mean()
 
     def validation_step(self, batch, index):
@@ -56,12 +57,12 @@ def fit(steps: int, num_workers: int = 0, callback=None, resume: str | None = No
 
 @pytest.fixture(scope="module")
 def uninterrupted() -> list:
-    return fit(18)
+    return fit(20)
 
 
 def test_epochs_differ_in_order_and_masks(uninterrupted):
     steps = module().steps_per_epoch()
-    assert steps == 5
+    assert steps == 6
     first, second = uninterrupted[:steps], uninterrupted[steps : 2 * steps]
     assert len({cell for cells, _ in first for cell in cells}) == steps * 16, "no cell twice in an epoch"
     assert [cells for cells, _ in first] != [cells for cells, _ in second]
@@ -72,52 +73,49 @@ def test_epochs_differ_in_order_and_masks(uninterrupted):
 
 @pytest.mark.parametrize(
     ("hook", "step"),
-    [("on_train_batch_end", 5), ("on_train_batch_end", 8), ("on_validation_end", 10), ("on_train_epoch_end", 10)],
+    [("on_train_batch_end", 6), ("on_train_batch_end", 8), ("on_validation_end", 12), ("on_train_epoch_end", 12)],
 )
 def test_a_resumed_run_sees_the_batches_that_were_left(uninterrupted, tmp_path, hook, step):
     path = str(tmp_path / "saved.ckpt")
-    assert fit(18, callback=save_at(step, hook, path)) == uninterrupted
-    assert fit(18, resume=path) == uninterrupted[step:]
+    assert fit(20, callback=save_at(step, hook, path)) == uninterrupted
+    assert fit(20, resume=path) == uninterrupted[step:]
 
 
 @pytest.mark.slow
 def test_workers_change_nothing(uninterrupted, tmp_path):
     path = str(tmp_path / "saved.ckpt")
-    assert fit(18, num_workers=2, callback=save_at(7, "on_train_batch_end", path)) == uninterrupted
-    assert fit(18, num_workers=2, resume=path) == uninterrupted[7:]
+    assert fit(20, num_workers=2, callback=save_at(7, "on_train_batch_end", path)) == uninterrupted
+    assert fit(20, num_workers=2, resume=path) == uninterrupted[7:]
 
 
-@pytest.mark.parametrize("bags", ["dense", "packed"])
-def test_validation_is_masked_the_same_way_each_time(bags):
-    data = module(bags=bags)
-    once, again = (list(data.val_dataloader()) for _ in range(2))
-    assert all(torch.equal(one.masked, other.masked) for one, other in zip(once, again, strict=True))
-    assert any(batch.masked.any() for batch in once)
-    assert once[0].bags.packed == (bags == "packed")
-    for loader, rows in ((once, data.split.validation), (data.test_dataloader(), data.split.test)):
-        np.testing.assert_array_equal(torch.cat([batch.cells for batch in loader]), rows)
+def test_validation_and_test_hide_nothing_and_know_what_they_may():
+    """Found states come from the very genes that test cells are judged by."""
+    fold, states = np.arange(120) % 5, np.eye(2, dtype=np.float32)[np.arange(120) % 2]
+    for known in (True, False):
+        data = module(states=states, fold=fold, judged=np.array([3, 9, 80]), states_are_known=known)
+        judged, test, training = (list(each) for each in (
+            data.val_dataloader(), data.test_dataloader(), data.train_dataloader()
+        ))  # fmt: skip
+        for loader, rows in ((judged, [3, 9, 80]), (test, data.split.test)):
+            np.testing.assert_array_equal(torch.cat([batch.cells for batch in loader]), rows)
+            assert all(batch.kept is None and batch.seen is None for batch in loader)
+        assert judged[0].fold.tolist() == [3, 4, 0] and (test[0].fold == -1).all()
+        assert (test[0].bags.states is not None) == known
+        assert all(torch.equal(each.bags.states, torch.from_numpy(states[each.cells])) for each in training)
+        assert all(each.kept is not None and each.seen is not None for each in training)
 
 
-def batches(data: CellsDataModule, rank: int, world: int) -> list:
-    data.trainer = type("Trainer", (), {"global_rank": rank, "world_size": world})()
-    return [*data.train_dataloader(), *data.val_dataloader()]
-
-
-@pytest.mark.parametrize("bags", ["dense", "packed"])
-def test_processes_that_share_genes_have_the_same_cells(bags):
-    """Of four processes, the first two split the genes of the cells that the first of two processes has."""
-    data = module(bags=bags)
-    whole = batches(data, 0, 2)
-    test = list(data.test_dataloader())
-    data.gene_parallel = 2
-    assert data.steps_per_epoch(world=4) == 2
-    by_rank = [batches(data, rank, 4) for rank in range(2)]
-    for batch, *halves in zip(whole, *by_rank, strict=True):
-        assert all(torch.equal(half.cells, batch.cells) for half in halves)
-        assert all(torch.equal(half.bags.regulators, batch.bags.regulators) for half in halves)
-        for part, half in enumerate(halves):
-            expected = batch.part_of_genes(part, 2)
-            assert torch.equal(half.multiplicity, expected.multiplicity) and torch.equal(half.masked, expected.masked)
-            assert torch.equal(half.bags.genes, expected.bags.genes)
-    for one, other in zip(test, data.test_dataloader(), strict=True):
-        assert torch.equal(one.multiplicity, other.multiplicity), "one process tests on whole bags"
+def test_processes_share_training_and_validation_and_one_tests_on_all_cells():
+    data = module()
+    alone = torch.cat([batch.cells for batch in data.test_dataloader()])
+    seen = []
+    for rank in range(2):
+        data.trainer = type("Trainer", (), {"global_rank": rank, "world_size": 2})()
+        seen.append([torch.cat([batch.cells for batch in each]) for each in (
+            data.train_dataloader(), data.val_dataloader(), data.test_dataloader()
+        )])  # fmt: skip
+    assert data.steps_per_epoch(world=2) == 3
+    for one, other in list(zip(*seen, strict=True))[:2]:
+        assert not set(one.tolist()) & set(other.tolist())
+    np.testing.assert_array_equal(torch.cat([seen[0][1], seen[1][1]]), data.split.train)
+    assert torch.equal(seen[0][2], alone) and torch.equal(seen[1][2], alone)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grn.cells.loading.order import EpochOrder, ParallelRank, once_in_order
+from grn.cells.loading.order import EpochOrder, once_in_order
 
 worlds = st.integers(1, 5)
 sizes = st.integers(1, 9)
@@ -43,15 +43,3 @@ def test_evaluation_reads_every_cell_once(cells, size, world):
     assert [len(share) for share in shares] == [len(batches(share)) for share in shares]
     if cells // world >= -(-cells // (size * world)):  # enough cells for a batch each time
         assert len({len(share) for share in shares}) == 1, "equal numbers of batches"
-
-
-@given(replicas=st.integers(1, 4), parts=st.integers(1, 4))
-def test_every_process_has_its_own_part_of_a_replica(replicas, parts):
-    world = replicas * parts
-    processes = [ParallelRank.of(rank, world, parts) for rank in range(world)]
-    assert len({(process.replica, process.part) for process in processes}) == world
-    for rank, process in enumerate(processes):
-        assert (process.replicas, process.parts) == (replicas, parts)
-        assert process.ranks() == processes[0].ranks()
-        assert process.ranks()[process.replica][process.part] == rank
-    assert sorted(rank for group in processes[0].ranks() for rank in group) == list(range(world))

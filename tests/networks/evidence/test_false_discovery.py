@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -16,7 +18,9 @@ from grn.networks.evidence.false_discovery import (
     null_share,
     p_values,
     q_values,
+    with_evidence,
 )
+from grn.networks.weights import Network
 from grn.regulation.knockoffs import KnockoffFit
 
 TARGETS, REGULATORS, EDGES = 100, 20, 150
@@ -120,16 +124,24 @@ def knockoff_fit(slopes: np.ndarray, null_slopes: np.ndarray) -> KnockoffFit:
     return KnockoffFit(torch.as_tensor(slopes), torch.as_tensor(null_slopes), share, ones, ones[0])
 
 
-def test_an_edge_of_other_states_counts_for_more_than_a_pair_without_any_edge():
-    """Both have the same small slope in the first state. In a state of its own strong slopes, they hardly differ."""
+def test_states_are_judged_by_their_own_slopes_and_all_cells_by_the_mean():
+    """Edges of one state are found in it and not in the others; a regulator that never varies there has none."""
     generator = np.random.default_rng(3)
     slopes, null = generator.standard_normal((2, 3, TARGETS, REGULATORS))
-    edges = generator.random((TARGETS, REGULATORS)) < 0.2
-    slopes[1:, edges] += 8
-    slopes[0] = np.where(np.arange(TARGETS)[:, None] == TARGETS - 1, 1.0, slopes[0])  # the row that is compared
-    edges[-1, :5], slopes[1:, -1, :5], slopes[1:, -1, 5:] = True, 8.0, 0.5
-    _, of_states = edge_evidence(knockoff_fit(slopes, null), np.arange(REGULATORS))
-    first = of_states[0]
-    np.testing.assert_allclose(first.confidence[-1], first.confidence[-1, 0])
-    assert first.factor[-1, :5].min() > 3 * first.factor[-1, 5:].max()
-    assert (of_states[1].factor <= of_states[1].confidence).all()
+    edges = generator.random((TARGETS, REGULATORS)) < 0.1
+    edges[np.arange(REGULATORS), np.arange(REGULATORS)] = False
+    slopes[0, edges] += 12
+    fit = knockoff_fit(slopes, null)
+    fit.sds[1, 0] = 0
+    together, of_states = edge_evidence(fit, np.arange(REGULATORS))
+    assert (of_states[0].q[edges] < 0.05).mean() > 0.9
+    assert (of_states[0].q[~edges] < 0.05).mean() < 0.02 and (of_states[2].q < 0.05).mean() < 0.01
+    assert (of_states[1].confidence[:, 0] == of_states[1].confidence.min()).all()
+    assert together.confidence[edges].mean() > together.confidence[~edges].mean() + 0.1
+    weight = np.ones((TARGETS, REGULATORS))
+    one = Network(*[weight] * 6)
+    whole = with_evidence(replace(one, of_states=dict.fromkeys("abc", one)), together, of_states)
+    assert whole.q is together.q and whole.weight is weight
+    assert all(own.q is each.q for own, each in zip(whole.of_states.values(), of_states, strict=True))
+    alone = edge_evidence(knockoff_fit(slopes[:1], null[:1]), np.arange(REGULATORS))
+    assert alone[1] == [], "one state is all cells"

@@ -1,0 +1,153 @@
+"""A block whose attention is a signed network: genes read the regulators and the basal gene.
+
+    s_ij(z) = m_j (q_i + d_iz) . k_j       z: the state of the cell (its type, for example); 0 on the gene itself
+    n_i^2   = b_i^2 + sum_j s_ij^2         b_i: the score of the basal gene, which bounds the norm from below
+    w_ij    = s_ij / n_i
+    y_i     = level_iz + sum over heads g_i sum_j (w_ij - w_ij at the state's mean multiplicities) a_j
+
+Training does not identify the sign of an attention weight: k and v, or q and o, may change theirs together. Here the
+value of a regulator is a positive amount a_j and a gene's read-out a positive gain g_i, so that neither may, and the
+sign of a score is the sign of what the regulator does. Queries and keys belong to genes and states and not to cells:
+Q K^T is one matrix a state, read from the model's file without any cell.
+
+Letters: P members, B cells, n genes, R regulators, H query heads, K key heads, E head width, S states.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from flashsign import attention_by_scores
+
+ONE = math.log(math.e - 1)  # softplus(ONE) = 1
+
+
+class GeneEmbedding(nn.Module):
+    """The queries of genes, what a state adds to them, and the keys of the regulators and, last, of the basal gene.
+
+    query [P, H, N, E], deviation [P, H, S or 0, N, E], key [P, K, R + 1, E].
+    """
+
+    def __init__(self, members: int, genes: int, keys: int, heads: int, key_heads: int, width: int, states: int):
+        super().__init__()
+        width = min(width, keys)  # more would be of no use, as no scores need more
+        self.query = nn.Parameter(torch.randn(members, heads, genes, width) * 0.01 / math.sqrt(width))
+        self.deviation = nn.Parameter(torch.zeros(members, heads, states if states > 1 else 0, genes, width))
+        self.key = nn.Parameter(torch.empty(members, key_heads, keys, width))
+        for key in self.key.data.flatten(0, 1):
+            nn.init.orthogonal_(key, gain=max(1.0, math.sqrt(keys / width)))
+
+    def forward(self, pick: Tensor) -> tuple[Tensor, Tensor]:
+        """The queries in each state, [P, H, S, n, E] (one state: S = 1), and the keys of each query head."""
+        query = self.query[:, :, None, pick]
+        if self.deviation.shape[2]:
+            query = query + self.deviation[:, :, :, pick]
+        key = self.key.repeat_interleave(query.shape[1] // self.key.shape[1], 1)
+        return query, key
+
+
+class SignedBlock(nn.Module):
+    """own [N]: position of each gene of the block among the regulators, -1 for others.   centre, square [P, S, R + 1]:
+    mean multiplicities of a state's cells, and mean squares.   level [P, S, N]: mean of the standardised genes."""
+
+    own: Tensor
+    centre: Tensor
+    square: Tensor
+    level: Tensor
+
+    def __init__(self, members: int, own: Tensor, regulators: int, heads: int, key_heads: int, width: int, states: int):
+        super().__init__()
+        genes, keys = len(own), regulators + 1
+        self.embedding = GeneEmbedding(members, genes, keys, heads, key_heads, width, states)
+        self.raw_amount = nn.Parameter(torch.full((members, key_heads, keys), ONE))
+        self.raw_gain = nn.Parameter(torch.full((members, heads, genes), ONE))
+        self.log_basal = nn.Parameter(torch.zeros(members, heads, genes))
+        self.bias = nn.Parameter(torch.zeros(members, genes))
+        self.register_buffer("own", own)
+        self.register_buffer("centre", torch.zeros(members, states, keys))
+        self.register_buffer("square", torch.ones(members, states, keys))
+        self.register_buffer("level", torch.zeros(members, states, genes))
+
+    @property
+    def genes(self) -> int:
+        return len(self.own)
+
+    def scores(self, pick: Tensor) -> Tensor:
+        """Q K^T for a multiplicity of 1: [P, H, S, n, R + 1], 0 where a gene meets itself."""
+        query, key = self.embedding(pick)
+        itself = self.own[pick][:, None] == torch.arange(key.shape[-2], device=pick.device)
+        return (query @ key[:, :, None].mT).masked_fill(itself, 0.0)
+
+    def amounts(self) -> Tensor:
+        """a_j, above 0, of the regulators and the basal gene: [P, H, R + 1]."""
+        amount = F.softplus(self.raw_amount)
+        return amount.repeat_interleave(self.raw_gain.shape[1] // amount.shape[1], 1)
+
+    def gains(self, pick: Tensor) -> tuple[Tensor, Tensor]:
+        """g_i and b_i, above 0: [P, H, n] each."""
+        return F.softplus(self.raw_gain[:, :, pick]), self.log_basal[:, :, pick].exp()
+
+    def forward(self, m: Tensor, states: Tensor, pick: Tensor, scores: Tensor | None = None) -> Tensor:
+        """m [B, R + 1], or [P, B, R + 1] of each member, states [B, S] -> [P, B, n] in sds of the genes.
+
+        A cell that belongs to several states in part has their mean. scores: where they are known, `scores(pick)`.
+        """
+        scores = self.scores(pick) if scores is None else scores
+        found = m.new_zeros(len(self.bias), len(states), len(pick))
+        for state, (share, of) in enumerate(zip(states.unbind(1), scores.unbind(2), strict=True)):
+            cells = share.nonzero()[:, 0]
+            if len(cells):
+                of_state = self.of_state(m.index_select(-2, cells), state, pick, of)
+                found = found.index_add(1, cells, of_state * share[cells, None])
+        return found
+
+    def of_state(self, m: Tensor, state: int, pick: Tensor, scores: Tensor) -> Tensor:
+        """The same of cells that are all in one state, with its scores [P, H, n, R + 1]: [P, B, n]."""
+        gain, basal = self.gains(pick)
+        read = attention_by_scores(
+            scores,
+            self.amounts()[..., None],
+            m if m.ndim == 2 else m[:, None],
+            centre=self.centre[:, None, state],
+            basal=basal,
+        )  # [P, H, B, n, 1]
+        change = (read[..., 0] * gain[:, :, None]).sum(1)
+        return change + (self.level[:, state, None, pick] + self.bias[:, None, pick])
+
+    def slopes(self, scores: Tensor, pick: Tensor) -> Tensor:
+        """What one unit of a regulator adds to a gene in an average cell of each state: [P, S, n, R + 1]."""
+        gain, basal = self.gains(pick)
+        norm = (scores.square() @ self.square[:, None, :, :, None] + basal.square()[:, :, None, :, None]).sqrt()
+        return (scores * self.amounts()[:, :, None, None] * gain[:, :, None, :, None] / norm).sum(1)
+
+    @torch.no_grad()
+    def derivatives(
+        self, m: Tensor, state: int, pick: Tensor, scores: Tensor, share: Tensor, heads: slice = slice(None)
+    ) -> Tensor:
+        """The mean over cells of d y_i / d m_j, the change of the norm in it: [P, n, R + 1].
+
+        m [B, R + 1] or [P, B, R + 1]: cells of the state.   share [B]: what each counts.   heads: of these alone.
+
+            d y_i / d m_j = sum over heads g_i s_ij (a_j / n_i - m_j s_ij sum_k (m_k - c_k) s_ik a_k / n_i^3)
+        """
+        gain, basal = (each[:, heads] for each in self.gains(pick))
+        s, amount = scores[:, heads, state], self.amounts()[:, heads]  # [P, H, n, R + 1], [P, H, R + 1]
+        m = m if m.ndim == 2 else m[:, None]
+        square = m.square() @ s.square().mT + basal.square()[:, :, None]  # [P, H, B, n]
+        read = (m - self.centre[:, None, state, None]) @ (s * amount[:, :, None]).mT
+        inverse = square.rsqrt() * share[:, None]
+        bent = (read * inverse / square).mT @ m  # [P, H, n, R + 1]
+        of_heads = s * (amount[:, :, None] * inverse.sum(2)[..., None] - s * bent)
+        return (gain[..., None] * of_heads).sum(1)
+
+    @torch.no_grad()
+    def mean_weights(self, m: Tensor, state: int, pick: Tensor, scores: Tensor, heads: slice = slice(None)) -> Tensor:
+        """The mean over cells of w_ij = s_ij / n_i: [P, H, n, R + 1]. Arguments as for `derivatives`."""
+        s, basal = scores[:, heads, state], self.gains(pick)[1][:, heads]
+        m = m if m.ndim == 2 else m[:, None]
+        inverse = (m.square() @ s.square().mT + basal.square()[:, :, None]).rsqrt()
+        return s * (inverse.mT @ m) / m.shape[-2]

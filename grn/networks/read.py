@@ -1,0 +1,196 @@
+"""The network of a trained model: what raising a regulator does to the expected multiplicity of each gene.
+
+The weight of an edge is the mean over cells and members of the derivative of a signed block's prediction, the change
+of its norm in it: of block 1 where the target is a regulator, of block 2 elsewhere. What genes read of the basal gene
+stays as it is; it is part of the total effect, as is what goes through other regulators. So the sign of a weight is
+that of the trained model's own response, in every edge.
+
+Letters: P members, C cells, N genes, n targets at a time, R regulators, S states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grn.cells.cells import Cells
+from grn.model.signed_block import SignedBlock
+from grn.model.transformer import Model
+from grn.networks.weights import Network, presence, row_factors, without_self
+from grn.regulation.levels import state_levels
+from grn.regulation.states import States
+
+CELLS = 1024  # of a state, whose derivatives are averaged
+OF_CONTEXT = 64  # of these, for what goes through the basal gene: the mean settles soon
+STEP = 0.5  # sds up and down, of a regulator whose effect through the basal gene is measured
+NUMBERS, NUMBERS_ON_GPU = 2**24, 2**28  # predictions of heads that are in memory at once
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """Of some cells: direct [P, N, R], for a unit of the regulator as the target's block reads it; others [N, R], the
+    members' mean of what goes through other regulators and the context, for a unit of its multiplicity."""
+
+    direct: Tensor
+    others: Tensor
+
+
+@torch.no_grad()
+def read_network(model: Model, cells: Cells, states: States, seed: int) -> Network:
+    """The network over all cells and that of each state, on the device of the model; without q-values.
+
+    seed: of the choice of cells, where there are many.
+    """
+    model = model.eval()
+    device, regulators = model.mean.device, model.regulators.numpy()
+    measured = torch.as_tensor(cells.multiplicity[:, regulators].toarray())
+    generator, membership = np.random.default_rng(seed), torch.as_tensor(states.membership)
+    size = states.membership.sum(0, dtype=np.float64)
+    share = torch.as_tensor(size / size.sum()).to(model.mean)
+    slopes, sds = [], []
+    for state in range(len(states)):
+        rows = np.flatnonzero(states.membership[:, state] > 0)
+        rows = np.sort(generator.permutation(rows)[:CELLS])
+        m = model.inputs(measured[rows].to(device), torch.as_tensor(cells.basal[rows], device=device))
+        weight = membership[rows, state].to(m)
+        weight = weight / weight.sum().clamp(min=1e-9)
+        slopes.append(slopes_of(model, m, state, weight))
+        sds.append((weight @ (m - weight @ m).square()).sqrt()[:-1])
+    of_states = torch.stack(sds)
+    usual = (share @ of_states.square()).sqrt()
+    between = level_correlation(state_levels(cells.multiplicity, states.membership), regulators, size / size.sum())
+    between = without_self(between, regulators) if len(states) > 1 else np.zeros_like(between)
+    mean = Slopes(
+        sum(part * each.direct for part, each in zip(share, slopes, strict=True)),
+        sum(part * each.others for part, each in zip(share, slopes, strict=True)),
+    )
+    seen = without_self(cells_with_both(cells, regulators), regulators)
+    network = _network(model, mean, usual, between, seen)
+    if len(states) == 1:
+        return network
+    units = usual * presence(of_states, usual)
+    owner = states.membership.argmax(1)
+    found = {}
+    for state, name in enumerate(states.names):
+        own = without_self(cells_with_both(cells, regulators, np.flatnonzero(owner == state)), regulators)
+        found[name] = _network(model, slopes[state], units[state], between, own)
+    return replace(network, of_states=found)
+
+
+def slopes_of(model: Model, m: Tensor, state: int, share: Tensor) -> Slopes:
+    """Of cells m [C, R + 1] of one state, each of which counts its share [C]."""
+    first, second = model.blocks
+    regulators, members = len(model.counting), model.config.members
+    states = m.new_zeros(len(m), len(model.share))
+    states[:, state] = 1
+    among = in_parts(model, first, m, state, share)  # [P, R, R]
+    corrected = model.corrected(m, model.among(m, states) if model.layered else None, states)
+    direct = in_parts(model, second, corrected, state, share)  # [P, T, R]
+
+    found = m.new_zeros(members, model.genes, regulators)
+    found[:, model.regulators] = among
+    found[:, model.targets] = direct
+    counting = model.counting if model.layered else torch.zeros_like(model.counting)
+    through = direct @ ((counting / model.unit[:-1])[:, None] * among)  # through the other regulators
+    some = slice(0, OF_CONTEXT)
+    context = through_context(model, m[some], states[some])
+    others = m.new_zeros(model.genes, regulators)
+    others[model.targets] = (through + context).mean(0)
+    return Slopes(found, others)
+
+
+def in_parts(model: Model, block: SignedBlock, m: Tensor, state: int, share: Tensor) -> Tensor:
+    """`derivatives` of all genes of a block by the regulators, some genes after the other: [P, n, R]."""
+    heads = model.config.members * model.config.query_heads
+    most = max(1, (NUMBERS_ON_GPU if m.is_cuda else NUMBERS) // (heads * len(m)))
+    genes = torch.arange(block.genes, device=m.device)
+    parts = [
+        block.derivatives(m, state, pick, block.scores(pick), share)[..., :-1]
+        for pick in genes.split(min(most, model.genes_at_once))
+    ]
+    return torch.cat(parts, 1)
+
+
+def through_context(model: Model, m: Tensor, states: Tensor) -> Tensor:
+    """What a unit of each regulator adds to the targets through the basal gene, the mean over cells: [P, T, R].
+
+    Genes read it linearly, so that the mean change of what it hands on is enough.
+    """
+    change = []
+    for regulator in range(m.shape[1] - 1):
+        up, down = m.clone(), m.clone()
+        up[:, regulator] += STEP
+        down[:, regulator] -= STEP
+        both = torch.cat([up, down])
+        twice = torch.cat([states, states])
+        y = model.among(both, twice) if model.layered else None
+        seen = model.corrected(both, y, twice) - twice @ model.blocks[1].centre
+        raised, lowered = model.basal.summary(seen).chunk(2, 1)
+        change.append((raised - lowered).mean(1) / (2 * STEP))
+    return model.basal.query @ torch.stack(change, -1)
+
+
+def _network(model: Model, slopes: Slopes, units: Tensor, between: np.ndarray, cells: np.ndarray) -> Network:
+    """Of slopes, for `units` [R] of each regulator."""
+    regulators = model.regulators.numpy()
+    weights = slopes.direct * units
+    mean = weights.mean(0)
+    factor = row_factors(mean)
+    spread = weights.std(0) if len(weights) > 1 else torch.zeros_like(mean)
+    # A target's direct effect for a unit of the multiplicity, of which block 2 reads a part.
+    own = slopes.direct.mean(0)
+    own = torch.where(
+        model.is_regulator[:, None],
+        own,
+        own * ((1 - model.counting) / model.unit[:-1] if model.layered else 1 / model.unit[:-1]),
+    )
+    others = slopes.others
+    indirect = others.abs() / (others.abs() + own.abs()).clamp(min=1e-30)
+    total = (own + others) * units
+
+    def table(values: Tensor) -> np.ndarray:
+        return without_self(values.float().cpu().numpy(), regulators)
+
+    return Network(
+        weight=table(mean * factor),
+        sd=table(spread * factor),
+        total=table(total * row_factors(total)),
+        indirect=table(indirect),
+        between=between,
+        cells=cells,
+    )
+
+
+def cells_with_both(cells: Cells, regulators: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
+    """In how many cells a gene and a regulator are both expressed, int32 [N, R]."""
+    found = cells.multiplicity if rows is None else cells.multiplicity[rows]
+    there = found.astype(bool).astype(np.float32)
+    return (there.T @ there[:, regulators]).toarray().astype(np.int32)
+
+
+def level_correlation(levels: np.ndarray, regulators: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    """Correlation of each gene's levels [S, N] with those of each regulator over states with shares [S]: [N, R]."""
+    centred = (levels - cells @ levels) * np.sqrt(cells)[:, None]
+    size = np.sqrt(np.square(centred).sum(0))
+    unit = centred / np.where(size > 1e-9, size, 1)
+    return (unit.T @ unit[:, regulators]).astype(np.float32)
+
+
+@torch.no_grad()
+def read_cell(model: Model, cells: Cells, states: States, cell: int) -> np.ndarray:
+    """The weights in one cell, float32 [N, R]: the derivatives at its own multiplicities, for a usual sd of each
+    regulator within states; 0 for a regulator that the cell lacks. A cell that belongs to several states in part has
+    the mean of their effects. Knock-offs, which know many cells, say nothing here. cell: its position."""
+    model = model.eval()
+    device, regulators = model.mean.device, model.regulators.numpy()
+    measured = torch.as_tensor(cells.multiplicity[[cell]][:, regulators].toarray(), device=device)
+    m = model.inputs(measured, torch.as_tensor(cells.basal[[cell]], device=device))
+    total = torch.zeros(model.genes, len(regulators), device=device)
+    for state in np.flatnonzero(states.membership[cell] > 0).tolist():
+        of_state = slopes_of(model, m, state, m.new_ones(1)).direct.mean(0)
+        total += float(states.membership[cell, state]) * of_state
+    total = total * (measured[0] > 0)
+    return without_self((total * row_factors(total)).float().cpu().numpy(), regulators)

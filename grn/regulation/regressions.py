@@ -1,0 +1,58 @@
+"""A table of cells as ridge regressions read it: some of its cells, their folds, and the penalties that these choose.
+
+Knock-offs are fitted beside their regulators by such regressions, and a prior network is judged by them.
+
+Letters: C cells, R regulators, S states.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grn.regulation.cell_table import CellTable
+from grn.regulation.folds import validation_folds
+from grn.regulation.linear import FOLDS, LARGE, Penalties, choose_penalties
+from grn.regulation.ridge import Columns
+
+GRID = [10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0]  # of penalties, to begin with
+DENSE = 2**28  # numbers that a regression may read of its targets
+
+
+def held_out_penalties(table: CellTable, x: Tensor, y: Columns, states: Tensor, rows: Tensor, seed: int) -> Penalties:
+    """`choose_penalties` (linear.py) for the cells `rows` of a table."""
+    own = torch.as_tensor(table.regulators, device=x.device)
+    return choose_penalties(x, y, states, own, folds_of(table, rows, seed).to(x.device), list(GRID))
+
+
+def folds_of(table: CellTable, rows: Tensor, seed: int) -> Tensor:
+    """The fold of each of the cells `rows`; no group is in two."""
+    groups = None if table.groups is None else table.groups[rows.cpu().numpy()]
+    groups = groups if groups is not None and (groups != groups[0]).any() else None
+    return validation_folds(len(rows), groups, FOLDS, torch.Generator().manual_seed(seed))
+
+
+def centred(table: CellTable, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Regulators [C, R] and depth [C] of some cells, without the levels of their states, and the states [C, S]."""
+    states, regulators = table.membership[rows], len(table.regulators)
+    small = min(len(rows), regulators * (1 + states.shape[1])) <= LARGE
+    kind = torch.float64 if small else torch.float32
+    m = (table.inputs[rows] - states @ table.means()[0]).to(kind)
+    return m[:, :-1], m[:, -1], states.to(kind)
+
+
+def sampled(table: CellTable, seed: int) -> Tensor:
+    """At most so many of the cells that the linear fit has room for their targets, and time for its features."""
+    most = max(DENSE // table.multiplicity.shape[1], LARGE)
+    features = len(table.regulators) * (1 + table.states.shape[1])
+    most = min(most, 4 * LARGE) if features > 2 * LARGE else most
+    rows = torch.arange(len(table))
+    if len(rows) > most:
+        rows = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most].sort()[0]
+    return rows.to(table.device)
+
+
+def columns_of(table: CellTable, rows: Tensor, like: Tensor) -> Columns:
+    """The genes of the cells `rows`, in the dtype of `like`."""
+    whole = table.columns(like)
+    return Columns((len(rows), whole.shape[1]), lambda some: whole.read(some)[rows])

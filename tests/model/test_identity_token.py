@@ -1,0 +1,87 @@
+"""The identity token: members as one batch, two kinds of heads, and a threshold for an error."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from flashsign import spherical_attention
+from grn.model.identity_token import HEADS, IdentityShape, IdentityToken
+
+SHAPE = IdentityShape(members=3, classes=3, summary=6, hidden=7, embedding=4, property=True)
+CELLS, GENES = 8, 12
+
+
+@pytest.fixture
+def token() -> IdentityToken:
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        found = IdentityToken(GENES, SHAPE).double().requires_grad_(False)
+        for tensor in (*found.parameters(), found.mean, found.axes, found.centre):
+            tensor.add_(0.3 * torch.randn_like(tensor))
+        found.sd.add_(torch.rand(GENES))
+        found.importance.copy_(torch.tensor([0.7, 0.2, 0.4]))
+    return found
+
+
+@pytest.fixture
+def cells() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    multiplicity = torch.rand(CELLS, GENES, generator=generator, dtype=torch.float64) * 3
+    return multiplicity, 0.5 + torch.rand(CELLS, generator=generator, dtype=torch.float64)
+
+
+def test_heads_are_spherical_attention_with_one_query_for_all_cells(token, cells):
+    m = torch.cat([cells[0], cells[1][:, None]], 1)
+    found = token.present(m).unflatten(-1, (HEADS, -1))  # [P, C, H, E]
+    for member in range(SHAPE.members):
+        score, value = token.present.score[member], token.present.value[member]
+        q, k = torch.ones(1, HEADS, 1, 1).double(), score[None, ..., None]
+        every = (each.expand(CELLS, -1, -1, -1) for each in (q, k, value[None]))
+        expected = spherical_attention(*every, m, eps=0)[:, :, 0]
+        torch.testing.assert_close(found[member], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_each_member_is_what_it_would_be_alone(token, cells):
+    x, basal = cells
+    together = token.summaries(x, token.standardised(x), basal)
+    names = dict(token.named_parameters())
+    for member in range(SHAPE.members):
+        alone = IdentityToken(GENES, replace(SHAPE, members=1)).double()
+        for name, parameter in alone.named_parameters():
+            parameter.data.copy_(names[name][member : member + 1])
+        found = alone.summaries(x, token.standardised(x), basal)[0]
+        torch.testing.assert_close(found, together[member])
+        assert (together[member] - together[member - 1]).abs().mean() > 0.1
+
+
+def test_members_count_by_their_importance(token, cells):
+    cell, logits, found = token(*cells)
+    summaries = token.summaries(cells[0], token.standardised(cells[0]), cells[1])
+    of_members = torch.stack([(summaries[p] @ token.head[p] + token.head_bias[p]).log_softmax(-1) for p in range(3)])
+    torch.testing.assert_close(logits, torch.einsum("p,pck->ck", token.importance, of_members))
+    torch.testing.assert_close(cell, (torch.cat(list(summaries), 1) - token.centre) @ token.axes)
+    mean = sum(summaries[p] @ token.of_property[p, :-1] + token.of_property[p, -1] for p in range(3)) / 3
+    torch.testing.assert_close(found, mean)
+
+
+def test_without_each_gene_is_the_forward_pass_with_that_gene_hidden(token, cells):
+    x, basal = cells
+    z = token.standardised(x[3])
+    found = token.without_each(x[3], z, basal[3])
+    for gene in range(GENES):
+        kept = torch.ones(GENES).double()
+        kept[gene] = 0
+        summaries = token.summaries(x[3:4] * kept, z[None] * kept, basal[3:4])
+        torch.testing.assert_close(found[gene], token.logits(summaries)[0])
+
+
+@pytest.mark.parametrize(("error", "kept"), [(0.5, 10), (0.29, 8), (0.2, 5), (0.1, 0)])
+def test_the_threshold_keeps_its_error_on_held_out_cells(token, error, kept):
+    """Five sure cells are right; of the five unsure ones two are wrong. One more may be wrong than was seen to be."""
+    token.confidence = torch.tensor([0.99, 0.98, 0.97, 0.96, 0.95, 0.8, 0.7, 0.65, 0.6, 0.5])
+    token.right = torch.tensor([True] * 5 + [False, True, True, False, True])
+    found = token.threshold(error)
+    assert int((token.confidence >= found).sum()) == kept
+    assert math.isinf(found) == (kept == 0)

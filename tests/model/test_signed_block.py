@@ -1,0 +1,166 @@
+"""A signed block: what it computes, why its signs have a meaning, and its derivatives."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from grn.model.signed_block import SignedBlock
+
+OWN = torch.tensor([-1, 2, 0, -1, -1])  # gene 1 is regulator 2, gene 2 is regulator 0
+MEMBERS, CELLS, REGULATORS = 2, 7, 4
+EVERY = torch.arange(len(OWN))
+close = {"rtol": 1e-10, "atol": 1e-12}
+
+
+def some_block(states: int = 1, seed: int = 0, size: float = 0.7) -> SignedBlock:
+    generator = torch.Generator().manual_seed(seed)
+    block = SignedBlock(MEMBERS, OWN, REGULATORS, 4, 2, 3, states).double().requires_grad_(False)
+    for parameter in block.parameters():
+        parameter.add_(size * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    for buffer in (block.centre, block.square, block.level):
+        buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.1)
+    return block
+
+
+def some_cells(seed: int = 1) -> torch.Tensor:
+    return 3 * torch.rand(CELLS, REGULATORS + 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def in_state(state: int, states: int) -> torch.Tensor:
+    return torch.eye(states, dtype=torch.float64)[[state] * CELLS]
+
+
+def mixed(states: int) -> torch.Tensor:
+    share = torch.rand(CELLS, states, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    share[0] = torch.eye(states)[0]
+    return share / share.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("states", [1, 3])
+def test_it_is_the_formula_with_every_head_written_out(states):
+    block, m = some_block(states), some_cells()
+    for state in range(states):
+        found = block(m, in_state(state, states), EVERY)
+        expected = (block.level[:, state] + block.bias)[:, None].repeat(1, CELLS, 1)
+        for member in range(MEMBERS):
+            for head in range(4):
+                shared = head // 2  # two query heads read each key head
+                query = block.embedding.query[member, head]
+                if states > 1:
+                    query = query + block.embedding.deviation[member, head, state]
+                score = query @ block.embedding.key[member, shared].T
+                for gene, regulator in ((1, 2), (2, 0)):
+                    score[gene, regulator] = 0
+                amount, gain = F.softplus(block.raw_amount[member, shared]), F.softplus(block.raw_gain[member, head])
+                square = (m[:, None] * score).square().sum(-1) + block.log_basal[member, head].exp().square()
+                weight, at_centre = m[:, None] * score, block.centre[member, state] * score
+                change = ((weight - at_centre) / square.sqrt()[..., None] * amount).sum(-1)
+                expected[member] += gain * change
+        torch.testing.assert_close(found, expected, **close)
+
+
+@pytest.mark.parametrize("states", [1, 3])
+def test_no_gene_reads_itself(states):
+    """A regulator's own multiplicity changes its own prediction in no bit, and the others'."""
+    block, m, share = some_block(states), some_cells(), mixed(states)
+    before = block(m, share, EVERY)
+    for gene, regulator in ((1, 2), (2, 0)):
+        moved = m.clone()
+        moved[:, regulator] *= 2
+        change = block(moved, share, EVERY) != before
+        assert not change[..., gene].any() and change[..., [g for g in range(5) if g != gene]].all()
+
+
+@given(st.integers(0, 2**31), st.floats(0.01, 30), st.integers(0, 2))
+def test_the_sign_of_a_score_is_the_sign_of_what_the_regulator_does(seed, size, state):
+    """For all values of the parameters: amounts and gains stay positive. Of each head, in an average cell."""
+    block = some_block(3, seed, size)
+    scores, (gain, basal) = block.scores(EVERY), block.gains(EVERY)
+    assert (block.amounts() > 0).all() and (gain > 0).all() and (basal > 0).all()
+    m, one = block.centre[:, state, None], torch.ones(1).double()
+    for head in range(4):
+        slopes = block.derivatives(m, state, EVERY, scores, one, slice(head, head + 1))
+        assert torch.equal(slopes.sign(), scores[:, head, state].sign())
+    agree = (scores[:, :, state].sign() == scores[:, :1, state].sign()).all(1)
+    for found in (block.derivatives(m, state, EVERY, scores, one), block.slopes(scores, EVERY)[:, state]):
+        assert torch.equal(found.sign()[agree], scores[:, 0, state].sign()[agree])
+
+
+@pytest.mark.parametrize("states", [1, 3])
+def test_flipping_query_and_key_changes_nothing_and_the_key_alone_turns_every_sign(states):
+    block, m, share = some_block(states), some_cells(), mixed(states)
+    embedding, level = block.embedding, share @ block.level + block.bias[:, None]
+
+    def read():
+        scores, part = block.scores(EVERY), torch.full((CELLS,), 1 / CELLS).double()
+        slopes = [block.derivatives(m, state, EVERY, scores, part) for state in range(states)]
+        return [scores, block(m, share, EVERY) - level, *slopes, block.mean_weights(m, 0, EVERY, scores)]
+
+    before = read()
+    embedding.key[:, 1].neg_()
+    for tensor in (embedding.query, embedding.deviation):
+        tensor[:, 2:].neg_()  # the heads that read key head 1
+    assert all(torch.equal(*pair) for pair in zip(read(), before, strict=True))
+    embedding.key.neg_()
+    assert all(torch.allclose(now, -then, rtol=1e-9) for now, then in zip(read(), before, strict=True))
+    assert all(then.abs().max() > 0.01 for then in before)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("states", [1, 3])
+def test_derivatives_are_those_of_autograd(states, own):
+    """Of the cells' mean, each with its share; `own`: cells as every member reads them."""
+    block, m = some_block(states), some_cells()
+    m = torch.stack([m, some_cells(2)]) if own else m
+    part = torch.rand(CELLS, generator=torch.Generator().manual_seed(3)).double()
+    scores = block.scores(EVERY)
+    for state in range(states):
+        found = block.derivatives(m, state, EVERY, scores, part)
+        read = m.clone().requires_grad_()
+        mean = (block(read, in_state(state, states), EVERY) * part[:, None]).sum(1)  # [P, n]
+        for member in range(MEMBERS):
+            for gene in range(len(OWN)):
+                (gradient,) = torch.autograd.grad(mean[member, gene], read, retain_graph=True)
+                expected = gradient[member].sum(0) if own else gradient.sum(0)
+                torch.testing.assert_close(found[member, gene], expected, **close)
+        heads = sum(block.derivatives(m, state, EVERY, scores, part, slice(h, h + 1)) for h in range(4))
+        torch.testing.assert_close(heads, found, **close)
+        assert (found[:, 1, 2] == 0).all() and (found[:, 2, 0] == 0).all()
+
+
+def test_mean_weights_are_the_scores_over_their_norms():
+    block, m = some_block(3), some_cells()
+    scores, pick = block.scores(EVERY), torch.tensor([1, 4])
+    s = m[:, None] * scores[:, :, 1, None]  # [P, H, B, n, R + 1]
+    weights = s / (s.square().sum(-1) + block.gains(EVERY)[1][:, :, None].square()).sqrt()[..., None]
+    torch.testing.assert_close(block.mean_weights(m, 1, EVERY, scores), weights.mean(2), **close)
+    assert weights.square().sum(-1).max() < 1, "the basal gene bounds the norm"
+    few = block.mean_weights(m, 1, pick, block.scores(pick), slice(3, 4))
+    torch.testing.assert_close(few, weights.mean(2)[:, 3:, pick], **close)
+
+
+def test_slopes_are_what_a_unit_adds_under_the_norm_of_an_average_cell():
+    block = some_block(3)
+    scores, (gain, basal) = block.scores(EVERY), block.gains(EVERY)
+    expected = torch.zeros(MEMBERS, 3, len(OWN), REGULATORS + 1, dtype=torch.float64)
+    for state in range(3):
+        for head in range(4):
+            s = scores[:, head, state]
+            norm = ((s.square() * block.square[:, state, None]).sum(-1) + basal[:, head].square()).sqrt()
+            expected[:, state] += gain[:, head, :, None] * s * block.amounts()[:, head, None] / norm[..., None]
+    torch.testing.assert_close(block.slopes(scores, EVERY), expected, **close)
+
+
+def test_a_cell_of_several_states_is_predicted_by_their_mean_and_members_may_read_cells_of_their_own():
+    block, m, share = some_block(3), some_cells(), mixed(3)
+    each = torch.stack([block(m, in_state(state, 3), EVERY) for state in range(3)])
+    whole = block(m, share, EVERY)
+    torch.testing.assert_close(whole, torch.einsum("bs,spbn->pbn", share, each), **close)
+    assert (each[0] - each[1]).abs().mean() > 0.1
+    both = block(torch.stack([m, 2 * m]), share, EVERY)
+    torch.testing.assert_close(both[0], whole[0], **close)
+    torch.testing.assert_close(both[1], block(2 * m, share, EVERY)[1], **close)
+    some = torch.tensor([3, 1])
+    torch.testing.assert_close(block(m, share, some), whole[..., some], **close)

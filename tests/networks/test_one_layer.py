@@ -1,0 +1,99 @@
+"""One block of the model: scores, effects and weights of its heads, in a model and in a run."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from grn import load, read_network
+from grn.errors import ConfigError, DataError
+from grn.networks.one_layer import LayerChoice, read_layer
+from grn.networks.read import read_network as read_whole
+from grn.networks.weights import balanced
+
+REGULATORS = np.array([0, 3, 5])
+IS_REGULATOR = np.isin(np.arange(12), REGULATORS)
+
+
+def read(model, cells, *choice, chosen=None):
+    of, known = cells
+    return read_layer(model, LayerChoice(*choice), of, known, range(len(known)) if chosen is None else chosen)
+
+
+def test_the_effects_of_both_blocks_are_the_direct_effects_of_the_network(make_model, make_cells):
+    """The sum of their heads, each row in units of the regulators' usual sds and balanced."""
+    model, cells = make_model(), make_cells()
+    blocks = [read(model, cells, layer) for layer in (0, 1)]
+    for layer, block in enumerate(blocks):
+        heads = [read(model, cells, layer, head) for head in range(4)]
+        np.testing.assert_allclose(block, sum(heads), rtol=1e-5, atol=1e-7)
+        assert (block[(layer == 1) == IS_REGULATOR] == 0).all()
+    of, known = cells
+    values = torch.as_tensor(of.multiplicity.toarray()[:, REGULATORS]).double()
+    usual = model.inputs(values, torch.as_tensor(of.basal)).std(0, correction=0)[:-1]
+    expected = balanced(torch.as_tensor(sum(blocks)) * usual)
+    np.testing.assert_allclose(read_whole(model, of, known, 0).weight, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_scores_and_weights_have_the_same_signs_and_heads_together_are_their_mean(make_model, make_cells, layer):
+    """Of one member, whose score is the same in every cell; weights lie between -1 and 1."""
+    model, cells = make_model(members=1), make_cells()
+    for value in ("score", "weight"):
+        heads = [read(model, cells, layer, head, value) for head in range(4)]
+        np.testing.assert_allclose(read(model, cells, layer, None, value), np.mean(heads, 0), rtol=1e-5, atol=1e-7)
+    for head in range(4):
+        score, weight = (read(model, cells, layer, head, value) for value in ("score", "weight"))
+        assert np.array_equal(np.sign(score), np.sign(weight)) and 0.01 < np.abs(weight).max() < 1
+        assert (score != 0).sum() == (6 if layer == 0 else 27)
+
+
+def test_several_states_count_by_their_cells(make_model, make_cells):
+    model, cells = make_model(states=3), make_cells(states=3)
+    size = cells[1].membership.sum(0)
+    for value in ("score", "weight", "effect"):
+        each = [read(model, cells, 1, 2, value, chosen=[state]) for state in range(3)]
+        expected = sum(part * one for part, one in zip(size / size.sum(), each, strict=True))
+        np.testing.assert_allclose(read(model, cells, 1, 2, value), expected, rtol=1e-4, atol=1e-7)
+        assert not np.allclose(each[0], each[1])
+
+
+def test_the_score_of_a_run_is_q_k_of_its_saved_tensors(tiny_run):
+    """Ten lines of NumPy on model.safetensors: the types' mean, as they have equally many cells."""
+    saved, run = load_file(tiny_run / "model" / "model.safetensors"), load(tiny_run)
+    for layer in (0, 1):
+        edges = read_network(tiny_run, layer=layer, head=1, value="score")
+        part = {name.removeprefix(f"blocks.{layer}.embedding."): each for name, each in saved.items()}
+        query = part["query"][:, 1, None] + part["deviation"][:, 1]  # [P, S, n, E]
+        key = part["key"][:, 1 // (run.config.model.query_heads // run.config.model.key_heads), None]
+        score = (query @ key.swapaxes(-1, -2))[..., :-1].mean((0, 1))
+        names = (tiny_run / "model" / "vocabulary.txt").read_text().split()
+        own = [name for name in names if name.startswith("R") == (layer == 0)]
+        rows, columns = pd.Index(own).get_indexer(edges["target"]), pd.Index(names[:4]).get_indexer(edges["source"])
+        assert names[:4] == ["R1", "R2", "R3", "R4"] and (rows >= 0).all()
+        np.testing.assert_allclose(edges["weight"], score[rows, columns], rtol=1e-3, atol=1e-6)
+        assert len(edges) == (12 if layer == 0 else 48) and list(edges) == ["source", "target", "weight"]
+
+
+def test_a_type_of_cells_has_a_mean_of_its_own(tiny_run):
+    tables = {}
+    for name in (None, "type 1", "type 2"):
+        table = read_network(tiny_run, layer=1, cell_type=name)
+        assert table["weight"].abs().is_monotonic_decreasing
+        tables[name] = table.set_index(["source", "target"])["weight"].sort_index()
+    assert not np.allclose(tables["type 1"], tables["type 2"])
+    np.testing.assert_allclose(tables[None], (tables["type 1"] + tables["type 2"]) / 2, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"layer": 2}, "is 2, and this model has 0 to 1"),
+        ({"layer": 0, "head": 2}, "is 2, and this model has 0 to 1"),
+        ({"layer": 0, "cell_type": "type 3"}, "There is no cell type 'type 3'"),
+    ],
+)
+def test_what_the_model_does_not_have_is_refused(tiny_run, options, words):
+    with pytest.raises((ConfigError, DataError), match=words):
+        read_network(tiny_run, **options)

@@ -1,0 +1,130 @@
+"""Penalties that held-out cells choose, and what counting has to do with a regulator."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from grn.model.penalty import Penalty, penalty_of
+from grn.regulation import penalties as module
+from grn.regulation.penalties import COUNTED, KEPT, RIDGE, HeldOut, choose_penalties_of_blocks, shares_of_counting
+
+CELLS, GENES, REGULATORS = 200, 12, 3
+
+
+def values_of(strength: float, *, states: int = 1, own: float = 0.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Values [C, N] of genes, of which the first regulate the others; `own`: how much slopes of states differ."""
+    generator = np.random.default_rng(seed)
+    state = np.arange(CELLS) % states
+    x = generator.normal(size=(CELLS, REGULATORS))
+    slopes = generator.normal(size=(GENES - REGULATORS, REGULATORS))
+    slopes = slopes + own * generator.normal(size=(states, *slopes.shape))
+    y = strength * np.einsum("cij,cj->ci", slopes[state], x) + generator.normal(size=(CELLS, GENES - REGULATORS))
+    return np.concatenate([x, y], 1) + 6 + state[:, None], state
+
+
+def fold() -> np.ndarray:
+    return np.arange(CELLS) // 2 % 5
+
+
+@pytest.mark.parametrize("states", [1, 2])
+def test_errors_are_those_of_ridge_regression_written_out(make_table, states):
+    """One regression a gene, by scikit-learn, with deviations by state as features of their own."""
+    from sklearn.linear_model import Ridge
+
+    values, state = values_of(1.0, states=states)
+    table = make_table(values, state, range(REGULATORS), basal=np.random.default_rng(1).random(CELLS))
+    part, rho = HeldOut(table, fold(), 1, layered=False), 0.7
+    (found,) = part.errors([Penalty(30.0)], rho if states > 1 else 0.0, GENES)
+    seen, judged = fold() != 1, fold() == 1
+    known = np.eye(states)[state]
+    means = np.linalg.lstsq(known[seen], values[seen], rcond=None)[0]
+    sd = (values - known @ np.linalg.lstsq(known, values, rcond=None)[0]).std(0)
+    rest = (values - known @ means) / sd
+    depth = part.x[:, -1:].numpy()
+    features = [rest[:, :REGULATORS], 1e3 * depth]  # the depth is hardly penalised
+    if states > 1:
+        features.append(rho * (known[:, :, None] * rest[:, None, :REGULATORS]).reshape(CELLS, -1))
+    features = np.concatenate(features, 1)
+    ridge = Ridge(alpha=30.0, fit_intercept=False).fit(features[seen], rest[seen, REGULATORS:])
+    expected = np.square(ridge.predict(features[judged]) - rest[judged, REGULATORS:]).mean()
+    assert found == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("states", [1, 2])
+def test_a_curved_penalty_ends_near_the_least_loss(make_table, states):
+    """Rounds of ridge regression with penalties by group, against the loss that the blocks are trained with."""
+    values, state = values_of(0.3, states=states, own=0.3)
+    part = HeldOut(make_table(values, state, range(REGULATORS)), fold(), 0, layered=False)
+    t, lam, rho, seen = 0.2, 20.0, 0.7, part.training
+    slopes = torch.zeros(1, states, GENES - REGULATORS, REGULATORS).double().requires_grad_()
+    penalty = Penalty(lam, rho, t).as_tensor()[None].double()
+    optimizer = torch.optim.LBFGS([slopes], max_iter=200, line_search_fn="strong_wolfe")
+
+    def predicted():
+        return torch.einsum("cs,sij,cj->ci", part.states.double(), slopes[0], part.x[:, :-1])
+
+    def loss():
+        optimizer.zero_grad()
+        total = (predicted() - part.y)[seen].square().sum() + penalty_of(slopes, penalty).sum()
+        total.backward()
+        return total
+
+    optimizer.step(loss)
+    expected = float((predicted() - part.y)[part.judged].square().mean().detach())
+    (found,) = part.errors([Penalty(lam, rho, t)], rho if states > 1 else 0.0, GENES)
+    assert found == pytest.approx(expected, rel=0.02)
+
+
+def test_noise_is_penalised_more_than_what_regulators_explain(make_table):
+    found = []
+    for strength in (0.0, 1.0):
+        values, state = values_of(strength)
+        found.append(choose_penalties_of_blocks(make_table(values, state, range(REGULATORS)), fold(), False))
+    noise, signal = ([each.lam for each in penalties[:-1]] for penalties in found)
+    assert min(noise) > 10 * max(signal) and len(signal) == len(noise) == KEPT
+
+
+def test_states_are_as_free_as_their_slopes_differ(make_table):
+    """A deviation costs lambda / rho^2."""
+    same, other = (values_of(1.0, states=2, own=own) for own in (0.0, 1.5))
+    cost = []
+    for values, state in (same, other):
+        best = choose_penalties_of_blocks(make_table(values, state, range(REGULATORS)), fold(), False)[0]
+        cost.append(best.lam / best.rho**2)
+    assert cost[0] > 10 * cost[1]
+
+
+def test_with_too_many_features_the_usual_form_is_taken(make_table, monkeypatch):
+    values, state = values_of(1.0, states=2)
+    table = make_table(values, state, range(REGULATORS))
+    monkeypatch.setattr(module, "FEATURES", 8)
+    first, among = choose_penalties_of_blocks(table, fold(), True)
+    assert (first.rho, first.t) == module.USUAL[:2] and first.lam in [lam * 2 for lam in RIDGE] and among.lam in RIDGE
+    monkeypatch.setattr(module, "CELLS", 100)
+    assert len(choose_penalties_of_blocks(table, fold(), True)) == 2
+
+
+def test_counting_s_share_is_that_of_what_the_others_leave(make_table):
+    """Regulators with a common cause, of which the first is counted with noise: what the others say of it replaces a
+    part of it, and the more of it the noisier it is."""
+    generator = np.random.default_rng(0)
+    cause = generator.normal(size=(CELLS, 1))
+    x = cause + 0.3 * generator.normal(size=(CELLS, REGULATORS)) + 8
+    x[:, 0] += generator.normal(size=CELLS)
+    noise = np.tile([1.0, 0.0, 0.02], (CELLS, 1))
+    table = make_table(x, np.zeros(CELLS, int), range(REGULATORS), noise=sp.csr_matrix(noise.astype(np.float32)))
+    share, unit = shares_of_counting(table)
+    z = (x - x.mean(0)) / x.std(0)
+    hat = np.empty_like(z)
+    for gene in range(REGULATORS):
+        others = np.delete(z, gene, 1)
+        hat[:, gene] = others @ np.linalg.solve(others.T @ others + 10 * np.eye(2), others.T @ z[:, gene])
+    left = (z - hat).var(0, ddof=1)
+    expected = np.clip(noise[0] / x.var(0) / left, 0, COUNTED)
+    np.testing.assert_allclose(share, expected, rtol=1e-3, atol=1e-6)
+    assert share[0] > 0.7 and share[1] == 0 and 0 < share[2] < 0.5
+    np.testing.assert_allclose(unit[:-1], (z + expected * (hat - z)).std(0, ddof=1), rtol=1e-3)
+    assert unit[-1] == 1
+    none, ones = shares_of_counting(make_table(x, np.zeros(CELLS, int), range(REGULATORS)))
+    assert (none == 0).all() and (ones == 1).all(), "without counts, nothing is counted"

@@ -1,0 +1,109 @@
+"""What a run prepares before its first step: folds, units and penalties of each member."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from grn.cells.load import load_cells
+from grn.config.files import change_config
+from grn.errors import ConfigError
+from grn.messages import silent
+from grn.regulation.cell_table import CellTable
+from grn.regulation.levels import Levels
+from grn.regulation.states import states_of
+from grn.training import building
+from grn.training.building import FEWEST_FOLDS, FREER, data_module, folds_of, prepare
+
+
+@pytest.fixture
+def loaded(make_config):
+    config = make_config()
+    cells, split = load_cells(config.data)
+    return config, cells, split, states_of(cells, 0)
+
+
+def prepared(loaded, say=silent, **changes):
+    config, cells, split, states = loaded
+    return prepare(change_config(config, changes), cells, split, states, say)
+
+
+def test_folds_are_stratified_and_those_of_other_cells_are_none(loaded):
+    """Also over cells without a label."""
+    _, cells, split, states = loaded
+    cells = replace(cells, labels=np.where(np.arange(80) % 3 == 0, -1, cells.labels))
+    found = folds_of(cells, split.train, states, 5, 0)
+    for label in (-1, 0, 1):
+        sizes = np.bincount(found[cells.labels[split.train] == label], minlength=5)
+        assert sizes.max() - sizes.min() <= 1
+    fit = prepared(loaded)
+    assert (fit.fold[split.test] == -1).all() and set(fit.fold[split.train]) == set(range(FEWEST_FOLDS))
+    assert (cells.labels[prepared((loaded[0], cells, *loaded[2:])).judging] >= 0).all()
+
+
+def test_no_donor_is_both_learned_and_held_out_by_a_member(loaded):
+    config, cells, split, states = loaded
+    donor = np.arange(80) // 7
+    fit = prepared((config, replace(cells, groups=donor), split, states))
+    assert len(np.unique(fit.fold[split.train])) == FEWEST_FOLDS
+    for one in np.unique(donor):
+        assert len(set(fit.fold[(donor == one) & (fit.fold >= 0)])) <= 1
+
+
+def test_each_member_knows_the_means_of_the_cells_that_it_learns_from(loaded, monkeypatch):
+    _, cells, split, states = loaded
+    monkeypatch.setattr(building, "levels_of", lambda *_: None)
+    fit, table = prepared(loaded), CellTable.of(cells, split.train, states.membership)
+    model, own = fit.model, fit.fold[split.train]
+    for member in range(2):
+        centre, level = table.means(np.flatnonzero(own != member))
+        for block, genes, unit in zip(model.blocks, (model.regulators, model.targets), (1, model.unit), strict=True):
+            torch.testing.assert_close(block.centre[member], centre / unit)
+            torch.testing.assert_close(block.level[member], level[:, genes])
+            torch.testing.assert_close(block.square[member], (centre / unit).square() + 1)
+    torch.testing.assert_close(model.sd, table.sd)
+    torch.testing.assert_close(model.identity.sd, table.spread)
+    torch.testing.assert_close(model.share, torch.as_tensor(states.membership[split.train]).mean(0))
+    assert not torch.equal(*model.blocks[0].centre)
+
+
+def test_where_differences_between_states_count_all_states_have_the_same_means(loaded, monkeypatch):
+    monkeypatch.setattr(building, "levels_of", lambda *_: Levels(0.2, 0.3, 0.3))
+    lines: list[str] = []
+    model = prepared(loaded, lines.append).model
+    assert "count as regulation" in lines[0]
+    torch.testing.assert_close(model.sd, model.identity.sd)
+    for block in model.blocks:
+        assert torch.equal(block.centre[:, 0], block.centre[:, 1]) and torch.equal(block.level[:, 0], block.level[:, 1])
+
+
+def test_members_take_the_chosen_penalties_in_turn_for_the_cells_that_they_learn_from(loaded, monkeypatch):
+    chosen = [building.Penalty(lam, 0.5, 0.1) for lam in (10.0, 20.0, 5.0)]  # the last is that of block 1
+    monkeypatch.setattr(building, "choose_penalties_of_blocks", lambda *_: chosen)
+    fit = prepared(loaded, **{"model.members": 3})
+    learned = [int(((fit.fold >= 0) & (fit.fold != member)).sum()) for member in range(3)]
+    expected = [lam / count for lam, count in zip((10, 20, 10), learned, strict=True)] + [5 / np.mean(learned)]
+    np.testing.assert_allclose(fit.model.penalty[:, 0], expected, rtol=1e-6)
+    assert fit.model.penalty[:, 1].tolist() == [0.5, 0.5 * FREER, 0.5, 0.5], "every second one's states are freer"
+    np.testing.assert_allclose(fit.model.penalty[:, 2], 0.1, rtol=1e-6)
+    given = prepared(loaded, **{"model.penalty": 7.0}).model.penalty
+    np.testing.assert_allclose(given[:-1, 0].numpy() * learned[:2], 7, rtol=1e-6)
+    assert given[0, 2] == 0, "a given penalty is that of ridge"
+
+
+def test_a_member_validates_the_cells_that_it_has_not_learned_from(loaded):
+    config, cells, split, _ = loaded
+    fit = prepared(loaded)
+    data = data_module(config, cells, split, fit)
+    assert data.judged.tolist() == np.flatnonzero((fit.fold == 0) | (fit.fold == 1)).tolist()
+    types = prepared(loaded, **{"objectives.masked_multiplicity.weight": 0})
+    judged = data_module(config, cells, split, types).judged
+    assert set(types.fold[judged]) == set(types.model.identity.held_out.tolist())
+
+
+def test_more_scores_than_memory_holds_are_refused(loaded, monkeypatch):
+    monkeypatch.setattr(building, "MOST_SCORES", 100)
+    with pytest.raises(ConfigError, match=r"4 regulators of 16 genes in 2 states and 2 members") as caught:
+        prepared(loaded)
+    assert caught.value.field == "data.regulators"

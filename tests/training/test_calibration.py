@@ -1,0 +1,163 @@
+"""What held-out cells decide of cell types: importances, confidences, and when members learn from them, too."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import grn
+from grn.cells.load import load_cells
+from grn.cells.simulated import simulate
+from grn.config.files import change_config
+from grn.messages import silent
+from grn.model.objectives import summaries_of
+from grn.regulation.states import states_of
+from grn.training.building import data_module, prepare
+from grn.training.calibration import Calibration, judge, kind_importance, opened_at, set_axes
+from grn.training.run import train
+from grn.training.task import Task
+
+
+@pytest.fixture
+def fit(make_config):
+    config = make_config()
+    cells, split = load_cells(config.data)
+    found = prepare(config, cells, split, states_of(cells, 0), silent)
+    with torch.no_grad():
+        for parameter in found.model.identity.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return config, found, data_module(config, cells, split, found)
+
+
+def test_the_kind_that_held_out_cells_agree_with_counts_for_more():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(3, (400,), generator=generator)
+    knows = (2 * F.one_hot(labels, 3) + torch.randn(400, 3, generator=generator)).log_softmax(-1)
+    guesses = torch.randn(400, 3, generator=generator).log_softmax(-1)
+    found = kind_importance(torch.stack([knows, guesses]), labels)
+    assert found[0] > 5 * found[1]
+    nothing = kind_importance(torch.empty(2, 0, 3), torch.empty(0, dtype=torch.int64))
+    assert nothing.tolist() == [0.5, 0.5]
+
+
+def test_cells_are_judged_by_the_members_that_have_not_seen_them(fit):
+    """One of each kind: confidence and accuracy are those of their log probabilities, times what each kind counts."""
+    _, found, data = fit
+    model, rows, identity = found.model, found.judging, found.model.identity
+    accuracy = judge(model, data.validation, rows)
+    with torch.no_grad():
+        log_odds = identity.of_members(summaries_of(data.validation[0, rows], model))
+    members = identity.shape.members
+    assert torch.allclose(identity.importance[0::2], identity.importance[0])
+    kinds = identity.importance[:2] * members / 2
+    own = torch.as_tensor(found.fold[rows])
+    cell = torch.arange(len(rows))
+    logits = kinds[0] * log_odds[2 * own, cell] + kinds[1] * log_odds[2 * own + 1, cell]
+    confidence, predicted = logits.softmax(-1).max(-1)
+    torch.testing.assert_close(identity.confidence, confidence)
+    right = predicted == torch.as_tensor(data.validation.cells.labels[rows])
+    assert torch.equal(identity.right, right) and accuracy == pytest.approx(float(right.float().mean()))
+
+
+def test_axes_are_the_leading_directions_of_the_training_cells_whatever_their_signs(fit):
+    _, found, data = fit
+    model, rows = found.model, data.split.train
+    set_axes(model, data.validation, rows)
+    first = model.identity.axes.clone()
+    with torch.no_grad():
+        summaries = summaries_of(data.validation[0, rows], model).transpose(0, 1).flatten(1)
+    centred = (summaries - summaries.mean(0)).double()
+    _, size, directions = torch.linalg.svd(centred, full_matrices=False)
+    along = (first.double().T @ directions[: first.shape[1]].T).abs()
+    torch.testing.assert_close(along, torch.eye(len(along)).double(), rtol=0, atol=1e-2)
+    assert (first.gather(0, first.abs().argmax(0, keepdim=True)) > 0).all() and size[0] > size[1]
+    torch.testing.assert_close(model.identity.centre, summaries.mean(0))
+
+
+def test_members_learn_from_the_cells_that_have_judged_them_from_the_middle_on(make_config, tmp_path, monkeypatch):
+    learned, judged = [], []
+    original, on_start = Task.losses, Calibration.on_train_batch_start
+
+    def recorded(task, batch):
+        from grn.training import task as module
+
+        of_cells = module.of_cells
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                module,
+                "of_cells",
+                lambda b, m, which, **options: (
+                    learned.append((task.global_step, bool((which == 1).all()))) or of_cells(b, m, which, **options)
+                ),
+            )
+            return original(task, batch)
+
+    def started(self, trainer, task, batch, index):
+        before = task.model.identity.confidence.clone()
+        on_start(self, trainer, task, batch, index)
+        if not torch.equal(before, task.model.identity.confidence):
+            judged.append(trainer.global_step)
+
+    monkeypatch.setattr(Task, "losses", recorded)
+    monkeypatch.setattr(Calibration, "on_train_batch_start", started)
+    train(make_config(max_steps=8, batch_size=40), tmp_path / "run", say=silent)
+    assert opened_at(8) == 4 and opened_at(7) == 4 and judged == [4]
+    assert learned == [(0, False), (2, False), (4, True), (6, True)], "the token learns in every second step"
+
+
+def test_types_alone_never_open_the_folds_that_choose_the_step(make_config, fit):
+    config, found, _ = fit
+    assert Task(found.model, config.objectives, config.trainer, 100).opened == 50
+    found.model.genes_train = False
+    assert Task(found.model, config.objectives, config.trainer, 100).opened > 100
+
+
+@pytest.fixture(scope="module")
+def typed(make_config, tmp_path_factory):
+    """A run on cells of four types, of which a fifth have no label; the true types."""
+    config = change_config(make_config(max_steps=60, batch_size=32, learning_rate=0.02), {
+        "data.simulated.cells": 300, "data.simulated.cell_types": 4, "data.simulated.genes": 30,
+        "data.test_fraction": 0.4, "model.width": 16,
+    })  # fmt: skip
+    adata = simulate(config.data.simulated)
+    truth = adata.obs["cell_type"].astype(str).to_numpy()
+    given = adata.copy()
+    given.obs["cell_type"] = np.where(np.arange(300) % 5 == 0, None, truth)
+    folder = tmp_path_factory.mktemp("typed") / "run"
+    result = train(config, folder, adata=given, say=silent)
+    return result, given, truth
+
+
+def test_types_of_cells_that_were_not_seen_are_found_and_metrics_are_those_of_predict(typed):
+    result, given, truth = typed
+    found = grn.predict(given, result.folder, copy=True, quiet=True)
+    config = grn.load(result.folder).config
+    test = load_cells(config.data, None, 0, given)[1].test
+    labelled = test[test % 5 != 0]
+    right = found.obs["grn_cell_type"].to_numpy().astype(str) == truth
+    assert result.metrics["accuracy"] == pytest.approx(right[labelled].mean())
+    assert right[test].mean() > 0.5, "four types, so that guessing finds a quarter"
+    assert np.allclose(found.obsm["grn_probabilities"].sum(1), 1, atol=1e-5)
+
+    strict = grn.predict(given, result.folder, error=0.3, copy=True, quiet=True)
+    threshold = strict.uns["grn"]["threshold"]
+    assert threshold == pytest.approx(result.trained.model.identity.threshold(0.3))
+    unsure = found.obs["grn_cell_type_confidence"].to_numpy() < threshold
+    assert ((strict.obs["grn_cell_type"] == "unassigned").to_numpy() == unsure).all()
+
+
+def test_labels_of_test_cells_are_never_read(make_config):
+    config = make_config()
+    cells, split = load_cells(config.data)
+    other = cells.labels.copy()
+    other[split.test] = 1 - other[split.test]
+    found = []
+    for labels in (cells.labels, other):
+        changed = replace(cells, labels=labels)
+        fit = prepare(config, changed, split, states_of(changed, 0), silent)
+        judge(fit.model, data_module(config, changed, split, fit).validation, fit.judging)
+        found.append(fit.model.state_dict())
+    assert not np.array_equal(cells.labels, other)
+    assert all(torch.equal(tensor, found[1][name]) for name, tensor in found[0].items())
