@@ -175,9 +175,13 @@ class Model(nn.Module):
 
     @property
     def genes_at_once(self) -> int:
-        """Genes whose scores are in memory at once: SCORES of all members, heads and states."""
-        a_gene = self.config.members * self.config.query_heads * len(self.share) * (len(self.counting) + 1)
-        return max(1, SCORES // a_gene)
+        """Genes whose scores are in memory at once."""
+        return max(1, SCORES // self.scores_of_a_gene)
+
+    @property
+    def scores_of_a_gene(self) -> int:
+        """Of all members, heads, states and regulators."""
+        return self.config.members * self.config.query_heads * len(self.share) * (len(self.counting) + 1)
 
     @property
     def layered(self) -> bool:

@@ -41,6 +41,7 @@ from grn.io.run_folder import (
     remove_run,
 )
 from grn.messages import Say, silent
+from grn.model.objectives import GENES
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
 from grn.networks.build import write_network_files
@@ -289,8 +290,9 @@ def fit_model(
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
     )
-    # A product with every score, for each cell of a step.
-    multiplications = settings.batch_size * sum(each.numel() for each in model.parameters())
+    # For each cell of a step, a product with every score of its state.
+    genes = min(model.genes, len(model.regulators) + GENES)
+    multiplications = settings.batch_size * genes * model.scores_of_a_gene / len(model.share)
     with threads_for(multiplications), exits_are_interruptions():
         trainer.fit(task, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
     for callback in callbacks:  # Lightning gave each a method of the task, which would live as long as they do

@@ -190,7 +190,7 @@ def as_fused_here(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]
 class MovingAverage(WeightAveraging):
     """average <- decay * average + (1 - decay) * weights after every step; validation and checkpoints hold the average.
 
-    Equals Lightning's EMAWeightAveraging, which synchronises with the GPU in every step, to the last bit.
+    Equals Lightning's EMAWeightAveraging, which synchronises with the GPU in every step, up to rounding.
     """
 
     def __init__(self, decay: float):
@@ -206,8 +206,7 @@ class MovingAverage(WeightAveraging):
         if self._latest_update_step == 0:
             torch._foreach_copy_(averages, weights)
         else:
-            torch._foreach_mul_(averages, self.decay)
-            torch._foreach_add_(averages, list(torch._foreach_mul(weights, 1 - self.decay)))
+            torch._foreach_lerp_(averages, weights, 1 - self.decay)  # one pass, without a copy of all weights
         # Buffers have no average: what calibration has found holds for both.
         for kept, now in zip(self._average_model.module.buffers(), pl_module.buffers(), strict=True):
             kept.copy_(now)
