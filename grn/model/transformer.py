@@ -36,7 +36,7 @@ from grn.model.signed_block import SignedBlock
 
 LIMIT = 20.0  # sds from the mean, where multiplicities are cut off: a doublet would decide a slope by itself
 DEPTH = 4.0  # multiplicity of the basal gene in a cell of average depth, in sds of the log depth
-SCORES = 2**26
+SCORES = 2**26  # most numbers of one table of scores
 AMONG = 1024  # regulators; of more, each is read as it was counted, as block 1 would be as large as block 2
 
 
@@ -65,10 +65,10 @@ class Model(nn.Module):
 
     mean, sd [N]: of each gene; sds are those within states, the unit of inputs and targets.   depth [2]: mean and sd of
     the basal gene's multiplicity.   counting [R]: r_j.   unit [R + 1]: sds of m'.   share [S]: of the cells in each
-    state.   held_out [P]:
-    the fold that a member does not learn from.   penalty [P + 1, 3]: with which block 2 of each member is trained, and
-    last block 1 of all (penalty.py).   prior [N, R]: what slopes are divided by before they are penalised, in training
-    with a prior network.   genes_train: whether genes are predicted; else types alone shape the blocks.
+    state.   held_out [P]: the fold that a member does not learn from.   penalty [P + 1, 3]: with which block 2 of each
+    member is trained, and last block 1 of all (penalty.py).   prior [N, R]: what slopes are divided by before they are
+    penalised, in training with a prior network.   genes_train: whether genes are predicted; else types alone shape the
+    blocks.
     """
 
     is_regulator: Tensor

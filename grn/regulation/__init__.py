@@ -1,1 +1,1 @@
-"""Fitting the regulation layer: its ensemble members, their penalty, held-out folds and knock-offs."""
+"""What cells say before and beside the training: their states, folds and penalties, and knock-offs."""

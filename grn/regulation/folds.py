@@ -1,4 +1,4 @@
-"""Which cells each ensemble member of the regulation layer holds out: one fold; no group is in two."""
+"""Folds of cells, for ensemble members and for penalties: no donor or batch is in two."""
 
 from __future__ import annotations
 

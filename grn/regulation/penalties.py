@@ -101,12 +101,12 @@ class HeldOut:
     ) -> Tensor:
         """The same of each target, [penalties, targets]. weight [targets, R]: what each pair's penalty is multiplied
         by; None: 1."""
-        x, y, own, count = self.features(rho), self.y[:, :targets], self.own[:targets], self.x.shape[1] - 1
+        x, y, number, count = self.features(rho), self.y[:, :targets], self.own[:targets], self.x.shape[1] - 1
         blocks = (x.shape[1] - 1) // max(count, 1)
         gram, cross = x[self.training].T @ x[self.training], x[self.training].T @ y[self.training]
         # The features of one regulator are one group; the depth is a group of its own, hardly penalised.
         group = torch.cat([torch.arange(count + 1), torch.arange(count).repeat(blocks - 1)]).to(x.device)
-        itself = (own[:, None] == group) & (own[:, None] >= 0)  # [targets, F]
+        itself = (number[:, None] == group) & (number[:, None] >= 0)  # [targets, F]
         plain = weight is None and not bool(itself.any())
         pairs = x.new_ones(y.shape[1], count + 1)
         pairs[:, :-1] = 1.0 if weight is None else weight.to(x)
@@ -117,10 +117,8 @@ class HeldOut:
 
             def solve(factor: Tensor, base: Tensor = base) -> Tensor:
                 """[F, targets]. factor [targets, R + 1]: of each target's penalties."""
-                own = (base * factor[:, group]).masked_fill(itself, NEVER)
-                return torch.cholesky_solve(cross.T[..., None], torch.linalg.cholesky(gram + torch.diag_embed(own)))[
-                    ..., 0
-                ].T
+                own = torch.diag_embed((base * factor[:, group]).masked_fill(itself, NEVER))
+                return torch.cholesky_solve(cross.T[..., None], torch.linalg.cholesky(gram + own))[..., 0].T
 
             w = torch.linalg.solve(gram + torch.diag(base), cross) if plain else solve(pairs)
             for _ in range(REWEIGHTED if penalty.t else 0):

@@ -1,4 +1,4 @@
-"""Ridge regression of every gene on the regulators, with deviations by state: what the regulation layer starts from.
+"""Ridge regression of every gene on the regulators, with deviations by state.
 
     y_i = sum_j (beta_ij + sum_z p_z delta_ijz) x_j          p_z: how much the cell belongs to state z
 

@@ -1,4 +1,4 @@
-"""The states of cells: what the regulation layer compares cells within, and what its scores may differ by.
+"""The states of cells: what the model compares cells within, and what its scores may differ by.
 
 Given labels are states (cell types). Along a numeric column (data.state_key) the states are the two ends and the middle
 of its range, and a cell between two of them belongs to both in part; with labels, too, each type has these three.

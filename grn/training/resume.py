@@ -1,6 +1,6 @@
 """Resuming a run that was interrupted: what it has saved, and whether it is still the same run.
 
-A checkpoint holds all that training has changed. The rest (cells, split, masks, dropout's draws, the regulation layer)
+A checkpoint holds all that training has changed. The rest (cells, split, hidden genes, dropout's draws, penalties)
 follows from the configuration, the seed and the cells, which every checkpoint records as its Origin. On the same CPU, a
 resumed run ends as it would have without the interruption, to the last bit.
 """
