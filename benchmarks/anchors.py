@@ -1,13 +1,15 @@
 """How far are the kernels from their floors, and from this year's other implementations? One table, on one card.
 
-    PYTHONPATH=.:kernels python benchmarks/anchors.py                      # two minutes on an H100
+    PYTHONPATH=.:kernels python benchmarks/anchors.py                      # minutes on an H100
     PYTHONPATH=.:kernels python benchmarks/anchors.py --only values floors
 
-values: attention with values narrower than keys, beside values as wide (arithmetic: (E + V) / 2 E of it).
-floors: moments at 41 472 genes x 128 beside the time in which their bytes are copied, the stream beside cuDNN's
-softmax.
-entropies: linear cross entropy beside torch's, in one piece and in pieces of rows, and beside Liger's and
-cut-cross-entropy's where they are installed.
+values: attention with values narrower than keys, beside values as wide, and beside the time that its products take at
+the rate of a large matrix product, or its bytes at the rate of a copy, whichever is longer (floor_ms).
+floors: moments at 41 472 genes x 128 beside such floors; the stream beside cuDNN's softmax, FlexAttention's and, where
+it is installed, FlashAttention-4's.
+entropies: linear cross entropy beside torch's, in one piece and in pieces of rows, and beside Liger's (its kernel for
+SM90 needs CuTe DSL) and cut-cross-entropy's where they are installed; losses, gradients and memory.
+weighted: the same with a weight for every row and with smoothed labels, beside those that offer both.
 Times are medians of 100 replays of a CUDA graph after 100 others (of the slowest 20 after 5), in milliseconds. A peer
 that is not installed or fails has a row that says so. The table: `results/anchors.csv`.
 """
@@ -17,15 +19,16 @@ from __future__ import annotations
 import argparse
 import importlib
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import torch
 import torch.utils.checkpoint
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import flex_attention
 
 from flashsign import linear_cross_entropy, spherical_attention
 
@@ -62,6 +65,32 @@ def timed(call: Callable[[], object]) -> float:
     return begin.elapsed_time(end)
 
 
+@cache
+def rates() -> tuple[float, float]:
+    """What this card reaches: operations of a large float16 product and bytes of a copy (read and written), per ms."""
+    a, b = (normal(8192, 8192) for _ in range(2))
+    product = torch.empty_like(a)
+    operations = 2 * 8192**3 / milliseconds(lambda: torch.mm(a, b, out=product))
+    source = normal(2**27)
+    target = torch.empty_like(source)
+    return operations, 4 * source.numel() / milliseconds(lambda: target.copy_(source))
+
+
+def floor_ms(method: str, direction: str, genes: int, width: int, values: int, heads: int = 8) -> float:
+    """The least time of attention of one bag in 16 bits: of its products or of its bytes, whichever takes longer.
+
+    The stream: scores and sums of values, each again in the backward, and their two gradients (dq comes from moments).
+    Moments: two products of rows with matrices in each pass but that over keys in the backward, which has three; each
+    pass reads and writes rows once.
+    """
+    operations, moved = rates()
+    both, wide = direction == "both", heads * genes * (width + values)
+    if method == "stream":
+        return 2 * genes * wide * (3 if both else 1) / operations
+    products = 2 * heads * genes * width * ((2 * width + 2 * values) + both * (3 * width + 4 * values))
+    return max(products / operations, wide * 2 * (7 if both else 2) / moved)
+
+
 def both(attend: Callable[..., torch.Tensor], *tensors: torch.Tensor, values: int) -> tuple[float, float]:
     """Times of a forward, and of a forward with its backward."""
     grad = torch.randn(*tensors[0].shape[:-1], values, device="cuda").to(tensors[0].dtype)
@@ -81,42 +110,70 @@ def normal(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
 def values() -> Iterator[Row]:
     for method, genes in (("stream", 2000), ("stream", 8192), ("moments", 41_472)):
         for width in (64, 128):
-            times = {}
-            for narrow in (width, 16):
+            found = {}
+            for narrow in (width, 64, 16):
+                if narrow in found:
+                    continue
                 rows = [normal(1, 8, genes, n) for n in (width, width, narrow)]
-                times[narrow] = both(lambda *x, m=method: spherical_attention(*x, method=m), *rows, values=narrow)
-            for at, direction in enumerate(("forward", "both")):
-                whole, found = times[width][at], times[16][at]
-                yield {
-                    "table": "values", "what": f"{method}, {genes} genes, E = {width}, V = 16", "direction": direction,
-                    "ms": found, "beside": "V = E", "beside_ms": whole, "arithmetic": (width + 16) / 2 / width,
-                }  # fmt: skip
+                found[narrow] = both(lambda *x, m=method: spherical_attention(*x, method=m), *rows, values=narrow)
+                for direction, ms, whole in zip(("forward", "both"), found[narrow], found[width], strict=True):
+                    floor = floor_ms(method, direction, genes, width, narrow)
+                    yield {
+                        "table": "values", "what": f"{method}, {genes} genes, E = {width}, V = {narrow}",
+                        "direction": direction, "ms": ms, "floor_ms": floor, "of_floor": ms / floor,
+                        "beside": "V = E", "beside_ms": whole,
+                    }  # fmt: skip
+
+
+def flex() -> Callable[..., torch.Tensor]:
+    return cast(Callable[..., torch.Tensor], torch.compile(flex_attention, dynamic=False))
+
+
+def flash_4() -> Callable[..., torch.Tensor]:
+    attend = importlib.import_module("flash_attn.cute").flash_attn_func
+
+    def call(*rows: torch.Tensor) -> torch.Tensor:
+        found = attend(*(x.transpose(1, 2) for x in rows))
+        output: torch.Tensor = found[0] if isinstance(found, tuple) else found
+        return output.transpose(1, 2)
+
+    return call
 
 
 def floors() -> Iterator[Row]:
-    source = torch.empty(2**28, device="cuda", dtype=torch.float16)
-    target = torch.empty_like(source)
-    per_byte = milliseconds(lambda: target.copy_(source)) / (2 * source.numel() * 2)
-    genes, heads, width = 41_472, 8, 128
-    rows = [normal(1, heads, genes, width) for _ in range(3)]
-    found = both(lambda *x: spherical_attention(*x, method="moments"), *rows, values=width)
-    size = heads * genes * width * 2
-    # Forward reads k, v, q and writes o; backward reads q, o, do twice and k, v once, and writes dq, dk, dv.
-    for at, (direction, tensors) in enumerate((("forward", 4), ("both", 4 + 3 + 3 + 2 + 3 - 1))):
-        yield {
-            "table": "floors", "what": "moments, 41 472 genes, E = 128", "direction": direction, "ms": found[at],
-            "beside": f"copying its bytes ({1e-9 / per_byte:.2f} TB/s)", "beside_ms": tensors * size * per_byte,
-        }  # fmt: skip
-    for genes in (2048, 8192):
+    genes = 41_472
+    for width in (64, 128):
+        rows = [normal(1, 8, genes, width) for _ in range(3)]
+        times = both(lambda *x: spherical_attention(*x, method="moments"), *rows, values=width)
+        for direction, ms in zip(("forward", "both"), times, strict=True):
+            floor = floor_ms("moments", direction, genes, width, width)
+            yield {
+                "table": "floors", "what": f"moments, {genes} genes, E = {width}", "direction": direction, "ms": ms,
+                "floor_ms": floor, "of_floor": ms / floor,
+            }  # fmt: skip
+    peers: dict[str, Callable[[], Callable[..., torch.Tensor]]] = {
+        "cuDNN's softmax": lambda: F.scaled_dot_product_attention,
+        "FlexAttention's softmax": flex,
+        "FlashAttention-4's softmax": flash_4,
+    }
+    for genes in (2048, 8192, 41_472):
         rows = [normal(1, 8, genes, 128) for _ in range(3)]
         ours = both(lambda *x: spherical_attention(*x, method="stream"), *rows, values=128)
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            peer = both(F.scaled_dot_product_attention, *rows, values=128)
-        for at, direction in enumerate(("forward", "both")):
-            yield {
-                "table": "floors", "what": f"stream, {genes} genes, E = 128", "direction": direction,
-                "ms": ours[at], "beside": "cuDNN's softmax", "beside_ms": peer[at],
-            }  # fmt: skip
+        for name, make in peers.items():
+            for at, direction in enumerate(("forward", "both")):
+                floor = floor_ms("stream", direction, genes, 128, 128)
+                row = {
+                    "table": "floors", "what": f"stream, {genes} genes, E = 128", "direction": direction,
+                    "ms": ours[at], "floor_ms": floor, "of_floor": ours[at] / floor, "beside": name,
+                }  # fmt: skip
+                try:
+                    if not at:
+                        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                            times = both(make(), *rows, values=128)
+                    yield row | {"beside_ms": times[at], "times_as_fast": times[at] / ours[at]}
+                except Exception as problem:  # a compiler's own errors are of any kind
+                    yield row | {"problem": f"{type(problem).__name__}: {problem}"[:100]}
+                    break
 
 
 def in_pieces(h: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -130,54 +187,139 @@ def in_pieces(h: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> to
     return torch.stack(parts).sum() / len(h)
 
 
-def liger(h: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+Loss = Callable[..., torch.Tensor]
+"""h [N, D], weight [V, D], target [N] -> the mean loss; with keywords weights [N] and smoothing where it takes them."""
+
+
+def ours(
+    h: torch.Tensor,
+    weight: torch.Tensor,
+    target: torch.Tensor,
+    weights: torch.Tensor | None = None,
+    smoothing: float = 0.0,
+) -> torch.Tensor:
+    return linear_cross_entropy(h, weight, target, row_weights=weights, label_smoothing=smoothing)
+
+
+def torchs(
+    h: torch.Tensor,
+    weight: torch.Tensor,
+    target: torch.Tensor,
+    weights: torch.Tensor | None = None,
+    smoothing: float = 0.0,
+) -> torch.Tensor:
+    losses = F.cross_entropy((h @ weight.T).float(), target, label_smoothing=smoothing, reduction="none")
+    return losses.mean() if weights is None else (weights * losses).sum() / weights.sum()
+
+
+def liger(h: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, smoothing: float = 0.0) -> torch.Tensor:
     module = importlib.import_module("liger_kernel.ops.fused_linear_cross_entropy")
-    found: torch.Tensor = module.LigerFusedLinearCrossEntropyFunction.apply(h, weight, target)[0]
+    apply = module.LigerFusedLinearCrossEntropyFunction.apply
+    found: torch.Tensor = apply(h, weight, target, None, None, -100, 0.0, smoothing)[0]
     return found
 
 
-def cut(h: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = importlib.import_module("cut_cross_entropy").linear_cross_entropy(h, weight, target)
+def liger_scaled(
+    h: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, weights: torch.Tensor | None = None
+) -> torch.Tensor:
+    module = importlib.import_module("liger_kernel.ops.cutedsl.ops.fused_scaled_cross_entropy_sm90")
+    losses: torch.Tensor = module.LigerFusedScaledCrossEntropySM90Function.apply(h, weight, target)
+    return losses.mean() if weights is None else (weights * losses).sum() / weights.sum()
+
+
+def liger_stored(h: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    module = importlib.import_module("liger_kernel.ops.cutedsl.ops.fused_linear_cross_entropy_sm90")
+    found: torch.Tensor = module.LigerFusedLinearCrossEntropySM90Function.apply(h, weight, target)
     return found
+
+
+def cut(
+    h: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, weights: torch.Tensor | None = None
+) -> torch.Tensor:
+    attend = importlib.import_module("cut_cross_entropy").linear_cross_entropy
+    losses: torch.Tensor = attend(h, weight, target, reduction="mean" if weights is None else "none")
+    return losses if weights is None else (weights * losses).sum() / weights.sum()
+
+
+METHODS: dict[str, Loss] = {
+    "flashsign": ours,
+    "torch": torchs,
+    "torch.compile": torch.compile(torchs, dynamic=False),
+    "torch, 1024 rows at a time": in_pieces,
+    "Liger, SM90, logits again": liger_scaled,
+    "Liger, SM90, logits stored": liger_stored,
+    "Liger, Triton": liger,
+    "cut-cross-entropy": cut,
+}
+ROWS = 8192
+
+
+def judged(name: str, what: str, h: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, **options: Any) -> Row:
+    """Errors of the first 256 rows' loss and gradients against float64, memory, and time of all rows."""
+    row: Row = {"what": f"{what}: {name}", "direction": "both"}
+    loss = METHODS[name]
+    some = {key: x[:256] if isinstance(x, torch.Tensor) else x for key, x in options.items()}
+    few, own = h[:256].detach().clone().requires_grad_(), target[:256]
+    try:
+        found = loss(few, weight, own, **some)
+        slopes = torch.autograd.grad(found, (few, weight))
+        wide = few.detach().double().requires_grad_(), weight.detach().double().requires_grad_()
+        logits = wide[0] @ wide[1].T
+        losses = F.cross_entropy(logits, own, label_smoothing=some.get("smoothing", 0.0), reduction="none")
+        m = some.get("weights", torch.ones_like(losses)).double()
+        true = (m * losses).sum() / m.sum()
+        exact = torch.autograd.grad(true, wide)
+        row["loss_error"] = float(((found.double() - true) / true).abs())
+        row["loss_dtype"] = str(found.dtype).removeprefix("torch.")
+        for key, slope, right in zip(("dh_error", "dw_error"), slopes, exact, strict=True):
+            row[key] = float((slope.double() - right).norm() / right.norm())
+        del found, slopes, wide, logits, losses, true, exact
+
+        def call() -> object:
+            return torch.autograd.grad(loss(h, weight, target, **options), (h, weight))
+
+        call()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        call()
+        row["extra_mib"] = (torch.cuda.max_memory_allocated() - before) / 2**20 - (h.numel() + weight.numel()) / 2**19
+
+        def forward() -> object:
+            with torch.no_grad():
+                return loss(h, weight, target, **options)
+
+        row["forward_ms"], row["ms"] = milliseconds(forward), milliseconds(call)
+        row["tflops"] = 6 * len(h) * weight.numel() / row["ms"] / 1e9
+    except Exception as problem:  # a compiler's own errors are of any kind
+        row["problem"] = f"{type(problem).__name__}: {problem}"[:100]
+    return row
+
+
+def layer(width: int, classes: int) -> tuple[torch.Tensor, ...]:
+    h = normal(ROWS, width, dtype=torch.bfloat16).requires_grad_()
+    weight = (normal(classes, width, dtype=torch.bfloat16) / width**0.5).requires_grad_()
+    return h, weight, torch.randint(0, classes, (ROWS,), device="cuda")
 
 
 def entropies() -> Iterator[Row]:
-    methods = {
-        "flashsign": linear_cross_entropy,
-        "torch": lambda h, w, t: F.cross_entropy((h @ w.T).float(), t),
-        "torch, 1024 rows at a time": in_pieces,
-        "Liger": liger,
-        "cut-cross-entropy": cut,
-    }
-    rows = 8192
     for width, classes in ((512, 60_000), (512, 131_072), (4096, 60_000), (4096, 131_072)):
-        h = normal(rows, width, dtype=torch.bfloat16).requires_grad_()
-        weight = (normal(classes, width, dtype=torch.bfloat16) / width**0.5).requires_grad_()
-        target = torch.randint(0, classes, (rows,), device="cuda")
-        some = slice(0, 256)  # float64 is slow: the first rows' gradients, and those rows' loss alone
-        wide = h[some].detach().double().requires_grad_()
-        F.cross_entropy(wide @ weight.detach().double().T, target[some]).backward()
-        for name, loss in methods.items():
-            row = {"table": "entropies", "what": f"D = {width}, {classes} classes: {name}", "direction": "both"}
-            try:
-                (slope,) = torch.autograd.grad(loss(h[some].contiguous(), weight, target[some]), h)
-                error = (slope[some].double() - wide.grad).norm() / wide.grad.norm()
-                before = torch.cuda.memory_allocated()
-                torch.cuda.reset_peak_memory_stats()
-                slopes(loss, h, weight, target)
-                extra = torch.cuda.max_memory_allocated() - before - 2 * (h.numel() + weight.numel())
-                ms = milliseconds(partial(slopes, loss, h, weight, target))
-                rate = 6 * rows * width * classes / ms / 1e9
-                yield row | {"ms": ms, "tflops": rate, "extra_mib": extra / 2**20, "error": float(error)}
-            except (ImportError, RuntimeError) as problem:
-                yield row | {"problem": f"{type(problem).__name__}: {problem}"[:100]}
+        tensors = layer(width, classes)
+        for name in METHODS:
+            yield {"table": "entropies"} | judged(name, f"D = {width}, {classes} classes", *tensors)
+            torch.cuda.empty_cache()
 
 
-def slopes(loss: Callable[..., torch.Tensor], h: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> object:
-    return torch.autograd.grad(loss(h, weight, target), (h, weight))
+def weighted() -> Iterator[Row]:
+    tensors = layer(4096, 131_072)
+    weights = torch.rand(ROWS, device="cuda")
+    for what, options in (("weights", {"weights": weights}), ("smoothing .1", {"smoothing": 0.1})):
+        for name in METHODS:
+            yield {"table": "weighted"} | judged(name, f"{what}, D = 4096, 131072 classes", *tensors, **options)
+            torch.cuda.empty_cache()
 
 
-TABLES = {"values": values, "floors": floors, "entropies": entropies}
+TABLES = {"values": values, "floors": floors, "entropies": entropies, "weighted": weighted}
 
 
 def main() -> None:
@@ -185,16 +327,14 @@ def main() -> None:
     options.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES))
     options.add_argument("--output", type=Path, default=HERE / "results" / "anchors.csv")
     chosen = options.parse_args()
-    found = []
+    chosen.output.parent.mkdir(parents=True, exist_ok=True)
+    found: list[Row] = []
     for name in chosen.only:
         for row in TABLES[name]():
-            found.append(row)
+            found.append({"device": torch.cuda.get_device_name()} | row)
             print(" ".join(f"{key}={x:.4g}" if isinstance(x, float) else f"{x};" for key, x in row.items()), flush=True)
+            pd.DataFrame(found).to_csv(chosen.output, index=False, float_format="%.4g")
             torch.cuda.empty_cache()
-    table = pd.DataFrame(found)
-    table.insert(0, "device", torch.cuda.get_device_name())
-    chosen.output.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(chosen.output, index=False, float_format="%.4g")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def spherical_attention(
     Differentiable in q, k, v and multiplicity: in reverse, forward and batched mode, and more than once.
 
     V may be any width; where it is wider than E, q and k are filled up with zeros. The kernels fill up both to a
-    multiple of 16; with group, V to E.
+    multiple of 16.
 
     method: "moments" takes time linear in N and M; "stream" passes over the keys; "auto" takes the faster one.
     backend: "triton" runs the GPU kernels, "torch" runs anywhere, "auto" takes the kernels where they can run. They
@@ -98,8 +98,6 @@ def spherical_attention(
     plan = plan_call(q, k, v, multiplicity, offsets, query_offsets, method, backend, group is not None)
     if multiplicity is None:
         multiplicity = k.new_ones(k.shape[:1] if packed else (k.shape[0], k.shape[2]))
-    if group is not None:  # whose kernels know one width
-        v = F.pad(v, (0, q.shape[-1] - values))
     if plan.backend == "triton":
         call = AttentionCall.of(q, k, v, multiplicity, offsets, query_offsets, eps)
         if group is None:
@@ -111,7 +109,7 @@ def spherical_attention(
         sums = torch.promote_types(q.dtype, torch.float32)
         wide = (q.to(sums), k.to(sums), v.to(sums), multiplicity.to(sums))
         if group is not None:
-            return gene_parallel_attention(*wide, offsets, query_offsets, eps, group)[..., :values].to(q.dtype)
+            return gene_parallel_attention(*wide, offsets, query_offsets, eps, group).to(q.dtype)
 
         def dense(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor) -> Tensor:
             queries = q.shape[1] // k.shape[1] * q.shape[2]

@@ -5,7 +5,8 @@ in the backward those of their queries. Ill-conditioned rows would have to be st
 rank has such a row, which random queries never are, the call is made again by the high-precision path, from float64
 moments (distributed.moments).
 Letters: C' cells, or 1 where bags are packed, H query heads, K key heads, N queries and M keys of this rank, E head
-width, E' the padded width; B bags times key heads. Layout: flashsign.call. Equations: kernels/README.md.
+width, V that of values, E' and V' the padded widths; B bags times key heads. Layout: flashsign.call. Equations:
+kernels/README.md.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 
 
 def gene_parallel_kernel_attention(call: AttentionCall, group: distributed.ProcessGroup) -> Tensor:
-    """Outputs of this rank's queries, like q [C', H, N, E]; v is as wide as q.
+    """Outputs of this rank's queries, [C', H, N, V].
 
-    Two all-reduces forward, of float64 moments [B, E', 2 E'] and of one number, and one backward, of float32
-    [B, 2 E'^2 + 1]. There must be at least one bag. Rules and errors: distributed.moments.gene_parallel_moments.
+    Two all-reduces forward, of float64 moments [B, E', V' + E'] and of one number, and one backward, of float32
+    [B, E' V' + E'^2 + 1]. There must be at least one bag. Rules and errors: distributed.moments.gene_parallel_moments.
     """
     check_group(group)
     # As in gene_parallel_moments: a rank whose tensors need no gradient takes part in the backward's collective too.
@@ -40,7 +41,7 @@ def gene_parallel_kernel_attention(call: AttentionCall, group: distributed.Proce
 
 
 def high_precision_attention(call: AttentionCall, group: distributed.ProcessGroup) -> Tensor:
-    """The same call in torch, from float64 moments -> like q."""
+    """The same call in torch, from float64 moments -> [C', H, N, V]."""
     q, k, v, m = call.q, call.k, call.v, call.m.expand(-1, call.k.shape[1], -1)
     if not call.packed:
         return gene_parallel_attention(q.float(), k.float(), v.float(), m, None, None, call.eps, group).to(q.dtype)
@@ -59,7 +60,7 @@ class _GeneParallelKernels(torch.autograd.Function):
         q, k, v, m, offsets, query_offsets = tensors
         call = AttentionCall(q, k, v, m, offsets, query_offsets, eps)
         passes = Passes(aligned_call(call))
-        o, inverse, lists = torch.empty_like(call.q), call.empty_rows(), passes.empty_lists()
+        o, inverse, lists = call.empty_output(), call.empty_rows(), passes.empty_lists()
         moments = all_keys(passes, passes.sum_keys(lists), lists, group)
         passes.attend_moments(moments, o, inverse, lists)
         count = lists.row_count.sum()
@@ -92,12 +93,12 @@ class _GeneParallelKernels(torch.autograd.Function):
 
 def all_keys(passes: Passes, own: MatrixPair, lists: IllConditionedRows, group: distributed.ProcessGroup) -> MatrixPair:
     """A and G of all ranks' keys. Each rank's own sums are in a unit of their own, which is taken out first."""
-    scale, width = own.totals[:, 0, :1, None].double(), passes.call.width
-    a, g = own.sums.reshape(-1, 2, width, width).unbind(1)
-    sums = torch.cat((a / scale, g / scale**2), -1)
+    scale, width, values = own.totals[:, 0, :1, None].double(), passes.call.width, passes.call.value_width
+    a, g = own.sums.tensor_split((width * values,), -1)
+    sums = torch.cat((a.unflatten(-1, (width, values)) / scale, g.unflatten(-1, (width, width)) / scale**2), -1)
     distributed.all_reduce(sums, group=group)
     unit, total = in_a_unit(sums)
-    parts = torch.stack(total, 1)[None].float().flatten(2)
+    parts = torch.cat([matrix.flatten(1) for matrix in total], -1)[None].float()
     return passes.add(parts, unit.reshape(1, -1).float(), lists, scaled=True)
 
 

@@ -1,7 +1,7 @@
 """What one rank computes of a gene-parallel call: the sums of its keys and queries, its outputs and its gradients.
 
-Letters: C cells, H query heads, K key heads, N queries and M keys of this rank, E head width; B = C K bags of one key
-head, B' of them in a part. Equations: kernels/README.md, "Moments" and "Gene parallelism".
+Letters: C cells, H query heads, K key heads, N queries and M keys of this rank, E head width, V width of values;
+B = C K bags of one key head, B' of them in a part. Equations: kernels/README.md, "Moments" and "Gene parallelism".
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ IllConditionedRows = list[tuple[int, Tensor]]
 class Part(NamedTuple):
     """This rank's rows of some bags, padded to one length.
 
-    bags [B']: their numbers, below B; q [B', N, E]; k and v [B', M, E], not scaled; m [B', M, 1], 0 for padding.
+    bags [B']: their numbers, below B; q [B', N, E]; k [B', M, E] and v [B', M, V], not scaled; m [B', M, 1], 0 for
+    padding.
     """
 
     bags: Tensor
@@ -38,7 +39,7 @@ class Part(NamedTuple):
     def of(cls, cells: Tensor, q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor) -> Part:
         """The dense tensors of the cells numbered cells [C']; all query heads of a key head become queries of one bag.
 
-        q [C', H, N, E], k and v [C', K, M, E], multiplicity [C', M] or [C', K, M].
+        q [C', H, N, E], k [C', K, M, E], v [C', K, M, V], multiplicity [C', M] or [C', K, M].
         """
         heads, key_heads, keys, width = q.shape[1], *k.shape[1:]
         m = (multiplicity if multiplicity.ndim == 3 else multiplicity[:, None])[..., None]
@@ -48,13 +49,13 @@ class Part(NamedTuple):
             bags,
             q.reshape(len(bags), heads // key_heads * q.shape[2], width),
             k.reshape(len(bags), keys, width),
-            v.reshape(len(bags), keys, width),
+            v.reshape(len(bags), keys, v.shape[-1]),
             m.expand(-1, key_heads, -1, -1).reshape(len(bags), keys, 1),
         )
 
 
 def key_sums(part: Part) -> Tensor:
-    """(A, G) of this rank's own keys, side by side: [B', E, 2E], float64."""
+    """(A, G) of this rank's own keys, side by side: [B', E, V + E], float64."""
     # The product of two float32 numbers is exact in float64, so m k is not rounded: ill-conditioned rows need it exact.
     scaled = part.m.double() * part.k
     rows = in_chunks(torch.cat((part.v, scaled), -1))
@@ -74,11 +75,11 @@ def in_chunks(rows: Tensor) -> Tensor:
 def in_a_unit(sums: Tensor) -> tuple[Tensor, Moments]:
     """The unit [B, 1, 1], a factor on multiplicities that brings t into [1/4, 1), and the moments in this unit.
 
-    sums [B, E, 2E] float64: (A, G) of all ranks. The unit is a power of two, so the outputs have the same bits whatever
-    power of two multiplies all multiplicities. In it the moments fit float32, and tiny, the one term of the norm that
-    does not scale, is negligible. It depends on the total only, so it is the same on all ranks.
+    sums [B, E, V + E] float64: (A, G) of all ranks. The unit is a power of two, so the outputs have the same bits
+    whatever power of two multiplies all multiplicities. In it the moments fit float32, and tiny, the one term of the
+    norm that does not scale, is negligible. It depends on the total only, so it is the same on all ranks.
     """
-    a, g = sums.chunk(2, -1)
+    a, g = sums.tensor_split((sums.shape[-1] - sums.shape[-2],), -1)
     root = Moments(a, g).trace.sqrt()[:, None, None]
     mantissa, _ = torch.frexp(root)
     unit = torch.where(root > 0, mantissa / root, 1)
@@ -86,7 +87,7 @@ def in_a_unit(sums: Tensor) -> tuple[Tensor, Moments]:
 
 
 def attend(q: Tensor, total: Moments, eps: float) -> tuple[Tensor, Tensor, IllConditionedRows]:
-    """Outputs o [B', N, E] and 1 / n [B', N, 1] of q [B', N, E], in q's dtype, and the ill-conditioned rows.
+    """Outputs o [B', N, V] and 1 / n [B', N, 1] of q [B', N, E], in q's dtype, and the ill-conditioned rows.
 
     total: float64 moments of all ranks' keys. Ill-conditioned rows are computed from them in float64, because streaming
     would need the keys of other ranks. Float64 rows with rho below 2e-13 keep an error of 0.13 u / max(rho, eps).
@@ -100,7 +101,8 @@ def attend(q: Tensor, total: Moments, eps: float) -> tuple[Tensor, Tensor, IllCo
 
 
 class Rows(NamedTuple):
-    """What gradients of queries need beside the moments: grad (do), q, o [B', N, E] and 1 / n [B', N, 1], one dtype."""
+    """What gradients of queries need beside the moments, in one dtype: grad (do) and o [B', N, V], q [B', N, E], and
+    1 / n [B', N, 1]."""
 
     grad: Tensor
     q: Tensor
@@ -111,7 +113,7 @@ class Rows(NamedTuple):
 def query_gradients(
     rows: Rows, ill_conditioned: IllConditionedRows, total: Moments, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """dq [B', N, E], and (dA, 2 dG) of this rank's own queries, side by side, [B', E, 2E] float64.
+    """dq [B', N, E], and (dA, 2 dG) of this rank's own queries, side by side, [B', E, V + E] float64.
 
     total: float64 moments of all ranks' keys. Ill-conditioned rows are differentiated in float64, the others in their
     own dtype.
@@ -141,19 +143,19 @@ def _row_gradients(rows: Rows, total: Moments, eps: float) -> tuple[Tensor, Tens
     both = torch.cat((g, -c * q), -1)
     sums = (in_chunks(q).mT @ in_chunks(both)).sum(1, dtype=torch.float64)
     # A view of the diagonal of 2 dG, whose sum is -sum_i c_i |q_i|^2.
-    diagonal = sums[..., width:].diagonal(dim1=-2, dim2=-1)
+    diagonal = sums[..., -width:].diagonal(dim1=-2, dim2=-1)
     diagonal += eps * diagonal.sum(-1, keepdim=True)
     floor = torch.diag_embed((eps * total.trace)[:, None].expand(-1, width))
     return both @ torch.cat((total.a.mT, total.g + floor), -2), sums
 
 
 def key_gradients(part: Part, sums: Tensor, unit: Tensor, wants_m: bool = True) -> tuple[Tensor, Tensor, Tensor | None]:
-    """dk, dv [B', M, E] and dm [B', M, 1], in the dtypes of the part's tensors; dm is None unless wants_m.
+    """dk [B', M, E], dv [B', M, V] and dm [B', M, 1], in the dtypes of the part's tensors; dm is None unless wants_m.
 
-    sums [B', E, 2E] float64: (dA, 2 dG) of all ranks; unit [B', 1, 1]: of multiplicities (in_a_unit).
+    sums [B', E, V + E] float64: (dA, 2 dG) of all ranks; unit [B', 1, 1]: of multiplicities (in_a_unit).
     dk' = v dA^T + 2 k' dG,  dv = k' dA,  dk = m dk',  dm = <dk', k>.
     """
-    d_a, twice_d_g = sums.chunk(2, -1)
+    d_a, twice_d_g = sums.tensor_split((part.v.shape[-1],), -1)
     m = part.m.double() * unit
     scaled = m * part.k
     d_scaled = torch.baddbmm(part.v.double() @ d_a.mT, scaled, twice_d_g)

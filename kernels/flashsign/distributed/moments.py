@@ -2,8 +2,8 @@
 
 The processes exchange the moments of their keys, never the keys.
 
-Letters: C cells, H query heads, K key heads, N queries and M keys of this rank, E head width; packed: T queries and S
-keys of this rank. B = C K bags of one key head, B' of them in a part.
+Letters: C cells, H query heads, K key heads, N queries and M keys of this rank, E head width, V that of values; packed:
+T queries and S keys of this rank. B = C K bags of one key head, B' of them in a part.
 Equations: kernels/README.md, "Moments" and "Gene parallelism". Source: spherical attention, arXiv 2505.09326.
 """
 
@@ -52,33 +52,34 @@ def gene_parallel_attention(
 ) -> Tensor:
     """Spherical attention of this rank's queries to the keys of all ranks of `group`.
 
-    Dense: q [C, H, N, E], k, v [C, K, M, E], multiplicity [C, M] or [C, K, M] -> [C, H, N, E]. Packed: every rank
-    passes all C bags, each with this rank's rows of it: q [T, H, E], k, v [S, K, E], multiplicity [S] or [S, K],
-    offsets and query_offsets [C + 1], which cut this rank's rows (else ShapeMismatch) -> [T, H, E]. One dtype, float32
-    or float64. N and M (T and S) are this rank's own. C, H, K, E and eps must be the same on all ranks; that is not
-    checked, as it would cost a collective. Rules and errors: gene_parallel_moments.
+    Dense: q [C, H, N, E], k [C, K, M, E], v [C, K, M, V], multiplicity [C, M] or [C, K, M] -> [C, H, N, V]. Packed:
+    every rank passes all C bags, each with this rank's rows of it: q [T, H, E], k [S, K, E], v [S, K, V], multiplicity
+    [S] or [S, K], offsets and query_offsets [C + 1], which cut this rank's rows (else ShapeMismatch) -> [T, H, V]. V is
+    at most E. One dtype, float32 or float64. N and M (T and S) are this rank's own. C, H, K, E, V and eps must be the
+    same on all ranks; that is not checked, as it would cost a collective. Rules and errors: gene_parallel_moments.
     """
+    width = v.shape[-1]
     if offsets is None or query_offsets is None:
         part = Part.of(torch.arange(len(q), device=q.device), q, k, v, multiplicity)
-        return gene_parallel_moments([part], len(part.bags), eps, group)[0].reshape(q.shape)
+        return gene_parallel_moments([part], len(part.bags), eps, group)[0].reshape(*q.shape[:-1], width)
     similar = list(groups_of_bags(offsets, query_offsets, len(k), len(q)))
     parts = [Part.of(some.bags, *some.dense(q, k, v, multiplicity)) for some in similar]
     # Ranks group the same bags differently, so the collective is made for all bags at once and not part by part.
     found = gene_parallel_moments(parts, (len(offsets) - 1) * k.shape[1], eps, group)
-    forms = [(len(some.bags), q.shape[1], some.queries.row.shape[1], q.shape[2]) for some in similar]
+    forms = [(len(some.bags), q.shape[1], some.queries.row.shape[1], width) for some in similar]
     outputs = (output.reshape(form) for output, form in zip(found, forms, strict=True))
-    return unpad_in_order(zip(similar, outputs, strict=True), q, q.shape[-1])
+    return unpad_in_order(zip(similar, outputs, strict=True), q, width)
 
 
 def gene_parallel_moments(
     parts: Sequence[Part], bags: int, eps: float, group: distributed.ProcessGroup
 ) -> tuple[Tensor, ...]:
-    """Outputs [B', N, E] of every part's queries, from the moments of the keys of all ranks.
+    """Outputs [B', N, V] of every part's queries, from the moments of the keys of all ranks.
 
-    One all-reduce (sum) of [B, E, 2E] in float64 forward, (A, G), and one backward, (dA, 2 dG): nothing else travels.
-    In float64 the moments of float32 keys fit in any unit of multiplicity (a float32's fourth power does), so ranks
-    need not agree on a unit beforehand: it is computed from the total trace. Ill-conditioned rows are computed from the
-    float64 moments too, as streaming them would need the keys of other ranks.
+    One all-reduce (sum) of [B, E, V + E] in float64 forward, (A, G), and one backward, (dA, 2 dG): nothing else
+    travels. In float64 the moments of float32 keys fit in any unit of multiplicity (a float32's fourth power does), so
+    ranks need not agree on a unit beforehand: it is computed from the total trace. Ill-conditioned rows are computed
+    from the float64 moments too, as streaming them would need the keys of other ranks.
 
     Gradients are those of the sum of all ranks' losses with respect to this rank's tensors. Where several ranks use one
     parameter, each gets a part of its gradient, and the caller sums the parts over the group (does not average them).
@@ -117,8 +118,8 @@ class _GeneParallelMoments(torch.autograd.Function):
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
         parts = [Part(part_bags, *four) for part_bags, four in zip(bags_of_parts, _fours(tensors), strict=True)]
-        width = tensors[0].shape[-1]
-        sums = tensors[0].new_zeros(bags, width, 2 * width, dtype=torch.float64)
+        width, values = parts[0].q.shape[-1], parts[0].v.shape[-1]
+        sums = tensors[0].new_zeros(bags, width, values + width, dtype=torch.float64)
         for part in parts:
             sums[part.bags] = key_sums(part)
         sum_over_ranks(sums, group)

@@ -36,6 +36,7 @@ def linear_cross_entropy(
     target: Tensor,
     bias: Tensor | None = None,
     *,
+    row_weights: Tensor | None = None,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
@@ -49,10 +50,11 @@ def linear_cross_entropy(
     reduction "none", else a number. float16 and bfloat16 have float32 logits and sums, and on a CPU float32 gradients
     until their last rounding; on a GPU the gradients of logits are rounded before they are multiplied. Their bias may
     be float32. "mean" is over the rows whose target is not ignore_index; without such rows it is NaN, as in torch.
+    row_weights [...]: what the losses are multiplied with, in float32 at least; "mean" then divides by their sum.
     Memory: inputs, gradients and, in torch, a slice of row_chunk x class_chunk logits, by kernels the gradients of
-    128 MiB of logits. backend: "auto" takes kernels on CUDA where they can run. Differentiable in h, weight and bias.
-    Raises ShapeMismatch, and ValueError for a target that is no class (on a GPU, where looking would synchronise, its
-    loss is NaN), an unknown reduction or backend.
+    128 MiB of logits. backend: "auto" takes kernels on CUDA where they can run. Differentiable in h, weight, bias and
+    row_weights. Raises ShapeMismatch, and ValueError for a target that is no class (on a GPU, where looking would
+    synchronise, its loss is NaN), an unknown reduction or backend.
 
     Example:
         >>> import torch
@@ -71,6 +73,9 @@ def linear_cross_entropy(
             f"target must be integers {list(h.shape[:-1])} on {h.device}; found {target.dtype} {list(target.shape)} on "
             f"{target.device}."
         )
+    if row_weights is not None and (row_weights.shape != target.shape or row_weights.device != h.device):
+        found = f"{list(row_weights.shape)} on {row_weights.device}"
+        raise ShapeMismatch(f"row_weights must be {list(target.shape)} on {h.device}; found {found}.")
     rows, target = h.flatten(0, -2), target.flatten().long()
     classes = len(weight)
     ignored = target == ignore_index
@@ -88,7 +93,10 @@ def linear_cross_entropy(
     else:
         losses = plain(rows, weight) if bias is None else plain(rows, weight, bias)
     losses = torch.where(wrong, torch.nan, losses)
-    return _reduced(losses, h.shape[:-1], reduction, (~ignored).sum())
+    if row_weights is None:
+        return _reduced(losses, h.shape[:-1], reduction, (~ignored).sum())
+    shares = torch.where(ignored, 0.0, row_weights.flatten().to(losses.dtype))
+    return _reduced(shares * losses, h.shape[:-1], reduction, shares.sum())
 
 
 def distribution_cross_entropy(

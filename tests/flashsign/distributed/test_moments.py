@@ -88,6 +88,10 @@ CASES = {
     "multiplicity per head": Case(per_head=True),
     "packed": Case(packed=True, eps=0.1),
     "packed, narrow values": Case(packed=True, values=2),
+    "narrow values, condition 1e3": Case(
+        (20, 20, 20), (60, 70, 80), width=8, values=3, dtype=torch.float32, condition=1e3
+    ),
+    "wide values": Case(values=9, dtype=torch.float32),
     "packed per head float32": Case(packed=True, per_head=True, dtype=torch.float32),
     "a rank without genes": Case(queries=(0, 5, 4), keys=(0, 9, 6), eps=0.1),
     "packed, a rank without genes": Case(queries=(6, 0, 4), keys=(9, 0, 6), packed=True),
@@ -110,6 +114,8 @@ KERNEL_CASES = {
     "packed": replace(HALF, packed=True),
     "multiplicity per head, a width to pad": replace(HALF, per_head=True, width=11),
     "a rank without genes": replace(HALF, queries=(0, 5, 4), keys=(0, 9, 6)),
+    "narrow values": replace(HALF, width=32, values=5),
+    "packed, wide values": replace(HALF, values=20, packed=True),
     "packed, a rank without genes": replace(HALF, queries=(6, 0, 4), keys=(9, 0, 6), packed=True),
     "absent keys hold NaN": replace(HALF, absent=True),
     "units of their own": replace(HALF, large=64.0),

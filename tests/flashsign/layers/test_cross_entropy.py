@@ -45,6 +45,26 @@ def test_with_classes_it_is_torchs_cross_entropy(reduction, label_smoothing, wit
     same_with_gradients(found, expected, (h, c, b)[: 2 + with_bias])
 
 
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+def test_rows_have_weights_which_learn_too(reduction, label_smoothing):
+    h, c, b = layer()
+    weights = normal(ROWS, seed=8).exp().requires_grad_()
+    options = {"label_smoothing": label_smoothing}
+    found = linear_cross_entropy(h, c, targets(), b, row_weights=weights, reduction=reduction, **options, **CHUNKS)
+    losses = weights * F.cross_entropy(F.linear(h, c, b), targets(), reduction="none", **options)
+    expected = {"none": losses, "sum": losses.sum(), "mean": losses.sum() / weights[targets() >= 0].sum()}[reduction]
+    same_with_gradients(found, expected, (h, c, b, weights))
+
+
+def test_weights_of_rows_are_not_rounded_to_16_bits():
+    h, c, _ = layer(torch.bfloat16)
+    weights = normal(ROWS, seed=8).exp().float()
+    found = linear_cross_entropy(h, c, targets(), row_weights=weights, reduction="none", **CHUNKS)
+    losses = linear_cross_entropy(h, c, targets(), reduction="none", **CHUNKS)
+    assert found.dtype == torch.float32 and torch.equal(found, weights * losses)
+
+
 def test_another_ignored_index_and_axes_of_rows():
     h, c, _ = layer()
     h, target = h[:12].unflatten(0, (3, 4)), targets()[:12].unflatten(0, (3, 4)).clamp(min=5)
