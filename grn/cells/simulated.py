@@ -23,6 +23,8 @@ import pandas as pd
 from anndata import AnnData
 from scipy import sparse
 
+from grn.cells.simulated_interventions import TRUTH as GUIDES
+from grn.cells.simulated_interventions import Screen
 from grn.cells.simulated_network import COMPOSITION, STATE, PlantedNetwork, Regulation, masters, own_generator, plant
 from grn.config.schema import SimulatedConfig, Simulation
 
@@ -36,9 +38,11 @@ BLOCK = 2**21  # numbers that are held densely at a time
 def simulate(config: SimulatedConfig) -> AnnData:
     """Counts in X (CSR), obs["cell_type"], var["is_regulator"], the planted network in uns["truth"].
 
-    Where edges change along the state of a cell, obs["state"] has it. Raises ConfigError.
+    Where edges change along the state of a cell, obs["state"] has it; where regulators are intervened on, obs has
+    intervention and guide, and uns["guides"] which guides work. Raises ConfigError.
     """
     config = Simulation.of(config)
+    screen = Screen.of(config)
     generator = np.random.default_rng(config.seed)
     network = plant(config, generator)
     shape = (config.cell_types, config.genes)
@@ -47,7 +51,10 @@ def simulate(config: SimulatedConfig) -> AnnData:
     state = own_generator(config, STATE).random(config.cells)
     level = np.exp(MASTER_SD * generator.standard_normal((config.cell_types, masters(config.regulators))))
     before_noise = copy.deepcopy(generator)
-    regulators, response = _regulators(network, level, composition, cell_type, state, config, _noise(config, generator))
+    remaining = None if screen is None else screen.remaining
+    regulators, response = _regulators(
+        network, level, composition, cell_type, state, config, _noise(config, generator), remaining
+    )
     first = config.regulators
     targets = Regulation.of(network, slice(first, None), first)
 
@@ -75,11 +82,15 @@ def simulate(config: SimulatedConfig) -> AnnData:
     obs = {"cell_type": pd.Categorical([types[number] for number in cell_type])}
     if config.state:
         obs["state"] = state
+    uns = {TRUTH: network.table(names, types)}
+    if screen is not None:
+        obs |= {column: pd.Categorical(values) for column, values in screen.obs.items()}
+        uns[GUIDES] = screen.guides
     return AnnData(
         counts,
         obs=pd.DataFrame(obs, index=[f"cell{number + 1}" for number in range(config.cells)]),
         var=pd.DataFrame({"is_regulator": np.arange(config.genes) < config.regulators}, index=names),
-        uns={TRUTH: network.table(names, types)},
+        uns=uns,
     )
 
 
@@ -105,9 +116,11 @@ def _regulators(
     state: np.ndarray,
     config: Simulation,
     noise: Iterator[tuple[slice, np.ndarray]],
+    remaining: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Production of the regulators [C, R], each with mean 1 over the cells, and the Hill response to each, half at its
-    mean. level [T, masters].   composition [T, N]: factors on production.   cell_type [C]: number.   state [C]."""
+    mean. level [T, masters].   composition [T, N]: factors on production.   cell_type [C]: number.   state [C].
+    remaining [C, R]: factors by interventions, which leave the mean of the other cells as it is; None: 1."""
     regulators = config.regulators
     production = np.concatenate([block[:, :regulators] for _, block in noise])
     response = np.zeros(production.shape)
@@ -120,6 +133,8 @@ def _regulators(
         )
         production[:, gene] *= composition[cell_type, gene]
         production[:, gene] /= production[:, gene].mean()
+        if remaining is not None:
+            production[:, gene] *= remaining[:, gene]
         power = production[:, gene] ** STEEPNESS
         response[:, gene] = power / (1 + power)
     return production, response

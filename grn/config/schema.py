@@ -9,6 +9,7 @@ from pydantic_core import PydanticKnownError
 
 # The upper bounds are far above what makes sense, and below what overflows in float32 or in a library.
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Size = Annotated[int, Field(ge=1, le=100_000)]  # of one axis of a tensor of parameters
 Few = Annotated[int, Field(ge=1, le=1000)]
@@ -59,6 +60,10 @@ class SimulatedConfig(Section):
     composition: Spread = 0
     depth: float = Field(8.0, gt=0, le=1e6)
     size_sd: Spread = 0.25
+    interventions: Share = 0
+    efficiency: Share = 1
+    failing: Fraction = 0
+    pairs: Fraction = 0
     seed: Seed = 0
 
 

@@ -226,3 +226,32 @@ def test_networks_that_cannot_be_are_refused(names, values):
     with pytest.raises(ConfigError) as caught:
         simulate(Simulation(**dict(zip(names.split(), values, strict=True))))
     assert caught.value.field == "data.simulated"
+
+
+def test_guides_that_work_take_a_regulator_away_and_leave_the_network_as_it_was():
+    size = {"cells": 300, "genes": 40, "regulators": 8, "cell_types": 2, "depth": 20.0}
+    plain, screen = simulate(Simulation(**size)), simulate(Simulation(**size, interventions=0.25, failing=0.3))
+    assert "guides" not in plain.uns and list(plain.obs) == ["cell_type"]
+    assert plain.uns["truth"].equals(screen.uns["truth"]), "the network is the same"
+    guides = screen.uns["guides"].set_index("guide")
+    assert len(guides) == 6 and (~guides["works"]).sum() == 2 and guides["target"].nunique() == 2
+    for name, cells in screen.obs.groupby("guide", observed=True):
+        counts = screen[cells.index, guides["target"].get(name, "R1")].X.sum()
+        assert (counts == 0) == bool(guides["works"].get(name, False))
+    controls = screen.obs["intervention"] == "control"
+    assert 0.1 < controls.mean() < 0.3
+
+
+def test_a_knock_down_leaves_a_share_and_two_interventions_act_in_one_cell():
+    size = {"cells": 2000, "genes": 20, "regulators": 4, "cell_types": 1, "depth": 30.0}
+    cells = simulate(Simulation(**size, interventions=0.5, efficiency=0.6, pairs=0.4))
+    both = [name for name in cells.obs["intervention"].cat.categories if "+" in name]
+    first, second = both[0].split("+")
+    control = cells[cells.obs["intervention"] == "control"].to_df().mean()
+    with_both = cells[cells.obs["intervention"].isin(both)].to_df().mean()
+    masters_only = [gene for gene in (first, second) if gene in ("R1", "R2")]  # no other intervention reaches these
+    assert masters_only
+    assert np.allclose(with_both[masters_only] / control[masters_only], 0.4, atol=0.06)
+    with pytest.raises(ConfigError) as refused:
+        simulate(Simulation(**size, interventions=0.1, pairs=0.4))
+    assert refused.value.field == "data.simulated.pairs"
