@@ -11,13 +11,13 @@ from torch import Tensor, distributed
 from torch.nn import functional as F
 
 from flashsign.call import AttentionCall
-from flashsign.dispatch import Backend, Method, Plan, plan_call, torch_method
-from flashsign.distributed.kernels import gene_parallel_kernel_attention
+from flashsign.dispatch import Backend, Method, plan_call, torch_method
+from flashsign.distributed.kernels import gene_parallel_kernel_attention, kernels_of_all_ranks_are_right
 from flashsign.distributed.moments import gene_parallel_attention
 from flashsign.eager.dense import dense_attention
 from flashsign.eager.packing import packed_attention
 from flashsign.eager.transforms import transformed, without_autocast
-from flashsign.operators.attention import attend, kernels_are_right
+from flashsign.operators.attention import attend
 from flashsign.validation import check_packing, check_tensors
 
 
@@ -102,7 +102,7 @@ def spherical_attention(
         call = AttentionCall.of(q, k, v, multiplicity, offsets, query_offsets, eps)
         if group is None:
             return call.output(attend(plan, call), values)
-        if kernels_are_right(Plan("triton_moments"), call, wait=True):
+        if kernels_of_all_ranks_are_right(call, group):
             return call.output(gene_parallel_kernel_attention(call, group), values)
     # Sums of thousands of squares need more than the 8 or 11 bits of half precision, under autocast too.
     with without_autocast(q):

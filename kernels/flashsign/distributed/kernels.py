@@ -12,14 +12,17 @@ kernels/README.md.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, distributed
 
 from flashsign.call import AttentionCall, heads_first, rows_first
+from flashsign.dispatch import Plan
 from flashsign.distributed.local_sums import in_a_unit
 from flashsign.distributed.moments import ONE_DERIVATIVE, check_group, gene_parallel_attention
 from flashsign.eager.transforms import in_batches
+from flashsign.operators.attention import known_problem
 
 if TYPE_CHECKING:
     from flashsign.triton.moments.calls import IllConditionedRows, MatrixPair, Passes
@@ -38,6 +41,29 @@ def gene_parallel_kernel_attention(call: AttentionCall, group: distributed.Proce
     tensors = call.q, call.k, call.v, call.m, call.offsets, call.query_offsets
     output, any_ill_conditioned = _GeneParallelKernels.apply(anchor, group, call.eps, *tensors)  # type: ignore[no-untyped-call]
     return high_precision_attention(call, group) if any_ill_conditioned else output
+
+
+_AGREED: WeakKeyDictionary[distributed.ProcessGroup, dict[tuple[object, ...], bool]] = WeakKeyDictionary()
+
+
+def kernels_of_all_ranks_are_right(call: AttentionCall, group: distributed.ProcessGroup) -> bool:
+    """Whether the kernels may run on every rank: one decision, asked of all ranks until each of them knows.
+
+    An all-reduce of two numbers at the first call of a dtype, a width of heads and one of values, and at the next ones
+    while a rank's kernels are being checked (operators.verify).
+    """
+    check_group(group)
+    agreed = _AGREED.setdefault(group, {})
+    kind = call.q.dtype, call.q.shape[-1], call.v.shape[-1]
+    if kind not in agreed:
+        problem = known_problem(Plan("triton_moments"), call)
+        votes = torch.tensor([problem is None, bool(problem)], device=call.q.device, dtype=torch.int32)
+        distributed.all_reduce(votes, group=group)
+        unknown, wrong = votes.tolist()
+        if unknown and not wrong:
+            return False
+        agreed[kind] = not wrong
+    return agreed[kind]
 
 
 def high_precision_attention(call: AttentionCall, group: distributed.ProcessGroup) -> Tensor:
@@ -95,7 +121,7 @@ def all_keys(passes: Passes, own: MatrixPair, lists: IllConditionedRows, group: 
     """A and G of all ranks' keys. Each rank's own sums are in a unit of their own, which is taken out first."""
     scale, width, values = own.totals[:, 0, :1, None].double(), passes.call.width, passes.call.value_width
     a, g = own.sums.tensor_split((width * values,), -1)
-    sums = torch.cat((a.unflatten(-1, (width, values)) / scale, g.unflatten(-1, (width, width)) / scale**2), -1)
+    sums = torch.cat((a.reshape(-1, width, values) / scale, g.reshape(-1, width, width) / scale**2), -1)
     distributed.all_reduce(sums, group=group)
     unit, total = in_a_unit(sums)
     parts = torch.cat([matrix.flatten(1) for matrix in total], -1)[None].float()

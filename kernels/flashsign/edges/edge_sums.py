@@ -23,7 +23,7 @@ from torch import Tensor
 from flashsign.dispatch import Backend, choose_edge_sums
 from flashsign.edges.parts import EdgeCall, Index, Part, parts
 from flashsign.errors import ShapeMismatch
-from flashsign.operators.verify import is_right
+from flashsign.operators.verify import known
 from flashsign.tuning.accuracy import Bag
 from flashsign.validation import is_whole
 
@@ -177,7 +177,7 @@ class EdgeSums:
             raise ShapeMismatch(f"q must be on the sums' device {self.signed.device}; found {q.device}.")
         kernel = choose_edge_sums(q, self.signed.dtype, backend) == "triton"
         width = q.shape[-1]
-        kernel = kernel and is_right("edge_sums", q, width, partial(kernel_problem, q.dtype, width, q.device))
+        kernel = kernel and known("edge_sums", q, width, partial(kernel_problem, q.dtype, width, q.device)) == ""
         dtype = q.dtype if kernel else torch.promote_types(q.dtype, torch.float32)
         call = EdgeCall.of(q, k, multiplicity, offsets, query_offsets, targets, regulators, inverse, heads, eps, dtype)
         with torch.no_grad(), torch.autocast(q.device.type, enabled=False):

@@ -15,13 +15,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from flashsign.call import AttentionCall
 from flashsign.dispatch import Plan, plan_kernels
 from flashsign.eager.transforms import differentiable_gradients, in_batches, transformed
 from flashsign.operators import in_torch, run_kernels
 from flashsign.operators.run_kernels import Tensors, empty_totals
-from flashsign.operators.verify import is_right, problem_of
+from flashsign.operators.verify import known, problem_of
 
 
 def attend(plan: Plan, call: AttentionCall) -> Tensor:
@@ -33,7 +34,7 @@ def attend(plan: Plan, call: AttentionCall) -> Tensor:
     if call.q.is_cuda and not tracing and call.q.get_device() != torch.cuda.current_device():
         with torch.cuda.device(call.q.device):  # kernels start on the current device
             return attend(plan, call)
-    if not tracing and not kernels_are_right(plan, call):
+    if not tracing and known_problem(plan, call) != "":
         return in_torch.attention(plan.method, call)
     tensors = call.q, call.k, call.v, call.m
     if not tracing and not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
@@ -43,10 +44,11 @@ def attend(plan: Plan, call: AttentionCall) -> Tensor:
     return output
 
 
-def kernels_are_right(plan: Plan, call: AttentionCall, wait: bool = False) -> bool:
-    """Whether the kernels of a plan may run for calls like this one; wait: for their check, where there is one."""
+def known_problem(plan: Plan, call: AttentionCall) -> str | None:
+    """What is wrong with a plan's kernel for calls like this one, "" for nothing, None where that is being found out:
+    only where it is "" may the kernel run."""
     values = call.v.shape[-1]
-    return is_right(plan.kernel, call.q, values, partial(problem_of, plan.kernel, call.q, values), wait)
+    return known(plan.kernel, call.q, values, partial(problem_of, plan.kernel, call.q, values))
 
 
 class _Attention(torch.autograd.Function):
@@ -90,6 +92,27 @@ TOTALS: dict[in_torch.Method, tuple[str, ...]] = {"stream": (), "moments": ("sum
 LIBRARY = torch.library.Library("flashsign", "DEF")  # type: ignore[no-untyped-call]
 
 
+_OF_TORCH: dict[int, Any] = {}
+"""Weak references to the storages of the 1 / n that compiled forwards returned for which torch computed: their backwards are torch's too, also
+where a kernel was found to be right meanwhile."""
+
+
+def _storage(x: Tensor) -> Any:
+    return StorageWeakRef(x.untyped_storage())  # type: ignore[no-untyped-call]
+
+
+def _note_of_torch(inverse: Tensor) -> None:
+    for address in [address for address, storage in _OF_TORCH.items() if storage.expired()]:
+        del _OF_TORCH[address]
+    storage = _storage(inverse)
+    _OF_TORCH[storage.cdata] = storage
+
+
+def _is_of_torch(inverse: Tensor) -> bool:
+    storage = _OF_TORCH.get(_storage(inverse).cdata)
+    return storage is not None and not storage.expired()
+
+
 def _empty_outputs(method: in_torch.Method, *arguments: Any) -> Tensors:
     call = AttentionCall(*arguments)
     return call.empty_output(), call.empty_rows(), *(empty_totals(call) if TOTALS[method] else ())
@@ -99,18 +122,21 @@ def _forward(method: in_torch.Method, *arguments: Any) -> Tensors:
     """Sizes of bags are known here, so the plan is made here, the same one as by _backward."""
     call = AttentionCall(*arguments)
     plan = plan_kernels(call, method)
-    if kernels_are_right(plan, call, wait=True):
+    if known_problem(plan, call) == "":
         return run_kernels.forward(plan, call)
-    _, *rest = (x.zero_() for x in _empty_outputs(method, *arguments))
-    return in_torch.attention(method, call), *rest
+    # NaN: whoever takes them for a kernel's, as from a copy, gets no gradient that looks like one.
+    _, inverse, *rest = (x.fill_(torch.nan) for x in _empty_outputs(method, *arguments))
+    _note_of_torch(inverse)
+    return in_torch.attention(method, call), inverse, *rest
 
 
 def _backward(method: in_torch.Method, grad: Tensor, *arguments: Any) -> Tensors:
     call = AttentionCall(*arguments[:4], *arguments[-3:])
     plan = plan_kernels(call, method)
-    if kernels_are_right(plan, call, wait=True):
-        return run_kernels.backward(plan, call, grad, *arguments[4:-3])
-    return in_torch.gradients(method, call, grad)
+    _, inverse, *_ = saved = arguments[4:-3]
+    if _is_of_torch(inverse) or known_problem(plan, call) != "":
+        return in_torch.gradients(method, call, grad)
+    return run_kernels.backward(plan, call, grad, *saved)
 
 
 def _empty_gradients(_: Tensor, *arguments: Any) -> Tensors:

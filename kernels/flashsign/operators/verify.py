@@ -4,7 +4,8 @@ Compilers have turned right kernels into wrong ones, at some block sizes only (d
 Triton that tables.SEEN does not list, a kernel runs only after its outputs and gradients were compared with float64,
 for small bags with edges, dense and packed, at all of its block sizes. That takes 10 to 20 seconds, mostly to compile,
 so a process of its own does it (python -m flashsign.check), and torch computes in the kernel's place until it has
-ended. A kernel that is off, or does not compile, is never used, and a warning says so once.
+ended: in eager and in compiled code, in a CUDA graph that is recorded meanwhile, and on all ranks of a group. A kernel
+that is off, or does not compile, is never used, and a warning says so once.
 
 What was found is kept in the user's cache, by the GPU, its driver, Triton and the kernels' source. FLASHSIGN_VERIFY:
 
@@ -88,32 +89,28 @@ def setting() -> str:
     return found
 
 
-def is_right(kernel: str, q: Tensor, values: int, check: Callable[[], str], wait: bool = False) -> bool:
-    """Whether a kernel may run for tensors like q [.., E] and values of a width: False while it is being checked.
-
-    check: runs it and returns what is wrong, the end of a sentence, or "". wait: for the check's end, which compiled
-    code and the ranks of a group need: each of them must decide alike.
-    """
+def known(kernel: str, q: Tensor, values: int, check: Callable[[], str]) -> str | None:
+    """What is wrong with a kernel for tensors like q [.., E] and values of a width, "" where nothing is, None while it
+    is being checked. check: runs it and returns what is wrong, the end of a sentence, or ""."""
     place = Place(kernel, q.dtype, q.shape[-1], values, q.device)
     problem = _KNOWN.get(place)
     if problem is None:
-        if getattr(_CHECKING, "now", False) or (q.is_cuda and torch.cuda.is_current_stream_capturing()):
-            return True  # a graph is recorded after a call of the same kind, which was checked
+        if getattr(_CHECKING, "now", False):
+            return ""
         with _LOCK:
-            problem = _KNOWN[place] if place in _KNOWN else _find_out(place, check, wait)
-            if problem is None:
-                return False
-            _KNOWN[place] = problem
-    return not problem
+            problem = _KNOWN[place] if place in _KNOWN else _find_out(place, check)
+            if problem is not None:
+                _KNOWN[place] = problem
+    return problem
 
 
-def _find_out(place: Place, check: Callable[[], str], wait: bool) -> str | None:
+def _find_out(place: Place, check: Callable[[], str]) -> str | None:
     """What is wrong with a kernel, "" where nothing is, None while that is not known."""
     wanted = setting()
     if wanted == "never" or (wanted == "once" and _seen(place.device)):
         return ""
     problem = None if wanted == "always" else recalled(place)
-    if problem is None and wanted == "once" and not wait and place.device.type == "cuda":
+    if problem is None and wanted == "once" and place.device.type == "cuda":
         if place not in _RUNNING:
             if sum(each.poll() is None for each in _RUNNING.values()) < AT_ONCE:
                 if not _RUNNING:
@@ -125,6 +122,8 @@ def _find_out(place: Place, check: Callable[[], str], wait: bool) -> str | None:
         if (problem := _result(_RUNNING[place])) is not None:
             remember(place, problem)
     if problem is None:
+        if place.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return None  # the check would be recorded
         problem = checked(check)
         remember(place, problem)
     if problem:

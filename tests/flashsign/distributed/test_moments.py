@@ -10,6 +10,7 @@ import sys
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from gloo import found_by_all, in_group
 from torch import distributed
 
 from flashsign import dispatch, spherical_attention
+from flashsign.distributed import kernels as distributed_kernels
 
 NAMES = ("output", "dq", "dk", "dv", "dm")
 
@@ -121,6 +123,7 @@ KERNEL_CASES = {
     "units of their own": replace(HALF, large=64.0),
     "ill-conditioned rows": replace(HALF, queries=(9, 6, 3), keys=(20, 20, 30), condition=1e3),
 }
+FIRST = "dense", "narrow values", "packed, wide values"
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.02}
 # Sums in another order: moments tell norms to 0.13 u / rho, and the least rho here is near 1e-7.
 ILL_CONDITIONED_TOLERANCE = {torch.float64: 1e-10, torch.float32: 5e-7}
@@ -226,11 +229,29 @@ def kernels(rank, group, count):
     found = {}
     for name, case in KERNEL_CASES.items():
         with dispatch.only("triton_gene_parallel"):
+            if name in FIRST:  # of its widths: the ranks agree that their kernels are right
+                call(case.rank(rank), case.eps, group)
+                assert count.taken() == 3
             found[name] = of_case(case, rank, group, count)
     return found
 
 
-QUESTIONS = kernels, frozen, two_layers, other_units, refused
+def agreement(rank, group, count):
+    """What all ranks decide of kernels that some of them have not checked yet, that all have, and that one found wrong;
+    and how many collectives that took."""
+    call = SimpleNamespace(k=torch.empty(0, 64), v=torch.empty(0, 16), q=torch.empty(0, 64, dtype=torch.float16))
+    found = []
+    for problems in ((None, "", ""), ("", None, ""), ("", "", ""), (None, None, None)):
+        distributed_kernels.known_problem = lambda plan, call, own=problems[rank]: own
+        found.append(distributed_kernels.kernels_of_all_ranks_are_right(call, group))
+    call.q = call.q.bfloat16()
+    for problems in (("it is off", None, ""), ("", "", "")):
+        distributed_kernels.known_problem = lambda plan, call, own=problems[rank]: own
+        found.append(distributed_kernels.kernels_of_all_ranks_are_right(call, group))
+    return found, count.taken()
+
+
+QUESTIONS = kernels, frozen, two_layers, other_units, refused, agreement
 
 
 def layers(case, tensors, group=None):
@@ -313,6 +334,12 @@ def test_kernels_of_several_devices_are_as_accurate_as_half_precision(ranks, nam
     assert [each["calls"] for each in found] == [(3 if name == "ill-conditioned rows" else 2, 1)] * len(ranks)
     for part, true in expected.items():
         assert distance(joined(case, found, part), true) < 2e-3, part
+
+
+def test_ranks_take_kernels_when_all_of_them_know_and_never_where_one_is_wrong(ranks):
+    """Asked again until all know; the answer is kept."""
+    for rank in ranks:
+        assert rank["agreement"] == ([False, False, True, True, False, False], 4)
 
 
 def test_a_rank_that_needs_no_gradient_takes_part_in_the_collectives(ranks):

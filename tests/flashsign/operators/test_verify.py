@@ -12,7 +12,7 @@ import torch
 from kernel_cases import DEVICE, draw, with_gradients
 
 from flashsign import EdgeSums, dispatch, spherical_attention
-from flashsign.operators import run_kernels, verify
+from flashsign.operators import attention, run_kernels, verify
 
 pytest.importorskip("triton")
 KERNELS = ["triton_stream", "triton_small_bags", "triton_moments"]
@@ -133,6 +133,25 @@ def test_compiled_code_takes_torch_in_a_wrong_kernels_place(planted):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_compiled_code_does_not_wait_and_a_backward_goes_with_its_forward(monkeypatch, planted, kernel):
+    """The check may end in between: torch's forward has not what a kernel's backward reads."""
+    calls, answer = planted(kernel, "nothing"), [None]
+    monkeypatch.setattr(attention, "known", lambda *_: answer[0])
+    *tensors, grad = draw(queries=9, keys=9, values=5)
+    compiled = torch.compile(attend(kernel), backend="aot_eager")
+    leaves = [x.detach().requires_grad_() for x in tensors]
+    output = compiled(*leaves)
+    answer[0] = ""
+    found = output.detach(), *torch.autograd.grad(output, leaves, grad)
+    assert not calls
+    for one, other in zip(found, by_torch(kernel, tensors, grad), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    with dispatch.only(kernel):
+        with_gradients(compiled, tensors, grad)
+    assert calls == ["forward", "backward"]
+
+
 @pytest.mark.parametrize(("problem", "warned"), [("", 0), ("its dq is off", 1)])
 def test_what_was_found_is_recalled_in_another_process(monkeypatch, problem, warned):
     monkeypatch.setenv(verify.VARIABLE, "once")
@@ -142,7 +161,7 @@ def test_what_was_found_is_recalled_in_another_process(monkeypatch, problem, war
     q = torch.zeros(1, 1, 3, 16, device=DEVICE)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        assert verify.is_right(PLACE.kernel, q, 16, fails) == (not problem)
+        assert verify.known(PLACE.kernel, q, 16, fails) == problem
     assert len(found) == warned
 
 
@@ -197,15 +216,23 @@ def ended() -> None:
 
 def test_torch_computes_while_a_kernel_is_checked_in_the_background(unseen):
     said = unseen("import time; time.sleep(0.5)")
-    assert not verify.is_right("triton_moments", OnAGpu, 64, fails)
-    assert not verify.is_right("triton_moments", OnAGpu, 64, fails)
-    assert not verify.is_right("triton_stream", OnAGpu, 64, fails)
-    assert not verify.is_right("edge_sums", OnAGpu, 64, fails)
+    assert verify.known("triton_moments", OnAGpu, 64, fails) is None
+    assert verify.known("triton_moments", OnAGpu, 64, fails) is None
+    assert verify.known("triton_stream", OnAGpu, 64, fails) is None
+    assert verify.known("edge_sums", OnAGpu, 64, fails) is None
     assert len(verify._RUNNING) == verify.AT_ONCE and len(said) == 1
     ended()
     with warnings.catch_warnings(action="error"):
-        assert verify.is_right("triton_moments", OnAGpu, 64, fails)
+        assert verify.known("triton_moments", OnAGpu, 64, fails) == ""
     assert verify.recalled(verify.Place("triton_moments", torch.float16, 64, 64, OnAGpu.device)) == ""
+
+
+def test_a_graph_that_is_recorded_meanwhile_holds_torchs_operations(unseen, monkeypatch):
+    unseen("raise SystemExit(1)")  # the process cannot check, and this one must not while it records
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert verify.known("triton_stream", OnAGpu, 64, fails) is None
+    ended()
+    assert verify.known("triton_stream", OnAGpu, 64, fails) is None
 
 
 @pytest.mark.parametrize(
@@ -218,10 +245,10 @@ def test_torch_computes_while_a_kernel_is_checked_in_the_background(unseen):
 )
 def test_a_kernel_that_is_found_wrong_in_the_background_is_not_used(unseen, code, words):
     unseen(code)
-    assert not verify.is_right("triton_stream", OnAGpu, 64, fails)
+    assert verify.known("triton_stream", OnAGpu, 64, fails) is None
     ended()
     with pytest.warns(RuntimeWarning, match=words):
-        assert not verify.is_right("triton_stream", OnAGpu, 64, fails)
+        assert verify.known("triton_stream", OnAGpu, 64, fails)
 
 
 def test_a_full_device_says_nothing_about_a_kernel(monkeypatch):
