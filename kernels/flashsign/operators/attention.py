@@ -93,8 +93,8 @@ LIBRARY = torch.library.Library("flashsign", "DEF")  # type: ignore[no-untyped-c
 
 
 _OF_TORCH: dict[int, Any] = {}
-"""Weak references to the storages of the 1 / n that compiled forwards returned for which torch computed: their backwards are torch's too, also
-where a kernel was found to be right meanwhile."""
+"""Weak references to storages of 1 / n, of compiled forwards for which torch computed: their backwards are torch's too,
+also where a kernel was found to be right meanwhile."""
 
 
 def _storage(x: Tensor) -> Any:

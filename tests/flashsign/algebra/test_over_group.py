@@ -14,13 +14,14 @@ from gloo import found_by_all, in_group
 from monoid_cases import ROWS
 from torch import distributed
 
-from flashsign import SOFTMAX, monoid_reduce
+from flashsign import SOFTMAX, SUM, monoid_reduce
 
 ITEMS = (5, 0, 8, 1)
 """Of each rank."""
 RANKS = range(1, 1 + len(ITEMS))
 CASES = [(name, depth) for name, row in ROWS.items() if name != "RMSNorm" for depth in row.monoid.depths]
-"""All but RMSNorm, whose finish reads all items."""
+"""All but RMSNorm: its finish makes a row of every item, so it is no layer of monoid_reduce, on one process neither.
+The total that it needs over processes is SUM's: rms_norm below."""
 
 
 def call(name, depth, ranks, rank=None, group=None):
@@ -39,6 +40,19 @@ def call(name, depth, ranks, rank=None, group=None):
     leaves = [x for x in (*a, *b) if x.requires_grad]
     found = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
     return output.detach(), found[: sum(x.requires_grad for x in a)], found[sum(x.requires_grad for x in a) :]
+
+
+def rms_norm(ranks, rank=None, group=None):
+    """RMSNorm of features that are split over processes, each with its own features' outputs; and its gradient."""
+    (x,), _ = ROWS["RMSNorm"].items(0, sum(ITEMS[:ranks]))
+    count = len(x)
+    if rank is not None:
+        start = sum(ITEMS[:rank])
+        x = x[start : start + ITEMS[rank]]
+    x.requires_grad_()
+    output = x / (monoid_reduce(SUM, (), (x.square(),), b_chunk=2, group=group) / count + 1e-6).sqrt()
+    (found,) = torch.autograd.grad(output.sin().sum(), x)
+    return output.detach(), found
 
 
 def refused(group):
@@ -66,6 +80,7 @@ def process(rank: int, ranks: int, folder: Path) -> None:
             group = distributed.new_group(list(range(size)))
             if rank < size:
                 found[size] = {case: call(*case, size, rank, group) for case in CASES}
+                found[size]["RMSNorm"] = rms_norm(size, rank, group)
         torch.save(found, folder / f"{rank}.pt")
 
 
@@ -87,6 +102,18 @@ def test_items_over_processes_give_the_layer_of_one_process(found, ranks, name, 
         torch.testing.assert_close(sum(parts), true)  # a gradient of rows that all ranks share has a part on each
     for parts, true in zip(zip(*(rank[2] for rank in each), strict=True), of_items, strict=True):
         torch.testing.assert_close(torch.cat(parts), true)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_features_over_processes_give_the_rms_norm_of_one_process(found, ranks):
+    (x,), _ = ROWS["RMSNorm"].items(0, sum(ITEMS[:ranks]))
+    x.requires_grad_()
+    output = torch.nn.functional.rms_norm(x.T, (len(x),), eps=1e-6).T
+    (slope,) = torch.autograd.grad(output.sin().sum(), x)
+    for part, true in zip(
+        zip(*(rank[ranks]["RMSNorm"] for rank in found[:ranks]), strict=True), (output, slope), strict=True
+    ):
+        torch.testing.assert_close(torch.cat(part), true)
 
 
 def test_more_than_one_derivative_in_reverse_is_refused(found):
