@@ -141,14 +141,14 @@ def row_squares(s, KEYS: gl.constexpr):
 
 
 @gluon.jit
-def rounded(s, dtype: gl.constexpr, E: gl.constexpr):
+def rounded(s, dtype: gl.constexpr, V: gl.constexpr):
     """Scores, rounded, as the left operand of u's product: no thread needs numbers of another one for that."""
-    layout: gl.constexpr = product_layout(E)
+    layout: gl.constexpr = product_layout(V)
     return gl.convert_layout(s.to(dtype), gl.DotOperandLayout(0, layout, 2), assert_trivial=True)
 
 
 @gluon.jit
-def overlapped(q, k_tile, p, v_tile, u, z, s, never, KEYS: gl.constexpr, E: gl.constexpr):
+def overlapped(q, k_tile, p, v_tile, u, z, s, never, KEYS: gl.constexpr, V: gl.constexpr):
     """Computes one item's scores while the tensor cores add the other item's p to its u.
 
     q, z, s: of this item; p, v_tile, u: of the other one. Returns u (its product is still running), z, this item's p
@@ -157,13 +157,13 @@ def overlapped(q, k_tile, p, v_tile, u, z, s, never, KEYS: gl.constexpr, E: gl.c
     s = warpgroup_mma(q, k_tile.permute([1, 0]), s, use_acc=never, is_async=True)
     u = warpgroup_mma(p, v_tile, u, is_async=True)
     s = warpgroup_mma_wait(1, deps=(s,))
-    return u, z + row_squares(s, KEYS), rounded(s, v_tile.dtype, E), s
+    return u, z + row_squares(s, KEYS), rounded(s, v_tile.dtype, V), s
 
 
 @gluon.jit
 def sum_keys(
     q_a, q_b, k, v, ring, at, steps, never,
-    E: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
+    E: gl.constexpr, V: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Both sums of both items over `steps` tiles of keys: u_a, u_b, z_a, z_b. Loads of the first STAGES slots have been
     started."""
@@ -173,17 +173,17 @@ def sum_keys(
     k_tile = k_ring.index(slot).reshape([KEYS, E])
     s = warpgroup_mma(q_a, k_tile.permute([1, 0]), zeros(KEYS), use_acc=False)
     z_a = row_squares(s, KEYS)
-    p_a = rounded(s, k_ring.dtype, E)
+    p_a = rounded(s, k_ring.dtype, V)
     z_b = gl.zeros_like(z_a)
-    u_a, u_b = warpgroup_mma_init(zeros(E)), warpgroup_mma_init(zeros(E))
+    u_a, u_b = warpgroup_mma_init(zeros(V)), warpgroup_mma_init(zeros(V))
     for _ in range(steps // (3 - PARTS) - 1):
         before = slot
         slot, phase = next_slot(slot, phase, STAGES)
         mbarrier.wait(full.index(slot), phase)
-        v_tile = v_ring.index(slot).reshape([KEYS, E])
+        v_tile = v_ring.index(slot).reshape([KEYS, V])
         if PARTS == 1:
             k_tile = k_ring.index(slot).reshape([KEYS, E])
-        u_a, z_b, p_b, s = overlapped(q_b, k_tile, p_a, v_tile, u_a, z_b, s, never, KEYS, E)
+        u_a, z_b, p_b, s = overlapped(q_b, k_tile, p_a, v_tile, u_a, z_b, s, never, KEYS, V)
         # In this warpgroup all products that read slot `before` have ended; after the barrier in the other one too.
         gl.thread_barrier()
         load_slot(k, v, ring, at, before, coming, steps, KEYS)
@@ -192,48 +192,48 @@ def sum_keys(
             before = slot
             slot, phase = next_slot(slot, phase, STAGES)
             mbarrier.wait(full.index(slot), phase)
-            v_tile = v_ring.index(slot).reshape([KEYS, E])
+            v_tile = v_ring.index(slot).reshape([KEYS, V])
         k_tile = k_ring.index(slot).reshape([KEYS, E])
-        u_b, z_a, p_a, s = overlapped(q_a, k_tile, p_b, v_tile, u_b, z_a, s, never, KEYS, E)
+        u_b, z_a, p_a, s = overlapped(q_a, k_tile, p_b, v_tile, u_b, z_a, s, never, KEYS, V)
         if PARTS == 1:
             gl.thread_barrier()
             load_slot(k, v, ring, at, before, coming, steps, KEYS)
             coming += 1
     slot, phase = next_slot(slot, phase, STAGES)
     mbarrier.wait(full.index(slot), phase)
-    v_tile = v_ring.index(slot).reshape([KEYS, E])
+    v_tile = v_ring.index(slot).reshape([KEYS, V])
     if PARTS == 1:
         k_tile = k_ring.index(slot).reshape([KEYS, E])
-    u_a, z_b, p_b, s = overlapped(q_b, k_tile, p_a, v_tile, u_a, z_b, s, never, KEYS, E)
+    u_a, z_b, p_b, s = overlapped(q_b, k_tile, p_a, v_tile, u_a, z_b, s, never, KEYS, V)
     if PARTS == 1:
         slot, phase = next_slot(slot, phase, STAGES)
         mbarrier.wait(full.index(slot), phase)
-        v_tile = v_ring.index(slot).reshape([KEYS, E])
+        v_tile = v_ring.index(slot).reshape([KEYS, V])
     u_b = warpgroup_mma(p_b, v_tile, u_b, is_async=True)
     u_a, u_b = warpgroup_mma_wait(0, deps=(u_a, u_b))
     return u_a, u_b, z_a, z_b
 
 
 @gluon.jit
-def own_rows(start, E: gl.constexpr):
-    """Numbers of a block's rows from `start` on, [BLOCK], and of its columns, [E], in the layout of a product."""
-    layout: gl.constexpr = product_layout(E)
-    return start + gl.arange(0, BLOCK, gl.SliceLayout(1, layout)), gl.arange(0, E, gl.SliceLayout(0, layout))
+def own_rows(start, COLUMNS: gl.constexpr):
+    """Numbers of a block's rows from `start` on, [BLOCK], and of its columns, in the layout of a product."""
+    layout: gl.constexpr = product_layout(COLUMNS)
+    return start + gl.arange(0, BLOCK, gl.SliceLayout(1, layout)), gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
 
 
 @gluon.jit
-def all_squares(z, E: gl.constexpr):
+def all_squares(z, V: gl.constexpr):
     """z [BLOCK, 4] summed over the four threads of a row, [BLOCK], in the layout of own_rows."""
-    layout: gl.constexpr = product_layout(E)
+    layout: gl.constexpr = product_layout(V)
     return gl.convert_layout(gl.sum(z, 1), gl.SliceLayout(1, layout))
 
 
 @gluon.jit
-def store_split(u, z, sums, squares, row, E: gl.constexpr):
+def store_split(u, z, sums, squares, row, V: gl.constexpr):
     """Writes u and z of a block to sums and squares, for add_splits; row: the block's first."""
-    rows, column = own_rows(row, E)
-    gl.store(squares + rows, all_squares(z, E))
-    gl.store(sums + rows.to(gl.int64)[:, None] * E + column[None, :], u)
+    rows, column = own_rows(row, V)
+    gl.store(squares + rows, all_squares(z, V))
+    gl.store(sums + rows.to(gl.int64)[:, None] * V + column[None, :], u)
 
 
 @gluon.jit
@@ -246,15 +246,16 @@ def store_q_squared(q, inverse, start, queries, E: gl.constexpr):
 
 
 @gluon.jit
-def store_rows(u, z, o, inverse, start, queries, floor, o_row, E: gl.constexpr):
+def store_rows(u, z, o, inverse, start, queries, floor, o_row, V: gl.constexpr, V_PAD: gl.constexpr):
     """Writes o and 1 / n of a block, with the sign bit set where u is NaN (nan_repair.py); floor: eps t."""
-    query, column = own_rows(start, E)
+    query, column = own_rows(start, V_PAD)
     q_squared = gl.load(inverse + query, mask=query < queries, other=0.0)
-    inverse_n = inverse_norm(all_squares(z, E), floor * q_squared)
+    inverse_n = inverse_norm(all_squares(z, V_PAD), floor * q_squared)
     broken = gl.max(gl.where(u == u, 0, 1), 1) > 0
     gl.store(inverse + query, marked(inverse_n, broken), mask=query < queries)
     at = query.to(gl.int64)[:, None] * o_row + column[None, :]
-    gl.store(o + at, (u * inverse_n[:, None]).to(o.dtype.element_ty), mask=(query < queries)[:, None])
+    here = (query < queries)[:, None] & (column < V)[None, :]
+    gl.store(o + at, (u * inverse_n[:, None]).to(o.dtype.element_ty), mask=here)
 
 
 @gluon.jit
@@ -271,13 +272,14 @@ def stream_forward(
     q, k, v, offsets, query_offsets, schedule, totals, o, inverse, sums, squares,
     o_bag, o_head, o_row,
     queries_all, keys_all, tiles, heads, key_heads, parts, gap, first, splits, eps,
-    E: gl.constexpr, QUERIES: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr,
-    PACKED: gl.constexpr, SPLIT: gl.constexpr,
+    E: gl.constexpr, V: gl.constexpr, V_PAD: gl.constexpr, QUERIES: gl.constexpr, KEYS: gl.constexpr,
+    STAGES: gl.constexpr, PACKED: gl.constexpr, SPLIT: gl.constexpr,
 ):  # fmt: skip
     """As forward.py. q, k (scaled), v: descriptors, that of q with BLOCK rows; first: tiles that other programs do.
 
     SPLIT: `splits` programs a tile, each of which writes u and z of its part of the keys to sums
-    [programs * QUERIES, E] and squares [programs * QUERIES]. Otherwise one program a tile, which writes o and inverse.
+    [programs * QUERIES, V_PAD] and squares [programs * QUERIES]. Otherwise one program a tile, which writes o and
+    inverse.
     """
     PARTS: gl.constexpr = QUERIES // BLOCK
     PAIR: gl.constexpr = (3 - PARTS) * KEYS
@@ -321,19 +323,19 @@ def stream_forward(
         store_q_squared(q_a, inverse, start, queries, E)
         if PARTS == 2:
             store_q_squared(q_b, inverse, start + BLOCK, queries, E)
-    u_a, u_b, z_a, z_b = sum_keys(q_a, q_b, k, v, ring, at, steps, heads < 0, E, KEYS, PARTS, STAGES)
+    u_a, u_b, z_a, z_b = sum_keys(q_a, q_b, k, v, ring, at, steps, heads < 0, E, V_PAD, KEYS, PARTS, STAGES)
     if PARTS == 1:
         u_a, z_a = u_a + u_b, z_a + z_b
     if SPLIT:
-        store_split(u_a, z_a, sums, squares, program * QUERIES, E)
+        store_split(u_a, z_a, sums, squares, program * QUERIES, V_PAD)
         if PARTS == 2:
-            store_split(u_b, z_b, sums, squares, program * QUERIES + BLOCK, E)
+            store_split(u_b, z_b, sums, squares, program * QUERIES + BLOCK, V_PAD)
     else:
         floor = eps * total_squares(totals, parts, bag, key_head, key_heads)
         o += index.to(gl.int64) * o_bag + head.to(gl.int64) * o_head + gl.to_tensor(first_query).to(gl.int64) * o_row
-        store_rows(u_a, z_a, o, inverse, start, queries, floor, o_row, E)
+        store_rows(u_a, z_a, o, inverse, start, queries, floor, o_row, V, V_PAD)
         if PARTS == 2:
-            store_rows(u_b, z_b, o, inverse, start + BLOCK, queries, floor, o_row, E)
+            store_rows(u_b, z_b, o, inverse, start + BLOCK, queries, floor, o_row, V, V_PAD)
 
 
 def gluon_descriptor(rows: Tensor, block: int) -> TensorDescriptor:
@@ -349,16 +351,16 @@ def gluon_descriptor(rows: Tensor, block: int) -> TensorDescriptor:
 def forward(
     call: AttentionCall, keys: ScaledKeys, sizes: BlockSizes, plan: SplitKeys, o: Tensor, inverse: Tensor
 ) -> None:
-    """As calls.forward, by this file's kernel: writes o, like q, and inverse [C', H, N], 1 / n.
+    """As calls.forward, by this file's kernel: writes o [C', H, N, V], and inverse [C', H, N], 1 / n.
 
-    Numbers have 16 bits and values are as wide as keys; sizes: tables.HOPPER, of 128 or 256 queries; plan: which tiles
+    Numbers have 16 bits; sizes: tables.HOPPER, of 128 or 256 queries; plan: which tiles
     have their keys split.
     """
     q, v = call.q, call.v
     assert plan.splits <= max(1, cdiv(v.shape[2], 2 * sizes.other)), "a split has no keys"
     assert not call.packed or (not plan.split_tiles and 2 * sizes.other <= GAP), "packed bags cannot split keys"
     tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, call.query_offsets)
-    sums = torch.empty(plan.split_tiles * plan.splits * sizes.own, q.shape[-1], device=q.device)
+    sums = torch.empty(plan.split_tiles * plan.splits * sizes.own, call.value_width, device=q.device)
     squares = torch.empty(len(sums), device=q.device)
 
     def run(programs: int, first: int, splits: int, early: bool) -> None:
@@ -375,8 +377,8 @@ def forward(
                 "first": first, "splits": splits, "eps": call.eps,
             },
             constants={
-                "E": q.shape[-1], "QUERIES": sizes.own, "KEYS": sizes.other, "STAGES": sizes.stages,
-                "PACKED": call.packed, "SPLIT": splits > 1,
+                "E": q.shape[-1], "V": v.shape[-1], "V_PAD": call.value_width, "QUERIES": sizes.own,
+                "KEYS": sizes.other, "STAGES": sizes.stages, "PACKED": call.packed, "SPLIT": splits > 1,
             },
             num_warps=WARPS.value,
             launch_pdl=early,
@@ -386,5 +388,5 @@ def forward(
         run(plan.whole_tiles, 0, 1, early=True)
     if plan.split_tiles:
         run(plan.split_tiles * plan.splits, plan.whole_tiles, plan.splits, early=not plan.whole_tiles)
-        add_split_keys(q, keys, sums, squares, tiles.count, sizes.own, plan, call.eps, o, inverse)
+        add_split_keys(call, keys, sums, squares, tiles.count, sizes.own, plan, o, inverse)
     repair_rows(call, keys, o, inverse)

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_wait
 
+from flashsign.call import AttentionCall
 from flashsign.triton.common.device_functions import inverse_norm, marked
 from flashsign.triton.common.launch import start, starts_early
 from flashsign.triton.common.layout import strides
@@ -29,30 +30,32 @@ def add_splits(
     q_bag, q_head, q_row,
     o_bag, o_head, o_row,
     queries, tiles, heads, key_heads, parts, first, splits, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr, EARLY: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr, QUERIES: tl.constexpr,
+    ROWS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, part) does ROWS rows of tile `first + tile` of dense bags. Writes o, and inverse: 1 / n, with the
     sign bit set where u is NaN (nan_repair.py).
 
-    sums [tiles * splits * QUERIES, E], squares [tiles * splits * QUERIES]: u and z, float32, with the splits of a tile
-    one after the other.
+    sums [tiles * splits * QUERIES, V_PAD], squares [tiles * splits * QUERIES]: u and z, float32, with the splits of a
+    tile one after the other.
     """
     number = tl.program_id(0)
     tile, head, bag = (first + number) % tiles, (first + number) // tiles % heads, (first + number) // tiles // heads
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     query = tile * QUERIES + row
-    column = tl.arange(0, E_PAD)
+    column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     here = (query < queries)[:, None] & (column < E)[None, :]
+    there = (query < queries)[:, None] & (of_value < V)[None, :]
     index, at = bag.to(tl.int64), query.to(tl.int64)[:, None]
     q += index * q_bag + head.to(tl.int64) * q_head
     rows = tl.load(q + at * q_row + column[None, :], mask=here, other=0.0).to(tl.float32)
     if EARLY:
         gdc_wait()
-    u = tl.zeros([ROWS, E_PAD], tl.float32)
+    u = tl.zeros([ROWS, V_PAD], tl.float32)
     z = tl.zeros([ROWS], tl.float32)
     for split in range(0, splits):
         part = ((number * splits + split) * QUERIES + row).to(tl.int64)
-        u += tl.load(sums + part[:, None] * E + column[None, :], mask=here, other=0.0)
+        u += tl.load(sums + part[:, None] * V_PAD + of_value[None, :], mask=there, other=0.0)
         z += tl.load(squares + part)
     _, t = bag_totals(totals, parts, bag, head // (heads // key_heads), key_heads)
     inverse_n = inverse_norm(z, eps * tl.sum(rows * rows, 1) * t)
@@ -60,28 +63,28 @@ def add_splits(
     to_inverse = inverse + (index * heads + head) * queries + query
     tl.store(to_inverse, marked(inverse_n, broken), mask=query < queries)
     o += index * o_bag + head.to(tl.int64) * o_head
-    tl.store(o + at * o_row + column[None, :], (u * inverse_n[:, None]).to(o.dtype.element_ty), mask=here)
+    tl.store(o + at * o_row + of_value[None, :], (u * inverse_n[:, None]).to(o.dtype.element_ty), mask=there)
 
 
 def add_split_keys(
-    q: Tensor, keys: ScaledKeys, sums: Tensor, squares: Tensor, tiles: int, own: int, plan: SplitKeys, eps: float,
+    call: AttentionCall, keys: ScaledKeys, sums: Tensor, squares: Tensor, tiles: int, own: int, plan: SplitKeys,
     o: Tensor, inverse: Tensor,
 ) -> None:  # fmt: skip
-    """Writes o [C, H, N, E] and inverse [C, H, N] of plan.split_tiles tiles of `own` queries; a head has `tiles` tiles.
+    """Writes o [C, H, N, V] and inverse [C, H, N] of plan.split_tiles tiles of `own` queries; a head has `tiles` tiles.
 
-    q [C, H, N, E]; sums and squares: u and z of the splits, see add_splits.
+    sums and squares: u and z of the splits, see add_splits.
     """
-    early = starts_early(q)
+    q, early = call.q, starts_early(call.q)
     start(
         add_splits,
         (plan.split_tiles, own // ROWS),
         tensors={"q": q, "sums": sums, "squares": squares, "totals": keys.totals, "o": o, "inverse": inverse},
         numbers={
             **strides(q=q, o=o),
-            "queries": q.shape[2], "tiles": tiles, "heads": q.shape[1], "key_heads": keys.totals.shape[1],
-            "parts": keys.parts, "first": plan.whole_tiles, "splits": plan.splits, "eps": eps,
+            "queries": q.shape[2], "tiles": tiles, **call.head_counts, "parts": keys.parts, "first": plan.whole_tiles,
+            "splits": plan.splits, "eps": call.eps,
         },
-        constants={"E": q.shape[-1], "E_PAD": sums.shape[-1], "QUERIES": own, "ROWS": ROWS, "EARLY": early},
+        constants={**call.widths, "QUERIES": own, "ROWS": ROWS, "EARLY": early},
         num_warps=4,
         launch_pdl=early,
     )  # fmt: skip
