@@ -13,6 +13,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Without compiling: Python compiles what is imported, and most of what is installed never is.
 INSTALL := $(PIP) install --no-compile
+# ... and keeps it: where images forbid that, every process compiles torch, scanpy and Lightning again, for 10 seconds.
+unexport PYTHONDONTWRITEBYTECODE
 CONSTRAIN := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 # Several test processes with a thread pool each would fight for the same cores. Numba (under decoupler and scanpy) sets
 # the number of threads of torch, too, once it runs.

@@ -6,7 +6,7 @@ import math
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -94,6 +94,12 @@ def chunked(losses: Layer, rows: int) -> Layer:
     return run
 
 
+def compiled(layer: Layer, **options: Any) -> Layer:
+    """torch.compile of a layer, made at its first call: the import of the compiler takes longer than a tiny case."""
+    made = cache(lambda: torch.compile(layer, **options))
+    return lambda *tensors: made()(*tensors)
+
+
 Row = dict[str, Any]
 
 
@@ -116,7 +122,7 @@ def rows_of(case: Case, device: torch.device, budget_s: float, backward_budget_s
             traceback.print_exc(limit=3)
             row["status"] = f"{type(failure).__name__}: {failure}".split("\n")[0][:200]
         yield row
-        release(device, collect=True)
+        release(device, collect=device.type == "cuda")
 
 
 def _measured(case: Case, method: Method, grad: Tensor, device: torch.device, budget: tuple[float, float]) -> Row:
@@ -189,7 +195,7 @@ def loss_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Cas
     methods = {
         "flashsign": Method(lambda h, c: linear_cross_entropy(h, c, target, backend=backend), 4),
         "torch, eager": Method(plain, 3),
-        "torch.compile": Method(torch.compile(plain), 3),
+        "torch.compile": Method(compiled(plain), 3),
         "torch, chunks of rows": Method(lambda h, c: chunked(of_rows, ROW_CHUNK)(h, target, c, count=2), 4),
         **_torchs_own(target),
         **_liger_classes(target),
@@ -209,7 +215,7 @@ def loss_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Cas
     methods = {
         "flashsign": Method(partial(distribution_cross_entropy, backend=backend), 8),
         "torch, eager": Method(between, 6),
-        "torch.compile": Method(torch.compile(between), 6),
+        "torch.compile": Method(compiled(between), 6),
         "torch, chunks of rows": Method(lambda s, c, t, d: chunked(between_rows, ROW_CHUNK)(s, t, c, d, count=2), 8),
     }
     yield Case("two distributions", sizes, (h, c, t, d), methods, between, product, logits)
@@ -301,7 +307,7 @@ def mlp_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Case
                 "torch, eager": Method(plain, 9 if gated else 6),
             }
             if gated or hidden in (scale.hidden[-1], *scale.hidden[3::2]):
-                methods["torch.compile"] = Method(torch.compile(plain, dynamic=False), 9 if gated else 6)
+                methods["torch.compile"] = Method(compiled(plain, dynamic=False), 9 if gated else 6)
             if gated:
                 methods |= _liger_tiled(rows)
             sizes = {"rows": rows, "items": hidden, "width": width}
@@ -358,7 +364,7 @@ def norm_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Cas
         methods = {
             "flashsign": Method(partial(rms_norm, backend=backend)),
             "torch, eager": Method(plain),
-            "torch.compile": Method(torch.compile(plain, dynamic=False)),
+            "torch.compile": Method(compiled(plain, dynamic=False)),
             **_liger_norm(),
         }
         sizes = {"rows": scale.rows, "items": 0, "width": width}
