@@ -10,8 +10,8 @@ it is installed, FlashAttention-4's.
 entropies: linear cross entropy beside torch's, in one piece and in pieces of rows, and beside Liger's (its kernel for
 SM90 needs CuTe DSL) and cut-cross-entropy's where they are installed; losses, gradients and memory.
 weighted: the same with a weight for every row and with smoothed labels, beside those that offer both.
-Times are medians of 100 replays of a CUDA graph after 100 others (of the slowest 20 after 5), in milliseconds. A peer
-that is not installed or fails has a row that says so. The table: `results/anchors.csv`.
+Times are medians of 100 runs after 100 others (of the slowest 20 after 5), in milliseconds; runs below 2 ms are replays
+of a CUDA graph. A peer that is not installed or fails has a row that says so. The table: `results/anchors.csv`.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ Row = dict[str, Any]
 
 
 def milliseconds(call: Callable[[], object]) -> float:
-    """The median time of a call on the GPU, as a CUDA graph where it can be recorded: launches take the host longer."""
+    """The median time of a call on the GPU; of a short one as a CUDA graph, as launches take the host longer."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
             call()
     torch.cuda.synchronize()
-    try:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            call()
-        call = graph.replay
-    except RuntimeError:
-        torch.cuda.synchronize()
+    if timed(call) < 2:
+        try:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                call()
+            call = graph.replay
+        except RuntimeError:
+            torch.cuda.synchronize()
     warm_ups, runs = (100, 100) if timed(call) < 20 else (5, 20)
     for _ in range(warm_ups):
         call()
@@ -269,7 +270,7 @@ def judged(name: str, what: str, h: torch.Tensor, weight: torch.Tensor, target: 
         m = some.get("weights", torch.ones_like(losses)).double()
         true = (m * losses).sum() / m.sum()
         exact = torch.autograd.grad(true, wide)
-        row["loss_error"] = float(((found.double() - true) / true).abs())
+        row["loss_error"] = float(((found.detach().double() - true) / true).abs())
         row["loss_dtype"] = str(found.dtype).removeprefix("torch.")
         for key, slope, right in zip(("dh_error", "dw_error"), slopes, exact, strict=True):
             row[key] = float((slope.double() - right).norm() / right.norm())
@@ -328,6 +329,7 @@ def main() -> None:
     options.add_argument("--output", type=Path, default=HERE / "results" / "anchors.csv")
     chosen = options.parse_args()
     chosen.output.parent.mkdir(parents=True, exist_ok=True)
+    torch._dynamo.config.recompile_limit = 100  # with more shapes than 8, torch.compile would silently run eager code
     found: list[Row] = []
     for name in chosen.only:
         for row in TABLES[name]():
