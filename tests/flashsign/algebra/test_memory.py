@@ -67,7 +67,7 @@ def test_more_slices_take_no_more_memory(name, depth, order):
 def test_at_depth_three_a_slice_is_rows_times_items(name):
     """No tensor of chunk x rows x width, and far less than all rows x items."""
     monoid, draw = CASES[name]
-    rows, items = 16 * CHUNK, 64 * CHUNK
+    rows, items = 8 * CHUNK, 32 * CHUNK
     a, b = draw(rows, items)
     found = extra_bytes(monoid, a, b, 3, a_chunk=CHUNK, b_chunk=CHUNK)
     totals = 4 * rows * (WIDTH + 2)

@@ -301,10 +301,10 @@ def distance(found, true):
     return float(error / true.detach().double().norm()) if error != 0 else 0.0
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def ranks(request, tmp_path_factory):
-    """What each of 2 and of 3 processes found."""
-    return found_by_all(__file__, request.param, tmp_path_factory.mktemp("ranks"))
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What each of three processes found."""
+    return found_by_all(__file__, 3, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("name", CASES)
