@@ -17,7 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashsign.triton.common.device_functions import bag_rows, load_rows, not_finite, power_of_two, unit_of
+from flashsign.triton.common.device_functions import bag_rows, follow, load_rows, not_finite, power_of_two, unit_of
 from flashsign.triton.moments.forward import HIGH_PRECISION
 from flashsign.triton.moments.ill_conditioned_rows import ILL_CONDITIONED, append_rows, list_start
 from flashsign.triton.moments.sums import (
@@ -47,7 +47,7 @@ def sum_queries(
     queries_all, heads, key_heads, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
     QUERIES: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr, PACKED: tl.constexpr,
+    PRECISION: tl.constexpr, PACKED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (part, head, bag) writes dA and D of its queries to parts [parts, H / K, bags, K,
     E_PAD V_PAD + E_PAD E_PAD].
@@ -56,6 +56,7 @@ def sum_queries(
     needs_high_precision [parts, H / K, bags, K]: 1 where rho of a row is below 1 / (8 E), else 0.
     Writes delta [C', heads, rows] float32.
     """
+    follow(EARLY)
     head, bag, key_head, group, index, first, _, begin, last = query_part(
         query_offsets, queries_all, heads, key_heads, QUERIES, PACKED
     )
@@ -104,13 +105,14 @@ def query_gradients(
     queries_all, heads, key_heads, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
     QUERIES: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr,
+    PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (part, head, bag) writes dq and lists ill-conditioned rows (as forward.attend_moments).
 
     moments: A and G; totals: theirs (sums.add_parts); gradient_totals: those of dA and D, whose first number is 1 for
     bags that take the high-precision path.
     """
+    follow(EARLY)
     head, bag, key_head, group, index, first, queries, begin, last = query_part(
         query_offsets, queries_all, heads, key_heads, QUERIES, PACKED
     )
@@ -180,9 +182,10 @@ def key_gradients(
     rows, key_heads, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
     KEYS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr,
+    PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (part, key head, bag) writes dk, dv, and dm [C', K, rows] float32; gradients: dA and D of all queries."""
+    follow(EARLY)
     head, bag = tl.program_id(1), tl.program_id(2)
     first, keys, index = bag_rows(bag, offsets, rows, PACKED)
     begin, last = rows_of_program(keys, KEYS)
