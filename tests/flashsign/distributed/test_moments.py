@@ -110,11 +110,11 @@ CASES = {
     "more rows than one product takes": Case((1500, 5, 0), (3000, 6, 2100), heads=2, key_heads=1, cells=2),
     "no bags": Case(cells=0),
 }
-HALF = Case(width=16, dtype=torch.float16)
+HALF = Case(heads=2, key_heads=1, cells=2, width=16, dtype=torch.float16)  # small, for the interpreter
 KERNEL_CASES = {
     "dense": HALF,
     "packed": replace(HALF, packed=True),
-    "multiplicity per head, a width to pad": replace(HALF, per_head=True, width=11),
+    "multiplicity per head, a width to pad": replace(HALF, per_head=True, key_heads=2, width=11),
     "a rank without genes": replace(HALF, queries=(0, 5, 4), keys=(0, 9, 6)),
     "narrow values": replace(HALF, width=32, values=5),
     "packed, wide values": replace(HALF, values=20, packed=True),

@@ -14,6 +14,7 @@ from flashsign import (
     rms_norm,
     weighted_cross_entropy,
 )
+from flashsign.tuning.block_sizes import BlockSizes
 
 pytest.importorskip("triton")
 entropies = pytest.importorskip("flashsign.triton.folds.entropies")
@@ -61,6 +62,21 @@ def small_slices(monkeypatch):
 
 
 ROWS, CLASSES, WIDTH = 70, 133, 72
+
+
+def test_the_order_of_programs_changes_no_bit(monkeypatch):
+    """Tiles of rows in groups of 3: five tiles, so that the last group is smaller."""
+    h, c = normal(ROWS, WIDTH).detach(), normal(CLASSES, WIDTH, seed=1).detach()
+    target, sizes = torch.arange(ROWS, device=DEVICE), BlockSizes(16, 16, 4, 1)
+
+    def found():
+        p, picked = entropies.class_totals(h, c, None, target, sizes=sizes)
+        slopes = torch.ones(ROWS, device=DEVICE), None, None
+        return p, picked, *entropies.class_gradients(h, c, None, None, p, slopes, (True, True, False), sizes=sizes)[:2]
+
+    expected = found()
+    monkeypatch.setattr(entropies, "CACHED_BYTES", 3 * 16 * WIDTH * 4)
+    assert all(torch.equal(one, other) for one, other in zip(found(), expected, strict=True))
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.2])

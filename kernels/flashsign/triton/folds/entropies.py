@@ -31,6 +31,8 @@ from flashsign.tuning.fold_tables import (
 
 SLICE_BYTES = 2**27
 """Gradients of logits that exist at one time, 128 MiB: all rows and 4096 classes where there are 16 384 rows."""
+CACHED_BYTES = 2**24
+"""Rows that programs read at one time, again and again: a third of the second-level cache of an H100 or H200."""
 NARROWEST = 512
 """The fewest classes of a slice, whatever its bytes."""
 
@@ -60,7 +62,10 @@ def class_totals(
             **{"c": tiles_of(c, sizes.other, LOGITS_WIDTH[h.element_size()])},
             **{"bias": bias, "target": target, "p": p, "picked": picked},
         },
-        numbers={"rows": rows, "classes": classes, "tiles": tiles, "on_target": shares[0], "on_all": shares[1]},
+        numbers={
+            **{"rows": rows, "classes": classes, "tiles": tiles, "group": _group(sizes, h)},
+            **{"on_target": shares[0], "on_all": shares[1]},
+        },
         constants={"D": width, **_constants(h, sizes), "SMOOTHED": shares[1] != 0},
         num_warps=sizes.warps,
     )
@@ -101,7 +106,10 @@ def class_gradients(
                 **{"c": tiles_of(c, sizes.other, LOGITS_WIDTH[h.element_size()])},
                 **{"bias": bias, "target": target, "p": p, "a": a, "b": b, "on_all": on_all, "out": d_x},
             },
-            numbers={"rows": rows, "classes": last, "first": first, "out_row": d_x.stride(0)},
+            numbers={
+                **{"rows": rows, "classes": last, "first": first, "out_row": d_x.stride(0)},
+                **{"group": _group(sizes, h)},
+            },
             constants={"D": width, **_constants(h, sizes)},
             num_warps=sizes.warps,
         )
@@ -132,7 +140,7 @@ def distribution_totals(
         logits.distribution_totals,
         (own, parts),
         tensors={**_of_both(s, s_layer, t, t_layer, sizes), "p": p, "q": q, "mean": mean},
-        numbers={"rows": rows, "classes": classes, "tiles": tiles},
+        numbers={"rows": rows, "classes": classes, "tiles": tiles, "group": _group(sizes, s, t)},
         constants={"D": width, "T_D": t.shape[1], **_constants(s, sizes)},
         num_warps=sizes.warps,
     )
@@ -169,7 +177,10 @@ def distribution_gradients(
                 **_of_both(s, s_layer, t, t_layer, sizes),
                 **{"p": p, "q": q, "mean": mean, "g": slope, "d_s": d_s, "d_t": d_t[0] if d_t else None},
             },
-            numbers={"rows": rows, "classes": last, "first": first, "out_row": d_s.stride(0)},
+            numbers={
+                **{"rows": rows, "classes": last, "first": first, "out_row": d_s.stride(0)},
+                **{"group": _group(sizes, s, t)},
+            },
             constants={"D": width, "T_D": t.shape[1], **_constants(s, sizes)},
             num_warps=sizes.warps,
         )
@@ -226,6 +237,11 @@ def _grid(rows: int, classes: int, sizes: BlockSizes, x: Tensor) -> tuple[int, i
     programs = 8 * multiprocessor_count(x.device) if x.is_cuda else 2
     tiles = cdiv(others, max(1, min(others, cdiv(programs, own))))
     return own, tiles, cdiv(others, tiles)
+
+
+def _group(sizes: BlockSizes, *rows: Tensor) -> int:
+    """How many tiles of rows programs have that run at one time: logits.tile_and_part."""
+    return max(1, CACHED_BYTES // (sizes.own * sum(x.shape[1] * x.element_size() for x in rows)))
 
 
 def _slices(x: Tensor, classes: int, tables: int, most: int) -> Iterator[tuple[int, int, list[Tensor]]]:

@@ -20,6 +20,18 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
+def tile_and_part(group):
+    """The tile of rows and the part of the classes of this program, in an order in which programs that run at one time
+    have `group` tiles of rows: these are read again for every tile of classes, and then from the second-level cache."""
+    tiles, parts = tl.num_programs(0), tl.num_programs(1)
+    number = tl.program_id(1) * tiles + tl.program_id(0)
+    first = number // (group * parts) * group
+    some = tl.minimum(tiles - first, group)
+    inside = number - first * parts
+    return first + inside % some, inside // some
+
+
+@triton.jit
 def logits_tile(
     h, c, row, column, D: tl.constexpr, ROWS: tl.constexpr, CLASSES: tl.constexpr, WIDTH: tl.constexpr,
     STAGES: tl.constexpr, PRECISION: tl.constexpr,
@@ -60,7 +72,7 @@ def log_total(top, total):
 @triton.jit
 def class_totals(
     h, c, bias, target, p, picked,
-    rows, classes, tiles, on_target, on_all,
+    rows, classes, tiles, group, on_target, on_all,
     D: tl.constexpr, ROWS: tl.constexpr, CLASSES: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr, SMOOTHED: tl.constexpr,
 ):  # fmt: skip
@@ -69,8 +81,8 @@ def class_totals(
     bias [V] or None; target [N] or None: then nothing is picked. picked is on_target times the target's logit plus, if
     SMOOTHED, on_all times the sum of all.
     """
-    row = tl.program_id(0) * ROWS
-    first = tl.program_id(1) * tiles * CLASSES
+    tile, part = tile_and_part(group)
+    row, first = tile * ROWS, part * tiles * CLASSES
     index = row + tl.arange(0, ROWS)
     top = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
@@ -86,7 +98,7 @@ def class_totals(
             if SMOOTHED:
                 found += on_all * tl.sum(tl.where((column < classes)[None, :], x, 0.0), 1)
         top, total, _, _ = grown(x * LOG2_E, top, total)
-    at = tl.program_id(1).to(tl.int64) * rows + index
+    at = part.to(tl.int64) * rows + index
     tl.store(p + at, log_total(top, total), mask=index < rows)
     if target is not None:
         tl.store(picked + at, found, mask=index < rows)
@@ -95,7 +107,7 @@ def class_totals(
 @triton.jit
 def class_gradients(
     h, c, bias, target, p, a, b, on_all, out,
-    rows, classes, first, out_row,
+    rows, classes, first, out_row, group,
     D: tl.constexpr, ROWS: tl.constexpr, CLASSES: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -103,8 +115,8 @@ def class_gradients(
 
     p, a [N]; b [N] and target [N], or None; on_all [N] or None, all float32 but target.
     """
-    row = tl.program_id(0) * ROWS
-    begin = tl.program_id(1) * CLASSES
+    tile, part = tile_and_part(group)
+    row, begin = tile * ROWS, part * CLASSES
     index = row + tl.arange(0, ROWS)
     column = first + begin + tl.arange(0, CLASSES)
     there = index < rows
@@ -125,13 +137,13 @@ def class_gradients(
 @triton.jit
 def distribution_totals(
     s, s_layer, t, t_layer, p, q, mean,
-    rows, classes, tiles,
+    rows, classes, tiles, group,
     D: tl.constexpr, T_D: tl.constexpr, ROWS: tl.constexpr, CLASSES: tl.constexpr, WIDTH: tl.constexpr,
     STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Program (tile of rows, part of the classes): q, p (student, teacher) and mean [parts, N] float32."""
-    row = tl.program_id(0) * ROWS
-    first = tl.program_id(1) * tiles * CLASSES
+    tile, part = tile_and_part(group)
+    row, first = tile * ROWS, part * tiles * CLASSES
     index = row + tl.arange(0, ROWS)
     q_top = tl.full([ROWS], float("-inf"), tl.float32)
     p_top = q_top
@@ -147,7 +159,7 @@ def distribution_totals(
         x = logits_tile(s, s_layer, row, begin, D, ROWS, CLASSES, WIDTH, STAGES, PRECISION)
         n = n * rescaled + tl.sum(weight * x, 1)
         q_top, q_total, _, _ = grown(tl.where(there, x * LOG2_E, float("-inf")), q_top, q_total)
-    at = tl.program_id(1).to(tl.int64) * rows + index
+    at = part.to(tl.int64) * rows + index
     tl.store(q + at, log_total(q_top, q_total), mask=index < rows)
     tl.store(p + at, log_total(p_top, p_total), mask=index < rows)
     tl.store(mean + at, n / tl.where(p_total > 0, p_total, 1.0), mask=index < rows)
@@ -156,7 +168,7 @@ def distribution_totals(
 @triton.jit
 def distribution_gradients(
     s, s_layer, t, t_layer, p, q, mean, g, d_s, d_t,
-    rows, classes, first, out_row,
+    rows, classes, first, out_row, group,
     D: tl.constexpr, T_D: tl.constexpr, ROWS: tl.constexpr, CLASSES: tl.constexpr, WIDTH: tl.constexpr,
     STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -164,8 +176,8 @@ def distribution_gradients(
 
     d x = g (softmax x - softmax y), d y = -g softmax y (x - mean); g [N] is that of the loss.
     """
-    row = tl.program_id(0) * ROWS
-    begin = tl.program_id(1) * CLASSES
+    tile, part = tile_and_part(group)
+    row, begin = tile * ROWS, part * CLASSES
     index = row + tl.arange(0, ROWS)
     column = begin + tl.arange(0, CLASSES)
     there = index < rows
