@@ -25,13 +25,13 @@ pytestmark = [
 ]
 
 
-def call(*command: object, cwd: Path) -> str:
+def call(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return done
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,9 @@ def python(wheel, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     python = next(path for path in (folder / "bin" / "python", folder / "Scripts" / "python.exe") if path.exists())
-    target = Path(call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip())
+    target = Path(
+        call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).stdout.strip()
+    )
     call(
         *(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "--quiet", wheel),
         cwd=folder,
@@ -73,15 +75,20 @@ def test_the_wheel_does_not_depend_on_triton(wheel):
 
 
 def test_the_installed_wheel_is_what_gets_imported(python, tmp_path):
-    printed = call(python, "-c", "import grn, flashsign; print(grn.__file__, flashsign.__file__)", cwd=tmp_path)
+    printed = call(python, "-c", "import grn, flashsign; print(grn.__file__, flashsign.__file__)", cwd=tmp_path).stdout
     assert all(Path(path).is_relative_to(python.parents[1]) for path in printed.split())
 
 
-def test_a_run_from_an_empty_folder_leaves_a_complete_run_folder(python, tmp_path):
+def test_a_run_from_an_empty_folder_prints_our_lines_only_and_leaves_a_complete_run_folder(python, tmp_path):
     small = ["data.simulated.cells=120", "data.simulated.genes=20", "data.simulated.regulators=4", "model.width=16"]
     short = ["trainer.max_steps=5", "model.members=2"]
     overrides = [part for field in [*small, *short] for part in ("--set", field)]
-    call(python, "-m", "grn", "train", "--config", "simulated.yaml", *overrides, cwd=tmp_path)
+    done = call(python, "-m", "grn", "train", "--config", "simulated.yaml", *overrides, cwd=tmp_path)
+
+    assert done.stderr == "" and done.stdout.startswith("120 cells x 20 genes")
+    for noise in ("available", "Tip", "weights_only", "stopped: `", "Warning"):
+        assert noise not in done.stdout
+    assert "Strongest up-regulations" in done.stdout and "F1 of the cell types" in done.stdout
 
     runs = list((tmp_path / "runs").iterdir())
     assert len(runs) == 1 and runs[0].name.startswith("simulated-")

@@ -66,7 +66,8 @@ def benchmark(
 
     Examples:
         >>> import pandas, grn
-        >>> run = grn.train("simulated:", max_steps=20, set={"model.members": 2}, quiet=True)
+        >>> tiny = {"data.simulated.genes": 30, "model.members": 2}
+        >>> run = grn.train("simulated:", label_key="cell_type", max_steps=20, set=tiny, quiet=True)
         >>> truth = pandas.DataFrame({"source": ["R1", "R2"], "target": ["R3", "R4"], "sign": [1, -1]})
         >>> sorted(grn.benchmark(run, truth, quiet=True).index)
         ['grn', 'pearson', 'ridge', 'spearman']

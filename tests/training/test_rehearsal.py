@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
+
 import pytest
 
 from grn.config.files import change_config
 from grn.errors import UserError
+from grn.training import rehearsal
 from grn.training.rehearsal import Clock, estimate, rehearse
 
 
@@ -40,7 +43,8 @@ def test_a_run_is_rehearsed_in_a_process_of_its_own(make_config, tmp_path, monke
     assert not list(tmp_path.iterdir()), "the rehearsal leaves nothing behind"
 
 
-def test_a_run_that_fails_gives_its_own_error(make_config, tmp_path):
+def test_a_run_that_fails_sends_its_own_error(make_config, tmp_path):
     config = change_config(make_config(), {"data.path": str(tmp_path / "none.h5ad")})
-    with pytest.raises(UserError, match=r"none\.h5ad does not exist"):
-        rehearse(config, lambda line: None)
+    answers, answer = multiprocessing.Pipe(duplex=False)
+    rehearsal._rehearsed(config, 2, tmp_path / "run", 0.0, answer)
+    assert isinstance(answers.recv(), UserError)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import anndata
@@ -182,23 +180,3 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_take_it(make_con
         train(make_config(), tmp_path / "run", say=silent)
     assert all(parameter.isfinite().all() for parameter in kept["model"].parameters())
     assert checkpoint(tmp_path / "run")["global_step"] == 2
-
-
-def test_a_whole_run_prints_our_lines_only(tmp_path):
-    fields = {
-        "trainer.max_steps": 4,
-        "trainer.validate_every": 2,
-        "trainer.accelerator": "cpu",
-        "data.simulated.cells": 80,
-        "model.width": 16,
-        "model.members": 2,
-    }
-    changes = [part for name, value in fields.items() for part in ("--set", f"{name}={value}")]
-    command = [sys.executable, "-m", "grn", "train", "--config", "simulated.yaml", "--output", str(tmp_path), *changes]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stderr == ""
-    assert done.stdout.startswith("80 cells x 120 genes")
-    for noise in ("available", "Tip", "weights_only", "stopped: `", "Warning"):
-        assert noise not in done.stdout
-    assert (tmp_path / "report.html").stat().st_size > 10_000
-    assert "Strongest up-regulations" in done.stdout and "F1 of the cell types" in done.stdout
