@@ -97,7 +97,7 @@ hopper = pytest.mark.skipif(
 
 def by_hopper(call, sizes, splits):
     q = call.q
-    o, inverse = torch.full_like(q, torch.nan), torch.full(q.shape[:3], torch.nan, device=DEVICE)
+    o, inverse = call.empty_output().fill_(torch.nan), call.empty_rows().fill_(torch.nan)
     tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, call.query_offsets).grid(q.shape[1])[0]
     split_tiles = 0 if splits == 1 else min(tiles, 3)
     plan = SplitKeys(tiles - split_tiles, split_tiles, splits, 0.0)
@@ -111,13 +111,16 @@ def by_hopper(call, sizes, splits):
 @pytest.mark.parametrize("splits", [1, 2, 3])
 @pytest.mark.parametrize("form", ["dense", "packed"])
 @pytest.mark.parametrize("row", [(key, sizes) for key, row in tables.HOPPER.items() for sizes in row], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_the_kernel_for_hopper_has_the_sums_of_the_plain_one(dtype, row, form, splits, broken):
+@pytest.mark.parametrize(
+    ("dtype", "values"), [(torch.float16, None), (torch.bfloat16, None), (torch.float16, 16), (torch.bfloat16, 48)]
+)
+def test_the_kernel_for_hopper_has_the_sums_of_the_plain_one(dtype, values, row, form, splits, broken):
     (_, width), sizes = row
     if form == "packed" and splits > 1:
         pytest.skip("the keys of packed bags are never split")
     queries, keys = 1025, 777
-    q, k, v, m, _ = draw(cells=1 if form == "packed" else 2, queries=queries, keys=keys, width=width, dtype=dtype)
+    cells = 1 if form == "packed" else 2
+    q, k, v, m, _ = draw(cells=cells, queries=queries, keys=keys, width=width, values=values, dtype=dtype)
     m = m[:, None]
     m[..., 3:9] = 0
     cut = None, None
