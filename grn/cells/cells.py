@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
+from grn.cells.interventions import Interventions
 from grn.cells.preprocessing.counts import Expression
 from grn.cells.preprocessing.multiplicity import Counting, DepthScale
 from grn.cells.preprocessing.split import Split
@@ -40,6 +41,8 @@ class Cells:
     digest: of everything that training reads from the cells and their split; empty for cells of another source.
     truth: the planted edges of simulated cells: source, target, sign, and cell_type and along_state where edges differ
     by these (see grn.cells.simulated_network); None for other cells.
+    interventions: what was done to the cells; their guides' keys are the last entries of the vocabulary. guides: the
+    table of `guides.with_weights`. None without interventions, and without guides.
     """
 
     multiplicity: sparse.csr_matrix
@@ -63,6 +66,8 @@ class Cells:
     digest: str = ""
     counting: Counting | None = None
     var_names: tuple[str, ...] | None = None
+    interventions: Interventions | None = None
+    guides: pd.DataFrame | None = None
 
     def __len__(self) -> int:
         return self.multiplicity.shape[0]
@@ -91,7 +96,7 @@ class Source:
     obs_names [C], labels, classes, groups, state, property: as in Cells.
     values: CSR float32 [C, M], each gene once.   names [M]: of the genes.   columns: row of var -> position in names.
     expression: its genes, where it is from, and the scale of its counts.
-    truth: see Cells.   left_out: a sentence about the features that are not genes; empty where all are.
+    truth, interventions: see Cells.   left_out: a sentence about the features that are not genes; empty where all are.
     """
 
     obs_names: np.ndarray
@@ -106,6 +111,7 @@ class Source:
     expression: Expression
     truth: pd.DataFrame | None
     left_out: str
+    interventions: Interventions | None = None
 
 
 def digest_of_cells(cells: Cells, values: sparse.csr_matrix, config: DataConfig, split: Split) -> str:
@@ -118,6 +124,8 @@ def digest_of_cells(cells: Cells, values: sparse.csr_matrix, config: DataConfig,
     # Positions always have the same width, whatever width a reader has chosen for them.
     arrays = [values.indptr.astype(np.int64), values.indices.astype(np.int32, copy=False), values.data]
     arrays += [split.train, split.test]
+    if (done := cells.interventions) is not None:
+        arrays += [done.given.indptr.astype(np.int64), done.given.indices.astype(np.int32), done.control, done.guide]
     for array in [*arrays, cells.labels, cells.property, cells.groups, cells.state, cells.regulators]:
         found.update(b"none" if array is None else f"{array.dtype}{array.shape}".encode())
         if array is not None:

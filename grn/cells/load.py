@@ -26,7 +26,9 @@ from grn.cells.genes import (
     once_each,
     refuse_cells_as_genes,
 )
-from grn.cells.notes import notes_on_cells, notes_on_new_cells
+from grn.cells.guides import with_weights
+from grn.cells.interventions import Interventions, read_interventions, with_keys
+from grn.cells.notes import notes_on_cells, notes_on_interventions, notes_on_new_cells
 from grn.cells.obs import MISSING, column_of, read_groups, read_labels, read_numbers, read_state
 from grn.cells.preprocessing.counts import genes_of, read_expression
 from grn.cells.preprocessing.multiplicity import (
@@ -99,7 +101,31 @@ def load_cells(
         var_names=None if config.gene_key is None else tuple(map(str, source.expression.var.index[first])),
     )
     notes = notes_on_cells(cells, source, chosen, split, copies, config, property_key)
+    if source.interventions is not None:
+        cells = intervened(cells, source.interventions, source.groups, weighed=config.guide_key is not None)
+        notes = (*notes, *notes_on_interventions(cells))
     return replace(cells, notes=notes, digest=digest_of_cells(cells, values, config, split)), split
+
+
+def intervened(cells: Cells, done: Interventions, groups: np.ndarray | None, *, weighed: bool) -> Cells:
+    """The cells with the keys of their guides. groups: of Source.   weighed: whether guides are compared."""
+    guides = None
+    if weighed:
+        done, guides = with_weights(cells.multiplicity, done, groups)
+    multiplicity, vocabulary, done = with_keys(cells.multiplicity, cells.vocabulary, done)
+    more, none = vocabulary[len(cells.vocabulary) :], np.zeros(len(done.names))
+    regulators = np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
+    return replace(
+        cells,
+        multiplicity=multiplicity,
+        vocabulary=vocabulary,
+        regulators=np.concatenate([regulators, np.sort(done.key)]),
+        measures_depth=np.concatenate([cells.measures_depth, none.astype(bool)]),
+        depth_share=np.concatenate([cells.depth_share, none]),
+        var_names=None if cells.var_names is None else (*cells.var_names, *more),
+        interventions=done,
+        guides=guides,
+    )
 
 
 def read_columns(
@@ -193,6 +219,7 @@ def _read(config: DataConfig, property_key: str | None, adata: AnnData | None) -
     """What training needs of the source, checked, each gene once."""
     with source_in_file(config, everything=False) if adata is None else nullcontext(adata) as opened:
         labels, classes = read_labels(opened.obs, config.label_key)
+        done = read_interventions(opened.obs, config)
         groups, state = read_groups(opened.obs, config.group_key), read_state(opened.obs, config.state_key)
         predicted = read_numbers(opened.obs, property_key, "objectives.property.key")
         expression = read_expression(opened, config)
@@ -202,7 +229,7 @@ def _read(config: DataConfig, property_key: str | None, adata: AnnData | None) -
     refuse_cells_as_genes(names, obs_names.tolist(), name_of(config))
     values = merge_duplicates(expression.values, columns)
     return Source(
-        obs_names, labels, classes, groups, state, predicted, values, names, columns, expression, truth, left_out
+        obs_names, labels, classes, groups, state, predicted, values, names, columns, expression, truth, left_out, done
     )
 
 

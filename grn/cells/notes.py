@@ -9,6 +9,7 @@ import pandas as pd
 
 from grn.cells.cells import Cells, Source
 from grn.cells.genes import DATE, Chosen, examples, near_miss, without_name
+from grn.cells.guides import summary as of_guides
 from grn.cells.obs import MISSING
 from grn.cells.preprocessing.counts import Scale
 from grn.cells.preprocessing.moments import varying
@@ -78,6 +79,22 @@ def notes_on_cells(
         f"{listed(constant)}.": constant,
     }
     return tuple(sentence for sentence, true in found.items() if true)
+
+
+def notes_on_interventions(cells: Cells) -> list[str]:
+    """Sentences about a screen: how many cells have which interventions, and what the guides did."""
+    done = cells.interventions
+    if done is None:
+        return []
+    of_cell, measured = np.diff(done.given.indptr), int((done.place >= 0).sum())
+    several, unknown = int((of_cell > 1).sum()), int(((of_cell == 0) & ~done.control).sum())
+    notes = [
+        f"{int((of_cell > 0).sum())} cells have a {done.kind}, of {len(done.names)} genes ({measured} of these were "
+        f"measured), {several} of them of several; {int(done.control.sum())} are controls."
+    ]
+    if unknown:
+        notes.append(f"Of {unknown} cells it is not known what was done to them; they are read as if nothing was.")
+    return [*notes, *(of_guides(cells.guides) if cells.guides is not None else [])]
 
 
 def notes_on_new_cells(

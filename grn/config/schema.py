@@ -90,6 +90,10 @@ class DataConfig(Section):
     label_key: str | None = None
     group_key: str | None = None
     state_key: str | None = None
+    intervention_key: str | None = None
+    intervention: Literal["knock-out", "knock-down", "overexpression"] = "knock-out"
+    control: str | list[str] | None = None
+    guide_key: str | None = None
     regulators: str | list[str] = "all"
     multiplicity: Literal["counts", "log1p", "log1p_normalised"] = "log1p_normalised"
     depth: Literal["auto", "none"] = "auto"
@@ -102,6 +106,10 @@ class DataConfig(Section):
             self.depth == "none" and self.values == "counts" and self.multiplicity == "log1p_normalised",
             "data.depth: none means that totals are biology, but data.multiplicity: log1p_normalised divides by them; "
             "set data.multiplicity to log1p",
+        )
+        _refuse(
+            self.guide_key is not None and self.intervention_key is None,
+            "data.guide_key says which guides a cell has, but not of which gene; set data.intervention_key, too",
         )
         _refuse(
             self.group_key is not None and self.group_key == self.label_key,

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 
 from grn.bags import Bags, Batch
 from grn.cells.cells import Cells
+from grn.cells.interventions import cut_rows
 from grn.cells.loading.order import Request
 from grn.cells.loading.thinning import Thinning, shares
 
@@ -76,6 +77,8 @@ class BagMaker(Dataset[Batch]):
         multiplicity = torch.from_numpy(self.cells.multiplicity[rows].toarray())
         basal = torch.from_numpy(self.cells.basal[rows])
         states = None if self.states is None else torch.from_numpy(self.states[rows])
+        done = self.cells.interventions
+        cut = None if done is None else torch.from_numpy(cut_rows(done, rows, multiplicity.shape[1]))
         fold = np.full(len(rows), -1) if self.fold is None else self.fold[rows]
         seen, kept = None, None
         if self.trains:
@@ -85,7 +88,7 @@ class BagMaker(Dataset[Batch]):
             share = MOST_HIDDEN * drawn[:, :1] * (drawn[:, 1:] >= WHOLE)
             kept = torch.from_numpy(uniform(self.seed, HIDDEN, epoch, rows, multiplicity.shape[1]) >= share)
         return Batch(
-            bags=Bags(multiplicity, basal, states),
+            bags=Bags(multiplicity, basal, states, cut),
             seen=seen,
             kept=kept,
             cells=torch.from_numpy(np.asarray(rows, np.int64)),

@@ -1,0 +1,131 @@
+"""Which guides worked: a mixture for each guide of cells like the controls and of cells that lost its gene.
+
+For each gene, half of its cells give a direction, the genes that differ from controls by more than chance, along which
+the other half is judged. Controls are one component, cells whose guide worked the other, the same for all guides of a
+gene; each guide has a share of its own. Source: the idea of Mixscape, Papalexi et al. 2021.
+
+Letters: C cells, N genes, n cells of a gene.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from grn.cells.interventions import BETWEEN, FEWEST, Interventions
+
+ROUNDS = 60  # of expectation maximisation
+MOST_CONTROLS = 4000
+FAILED = 0.5  # share of its cells below which a guide is said to fail
+
+
+def with_weights(
+    multiplicity: sparse.csr_matrix, interventions: Interventions, groups: np.ndarray | None
+) -> tuple[Interventions, pd.DataFrame]:
+    """The interventions with how surely each cell's guides worked, and the table of guides: gene, guide, cells, and
+    share, of its cells in which it worked (NaN where no effect of its gene stands out, so that it is not known).
+
+    multiplicity: CSR [C, N], as measured.   groups [C]: donor or replicate, within which cells are compared.
+    """
+    group = np.zeros(len(interventions.guide), np.int64) if groups is None else groups
+    weight, rows = interventions.given.tocsc(copy=True), []
+    for number, name in enumerate(interventions.names):
+        here = slice(weight.indptr[number], weight.indptr[number + 1])
+        cells = interventions.alone(number)
+        worked = _worked(multiplicity, interventions, group, cells)
+        shares = {}
+        for guide in np.unique(interventions.guide[cells]):
+            own = interventions.guide[cells] == guide
+            shares[interventions.guides[guide]] = math.nan if worked is None else float(worked[own].mean())
+            rows.append((name, interventions.guides[guide], int(own.sum()), shares[interventions.guides[guide]]))
+        if worked is not None:  # a cell with several guides has the shares that these have elsewhere
+            of_cell = dict(zip(cells.tolist(), worked.tolist(), strict=True))
+            weight.data[here] = [
+                of_cell[cell] if cell in of_cell else _share(interventions, cell, shares)
+                for cell in weight.indices[here].tolist()
+            ]
+    table = pd.DataFrame(rows, columns=["gene", "guide", "cells", "share"])
+    return replace(interventions, given=weight.tocsr().astype(np.float32)), table
+
+
+def _share(interventions: Interventions, cell: int, shares: dict[str, float]) -> float:
+    """The share of that guide of a cell which `shares` knows; 1 where it knows none."""
+    guides = BETWEEN.split(interventions.guides[interventions.guide[cell]])
+    return next((shares[guide] for guide in guides if guide in shares), 1.0)
+
+
+def _worked(
+    multiplicity: sparse.csr_matrix, interventions: Interventions, group: np.ndarray, cells: np.ndarray
+) -> np.ndarray | None:
+    """How likely the guide of each of a gene's cells worked, [n]; None where no effect stands out."""
+    control = np.flatnonzero(interventions.control & np.isin(group, group[cells]))
+    generator = np.random.default_rng(0)
+    control = np.sort(generator.permutation(control)[:MOST_CONTROLS])
+    if min(len(cells), len(control)) < 2 * FEWEST:
+        return None
+    both = np.concatenate([cells, control])
+    values, is_control = multiplicity[both].toarray(), np.arange(len(both)) >= len(cells)
+    for name in np.unique(group[both]):
+        of_group = group[both] == name
+        if (is_control & of_group).any():
+            values[of_group] -= values[is_control & of_group].mean(0)
+    sd = values[is_control].std(0) + 1e-6
+    half = generator.permutation(len(both)) % 2 == 0
+    score = np.zeros(len(both))  # held out
+    for one in (half, ~half):
+        given, controls = values[one & ~is_control], values[one & is_control]
+        if not len(given) or not len(controls):
+            return None
+        z = (given.mean(0) - controls.mean(0)) / (sd * math.sqrt(1 / len(given) + 1 / len(controls)))
+        direction = np.sign(z) * np.maximum(np.abs(z) - math.sqrt(2 * math.log(len(z) + 1)), 0) / sd
+        if not direction.any():
+            return None
+        along = values[~one] @ direction
+        controls_along = along[is_control[~one]]
+        score[~one] = (along - controls_along.mean()) / max(controls_along.std(), 1e-9)
+    return _mixture(score[~is_control], score[is_control], interventions.guide[cells])
+
+
+def _mixture(score: np.ndarray, control: np.ndarray, guide: np.ndarray) -> np.ndarray | None:
+    """The probability [n] of the second of two components: the density of the controls, and a normal one, fitted.
+
+    score [n]: along the direction of the effect, mean 0 and sd 1 in controls.   guide [n]: whose shares of the second
+    component are its own. None where no guide has it in at least half of its cells: then it is a tail and no effect.
+    """
+    from scipy.stats import gaussian_kde
+
+    unlike = np.log(gaussian_kde(control)(score) + 1e-9)  # 1e-9: beyond all controls
+    _, guide = np.unique(guide, return_inverse=True)
+    size = np.bincount(guide)
+    share = np.full(len(size), 0.8)
+    mean, sd = max(float(np.quantile(score, 0.7)), 1e-3), max(float(score.std()), 0.5)
+    for _ in range(ROUNDS):
+        odds = np.log(share / (1 - share))[guide] - np.log(sd) - ((score - mean) / sd) ** 2 / 2
+        odds -= unlike + math.log(2 * math.pi) / 2
+        worked = 1 / (1 + np.exp(-np.clip(odds, -50, 50)))
+        # One cell more of each kind, so that no share is certain.
+        share = (np.bincount(guide, worked) + 1) / (size + 2)
+        total = worked.sum()
+        mean = float(worked @ score / total)
+        sd = max(float(np.sqrt(worked @ np.square(score - mean) / total)), 0.5)
+    return worked if mean > 0 and share.max() >= FAILED else None
+
+
+def summary(table: pd.DataFrame) -> list[str]:
+    """What the guides did, in sentences."""
+    known = table[table["share"].notna()]
+    failed = known[known["share"] < FAILED]
+    each = ", ".join(f"{row.guide} {row.share:.0%}" for row in failed.head(12).itertuples())
+    lines = [
+        f"Guides: {len(known)} of {len(table)} are of genes whose loss shows; they worked in "
+        f"{np.average(known['share'], weights=known['cells']):.0%} of their cells."
+        if len(known)
+        else f"Guides: no effect stands out for any of the {len(table)}, so that all count as working."
+    ]
+    if len(failed):
+        lines.append(f"{len(failed)} guides worked in less than half of their cells: {each}.")
+    return lines

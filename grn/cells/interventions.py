@@ -1,0 +1,138 @@
+"""Interventions: what was done to which cell, read from columns of obs, and the keys that carry it into a bag.
+
+An intervened gene has the multiplicity that the intervention gives it. The messenger of a gene says little of that:
+most cells lack a rare messenger whether the gene is cut or not, and a cut gene may still be transcribed. So each gene
+that was intervened on has a key of its own besides, its guides, which is absent from cells without them. A gene that
+was not measured has this key alone. In a knock-out, the key of the messenger has multiplicity 0, whatever was counted;
+the gene's own row is not in the loss of these cells, as an intervention cuts what comes in.
+
+Letters: C cells, T genes that were intervened on, N genes of a vocabulary.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from grn.cells.obs import column_of
+from grn.config.schema import DataConfig
+from grn.errors import DataError
+
+CONTROLS = ("control", "ctrl", "nt", "neg", "none", "unperturbed", "negctrl", "safetargeting", "nontargeting")
+"""Values that name controls where data.control does not, in lower case and without punctuation."""
+BETWEEN = re.compile(r"\s*[+,;|]\s*")  # genes of one cell: STAT1+JAK2
+FEWEST = 5  # cells of an intervention, or controls, of which something can be said
+
+
+@dataclass(frozen=True)
+class Interventions:
+    """names [T]: genes that were intervened on.   given: CSR float32 [C, T], how surely the cell's guides worked, 1
+    where that is not known; absent where the cell has none for this gene.   control [C]: bool, cells that are known to
+    have none.   guides: their names; guide [C]: the number of each cell's guide or combination of guides, -1 without.
+    kind: knock-out | knock-down | overexpression.   key [T]: vocabulary position of the guides' key.   place [T]: of
+    the gene itself, -1 where it was not measured. Both are empty until the vocabulary is known."""
+
+    names: tuple[str, ...]
+    given: sparse.csr_matrix
+    control: np.ndarray
+    guides: tuple[str, ...]
+    guide: np.ndarray
+    kind: str
+    key: np.ndarray
+    place: np.ndarray
+
+    @property
+    def sign(self) -> float:
+        """What a guide does to its gene: 1 raises it, -1 lowers it."""
+        return 1.0 if self.kind == "overexpression" else -1.0
+
+    def some(self, rows: np.ndarray) -> Interventions:
+        return replace(self, given=self.given[rows], control=self.control[rows], guide=self.guide[rows])
+
+    def alone(self, gene: int) -> np.ndarray:
+        """The cells with guides for this gene and no other, rows."""
+        several = np.diff(self.given.indptr) != 1
+        return np.setdiff1d(self.given[:, [gene]].nonzero()[0], np.flatnonzero(several))
+
+
+def read_interventions(obs: pd.DataFrame, config: DataConfig) -> Interventions | None:
+    """What data.intervention_key says; None without it. Raises DataError where there are no controls."""
+    if config.intervention_key is None:
+        return None
+    column = column_of(obs, config.intervention_key, "data.intervention_key", "obs").astype(object)
+    known = ~column.isna().to_numpy()
+    values, code = np.unique(column.map(str).to_numpy(str), return_inverse=True)
+    given = [config.control] if isinstance(config.control, str) else config.control
+    controls = CONTROLS if given is None else given
+
+    def is_control(name: str) -> bool:
+        return name in controls if given is not None else re.sub(r"[^a-z]", "", name.lower()) in controls
+
+    parts = [sorted({part for part in BETWEEN.split(value) if part and not is_control(part)}) for value in values]
+    control = known & np.array([not part for part in parts])[code]
+    present = np.unique(code[known])
+    names = sorted({name for value in present for name in parts[value]})
+    if control.sum() < FEWEST or not names:
+        found = ", ".join(map(repr, values[present][:8]))
+        raise DataError(
+            f"Column {config.intervention_key!r} of obs names {len(names)} genes and {control.sum()} control cells; it "
+            f"has {found}",
+            field="data.control",
+            advice="set {field} to the values that control cells have",
+        )
+    number = {name: position for position, name in enumerate(names)}
+    of_value = [[number[name] for name in parts[value]] if value in present else [] for value in range(len(values))]
+    columns = [of_value[each] if is_known else [] for each, is_known in zip(code, known, strict=True)]
+    starts = np.concatenate([[0], np.cumsum([len(each) for each in columns])])
+    flat = np.array([gene for each in columns for gene in each], np.int32)
+    matrix = sparse.csr_matrix((np.ones(len(flat), np.float32), flat, starts), shape=(len(obs), len(names)))
+    guide, guides = np.full(len(obs), -1), np.zeros(0, object)
+    if config.guide_key is not None:
+        guide, guides = pd.factorize(column_of(obs, config.guide_key, "data.guide_key", "obs").astype(object).map(str))
+    nowhere = np.zeros(0, np.int64)
+    return Interventions(
+        tuple(names), matrix, control, tuple(map(str, guides)), guide, config.intervention, nowhere, nowhere
+    )
+
+
+def key_names(names: Sequence[str], vocabulary: Sequence[str]) -> tuple[tuple[str, ...], np.ndarray]:
+    """The order [T] in which genes have keys, those that were not measured first, and the keys' names in it."""
+    measured = np.isin(np.array(names, object), np.array(vocabulary, object))
+    order = np.argsort(measured, kind="stable")
+    return tuple(f"do({names[gene]})" if measured[gene] else names[gene] for gene in order), order
+
+
+def with_keys(
+    multiplicity: sparse.csr_matrix, vocabulary: tuple[str, ...], interventions: Interventions
+) -> tuple[sparse.csr_matrix, tuple[str, ...], Interventions]:
+    """Multiplicities CSR float32 [C, N + T] with the keys of guides last, their vocabulary, and where the keys are."""
+    added, order = key_names(interventions.names, vocabulary)
+    position = {name: number for number, name in enumerate(vocabulary)}
+    place = np.array([position.get(name, -1) for name in interventions.names], np.int64)
+    key = np.empty(len(place), np.int64)
+    key[order] = len(vocabulary) + np.arange(len(place))
+    given = interventions.given
+    if interventions.kind == "knock-out" and (place >= 0).any():
+        measured = np.flatnonzero(place >= 0)
+        cut = given[:, measured].tocoo()
+        here = sparse.csr_matrix((cut.data, (cut.row, place[measured][cut.col])), shape=multiplicity.shape)
+        multiplicity = (multiplicity - multiplicity.multiply(here)).tocsr().astype(np.float32)
+        multiplicity.eliminate_zeros()
+    whole = sparse.hstack([multiplicity, given[:, order]], format="csr").astype(np.float32)
+    whole.sort_indices()
+    return whole, (*vocabulary, *added), replace(interventions, key=key, place=place)
+
+
+def cut_rows(interventions: Interventions, rows: np.ndarray, genes: int) -> np.ndarray:
+    """Which genes of the cells `rows` are no targets, bool [c, N]: those that were intervened on, and every key."""
+    cut = np.zeros((len(rows), genes), dtype=bool)
+    cell, gene = interventions.given[rows].nonzero()
+    place = interventions.place[gene]
+    cut[cell[place >= 0], place[place >= 0]] = True
+    cut[:, interventions.key] = True
+    return cut
