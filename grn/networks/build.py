@@ -19,8 +19,10 @@ from grn.io.run_folder import CONFIG, config_of, refuse_cut_off
 from grn.messages import Say, silent
 from grn.model.saved import TrainedModel
 from grn.networks.cells_of_run import cells_of_run, states_of_run
+from grn.networks.evidence.caused import caused_effects
 from grn.networks.evidence.false_discovery import SIGNIFICANT, edge_evidence, with_evidence
 from grn.networks.evidence.false_discovery import summary as evidence_summary
+from grn.networks.intervened import Merge, compared
 from grn.networks.one_layer import LayerChoice, read_layer
 from grn.networks.prior import Prior, prior_of
 from grn.networks.prior import summary as prior_summary
@@ -35,14 +37,17 @@ from grn.regulation.states import States
 
 @dataclass(frozen=True)
 class ReadNetwork:
-    """network: with its evidence and its prior applied.   prior: or None."""
+    """network: with its evidence and its prior applied.   prior: or None.   genes: of its rows.   regulators [R]: the
+    row of each column's gene."""
 
     network: Network
     prior: Prior | None
+    genes: tuple[str, ...]
+    regulators: np.ndarray
 
-    def tables(self, config: Config, cells: Cells, regulators: np.ndarray) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def tables(self, config: Config) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The edges over all cells, and those of each state."""
-        top_k, genes = config.network.top_k, cells.vocabulary
+        top_k, genes, regulators = config.network.top_k, self.genes, self.regulators
         edges, by_type = (table(self.network, genes, regulators, top_k) for table in (edge_table, edges_by_type))
         if self.prior is None:
             return edges, by_type
@@ -54,9 +59,13 @@ def network_of(config: Config, trained: TrainedModel, cells: Cells, states: Stat
     seed, device = config.trainer.seed, own_device(config.trainer)
     trained.model.to(device)
     found = read_network(trained.model, cells, states, seed)
+    merge = Merge.of(cells, trained.regulators)
     if config.network.false_discovery:
         table = CellTable.of(cells, np.arange(len(cells)), states.membership, device=device)
-        found = with_evidence(found, *edge_evidence(fit_with_knockoffs(table, seed=seed), trained.regulators))
+        together, of_states = edge_evidence(fit_with_knockoffs(table, seed=seed), trained.regulators)
+        if merge is not None:
+            together, of_states = merge.evidence(together), [merge.evidence(each) for each in of_states]
+        found = with_evidence(found, together, of_states)
         give_back()
     prior = None
     if config.network.prior is not None:
@@ -65,15 +74,22 @@ def network_of(config: Config, trained: TrainedModel, cells: Cells, states: Stat
         say(prior_summary(prior))
     for line in evidence_summary(found) if found.q is not None else []:
         say(line)
-    return ReadNetwork(found, prior)
+    if merge is None:
+        return ReadNetwork(found, prior, cells.vocabulary, trained.regulators)
+    found = merge.with_caused(found, caused_effects(cells, states))
+    for line in compared(found):
+        say(line)
+    return ReadNetwork(found, prior, merge.names, merge.regulators)
 
 
 def network_of_model(
     config: Config, trained: TrainedModel, cells: Cells, states: States, say: Say
 ) -> tuple[AnnData, pd.DataFrame, pd.DataFrame]:
     """The network of a trained model: as AnnData, its edges over all cells, and those of each state."""
-    settings, regulators = config.network, trained.regulators
+    settings = config.network
     read = network_of(config, trained, cells, states, say)
+    rows = np.flatnonzero(np.isin(np.array(cells.vocabulary, object), np.array(read.genes, object)))
+    every = len(rows) == len(cells.vocabulary)
     about: dict[str, Any] = {
         "model_hash": trained.hash,
         "version": grn.__version__,
@@ -90,15 +106,15 @@ def network_of_model(
         about["found"] = found_edges(read.network)
     adata = network_anndata(
         read.network,
-        genes=cells.vocabulary,
-        regulators=regulators,
+        genes=read.genes,
+        regulators=read.regulators,
         states=states,
-        multiplicity=cells.multiplicity,
+        multiplicity=cells.multiplicity if every else cells.multiplicity[:, rows],
         top_k=settings.top_k,
-        var_names=cells.var_names,
+        var_names=None if cells.var_names is None else [cells.var_names[row] for row in rows],
         about=about,
     )
-    return (adata, *read.tables(config, cells, regulators))
+    return (adata, *read.tables(config))
 
 
 def write_network_files(

@@ -18,7 +18,7 @@ import pandas as pd
 from grn.cells.cells import Cells
 from grn.cells.genes import near_miss
 from grn.config.schema import NetworkConfig
-from grn.errors import DataError
+from grn.errors import ConfigError, DataError
 from grn.networks.edge_tables import find_columns, names, numbers, read_table, unknown_columns
 from grn.networks.weights import Network
 
@@ -106,6 +106,11 @@ def read_prior(path: str, use: Use, genes: tuple[str, ...], regulators: np.ndarr
 def prior_of(settings: NetworkConfig, cells: Cells) -> Prior:
     """The prior of a configuration, for the genes and regulators of the cells. Raises DataError."""
     assert settings.prior is not None
+    if cells.interventions is not None:
+        raise ConfigError(
+            "A prior network ({field}) does not know the keys of guides; leave out this or data.intervention_key",
+            field="network.prior",
+        )
     regulators = np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
     return read_prior(settings.prior, settings.prior_use, cells.vocabulary, regulators)
 

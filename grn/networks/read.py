@@ -19,6 +19,7 @@ from torch import Tensor
 from grn.cells.cells import Cells
 from grn.model.signed_block import SignedBlock
 from grn.model.transformer import Model
+from grn.networks.intervened import Merge
 from grn.networks.weights import Network, presence, row_factors, without_self
 from grn.regulation.levels import state_levels
 from grn.regulation.states import States
@@ -42,7 +43,8 @@ class Slopes:
 def read_network(model: Model, cells: Cells, states: States, seed: int) -> Network:
     """The network over all cells and that of each state, on the device of the model; without q-values.
 
-    seed: of the choice of cells, where there are many.
+    Where there were interventions, it is over the genes of a `Merge`. seed: of the choice of cells, where there are
+    many.
     """
     model = model.eval()
     device, regulators = model.mean.device, model.regulators.numpy()
@@ -50,6 +52,7 @@ def read_network(model: Model, cells: Cells, states: States, seed: int) -> Netwo
     generator, membership = np.random.default_rng(seed), torch.as_tensor(states.membership)
     size = states.membership.sum(0, dtype=np.float64)
     share = torch.as_tensor(size / size.sum()).to(model.mean)
+    merge = Merge.of(cells, regulators)
     slopes, sds = [], []
     for state in range(len(states)):
         rows = np.flatnonzero(states.membership[:, state] > 0)
@@ -68,7 +71,7 @@ def read_network(model: Model, cells: Cells, states: States, seed: int) -> Netwo
         sum(part * each.others for part, each in zip(share, slopes, strict=True)),
     )
     seen = without_self(cells_with_both(cells, regulators), regulators)
-    network = _network(model, mean, usual, between, seen)
+    network = _network(model, mean, usual, between, seen, merge)
     if len(states) == 1:
         return network
     units = usual * presence(of_states, usual)
@@ -76,7 +79,7 @@ def read_network(model: Model, cells: Cells, states: States, seed: int) -> Netwo
     found = {}
     for state, name in enumerate(states.names):
         own = without_self(cells_with_both(cells, regulators, np.flatnonzero(owner == state)), regulators)
-        found[name] = _network(model, slopes[state], units[state], between, own)
+        found[name] = _network(model, slopes[state], units[state], between, own, merge)
     return replace(network, of_states=found)
 
 
@@ -133,10 +136,15 @@ def through_context(model: Model, m: Tensor, states: Tensor) -> Tensor:
     return model.basal.query @ torch.stack(change, -1)
 
 
-def _network(model: Model, slopes: Slopes, units: Tensor, between: np.ndarray, cells: np.ndarray) -> Network:
+def _network(
+    model: Model, slopes: Slopes, units: Tensor, between: np.ndarray, cells: np.ndarray, merge: Merge | None = None
+) -> Network:
     """Of slopes, for `units` [R] of each regulator."""
     regulators = model.regulators.numpy()
     weights = slopes.direct * units
+    if merge is not None:
+        merged = merge.map(model.mean, model.sd, units, model.regulators.to(units.device))
+        weights, between, cells = merged(weights), merge.columns(between), merge.columns(cells)
     mean = weights.mean(0)
     factor = row_factors(mean)
     spread = weights.std(0) if len(weights) > 1 else torch.zeros_like(mean)
@@ -148,6 +156,9 @@ def _network(model: Model, slopes: Slopes, units: Tensor, between: np.ndarray, c
         own * ((1 - model.counting) / model.unit[:-1] if model.layered else 1 / model.unit[:-1]),
     )
     others = slopes.others
+    if merge is not None:
+        own, others, units = merged(own * units), merged(others * units), units.new_ones(len(merge.first))
+        regulators = merge.regulators
     indirect = others.abs() / (others.abs() + own.abs()).clamp(min=1e-30)
     total = (own + others) * units
 

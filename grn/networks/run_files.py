@@ -40,7 +40,8 @@ def slugs(labels: Sequence[str]) -> dict[str, str]:
 
 def edge_table(network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None) -> pd.DataFrame:
     """A row per candidate edge by falling |weight|, without self loops, or the top_k of each target: source, target,
-    weight, sd, q_value and confidence if they are known, between, indirect, cells. regulators [R]: positions."""
+    weight, sd, q_value and confidence if they are known, between, indirect, cells, and caused, with its interval and
+    q-value, where there were interventions. regulators [R]: positions."""
     target, column = strongest(network.weight, top_k).nonzero()
     others = target != regulators[column]
     target, column = target[others], column[others]
@@ -55,6 +56,10 @@ def edge_table(network: Network, genes: Sequence[str], regulators: np.ndarray, t
         "between": network.between,
         "indirect": network.indirect,
         "cells": network.cells,
+        "caused": network.caused,
+        "caused_low": network.caused_low,
+        "caused_high": network.caused_high,
+        "caused_q": network.caused_q,
     }
     ends = {"source": names[regulators[column]], "target": names[target]}
     return pd.DataFrame(ends | {name: of[target, column] for name, of in tables.items() if of is not None})

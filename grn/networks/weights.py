@@ -24,7 +24,9 @@ class Network:
     sd: of the weight over the ensemble's members.   total: the weight with what goes through other regulators and the
     context; indirect, 0 to 1: the share of the total that does.   between, -1 to 1: the correlation of the states'
     levels, which is no part of a weight.   cells: how many have both genes.   confidence, 0.5 to 1: that the sign is
-    right; q: q-values (false_discovery.py); None where they were not computed.   of_states: the same for each state.
+    right; q: q-values (false_discovery.py); None where they were not computed.   caused, with the ends of its interval
+    and its q-values: what an intervention on the regulator did, in sds of the target (evidence/caused.py); NaN where
+    there was none, None where there were none at all.   of_states: the same for each state.
     """
 
     weight: np.ndarray
@@ -35,6 +37,10 @@ class Network:
     cells: np.ndarray
     confidence: np.ndarray | None = None
     q: np.ndarray | None = None
+    caused: np.ndarray | None = None
+    caused_low: np.ndarray | None = None
+    caused_high: np.ndarray | None = None
+    caused_q: np.ndarray | None = None
     of_states: dict[str, Network] = field(default_factory=dict)
 
 

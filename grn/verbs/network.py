@@ -146,7 +146,7 @@ def _of_cells(
     if cell is not None:
         return _of_cell(trained, cells, states, cell)
     read = network_of(settings, trained, cells, states, say)
-    edges, by_type = read.tables(settings, cells, trained.regulators)
+    edges, by_type = read.tables(settings)
     if cell_type is None:
         return edges
     return by_type[by_type["cell_type"] == cell_type].drop(columns="cell_type").reset_index(drop=True)

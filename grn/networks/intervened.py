@@ -1,0 +1,138 @@
+"""One column for a gene that has two keys: its messenger's, and that of the guides which took it away.
+
+What a regulator does is what the model says of its removal: the change of its messenger's key and the guides' key
+together. In the unit of weights, the usual sd of a regulator, a loss of all of it is mean / sd units. A gene that was
+not measured has its guides' key alone, and the typical mean / sd of the others.
+
+Letters: N genes, T of them intervened on, R regulators, n and r: of them after the merging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from grn.cells.cells import Cells
+from grn.networks.evidence.caused import Caused
+from grn.networks.evidence.false_discovery import SIGNIFICANT, Evidence
+from grn.networks.weights import Network, Table
+
+SURE = 0.05  # q-value of an edge up to which observation is said to know its sign
+
+
+@dataclass(frozen=True)
+class Merge:
+    """rows [n]: the genes that stay, positions in the vocabulary: those that were measured, and those that were
+    intervened on without it.   regulators [r]: positions among these rows.   first [r]: the column [R] that a
+    regulator's evidence is from: its messenger's key where it has one.   pairs [2, T]: for each intervened gene, its
+    guides' column among [R] and its regulator's among [r].   names [n]."""
+
+    rows: np.ndarray
+    regulators: np.ndarray
+    first: np.ndarray
+    pairs: np.ndarray
+    names: tuple[str, ...]
+    sign: float
+
+    @classmethod
+    def of(cls, cells: Cells, regulators: np.ndarray) -> Merge | None:
+        """regulators [R]: of the model, the guides' keys among them; None where nothing was done to the cells."""
+        done = cells.interventions
+        if done is None:
+            return None
+        rows = np.setdiff1d(np.arange(len(cells.vocabulary)), done.key[done.place >= 0])
+        gene = np.where(done.place >= 0, done.place, done.key)  # whose regulator the guides' key is
+        counted = regulators[~np.isin(regulators, done.key)]
+        merged = np.unique(np.concatenate([counted, gene]))
+        owner = dict(zip(gene.tolist(), done.key.tolist(), strict=True))
+        keys = [each if each in set(counted.tolist()) else owner[each] for each in merged.tolist()]
+        return cls(
+            rows=rows,
+            regulators=np.searchsorted(rows, merged),
+            first=np.searchsorted(regulators, np.array(keys)),
+            pairs=np.stack([np.searchsorted(regulators, done.key), np.searchsorted(merged, gene)]),
+            names=tuple(cells.vocabulary[row] for row in rows),
+            sign=done.sign,
+        )
+
+    def map(self, mean: Tensor, sd: Tensor, units: Tensor, regulators: Tensor) -> Callable[[Tensor], Tensor]:
+        """Weights [.., N, R] for a usual sd of each key -> [.., n, r].
+
+        mean, sd [N]: of all genes.   units [R]: the usual sd of each key, in `sd`.   regulators [R]: their positions.
+        """
+        found = units.new_zeros(len(units), len(self.first))
+        keys, columns = torch.as_tensor(self.pairs, device=units.device)
+        first = torch.as_tensor(self.first, device=units.device)
+        of_guides = torch.isin(first, keys)
+        found[first[~of_guides], (~of_guides).nonzero()[:, 0]] = 1
+        usual = units * sd[regulators] / mean[regulators].clamp(min=1e-6)  # sds of a regulator in its means
+        typical = usual[first[~of_guides]].median() if (~of_guides).any() else usual.new_ones(())
+        scale = torch.where(of_guides[columns], typical, usual[first[columns]])
+        whole = units[keys] * sd[regulators][keys]  # of the guides: how much of one a usual sd is
+        found[keys, columns] = self.sign * scale / whole.clamp(min=1e-9)
+        rows = torch.as_tensor(self.rows, device=units.device)
+        return lambda weights: weights[..., rows, :] @ found
+
+    def columns(self, table: Table) -> Table:
+        """What is known of each regulator by its own key, [n, r] of [N, R]."""
+        return table[self.rows][:, self.first]
+
+    def evidence(self, found: Evidence) -> Evidence:
+        return Evidence(self.columns(found.q), self.columns(found.confidence))
+
+    def with_caused(self, network: Network, caused: Caused) -> Network:
+        """The network with what was caused; NaN for regulators that nobody intervened on."""
+
+        def table(values: np.ndarray) -> np.ndarray:
+            found = np.full(network.weight.shape, np.nan, np.float32)
+            found[:, self.pairs[1]] = values[self.rows]
+            return found
+
+        return replace(
+            network,
+            caused=table(caused.effect),
+            caused_low=table(caused.low),
+            caused_high=table(caused.high),
+            caused_q=table(caused.q),
+        )
+
+
+def compared(network: Network) -> list[str]:
+    """Sentences: how many effects were caused, and how often observation had the sign or the direction wrong."""
+    assert network.caused is not None and network.caused_q is not None, "the caller has asked"
+    caused = network.caused_q <= SIGNIFICANT
+    lines = [
+        f"{int(caused.sum())} effects of {int(np.isfinite(network.caused).any(0).sum())} interventions at a false "
+        f"discovery rate of {SIGNIFICANT}, downstream effects among them."
+    ]
+    if network.q is not None:
+        both = caused & (network.q <= SURE)
+        if both.any():
+            wrong = float((np.sign(network.caused[both]) != np.sign(network.weight[both])).mean())
+            lines.append(f"Of {int(both.sum())} that are certain associations, too, {wrong:.0%} have another sign.")
+    return lines
+
+
+def order_of(caused: Caused, names: tuple[str, ...], least: int = 10) -> pd.DataFrame:
+    """Who is upstream of whom, by nested effects: columns source, target, shared, of_source, of_target.
+
+    What a gene causes, those upstream of it cause, too. A row for each pair of intervened genes of which the first
+    causes at least half of what the second does, and a smaller share the other way round.   least: effects of a gene.
+    Source: nested effects models, Markowetz et al. 2007.
+    """
+    sign = np.where(caused.q <= SIGNIFICANT, np.sign(caused.effect), 0)
+    count, rows = np.abs(sign).sum(0), []
+    for first in range(len(names)):
+        for second in range(len(names)):
+            if first != second and min(count[first], count[second]) >= least:
+                shared = float(((sign[:, first] == sign[:, second]) & (sign[:, first] != 0)).sum())
+                of_first, of_second = shared / count[first], shared / count[second]
+                if of_second >= 0.5 and of_second > of_first:
+                    rows.append((names[first], names[second], int(shared), of_first, of_second))
+    table = pd.DataFrame(rows, columns=["source", "target", "shared", "of_source", "of_target"])
+    return table.sort_values("of_target", ascending=False, kind="stable", ignore_index=True)
