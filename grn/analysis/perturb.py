@@ -12,7 +12,8 @@ Letters: P members, C cells, N genes, D width of a representation, B dimensions 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,10 +22,12 @@ import pandas as pd
 import torch
 from anndata import AnnData
 from scipy import sparse
+from scipy.special import ndtr
 from torch import Tensor
 
 from grn.analysis.perturb_mechanism import effects, slices
 from grn.analysis.predict import predict_cells
+from grn.analysis.responsiveness import explained_share, response_sd
 from grn.cells.cells import Cells
 from grn.cells.load import read_columns
 from grn.cells.obs import numbers_in_obsm
@@ -36,6 +39,7 @@ from grn.messages import Say, at_most_every, silent
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
 from grn.networks.cells_of_run import cells_of_run, states_of_run
+from grn.networks.evidence.caused import NORMAL, caused_effects
 from grn.regulation.states import States
 
 KINDS = {"knockout": "knock-out", "knockdown": "knock-down", "overexpress": "overexpression"}
@@ -71,14 +75,53 @@ class Plan:
         done = {word: getattr(self, kind) for kind, word in KINDS.items()}
         return "; ".join(f"{word} of {', '.join(genes)}" for word, genes in done.items() if genes)
 
-    def columns(self, vocabulary: Sequence[str], regulators: np.ndarray) -> dict[str, int]:
-        """The column among the regulators [R] of each perturbed gene. Raises DataError for a gene that is none."""
+    def fixed(self, cells: Cells, regulators: np.ndarray, rows: np.ndarray, logarithmic: bool) -> dict[int, Tensor]:
+        """What the keys of perturbed genes are set to in the cells `rows`: column among the regulators [R] -> [C].
+
+        A gene that was intervened on in the same way has its guides' key besides. The guides of other genes stay as
+        they are. Raises DataError for a gene that has no key.
+        """
+        done, found = cells.interventions, {}
+        wanted = set(self.genes)
+        if done is not None:
+            of_kind = getattr(self, next(kind for kind, word in KINDS.items() if word == done.kind))
+            for name, key, place in zip(done.names, done.key.tolist(), done.place.tolist(), strict=True):
+                column = int(np.searchsorted(regulators, key))
+                given = torch.as_tensor(cells.multiplicity[rows][:, [key]].toarray()[:, 0])
+                found[column] = torch.ones_like(given) if name in of_kind else given
+                if name in wanted and place not in regulators:  # the guides' key is its only one
+                    if name not in of_kind:
+                        raise DataError(f"Of {name!r}, which is not a counted regulator, only a {done.kind} is known.")
+                    wanted.remove(name)
+        columns = self.columns(cells.vocabulary, regulators, wanted)
+        return found | {at: self.new_values(gene, cells, rows, logarithmic) for gene, at in columns.items()}
+
+    def never_intervened(self, cells: Cells) -> list[str]:
+        """The genes of which the cells have no intervention of the kind that is wanted."""
+        done = cells.interventions
+        of_kind = () if done is None else getattr(self, next(kind for kind, word in KINDS.items() if word == done.kind))
+        return [gene for gene in self.genes if done is None or gene not in of_kind or gene not in done.names]
+
+    def error(self, cells: Cells, states: States) -> np.ndarray:
+        """How far genes may be from the predicted effects, [N], in sds of them: by the noise of the measured effects,
+        and for a gene that was never intervened on as far as genes have moved in other interventions."""
+        done = cells.interventions
+        assert done is not None, "the caller has asked"
+        caused, never = caused_effects(cells, states), self.never_intervened(cells)
+        own = [done.names.index(gene) for gene in self.genes if gene not in never]
+        square = np.square(np.nan_to_num(caused.error[:, own])).sum(1)
+        if never:
+            square += len(never) * np.square(response_sd(explained_share(cells.multiplicity), caused))
+        return np.sqrt(square)
+
+    def columns(self, vocabulary: Sequence[str], regulators: np.ndarray, genes: Collection[str]) -> dict[str, int]:
+        """The column among the regulators [R] of each of the genes. Raises DataError for a gene that is none."""
         column = {vocabulary[position]: number for number, position in enumerate(regulators.tolist())}
-        for gene in self.genes:
+        for gene in genes:
             if gene in vocabulary and gene not in column:
                 raise DataError(f"{gene!r} is not a regulator of this run; train with it in data.regulators.")
             check_known(gene, column, "The run", "regulator")
-        return {gene: column[gene] for gene in self.genes}
+        return {gene: column[gene] for gene in genes}
 
     def new_values(self, gene: str, cells: Cells, rows: np.ndarray, logarithmic: bool) -> Tensor:
         """The multiplicities of a perturbed gene in the cells `rows`, float32 [C].
@@ -168,19 +211,19 @@ class Subject:
 
 @dataclass(frozen=True)
 class Perturbed:
-    """table: see `gene_table`.   change [C, N]: of each cell's expected multiplicities, float32, 0 or more left.
-    rows [C]: the cells."""
+    """table: see `gene_table`.   change [C, n]: of each cell's expected multiplicities, float32, 0 or more left.
+    rows [C]: the cells.   genes [n]: the columns of `change`, all of the vocabulary but the keys of guides."""
 
     table: pd.DataFrame
     change: np.ndarray
     rows: np.ndarray
+    genes: np.ndarray
 
 
 def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1) -> Perturbed:
     """The changes in the cells `rows` after a perturbation. steps: of propagation, at least 1. Raises DataError."""
     model, cells, regulators, sd = subject.model, subject.cells, subject.trained.regulators, subject.sd
-    columns = plan.columns(cells.vocabulary, regulators)
-    fixed = {column: plan.new_values(gene, cells, rows, subject.logarithmic) for gene, column in columns.items()}
+    fixed = plan.fixed(cells, regulators, rows, subject.logarithmic)
     before = cells.multiplicity[rows]
     change = np.empty(before.shape, np.float32)
     total = np.zeros((model.config.members, before.shape[1]))
@@ -193,17 +236,28 @@ def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1
             effect[..., own] = (values - measured[:, column].cpu()) / float(sd[own])
         total += effect.sum(1).double().numpy()
         change[part] = effect.mean(0).numpy() * sd
-    table = gene_table(cells.vocabulary, total / len(rows), sd, before, plan)
-    return Perturbed(table, change, rows)
+    effect = total / len(rows)
+    if cells.interventions is None:
+        return Perturbed(gene_table(cells.vocabulary, effect, sd, before, plan), change, rows, np.arange(len(sd)))
+    genes = np.setdiff1d(np.arange(len(sd)), cells.interventions.key)
+    names = tuple(cells.vocabulary[gene] for gene in genes)
+    error = plan.error(cells, subject.states)[genes]
+    table = gene_table(names, effect[:, genes], sd[genes], before[:, genes], plan, error)
+    return Perturbed(table, change[:, genes], rows, genes)
 
 
 def gene_table(
-    vocabulary: tuple[str, ...], effect: np.ndarray, sd: np.ndarray, before: sparse.csr_matrix, plan: Plan
+    vocabulary: tuple[str, ...],
+    effect: np.ndarray,
+    sd: np.ndarray,
+    before: sparse.csr_matrix,
+    plan: Plan,
+    error: np.ndarray | None = None,
 ) -> pd.DataFrame:
-    """A row for each gene: those that are perturbed first, then by falling |effect|.
+    """A row for each gene: those that are perturbed first, then by falling |effect|, or by falling size.
 
-    effect [P, N]: of each member, in sds.   before [C, N]: multiplicities. Columns: see grn.perturb; sd is NaN of one
-    member alone.
+    effect [P, N]: of each member, in sds.   before [C, N]: multiplicities.   error [N]: of the effects, besides what
+    members differ by; None: not known. Columns: see grn.perturb; sd is NaN of one member alone.
     """
     mean = effect.mean(0)
     spread = effect.std(0, ddof=1) if len(effect) > 1 else np.full(len(mean), np.nan)
@@ -218,7 +272,18 @@ def gene_table(
             "perturbed": perturbed,
         }
     )
-    return table.iloc[np.lexsort([-np.abs(mean), ~perturbed])].reset_index(drop=True)
+    by = np.abs(mean)
+    if error is not None:
+        width = np.where(perturbed, 0.0, np.hypot(np.nan_to_num(spread), error))
+        table["low"], table["high"] = mean - NORMAL * width, mean + NORMAL * width
+        table["size"] = by = expected_size(mean, width)
+    return table.iloc[np.lexsort([-by, ~perturbed])].reset_index(drop=True)
+
+
+def expected_size(mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
+    """The mean of |X| for normal X: what an effect that is known to `sd` is expected to be, whatever its sign."""
+    ratio = np.divide(mean, sd, out=np.full(mean.shape, 40.0), where=sd > 0)
+    return sd * math.sqrt(2 / math.pi) * np.exp(-np.square(ratio) / 2) + np.abs(mean) * (2 * ndtr(np.abs(ratio)) - 1)
 
 
 def perturbed_anndata(subject: Subject, plan: Plan, found: Perturbed, steps: int, basis: str | None = None) -> AnnData:
@@ -228,18 +293,21 @@ def perturbed_anndata(subject: Subject, plan: Plan, found: Perturbed, steps: int
     if basis is not None:
         check_known(basis, source.obsm, "The AnnData", "embedding in obsm called", "basis")
         embedding = numbers_in_obsm(source.obsm[basis], basis)[: len(cells)]
-    after = sparse.csr_matrix(np.maximum(cells.multiplicity[rows].toarray() + found.change, 0))
+    changed = cells.multiplicity[rows].toarray()
+    changed[:, found.genes] = np.maximum(changed[:, found.genes] + found.change, 0)
+    after = sparse.csr_matrix(changed)
     here, there = predict_cells(trained, _taken(cells, rows)), predict_cells(trained, _taken(cells, rows, after))
     shift = there.representation - here.representation
-    table = found.table.set_index("gene").reindex(list(cells.vocabulary))
+    names = [cells.vocabulary[gene] for gene in found.genes]
+    table = found.table.set_index("gene").reindex(names)
     adata = AnnData(
-        cells.multiplicity[rows],
+        cells.multiplicity[rows][:, found.genes],
         obs=source.obs.iloc[rows].copy(),
         var=table.rename(columns=lambda name: f"grn_{name}"),
         layers={"grn_change": found.change},
         obsm={"X_grn": here.representation, "X_grn_shift": shift},
     )
-    adata.var_names = list(cells.vocabulary)
+    adata.var_names = names
     adata.uns["grn_perturb"] = {
         "perturbation": plan.described(),
         **{kind: np.array(getattr(plan, kind), dtype=object) for kind in KINDS},
@@ -247,6 +315,8 @@ def perturbed_anndata(subject: Subject, plan: Plan, found: Perturbed, steps: int
         "model_hash": trained.hash,
         "change": "expected change of the multiplicity; effect: in sds of the gene over the training cells",
     }
+    if cells.interventions is not None:
+        adata.uns["grn_perturb"]["never_intervened"] = np.array(plan.never_intervened(cells), dtype=object)
     if here.probabilities is not None and there.probabilities is not None:
         for name, each in (("before", here.probabilities), ("after", there.probabilities)):
             adata.obs[f"grn_cell_type_{name}"] = pd.Categorical.from_codes(each.argmax(1), categories=trained.classes)
@@ -269,6 +339,7 @@ def _taken(cells: Cells, rows: np.ndarray, multiplicity: sparse.csr_matrix | Non
         obs_names=cells.obs_names[rows],
         basal=cells.basal[rows],
         groups=None if cells.groups is None else cells.groups[rows],
+        interventions=None if cells.interventions is None else cells.interventions.some(rows),
         state=None if cells.state is None else cells.state[rows],
     )
 
@@ -317,17 +388,23 @@ def screen_regulators(
     measured, basal, states = subject.inputs(rows)
     regulators, progress = subject.trained.regulators, at_most_every(MESSAGE_EVERY_S, say)
     found = []
+    done, left_out = cells.interventions, np.zeros(0, np.int64)
+    if done is not None:  # keys of guides whose gene has another key, or of which another kind alone is known
+        left_out = done.key[(done.place >= 0) | (KINDS[kind] != done.kind)]
     for column, position in enumerate(regulators):
         gene = str(vocabulary[position])
+        if position in left_out:
+            continue
         before = float(measured[:, column].mean())
         if kind == "overexpress" and not cells.multiplicity[:, [position]].nnz:
             continue
         knockout, knockdown, overexpress = ((gene,) if kind == each else () for each in KINDS)
-        values = Plan(knockout, knockdown, overexpress).new_values(gene, cells, rows, subject.logarithmic)
+        values = Plan(knockout, knockdown, overexpress).fixed(cells, regulators, rows, subject.logarithmic)
         effect = np.zeros((model.config.members, len(vocabulary)))
         for part in slices(model, len(rows)):
             some = measured[part], basal[part], states[part]
-            effect += effects(model, *some, {column: values[part]}, steps).sum(1).double().cpu().numpy()
+            fixed = {at: each[part] for at, each in values.items()}
+            effect += effects(model, *some, fixed, steps).sum(1).double().cpu().numpy()
         effect /= len(rows)
         effect[:, position] = 0
         others = np.arange(len(way)) != position
