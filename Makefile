@@ -88,7 +88,7 @@ $(VENV)/installed: pyproject.toml $(CONSTRAINTS) | $(VENV)/torch
 	@$(INSTALL) $(CONSTRAIN) -e .
 	@touch $@
 
-$(VENV)/installed-dev: pyproject.toml $(CONSTRAINTS) | $(VENV)/torch
+$(VENV)/installed-dev: pyproject.toml $(CONSTRAINTS) | $(VENV)/torch $(VENV)/beside-torch
 	@echo "installing grn and its development tools into $(VENV) ..."
 	@$(INSTALL) $(CONSTRAIN) -e ".[dev]"
 	@touch $(VENV)/installed $@
@@ -97,6 +97,12 @@ $(VENV)/installed-dev: pyproject.toml $(CONSTRAINTS) | $(VENV)/torch
 $(VENV)/torch: | $(VENV)/bin/python
 	@echo "installing torch into $(VENV) ..."
 	@$(INSTALL) --no-deps $(if $(CONSTRAINTS),--retries 1 --extra-index-url $(TORCH_INDEX)) $(CONSTRAIN) torch
+	@touch $@
+
+# What is large and does not need torch, which `make -j2` therefore unpacks beside it. Without constraints torch chooses
+# the release of Triton.
+$(VENV)/beside-torch: | $(VENV)/bin/python
+	@$(INSTALL) --no-warn-conflicts $(CONSTRAIN) decoupler $(if $(CONSTRAINTS),'triton; platform_system == "Linux"')
 	@touch $@
 
 $(VENV)/bin/python:
