@@ -26,6 +26,7 @@ from grn.messages import Say, silent
 from grn.networks.choose import ChosenEdges
 
 EDGE = ["source", "target", "weight"]
+GENERNIB = 50_000  # edges that its metrics read, the strongest ones
 GRAPHML = """<?xml version="1.0" encoding="utf-8"?>
 <graphml xmlns="http://graphml.graphdrawing.org/xmlns"
   xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"
@@ -221,9 +222,18 @@ def _h5ad(chosen: ChosenEdges, path: Path) -> None:
 def _openproblems(chosen: ChosenEdges, path: Path) -> None:
     """The prediction of OpenProblems' GRN inference task (geneRNIB), by its schema; weights are text, as its own
     methods write them. dataset_id is the stem of the name of the run's cells: give these the task's name for them."""
+    _prediction(chosen, path, len(chosen.edges))
+
+
+def _genernib(chosen: ChosenEdges, path: Path) -> None:
+    """The same with the strongest edges alone, as many as geneRNIB reads."""
+    _prediction(chosen, path, GENERNIB)
+
+
+def _prediction(chosen: ChosenEdges, path: Path, most: int) -> None:
     import anndata
 
-    table = chosen.edges[EDGE].astype(str).astype(object)
+    table = chosen.edges[EDGE].head(most).astype(str).astype(object)
     table.index = table.index.astype(str)
     adata = anndata.AnnData(np.zeros((0, 0), np.float32))
     adata.uns = {"dataset_id": str(chosen.about.get("dataset_id", "")), "method_id": "grn", "prediction": table}
@@ -249,4 +259,5 @@ FORMATS = {
     "beeline": Format(_beeline, ".csv"),
     "decoupler": Format(_decoupler, ".csv"),
     "openproblems": Format(_openproblems, ".h5ad"),
+    "genernib": Format(_genernib, ".h5ad"),
 }

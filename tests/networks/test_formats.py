@@ -197,6 +197,16 @@ def test_openproblems_reads_back(chosen, tmp_path):
     same_edges(prediction.reset_index(drop=True), chosen)
 
 
+def test_genernib_reads_back(chosen, tmp_path, monkeypatch):
+    monkeypatch.setattr("grn.networks.formats.GENERNIB", 5)
+    prediction = pd.DataFrame(anndata.read_h5ad(written(chosen, "genernib", tmp_path)).uns["prediction"])
+    strongest = chosen.edges.head(5)  # as many as its metrics read
+    assert (
+        list(prediction["target"]) == list(strongest["target"]) and chosen.edges["weight"].abs().is_monotonic_decreasing
+    )
+    np.testing.assert_allclose(prediction["weight"].astype(float), strongest["weight"], rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_network_without_signs_says_nothing_of_them(name, chosen, tmp_path):
     unsigned = replace(chosen, about={"sign": "none: not identified"})
