@@ -63,7 +63,13 @@ class FeedForward(nn.Module):
 
 
 class BasalGene(nn.Module):
-    """keys: the regulators, the basal gene's own multiplicity (the depth) and a constant."""
+    """keys: the regulators, the basal gene's own multiplicity (the depth) and a constant.
+
+    gate [P]: how much of what genes read of b a member's predictions have, 0 to 1, found on cells that it has not
+    learned from.
+    """
+
+    gate: Tensor
 
     def __init__(
         self,
@@ -84,6 +90,7 @@ class BasalGene(nn.Module):
         self.bias = nn.Parameter(torch.zeros(members, genes))
         self.state = nn.Parameter(torch.zeros(members, regulators + 1, states))
         self.state_bias = nn.Parameter(torch.zeros(members, 1, states))
+        self.register_buffer("gate", torch.ones(members))
         self.dropout = dropout
 
     def summary(self, m: Tensor) -> Tensor:

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from grn.bags import Batch
-from grn.model.penalty import penalty_of
 from grn.model.transformer import Model
 
 LABEL_SMOOTHING = 0.1  # probability spread over the other classes: labels of single cells are never certain
@@ -105,20 +104,52 @@ def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Loss, T
     each = of_regulators * among.sum(-1) + of_others * errors.sum(-1)  # [P, C]
     learned = members_cells(batch, model)
     loss = Loss(((each / model.genes + inferred) * learned).sum(), learned.sum() / len(learned))
-    slopes = [first.slopes(scores, draw.regulators)[..., :-1], second.slopes(of_targets, draw.targets)[..., :-1]]
-    if model.prior is not None:
-        slopes = [each / model.prior[genes.to(true.device)] for each, genes in zip(slopes, (own, others), strict=True)]
-    shrink = of_regulators * penalty_of(slopes[0], model.penalty[-1:])
-    shrink = shrink + of_others * penalty_of(slopes[1], model.penalty[:-1])
+    own_prior, prior = (None if model.prior is None else model.prior[genes.to(true.device)] for genes in (own, others))
+    shrink = of_regulators * first.penalty(scores, draw.regulators, model.penalty[-1:], own_prior)
+    shrink = shrink + of_others * second.penalty(of_targets, draw.targets, model.penalty[:-1], prior)
     return loss, shrink.sum() / model.genes
 
 
-def held_out_error(batch: Batch, model: Model) -> Loss:
-    """Squared error of each cell's genes by the members that have not learned from it, all genes alike."""
+@dataclass(frozen=True)
+class Judged:
+    """What members say of cells that they have not learned from, sums over these cells of means over genes. [P] each.
+
+    cells: their number.   direct: squared error of the signed blocks alone.   product, square: of what they leave over
+    with the context, and of the context with itself.
+    """
+
+    cells: Tensor
+    direct: Tensor
+    product: Tensor
+    square: Tensor
+
+    def gate(self) -> Tensor:
+        """How much of the context predicts best, 0 to 1: [P]."""
+        return (self.product / self.square.clamp(min=1e-9)).clamp(0, 1)
+
+    def error(self) -> Tensor:
+        """The mean squared error of the members with so much of the context, []."""
+        gate = self.gate()
+        total = self.direct - 2 * gate * self.product + gate.square() * self.square
+        return total.sum() / self.cells.sum().clamp(min=1)
+
+
+def judged_genes(batch: Batch, model: Model) -> Judged:
+    """Each cell's genes by the members that have not learned from it, all genes alike."""
     bags, own = batch.bags, 1 - members_cells(batch, model)
+    true = model.standardised(bags.multiplicity)
     m = model.inputs(bags.multiplicity[:, model.is_regulator], bags.basal)
-    error = (model.expected(m, model.states_of(bags, m)) - model.standardised(bags.multiplicity)).square().mean(-1)
-    return Loss((error * own).sum(), own.sum())
+    states = model.states_of(bags, m)
+    y = model.among(m, states)
+    corrected = model.corrected(m, y if model.layered else None, states)
+    direct = (y - true[:, model.is_regulator]).square().sum(-1)
+    product, square = torch.zeros_like(direct), torch.zeros_like(direct)
+    for pick in model.targets_in_parts():
+        left = true[:, model.targets[pick.cpu()].to(true.device)] - model.blocks[1](corrected, states, pick)
+        context = model.context(corrected, states, pick)
+        direct = direct + left.square().sum(-1)
+        product, square = product + (left * context).sum(-1), square + context.square().sum(-1)
+    return Judged(own.sum(1), *((each * own).sum(1) / model.genes for each in (direct, product, square)))
 
 
 def of_cells(batch: Batch, model: Model, learned: Tensor, *, genes: bool) -> dict[str, Loss]:

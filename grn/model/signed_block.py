@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flashsign import attention_by_scores
+from grn.model.penalty import penalty_of_scores
 
 ONE = math.log(math.e - 1)  # softplus(ONE) = 1
 
@@ -68,6 +69,7 @@ class SignedBlock(nn.Module):
         self.log_basal = nn.Parameter(torch.zeros(members, heads, genes))
         self.bias = nn.Parameter(torch.zeros(members, genes))
         self.register_buffer("own", own)
+        self.of_regulators = bool((own >= 0).any())  # other genes meet themselves nowhere
         self.register_buffer("centre", torch.zeros(members, states, keys))
         self.register_buffer("square", torch.ones(members, states, keys))
         self.register_buffer("level", torch.zeros(members, states, genes))
@@ -79,8 +81,11 @@ class SignedBlock(nn.Module):
     def scores(self, pick: Tensor) -> Tensor:
         """Q K^T for a multiplicity of 1: [P, H, S, n, R + 1], 0 where a gene meets itself."""
         query, key = self.embedding(pick)
+        scores = query @ key[:, :, None].mT
+        if not self.of_regulators:
+            return scores
         itself = self.own[pick][:, None] == torch.arange(key.shape[-2], device=pick.device)
-        return (query @ key[:, :, None].mT).masked_fill(itself, 0.0)
+        return scores.masked_fill(itself, 0.0)
 
     def amounts(self) -> Tensor:
         """a_j, above 0, of the regulators and the basal gene: [P, H, R + 1]."""
@@ -97,32 +102,31 @@ class SignedBlock(nn.Module):
         A cell that belongs to several states in part has their mean. scores: where they are known, `scores(pick)`.
         """
         scores = self.scores(pick) if scores is None else scores
-        found = m.new_zeros(len(self.bias), len(states), len(pick))
-        for state, (share, of) in enumerate(zip(states.unbind(1), scores.unbind(2), strict=True)):
-            cells = share.nonzero()[:, 0]
-            if len(cells):
-                of_state = self.of_state(m.index_select(-2, cells), state, pick, of)
-                found = found.index_add(1, cells, of_state * share[cells, None])
-        return found
-
-    def of_state(self, m: Tensor, state: int, pick: Tensor, scores: Tensor) -> Tensor:
-        """The same of cells that are all in one state, with its scores [P, H, n, R + 1]: [P, B, n]."""
+        state, cell = states.T.nonzero(as_tuple=True)  # of one state after the other
         gain, basal = self.gains(pick)
         read = attention_by_scores(
             scores,
             self.amounts()[..., None],
-            m if m.ndim == 2 else m[:, None],
-            centre=self.centre[:, None, state],
+            m.index_select(-2, cell) if m.ndim == 2 else m.index_select(-2, cell)[:, None],
+            centre=self.centre[:, None],
             basal=basal,
-        )  # [P, H, B, n, 1]
-        change = (read[..., 0] * gain[:, :, None]).sum(1)
-        return change + (self.level[:, state, None, pick] + self.bias[:, None, pick])
+            groups=torch.bincount(state, minlength=states.shape[1]).tolist(),
+        )  # [P, H, cells in their states, n, 1]
+        change = (read[..., 0] * gain[:, :, None]).sum(1) * states[cell, state, None]
+        level = states @ self.level[..., pick] + states.sum(1, keepdim=True) * self.bias[:, None, pick]
+        return level.index_add(1, cell, change)
 
     def slopes(self, scores: Tensor, pick: Tensor) -> Tensor:
         """What one unit of a regulator adds to a gene in an average cell of each state: [P, S, n, R + 1]."""
         gain, basal = self.gains(pick)
         norm = (scores.square() @ self.square[:, None, :, :, None] + basal.square()[:, :, None, :, None]).sqrt()
         return (scores * self.amounts()[:, :, None, None] * gain[:, :, None, :, None] / norm).sum(1)
+
+    def penalty(self, scores: Tensor, pick: Tensor, penalty: Tensor, prior: Tensor | None) -> Tensor:
+        """Of the slopes of the regulators, not of the basal gene: [P]. penalty [P, 3], prior [n, R]."""
+        amount = F.pad(self.amounts()[..., :-1], (0, 1))
+        prior = None if prior is None else F.pad(prior, (0, 1), value=1.0)
+        return penalty_of_scores(scores, amount, *self.gains(pick), self.square, penalty, prior)
 
     @torch.no_grad()
     def derivatives(

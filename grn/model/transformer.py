@@ -7,7 +7,7 @@ Tokens are the genes, the basal gene b (the last key; its multiplicity is the ce
                m'_j = m_j + r_j (y_j - m_j)
     block 2    genes read the regulators at m', with signs: direct effects. b reads them, too (basal_gene.py):
                RMSNorm, feed-forward T times
-    next       genes read b:  y_i += p_i . z_b, learned from what the signed network leaves over
+    next       genes read b:  y_i += gate p_i . z_b, learned from what the signed network leaves over
     identity   c reads all genes (identity_token.py): the cell's type, X_grn and, in training, every gene. It is never a
                key, and the only path from a cell to its type
 
@@ -169,9 +169,14 @@ class Model(nn.Module):
         y = self.among(m, states)
         corrected = self.corrected(m, y if self.layered else None, states)
         parts = [y]
-        for pick in torch.arange(len(self.targets), device=m.device).split(self.genes_at_once):
-            parts.append(self.blocks[1](corrected, states, pick) + self.context(corrected, states, pick))
+        for pick in self.targets_in_parts():
+            context = self.basal.gate[:, None, None] * self.context(corrected, states, pick)
+            parts.append(self.blocks[1](corrected, states, pick) + context)
         return torch.cat(parts, -1)[..., self.place.to(m.device)]
+
+    def targets_in_parts(self) -> tuple[Tensor, ...]:
+        """Positions of all targets among their kind, as many at once as memory holds scores of."""
+        return torch.arange(len(self.targets), device=self.mean.device).split(self.genes_at_once)
 
     @property
     def genes_at_once(self) -> int:

@@ -33,7 +33,7 @@ from grn.training.machine import processes
 FEWEST_FOLDS = 5
 FREER = 2.5  # times rho: members with more freedom know better which edges a state has, the others rank them better
 MOST_SCORES = 2**31  # of all members and states together; training holds about five tables of this size
-MOST_JUDGED = 4000  # cells that validate: enough to know the error to a hundredth
+MOST_JUDGED = 2000  # cells that validate: enough to compare steps, on the same cells, to a thousandth
 MOST_HELD_OUT = 10_000  # cells that the thresholds of predictions are computed from
 
 

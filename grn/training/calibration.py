@@ -9,6 +9,7 @@ Letters: P members, C cells, K cell types, S width of a summary, D width of X_gr
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import lightning as L
 import numpy as np
@@ -16,11 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from grn.bags import Batch
 from grn.cells.loading.batches import BagMaker
 from grn.cells.loading.order import once_in_order
 from grn.messages import Say
-from grn.model.objectives import summaries_of
+from grn.model.objectives import Judged, judged_genes, summaries_of
 from grn.model.transformer import Model
+from grn.training.metrics import SumOfJudged
 
 PRIOR = 4.0  # pulls the halves' importances to 1/2 each, as so many held-out cells would
 CHUNK, MOST_AXES = 1024, 4096  # cells that are read at a time, and that the embedding's directions are computed from
@@ -47,6 +50,17 @@ def summaries_in(model: Model, bags: BagMaker, rows: np.ndarray) -> Tensor:
     found = [summaries_of(bags[request].to(device), model) for request in once_in_order(rows, CHUNK)]
     model.train(training)
     return torch.cat(found, 1)
+
+
+@torch.no_grad()
+def set_gate(model: Model, batches: Iterable[Batch]) -> float:
+    """Sets how much each member's predictions have of the context, from cells that it has not learned from; returns the
+    mean over members."""
+    total = SumOfJudged(len(model.held_out)).to(model.mean.device)
+    for batch in batches:
+        total.update(judged_genes(batch.to(model.mean.device), model))
+    model.basal.gate.copy_(Judged(*total.compute()).gate())
+    return float(model.basal.gate.mean())
 
 
 @torch.no_grad()

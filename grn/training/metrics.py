@@ -6,9 +6,11 @@ import csv
 import math
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from lightning.pytorch.loggers.logger import Logger
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -23,6 +25,7 @@ from torchmetrics.classification import (
 from grn.bags import Batch
 from grn.errors import RunFolderError
 from grn.io.atomic import replacing_file
+from grn.model.objectives import Judged
 from grn.model.transformer import Model, Prediction
 
 METRICS = "metrics.csv"
@@ -103,6 +106,22 @@ class Evaluation(nn.Module):
         found["macro_f1"] = found["f1_per_class"][present].mean()
         one_against_rest = found.pop("auroc")[present & (cells < cells.sum())]
         return found | ({"auroc": one_against_rest.mean()} if len(one_against_rest) else {})
+
+
+class SumOfJudged(Metric):
+    """The sum of `Judged` cells over batches and processes: `Judged(*metric.compute())`."""
+
+    sums: Tensor
+
+    def __init__(self, members: int):
+        super().__init__()
+        self.add_state("sums", torch.zeros(len(fields(Judged)), members), dist_reduce_fx="sum")
+
+    def update(self, judged: Judged) -> None:
+        self.sums = self.sums + torch.stack(list(vars(judged).values()))
+
+    def compute(self) -> Tensor:
+        return self.sums
 
 
 def scalars(found: dict[str, Tensor], stage: str) -> dict[str, float]:

@@ -51,7 +51,7 @@ from grn.process_memory import give_back, keeping_pieces, returning_large_pieces
 from grn.regulation.states import States, states_of
 from grn.threads import threads_for
 from grn.training.building import Fit, data_module, prepare, refuse_nothing_to_learn, trained_model
-from grn.training.calibration import Calibration, judge, set_axes
+from grn.training.calibration import Calibration, judge, set_axes, set_gate
 from grn.training.callbacks import ProgressLines, Signals, exits_are_interruptions, process_rank
 from grn.training.checkpoints import Checkpoints, StreamedCheckpoints, load_checkpoint
 from grn.training.held_out import held_out_errors
@@ -184,8 +184,7 @@ def train_in(
         return None
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
 
-    # Lightning has moved the model to the processor, where many cells would take minutes.
-    model.to(own_device(config.trainer)).eval().requires_grad_(False)
+    model.requires_grad_(False)
     set_axes(model, data.validation, split.train)
     metrics = evaluate(model, data.test_dataloader())
     held_out = held_out_errors(model, states, cells, split) if model.genes_train and len(split.test) else {}
@@ -227,7 +226,7 @@ def fit_cells(config: Config, cells: Cells, states: States, say: Say) -> Trained
     data, origin = data_module(config, cells, split, fit), Origin(config, cells)
     with TemporaryDirectory(prefix="grn-") as folder, quiet(), keeping_pieces():
         fit_model(config, fit, data, Start(Path(folder)), origin, say=say, terminal=False, watch=())
-    return trained_model(config, cells, fit.model.eval().requires_grad_(False))
+    return trained_model(config, cells, fit.model.requires_grad_(False))
 
 
 def describe(cells: Cells, split: Split) -> list[str]:
@@ -306,6 +305,9 @@ def fit_model(
         if model.genes_train:  # held-out genes have chosen the step, which says nothing of what reads the cells
             best = {name: tensor for name, tensor in best.items() if not name.startswith("identity.")}
         model.load_state_dict(best, strict=not model.genes_train)
+        model.to(own_device(settings)).eval()  # Lightning has moved it to the processor, where many cells take minutes
+        if model.genes_train:
+            set_gate(model, data.val_dataloader())
         if trainer.global_step <= task.opened and len(fit.judging):  # training ended before held-out cells had judged
             judge(model, data.validation, fit.judging)
     return trainer, checkpoints

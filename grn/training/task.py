@@ -11,16 +11,16 @@ import torch
 from lightning.pytorch.callbacks import WeightAveraging
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torchmetrics import SumMetric
 
 from grn.bags import Batch
 from grn.cells.loading.batches import STEPS, cell_states
 from grn.config.schema import ObjectivesConfig, TrainerConfig
 from grn.errors import TrainingDiverged
-from grn.model.objectives import OF_GENES, Draw, held_out_error, masked_multiplicity, of_cells, readers_cells
+from grn.model.objectives import OF_GENES, Draw, Judged, judged_genes, masked_multiplicity, of_cells, readers_cells
 from grn.model.transformer import Model
 from grn.training.calibration import opened_at
 from grn.training.finite import FiniteCheck, Step
+from grn.training.metrics import SumOfJudged
 
 WARMUP = 0.05  # share of the steps over which the learning rate rises
 # The learning rate and the weight decay of the parts, relative to trainer.learning_rate and trainer.weight_decay.
@@ -41,8 +41,7 @@ class Task(L.LightningModule):
         self.model, self.objectives, self.settings, self.total_steps = model, objectives, trainer, total_steps
         # Types alone: nothing else could choose the step, so that members never learn from their folds.
         self.opened = opened_at(total_steps) if model.genes_train else total_steps + 1
-        # NaN stays NaN and stops the run.
-        self.error, self.judged = SumMetric(nan_strategy=math.nan), SumMetric(nan_strategy=math.nan)
+        self.judged = SumOfJudged(len(model.held_out) if model.genes_train else len(model.identity.held_out))
         self.finite_check = FiniteCheck()
         self.latest: dict[str, Tensor | float] = {}  # losses by name; those of the identity token are not of every step
 
@@ -136,24 +135,21 @@ class Task(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self.refuse(self.finite_check.last())
-        self.error.reset()
         self.judged.reset()
 
     def validation_step(self, batch: Batch, index: int) -> None:
         """The error of cells by the members that have not learned from them: of their genes, else of their labels."""
         if self.model.genes_train:
-            loss = held_out_error(batch, self.model)
+            self.judged.update(judged_genes(batch, self.model))
         else:
             parts = of_cells(batch, self.model, 1 - readers_cells(batch, self.model), genes=False)
             loss = next(iter(parts.values()))
-        self.error.update(loss.sum.sum())
-        self.judged.update(loss.count.sum())
+            nothing = torch.zeros_like(loss.sum)
+            self.judged.update(Judged(loss.count, loss.sum, nothing, nothing))
 
     def on_validation_epoch_end(self) -> None:
-        judged = self.judged.compute()
         # Without cells that a member has not seen, the last step is as good as any.
-        error = self.error.compute() / judged if judged > 0 else torch.zeros_like(judged)
-        self.log_dict({"validation/loss": error}, sync_dist=False)
+        self.log_dict({"validation/loss": Judged(*self.judged.compute()).error()}, sync_dist=False)
 
     def configure_optimizers(self):
         """AdamW; linear warm-up, then a cosine to zero over `total_steps`."""

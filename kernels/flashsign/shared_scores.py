@@ -1,19 +1,23 @@
 """Spherical attention whose scores are the same for every bag: a table of genes, not a function of the cell.
 
-    s_ij = q_i . k_j                     given as a table, [N, M]
+    s_ij = q_i . k_j                     given as a table, [N, M], or as one for each group of bags
     n_ci = sqrt(b_i^2 + sum_j (m_cj s_ij)^2 + eps)
     o_ci = sum_j (m_cj - c_j) s_ij v_j / n_ci
 
 Where queries and keys belong to genes alone, bags differ by their multiplicities and by nothing else. Then both sums
 over the keys are matrix products of multiplicities with a table, and no tensor has the axes bags x queries x keys.
 
-Letters: C bags, N queries, M keys, E value width; leading axes are heads, ensemble members or both.
+Letters: C bags, N queries, M keys, E value width, G groups; leading axes are heads, ensemble members or both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from flashsign.errors import ShapeMismatch
 
@@ -26,8 +30,9 @@ def attention_by_scores(
     centre: Tensor | None = None,
     basal: Tensor | None = None,
     eps: float = 0.0,
+    groups: Sequence[int] | None = None,
 ) -> Tensor:
-    """Spherical attention of many bags over one table of scores.
+    """Spherical attention of many bags over one table of scores, or over one for each group of bags.
 
     Args:
         scores: [..., N, M], of every query with every key, for a multiplicity of 1.
@@ -36,12 +41,14 @@ def attention_by_scores(
         centre: [..., M], multiplicities whose message is subtracted, under the same norm. None: nothing is.
         basal: [..., N], a score b_i of every query that is part of its norm and has no value. None: 0.
         eps: added under the root.
+        groups: sizes of groups of bags that follow one another, C bags in all. Then `scores` are [..., G, N, M] and
+            `centre` [..., G, M], those of each group; the other arguments are the same for all.
 
     Returns:
         [..., C, N, E], in the dtype of `scores`.
 
     Raises:
-        ShapeMismatch: keys or queries of two arguments differ in number.
+        ShapeMismatch: keys, queries or groups of two arguments differ in number.
 
     Source: spherical attention, arXiv 2505.09326, section 3.
 
@@ -60,14 +67,38 @@ def attention_by_scores(
         )
     if basal is not None and basal.shape[-1] != queries:
         raise ShapeMismatch(f"scores have {queries} queries and basal {basal.shape[-1]}; give both the same number")
-    message = (scores.unsqueeze(-2) * values.mT.unsqueeze(-3)).flatten(-3, -2)  # [..., N E, M]
-    sums, squares = _products(multiplicity, message), _products(multiplicity.square(), scores.square())
-    if centre is not None:
-        sums = sums - (message @ centre.unsqueeze(-1)).mT
-    if basal is not None:
-        squares = squares + basal.square().unsqueeze(-2)
-    inverse = (squares + eps).rsqrt() if eps else squares.clamp(min=torch.finfo(squares.dtype).tiny).rsqrt()
-    return sums.reshape(*sums.shape[:-1], queries, values.shape[-1]) * inverse.unsqueeze(-1)
+    if groups is None:
+        groups, scores = [multiplicity.shape[-2]], scores.unsqueeze(-3)
+        centre = None if centre is None else centre.unsqueeze(-2)
+    elif scores.shape[-3] != len(groups):
+        raise ShapeMismatch(
+            f"there are {len(groups)} groups and {scores.shape[-3]} tables of scores; give one for each"
+        )
+    centre = scores.new_zeros(len(groups), keys) if centre is None else centre
+    basal = scores.new_zeros(queries) if basal is None else basal
+    least = torch.finfo(scores.dtype).tiny  # a query that meets no key reads 0, and not 0 / 0
+    if values.shape[-1] == 1:
+        given = scores, values[..., 0], multiplicity, centre, basal
+        found: Tensor = _OneNumber.apply(*given, max(eps, least), groups)  # type: ignore[no-untyped-call]
+        return found.unsqueeze(-1)
+    read = []
+    for group, bags in _bags(groups):
+        m, table = multiplicity[..., bags, :], scores[..., group, :, :]
+        message = (table.unsqueeze(-2) * values.mT.unsqueeze(-3)).flatten(-3, -2)  # [..., N E, M]
+        sums = _products(m, message) - (message @ centre[..., group, :, None]).mT
+        squares = _products(m.square(), table.square()) + basal.square().unsqueeze(-2)
+        inverse = (squares + eps).clamp(min=least).rsqrt().unsqueeze(-1)
+        read.append(sums.reshape(*sums.shape[:-1], queries, values.shape[-1]) * inverse)
+    return torch.cat(read, -3)
+
+
+def _bags(groups: Sequence[int]) -> Iterator[tuple[int, slice]]:
+    """The number and the bags of each group that has any."""
+    end = 0
+    for group, size in enumerate(groups):
+        end += size
+        if size:
+            yield group, slice(end - size, end)
 
 
 def _products(multiplicity: Tensor, table: Tensor) -> Tensor:
@@ -76,3 +107,60 @@ def _products(multiplicity: Tensor, table: Tensor) -> Tensor:
         return multiplicity @ table.mT
     every = multiplicity @ table.flatten(0, -2).mT  # one product for all leading axes
     return every.reshape(len(multiplicity), *table.shape[:-1]).movedim(0, -2)
+
+
+class _OneNumber(torch.autograd.Function):
+    """Values of one number multiply the multiplicities, so that no table of messages is made. Tables of scores are the
+    largest tensors here, and the backward pass writes their gradient once.
+
+    With u the sums of a bag, f = 1 / n, and G the gradient of o = u f:
+
+        d s = (G f)^T ((m - c) v) + 2 s (h^T m^2),    h = -G u f^3 / 2
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        scores: Tensor,
+        values: Tensor,
+        multiplicity: Tensor,
+        centre: Tensor,
+        basal: Tensor,
+        eps: float,
+        groups: Sequence[int],
+    ) -> Tensor:
+        sums, squares = [], []
+        for group, bags in _bags(groups):
+            m, table = multiplicity[..., bags, :], scores[..., group, :, :]
+            sums.append(((m - centre[..., group, None, :]) * values.unsqueeze(-2)) @ table.mT)
+            squares.append(_products(m * m, table * table))
+        every = torch.cat(sums, -2)
+        inverse = torch.cat(squares, -2).add_(basal.square().unsqueeze(-2)).add_(eps).rsqrt_()
+        ctx.save_for_backward(scores, values, multiplicity, centre, basal, every, inverse)
+        ctx.groups = groups
+        return every * inverse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:
+        scores, values, multiplicity, centre, basal, every, inverse = ctx.saved_tensors
+        of_scores = torch.empty_like(scores) if all(ctx.groups) else torch.zeros_like(scores)
+        of_values, of_centre = torch.zeros_like(values), torch.zeros_like(centre)
+        of_multiplicity = torch.zeros_like(multiplicity) if ctx.needs_input_grad[2] else None
+        of_sums = upstream * inverse
+        of_squares = (of_sums * every).mul_(inverse).mul_(inverse).mul_(-0.5)
+        for group, bags in _bags(ctx.groups):
+            m, table = multiplicity[..., bags, :], scores[..., group, :, :]
+            sums, squares = of_sums[..., bags, :], of_squares[..., bags, :]
+            change = m - centre[..., group, None, :]
+            own = of_scores[..., group, :, :]
+            torch.mul(squares.mT @ (m * m), table, out=own).mul_(2).add_(sums.mT @ (change * values.unsqueeze(-2)))
+            read = sums @ table  # [..., C, M]
+            of_values += (read * change).sum(-2).sum_to_size(values.shape)
+            of_change = read * values.unsqueeze(-2)
+            of_centre[..., group, :] -= of_change.sum(-2).sum_to_size(of_centre[..., group, :].shape)
+            if of_multiplicity is not None:
+                of_m = of_change + 2 * m * (squares @ (table * table))
+                of_multiplicity[..., bags, :] = of_m.sum_to_size(m.shape)
+        of_basal = 2 * basal * of_squares.sum(-2).sum_to_size(basal.shape)
+        return of_scores, of_values, of_multiplicity, of_centre, of_basal, None, None

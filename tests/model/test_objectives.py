@@ -12,7 +12,7 @@ from grn.model.objectives import (
     LABEL_SMOOTHING,
     Draw,
     Loss,
-    held_out_error,
+    judged_genes,
     masked_multiplicity,
     members_cells,
     of_cells,
@@ -175,19 +175,30 @@ def test_the_penalty_is_that_of_the_slopes_of_both_blocks(make_model, batch, pri
     torch.testing.assert_close(found, sum(parts) / 12)
 
 
-def test_held_out_error_is_that_of_the_members_that_have_not_seen_the_cell(make_model, batch):
+def test_genes_are_judged_by_the_members_that_have_not_seen_the_cell_and_the_context_by_what_it_gains(
+    make_model, batch
+):
     model = make_model(states=3)
-    found = held_out_error(batch, model)
-    bags = batch.bags
-    y = model.expected(model.inputs(bags.multiplicity[:, REGULATORS], bags.basal), bags.states)
-    error = (y - model.standardised(bags.multiplicity)).square().mean(-1)
-    torch.testing.assert_close(found.sum, error[0, [0, 3]].sum() + error[1, 1])
-    assert float(found.count) == 3
-    unknown = replace(batch, bags=replace(bags, states=None))
-    inferred = replace(batch, bags=replace(bags, states=model.states_of(unknown.bags, model.inputs(
-        bags.multiplicity[:, REGULATORS], bags.basal
-    ))))  # fmt: skip
-    torch.testing.assert_close(held_out_error(unknown, model).sum, held_out_error(inferred, model).sum)
+    found, bags = judged_genes(batch, model), batch.bags
+    unseen = torch.zeros(4, 5).index_put((torch.tensor([0, 0, 1]), torch.tensor([0, 3, 1])), torch.tensor(1.0))
+    assert torch.equal(found.cells, unseen.sum(1))
+    m, true = model.inputs(bags.multiplicity[:, REGULATORS], bags.basal), model.standardised(bags.multiplicity)
+
+    def error(gate: torch.Tensor) -> torch.Tensor:
+        """Of each member with so much of the context."""
+        model.basal.gate.copy_(gate)
+        return ((model.expected(m, bags.states) - true).square().mean(-1) * unseen).sum(1)
+
+    gate = found.gate()
+    torch.testing.assert_close(found.direct, error(torch.zeros(4)))
+    torch.testing.assert_close(found.error(), error(gate).sum() / 3)
+    for other in (0.0, 0.3, 0.7, 1.0):
+        assert (error(gate) <= error(torch.full((4,), other)) + 1e-9).all()
+    states = model.states_of(replace(bags, states=None), m)
+    for one, other in zip(vars(judged_genes(replace(batch, bags=replace(bags, states=None)), model)).values(),
+                          vars(judged_genes(replace(batch, bags=replace(bags, states=states)), model)).values(),
+                          strict=True):  # fmt: skip
+        torch.testing.assert_close(one, other)
 
 
 def test_cell_types_leave_out_missing_labels_and_smooth_the_others(make_model, batch):

@@ -12,10 +12,11 @@ from grn.cells.load import load_cells
 from grn.cells.simulated import simulate
 from grn.config.files import change_config
 from grn.messages import silent
-from grn.model.objectives import summaries_of
+from grn.model.objectives import Judged, judged_genes, summaries_of
 from grn.regulation.states import states_of
 from grn.training.building import data_module, prepare
-from grn.training.calibration import Calibration, judge, kind_importance, opened_at, set_axes
+from grn.training.calibration import Calibration, judge, kind_importance, opened_at, set_axes, set_gate
+from grn.training.metrics import SumOfJudged
 from grn.training.run import train
 from grn.training.task import Task
 
@@ -59,6 +60,18 @@ def test_cells_are_judged_by_the_members_that_have_not_seen_them(fit):
     torch.testing.assert_close(identity.confidence, confidence)
     right = predicted == torch.as_tensor(data.validation.cells.labels[rows])
     assert torch.equal(identity.right, right) and accuracy == pytest.approx(float(right.float().mean()))
+
+
+def test_the_gate_is_what_cells_say_that_a_member_has_not_learned_from(fit):
+    _, found, data = fit
+    model = found.model
+    torch.nn.init.normal_(model.basal.query)
+    mean = set_gate(model.eval(), data.val_dataloader())
+    sums = SumOfJudged(len(model.held_out))
+    for batch in data.val_dataloader():
+        sums.update(judged_genes(batch, model))
+    assert torch.equal(model.basal.gate, Judged(*sums.compute()).gate()) and mean == float(model.basal.gate.mean())
+    assert 0 <= mean < 1
 
 
 def test_axes_are_the_leading_directions_of_the_training_cells_whatever_their_signs(fit):
