@@ -9,7 +9,7 @@ Letters: P members, C cells, K cell types, S width of a summary, D width of X_gr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from dataclasses import fields
 
 import lightning as L
 import numpy as np
@@ -17,16 +17,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from grn.bags import Batch
 from grn.cells.loading.batches import BagMaker
 from grn.cells.loading.order import once_in_order
 from grn.messages import Say
 from grn.model.objectives import Judged, judged_genes, summaries_of
 from grn.model.transformer import Model
-from grn.training.metrics import SumOfJudged
 
 PRIOR = 4.0  # pulls the halves' importances to 1/2 each, as so many held-out cells would
 CHUNK, MOST_AXES = 1024, 4096  # cells that are read at a time, and that the embedding's directions are computed from
+GENES_OF = 128  # cells whose genes are predicted at a time
 
 
 class Calibration(L.Callback):
@@ -53,14 +52,13 @@ def summaries_in(model: Model, bags: BagMaker, rows: np.ndarray) -> Tensor:
 
 
 @torch.no_grad()
-def set_gate(model: Model, batches: Iterable[Batch]) -> float:
-    """Sets how much each member's predictions have of the context, from cells that it has not learned from; returns the
-    mean over members."""
-    total = SumOfJudged(len(model.held_out)).to(model.mean.device)
-    for batch in batches:
-        total.update(judged_genes(batch.to(model.mean.device), model))
-    model.basal.gate.copy_(Judged(*total.compute()).gate())
-    return float(model.basal.gate.mean())
+def set_gate(model: Model, bags: BagMaker, rows: np.ndarray) -> None:
+    """Sets how much of the context each member's predictions have, from those of the cells that it has not learned
+    from."""
+    judged = [judged_genes(bags[request].to(model.mean.device), model) for request in once_in_order(rows, GENES_OF)]
+    if judged:
+        sums = (torch.stack([getattr(each, part.name) for each in judged]).sum(0) for part in fields(Judged))
+        model.basal.gate.copy_(Judged(*sums).gate())
 
 
 @torch.no_grad()

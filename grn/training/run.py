@@ -307,7 +307,7 @@ def fit_model(
         model.load_state_dict(best, strict=not model.genes_train)
         model.to(own_device(settings)).eval()  # Lightning has moved it to the processor, where many cells take minutes
         if model.genes_train:
-            set_gate(model, data.val_dataloader())
+            set_gate(model, data.validation, data.judged)
         if trainer.global_step <= task.opened and len(fit.judging):  # training ended before held-out cells had judged
             judge(model, data.validation, fit.judging)
     return trainer, checkpoints

@@ -12,11 +12,10 @@ from grn.cells.load import load_cells
 from grn.cells.simulated import simulate
 from grn.config.files import change_config
 from grn.messages import silent
-from grn.model.objectives import Judged, judged_genes, summaries_of
+from grn.model.objectives import judged_genes, summaries_of
 from grn.regulation.states import states_of
 from grn.training.building import data_module, prepare
 from grn.training.calibration import Calibration, judge, kind_importance, opened_at, set_axes, set_gate
-from grn.training.metrics import SumOfJudged
 from grn.training.run import train
 from grn.training.task import Task
 
@@ -64,14 +63,14 @@ def test_cells_are_judged_by_the_members_that_have_not_seen_them(fit):
 
 def test_the_gate_is_what_cells_say_that_a_member_has_not_learned_from(fit):
     _, found, data = fit
-    model = found.model
+    model = found.model.eval()
+    set_gate(model, data.validation, data.judged[:0])
+    assert (model.basal.gate == 1).all(), "nobody has judged"
     torch.nn.init.normal_(model.basal.query)
-    mean = set_gate(model.eval(), data.val_dataloader())
-    sums = SumOfJudged(len(model.held_out))
-    for batch in data.val_dataloader():
-        sums.update(judged_genes(batch, model))
-    assert torch.equal(model.basal.gate, Judged(*sums.compute()).gate()) and mean == float(model.basal.gate.mean())
-    assert 0 <= mean < 1
+    set_gate(model, data.validation, data.judged)
+    whole = judged_genes(data.validation[0, data.judged], model)
+    torch.testing.assert_close(model.basal.gate, whole.gate())
+    assert (model.basal.gate < 1).all() and (whole.gate() > 0).any()
 
 
 def test_axes_are_the_leading_directions_of_the_training_cells_whatever_their_signs(fit):
