@@ -40,6 +40,8 @@ if triton.__version__.startswith(HOPPER_TRITON):
 
 KEYS_PER_PROGRAM = 1024
 """Keys whose moments one program sums: few enough for float32 sums, many enough to be worth a program."""
+FEWEST_KEYS = 128
+"""The same where a device would not be full otherwise: with fewer, adding the parts up takes longer than summing."""
 
 
 def forward(
@@ -266,7 +268,7 @@ class Passes:
         mean = cdiv(v.shape[2], call.bags) if call.packed else v.shape[2]
         # As few parts as precision allows, or more to fill the device, unless adding them up would cost more.
         filling = multiprocessor_count(v.device) // (call.bags * key_heads)
-        parts = max(1, cdiv(mean, KEYS_PER_PROGRAM), min(filling, cdiv(mean, KEYS_PER_PROGRAM // 4)))
+        parts = max(1, cdiv(mean, KEYS_PER_PROGRAM), min(filling, cdiv(mean, FEWEST_KEYS)))
         numbers = call.width * (call.value_width + call.width)
         out = torch.empty(parts, call.bags, key_heads, numbers, device=v.device, dtype=torch.float32)
         start(

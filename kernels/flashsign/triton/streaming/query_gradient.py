@@ -2,9 +2,10 @@
 
     dq_i = do_i A^T / n_i - (delta_i / n_i^2) q_i (G + eps t)      A = sum_j k'_j^T v_j      G = sum_j k'_j^T k'_j
 
-That is two products of width E instead of three with every key. Ill-conditioned rows, whose z is a small part of
-|q|^2 t, lie along directions that the keys hardly have and that G has lost to rounding: tiles with such a row are
-streamed.
+That is two products of width E instead of three with every key. Tiles of rows whose rho = z / (|q|^2 t) is about 1 / E,
+as those of random rows are, take A and G rounded to 16 bits, as moments/forward.py does, and others take them exact.
+Ill-conditioned rows, with a small rho, lie along directions that the keys hardly have and that G has lost to rounding:
+tiles with such a row are streamed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashsign.triton.common.device_functions import bag_rows, follow, multiple_of_four, program_tile
+from flashsign.triton.common.device_functions import bag_rows, follow, multiple_of_four, power_of_two, program_tile
+from flashsign.triton.moments.forward import HIGH_PRECISION
 from flashsign.triton.streaming.backward import power_and_rest, row_unit
 from flashsign.triton.streaming.scaled_keys import bag_totals, load_present
 
@@ -55,6 +57,13 @@ def key_moments(
     out += ((part * tl.num_programs(2) + bag) * key_heads + head).to(tl.int64) * (E_PAD * (V_PAD + E_PAD))
     tl.store(out + column[:, None] * V_PAD + of_value[None, :], a)
     tl.store(out + E_PAD * V_PAD + column[:, None] * E_PAD + column[None, :], g)
+
+
+@triton.jit
+def near_one(matrix, dtype: tl.constexpr):
+    """A matrix times a power of two that brings it near one, rounded to 16 bits, and this power."""
+    unit = power_of_two(tl.max(tl.abs(matrix)))
+    return (matrix * unit).to(dtype), unit
 
 
 @triton.jit
@@ -108,6 +117,23 @@ def moment_query_gradient(
     moments += (bag * key_heads + key_head).to(tl.int64) * (E_PAD * (V_PAD + E_PAD))
 
     column = tl.arange(0, E_PAD)
+    here = there & (column < E)[None, :]
+    if HALF:
+        rows = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0)
+        wide = rows.to(tl.float32)
+        q_over_n = wide * inverse_n[:, None]
+        inverse_rho = tl.max(tl.sum(q_over_n * q_over_n, 1)) * t  # 1 / (rho + eps)
+        if inverse_rho * (HIGH_PRECISION + E * eps) <= E:
+            of_value = tl.arange(0, V_PAD)
+            a, a_unit = near_one(tl.load(moments + column[:, None] * V_PAD + of_value[None, :]), q.dtype.element_ty)
+            moments += E_PAD * V_PAD
+            g, g_unit = near_one(tl.load(moments + column[:, None] * E_PAD + column[None, :]), q.dtype.element_ty)
+            grads = tl.load(grad + row * grad_row + of_value[None, :], mask=there & (of_value < V)[None, :], other=0.0)
+            of_norm = tl.dot(rows, g) / g_unit + eps * t * wide
+            sums = tl.dot(grads, a.T, of_norm * (d * inverse_n * -a_unit)[:, None]) * (inverse_n / a_unit)[:, None]
+            tl.store(dq + row * dq_row + column[None, :], sums.to(dq.dtype.element_ty), mask=here)
+            tl.store(ill_conditioned + tl.program_id(0), 0)
+            return
     do_a = tl.zeros([QUERIES, E_PAD], tl.float32)
     q_g = tl.zeros([QUERIES, E_PAD], tl.float32)
     q2_over_n2 = tl.zeros([QUERIES], tl.float32)
@@ -124,7 +150,6 @@ def moment_query_gradient(
         q_g = exact_product(rows, g, q_g, PRECISION, HALF)
         q_over_n = rows * inverse_n[:, None]
         q2_over_n2 += tl.sum(q_over_n * q_over_n, 1)
-    here = there & (column < E)[None, :]
     rows = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0).to(tl.float32)
     sums = do_a * inverse_n[:, None] - (q_g + eps * t * rows) * (d * inverse_n * inverse_n)[:, None]
     tl.store(dq + row * dq_row + column[None, :], sums.to(dq.dtype.element_ty), mask=here)
