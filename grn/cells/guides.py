@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from grn.cells.interventions import BETWEEN, FEWEST, Interventions
+from grn.cells.interventions import BETWEEN, Interventions
 
 ROUNDS = 60  # of expectation maximisation
-MOST_CONTROLS = 4000
+FEWEST, MOST_CONTROLS = 10, 4000  # cells of a gene, and controls, of which a mixture is fitted
 FAILED = 0.5  # share of its cells below which a guide is said to fail
 
 
@@ -65,7 +65,7 @@ def _worked(
     control = np.flatnonzero(interventions.control & np.isin(group, group[cells]))
     generator = np.random.default_rng(0)
     control = np.sort(generator.permutation(control)[:MOST_CONTROLS])
-    if min(len(cells), len(control)) < 2 * FEWEST:
+    if min(len(cells), len(control)) < FEWEST:
         return None
     both = np.concatenate([cells, control])
     values, is_control = multiplicity[both].toarray(), np.arange(len(both)) >= len(cells)

@@ -26,7 +26,7 @@ from grn.errors import DataError
 CONTROLS = ("control", "ctrl", "nt", "neg", "none", "unperturbed", "negctrl", "safetargeting", "nontargeting")
 """Values that name controls where data.control does not, in lower case and without punctuation."""
 BETWEEN = re.compile(r"\s*[+,;|]\s*")  # genes of one cell: STAT1+JAK2
-FEWEST = 5  # cells of an intervention, or controls, of which something can be said
+FEWEST = 2  # cells of an intervention, or controls, of which something can be said: bulk samples are pairs
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,11 @@ def read_interventions(obs: pd.DataFrame, config: DataConfig) -> Interventions |
     if config.intervention_key is None:
         return None
     column = column_of(obs, config.intervention_key, "data.intervention_key", "obs").astype(object)
-    known = ~column.isna().to_numpy()
-    values, code = np.unique(column.map(str).to_numpy(str), return_inverse=True)
     given = [config.control] if isinstance(config.control, str) else config.control
+    text = column.map(str)
+    # An empty text means that nothing is known, unless data.control says that it means nothing was done.
+    known = (~column.isna() & ((text.str.strip() != "") | ("" in (given or ())))).to_numpy()
+    values, code = np.unique(text.to_numpy(str), return_inverse=True)
     controls = CONTROLS if given is None else given
 
     def is_control(name: str) -> bool:

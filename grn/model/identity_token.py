@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from flashsign import rms_norm
 from grn.model.basal_gene import EPS, StaticAttention
 
+HIDDEN = 1e30  # sd of what the token does not read: the keys of guides, which new cells lack
 LARGEST = 8.0  # sds from the mean, where differences are cut off: a rare gene is many sds away where it is seen
 MEMBERS = 8
 HEADS, VALUE, RANK = 2, 16, 32  # of each kind, width of a value, rank of the linear map
@@ -89,6 +90,11 @@ class IdentityToken(nn.Module):
         self.register_buffer("confidence", torch.zeros(shape.held_out))
         self.register_buffer("right", torch.zeros(shape.held_out, dtype=torch.bool))
 
+    @property
+    def unit(self) -> Tensor:
+        """What multiplicities are multiplied by, [N]; 0 for what is hidden."""
+        return self.scale * (self.sd < HIDDEN)
+
     def standardised(self, multiplicity: Tensor) -> Tensor:
         """Multiplicities [C, N] in sds from the mean of the training cells, not beyond LARGEST."""
         return ((multiplicity - self.mean) / self.sd).clamp(-LARGEST, LARGEST)
@@ -99,7 +105,7 @@ class IdentityToken(nn.Module):
         multiplicity, standardised [C, N], basal [C].
         """
         own = basal[:, None]
-        present = self.present(torch.cat([multiplicity * self.scale, own], 1))
+        present = self.present(torch.cat([multiplicity * self.unit, own], 1))
         different = self.different(torch.cat([standardised, own], 1))
         flat = self.first.transpose(0, 1).flatten(1)  # one product for all members
         first = (standardised @ flat).unflatten(-1, (self.shape.members, -1)).transpose(0, 1)
@@ -138,7 +144,7 @@ class IdentityToken(nn.Module):
 
         A hidden gene is neither there nor different from its mean, as genes that are hidden in training.
         """
-        present = self.present.without_each(torch.cat([multiplicity * self.scale, basal[None]]))
+        present = self.present.without_each(torch.cat([multiplicity * self.unit, basal[None]]))
         different = self.different.without_each(torch.cat([standardised, basal[None]]))
         parts = standardised[:, None] * self.first  # [P, N, rank]
         read = torch.cat([present[:, :-1], different[:, :-1], parts.sum(1, keepdim=True) - parts], -1)

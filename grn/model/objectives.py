@@ -90,7 +90,8 @@ def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Loss, T
     true = model.standardised(bags.multiplicity)
     scores, of_targets = first.scores(draw.regulators), second.scores(draw.targets)
     y = first(m, states, draw.regulators, scores)
-    corrected = model.corrected(m, y.detach() if model.layered else None, states)
+    cut = None if bags.cut is None else bags.cut[:, model.is_regulator]
+    corrected = model.corrected(m, y.detach() if model.layered else None, states, cut)
     direct = second(corrected, states, draw.targets, of_targets)
     context = model.context(corrected, states, draw.targets, draw.hidden)
 
@@ -98,6 +99,9 @@ def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Loss, T
     among = (y - true[:, own.to(true.device)]).square()
     left = direct - true[:, others.to(true.device)]
     errors = left.square() + (left.detach() + context).square()
+    if bags.cut is not None:  # an intervention sets these, so that nothing is to be learned of what regulates them
+        among = among.masked_fill(bags.cut[:, own.to(true.device)], 0.0)
+        errors = errors.masked_fill(bags.cut[:, others.to(true.device)], 0.0)
     # A sample of the genes stands for all of them.
     of_regulators = len(model.regulators) / max(len(draw.regulators), 1)
     of_others = len(model.targets) / max(len(draw.targets), 1)
@@ -141,12 +145,15 @@ def judged_genes(batch: Batch, model: Model) -> Judged:
     m = model.inputs(bags.multiplicity[:, model.is_regulator], bags.basal)
     states = model.states_of(bags, m)
     y = model.among(m, states)
-    corrected = model.corrected(m, y if model.layered else None, states)
-    direct = (y - true[:, model.is_regulator]).square().sum(-1)
+    counts = torch.ones_like(true) if bags.cut is None else (~bags.cut).to(true)
+    of_keys = counts[:, model.is_regulator]
+    corrected = model.corrected(m, y if model.layered else None, states, None if bags.cut is None else of_keys == 0)
+    direct = ((y - true[:, model.is_regulator]).square() * of_keys).sum(-1)
     product, square = torch.zeros_like(direct), torch.zeros_like(direct)
     for pick in model.targets_in_parts():
-        left = true[:, model.targets[pick.cpu()].to(true.device)] - model.blocks[1](corrected, states, pick)
-        context = model.context(corrected, states, pick)
+        genes = model.targets[pick.cpu()].to(true.device)
+        left = (true[:, genes] - model.blocks[1](corrected, states, pick)) * counts[:, genes]
+        context = model.context(corrected, states, pick) * counts[:, genes]
         direct = direct + left.square().sum(-1)
         product, square = product + (left * context).sum(-1), square + context.square().sum(-1)
     return Judged(own.sum(1), *((each * own).sum(1) / model.genes for each in (direct, product, square)))

@@ -125,7 +125,8 @@ class Model(nn.Module):
     def forward(self, bags: Bags) -> Prediction:
         """The members' mean of the expected multiplicities, and what the identity token says."""
         m = self.inputs(bags.multiplicity[:, self.regulators.to(bags.multiplicity.device)], bags.basal)
-        y = self.expected(m, self.states_of(bags, m)).mean(0)
+        cut = None if bags.cut is None else bags.cut[:, self.is_regulator]
+        y = self.expected(m, self.states_of(bags, m), cut).mean(0)
         # Where types alone are learned, the identity token reads the genes after the blocks.
         stream = None if self.genes_train else self.identity.standardised(bags.multiplicity) + y
         cell, logits, found = self.identity(bags.multiplicity, self.basal_of(bags), stream)
@@ -151,12 +152,17 @@ class Model(nn.Module):
         every = torch.arange(len(self.counting), device=m.device)
         return self.blocks[0](m, states, every, scores)
 
-    def corrected(self, m: Tensor, y: Tensor | None, states: Tensor) -> Tensor:
-        """m' [P, C, R + 1] in its units, from m [C, R + 1] and y [P, C, R] (None: as they were counted)."""
+    def corrected(self, m: Tensor, y: Tensor | None, states: Tensor, cut: Tensor | None = None) -> Tensor:
+        """m' [P, C, R + 1] in its units, from m [C, R + 1] and y [P, C, R] (None: as they were counted).
+
+        cut [C, R]: bool, regulators that an intervention has set, of which the others say nothing; None: none.
+        """
         if y is None:
             return (m / self.unit).expand(self.config.members, -1, -1)
         first = self.blocks[0]
         change = (y - states @ first.level) - (m - states @ first.centre)[..., :-1]  # both without the states' means
+        if cut is not None:
+            change = change.masked_fill(cut, 0.0)
         return (m + F.pad(self.counting * change, (0, 1))) / self.unit
 
     def context(self, m: Tensor, states: Tensor, pick: Tensor, hidden: Tensor | None = None) -> Tensor:
@@ -164,10 +170,10 @@ class Model(nn.Module):
         seen = m - states @ self.blocks[1].centre
         return self.basal(seen if hidden is None else seen.masked_fill(hidden, 0.0), pick)
 
-    def expected(self, m: Tensor, states: Tensor) -> Tensor:
-        """Every gene from the regulators m [C, R + 1]: [P, C, N] in sds of the genes."""
+    def expected(self, m: Tensor, states: Tensor, cut: Tensor | None = None) -> Tensor:
+        """Every gene from the regulators m [C, R + 1]: [P, C, N] in sds of the genes. cut: see `corrected`."""
         y = self.among(m, states)
-        corrected = self.corrected(m, y if self.layered else None, states)
+        corrected = self.corrected(m, y if self.layered else None, states, cut)
         parts = [y]
         for pick in self.targets_in_parts():
             context = self.basal.gate[:, None, None] * self.context(corrected, states, pick)

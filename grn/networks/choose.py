@@ -16,8 +16,8 @@ from grn.errors import DataError
 from grn.io.tables import does_not_exist
 from grn.networks.signed_network import sign_has_meaning
 
-NUMBERS = ("weight", "sd", "q_value", "confidence", "between", "indirect", "cells")
-NUMBERS += ("caused", "caused_low", "caused_high", "caused_q")
+OBSERVED = ("weight", "sd", "q_value", "confidence", "between", "indirect", "cells")
+NUMBERS = (*OBSERVED, "caused", "caused_low", "caused_high", "caused_q")
 """Columns of edge tables that are numbers; other programs' tables lack most of them."""
 
 

@@ -30,7 +30,8 @@ class CellTable:
     """multiplicity: CSR float32 [C, N].   basal [C].   states [C, S]: see States.membership.   regulators [R]:
     positions among the genes.   noise [C, R]: variance of the regulators by counting, CSR; None where cells have no
     counts.   groups [C]: each cell's donor or batch, whose cells are held out together; None: each by itself.   device:
-    of the tensors.   pooled: whether differences between states count."""
+    of the tensors.   pooled: whether differences between states count.   keys: positions of guides' keys, which nobody
+    counted, among the genes."""
 
     multiplicity: sp.csr_matrix
     basal: np.ndarray
@@ -40,6 +41,7 @@ class CellTable:
     groups: np.ndarray | None = None
     device: torch.device | str = "cpu"
     pooled: bool = False
+    keys: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -49,14 +51,16 @@ class CellTable:
         every = len(rows) == len(cells) and bool((np.diff(rows) > 0).all())
         multiplicity = cells.multiplicity if every else cells.multiplicity[rows]
         regulators = np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
-        noise = None
+        noise, keys = None, () if cells.interventions is None else tuple(cells.interventions.key.tolist())
         if cells.counting is not None:
             unit = cells.counting.unit
             counting = type(cells.counting)(None if unit is None else unit[rows])
             noise = counting.variance(multiplicity[:, regulators])
+            if keys:
+                noise = noise.multiply(~np.isin(regulators, keys)).tocsr()
         groups = None if cells.groups is None else cells.groups[rows]
         groups = groups if groups is not None and (groups != groups[0]).any() else None
-        return cls(multiplicity, cells.basal[rows], states[rows], regulators, noise, groups, device, pooled)
+        return cls(multiplicity, cells.basal[rows], states[rows], regulators, noise, groups, device, pooled, keys)
 
     def __len__(self) -> int:
         return len(self.basal)
@@ -66,7 +70,7 @@ class CellTable:
         noise = None if self.noise is None else self.noise[rows]
         groups = None if self.groups is None else self.groups[rows]
         cells = self.multiplicity[rows], self.basal[rows], self.states[rows]
-        return CellTable(*cells, self.regulators, noise, groups, self.device, self.pooled)
+        return CellTable(*cells, self.regulators, noise, groups, self.device, self.pooled, self.keys)
 
     # Units.
 

@@ -2,7 +2,8 @@
 
 Given labels are states (cell types). Along a numeric column (data.state_key) the states are the two ends and the middle
 of its range, and a cell between two of them belongs to both in part; with labels, too, each type has these three.
-Without either, states are found: groups of cells in the leading principal components of all genes.
+Without either, states are found: groups of cells in the leading principal components of all genes. In a screen these
+would be its effects, and there is one state.
 
 Letters: C cells, N genes, K states.
 """
@@ -26,7 +27,8 @@ LEAST_GENES = 50  # with fewer genes, each one decides about the states, so that
 @dataclass(frozen=True)
 class States:
     """membership: float32 [C, K], how much each cell belongs to each state; rows sum to 1.   names [K].
-    origin: labels | found | numeric | one | together.   alone: cell types of one cell each, which are no states."""
+    origin: labels | found | numeric | one | screen | together.   alone: cell types of one cell each, which are no
+    states."""
 
     membership: np.ndarray
     names: tuple[str, ...]
@@ -45,6 +47,8 @@ class States:
             "found": f"There are no labels, so cells are compared within {len(self)} states that were found.",
             "one": "All cells are compared with each other: no two labels have several cells each, and no states "
             "were found.",
+            "screen": "The cells of a screen without labels are compared with each other, as states that were found "
+            "would be effects of what was done to them.",
             "together": "Cell types are the only objective, so that all cells are compared with each other.",
         }[self.origin] + alone
 
@@ -65,6 +69,8 @@ def states_of(cells: Cells, seed: int, *, genes_train: bool = True) -> States:
         return States(both, tuple(f"{one}, {other}" for one in types.names for other in names), "numeric", types.alone)
     if types is not None:
         return types
+    if cells.interventions is not None:
+        return States(np.ones((len(cells), 1), np.float32), ("all cells",), "screen")
     return found_states(cells.multiplicity, seed)
 
 

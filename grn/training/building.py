@@ -17,7 +17,7 @@ from grn.config.schema import Config
 from grn.devices import own_device
 from grn.errors import ConfigError, DataError
 from grn.messages import Say
-from grn.model.identity_token import MEMBERS, IdentityShape
+from grn.model.identity_token import HIDDEN, MEMBERS, IdentityShape
 from grn.model.penalty import Penalty
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
@@ -121,6 +121,7 @@ def set_units(model: Model, table: CellTable, fold: np.ndarray) -> None:
     identity.mean.copy_(table.mean)
     identity.sd.copy_(table.spread)
     squares = float(np.square(table.multiplicity.data, dtype=np.float64).sum())
+    identity.sd[list(table.keys)] = HIDDEN
     identity.scale.fill_(math.sqrt(math.prod(table.multiplicity.shape) / squares) if squares else 1.0)
     if model.layered:
         share, unit = shares_of_counting(table)

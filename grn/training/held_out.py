@@ -7,6 +7,7 @@ import torch
 
 from grn.bags import Bags
 from grn.cells.cells import Cells
+from grn.cells.interventions import cut_rows
 from grn.cells.preprocessing.split import Split
 from grn.model.transformer import Model
 from grn.networks.baselines import ridge_predictions
@@ -32,6 +33,9 @@ def held_out_errors(model: Model, states: States, cells: Cells, split: Split) ->
     device = model.mean.device
     spread = model.identity.sd.cpu().numpy()
     total = {"error": 0.0, "ridge_error": 0.0}
+    judged = np.ones((len(split.test), genes), bool)
+    if cells.interventions is not None:
+        judged = ~cut_rows(cells.interventions, split.test, genes)
     for first in range(0, len(split.test), CELLS):
         part = split.test[first : first + CELLS]
         true = cells.multiplicity[part].toarray()
@@ -40,9 +44,11 @@ def held_out_errors(model: Model, states: States, cells: Cells, split: Split) ->
         m = model.inputs(bags.multiplicity[:, model.is_regulator], bags.basal)
         y = model.expected(m, model.states_of(bags, m)).mean(0)
         predicted = (model.mean + model.sd * y).cpu().numpy()
-        total["error"] += float(np.square((predicted - true) / spread, dtype=np.float64).sum())
+        wrong = np.square((predicted - true) / spread, dtype=np.float64)
+        total["error"] += float((wrong * judged[first : first + CELLS]).sum())
     train, test = cells.multiplicity[split.train], cells.multiplicity[split.test]
     columns = test.tocsc()
     for some, predicted in ridge_predictions(train, test, positions):
-        total["ridge_error"] += float(np.square((predicted - columns[:, some].toarray()) / spread[some]).sum())
-    return {name: error / (len(split.test) * genes) for name, error in total.items()}
+        wrong = np.square((predicted - columns[:, some].toarray()) / spread[some])
+        total["ridge_error"] += float((wrong * judged[:, some]).sum())
+    return {name: error / max(int(judged.sum()), 1) for name, error in total.items()}

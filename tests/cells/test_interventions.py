@@ -30,6 +30,11 @@ def test_genes_of_cells_and_controls_are_read_as_screens_write_them():
     assert list(done.alone(0)) == [0] and list(done.alone(1)) == [3]
     chosen = read_interventions(obs, DataConfig(path="x.h5ad", intervention_key="gene", control=["control", "ctrl"]))
     assert "Non-Targeting" in chosen.names
+    empty = pd.DataFrame({"gene": ["", "", "A", "A"]})
+    with pytest.raises(DataError):
+        read_interventions(empty, DataConfig(path="x.h5ad", intervention_key="gene"))
+    bulk = read_interventions(empty, DataConfig(path="x.h5ad", intervention_key="gene", control=""))
+    assert list(bulk.control) == [True, True, False, False]
 
 
 @pytest.mark.parametrize("control", ["nobody", ["control", "A"]])

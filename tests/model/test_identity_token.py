@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flashsign import spherical_attention
-from grn.model.identity_token import HEADS, IdentityShape, IdentityToken
+from grn.model.identity_token import HEADS, HIDDEN, IdentityShape, IdentityToken
 
 SHAPE = IdentityShape(members=3, classes=3, summary=6, hidden=7, embedding=4, property=True)
 CELLS, GENES = 8, 12
@@ -85,3 +85,14 @@ def test_the_threshold_keeps_its_error_on_held_out_cells(token, error, kept):
     found = token.threshold(error)
     assert int((token.confidence >= found).sum()) == kept
     assert math.isinf(found) == (kept == 0)
+
+
+def test_what_is_hidden_is_not_read(token, cells):
+    """The keys of guides, which have this sd: cells with them and without are the same to the token."""
+    token.sd[3] = HIDDEN
+    x, basal = cells
+    others = x.clone()
+    others[:, 3] = 1 - others[:, 3]
+    torch.testing.assert_close(token(x, basal)[0], token(others, basal)[0])
+    x[:, 4], others[:, 4] = 0.0, 1.0
+    assert not torch.allclose(token(x, basal)[0], token(others, basal)[0])

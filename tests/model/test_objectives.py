@@ -261,3 +261,26 @@ def test_a_batch_with_nothing_to_learn_costs_nothing(make_model, batch):
     assert found.mean().tolist() == [0] * 4
     assert all((each == 0).all() for each in gradients(found.mean().sum(), model).values())
     assert float(Loss(torch.tensor(6.0), torch.tensor(4.0)).mean()) == 1.5
+
+
+def test_what_an_intervention_has_set_is_no_target(make_model, batch):
+    """Cut genes may have any value as targets; a cut regulator is a key as it was set."""
+    model, target, regulator = make_model(states=3), 4, 3
+    cut = torch.zeros_like(batch.bags.multiplicity, dtype=torch.bool)
+    cut[:2, target] = True
+    multiplicity = batch.bags.multiplicity.clone()
+    multiplicity[:2, target] += 2.0
+    found = []
+    for values, mask in ((batch.bags.multiplicity, cut), (multiplicity, cut), (multiplicity, None)):
+        one = replace(batch, bags=replace(batch.bags, multiplicity=values, cut=mask))
+        judged = judged_genes(one, model)
+        found.append((masked_multiplicity(one, model, whole(model))[0].sum, judged.direct, judged.product))
+    for set_before, set_after, not_cut in zip(*found, strict=True):
+        torch.testing.assert_close(set_before, set_after)
+        assert not torch.allclose(set_after, not_cut)
+    cut[:2, regulator] = True
+    m = model.inputs(batch.bags.multiplicity[:, REGULATORS], batch.bags.basal)
+    y, states = model.among(m, batch.bags.states), batch.bags.states
+    as_set, column = model.corrected(m, y, states, cut[:, REGULATORS]), REGULATORS.index(regulator)
+    torch.testing.assert_close(as_set[:, :2, column], (m / model.unit)[:2, column].expand(len(y), -1))
+    torch.testing.assert_close(as_set[:, 2:], model.corrected(m, y, states)[:, 2:])

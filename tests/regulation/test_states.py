@@ -9,7 +9,8 @@ from sklearn.metrics import adjusted_rand_score
 
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
-from grn.config.schema import DataConfig
+from grn.cells.simulated import simulate
+from grn.config.schema import DataConfig, Simulation
 from grn.regulation import states as module
 from grn.regulation.states import found_states, leading_components, states_of
 
@@ -134,3 +135,13 @@ def test_some_of_the_cells_find_the_states_of_all(monkeypatch):
     found = found_states(multiplicity, 0)
     assert found.membership.shape == (300, 2)
     assert adjusted_rand_score(group, found.membership.argmax(1)) > 0.95
+
+
+def test_a_screen_without_labels_has_one_state():
+    """Groups that are found in it would be its effects; labels are states there, too."""
+    adata = simulate(Simulation(cells=400, genes=80, regulators=8, cell_types=2, interventions=0.5))
+    fields = {"path": "simulated:", "genes": "all", "intervention_key": "intervention"}
+    alone, _ = load_cells(DataConfig(**fields), adata=adata)
+    assert states_of(alone, 0).origin == "screen" and len(states_of(alone, 0)) == 1
+    labelled, _ = load_cells(DataConfig(**fields, label_key="cell_type"), adata=adata)
+    assert states_of(labelled, 0).names == ("type 1", "type 2")

@@ -27,11 +27,12 @@ NORMAL = 1.959964  # 95 % of a normal distribution lie within so many sds
 @dataclass(frozen=True)
 class Caused:
     """effect [N, T]: in sds of the gene.   error [N, T]: its standard error.   q [N, T]. NaN for a gene's own row, and
-    where there are too few cells."""
+    where there are too few cells.   sd [N]: of the genes' multiplicities in control cells, within strata."""
 
     effect: np.ndarray
     error: np.ndarray
     q: np.ndarray
+    sd: np.ndarray
 
     @property
     def low(self) -> np.ndarray:
@@ -94,4 +95,4 @@ def _effects(multiplicity: sparse.csr_matrix, done: Interventions, stratum: np.n
     q, finite = np.full(p.shape, np.nan), np.isfinite(p)
     found = torch.as_tensor(p[finite])
     q[finite] = benjamini_hochberg(found, null_share(found)).numpy()
-    return Caused(effect.astype(np.float32), error.astype(np.float32), q)
+    return Caused(effect.astype(np.float32), error.astype(np.float32), q, sd)
