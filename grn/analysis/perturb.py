@@ -103,8 +103,8 @@ class Plan:
         return [gene for gene in self.genes if done is None or gene not in of_kind or gene not in done.names]
 
     def error(self, cells: Cells, states: States) -> np.ndarray:
-        """How far genes may be from the predicted effects, [N], in sds of them: by the noise of the measured effects,
-        and for a gene that was never intervened on as far as genes have moved in other interventions."""
+        """How far genes may be from the predicted changes of their multiplicities, [N]: by the noise of the measured
+        effects, and for a gene that was never intervened on as far as genes have moved in other interventions."""
         done = cells.interventions
         assert done is not None, "the caller has asked"
         caused, never = caused_effects(cells, states), self.never_intervened(cells)
@@ -112,7 +112,7 @@ class Plan:
         square = np.square(np.nan_to_num(caused.error[:, own])).sum(1)
         if never:
             square += len(never) * np.square(response_sd(explained_share(cells.multiplicity), caused))
-        return np.sqrt(square)
+        return np.sqrt(square) * caused.sd
 
     def columns(self, vocabulary: Sequence[str], regulators: np.ndarray, genes: Collection[str]) -> dict[str, int]:
         """The column among the regulators [R] of each of the genes. Raises DataError for a gene that is none."""
@@ -183,16 +183,18 @@ class Subject:
         return self.trained.values == "counts" and self.trained.multiplicity != "counts"
 
     def rows(self, cell_type: str | None = None, where: Mapping[str, str] | None = None) -> np.ndarray:
-        """The cells of a type (or state that was found) for which columns of obs have these values, int64 [C].
+        """The cells of a type (or state that was found) for which columns of obs have these values, int64 [C]; of a
+        screen, its controls among them.
 
         Raises DataError where there are none.
         """
-        chosen, cells = np.ones(len(self.cells), dtype=bool), self.cells
+        cells, done = self.cells, self.cells.interventions
+        chosen = np.ones(len(cells), dtype=bool) if done is None else done.control.copy()
         if cell_type is not None:
             states = self.states.names if len(self.states) > 1 else ()
             named = states if cell_type in states else cells.classes or states
             check_known(cell_type, named, "The run", "cell type", "cell_type")
-            chosen = (
+            chosen &= (
                 cells.labels == cells.classes.index(cell_type)
                 if cell_type in cells.classes
                 else self.states.membership.argmax(1) == states.index(cell_type)
@@ -236,13 +238,13 @@ def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1
             effect[..., own] = (values - measured[:, column].cpu()) / float(sd[own])
         total += effect.sum(1).double().numpy()
         change[part] = effect.mean(0).numpy() * sd
-    effect = total / len(rows)
+    mean = total / len(rows)  # [P, N]
     if cells.interventions is None:
-        return Perturbed(gene_table(cells.vocabulary, effect, sd, before, plan), change, rows, np.arange(len(sd)))
+        return Perturbed(gene_table(cells.vocabulary, mean, sd, before, plan), change, rows, np.arange(len(sd)))
     genes = np.setdiff1d(np.arange(len(sd)), cells.interventions.key)
     names = tuple(cells.vocabulary[gene] for gene in genes)
-    error = plan.error(cells, subject.states)[genes]
-    table = gene_table(names, effect[:, genes], sd[genes], before[:, genes], plan, error)
+    error = (plan.error(cells, subject.states) / sd)[genes]
+    table = gene_table(names, mean[:, genes], sd[genes], before[:, genes], plan, error)
     return Perturbed(table, change[:, genes], rows, genes)
 
 

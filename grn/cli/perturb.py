@@ -80,9 +80,15 @@ def command(
             markup=False,
         )
         table = cells.var.rename(columns=lambda name: name.removeprefix("grn_")).rename_axis("gene").reset_index()
-        by = table.assign(size=table["effect"].abs())
+        by = table if "size" in table else table.assign(size=table["effect"].abs())
         table = table.loc[by.sort_values(["perturbed", "size"], ascending=False, kind="stable").index]
         title = "Strongest changes"
+        if len(never := cells.uns["grn_perturb"].get("never_intervened", ())):
+            to.print(
+                f"{', '.join(never)}: no cell of this run had this intervention. The direction of an effect is that of "
+                "an association in observed cells, and need not be a cause; its size is what genes moved by elsewhere.",
+                markup=False,
+            )
     print_table(title, list(table), table.head(PRINTED).itertuples(index=False), to)
     if output is not None and output.suffix == ".h5ad":
         from grn.io.h5ad import write_anndata

@@ -42,7 +42,8 @@ def perturb(
     The model's signed blocks predict every gene twice in each cell, from the regulators as they were measured and from
     the perturbed ones; the difference is the change. One step reads direct effects. With more steps, regulators that
     have changed act on their own targets: 20 are about where nothing moves any more. The identity token then reads the
-    changed cells. Observed cells alone do not distinguish a cause from a correlation (docs/usage.md).
+    changed cells. Where the run's cells were intervened on (data.intervention_key), genes that were have the effect of
+    their own intervention. Observed cells alone do not distinguish a cause from a correlation (docs/usage.md).
 
     Args:
         run: a Run, or its folder. Its configuration names the cells, which are read again.
@@ -66,13 +67,18 @@ def perturb(
             var["grn_sd"]           sd of the effect over the ensemble members; NaN of one member alone
             var["grn_before"]       mean multiplicity before
             var["grn_perturbed"]    whether the gene is one of those that were perturbed
+            var["grn_low"], var["grn_high"], var["grn_size"]
+                                    of a run with interventions: the 95 % interval of the effect, and the size that it
+                                    is expected to have whatever its sign, which ranks the genes that respond
             layers["grn_change"]    float32 [cells, genes]: change in each cell
             obsm["X_grn"]           each cell's representation before, as from grn.predict
             obsm["X_grn_shift"]     how far it moves
             obsm["<basis>_shift"]   with `basis`: the direction in that embedding, towards neighbours that lie there
             obs["grn_cell_type_before"], obs["grn_cell_type_after"], obsm["grn_probabilities_change"]
                                     with cell types: what the identity token says
-            uns["grn_perturb"]      what was perturbed, steps, model
+            uns["grn_perturb"]      what was perturbed, steps, model; of a run with interventions never_intervened, the
+                                    genes of which no cell had this intervention: their effects are no more than
+                                    associations
 
     Raises:
         DataError: a gene that is no regulator, no such cell type, no such column, cells that have changed.
