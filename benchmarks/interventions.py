@@ -2,7 +2,7 @@
 
     python benchmarks/interventions.py                       # half an hour of a core
     python benchmarks/interventions.py --without grn         # the simple methods alone: half a minute
-    python benchmarks/interventions.py --protocols replicate --seeds 3
+    python benchmarks/interventions.py --protocols planted --seeds 5
 
 Cells are Papalexi's (20 729 THP-1 cells x 299 genes, CRISPR knock-outs of 25 genes, three replicates), in the folder
 that GRN_BENCHMARK_DATA names, those with one guide. A gene responds to a knock-out where |z| > 4 against the
@@ -13,6 +13,11 @@ right, the gene that is knocked out left out. What is predicted:
 - each: the same three, each without its own cells alone;
 - replicate: six knock-outs in one replicate, learned from the two others. `all cells` judges by the genes that respond
   in all cells, `third` by those with |z| > 4 in the third replicate alone, which has a third of the cells.
+
+- planted: the network behind 3000 cells of 120 genes of `simulated:`, every gene a candidate, where a tenth of 40
+  regulators were knocked out by guides of which a fifth fail; beside the same network with no interventions. Scores
+  are AUPRC of all edges, signs, `direction`, the share of the intervened regulators' edges whose weight is above that
+  of the other direction, and `guides`, the share of those whose gene's loss shows that are told right.
 
 Beside grn: Pearson correlation and ridge regression of the gene with all others, the mean of all other interventions,
 a linear model with gene embeddings (change = G W p^T + mean: principal components of the correlations as G and p, W by
@@ -34,13 +39,17 @@ from networks import HERE
 from results_file import write
 from scipy.stats import spearmanr
 from sets import folder
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import average_precision_score, roc_auc_score
 
 from grn.analysis.perturb import Plan, Subject, perturb_cells
 from grn.cells.load import load_cells
 from grn.cells.readers.registry import MEMORY
+from grn.cells.simulated import simulate
 from grn.config.files import change_config
+from grn.config.schema import Simulation
 from grn.messages import silent
+from grn.networks.baselines import pearson, ridge
+from grn.networks.build import network_of
 from grn.regulation.states import states_of
 from grn.training.run import fit_cells
 
@@ -51,6 +60,7 @@ CONTROL = "non-targeting"
 RESPONDS = 4.0  # |z| from which a gene responds
 COMPONENTS, PENALTY = 10, 0.1  # of the linear model with gene embeddings
 STEPS = 20
+PLANTED = ["auprc", "signs", "direction", "guides"]
 CELLS = 400  # controls in which the model predicts
 
 
@@ -136,7 +146,44 @@ class Ours:
         return table["size"].reindex(genes).to_numpy(), table["effect"].reindex(genes).to_numpy()
 
 
+def planted_rows(seed: int) -> Iterator[dict]:
+    """AUPRC, signs, direction and guides of one network, with and without interventions."""
+    size = {"cells": 3000, "genes": 120, "regulators": 40, "cell_types": 1, "seed": 100 + seed}
+    screen = simulate(Simulation(**size, interventions=0.1, failing=0.2))
+    truth = screen.uns["truth"].set_index(["source", "target"])["sign"]
+    guides = screen.uns["guides"].set_index("guide")["works"]
+    for name, adata in (("grn, interventions", screen), ("grn, observed", simulate(Simulation(**size)))):
+        fields = {"data.path": MEMORY, "data.genes": "all", "trainer.seed": seed, "trainer.accelerator": "cpu"}
+        fields["network.false_discovery"] = False
+        if adata is screen:
+            fields |= {"data.intervention_key": "intervention", "data.guide_key": "guide"}
+        config = change_config(None, fields)
+        cells, _ = load_cells(config.data, seed=seed, adata=adata)
+        states = states_of(cells, seed)
+        edges = network_of(config, fit_cells(config, cells, states, silent), cells, states, silent).tables(config)[0]
+        tables = {name: edges}
+        if adata is screen:
+            genes = list(map(str, adata.var_names))
+            values = cells.multiplicity[:, : len(genes)].toarray()
+            tables |= {way.__name__: way(values, genes, genes) for way in (pearson, ridge)}
+        for method, table in tables.items():
+            weight = table.set_index(["source", "target"])["weight"]
+            weight = weight[[a != b for a, b in weight.index]]
+            found = {"protocol": "planted", "method": method, "target": "", "left": ""}
+            found["auprc"] = average_precision_score(weight.index.isin(truth.index), weight.abs())
+            found["signs"] = float((np.sign(weight[truth.index]) == truth).mean())
+            own = [pair for pair in truth.index if pair[0] in set(guides.index.str.split().str[0])]
+            found["direction"] = float(np.mean([abs(weight[a, b]) > abs(weight[b, a]) for a, b in own]))
+            if method == "grn, interventions":
+                share = cells.guides.set_index("guide")["share"].dropna()
+                found["guides"] = float(((share > 0.5) == guides[share.index]).mean())
+            yield found
+
+
 def rows_of(screen: Screen, protocol: str, seed: int, grn: bool) -> Iterator[dict]:
+    if protocol == "planted":
+        yield from planted_rows(seed)
+        return
     factors = set((folder() / "human_tfs.txt").read_text().split()) | set(screen.targets)
     regulators = [gene for gene in screen.genes if gene in factors]
     if protocol == "replicate":
@@ -175,7 +222,7 @@ def rows_of(screen: Screen, protocol: str, seed: int, grn: bool) -> Iterator[dic
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--protocols", nargs="+", default=["pathway", "each", "replicate"])
+    parser.add_argument("--protocols", nargs="+", default=["pathway", "each", "replicate", "planted"])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--without", nargs="*", default=[], choices=["grn"])
     parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
@@ -188,6 +235,9 @@ def main() -> None:
         table = pd.DataFrame(rows)
         of_protocol = table[table["protocol"].str.startswith(protocol)]
         for name, part in of_protocol.groupby("protocol", sort=False):
+            if name == "planted":
+                print(f"\nplanted\n{part.groupby('method', sort=False)[PLANTED].mean().to_string(float_format='%.3f')}")
+                continue
             for value in ("auroc", "signs"):
                 wide = part.pivot_table(index="method", columns="target", values=value, sort=False)
                 print(f"\n{name}: {value}\n{wide.assign(mean=wide.mean(1)).to_string(float_format='%.3f')}", flush=True)

@@ -5,7 +5,8 @@
 `grn.explain` says which genes speak for their types;
 `grn.compare` finds edges that differ between conditions; `grn.perturb` predicts what changes when regulators are
 knocked out or overexpressed, and `grn.screen` does so for each of them; `grn.read_network` and `grn.evaluate` read and
-judge networks, ours and those of other tools; `grn.export` writes them for other programs; `grn.activity` says how
+judge networks, ours and those of other tools, and `grn.evaluate_interventions` what a run expects of interventions;
+`grn.export` writes them for other programs; `grn.activity` says how
 active each regulator is in each cell; `grn.plots` draws. Mistakes in what these are given are `grn.errors.UserError`,
 one sentence each.
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from grn.verbs.benchmark import benchmark as benchmark
     from grn.verbs.compare import compare as compare
     from grn.verbs.evaluate import evaluate as evaluate
+    from grn.verbs.evaluate_interventions import evaluate_interventions as evaluate_interventions
     from grn.verbs.explain import explain as explain
     from grn.verbs.export import export as export
     from grn.verbs.network import network as network
@@ -41,6 +43,7 @@ __all__ = [
     "compare",
     "errors",
     "evaluate",
+    "evaluate_interventions",
     "explain",
     "export",
     "load",

@@ -25,6 +25,7 @@ from scipy import sparse
 from scipy.special import ndtr
 from torch import Tensor
 
+from grn.analysis.associations import CELLS, associations
 from grn.analysis.perturb_mechanism import effects, slices
 from grn.analysis.predict import predict_cells
 from grn.analysis.responsiveness import explained_share, response_sd
@@ -226,6 +227,8 @@ def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1
     """The changes in the cells `rows` after a perturbation. steps: of propagation, at least 1. Raises DataError."""
     model, cells, regulators, sd = subject.model, subject.cells, subject.trained.regulators, subject.sd
     fixed = plan.fixed(cells, regulators, rows, subject.logarithmic)
+    if cells.interventions is not None and len(plan.never_intervened(cells)) == len(plan.genes):
+        return _associated(subject, plan, fixed, rows)
     before = cells.multiplicity[rows]
     change = np.empty(before.shape, np.float32)
     total = np.zeros((model.config.members, before.shape[1]))
@@ -246,6 +249,27 @@ def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1
     error = (plan.error(cells, subject.states) / sd)[genes]
     table = gene_table(names, mean[:, genes], sd[genes], before[:, genes], plan, error)
     return Perturbed(table, change[:, genes], rows, genes)
+
+
+def _associated(subject: Subject, plan: Plan, fixed: dict[int, Tensor], rows: np.ndarray) -> Perturbed:
+    """What goes with regulators that nobody intervened on, as far as other interventions bear associations out."""
+    cells, sd, done = subject.cells, subject.sd, subject.cells.interventions
+    assert done is not None, "the caller has asked"
+    some = np.sort(np.random.default_rng(0).permutation(len(cells))[:CELLS])
+    found = associations(subject.model, *subject.inputs(some), cells.multiplicity[some], done.some(some))
+    caused = caused_effects(cells, subject.states)
+    places = [cells.vocabulary.index(gene) for gene in plan.genes]
+    slopes = found.slopes(places) * found.borne_out(caused, sd)  # [P, j, N]
+    columns = [int(np.searchsorted(subject.trained.regulators, place)) for place in places]
+    before = cells.multiplicity[rows]
+    moved = np.stack([fixed[column].numpy() for column in columns], 1) - before[:, places].toarray()  # [C, j]
+    mean, change = moved.mean(0) @ slopes, (moved @ slopes.mean(0)).astype(np.float32) * sd
+    mean[:, places], change[:, places] = moved.mean(0) / sd[places], moved
+    genes = np.setdiff1d(np.arange(len(sd)), done.key)
+    names = tuple(cells.vocabulary[gene] for gene in genes)
+    error = (plan.error(cells, subject.states) / sd)[genes]
+    table = gene_table(names, mean[:, genes], sd[genes], before[:, genes], plan, error)
+    return Perturbed(table, np.maximum(change, -before.toarray())[:, genes], rows, genes)
 
 
 def gene_table(
@@ -278,7 +302,8 @@ def gene_table(
     if error is not None:
         width = np.where(perturbed, 0.0, np.hypot(np.nan_to_num(spread), error))
         table["low"], table["high"] = mean - NORMAL * width, mean + NORMAL * width
-        table["size"] = by = expected_size(mean, width)
+        # Without what members differ by, which is largest for genes that are hardly expected to respond.
+        table["size"] = by = expected_size(mean, np.where(perturbed, 0.0, error))
     return table.iloc[np.lexsort([-by, ~perturbed])].reset_index(drop=True)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from grn.cli.options import CellType, Reference
+from grn.cli.options import CellType
 
 KEY, SEED = "grn", 0  # of another network of a network.h5ad, and other permutations: grn.evaluate
 
@@ -21,7 +21,13 @@ def command(
             show_default=False,
         ),
     ],
-    reference: Reference,
+    reference: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The true edges: a csv or tsv of BEELINE, TRRUST or decoupler, or the truth.csv of a simulated run.",
+            show_default=False,
+        ),
+    ] = None,
     regulators: Annotated[
         str,
         typer.Option(
@@ -55,8 +61,30 @@ def command(
     permutations: Annotated[
         int, typer.Option(min=0, max=10**6, help="Number of permutations for the p-values; 0: no p-values.")
     ] = 1000,
+    interventions: Annotated[
+        bool,
+        typer.Option(
+            "--interventions",
+            help="Instead of a reference: what the run NETWORK expects of interventions, against its test cells.",
+        ),
+    ] = False,
+    leave_out: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GENE",
+            help="With --interventions: train again without this intervention (A+B: without cells with both; all: each "
+            "in turn), and predict it; may be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Score a network against known edges (early precision, AUPRC, signs), with Pearson and ridge for comparison."""
+    from grn.errors import ConfigError
+
+    if interventions == (reference is not None) or (leave_out and not interventions):
+        raise ConfigError("Give either a REFERENCE of true edges, or --interventions (with --leave-out, if you like).")
+    if reference is None:
+        _of_interventions(network, leave_out or [], output)
+        return
     from grn.io.atomic import refuse_used_folder, replacing_folder, write_text
 
     if output is not None:
@@ -100,3 +128,26 @@ def command(
         density = found.evaluations["network"].universe.density
         save(precision_recall_curves(curves, density), folder / "precision_recall.png")
     to.print(f"\nTables and figure: {output}", markup=False)
+
+
+def _of_interventions(run: Path, leave_out: list[str], output: Path | None) -> None:
+    from grn.cli.tables import refuse_output, write
+
+    refuse_output(output, (".csv", ".parquet"))
+    import pandas as pd
+
+    from grn.cli.console import console, print_table
+    from grn.verbs.evaluate_interventions import evaluate_interventions
+
+    to = console()
+    table = evaluate_interventions(run, leave_out=leave_out, quiet=to.quiet)
+    mean = table.drop(columns="intervention").groupby("method", sort=False).mean().reset_index()
+    print_table("Each intervention", list(table), table.round(3).itertuples(index=False), to)
+    to.print()
+    print_table("Mean over interventions", list(mean), mean.round(3).itertuples(index=False), to)
+    if networks := table.attrs.get("networks"):
+        to.print()
+        judged = pd.DataFrame(networks).round(3)
+        print_table("Networks, in the run's test cells", list(judged), judged.itertuples(index=False), to)
+    if output is not None:
+        write(table, output, to)

@@ -16,8 +16,8 @@ import grn
 
 ROOT = Path(__file__).parents[2]
 PUBLIC = (
-    "Run __version__ activity benchmark compare errors evaluate explain export load network perturb plots predict "
-    "read_network screen train"
+    "Run __version__ activity benchmark compare errors evaluate evaluate_interventions explain export load network "
+    "perturb plots predict read_network screen train"
 )
 PLOTS = (
     "attention_layers cell_type_genes cell_type_regulators clustered_heatmap confusion_matrix network_difference "
