@@ -133,7 +133,7 @@ def test_compiled_code_takes_torch_in_a_wrong_kernels_place(planted):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", ["triton_small_bags", "triton_moments"])
 def test_compiled_code_does_not_wait_and_a_backward_goes_with_its_forward(monkeypatch, planted, kernel):
     """The check may end in between: torch's forward has not what a kernel's backward reads."""
     calls, answer = planted(kernel, "nothing"), [None]
@@ -147,8 +147,7 @@ def test_compiled_code_does_not_wait_and_a_backward_goes_with_its_forward(monkey
     assert not calls
     for one, other in zip(found, by_torch(kernel, tensors, grad), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-    with dispatch.only(kernel):
-        with_gradients(compiled, tensors, grad)
+    with_gradients(compiled, tensors, grad)
     assert calls == ["forward", "backward"]
 
 
