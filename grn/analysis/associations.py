@@ -1,11 +1,10 @@
 """What goes with a regulator that nobody intervened on, as far as interventions elsewhere bear it out.
 
-What an intervention does to other genes is not known from cells without it. What the model expects of every gene in
-cells that have less of the regulator is: the slope of its expectations on the regulator's multiplicity, over cells. How
-much of such an association is a cause is asked of the interventions that were made: the factor with which the
-associations of their genes, in cells without their guides, predict what was measured.
+What its loss would do is not known from cells without it, and the model has no answer of its own. What is known is how
+the cells differ that have less of it. How much of such a difference is a cause is asked of the interventions that were
+made: the factor with which the associations of their genes, in cells without their guides, predict what was measured.
 
-Letters: P members, C cells, N genes, j genes that are perturbed, T genes that were intervened on.
+Letters: C cells, N genes, j genes that are perturbed.
 """
 
 from __future__ import annotations
@@ -13,62 +12,52 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from scipy import sparse
-from torch import Tensor
 
-from grn.cells.interventions import Interventions
-from grn.model.transformer import Model
+from grn.cells.cells import Cells
 from grn.networks.evidence.caused import Caused
 
-CELLS = 4000  # in which genes are expected: enough for a slope
+CELLS = 4000  # in which associations are read: enough for a slope
 FEWEST = 50  # cells without its guides, of which a gene's association is read
 
 
 @dataclass(frozen=True)
 class Associations:
-    """expected [P, C, N]: of the model, in sds.   measured: CSR [C, N], multiplicities.   done: of these cells."""
+    """values [C, N]: multiplicities of some cells, less the means of their states.   given [C, T]: bool, which
+    interventions they have.   place [T]: of the genes that were intervened on, -1 where one was not measured."""
 
-    expected: np.ndarray
-    measured: sparse.csr_matrix
-    done: Interventions
+    values: np.ndarray
+    given: np.ndarray
+    place: np.ndarray
+
+    @classmethod
+    def of(cls, cells: Cells, membership: np.ndarray) -> Associations:
+        """membership [C, S]: see States."""
+        done = cells.interventions
+        assert done is not None, "the caller has asked"
+        some = np.sort(np.random.default_rng(0).permutation(len(cells))[:CELLS])
+        values, share = cells.multiplicity[some].toarray().astype(np.float64), membership[some]
+        values -= share @ ((share.T @ values) / np.maximum(share.sum(0), 1e-9)[:, None])
+        return cls(values, done.given[some].toarray() > 0, done.place)
 
     def slopes(self, places: list[int], cells: np.ndarray | None = None) -> np.ndarray:
-        """[P, j, N]: of a unit of each of the genes `places`, together. cells: bool [C], which count; None: all."""
-        chosen = np.ones(len(self.done.control), bool) if cells is None else cells
-        x = self.measured[chosen][:, places].toarray().astype(np.float64)
-        x -= x.mean(0)
-        y = self.expected[:, chosen]
-        gram = x.T @ x
-        gram[np.diag_indices(len(gram))] += 1e-6 * len(x)
-        return np.linalg.solve(gram, np.einsum("cj,pcn->pjn", x, y - y.mean(1, keepdims=True), optimize=True))
+        """[j, N]: of a unit of each of the genes `places`, together. cells: bool [C], which count; None: all."""
+        values = self.values if cells is None else self.values[cells]
+        x = values[:, places] - values[:, places].mean(0)
+        gram = x.T @ x + 1e-6 * len(x) * np.eye(len(places))
+        return np.linalg.solve(gram, x.T @ (values - values.mean(0)))
 
-    def borne_out(self, caused: Caused, sd: np.ndarray) -> float:
-        """The share of associations that interventions bear out, 0 to 1; 1 where none can say. sd [N]: unit of
-        `expected`."""
+    def borne_out(self, caused: Caused, level: np.ndarray) -> float:
+        """The share of associations that interventions bear out, 0 to 1; 1 where none can say. level [N]: mean
+        multiplicities of controls, which a loss takes away."""
         product = square = 0.0
-        for number, place in enumerate(self.done.place.tolist()):
-            without = np.asarray(self.done.given[:, [number]].todense()).ravel() == 0
+        for number, place in enumerate(self.place.tolist()):
+            without = ~self.given[:, number]
             if place < 0 or without.sum() < FEWEST:
                 continue
-            level = float(self.measured[self.done.control][:, [place]].mean())
-            association = self.slopes([place], without)[:, 0].mean(0) * level * sd / caused.sd  # of a loss, reversed
+            expected = self.slopes([place], without)[0] * level[place] / caused.sd
             effect, error = caused.effect[:, number], caused.error[:, number]
-            known = np.isfinite(effect) & (error > 0)
+            known = np.isfinite(effect)
             weight = 1 / np.square(error[known])
-            product += float((weight * association[known]) @ effect[known])
-            square += float((weight * association[known]) @ association[known])
+            product += float((weight * expected[known]) @ effect[known])
+            square += float((weight * expected[known]) @ expected[known])
         return float(np.clip(product / square, 0, 1)) if square else 1.0
-
-
-@torch.no_grad()
-def associations(
-    model: Model, measured: Tensor, basal: Tensor, states: Tensor, multiplicity: sparse.csr_matrix, done: Interventions
-) -> Associations:
-    """measured [C, R]: multiplicities of the regulators.   basal [C].   states [C, S].   multiplicity: CSR [C, N], and
-    done, of the same cells."""
-    parts, step = [], max(1, 2**25 // (model.config.members * model.genes))
-    for first in range(0, len(measured), step):
-        part = slice(first, first + step)
-        parts.append(model.expected(model.inputs(measured[part], basal[part]), states[part]).cpu())
-    return Associations(torch.cat(parts, 1).numpy(), multiplicity, done)

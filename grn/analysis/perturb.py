@@ -25,7 +25,7 @@ from scipy import sparse
 from scipy.special import ndtr
 from torch import Tensor
 
-from grn.analysis.associations import CELLS, associations
+from grn.analysis.associations import Associations
 from grn.analysis.perturb_mechanism import effects, slices
 from grn.analysis.predict import predict_cells
 from grn.analysis.responsiveness import explained_share, response_sd
@@ -255,20 +255,19 @@ def _associated(subject: Subject, plan: Plan, fixed: dict[int, Tensor], rows: np
     """What goes with regulators that nobody intervened on, as far as other interventions bear associations out."""
     cells, sd, done = subject.cells, subject.sd, subject.cells.interventions
     assert done is not None, "the caller has asked"
-    some = np.sort(np.random.default_rng(0).permutation(len(cells))[:CELLS])
-    found = associations(subject.model, *subject.inputs(some), cells.multiplicity[some], done.some(some))
-    caused = caused_effects(cells, subject.states)
+    found = Associations.of(cells, subject.states.membership)
+    level = np.asarray(cells.multiplicity[done.control].mean(0)).ravel()
     places = [cells.vocabulary.index(gene) for gene in plan.genes]
-    slopes = found.slopes(places) * found.borne_out(caused, sd)  # [P, j, N]
+    slopes = found.slopes(places) * found.borne_out(caused_effects(cells, subject.states), level)
     columns = [int(np.searchsorted(subject.trained.regulators, place)) for place in places]
     before = cells.multiplicity[rows]
     moved = np.stack([fixed[column].numpy() for column in columns], 1) - before[:, places].toarray()  # [C, j]
-    mean, change = moved.mean(0) @ slopes, (moved @ slopes.mean(0)).astype(np.float32) * sd
-    mean[:, places], change[:, places] = moved.mean(0) / sd[places], moved
+    change = (moved @ slopes).astype(np.float32)
+    change[:, places] = moved
     genes = np.setdiff1d(np.arange(len(sd)), done.key)
     names = tuple(cells.vocabulary[gene] for gene in genes)
-    error = (plan.error(cells, subject.states) / sd)[genes]
-    table = gene_table(names, mean[:, genes], sd[genes], before[:, genes], plan, error)
+    error, mean = plan.error(cells, subject.states) / sd, change.mean(0, dtype=np.float64)[None] / sd
+    table = gene_table(names, mean[:, genes], sd[genes], before[:, genes], plan, error[genes])
     return Perturbed(table, np.maximum(change, -before.toarray())[:, genes], rows, genes)
 
 

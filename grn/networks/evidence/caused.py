@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from scipy import sparse
-from scipy.special import ndtr
+from scipy.special import stdtr
 
 from grn.cells.cells import Cells
 from grn.cells.interventions import FEWEST, Interventions
@@ -57,7 +57,7 @@ def caused_effects(cells: Cells, states: States | None = None, rows: np.ndarray 
 
 def _effects(multiplicity: sparse.csr_matrix, done: Interventions, stratum: np.ndarray) -> Caused:
     genes, count = multiplicity.shape[1], len(done.names)
-    total, weight = np.zeros((count, genes)), np.zeros(count)
+    total, weight, freedom = np.zeros((count, genes)), np.zeros(count), np.zeros(count)
     variance, controls, control_variance = np.zeros((count, genes)), 0.0, np.zeros(genes)
     given = done.given.multiply((np.diff(done.given.indptr) == 1)[:, None]).tocsr()
     squares = multiplicity.multiply(multiplicity).tocsr()
@@ -82,16 +82,19 @@ def _effects(multiplicity: sparse.csr_matrix, done: Interventions, stratum: np.n
         total += counts[:, None] * (of_gene - mean)
         variance += counts[:, None] ** 2 * errors
         weight += counts
+        freedom += enough[:, 0] * (effective + size - 2)
     known = (weight > 0)[:, None] & (control_variance > 0)
     sd = np.sqrt(np.maximum(control_variance / max(controls, 1), 1e-30))
     with np.errstate(invalid="ignore", divide="ignore"):
         effect = np.where(known, done.sign * total / weight[:, None] / sd, np.nan).T
         error = np.where(known, np.sqrt(variance) / weight[:, None] / sd, np.nan).T
+    effect[~(error > 0)], error[~(error > 0)] = np.nan, np.nan  # two samples that agree by chance say nothing
     measured = np.flatnonzero(done.place >= 0)
     for table in (effect, error):
         table[done.place[measured], measured] = np.nan
         table[done.key] = np.nan
-    p = 2 * ndtr(-np.abs(effect) / np.maximum(error, 1e-30))
+    # Student's t: bulk samples are few.
+    p = 2 * stdtr(np.maximum(freedom, 1), -np.abs(effect) / error)
     q, finite = np.full(p.shape, np.nan), np.isfinite(p)
     found = torch.as_tensor(p[finite])
     q[finite] = benjamini_hochberg(found, null_share(found)).numpy()
