@@ -4,7 +4,7 @@ What its loss would do is not known from cells without it, and the model has no 
 the cells differ that have less of it. How much of such a difference is a cause is asked of the interventions that were
 made: the factor with which the associations of their genes, in cells without their guides, predict what was measured.
 
-Letters: C cells, N genes, j genes that are perturbed.
+Letters: C cells, N genes, S states, j genes that are perturbed.
 """
 
 from __future__ import annotations
@@ -12,46 +12,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import sparse
 
-from grn.cells.cells import Cells
+from grn.cells.interventions import Interventions
 from grn.networks.evidence.caused import Caused
 
-CELLS = 4000  # in which associations are read: enough for a slope
 FEWEST = 50  # cells without its guides, of which a gene's association is read
 
 
 @dataclass(frozen=True)
 class Associations:
-    """values [C, N]: multiplicities of some cells, less the means of their states.   given [C, T]: bool, which
-    interventions they have.   place [T]: of the genes that were intervened on, -1 where one was not measured."""
+    """multiplicity: CSR [C, N].   membership [C, S]: of states, within which cells are compared.   done: what was done
+    to the cells."""
 
-    values: np.ndarray
-    given: np.ndarray
-    place: np.ndarray
-
-    @classmethod
-    def of(cls, cells: Cells, membership: np.ndarray) -> Associations:
-        """membership [C, S]: see States."""
-        done = cells.interventions
-        assert done is not None, "the caller has asked"
-        some = np.sort(np.random.default_rng(0).permutation(len(cells))[:CELLS])
-        values, share = cells.multiplicity[some].toarray().astype(np.float64), membership[some]
-        values -= share @ ((share.T @ values) / np.maximum(share.sum(0), 1e-9)[:, None])
-        return cls(values, done.given[some].toarray() > 0, done.place)
+    multiplicity: sparse.csr_matrix
+    membership: np.ndarray
+    done: Interventions
 
     def slopes(self, places: list[int], cells: np.ndarray | None = None) -> np.ndarray:
         """[j, N]: of a unit of each of the genes `places`, together. cells: bool [C], which count; None: all."""
-        values = self.values if cells is None else self.values[cells]
-        x = values[:, places] - values[:, places].mean(0)
+        chosen = slice(None) if cells is None else cells
+        values, share = self.multiplicity[chosen], self.membership[chosen]
+        x = values[:, places].toarray().astype(np.float64)
+        x -= share @ ((share.T @ x) / np.maximum(share.sum(0), 1e-9)[:, None])
         gram = x.T @ x + 1e-6 * len(x) * np.eye(len(places))
-        return np.linalg.solve(gram, x.T @ (values - values.mean(0)))
+        return np.linalg.solve(gram, (values.T @ x).T)
 
     def borne_out(self, caused: Caused, level: np.ndarray) -> float:
         """The share of associations that interventions bear out, 0 to 1; 1 where none can say. level [N]: mean
         multiplicities of controls, which a loss takes away."""
         product = square = 0.0
-        for number, place in enumerate(self.place.tolist()):
-            without = ~self.given[:, number]
+        given = self.done.given.tocsc()
+        for number, place in enumerate(self.done.place.tolist()):
+            without = np.ones(self.multiplicity.shape[0], bool)
+            without[given[:, [number]].nonzero()[0]] = False
             if place < 0 or without.sum() < FEWEST:
                 continue
             expected = self.slopes([place], without)[0] * level[place] / caused.sd

@@ -255,7 +255,7 @@ def _associated(subject: Subject, plan: Plan, fixed: dict[int, Tensor], rows: np
     """What goes with regulators that nobody intervened on, as far as other interventions bear associations out."""
     cells, sd, done = subject.cells, subject.sd, subject.cells.interventions
     assert done is not None, "the caller has asked"
-    found = Associations.of(cells, subject.states.membership)
+    found = Associations(cells.multiplicity, subject.states.membership, done)
     level = np.asarray(cells.multiplicity[done.control].mean(0)).ravel()
     places = [cells.vocabulary.index(gene) for gene in plan.genes]
     slopes = found.slopes(places) * found.borne_out(caused_effects(cells, subject.states), level)

@@ -79,6 +79,7 @@ def pieces_of(adata: AnnData, trained: TrainedModel, config: DataConfig, rows: i
         depth=trained.depth,
         measures_depth=trained.measures_depth,
         share_of_depth=trained.depth_share,
+        keys=trained.keys,
     )
 
 

@@ -160,18 +160,21 @@ def cells_in_pieces(
     depth: DepthScale | None = None,
     measures_depth: np.ndarray | None = None,
     share_of_depth: np.ndarray | None = None,
+    keys: int = 0,
 ) -> CellsInPieces:
     """Cells of another AnnData for a trained model: with its genes, its transform and its classes.
 
     Genes that the data lack are absent (multiplicity 0); a cell's depth is then divided by the share of the training
     cells' depth in the other genes (share_of_depth: Cells.depth_share of the training cells). Labels that are not among
-    the model's classes are missing.
+    the model's classes are missing. The last `keys` entries of the vocabulary are keys of guides, which new cells lack.
     rows: cells of a piece; None: all. All values are checked before the first piece is made, as in training, and their
     totals are compared with those of the training cells.
     Raises VocabularyMismatch where the data have fewer than half of the genes, and DataError.
     """
     var = genes_of(adata, config.counts)
-    to_vocabulary, shared = _to_vocabulary(var, adata.obs_names, config, vocabulary)
+    to_vocabulary, measured = _to_vocabulary(var, adata.obs_names, config, vocabulary[: len(vocabulary) - keys])
+    to_vocabulary.resize(to_vocabulary.shape[0], len(vocabulary))
+    shared = np.concatenate([measured, np.zeros(keys, bool)])
     measures = np.ones(len(vocabulary), dtype=bool) if measures_depth is None else measures_depth
     share = np.zeros(len(vocabulary)) if share_of_depth is None else share_of_depth
     lost = float(share[~shared].sum())
@@ -185,7 +188,7 @@ def cells_in_pieces(
     transform = config.multiplicity if counted else "counts"
     usual = target_total if target_total is not None else None if depth is None else float(np.expm1(depth[0]))
     left_out = adata.uns.get(LEFT_OUT, "")
-    notes = notes_on_new_cells(left_out, var, config.gene_key, shared, 1 - there, expression.scale, usual)
+    notes = notes_on_new_cells(left_out, var, config.gene_key, measured, 1 - there, expression.scale, usual)
 
     def pieces() -> Iterator[Cells]:
         first = 0

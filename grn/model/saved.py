@@ -31,6 +31,7 @@ class TrainedModel:
     totals, the scale of the basal gene's multiplicity (None: it is always 1).   measures_depth: bool [V], the genes
     that these totals are over.   depth_share [V]: the part of the totals in each gene.   property_key: obs column that
     the property head predicts, or None.   cells: digest of the training cells (grn/cells/cells.py), or None.
+    keys: how many entries of the vocabulary, the last ones, are no genes but the keys of guides.
     """
 
     model: Model
@@ -44,6 +45,7 @@ class TrainedModel:
     depth_share: np.ndarray
     property_key: str | None = None
     cells: str | None = None
+    keys: int = 0
 
     @property
     def regulators(self) -> np.ndarray:
@@ -76,6 +78,7 @@ class TrainedModel:
             "genes_train": self.model.genes_train,
             "property_key": self.property_key,
             "cells": self.cells,
+            **({"keys": self.keys} if self.keys else {}),
         }
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
         measures, share = torch.as_tensor(self.measures_depth), torch.as_tensor(self.depth_share)
@@ -118,6 +121,7 @@ class TrainedModel:
                 measures_depth=measures,
                 depth_share=share,
                 depth=None if card["depth"] is None else tuple(card["depth"]),
+                keys=card.get("keys", 0),
                 **{name: card[name] for name in ("values", "multiplicity", "target_total", "property_key", "cells")},
             )
         raise damaged_model(folder)

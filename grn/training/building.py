@@ -195,6 +195,7 @@ def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:
         depth_share=cells.depth_share,
         property_key=config.objectives.property.key if model.identity.of_property is not None else None,
         cells=cells.digest or None,
+        keys=0 if cells.interventions is None else len(cells.interventions.names),
     )
 
 

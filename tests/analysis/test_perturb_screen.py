@@ -1,5 +1,6 @@
 """Perturbations of a run whose cells were intervened on: what was measured comes back, what was not says so."""
 
+import anndata
 import numpy as np
 import pytest
 
@@ -81,6 +82,15 @@ def test_edges_carry_what_was_caused_beside_the_weight(run, screen):
     direct = certain.index.intersection(truth.index)
     assert len(direct) > 5
     assert (np.sign(certain.loc[direct, "weight"]) == truth[direct]).mean() > 0.9
+
+
+def test_new_cells_have_no_guides_whatever_genes_they_measured(run, screen):
+    """A gene that guides alone stood for in training is not read as that key where new cells measured it."""
+    cells = screen[0][:50].copy()
+    more = anndata.AnnData(np.hstack([cells.X.toarray(), np.full((50, 1), 7.0, np.float32)]))
+    more.var_names = [*cells.var_names, screen[1][0]]
+    found, same = (grn.predict(each, run, quiet=True).obsm["X_grn"] for each in (cells, more))
+    np.testing.assert_array_equal(found, same)
 
 
 def test_sizes_are_means_of_absolute_values_and_noise_responds_to_nothing():
