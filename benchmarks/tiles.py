@@ -56,11 +56,12 @@ HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel with block sizes of its table, a head width and a dtype."""
+    """A kernel with block sizes of its table, widths of heads and of values, and a dtype."""
 
     kernel: str
     block_sizes: Any
     width: int
+    values: int
     dtype: torch.dtype
 
     @property
@@ -98,7 +99,11 @@ def cases() -> Iterator[Case]:
         fallback = [] if kernel.startswith(("hopper", "nan_repair")) else [tables.FALLBACK]
         for (size, width), shipped in table.items():
             for block_sizes in [*shipped, *fallback]:
-                yield from (Case(kernel, block_sizes, width, dtype) for dtype in dtypes(size))
+                yield from (Case(kernel, block_sizes, width, width, dtype) for dtype in dtypes(size))
+    for kernel, some in {"hopper_split_keys": tables.NARROW["hopper"], **tables.NARROW}.items():
+        for (size, width), shipped in some.items():
+            for block_sizes in shipped:
+                yield from (Case(kernel, block_sizes, width, width // 4, dtype) for dtype in dtypes(size))
     single = {
         "small_forward": {key: bags.forward for key, bags in tables.SMALL_BAGS.items()},
         "small_backward": {key: bags.backward for key, bags in tables.SMALL_BAGS.items()},
@@ -110,7 +115,10 @@ def cases() -> Iterator[Case]:
     }
     for kernel, table in single.items():
         for (size, width), block_sizes in table.items():
-            yield from (Case(kernel, block_sizes, width, dtype) for dtype in dtypes(size))
+            yield from (Case(kernel, block_sizes, width, width, dtype) for dtype in dtypes(size))
+    for kernel, passes in tables.NARROW_PASSES.items():
+        for (size, width), block_sizes in passes.items():
+            yield from (Case(kernel, block_sizes, width, width // 4, dtype) for dtype in dtypes(size))
 
 
 def dtypes(size: int) -> tuple[torch.dtype, ...]:
@@ -141,7 +149,7 @@ def ours(case: Case, bag: Bag) -> list[Tensor]:
         *gradients, dm = kernels.backward(call, grad, o, *kept)
         return [o, *gradients, dm.sum(1)]
     if case.kernel.startswith("hopper"):
-        o, inverse = torch.empty_like(q), torch.empty(q.shape[:3], device=q.device)
+        o, inverse = call.empty_output(), call.empty_rows()
         tiles = cdiv(q.shape[2], case.block_sizes.own) * q.shape[0] * q.shape[1]
         # Each split of the keys takes two tiles of keys or more.
         splits = min(3, cdiv(k.shape[2], 2 * case.block_sizes.other)) if case.kernel == "hopper_split_keys" else 1
@@ -164,8 +172,8 @@ def ours(case: Case, bag: Bag) -> list[Tensor]:
 def case_columns(case: Case) -> dict[str, object]:
     """The columns that name a case."""
     return {
-        "kernel": case.kernel, "width": case.width, "dtype": str(case.dtype).removeprefix("torch."),
-        **dict.fromkeys(NUMBERS), **case.written,
+        "kernel": case.kernel, "width": case.width, "values": case.values,
+        "dtype": str(case.dtype).removeprefix("torch."), **dict.fromkeys(NUMBERS), **case.written,
     }  # fmt: skip
 
 
@@ -175,7 +183,7 @@ def check(case: Case, sizes: tuple[int, ...], device: str) -> dict[str, object]:
     worst, of_bound, within = dict.fromkeys(tensors, 0.0), dict.fromkeys(tensors, 0.0), True
     try:
         for genes in sizes:
-            bag = Bag(genes, case.width, case.dtype, device)
+            bag = Bag(genes, case.width, case.dtype, device, case.values)
             found = dict(zip(TENSORS, ours(case, bag), strict=False))
             for name, verdict in bag.judge({name: found[name] for name in tensors}).items():
                 worst[name], of_bound[name] = max(worst[name], verdict.error), max(of_bound[name], verdict.of_bound)

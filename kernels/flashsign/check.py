@@ -48,7 +48,7 @@ def check_kernels(
                     "triton_stream_hopper": key in tables.HOPPER and has_hopper(device_facts(device)),
                     "triton_moments": width <= WIDEST["moments"],
                 }
-                own = width if values is None or name in ("triton_stream_hopper", "edge_sums") else values
+                own = width if values is None or name == "edge_sums" else values
                 if fits.get(name, True):
                     yield _checked(Place(name, dtype, width, own, device))
 

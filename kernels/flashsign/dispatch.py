@@ -387,7 +387,7 @@ def plan_stream(
     table = tables.SMALL_BAGS.get((size, padded_width(width)))
     small = table is not None and largest is not None
     small = small and largest[0] <= table.keys and largest[1] <= tables.MOST_QUERIES  # type: ignore[index,union-attr]
-    hopper = (size, width) in tables.HOPPER and values == width and has_hopper(device)
+    hopper = (size, width) in tables.HOPPER and has_hopper(device)
     if requested in ("triton_small_bags", "triton_stream", "triton_stream_hopper"):
         if not {"triton_stream": True, "triton_small_bags": small, "triton_stream_hopper": hopper}[requested]:
             raise BackendUnavailable(f"only({requested!r}) asks for a kernel that cannot take this call.")
@@ -435,7 +435,8 @@ def hopper_block_sizes(call: AttentionCall, tiles: Tiles) -> tuple[BlockSizes, S
     keys = call.k.shape[2] // bags
     own = tiles.get("hopper")
     found: list[tuple[BlockSizes, SplitKeys]] = []
-    for sizes in [own] if isinstance(own, BlockSizes) else tables.HOPPER[q.element_size(), q.shape[-1]]:
+    table = tables.tiles_of("hopper", q.element_size(), q.shape[-1], call.value_width)
+    for sizes in [own] if isinstance(own, BlockSizes) else table:
         # Packed bags differ in their numbers of keys: the mean is taken, and their keys are never split.
         count = q.shape[2] // sizes.own + bags if call.packed else -(-q.shape[2] // sizes.own) * q.shape[0]
         most = 1 if call.packed else MOST_SPLITS

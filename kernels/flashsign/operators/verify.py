@@ -187,7 +187,7 @@ def problem_of(kernel: Kernel, q: Tensor, values: int) -> str:
     # With one gene, moments subtract equal numbers, and the bound says nothing about what is left.
     some = [genes for genes in sizes if genes > 1 or kernel != "triton_moments"]
     bags = [Bag(genes, q.shape[-1], q.dtype, q.device, values) for genes in some]
-    for number, tiles in enumerate(_all_block_sizes(kernel, q)):
+    for number, tiles in enumerate(_all_block_sizes(kernel, q, padded_width(values))):
         for bag in bags:
             for form in ("dense", "packed"):
                 if problem := _problem_with(bag, form == "packed", kernel, tiles):
@@ -208,14 +208,13 @@ def _problem_with(bag: Bag, packed: bool, kernel: Kernel, tiles: Tiles) -> str:
     return ""
 
 
-def _all_block_sizes(kernel: Kernel, q: Tensor) -> list[Tiles]:
+def _all_block_sizes(kernel: Kernel, q: Tensor, values: int) -> list[Tiles]:
     """Every choice of block sizes that the tables leave to a launch; those of a tile file were checked before."""
     if file_block_sizes(q.device) or not kernel.startswith("triton_stream"):
         return [{}]
     key = q.element_size(), padded_width(q.shape[-1])
-    lists = {name: tables.TABLES[name][key] for name in ("forward", "key_gradients", "query_gradient")}
-    if kernel == "triton_stream_hopper":
-        lists["hopper"] = tables.HOPPER[key]
+    names = ["forward", "key_gradients", "query_gradient"] + ["hopper"] * (kernel == "triton_stream_hopper")
+    lists = {name: tables.tiles_of(name, *key, values) for name in names}
     most = max(map(len, lists.values()))
     return [{name: each[min(entry, len(each) - 1)] for name, each in lists.items()} for entry in range(most)]
 

@@ -13,7 +13,17 @@ from torch import Tensor
 
 from flashsign.tuning.block_sizes import BlockSizes, Kernel, RowBlockSizes
 from flashsign.tuning.device import device_limits, device_name
-from flashsign.tuning.tables import FALLBACK, IN_LITTLE_MEMORY, KEPT, LITTLE_MEMORY, PASSES, SMALLEST, TABLES
+from flashsign.tuning.tables import (
+    FALLBACK,
+    IN_LITTLE_MEMORY,
+    KEPT,
+    LITTLE_MEMORY,
+    NARROW_PASSES,
+    PASSES,
+    SMALLEST,
+    is_narrow,
+    tiles_of,
+)
 from flashsign.tuning.tile_file import VARIABLE, read
 
 Tiles = Mapping[str, BlockSizes | RowBlockSizes]
@@ -28,8 +38,10 @@ def file_block_sizes(device: torch.device) -> Mapping[Kernel, BlockSizes | RowBl
     return read(Path(path), device_name(device)) if path else {}
 
 
-def choose_block_sizes(name: str, rows: Tensor, width: int, tiles: Tiles = TABLES_ALONE) -> BlockSizes:
-    """Block sizes of a kernel of TABLES whose own tiles are of rows [C', heads, rows, E]; width: E, padded.
+def choose_block_sizes(
+    name: str, rows: Tensor, width: int, tiles: Tiles = TABLES_ALONE, values: int | None = None
+) -> BlockSizes:
+    """Block sizes of a kernel of TABLES whose own tiles are of rows [C', heads, rows, E]; width, values: E, V, padded.
 
     Of the table's entries that fit into shared memory, the first that makes a tile for every multiprocessor, or the
     last; FALLBACK or SMALLEST where none fits.
@@ -43,17 +55,20 @@ def choose_block_sizes(name: str, rows: Tensor, width: int, tiles: Tiles = TABLE
     def fit(some: Sequence[BlockSizes]) -> list[BlockSizes]:
         return [each for each in some if each.shared(KEPT[name], width * size, size) <= memory]
 
-    fitting = fit(TABLES[name][size, width]) or fit([FALLBACK]) or [SMALLEST]
+    fitting = fit(tiles_of(name, size, width, values)) or fit([FALLBACK]) or [SMALLEST]
     bags_and_heads = rows.shape[0] * rows.shape[1]
     filling = (each for each in fitting if bags_and_heads * -(-rows.shape[2] // each.own) >= multiprocessors)
     return next(filling, fitting[-1])
 
 
-def choose_row_block_sizes(name: str, rows: Tensor, width: int, tiles: Tiles = TABLES_ALONE) -> RowBlockSizes:
-    """Block sizes of a kernel of PASSES over rows [C', heads, rows, E]; width: E, padded."""
+def choose_row_block_sizes(
+    name: str, rows: Tensor, width: int, tiles: Tiles = TABLES_ALONE, values: int | None = None
+) -> RowBlockSizes:
+    """Block sizes of a kernel of PASSES over rows [C', heads, rows, E]; width, values: E and V, padded."""
     key = rows.element_size(), width
     own = tiles.get(name) or file_block_sizes(rows.device).get(Kernel(name, *key))
     if isinstance(own, RowBlockSizes):
         return own
     little = device_limits(rows.device)[1] < LITTLE_MEMORY
-    return (IN_LITTLE_MEMORY.get(name, {}).get(key) if little else None) or PASSES[name][key]
+    other = IN_LITTLE_MEMORY if little else NARROW_PASSES if is_narrow(width, values) else {}
+    return other.get(name, {}).get(key) or PASSES[name][key]

@@ -73,9 +73,11 @@ LOGITS_WIDTH = {2: 64, 4: 32}
 
 CLASS_TOTALS: Table = {
     (2, 0): [BlockSizes(128, 128, 8, 3), BlockSizes(64, 64, 4, 2)],
+    (2, 2048): [BlockSizes(128, 256, 8, 3), BlockSizes(128, 128, 8, 3), BlockSizes(64, 64, 4, 2)],
     (4, 0): [BlockSizes(64, 64, 4, 2)],
 }
-"""Tiles of rows by tiles of classes, whose log-sum-exp is taken; for every width."""
+"""Tiles of rows by tiles of classes, whose log-sum-exp is taken. Widths here are the least for which an entry is: with
+few features the exponentials of a tile take as long as its products, and two programs a multiprocessor overlap them."""
 
 CLASS_GRADIENTS: Table = {
     (2, 0): [BlockSizes(128, 256, 8, 3), BlockSizes(128, 128, 4, 3), BlockSizes(64, 64, 4, 2)],
@@ -147,7 +149,8 @@ def of_logits(table: Table, x: Tensor) -> BlockSizes:
     """Block sizes for tiles of logits, from rows of x's dtype."""
     size = x.element_size()
     most = device_limits(x.device)[1]
-    for each in table[size, 0]:
+    entries = table[size, max(least for of, least in table if of == size and least <= x.shape[-1])]
+    for each in entries:
         if each.stages * (each.own + each.other) * LOGITS_WIDTH[size] * size <= most:
             return each
-    return table[size, 0][-1]
+    return entries[-1]

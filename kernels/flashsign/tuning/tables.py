@@ -174,3 +174,27 @@ IN_LITTLE_MEMORY: dict[str, dict[tuple[int, int], RowBlockSizes]] = {
 """Other entries of PASSES for GPUs whose programs have less than LITTLE_MEMORY bytes of shared memory (capabilities
 8.6, 8.9 and 12: 99 KiB), where those of the H200 do not fit. They were compiled for such GPUs, never timed on one."""
 LITTLE_MEMORY = 160 * 1024
+NARROW: dict[str, dict[tuple[int, int], list[BlockSizes]]] = {
+    "hopper": {
+        (2, 64): [BlockSizes(256, 64, 8, 5), BlockSizes(128, 128, 8, 5)],
+        (2, 128): [BlockSizes(256, 128, 8, 2), BlockSizes(128, 128, 8, 5)],
+    },
+}
+"""Other entries of HOPPER and TABLES for narrow values."""
+NARROW_PASSES: dict[str, dict[tuple[int, int], RowBlockSizes]] = {
+    "moment_query_gradients": {(2, 128): RowBlockSizes(64, 4, 3, 2)},
+    "moment_key_gradients": {(2, 128): RowBlockSizes(64, 4, 3, 2)},
+}
+"""Other entries of PASSES for narrow values: sums take fewer registers, so that a multiprocessor has more programs."""
+
+
+def is_narrow(width: int, values: int | None) -> bool:
+    """Whether values, of a padded width, have block sizes of their own beside keys."""
+    return values is not None and 4 * values <= width
+
+
+def tiles_of(name: str, size: int, width: int, values: int | None = None) -> list[BlockSizes]:
+    """Block sizes of a kernel of TABLES, or "hopper", for numbers of `size` bytes and padded widths."""
+    table = HOPPER if name == "hopper" else TABLES[name]
+    own = NARROW.get(name, {}).get((size, width)) if is_narrow(width, values) else None
+    return own or table[size, width]

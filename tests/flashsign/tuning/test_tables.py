@@ -43,6 +43,13 @@ def test_no_block_sizes_need_more_shared_memory_than_there_is(gpu, name, dtype, 
             assert fits or sizes == tables.SMALLEST
 
 
+@pytest.mark.parametrize("name", tables.NARROW)
+def test_narrow_values_have_block_sizes_of_their_own(name):
+    for key in tables.NARROW[name]:
+        own = tables.tiles_of(name, *key, key[1] // 4)
+        assert own == tables.NARROW[name][key] != tables.tiles_of(name, *key, key[1] // 2)
+
+
 MEASURED = Path(__file__).resolve().parents[3] / "benchmarks" / "results" / "crossing.csv"
 
 

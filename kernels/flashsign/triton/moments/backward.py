@@ -32,6 +32,13 @@ from flashsign.triton.moments.sums import (
 
 
 @triton.jit
+def one_after_the_other(E_PAD: tl.constexpr, V_PAD: tl.constexpr):
+    """Whether products of a tile wait for each other: with narrow values, registers then hold one result of a tile, and
+    a multiprocessor two programs, which is faster; with wide ones the products together are (H200)."""
+    return 4 * V_PAD <= E_PAD
+
+
+@triton.jit
 def split_power(x):
     """A power of two and a number from 1 to 2, whose product is x > 0; x float32."""
     power = 1.0 / power_of_two(x)
@@ -156,10 +163,13 @@ def query_gradients(
             grads = load_rows(grad, row, grad_row, there, tl.arange(0, V_PAD), V)
             inverse_n = tl.load(inverse + at + query, mask=there, other=0.0)
             delta_over_n = tl.load(delta + at + query, mask=there, other=0.0) * inverse_n
-            # One product after the other, as in key_gradients.
-            of_norm = tl.dot(rows, g) / g_unit + eps * t * rows.to(tl.float32)
-            d_q = tl.dot(grads, a.T, of_norm * (delta_over_n * -a_unit)[:, None])
-            store_query_gradient(d_q * (inverse_n / a_unit)[:, None], there, dq + row * dq_row, column, E)
+            floor = eps * t * rows.to(tl.float32)
+            if one_after_the_other(E_PAD, V_PAD):
+                of_norm = (tl.dot(rows, g) / g_unit + floor) * (delta_over_n * -a_unit)[:, None]
+                d_q = tl.dot(grads, a.T, of_norm) / a_unit
+            else:
+                d_q = tl.dot(grads, a.T) / a_unit - (tl.dot(rows, g) / g_unit + floor) * delta_over_n[:, None]
+            store_query_gradient(d_q * inverse_n[:, None], there, dq + row * dq_row, column, E)
 
 
 @triton.jit
@@ -229,10 +239,14 @@ def key_gradients(
             k_tile = load_rows(k, row, k_row, there, column, E)
             v_tile = load_rows(v, row, v_row, there, of_value, V)
             m = tl.load(multiplicity + key, mask=there, other=0.0) * scale
-            # One product after the other: registers hold one result of a tile, and a multiprocessor two programs.
-            store_values(tl.dot(k_tile, a), m * per_a, there, dv + row * dv_row, of_value, V)
-            of_norm = tl.dot(k_tile, g) * (per_g / per_a) + (twice_dt / per_a) * k_tile.to(tl.float32)
-            d_scaled = tl.dot(v_tile, a.T, m[:, None] * of_norm) * per_a
+            if one_after_the_other(E_PAD, V_PAD):
+                store_values(tl.dot(k_tile, a), m * per_a, there, dv + row * dv_row, of_value, V)
+                of_norm = tl.dot(k_tile, g) * (per_g / per_a) + (twice_dt / per_a) * k_tile.to(tl.float32)
+                d_scaled = tl.dot(v_tile, a.T, m[:, None] * of_norm) * per_a
+            else:
+                v_da, k_d, k_da = tl.dot(v_tile, a.T), tl.dot(k_tile, g), tl.dot(k_tile, a)
+                store_values(k_da, m * per_a, there, dv + row * dv_row, of_value, V)
+                d_scaled = v_da * per_a + m[:, None] * (k_d * per_g + twice_dt * k_tile.to(tl.float32))
             store_keys(k_tile, v_tile, d_scaled, m, scale, there, dk + row * dk_row, dm + key, column, E)
 
 

@@ -58,7 +58,7 @@ def forward(
         hopper.forward(call, keys, *hopper_block_sizes(call, tiles), o, inverse)
         return o, inverse
     q, early = call.q, starts_early(call.q)
-    sizes = choose_block_sizes("forward", q, call.width, tiles)
+    sizes = choose_block_sizes("forward", q, call.width, tiles, call.value_width)
     assigned = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, call.query_offsets)
     start(
         stream_forward,
@@ -104,7 +104,7 @@ def backward(
     passes.key_gradients(totals, dk, dv, dm)
     if from_moments is None:
         from_moments = dq_from_moments(call.width, call.k.shape[2])
-    sizes = choose_block_sizes("query_gradient", call.q, call.width, tiles)
+    sizes = choose_block_sizes("query_gradient", call.q, call.width, tiles, call.value_width)
     assigned = TileAssignment.of(call.q.shape[2], call.q.shape[0], sizes.own, call.query_offsets)
     ill_conditioned = passes.moment_query_gradient(totals, dq, sizes, assigned) if from_moments else None
     passes.stream_query_gradient(totals, dq, sizes, assigned, ill_conditioned)
@@ -164,7 +164,7 @@ class Passes:
     def key_gradients(self, totals: QueryTotals, dk: Tensor, dv: Tensor, dm: Tensor) -> None:
         """The pass for keys: writes dk, dv like k, v, and dm [C', K, M]."""
         call, keys, (heads, key_heads) = self.call, self.keys, self.call.heads
-        sizes = choose_block_sizes("key_gradients", call.k, call.width, self.tiles)
+        sizes = choose_block_sizes("key_gradients", call.k, call.width, self.tiles, call.value_width)
         tiles = TileAssignment.of(call.k.shape[2], call.k.shape[0], sizes.own, call.offsets)
         delta = totals.delta
         twice_dt = torch.empty(call.bags, key_heads, device=call.k.device)

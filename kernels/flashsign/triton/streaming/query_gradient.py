@@ -119,19 +119,18 @@ def moment_query_gradient(
     column = tl.arange(0, E_PAD)
     here = there & (column < E)[None, :]
     if HALF:
-        rows = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0)
-        wide = rows.to(tl.float32)
-        q_over_n = wide * inverse_n[:, None]
-        inverse_rho = tl.max(tl.sum(q_over_n * q_over_n, 1)) * t  # 1 / (rho + eps)
+        whole = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0)
+        wide = whole.to(tl.float32)
+        inverse_rho = tl.max(tl.sum(wide * wide, 1) * inverse_n * inverse_n) * t  # 1 / (rho + eps)
         if inverse_rho * (HIGH_PRECISION + E * eps) <= E:
             of_value = tl.arange(0, V_PAD)
             a, a_unit = near_one(tl.load(moments + column[:, None] * V_PAD + of_value[None, :]), q.dtype.element_ty)
-            moments += E_PAD * V_PAD
-            g, g_unit = near_one(tl.load(moments + column[:, None] * E_PAD + column[None, :]), q.dtype.element_ty)
-            grads = tl.load(grad + row * grad_row + of_value[None, :], mask=there & (of_value < V)[None, :], other=0.0)
-            of_norm = tl.dot(rows, g) / g_unit + eps * t * wide
-            sums = tl.dot(grads, a.T, of_norm * (d * inverse_n * -a_unit)[:, None]) * (inverse_n / a_unit)[:, None]
-            tl.store(dq + row * dq_row + column[None, :], sums.to(dq.dtype.element_ty), mask=here)
+            of_g = moments + E_PAD * V_PAD
+            g, g_unit = near_one(tl.load(of_g + column[:, None] * E_PAD + column[None, :]), q.dtype.element_ty)
+            values = tl.load(grad + row * grad_row + of_value[None, :], mask=there & (of_value < V)[None, :], other=0.0)
+            of_norm = tl.dot(whole, g) / g_unit + eps * t * wide
+            found = tl.dot(values, a.T, of_norm * (d * inverse_n * -a_unit)[:, None]) * (inverse_n / a_unit)[:, None]
+            tl.store(dq + row * dq_row + column[None, :], found.to(dq.dtype.element_ty), mask=here)
             tl.store(ill_conditioned + tl.program_id(0), 0)
             return
     do_a = tl.zeros([QUERIES, E_PAD], tl.float32)
