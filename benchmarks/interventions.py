@@ -36,7 +36,7 @@ import numpy as np
 import pandas as pd
 import torch
 from networks import HERE
-from results_file import write
+from results_file import merged, write
 from scipy.stats import spearmanr
 from sets import folder
 from sklearn.metrics import average_precision_score, roc_auc_score
@@ -242,7 +242,7 @@ def main() -> None:
                 wide = part.pivot_table(index="method", columns="target", values=value, sort=False)
                 print(f"\n{name}: {value}\n{wide.assign(mean=wide.mean(1)).to_string(float_format='%.3f')}", flush=True)
     path = arguments.output / "interventions.csv"
-    write(path, table)
+    write(path, merged(path, table, ["protocol", "method", "target", "left", "seed"]))
     print(f"\nwrote {path}")
 
 

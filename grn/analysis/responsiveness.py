@@ -3,10 +3,11 @@
 The expected size of a gene's response is that of its responses to the interventions that were made, and of how much of
 its variance goes with other genes: what goes with nothing else is noise, which no regulator moves.
 
-    t_i^2 = (K b e_i + sum_k max(d_ik^2 - se_ik^2, .)) / (K + T)
+    t_i^2 = w_i r_i + (1 - w_i) b e_i,      r_i = mean over interventions of (d_ik^2 - se_ik^2),    w_i = o / (o + v_i)
 
-e_i: share of the variance of gene i that the other genes explain.   d_ik: the effect of intervention k.   b: the mean
-squared effect for e = 1. K interventions' worth of weight is on the explained share.
+e_i: share of the variance of gene i that the other genes explain.   d_ik: the effect of intervention k.   b: regression
+of r on e.   v_i: sampling variance of r_i, to which all genes together count as two interventions.   o: variance of r
+around b e beyond v (empirical Bayes).
 
 Letters: C cells, N genes, T interventions.
 """
@@ -18,7 +19,6 @@ from scipy import sparse
 
 from grn.networks.evidence.caused import Caused
 
-PSEUDO = 30.0  # K: of a screen of 21 interventions, the explained share then weighs somewhat more than these
 CELLS, LARGEST = 5000, 4000  # cells and genes that the explained share is computed from
 SHRINK = 0.02  # added to the diagonal of the correlations
 
@@ -48,10 +48,17 @@ def explained_share(multiplicity: sparse.csr_matrix, seed: int = 0) -> np.ndarra
 def response_sd(explained: np.ndarray, caused: Caused, without: int | None = None) -> np.ndarray:
     """t [N], in sds of the genes. explained [N].   without: an intervention whose effects are not to be known."""
     others = np.arange(caused.effect.shape[1]) != (-1 if without is None else without)
-    square = np.square(caused.effect[:, others]) - np.square(caused.error[:, others])
+    square = np.square(caused.effect[:, others], dtype=np.float64) - np.square(caused.error[:, others])
     known = np.isfinite(square)
     count = known.sum(1)
-    sums = np.maximum(np.where(known, square, 0).sum(1), 0)
-    mean = np.divide(sums, count, out=np.zeros(len(sums)), where=count > 0)
-    slope = float(mean @ explained / max(float(explained @ explained), 1e-12))
-    return np.sqrt((PSEUDO * slope * explained + sums) / (PSEUDO + count))
+    mean = np.where(known, square, 0).sum(1) / np.maximum(count, 1)
+    apart = np.where(known, np.square(square - mean[:, None]), 0).sum(1)
+    several = (count > 1) & (explained > 0)
+    variance = apart / np.maximum(count * (count - 1), 1)
+    common = float(variance[several].mean()) if several.any() else 0.0
+    variance = (count * variance + 2 * common) / (count + 2)
+    slope = max(float(mean[several] @ explained[several]) / max(float(np.square(explained[several]).sum()), 1e-12), 0)
+    prior = slope * explained
+    between = max(float(np.square(mean - prior)[several].mean()) - common, 0) if several.any() else 0.0
+    weight = np.where(count > 1, between / np.maximum(between + variance, 1e-30), 0)
+    return np.sqrt(np.maximum(weight * mean + (1 - weight) * prior, 0))

@@ -22,7 +22,7 @@ from grn.networks.cells_of_run import cells_of_run, states_of_run
 from grn.networks.evidence.caused import caused_effects
 from grn.networks.evidence.false_discovery import SIGNIFICANT, edge_evidence, with_evidence
 from grn.networks.evidence.false_discovery import summary as evidence_summary
-from grn.networks.intervened import Merge, compared
+from grn.networks.intervened import Merge, compared, in_words, order_of
 from grn.networks.one_layer import LayerChoice, read_layer
 from grn.networks.prior import Prior, prior_of
 from grn.networks.prior import summary as prior_summary
@@ -38,12 +38,13 @@ from grn.regulation.states import States
 @dataclass(frozen=True)
 class ReadNetwork:
     """network: with its evidence and its prior applied.   prior: or None.   genes: of its rows.   regulators [R]: the
-    row of each column's gene."""
+    row of each column's gene.   upstream: see `order_of`; None without interventions."""
 
     network: Network
     prior: Prior | None
     genes: tuple[str, ...]
     regulators: np.ndarray
+    upstream: pd.DataFrame | None = None
 
     def tables(self, config: Config) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The edges over all cells, and those of each state."""
@@ -76,10 +77,11 @@ def network_of(config: Config, trained: TrainedModel, cells: Cells, states: Stat
         say(line)
     if merge is None:
         return ReadNetwork(found, prior, cells.vocabulary, trained.regulators)
-    found = merge.with_caused(found, caused_effects(cells, states))
-    for line in compared(found):
+    caused = caused_effects(cells, states)
+    found, upstream = merge.with_caused(found, caused), order_of(caused, merge.intervened)
+    for line in [*compared(found), *in_words(upstream)]:
         say(line)
-    return ReadNetwork(found, prior, merge.names, merge.regulators)
+    return ReadNetwork(found, prior, merge.names, merge.regulators, upstream)
 
 
 def network_of_model(
@@ -104,6 +106,8 @@ def network_of_model(
         about["prior"] = {"use": read.prior.use, "pairs": read.prior.listed}
     if read.network.q is not None:
         about["found"] = found_edges(read.network)
+    if read.upstream is not None:
+        about["upstream"] = read.upstream.set_index(read.upstream.index.map(str))
     adata = network_anndata(
         read.network,
         genes=read.genes,

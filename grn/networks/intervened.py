@@ -30,13 +30,14 @@ class Merge:
     """rows [n]: the genes that stay, positions in the vocabulary: those that were measured, and those that were
     intervened on without it.   regulators [r]: positions among these rows.   first [r]: the column [R] that a
     regulator's evidence is from: its messenger's key where it has one.   pairs [2, T]: for each intervened gene, its
-    guides' column among [R] and its regulator's among [r].   names [n]."""
+    guides' column among [R] and its regulator's among [r].   names [n].   intervened [T]: names."""
 
     rows: np.ndarray
     regulators: np.ndarray
     first: np.ndarray
     pairs: np.ndarray
     names: tuple[str, ...]
+    intervened: tuple[str, ...]
     sign: float
 
     @classmethod
@@ -57,6 +58,7 @@ class Merge:
             first=np.searchsorted(regulators, np.array(keys)),
             pairs=np.stack([np.searchsorted(regulators, done.key), np.searchsorted(merged, gene)]),
             names=tuple(cells.vocabulary[row] for row in rows),
+            intervened=done.names,
             sign=done.sign,
         )
 
@@ -136,3 +138,9 @@ def order_of(caused: Caused, names: tuple[str, ...], least: int = 10) -> pd.Data
                     rows.append((names[first], names[second], int(shared), of_first, of_second))
     table = pd.DataFrame(rows, columns=["source", "target", "shared", "of_source", "of_target"])
     return table.sort_values("of_target", ascending=False, kind="stable", ignore_index=True)
+
+
+def in_words(upstream: pd.DataFrame) -> list[str]:
+    """The strongest rows of `order_of` in a sentence; none where there is no row."""
+    pairs = ", ".join(f"{row.source} -> {row.target}" for row in upstream.head(8).itertuples())
+    return [f"Upstream -> downstream, by effects that contain each other: {pairs}."] if pairs else []

@@ -10,7 +10,7 @@ from grn.cells.load import load_cells
 from grn.cells.simulated import simulate
 from grn.config.schema import DataConfig, Simulation
 from grn.networks.evidence.caused import caused_effects
-from grn.networks.intervened import Merge, compared, order_of
+from grn.networks.intervened import Merge, compared, in_words, order_of
 from grn.networks.weights import Network
 
 # In a panel of sixty genes a cell's total is biology: divided by it, genes would rise where others fall.
@@ -102,6 +102,6 @@ def test_two_keys_of_a_gene_become_one_column(planted):
     found = merge.with_caused(network, caused_effects(cells))
     assert list(np.flatnonzero(np.isfinite(found.caused).any(0))) == sorted(done.place)
     assert (found.caused_low <= found.caused)[np.isfinite(found.caused)].all()
-    assert len(compared(found)) == 1
+    assert len(compared(found)) == 1 and in_words(order_of(caused_effects(cells), done.names).head(0)) == []
     certain = replace(found, q=np.zeros((60, 60)), weight=-np.nan_to_num(found.caused))
     assert "100%" in compared(certain)[1]
