@@ -169,7 +169,7 @@ def planted_rows(seed: int) -> Iterator[dict]:
         for method, table in tables.items():
             weight = table.set_index(["source", "target"])["weight"]
             weight = weight[[a != b for a, b in weight.index]]
-            found = {"protocol": "planted", "method": method, "target": "", "left": ""}
+            found = {"protocol": "planted", "method": method, "target": "none", "left": "none"}
             found["auprc"] = average_precision_score(weight.index.isin(truth.index), weight.abs())
             found["signs"] = float((np.sign(weight[truth.index]) == truth).mean())
             own = [pair for pair in truth.index if pair[0] in set(guides.index.str.split().str[0])]
@@ -215,7 +215,7 @@ def rows_of(screen: Screen, protocol: str, seed: int, grn: bool) -> Iterator[dic
         for steps in (1, STEPS) if model else ():
             predicted[f"grn, {steps} steps"] = model.predicted(target, screen.genes, steps)
         for name, (size, change) in predicted.items():
-            yield {"protocol": protocol, "method": name, "target": target, "left": ""} | screen.score(
+            yield {"protocol": protocol, "method": name, "target": target, "left": "none"} | screen.score(
                 size, change, target, screen.z(target)
             )
 

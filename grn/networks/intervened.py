@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 import torch
+from scipy.stats import hypergeom
 from torch import Tensor
 
 from grn.cells.cells import Cells
@@ -22,7 +23,8 @@ from grn.networks.evidence.caused import Caused
 from grn.networks.evidence.false_discovery import SIGNIFICANT, Evidence
 from grn.networks.weights import Network, Table
 
-SURE = 0.05  # q-value of an edge up to which observation is said to know its sign
+NOTHING = 0.2  # sds; an effect whose 95 % interval is within it is none
+SHARED, CHANCE = 1 / 3, 1e-3  # least share of what a gene causes that one upstream of it does, and its p-value
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,10 @@ class Merge:
         """What is known of each regulator by its own key, [n, r] of [N, R]."""
         return table[self.rows][:, self.first]
 
+    def observed(self, weights: np.ndarray) -> np.ndarray:
+        """Of weights [N, R] those of the regulators' messengers, [n, r]; NaN of one that has none."""
+        return np.where(np.isin(self.first, self.pairs[0]), np.nan, self.columns(weights))
+
     def evidence(self, found: Evidence) -> Evidence:
         return Evidence(self.columns(found.q), self.columns(found.confidence))
 
@@ -107,16 +113,23 @@ class Merge:
 def compared(network: Network) -> list[str]:
     """Sentences: how many effects were caused, and how often observation had the sign or the direction wrong."""
     assert network.caused is not None and network.caused_q is not None, "the caller has asked"
+    assert network.caused_low is not None and network.caused_high is not None and network.observed is not None
     caused = network.caused_q <= SIGNIFICANT
     lines = [
         f"{int(caused.sum())} effects of {int(np.isfinite(network.caused).any(0).sum())} interventions at a false "
         f"discovery rate of {SIGNIFICANT}, downstream effects among them."
     ]
     if network.q is not None:
-        both = caused & (network.q <= SURE)
+        certain = (network.q <= SIGNIFICANT) & np.isfinite(network.observed) & np.isfinite(network.caused)
+        both = certain & caused
+        nothing = certain & (np.maximum(np.abs(network.caused_low), np.abs(network.caused_high)) < NOTHING)
         if both.any():
-            wrong = float((np.sign(network.caused[both]) != np.sign(network.weight[both])).mean())
-            lines.append(f"Of {int(both.sum())} that are certain associations, too, {wrong:.0%} have another sign.")
+            wrong = float((np.sign(network.caused[both]) != np.sign(network.observed[both])).mean())
+            lines.append(
+                f"Of {int(certain.sum())} certain associations of regulators that were intervened on, "
+                f"{int(both.sum())} are effects, of which observation has {wrong:.0%} with the wrong sign; "
+                f"{nothing.sum() / certain.sum():.0%} are none, as the target moved by less than {NOTHING} sds."
+            )
     return lines
 
 
@@ -124,7 +137,8 @@ def order_of(caused: Caused, names: tuple[str, ...], least: int = 10) -> pd.Data
     """Who is upstream of whom, by nested effects: columns source, target, shared, of_source, of_target.
 
     What a gene causes, those upstream of it cause, too. A row for each pair of intervened genes of which the first
-    causes at least half of what the second does, and a smaller share the other way round.   least: effects of a gene.
+    causes at least SHARED of what the second does, more than by chance, and a smaller share the other way round.
+    least: effects of a gene.
     Source: nested effects models, Markowetz et al. 2007.
     """
     sign = np.where(caused.q <= SIGNIFICANT, np.sign(caused.effect), 0)
@@ -134,7 +148,8 @@ def order_of(caused: Caused, names: tuple[str, ...], least: int = 10) -> pd.Data
             if first != second and min(count[first], count[second]) >= least:
                 shared = float(((sign[:, first] == sign[:, second]) & (sign[:, first] != 0)).sum())
                 of_first, of_second = shared / count[first], shared / count[second]
-                if of_second >= 0.5 and of_second > of_first:
+                chance = hypergeom.sf(shared - 1, len(sign), count[first], count[second])
+                if of_second >= SHARED and of_second > of_first and chance < CHANCE:
                     rows.append((names[first], names[second], int(shared), of_first, of_second))
     table = pd.DataFrame(rows, columns=["source", "target", "shared", "of_source", "of_target"])
     return table.sort_values("of_target", ascending=False, kind="stable", ignore_index=True)

@@ -141,9 +141,10 @@ def _network(
 ) -> Network:
     """Of slopes, for `units` [R] of each regulator."""
     regulators = model.regulators.numpy()
-    weights = slopes.direct * units
+    weights, observed = slopes.direct * units, None
     if merge is not None:
         merged = merge.map(model.mean, model.sd, units, model.regulators.to(units.device))
+        observed = merge.observed(weights.mean(0).float().cpu().numpy())
         weights, between, cells = merged(weights), merge.columns(between), merge.columns(cells)
     mean = weights.mean(0)
     factor = row_factors(mean)
@@ -172,6 +173,7 @@ def _network(
         indirect=table(indirect),
         between=between,
         cells=cells,
+        observed=observed,
     )
 
 

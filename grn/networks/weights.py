@@ -26,7 +26,8 @@ class Network:
     levels, which is no part of a weight.   cells: how many have both genes.   confidence, 0.5 to 1: that the sign is
     right; q: q-values (false_discovery.py); None where they were not computed.   caused, with the ends of its interval
     and its q-values: what an intervention on the regulator did, in sds of the target (evidence/caused.py); NaN where
-    there was none, None where there were none at all.   of_states: the same for each state.
+    there was none, None where there were none at all.   observed: the weight by a regulator's messenger alone; NaN of
+    one that was not measured, None likewise.   of_states: the same for each state.
     """
 
     weight: np.ndarray
@@ -41,6 +42,7 @@ class Network:
     caused_low: np.ndarray | None = None
     caused_high: np.ndarray | None = None
     caused_q: np.ndarray | None = None
+    observed: np.ndarray | None = None
     of_states: dict[str, Network] = field(default_factory=dict)
 
 
