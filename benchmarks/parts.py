@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest.mock import patch
@@ -40,6 +40,7 @@ from grn.cells.preprocessing.split import split_cells
 from grn.config.files import change_config
 from grn.model.basal_gene import EPS, BasalGene, FeedForward
 from grn.model.identity_token import IdentityToken
+from grn.model.penalty import penalty_of
 from grn.model.signed_block import SignedBlock
 from grn.model.transformer import DEPTH, LIMIT, Model
 from grn.regulation.cell_table import CellTable
@@ -64,12 +65,26 @@ def unnormalised(
     centre: Tensor | None = None,
     basal: Tensor | None = None,
     eps: float = 0.0,
+    groups: Sequence[int] | None = None,
 ) -> Tensor:
     """`attention_by_scores` under a norm that knows no cell: the basal score, or that of independent keys."""
+    if groups is not None:
+        parts = []
+        for group, bags in enumerate(multiplicity.split(list(groups), -2)):
+            own = None if centre is None else centre[..., group, :]
+            parts.append(unnormalised(scores[..., group, :, :], values, bags, centre=own, basal=basal))
+        return torch.cat(parts, -3)
     message = (scores.unsqueeze(-2) * values.mT.unsqueeze(-3)).flatten(-3, -2)
     sums = multiplicity @ message.mT - (0 if centre is None else (message @ centre.unsqueeze(-1)).mT)
     norm = scores.shape[-1] ** 0.5 if basal is None else basal[..., None, :, None]
     return sums.unflatten(-1, (scores.shape[-2], values.shape[-1])) / norm
+
+
+def unnormalised_penalty(
+    self: SignedBlock, scores: Tensor, pick: Tensor, penalty: Tensor, prior: Tensor | None
+) -> Tensor:
+    assert prior is None, "the benchmark has no prior network"
+    return penalty_of(unnormalised_slopes(self, scores, pick), penalty)
 
 
 def unnormalised_slopes(self: SignedBlock, scores: Tensor, pick: Tensor) -> Tensor:
@@ -118,6 +133,7 @@ INPUTS, SUMMARIES = Model.inputs, IdentityToken.summaries
 NORM: Patches = [
     *((module, "attention_by_scores", unnormalised) for module in (grn.model.signed_block, grn.model.basal_gene)),
     (SignedBlock, "slopes", unnormalised_slopes),
+    (SignedBlock, "penalty", unnormalised_penalty),
     (SignedBlock, "derivatives", unnormalised_derivatives),
 ]
 MULTIPLICITIES: Patches = [

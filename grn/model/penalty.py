@@ -3,10 +3,11 @@
     lambda t^2 log(1 + g / t^2),    g = shared slope^2 + sum over states of (deviation / rho)^2
 
 The logarithm lets few strong edges be strong and shrinks many weak ones; t = 0 is lambda g, ridge regression's penalty.
-rho is how freely states deviate from the slope that they share. It weighs what an edge does, and not queries and keys,
+rho is how freely states deviate from the slope that they share. The last key is the basal gene, the depth: the slope on
+it that states share is free, their deviations are not. The penalty weighs what an edge does, and not queries and keys,
 whose factors of one product would otherwise decide what is small.
 
-Letters: P members, H heads, S states, n genes, R regulators.
+Letters: P members, H heads, S states, n genes, K keys: the regulators and, last, the basal gene.
 """
 
 from __future__ import annotations
@@ -34,12 +35,11 @@ class Penalty:
 
 
 def penalty_of(slopes: Tensor, penalty: Tensor) -> Tensor:
-    """slopes [P, S, n, R], penalty [P, 3] (lambda, rho, t) -> the sum over genes and regulators, [P]."""
+    """slopes [P, S, n, K], penalty [P, 3] (lambda, rho, t) -> the sum over genes and keys, [P]."""
     lam, rho, t = penalty[:, 0], penalty[:, 1, None, None].clamp(min=LEAST_RHO), penalty[:, 2, None, None]
-    size = slopes[:, 0].square()
-    if slopes.shape[1] > 1:
-        shared = slopes.mean(1)
-        size = shared.square() + (slopes - shared[:, None]).square().sum(1) / rho.square()
+    shared = slopes.mean(1)
+    deviations = (slopes - shared[:, None]).square().sum(1) / rho.square()
+    size = shared.square() * (torch.arange(shared.shape[-1], device=shared.device) < shared.shape[-1] - 1) + deviations
     curved = t.square() * torch.log1p(size / t.clamp(min=LEAST_T).square())
     return lam * torch.where(t > 0, curved, size).sum((1, 2))
 
@@ -57,7 +57,7 @@ def penalty_of_scores(
 
         slope_ij = sum over heads g_i s_ij a_j / n_i,    n_i^2 = b_i^2 + sum_j E[m_j^2] s_ij^2
 
-    scores [P, H, S, n, R], amount [P, H, R], gain and basal [P, H, n], square [P, S, R], penalty [P, 3], prior [n, R].
+    scores [P, H, S, n, K], amount [P, H, K], gain and basal [P, H, n], square [P, S, K], penalty [P, 3], prior [n, K].
     """
     return _PenaltyOfScores.apply(scores, amount, gain, basal, square, penalty, prior)
 
@@ -80,7 +80,7 @@ class _PenaltyOfScores(torch.autograd.Function):
         heads, states = scores.shape[1:3]
         norm = ((scores * scores) @ square[:, None, :, :, None])[..., 0] + basal.square()[:, :, None]
         factor = gain[:, :, None] * norm.rsqrt()  # [P, H, S, n]
-        slope = torch.zeros_like(scores[:, 0])  # [P, S, n, R]
+        slope = torch.zeros_like(scores[:, 0])  # [P, S, n, K]
         for h in range(heads):
             slope.addcmul_(scores[:, h] * amount[:, h, None, None], factor[:, h, ..., None])
         if prior is not None:
@@ -89,6 +89,7 @@ class _PenaltyOfScores(torch.autograd.Function):
         freedom = states / rho.square()  # shared slope s, deviations d: g = s^2 + sum d^2 / rho^2
         shared = slope.mean(1)
         slope.sub_(shared[:, None])
+        shared[..., -1] = 0  # the depth's
         size = (slope * slope).sum(1).div_(rho.square()).addcmul_(shared, shared)
         bend = t.clamp(min=LEAST_T).square()
         value = lam * torch.where(t > 0, bend * torch.log1p(size / bend), size).sum((1, 2))

@@ -123,10 +123,9 @@ class SignedBlock(nn.Module):
         return (scores * self.amounts()[:, :, None, None] * gain[:, :, None, :, None] / norm).sum(1)
 
     def penalty(self, scores: Tensor, pick: Tensor, penalty: Tensor, prior: Tensor | None) -> Tensor:
-        """Of the slopes of the regulators, not of the basal gene: [P]. penalty [P, 3], prior [n, R]."""
-        amount = F.pad(self.amounts()[..., :-1], (0, 1))
+        """Of the slopes (penalty.py): [P]. penalty [P, 3], prior [n, R]: what those on regulators are divided by."""
         prior = None if prior is None else F.pad(prior, (0, 1), value=1.0)
-        return penalty_of_scores(scores, amount, *self.gains(pick), self.square, penalty, prior)
+        return penalty_of_scores(scores, self.amounts(), *self.gains(pick), self.square, penalty, prior)
 
     @torch.no_grad()
     def derivatives(

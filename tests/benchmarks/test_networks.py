@@ -165,7 +165,7 @@ def planted(monkeypatch):
     monkeypatch.setattr(ours, "configuration", lambda *arguments: change_config(whole(*arguments), few))
     generator = np.random.default_rng(0)
     level = generator.normal(1, 0.5, (200, 20))
-    level[:, 3] += level[:, 0]
+    level[:, 3] += 2 * (level[:, 0] - 1)
     genes = [f"g{number}" for number in range(20)]
     reference = pd.DataFrame({"source": ["g0"], "target": ["g3"], "sign": [1]})
     labels = ["a", "b"] * 100

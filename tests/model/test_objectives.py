@@ -157,7 +157,7 @@ def test_a_sample_of_genes_stands_for_all_of_them(make_model, batch, monkeypatch
 
 @pytest.mark.parametrize("prior", [False, True])
 def test_the_penalty_is_that_of_the_slopes_of_both_blocks(make_model, batch, prior):
-    """Block 1 of all members has one; with a prior, slopes are divided by its factor first; the depth is free."""
+    """Block 1 of all members has one; with a prior, slopes on regulators are divided by its factor first."""
     model = make_model(states=3)
     model.penalty.copy_(torch.rand(5, 3, generator=torch.Generator().manual_seed(0)) + 0.1)
     factor = torch.ones(12, 3).double()
@@ -170,7 +170,7 @@ def test_the_penalty_is_that_of_the_slopes_of_both_blocks(make_model, batch, pri
         model.blocks, (REGULATORS, OTHERS), (model.penalty[-1:].expand(4, -1), model.penalty[:-1]), strict=True
     ):
         pick = torch.arange(len(genes))
-        slopes = block.slopes(block.scores(pick), pick)[..., :-1] / factor[genes]
+        slopes = block.slopes(block.scores(pick), pick) / torch.nn.functional.pad(factor[genes], (0, 1), value=1.0)
         parts.append(penalty_of(slopes, penalty).sum())
     torch.testing.assert_close(found, sum(parts) / 12)
 
