@@ -86,9 +86,10 @@ class Plan:
         wanted = set(self.genes)
         if done is not None:
             of_kind = getattr(self, next(kind for kind, word in KINDS.items() if word == done.kind))
-            for name, key, place in zip(done.names, done.key.tolist(), done.place.tolist(), strict=True):
+            of_guides = torch.as_tensor(cells.multiplicity[rows][:, done.key].toarray()).unbind(1)
+            keys = zip(done.names, done.key.tolist(), done.place.tolist(), of_guides, strict=True)
+            for name, key, place, given in keys:
                 column = int(np.searchsorted(regulators, key))
-                given = torch.as_tensor(cells.multiplicity[rows][:, [key]].toarray()[:, 0])
                 found[column] = torch.ones_like(given) if name in of_kind else given
                 if name in wanted and place not in regulators:  # the guides' key is its only one
                     if name not in of_kind:

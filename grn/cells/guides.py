@@ -10,7 +10,7 @@ Letters: C cells, N genes, n cells of a gene.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -33,10 +33,12 @@ def with_weights(
     """
     group = np.zeros(len(interventions.guide), np.int64) if groups is None else groups
     weight, rows = interventions.given.tocsc(copy=True), []
+    controls = Controls.of(multiplicity, np.flatnonzero(interventions.control), group)
+    single = np.diff(interventions.given.indptr) == 1
     for number, name in enumerate(interventions.names):
         here = slice(weight.indptr[number], weight.indptr[number + 1])
-        cells = interventions.alone(number)
-        worked = _worked(multiplicity, interventions, group, cells)
+        cells = weight.indices[here][single[weight.indices[here]]]
+        worked = controls.worked(multiplicity[cells].toarray(), group[cells], interventions.guide[cells])
         shares = {}
         for guide in np.unique(interventions.guide[cells]):
             own = interventions.guide[cells] == guide
@@ -58,36 +60,51 @@ def _share(interventions: Interventions, cell: int, shares: dict[str, float]) ->
     return next((shares[guide] for guide in guides if guide in shares), 1.0)
 
 
-def _worked(
-    multiplicity: sparse.csr_matrix, interventions: Interventions, group: np.ndarray, cells: np.ndarray
-) -> np.ndarray | None:
-    """How likely the guide of each of a gene's cells worked, [n]; None where no effect stands out."""
-    control = np.flatnonzero(interventions.control & np.isin(group, group[cells]))
-    generator = np.random.default_rng(0)
-    control = np.sort(generator.permutation(control)[:MOST_CONTROLS])
-    if min(len(cells), len(control)) < FEWEST:
-        return None
-    both = np.concatenate([cells, control])
-    values, is_control = multiplicity[both].toarray(), np.arange(len(both)) >= len(cells)
-    for name in np.unique(group[both]):
-        of_group = group[both] == name
-        if (is_control & of_group).any():
-            values[of_group] -= values[is_control & of_group].mean(0)
-    sd = values[is_control].std(0) + 1e-6
-    half = generator.permutation(len(both)) % 2 == 0
-    score = np.zeros(len(both))  # held out
-    for one in (half, ~half):
-        given, controls = values[one & ~is_control], values[one & is_control]
-        if not len(given) or not len(controls):
+@dataclass(frozen=True)
+class Controls:
+    """values [c, N]: of some controls, less the mean of their group.   level: each group's mean, [N].   sd [N].   half
+    [c]: bool, one half of them.   generator: of halves."""
+
+    values: np.ndarray
+    level: dict[int, np.ndarray]
+    sd: np.ndarray
+    half: np.ndarray
+    generator: np.random.Generator
+
+    @classmethod
+    def of(cls, multiplicity: sparse.csr_matrix, control: np.ndarray, group: np.ndarray) -> Controls:
+        """control [c]: rows.   group [C]."""
+        generator = np.random.default_rng(0)
+        some = np.sort(generator.permutation(control)[:MOST_CONTROLS])
+        values, level = multiplicity[some].toarray(), {}
+        for name in np.unique(group[some]).tolist():
+            level[name] = values[group[some] == name].mean(0)
+            values[group[some] == name] -= level[name]
+        return cls(values, level, values.std(0) + 1e-6, generator.permutation(len(some)) % 2 == 0, generator)
+
+    def worked(self, values: np.ndarray, group: np.ndarray, guide: np.ndarray) -> np.ndarray | None:
+        """How likely the guide of each of a gene's cells worked, [n]; None where no effect stands out.
+
+        values [n, N]: multiplicities.   group, guide [n]: of these cells.
+        """
+        if min(len(values), len(self.values)) < FEWEST:
             return None
-        z = (given.mean(0) - controls.mean(0)) / (sd * math.sqrt(1 / len(given) + 1 / len(controls)))
-        direction = np.sign(z) * np.maximum(np.abs(z) - math.sqrt(2 * math.log(len(z) + 1)), 0) / sd
-        if not direction.any():
-            return None
-        along = values[~one] @ direction
-        controls_along = along[is_control[~one]]
-        score[~one] = (along - controls_along.mean()) / max(controls_along.std(), 1e-9)
-    return _mixture(score[~is_control], score[is_control], interventions.guide[cells])
+        usual = np.mean(list(self.level.values()), 0)  # of a group without controls
+        for name in np.unique(group).tolist():
+            values[group == name] -= self.level.get(name, usual)
+        own_half = self.generator.permutation(len(values)) % 2 == 0
+        score, control = np.zeros(len(values)), np.zeros(len(self.values))
+        for first, other in ((True, False), (False, True)):  # one half gives the direction, the other is judged
+            given, controls = values[own_half == first], self.values[self.half == first]
+            z = (given.mean(0) - controls.mean(0)) / (self.sd * math.sqrt(1 / len(given) + 1 / len(controls)))
+            direction = np.sign(z) * np.maximum(np.abs(z) - math.sqrt(2 * math.log(len(z) + 1)), 0) / self.sd
+            if not direction.any():
+                return None
+            along = self.values[self.half == other] @ direction
+            centre, spread = along.mean(), max(along.std(), 1e-9)
+            score[own_half == other] = (values[own_half == other] @ direction - centre) / spread
+            control[self.half == other] = (along - centre) / spread
+        return _mixture(score, control, guide)
 
 
 def _mixture(score: np.ndarray, control: np.ndarray, guide: np.ndarray) -> np.ndarray | None:
