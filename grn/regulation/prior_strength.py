@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grn.model.penalty import Penalty
 from grn.regulation.cell_table import CellTable
-from grn.regulation.penalties import OPERATIONS, OPERATIONS_ON_GPU, HeldOut
+from grn.regulation.penalties import OPERATIONS, OPERATIONS_ON_GPU, PRODUCTS, HeldOut
 
 UNLISTED = (0.85, 0.7, 0.5, 0.25, 0.1)  # tried as factors of unlisted pairs: 1.4 to 100 x the penalty
 OVERALL = (1.0, 1.5, 3.0)  # and of all pairs beside these
@@ -57,7 +57,7 @@ def prior_factor(
     work = OPERATIONS_ON_GPU if torch.device(table.device).type == "cuda" else OPERATIONS
     same = [(1.0, overall) for overall in (*UNLISTED, *OVERALL)]  # for all pairs alike
     trials = same + [(unlisted, overall) for unlisted in UNLISTED for overall in OVERALL]
-    most = int(np.clip(work / (2 * len(trials) * (len(table.regulators) + 1) ** 3), FEWEST, MOST))
+    most = int(np.clip(work / (2 * len(trials) * PRODUCTS * (len(table.regulators) + 1) ** 2), FEWEST, MOST))
     judging = judging[np.unique(np.linspace(0, len(judging) - 1, most).round().astype(int))]
     listed = torch.as_tensor(strength[judging], dtype=torch.float64, device=table.device)
     error = listed.new_zeros(len(trials), len(judging))

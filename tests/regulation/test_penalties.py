@@ -7,7 +7,15 @@ import torch
 
 from grn.model.penalty import Penalty, penalty_of
 from grn.regulation import penalties as module
-from grn.regulation.penalties import COUNTED, KEPT, RIDGE, HeldOut, choose_penalties_of_blocks, shares_of_counting
+from grn.regulation.penalties import (
+    COUNTED,
+    KEPT,
+    RIDGE,
+    HeldOut,
+    choose_penalties_of_blocks,
+    shares_of_counting,
+    solved,
+)
 
 CELLS, GENES, REGULATORS = 200, 12, 3
 
@@ -128,3 +136,23 @@ def test_counting_s_share_is_that_of_what_the_others_leave(make_table):
     assert unit[-1] == 1
     none, ones = shares_of_counting(make_table(x, np.zeros(CELLS, int), range(REGULATORS)))
     assert (none == 0).all() and (ones == 1).all(), "without counts, nothing is counted"
+
+
+def test_conjugate_gradients_solve_what_a_factorisation_of_each_target_solves():
+    """Factors from a hundredth to a hundred, and a regulator that a target may not read."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 12, generator=generator, dtype=torch.float64)
+    cross = x.T @ torch.randn(200, 5, generator=generator, dtype=torch.float64)
+    base = torch.rand(12, generator=generator, dtype=torch.float64) * 50 + 1
+    factor = 10 ** (4 * torch.rand(5, 12, generator=generator, dtype=torch.float64) - 2)
+    never = torch.zeros(5, 12, dtype=torch.bool)
+    never[1, 3] = never[2, 0] = True
+    gram = x.T @ x
+    system = gram + torch.diag(base)
+    found = solved(system, torch.linalg.cholesky(system), cross, base, factor, never, torch.ones(12, 5).double())
+    for target in range(5):
+        kept = ~never[target]
+        own = (gram + torch.diag(base * factor[target]))[kept][:, kept]
+        expected = torch.zeros(12, dtype=torch.float64)
+        expected[kept] = torch.linalg.solve(own, cross[kept, target])
+        torch.testing.assert_close(found[:, target], expected, rtol=1e-4, atol=1e-6)
