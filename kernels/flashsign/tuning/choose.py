@@ -11,19 +11,9 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from flashsign.tuning import tables
 from flashsign.tuning.block_sizes import BlockSizes, Kernel, RowBlockSizes
 from flashsign.tuning.device import device_limits, device_name
-from flashsign.tuning.tables import (
-    FALLBACK,
-    IN_LITTLE_MEMORY,
-    KEPT,
-    LITTLE_MEMORY,
-    NARROW_PASSES,
-    PASSES,
-    SMALLEST,
-    is_narrow,
-    tiles_of,
-)
 from flashsign.tuning.tile_file import VARIABLE, read
 
 Tiles = Mapping[str, BlockSizes | RowBlockSizes]
@@ -44,7 +34,7 @@ def choose_block_sizes(
     """Block sizes of a kernel of TABLES whose own tiles are of rows [C', heads, rows, E]; width, values: E, V, padded.
 
     Of the table's entries that fit into shared memory, the first that makes a tile for every multiprocessor, or the
-    last; FALLBACK or SMALLEST where none fits.
+    last; tables.FALLBACK or tables.SMALLEST where none fits.
     """
     size = rows.element_size()
     own = tiles.get(name) or file_block_sizes(rows.device).get(Kernel(name, size, width))
@@ -53,9 +43,9 @@ def choose_block_sizes(
     multiprocessors, memory = device_limits(rows.device)
 
     def fit(some: Sequence[BlockSizes]) -> list[BlockSizes]:
-        return [each for each in some if each.shared(KEPT[name], width * size, size) <= memory]
+        return [each for each in some if each.shared(tables.KEPT[name], width * size, size) <= memory]
 
-    fitting = fit(tiles_of(name, size, width, values)) or fit([FALLBACK]) or [SMALLEST]
+    fitting = fit(tables.tiles_of(name, size, width, values)) or fit([tables.FALLBACK]) or [tables.SMALLEST]
     bags_and_heads = rows.shape[0] * rows.shape[1]
     filling = (each for each in fitting if bags_and_heads * -(-rows.shape[2] // each.own) >= multiprocessors)
     return next(filling, fitting[-1])
@@ -64,11 +54,11 @@ def choose_block_sizes(
 def choose_row_block_sizes(
     name: str, rows: Tensor, width: int, tiles: Tiles = TABLES_ALONE, values: int | None = None
 ) -> RowBlockSizes:
-    """Block sizes of a kernel of PASSES over rows [C', heads, rows, E]; width, values: E and V, padded."""
+    """Block sizes of a kernel of tables.PASSES over rows [C', heads, rows, E]; width, values: E and V, padded."""
     key = rows.element_size(), width
     own = tiles.get(name) or file_block_sizes(rows.device).get(Kernel(name, *key))
     if isinstance(own, RowBlockSizes):
         return own
-    little = device_limits(rows.device)[1] < LITTLE_MEMORY
-    other = IN_LITTLE_MEMORY if little else NARROW_PASSES if is_narrow(width, values) else {}
-    return other.get(name, {}).get(key) or PASSES[name][key]
+    little = device_limits(rows.device)[1] < tables.LITTLE_MEMORY
+    other = tables.IN_LITTLE_MEMORY if little else tables.NARROW_PASSES if tables.is_narrow(width, values) else {}
+    return other.get(name, {}).get(key) or tables.PASSES[name][key]

@@ -12,18 +12,6 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-
-
-@triton.jit
-def follow(EARLY: tl.constexpr):
-    """Waits for the previous kernel, and lets the next one begin, which waits here in turn (launch.starts_early).
-
-    It comes first: then all that a kernel reads was written, and all that it overwrites was read, by those before it.
-    """
-    if EARLY:
-        gdc_wait()
-        gdc_launch_dependents()
 
 
 @triton.jit

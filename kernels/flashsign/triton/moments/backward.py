@@ -8,8 +8,9 @@ With q~_i = q_i / n_i and delta_i = <do_i, o_i>:
 
 The two passes over queries are not one because both sums and both products of a tile would need more registers than
 there are. As in sums.py, the factor that is rounded to 16 bits is on the right: on the left, q~ enters as q times a
-power of two. Bags with a row whose rho is below 1 / (8 E) (forward.py) take the high-precision path, where every matrix
-is the sum of two 16-bit matrices.
+power of two. With narrow values the products of a tile wait for each other: registers then hold one result, and a
+multiprocessor two programs, which is faster; with wide ones all at once are (H200). Bags with a row whose rho is below
+1 / (8 E) (forward.py) take the high-precision path, where every matrix is the sum of two 16-bit matrices.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashsign.triton.common.device_functions import bag_rows, follow, load_rows, not_finite, power_of_two, unit_of
+from flashsign.triton.common.device_functions import bag_rows, load_rows, not_finite, power_of_two, unit_of
 from flashsign.triton.moments.forward import HIGH_PRECISION
 from flashsign.triton.moments.ill_conditioned_rows import ILL_CONDITIONED, append_rows, list_start
 from flashsign.triton.moments.sums import (
@@ -29,13 +30,6 @@ from flashsign.triton.moments.sums import (
     store_pair,
     tile_rows,
 )
-
-
-@triton.jit
-def one_after_the_other(E_PAD: tl.constexpr, V_PAD: tl.constexpr):
-    """Whether products of a tile wait for each other: with narrow values, registers then hold one result of a tile, and
-    a multiprocessor two programs, which is faster; with wide ones the products together are (H200)."""
-    return 4 * V_PAD <= E_PAD
 
 
 @triton.jit
@@ -54,7 +48,7 @@ def sum_queries(
     queries_all, heads, key_heads, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
     QUERIES: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr, PACKED: tl.constexpr, EARLY: tl.constexpr,
+    PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Program (part, head, bag) writes dA and D of its queries to parts [parts, H / K, bags, K,
     E_PAD V_PAD + E_PAD E_PAD].
@@ -63,7 +57,6 @@ def sum_queries(
     needs_high_precision [parts, H / K, bags, K]: 1 where rho of a row is below 1 / (8 E), else 0.
     Writes delta [C', heads, rows] float32.
     """
-    follow(EARLY)
     head, bag, key_head, group, index, first, _, begin, last = query_part(
         query_offsets, queries_all, heads, key_heads, QUERIES, PACKED
     )
@@ -112,14 +105,13 @@ def query_gradients(
     queries_all, heads, key_heads, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
     QUERIES: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr, EARLY: tl.constexpr,
+    PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Program (part, head, bag) writes dq and lists ill-conditioned rows (as forward.attend_moments).
 
     moments: A and G; totals: theirs (sums.add_parts); gradient_totals: those of dA and D, whose first number is 1 for
     bags that take the high-precision path.
     """
-    follow(EARLY)
     head, bag, key_head, group, index, first, queries, begin, last = query_part(
         query_offsets, queries_all, heads, key_heads, QUERIES, PACKED
     )
@@ -164,7 +156,7 @@ def query_gradients(
             inverse_n = tl.load(inverse + at + query, mask=there, other=0.0)
             delta_over_n = tl.load(delta + at + query, mask=there, other=0.0) * inverse_n
             floor = eps * t * rows.to(tl.float32)
-            if one_after_the_other(E_PAD, V_PAD):
+            if 4 * V_PAD <= E_PAD:
                 of_norm = (tl.dot(rows, g) / g_unit + floor) * (delta_over_n * -a_unit)[:, None]
                 d_q = tl.dot(grads, a.T, of_norm) / a_unit
             else:
@@ -189,10 +181,9 @@ def key_gradients(
     rows, key_heads, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
     KEYS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr, EARLY: tl.constexpr,
+    PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Program (part, key head, bag) writes dk, dv, and dm [C', K, rows] float32; gradients: dA and D of all queries."""
-    follow(EARLY)
     head, bag = tl.program_id(1), tl.program_id(2)
     first, keys, index = bag_rows(bag, offsets, rows, PACKED)
     begin, last = rows_of_program(keys, KEYS)
@@ -239,7 +230,7 @@ def key_gradients(
             k_tile = load_rows(k, row, k_row, there, column, E)
             v_tile = load_rows(v, row, v_row, there, of_value, V)
             m = tl.load(multiplicity + key, mask=there, other=0.0) * scale
-            if one_after_the_other(E_PAD, V_PAD):
+            if 4 * V_PAD <= E_PAD:
                 store_values(tl.dot(k_tile, a), m * per_a, there, dv + row * dv_row, of_value, V)
                 of_norm = tl.dot(k_tile, g) * (per_g / per_a) + (twice_dt / per_a) * k_tile.to(tl.float32)
                 d_scaled = tl.dot(v_tile, a.T, m[:, None] * of_norm) * per_a

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from flashsign.call import AttentionCall
-from flashsign.triton.common.launch import start, starts_early
+from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import aligned, aligned_call, cdiv, multiplicity_strides, precision, strides
 from flashsign.triton.moments import ill_conditioned_rows
 from flashsign.triton.moments.backward import key_gradients, query_gradients, sum_queries
@@ -97,13 +97,8 @@ class Passes:
 
     @property
     def common(self) -> Arguments:
-        """The last constants of all kernels with products."""
-        return {"PRECISION": precision(self.call.q.dtype), "PACKED": self.call.packed, "EARLY": self.early}
-
-    @property
-    def early(self) -> bool:
-        """Whether a kernel begins before the previous one has ended: all but a pass's first, which follows others'."""
-        return starts_early(self.call.q)
+        """Constants of all kernels."""
+        return {"PRECISION": precision(self.call.q.dtype), "PACKED": self.call.packed}
 
     @property
     def keys(self) -> Arguments:
@@ -203,10 +198,9 @@ class Passes:
             numbers={"count": len(parts)},
             constants={
                 "E_PAD": self.call.width, "V_PAD": self.call.value_width, "BLOCK": self.block,
-                "PARTS": 1 << (len(parts) - 1).bit_length(), "SCALED": scaled, "EARLY": self.early,
+                "PARTS": 1 << (len(parts) - 1).bit_length(), "SCALED": scaled,
             },
             num_warps=4,
-            launch_pdl=self.early,
         )  # fmt: skip
         return MatrixPair(sums, totals)
 
@@ -224,11 +218,10 @@ class Passes:
             numbers=numbers,
             constants={
                 **self.call.widths, rows: sizes.rows, "STAGES": sizes.stages, "BLOCK": self.block,
-                "PRECISION": precision(over.dtype), "HALF": half, "PACKED": self.call.packed, "EARLY": self.early,
+                "PRECISION": precision(over.dtype), "HALF": half, "PACKED": self.call.packed,
             },
             num_warps=sizes.warps,
             num_stages=sizes.stages,
-            launch_pdl=self.early,
         )  # fmt: skip
 
     def attend_moments(self, moments: MatrixPair, o: Tensor, inverse: Tensor, listed: IllConditionedRows) -> None:
@@ -296,5 +289,4 @@ class Passes:
                 **self.common,
             },
             num_warps=4,
-            launch_pdl=self.early,
         )  # fmt: skip

@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashsign.triton.common.device_functions import follow, inverse_norm
+from flashsign.triton.common.device_functions import inverse_norm
 from flashsign.triton.moments.ill_conditioned_rows import ILL_CONDITIONED, append_rows, list_start
 from flashsign.triton.moments.sums import high_precision_product, query_part, read_totals, rounded_matrices, tile_rows
 
@@ -46,14 +46,13 @@ def attend_moments(
     queries_all, heads, key_heads, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
     QUERIES: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr, EARLY: tl.constexpr,
+    PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Program (part, head, bag) writes o, like q, inverse [C', heads, rows], 1 / n, and lists ill-conditioned rows.
 
     row_list [C' heads rows] int32: a list for each bag and key head (ill_conditioned_rows.list_start) of numbers
     (head within the key head) * queries + query; row_count [bags K] int32: how many are on each.
     """
-    follow(EARLY)
     head, bag, key_head, group, index, first, queries, begin, last = query_part(
         query_offsets, queries_all, heads, key_heads, QUERIES, PACKED
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashsign.triton.common.device_functions import bag_rows, follow, inverse_norm
+from flashsign.triton.common.device_functions import bag_rows, inverse_norm
 from flashsign.triton.moments.sums import read_totals
 
 ILL_CONDITIONED = tl.constexpr(1e-4)
@@ -106,10 +106,9 @@ def attend_rows(
     queries_all, keys_all, heads, key_heads, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr, PACKED: tl.constexpr, EARLY: tl.constexpr,
+    PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Writes o and 1 / n of the listed rows, over what attend_moments wrote."""
-    follow(EARLY)
     key_head, bag = tl.program_id(1), tl.program_id(2)
     count = tl.load(row_count + bag * key_heads + key_head)
     if count == 0:
@@ -152,13 +151,12 @@ def row_gradients(
     queries_all, keys_all, heads, key_heads, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr, PACKED: tl.constexpr, EARLY: tl.constexpr,
+    PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Writes dq of the listed rows, over what query_gradients wrote.
 
     dq_i = (1 / n_i) sum_j (<do_i, v_j> - (s_ij / n_i) delta_i) k'_j - (delta_i / n_i^2) eps t q_i
     """
-    follow(EARLY)
     key_head, bag = tl.program_id(1), tl.program_id(2)
     count = tl.load(row_count + bag * key_heads + key_head)
     if count == 0:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashsign.triton.common.device_functions import bag_rows, follow, power_of_two
+from flashsign.triton.common.device_functions import bag_rows, power_of_two
 
 
 @triton.jit
@@ -37,12 +37,10 @@ def sum_keys(
     rows, key_heads,
     E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
     BLOCK: tl.constexpr, M_BLOCK: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
-    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (part, key head, bag) writes A and G of its keys to parts [parts, B, K, E_PAD V_PAD + E_PAD E_PAD], and
     the scale of its multiplicities to scales [parts, B, K]. M_BLOCK: multiplicities read at once to find the largest.
     """
-    follow(EARLY)
     head, bag = tl.program_id(1), tl.program_id(2)
     first, keys, index = bag_rows(bag, offsets, rows, PACKED)
     begin, last = rows_of_program(keys, BLOCK)
@@ -94,7 +92,6 @@ def add_parts(
     parts, scales, out, totals, row_count,
     count,
     E_PAD: tl.constexpr, V_PAD: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, SCALED: tl.constexpr,
-    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (block of BLOCK entries, bag and key head) adds parts [count, B K, E_PAD V_PAD + E_PAD E_PAD] up.
 
@@ -103,7 +100,6 @@ def add_parts(
     of the second, and the block's part of the second's trace. row_count [B K] is set to zero, for the lists of
     ill-conditioned rows.
     """
-    follow(EARLY)
     block, bag, bags = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     BLOCKS: tl.constexpr = E_PAD * E_PAD // BLOCK
     part = tl.arange(0, PARTS)

@@ -20,7 +20,6 @@ import triton.language as tl
 
 from flashsign.triton.common.device_functions import (
     bag_rows,
-    follow,
     multiple_of_four,
     not_finite,
     power_of_two,
@@ -56,7 +55,7 @@ def scaled_queries(
     grads_out_bag, grads_out_head, grads_out_row,
     delta_head, queries_all, tiles, heads, key_heads, parts, gap, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-    QUERIES: tl.constexpr, PACKED: tl.constexpr, EARLY: tl.constexpr,
+    QUERIES: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """A program does one tile of queries: writes q~ in row_unit to out, do~ to grads_out, delta and twice_dt.
 
@@ -64,7 +63,6 @@ def scaled_queries(
     and delta, packed bags lie `gap` rows of zeros apart, and in delta a bag begins at a multiple of four.
     twice_dt [C', heads, rows] float32: the row's part of 2 dt, -eps <do, o> |q|^2 / n^2.
     """
-    follow(EARLY)
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
     if bag < 0:
         return
@@ -107,13 +105,11 @@ def sum_of_bags(
     key_heads,
     BLOCK: tl.constexpr,
     PACKED: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """Program (key head, bag): sums rows [C', heads, queries_all] over a bag and the query heads of a key head.
 
     out [bags, K].
     """
-    follow(EARLY)
     key_head, bag = tl.program_id(0), tl.program_id(1)
     first, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
     group = heads // key_heads
@@ -135,13 +131,11 @@ def key_gradients(
     queries_all, keys_all, tiles, heads, key_heads, parts, gap,
     E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
-    EARLY: tl.constexpr,
 ):  # fmt: skip
     """A program does one tile of keys. q (q~), k, scaled (k'), v, grad (do~), delta: descriptors.
 
     twice_dt [bags, key heads]: 2 dt of each bag. Writes dk, dv, and dm [C', key heads, rows] float32.
     """
-    follow(EARLY)
     bag, key_head, start = program_tile(schedule, tiles, key_heads, KEYS, PACKED)
     if bag < 0:
         return

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flashsign.call import AttentionCall
 from flashsign.dispatch import HOPPER_TRITON, Kernel, dq_from_moments, hopper_block_sizes
-from flashsign.triton.common.launch import start, starts_early
+from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import (
     TileAssignment,
     UncheckedDescriptor,
@@ -57,7 +57,7 @@ def forward(
     if kernel == "triton_stream_hopper" and hopper is not None:
         hopper.forward(call, keys, *hopper_block_sizes(call, tiles), o, inverse)
         return o, inverse
-    q, early = call.q, starts_early(call.q)
+    q = call.q
     sizes = choose_block_sizes("forward", q, call.width, tiles, call.value_width)
     assigned = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, call.query_offsets)
     start(
@@ -74,10 +74,9 @@ def forward(
             **multiplicity_strides(call.m), **strides(o=o), **call.row_counts, "tiles": assigned.count,
             **call.head_counts, **keys.numbers, "eps": call.eps,
         },
-        constants={**call.widths, **loop_constants(call, sizes.own, sizes.other, sizes.stages), "EARLY": early},
+        constants={**call.widths, **loop_constants(call, sizes.own, sizes.other, sizes.stages)},
         num_warps=sizes.warps,
         num_stages=sizes.stages,
-        launch_pdl=early,
     )  # fmt: skip
     return o, inverse
 
@@ -124,17 +123,13 @@ class QueryTotals:
 
 @dataclass(frozen=True)
 class Passes:
-    """The launches of a backward's kernels, all of which follow that of the scaled keys."""
+    """The launches of a backward's kernels."""
 
     call: AttentionCall
     keys: ScaledKeys
     grad: Tensor
     inverse: Tensor
     tiles: Tiles
-
-    @property
-    def early(self) -> bool:
-        return starts_early(self.call.q)
 
     def query_totals(self, o: Tensor) -> QueryTotals:
         """The queries and gradients scaled for both passes; o: outputs."""
@@ -155,9 +150,8 @@ class Passes:
                 **strides(q=q, o=o, grad=grad, out=rows, grads_out=grads), "delta_head": delta.stride(1),
                 "queries_all": q.shape[2], "tiles": tiles.count, **call.head_counts, **keys.numbers, "eps": call.eps,
             },
-            constants={**call.widths, "QUERIES": block, "PACKED": call.packed, "EARLY": self.early},
+            constants={**call.widths, "QUERIES": block, "PACKED": call.packed},
             num_warps=4,
-            launch_pdl=self.early and not keys.gap,  # gaps were filled with zeros just before, by no kernel
         )  # fmt: skip
         return QueryTotals(rows, grads, delta, twice_dt)
 
@@ -173,9 +167,8 @@ class Passes:
             (key_heads, call.bags),
             tensors={"rows": totals.twice_dt, "query_offsets": call.query_offsets, "out": twice_dt},
             numbers={"queries_all": call.q.shape[2], "heads": heads, "key_heads": key_heads},
-            constants={"BLOCK": 1024, "PACKED": call.packed, "EARLY": self.early},
+            constants={"BLOCK": 1024, "PACKED": call.packed},
             num_warps=4,
-            launch_pdl=self.early,
         )
         start(
             key_gradients,
@@ -195,11 +188,10 @@ class Passes:
                 **call.head_counts, **keys.numbers,
             },
             constants={
-                **call.widths, **loop_constants(call, sizes.other, sizes.own, sizes.stages), "EARLY": self.early,
+                **call.widths, **loop_constants(call, sizes.other, sizes.own, sizes.stages),
             },
             num_warps=sizes.warps,
             num_stages=sizes.stages,
-            launch_pdl=self.early,
         )  # fmt: skip
 
     def moment_query_gradient(
@@ -223,11 +215,10 @@ class Passes:
             constants={
                 **call.widths, "QUERIES": sizes.own, "WIDTH": min(call.width, 32), "VALUES": min(call.value_width, 32),
                 "PRECISION": precision(q.dtype), "HALF": q.element_size() == 2, "PACKED": call.packed,
-                "EARLY": self.early,
+                
             },
             num_warps=sizes.warps,
             num_stages=2,
-            launch_pdl=self.early,
         )  # fmt: skip
         return ill_conditioned
 
@@ -255,11 +246,10 @@ class Passes:
             constants={
                 **call.widths, **{name: loop[name] for name in ("QUERIES", "KEYS", "STAGES")},
                 "ONLY_ILL_CONDITIONED": ill_conditioned is not None,
-                **{name: loop[name] for name in ("PRECISION", "PACKED")}, "EARLY": self.early,
+                **{name: loop[name] for name in ("PRECISION", "PACKED")},
             },
             num_warps=sizes.warps,
             num_stages=sizes.stages,
-            launch_pdl=self.early,
         )  # fmt: skip
 
     def key_moments(self) -> Tensor:
@@ -281,10 +271,9 @@ class Passes:
             },
             constants={
                 **call.widths, "BLOCK": 64, "STAGES": 3, "PRECISION": precision(v.dtype), "PACKED": call.packed,
-                "EARLY": self.early,
+                
             },
             num_warps=8 if call.width > 64 else 4,
             num_stages=3,
-            launch_pdl=self.early,
         )  # fmt: skip
         return out.sum(0) if parts > 1 else out[0]

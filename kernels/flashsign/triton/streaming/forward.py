@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashsign.triton.common.device_functions import bag_rows, follow, inverse_norm, program_tile
+from flashsign.triton.common.device_functions import bag_rows, inverse_norm, program_tile
 from flashsign.triton.streaming.scaled_keys import bag_totals, load_present
 
 
@@ -23,10 +23,8 @@ def stream_forward(
     queries_all, keys_all, tiles, heads, key_heads, parts, gap, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
-    EARLY: tl.constexpr,
 ):  # fmt: skip
     """A program does one tile of queries. q, k (scaled), v: descriptors. Writes o, and inverse [C', H, rows]: 1 / n."""
-    follow(EARLY)
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
     if bag < 0:
         return

@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashsign.triton.common.device_functions import bag_rows, follow, multiple_of_four, power_of_two, program_tile
+from flashsign.triton.common.device_functions import bag_rows, multiple_of_four, power_of_two, program_tile
 from flashsign.triton.moments.forward import HIGH_PRECISION
 from flashsign.triton.streaming.backward import power_and_rest, row_unit
 from flashsign.triton.streaming.scaled_keys import bag_totals, load_present
@@ -30,13 +30,12 @@ def key_moments(
     m_bag, m_head,
     rows, key_heads, gap,
     E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-    BLOCK: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr, EARLY: tl.constexpr,
+    BLOCK: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Program (part, key head, bag) sums A and G of its part of the keys. k: scaled keys.
 
     out [parts, bags, K, E_PAD V_PAD + E_PAD E_PAD] float32, A before G.
     """
-    follow(EARLY)
     part, parts, head, bag = tl.program_id(0), tl.num_programs(0), tl.program_id(1), tl.program_id(2)
     first, keys, index = bag_rows(bag, offsets, rows, PACKED)
     k += index.to(tl.int64) * k_bag + head.to(tl.int64) * k_head + bag.to(tl.int64) * gap * k_row
@@ -86,7 +85,7 @@ def moment_query_gradient(
     delta_head, queries_all, tiles, heads, key_heads, parts, gap, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
     QUERIES: tl.constexpr, WIDTH: tl.constexpr, VALUES: tl.constexpr,
-    PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr, EARLY: tl.constexpr,
+    PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """A program does one tile of queries: writes dq, and ill_conditioned [programs], 1 if the tile has an
     ill-conditioned row, else 0.
@@ -94,7 +93,6 @@ def moment_query_gradient(
     moments [bags, key heads, E_PAD V_PAD + E_PAD E_PAD] float32: A and G. WIDTH, VALUES: columns of G and of A at a
     time. delta: as scaled_queries wrote it.
     """
-    follow(EARLY)
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
     if bag < 0:
         tl.store(ill_conditioned + tl.program_id(0), 0)
@@ -164,7 +162,7 @@ def stream_query_gradient(
     delta_head, queries_all, keys_all, tiles, heads, key_heads, parts, gap, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
-    ONLY_ILL_CONDITIONED: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr, EARLY: tl.constexpr,
+    ONLY_ILL_CONDITIONED: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """A program does one tile of queries, three products with every key: writes dq. q (q~), k (scaled), v, grad:
     descriptors.
@@ -172,7 +170,6 @@ def stream_query_gradient(
     dq_i = (1 / n_i) sum_j (<do_i, v_j> - (s_ij / n_i) delta_i) k'_j - (delta_i / n_i^2) eps t q_i
     ONLY_ILL_CONDITIONED: only the tiles that moment_query_gradient marked.
     """
-    follow(EARLY)
     if ONLY_ILL_CONDITIONED and tl.load(ill_conditioned + tl.program_id(0)) == 0:
         return
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
