@@ -43,7 +43,8 @@ def perturb(
     the perturbed ones; the difference is the change. One step reads direct effects. With more steps, regulators that
     have changed act on their own targets: 20 are about where nothing moves any more. The identity token then reads the
     changed cells. Where the run's cells were intervened on (data.intervention_key), genes that were have the effect of
-    their own intervention. Observed cells alone do not distinguish a cause from a correlation (docs/usage.md).
+    their own intervention, and other regulators what goes with them in the cells, as far as interventions bear such
+    associations out. Observed cells alone do not distinguish a cause from a correlation (docs/usage.md).
 
     Args:
         run: a Run, or its folder. Its configuration names the cells, which are read again.

@@ -71,6 +71,18 @@ def test_a_gene_that_nobody_intervened_on_says_so_and_has_wide_intervals(run, sc
         grn.perturb(run, knockdown=names[0], data=cells)  # not measured, and knocked out
 
 
+def test_without_the_key_nothing_is_read_of_what_was_done(screen):
+    """Columns of guides alone change no bit of a run."""
+    cells = screen[0].copy()
+    plain = cells.copy()
+    plain.obs = plain.obs[["cell_type"]]
+    fields = {**FIELDS, "data.intervention_key": None, "trainer.max_steps": 4}
+    runs = [grn.train(each, genes="all", regulators=["R2", "R3"], set=fields, quiet=True) for each in (cells, plain)]
+    assert runs[0].network.uns["grn"]["model_hash"] == runs[1].network.uns["grn"]["model_hash"]
+    assert runs[0].edges.equals(runs[1].edges) and "caused" not in runs[0].edges
+    assert "grn_size" not in grn.perturb(runs[1], knockout="R2", data=plain).var
+
+
 def test_edges_carry_what_was_caused_beside_the_weight(run, screen):
     cells, names = screen
     edges = run.edges
