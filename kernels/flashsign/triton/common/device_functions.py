@@ -13,6 +13,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+HIGH_PRECISION = tl.constexpr(0.125)
+"""A row with rho E below this takes moments that are not rounded to 16 bits; rho = z / (|q|^2 t) is 1 / E at random."""
+
 
 @triton.jit
 def bag_rows(bag, offsets, rows, PACKED: tl.constexpr):

@@ -18,8 +18,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashsign.triton.common.device_functions import bag_rows, load_rows, not_finite, power_of_two, unit_of
-from flashsign.triton.moments.forward import HIGH_PRECISION
+from flashsign.triton.common.device_functions import (
+    HIGH_PRECISION,
+    bag_rows,
+    load_rows,
+    not_finite,
+    power_of_two,
+    unit_of,
+)
 from flashsign.triton.moments.ill_conditioned_rows import ILL_CONDITIONED, append_rows, list_start
 from flashsign.triton.moments.sums import (
     high_precision_product,

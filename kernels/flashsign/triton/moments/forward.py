@@ -13,12 +13,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashsign.triton.common.device_functions import inverse_norm
+from flashsign.triton.common.device_functions import HIGH_PRECISION, inverse_norm
 from flashsign.triton.moments.ill_conditioned_rows import ILL_CONDITIONED, append_rows, list_start
 from flashsign.triton.moments.sums import high_precision_product, query_part, read_totals, rounded_matrices, tile_rows
-
-HIGH_PRECISION = tl.constexpr(0.125)
-"""A row takes the high-precision path if its rho E is below this."""
 
 
 @triton.jit

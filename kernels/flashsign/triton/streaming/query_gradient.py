@@ -13,8 +13,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashsign.triton.common.device_functions import bag_rows, multiple_of_four, power_of_two, program_tile
-from flashsign.triton.moments.forward import HIGH_PRECISION
+from flashsign.triton.common.device_functions import (
+    HIGH_PRECISION,
+    bag_rows,
+    multiple_of_four,
+    power_of_two,
+    program_tile,
+)
 from flashsign.triton.streaming.backward import power_and_rest, row_unit
 from flashsign.triton.streaming.scaled_keys import bag_totals, load_present
 
