@@ -50,7 +50,8 @@ def network_scores(networks: Mapping[str, pd.DataFrame], cells: Cells, rows: np.
             "The test cells have too few controls or intervened cells to judge by.", field="data.test_fraction"
         )
     names = np.array([cells.vocabulary[gene] for gene in genes], object)
-    p = np.stack([mannwhitneyu(each, control, axis=0)[1] for each in given.values()])  # [T, n]
+    with np.errstate(invalid="ignore"):  # a gene that no cell has
+        p = np.stack([mannwhitneyu(each, control, axis=0)[1] for each in given.values()])  # [T, n]
     p[names == np.array(list(given), object)[:, None]] = np.nan
     change = np.stack([(each.mean(0) - control.mean(0)) / sd for each in given.values()])
     differ = _significant(p)

@@ -173,7 +173,12 @@ def left_out(config: Config, adata: AnnData, names: list[str], fit: Fit, say: Sa
         subject = Subject(config, fit(config, others, own, silent), others, own, kept)
         place = {gene: position for position, gene in enumerate(cells.vocabulary)}
         order = [place[gene] for gene in others.vocabulary]
-        found = {"grn": predicted_change(subject, parts)}
+        counted = {others.vocabulary[place] for place in subject.trained.regulators.tolist()}
+        found = {}
+        if set(parts) <= counted:
+            found["grn"] = predicted_change(subject, parts)
+        else:
+            say(f"{name} is no regulator that was counted, so that without its guides the model knows nothing of it.")
         training = caused_effects(others, own)
         if len(parts) == 1:
             found |= {way: (np.abs(each), each) for way, each in simple_changes(others, name, training)}

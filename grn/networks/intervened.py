@@ -32,7 +32,8 @@ class Merge:
     """rows [n]: the genes that stay, positions in the vocabulary: those that were measured, and those that were
     intervened on without it.   regulators [r]: positions among these rows.   first [r]: the column [R] that a
     regulator's evidence is from: its messenger's key where it has one.   pairs [2, T]: for each intervened gene, its
-    guides' column among [R] and its regulator's among [r].   names [n].   intervened [T]: names."""
+    guides' column among [R] and its regulator's among [r].   names [n].   intervened [T]: names.   certain [N, T]: what
+    the guides' weights are multiplied by; None: 1."""
 
     rows: np.ndarray
     regulators: np.ndarray
@@ -41,10 +42,14 @@ class Merge:
     names: tuple[str, ...]
     intervened: tuple[str, ...]
     sign: float
+    certain: np.ndarray | None = None
 
     @classmethod
-    def of(cls, cells: Cells, regulators: np.ndarray) -> Merge | None:
-        """regulators [R]: of the model, the guides' keys among them; None where nothing was done to the cells."""
+    def of(cls, cells: Cells, regulators: np.ndarray, caused: Caused | None = None) -> Merge | None:
+        """regulators [R]: of the model, the guides' keys among them; None where nothing was done to the cells.
+
+        caused: what their guides say counts as far as it is certain; None: as it is.
+        """
         done = cells.interventions
         if done is None:
             return None
@@ -62,6 +67,7 @@ class Merge:
             names=tuple(cells.vocabulary[row] for row in rows),
             intervened=done.names,
             sign=done.sign,
+            certain=None if caused is None else caused.certainty,
         )
 
     def map(self, mean: Tensor, sd: Tensor, units: Tensor, regulators: Tensor) -> Callable[[Tensor], Tensor]:
@@ -80,7 +86,12 @@ class Merge:
         whole = units[keys] * sd[regulators][keys]  # of the guides: how much of one a usual sd is
         found[keys, columns] = self.sign * scale / whole.clamp(min=1e-9)
         rows = torch.as_tensor(self.rows, device=units.device)
-        return lambda weights: weights[..., rows, :] @ found
+        if self.certain is None:
+            return lambda weights: weights[..., rows, :] @ found
+        # The slope on the guides of few cells is noise, and a whole guide is many sds of it.
+        factor = units.new_ones(len(mean), len(units))
+        factor[:, keys] = torch.as_tensor(self.certain).to(factor)
+        return lambda weights: (weights * factor)[..., rows, :] @ found
 
     def columns(self, table: Table) -> Table:
         """What is known of each regulator by its own key, [n, r] of [N, R]."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from grn.cells.cells import Cells
 from grn.model.signed_block import SignedBlock
 from grn.model.transformer import Model
+from grn.networks.evidence.caused import caused_effects
 from grn.networks.intervened import Merge
 from grn.networks.weights import Network, presence, row_factors, without_self
 from grn.regulation.levels import state_levels
@@ -52,7 +53,8 @@ def read_network(model: Model, cells: Cells, states: States, seed: int) -> Netwo
     generator, membership = np.random.default_rng(seed), torch.as_tensor(states.membership)
     size = states.membership.sum(0, dtype=np.float64)
     share = torch.as_tensor(size / size.sum()).to(model.mean)
-    merge = Merge.of(cells, regulators)
+    caused = None if cells.interventions is None else caused_effects(cells, states)
+    merge = Merge.of(cells, regulators, caused)
     slopes, sds = [], []
     for state in range(len(states)):
         rows = np.flatnonzero(states.membership[:, state] > 0)

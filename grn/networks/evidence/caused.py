@@ -35,6 +35,14 @@ class Caused:
     sd: np.ndarray
 
     @property
+    def certainty(self) -> np.ndarray:
+        """How much of an estimate of an effect is to be believed, [N, T], 0 to 1: by its q-value, and by its error
+        beside the usual size of effects, as what few cells or weak guides say is mostly noise."""
+        usual = max(float(np.nanmean(np.square(self.effect) - np.square(self.error))), 0.0)
+        shrunk = usual / np.maximum(usual + np.square(self.error), 1e-12)
+        return np.nan_to_num(shrunk * (1 - self.q))
+
+    @property
     def low(self) -> np.ndarray:
         """Of the 95 % interval."""
         return self.effect - NORMAL * self.error

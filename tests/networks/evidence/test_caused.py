@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from scipy import sparse
 
 from grn.cells.load import load_cells
@@ -105,3 +106,19 @@ def test_two_keys_of_a_gene_become_one_column(planted):
     assert len(compared(found)) == 1 and in_words(order_of(caused_effects(cells), done.names).head(0)) == []
     certain = replace(found, q=np.zeros((60, 60)), observed=-np.nan_to_num(found.caused))
     assert "100% with the wrong sign" in compared(certain)[1]
+
+
+def test_what_few_cells_say_is_hardly_believed(planted):
+    """An effect counts by its q-value and its error, so that a guide in few cells does not lead the network."""
+    found = caused_effects(planted[1])
+    effect, error = np.array([[0.5, 0.5, 0.0]]), np.array([[0.02, 0.5, 0.02]])
+    certain = replace(found, effect=effect, error=error, q=np.array([[0.0, 0.3, 0.9]])).certainty[0]
+    assert certain[0] > 0.9 and certain[1] < 0.3 and certain[2] < 0.15
+    merge, plain = (Merge.of(planted[1], planted[1].regulators, each) for each in (found, None))
+    regulators = torch.as_tensor(planted[1].regulators)
+    units, one = torch.ones(len(regulators)), torch.ones(len(planted[1].vocabulary))
+    weights = torch.ones(len(one), len(units))
+    believed, every = (each.map(one, one, units, regulators)(weights) for each in (merge, plain))
+    column = merge.pairs[1, 0]
+    of_guides = torch.as_tensor(found.certainty[:60, 0]).float()
+    torch.testing.assert_close(believed[:, column] - 1, (every[:, column] - 1) * of_guides)
