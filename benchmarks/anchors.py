@@ -10,7 +10,7 @@ it is installed, FlashAttention-4's.
 entropies: linear cross entropy beside torch's, in one piece and in pieces of rows, and beside Liger's (its kernel for
 SM90 needs CuTe DSL) and cut-cross-entropy's where they are installed; losses, gradients and memory.
 weighted: the same with a weight for every row and with smoothed labels, beside those that offer both.
-Times are medians of 100 runs after 100 others (of the slowest 20 after 5), in milliseconds; runs below 2 ms are replays
+Times are medians of 100 runs after 100 others (of the slowest 20 after 5), in milliseconds; runs of attention are replays
 of a CUDA graph. A peer that is not installed or fails has a row that says so. The table: `results/anchors.csv`.
 """
 
@@ -36,21 +36,18 @@ HERE = Path(__file__).resolve().parent
 Row = dict[str, Any]
 
 
-def milliseconds(call: Callable[[], object]) -> float:
-    """The median time of a call on the GPU; of a short one as a CUDA graph, as launches take the host longer."""
+def milliseconds(call: Callable[[], object], graph: bool = False) -> float:
+    """The median time of a call on the GPU; graph: as a CUDA graph, where launches take the host longer than the GPU."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
             call()
     torch.cuda.synchronize()
-    if timed(call) < 2:
-        try:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                call()
-            call = graph.replay
-        except RuntimeError:
-            torch.cuda.synchronize()
+    if graph:
+        recorded = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(recorded):
+            call()
+        call = recorded.replay
     warm_ups, runs = (100, 100) if timed(call) < 20 else (5, 20)
     for _ in range(warm_ups):
         call()
@@ -101,7 +98,7 @@ def both(attend: Callable[..., torch.Tensor], *tensors: torch.Tensor, values: in
             return attend(*tensors)
 
     leaves = [x.requires_grad_() for x in tensors]
-    return milliseconds(forward), milliseconds(lambda: torch.autograd.grad(attend(*leaves), leaves, grad))
+    return milliseconds(forward, True), milliseconds(lambda: torch.autograd.grad(attend(*leaves), leaves, grad), True)
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
