@@ -11,7 +11,8 @@ entropies: linear cross entropy beside torch's, in one piece and in pieces of ro
 SM90 needs CuTe DSL) and cut-cross-entropy's where they are installed; losses, gradients and memory.
 weighted: the same with a weight for every row and with smoothed labels, beside those that offer both.
 Times are medians of 100 runs after 100 others (of the slowest 20 after 5), in milliseconds; runs of attention but
-FlashAttention-4's are replays of a CUDA graph. A peer that is not installed or fails has a row that says so. The table: `results/anchors.csv`.
+FlashAttention-4's are replays of a CUDA graph. A peer that is not installed or fails has a row that says so. The table:
+`results/anchors.csv`.
 """
 
 from __future__ import annotations

@@ -42,8 +42,11 @@ def choose_block_sizes(
         return own
     multiprocessors, memory = device_limits(rows.device)
 
+    # Where a program keeps a tile of two tensors, one of them is of values.
+    row = width if values is None or tables.KEPT[name] != 2 else (width + values) // 2
+
     def fit(some: Sequence[BlockSizes]) -> list[BlockSizes]:
-        return [each for each in some if each.shared(tables.KEPT[name], width * size, size) <= memory]
+        return [each for each in some if each.shared(tables.KEPT[name], row * size, size) <= memory]
 
     fitting = fit(tables.tiles_of(name, size, width, values)) or fit([tables.FALLBACK]) or [tables.SMALLEST]
     bags_and_heads = rows.shape[0] * rows.shape[1]

@@ -179,6 +179,10 @@ NARROW: dict[str, dict[tuple[int, int], list[BlockSizes]]] = {
         (2, 64): [BlockSizes(256, 64, 8, 5), BlockSizes(128, 128, 8, 5)],
         (2, 128): [BlockSizes(256, 128, 8, 2), BlockSizes(128, 128, 8, 5)],
     },
+    "key_gradients": {
+        (2, 64): [BlockSizes(128, 64, 4, 3), BlockSizes(64, 64, 4, 3)],
+        (2, 128): [BlockSizes(128, 128, 8, 3), BlockSizes(128, 64, 8, 3)],
+    },
 }
 """Other entries of HOPPER and TABLES for narrow values."""
 NARROW_PASSES: dict[str, dict[tuple[int, int], RowBlockSizes]] = {
