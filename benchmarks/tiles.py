@@ -116,9 +116,6 @@ def cases() -> Iterator[Case]:
     for kernel, table in single.items():
         for (size, width), block_sizes in table.items():
             yield from (Case(kernel, block_sizes, width, width, dtype) for dtype in dtypes(size))
-    for kernel, passes in tables.NARROW_PASSES.items():
-        for (size, width), block_sizes in passes.items():
-            yield from (Case(kernel, block_sizes, width, width // 4, dtype) for dtype in dtypes(size))
 
 
 def dtypes(size: int) -> tuple[torch.dtype, ...]:

@@ -54,14 +54,11 @@ def choose_block_sizes(
     return next(filling, fitting[-1])
 
 
-def choose_row_block_sizes(
-    name: str, rows: Tensor, width: int, tiles: Tiles = TABLES_ALONE, values: int | None = None
-) -> RowBlockSizes:
-    """Block sizes of a kernel of tables.PASSES over rows [C', heads, rows, E]; width, values: E and V, padded."""
+def choose_row_block_sizes(name: str, rows: Tensor, width: int, tiles: Tiles = TABLES_ALONE) -> RowBlockSizes:
+    """Block sizes of a kernel of tables.PASSES over rows [C', heads, rows, E]; width: E, padded."""
     key = rows.element_size(), width
     own = tiles.get(name) or file_block_sizes(rows.device).get(Kernel(name, *key))
     if isinstance(own, RowBlockSizes):
         return own
     little = device_limits(rows.device)[1] < tables.LITTLE_MEMORY
-    other = tables.IN_LITTLE_MEMORY if little else tables.NARROW_PASSES if tables.is_narrow(width, values) else {}
-    return other.get(name, {}).get(key) or tables.PASSES[name][key]
+    return (tables.IN_LITTLE_MEMORY.get(name, {}).get(key) if little else None) or tables.PASSES[name][key]

@@ -185,11 +185,6 @@ NARROW: dict[str, dict[tuple[int, int], list[BlockSizes]]] = {
     },
 }
 """Other entries of HOPPER and TABLES for narrow values."""
-NARROW_PASSES: dict[str, dict[tuple[int, int], RowBlockSizes]] = {
-    "moment_query_gradients": {(2, 128): RowBlockSizes(64, 4, 3, 2)},
-    "moment_key_gradients": {(2, 128): RowBlockSizes(64, 4, 3, 2)},
-}
-"""Other entries of PASSES for narrow values: sums take fewer registers, so that a multiprocessor has more programs."""
 
 
 def is_narrow(width: int, values: int | None) -> bool:

@@ -8,9 +8,8 @@ With q~_i = q_i / n_i and delta_i = <do_i, o_i>:
 
 The two passes over queries are not one because both sums and both products of a tile would need more registers than
 there are. As in sums.py, the factor that is rounded to 16 bits is on the right: on the left, q~ enters as q times a
-power of two. With narrow values the products of a tile wait for each other: registers then hold one result, and a
-multiprocessor two programs, which is faster; with wide ones all at once are (H200). Bags with a row whose rho is below
-1 / (8 E) (forward.py) take the high-precision path, where every matrix is the sum of two 16-bit matrices.
+power of two. Bags with a row whose rho is below 1 / (8 E) (forward.py) take the high-precision path, where every matrix
+is the sum of two 16-bit matrices.
 """
 
 from __future__ import annotations
@@ -144,11 +143,11 @@ def query_gradients(
                 q, row, q_row, there, moments + E_PAD * V_PAD, g_unit, E, E_PAD, E_PAD, False, PRECISION, HALF
             )
             rows = load_rows(q, row, q_row, there, column, E)
-            inverse_n = tl.load(inverse + at + query, mask=there, other=0.0)
-            delta_over_n = tl.load(delta + at + query, mask=there, other=0.0) * inverse_n
-            d_q = do_a / a_unit - (q_g / g_unit + eps * t * rows.to(tl.float32)) * delta_over_n[:, None]
-            store_query_gradient(d_q * inverse_n[:, None], there, dq + row * dq_row, column, E)
-            q_over_n = rows.to(tl.float32) * inverse_n[:, None]
+            store_query_gradient(
+                do_a / a_unit, q_g / g_unit, rows, eps * t,
+                inverse + at, delta + at, query, there, dq + row * dq_row + column[None, :], column, E,
+            )  # fmt: skip
+            q_over_n = rows.to(tl.float32) * tl.load(inverse + at + query, mask=there, other=0.0)[:, None]
             inverse_rho = tl.sum(q_over_n * q_over_n, 1) * t  # 1 / (rho + eps)
             most = 1.0 / (ILL_CONDITIONED + eps) if HALF else 1.0 / (10 * ILL_CONDITIONED + eps)
             number = (head - key_head * group) * queries + query
@@ -159,21 +158,21 @@ def query_gradients(
             query, there, row = tile_rows(start, last, first, QUERIES)
             rows = load_rows(q, row, q_row, there, column, E)
             grads = load_rows(grad, row, grad_row, there, tl.arange(0, V_PAD), V)
-            inverse_n = tl.load(inverse + at + query, mask=there, other=0.0)
-            delta_over_n = tl.load(delta + at + query, mask=there, other=0.0) * inverse_n
-            floor = eps * t * rows.to(tl.float32)
-            if 4 * V_PAD <= E_PAD:
-                of_norm = (tl.dot(rows, g) / g_unit + floor) * (delta_over_n * -a_unit)[:, None]
-                d_q = tl.dot(grads, a.T, of_norm) / a_unit
-            else:
-                d_q = tl.dot(grads, a.T) / a_unit - (tl.dot(rows, g) / g_unit + floor) * delta_over_n[:, None]
-            store_query_gradient(d_q * inverse_n[:, None], there, dq + row * dq_row, column, E)
+            store_query_gradient(
+                tl.dot(grads, a.T) / a_unit, tl.dot(rows, g) / g_unit, rows, eps * t,
+                inverse + at, delta + at, query, there, dq + row * dq_row + column[None, :], column, E,
+            )  # fmt: skip
 
 
 @triton.jit
-def store_query_gradient(d_q, there, to, column, E: tl.constexpr):
-    """Stores dq of a tile of rows; to [rows, 1]: pointers to its rows."""
-    tl.store(to + column[None, :], d_q.to(to.dtype.element_ty), mask=there[:, None] & (column < E)[None, :])
+def store_query_gradient(
+    do_a, q_g, rows, floor, inverse, delta, query, there, to, column, E: tl.constexpr
+):  # fmt: skip
+    """Stores dq of a tile of rows; do_a = do A^T, q_g = q G, floor = eps t, to: pointers [rows, E_PAD]."""
+    inverse_n = tl.load(inverse + query, mask=there, other=0.0)
+    delta_over_n = tl.load(delta + query, mask=there, other=0.0) * inverse_n
+    d_q = (do_a - (q_g + floor * rows.to(tl.float32)) * delta_over_n[:, None]) * inverse_n[:, None]
+    tl.store(to, d_q.to(to.dtype.element_ty), mask=there[:, None] & (column < E)[None, :])
 
 
 @triton.jit
@@ -214,53 +213,49 @@ def key_gradients(
     if high_precision:
         for start in range(begin, last, KEYS):
             key, there, row = tile_rows(start, last, first, KEYS)
-            m = tl.load(multiplicity + key, mask=there, other=0.0) * scale
-            k_da = high_precision_product(
-                k, row, k_row, there, gradients, a_unit, E, E_PAD, V_PAD, False, PRECISION, HALF
-            )
-            store_values(k_da, m * per_a, there, dv + row * dv_row, of_value, V)
             v_da = high_precision_product(
                 v, row, v_row, there, gradients, a_unit, V, V_PAD, E_PAD, True, PRECISION, HALF
             )
             k_d = high_precision_product(
                 k, row, k_row, there, gradients + E_PAD * V_PAD, g_unit, E, E_PAD, E_PAD, False, PRECISION, HALF
             )
+            k_da = high_precision_product(
+                k, row, k_row, there, gradients, a_unit, E, E_PAD, V_PAD, False, PRECISION, HALF
+            )
             k_tile = load_rows(k, row, k_row, there, column, E)
             v_tile = load_rows(v, row, v_row, there, of_value, V)
-            d_scaled = v_da * per_a + m[:, None] * (k_d * per_g + twice_dt * k_tile.to(tl.float32))
-            store_keys(k_tile, v_tile, d_scaled, m, scale, there, dk + row * dk_row, dm + key, column, E)
+            store_keys(
+                k_tile, v_tile, v_da * per_a, k_d * per_g, k_da * per_a, twice_dt, scale,
+                multiplicity, key, there, row, dk, dk_row, dv, dv_row, dm, E, E_PAD, V, V_PAD,
+            )  # fmt: skip
     else:
         a, g = rounded_matrices(gradients, a_unit, g_unit, k.dtype.element_ty, E_PAD, V_PAD)
         for start in tl.range(begin, last, KEYS, num_stages=STAGES):
             key, there, row = tile_rows(start, last, first, KEYS)
             k_tile = load_rows(k, row, k_row, there, column, E)
             v_tile = load_rows(v, row, v_row, there, of_value, V)
-            m = tl.load(multiplicity + key, mask=there, other=0.0) * scale
-            if 4 * V_PAD <= E_PAD:
-                store_values(tl.dot(k_tile, a), m * per_a, there, dv + row * dv_row, of_value, V)
-                of_norm = tl.dot(k_tile, g) * (per_g / per_a) + (twice_dt / per_a) * k_tile.to(tl.float32)
-                d_scaled = tl.dot(v_tile, a.T, m[:, None] * of_norm) * per_a
-            else:
-                v_da, k_d, k_da = tl.dot(v_tile, a.T), tl.dot(k_tile, g), tl.dot(k_tile, a)
-                store_values(k_da, m * per_a, there, dv + row * dv_row, of_value, V)
-                d_scaled = v_da * per_a + m[:, None] * (k_d * per_g + twice_dt * k_tile.to(tl.float32))
-            store_keys(k_tile, v_tile, d_scaled, m, scale, there, dk + row * dk_row, dm + key, column, E)
+            store_keys(
+                k_tile, v_tile, tl.dot(v_tile, a.T) * per_a, tl.dot(k_tile, g) * per_g, tl.dot(k_tile, a) * per_a,
+                twice_dt, scale, multiplicity, key, there, row, dk, dk_row, dv, dv_row, dm, E, E_PAD, V, V_PAD,
+            )  # fmt: skip
 
 
 @triton.jit
-def store_values(k_da, m, there, to, of_value, V: tl.constexpr):
-    """Stores dv = m k dA of a tile of keys; m [rows] in the units of k_da, to [rows, 1]: pointers to rows of dv."""
-    d_v = tl.where((m != 0)[:, None], m[:, None] * k_da, 0.0)
-    tl.store(to + of_value[None, :], d_v.to(to.dtype.element_ty), mask=there[:, None] & (of_value < V)[None, :])
-
-
-@triton.jit
-def store_keys(k_tile, v_tile, d_scaled, m, scale, there, to, to_m, column, E: tl.constexpr):
-    """Stores dk and dm of a tile of keys; d_scaled = dk' [rows, E_PAD] float32; to [rows, 1], to_m [rows]: pointers to
-    rows of dk and dm."""
+def store_keys(
+    k_tile, v_tile, v_da, k_d, k_da, twice_dt, scale,
+    multiplicity, key, there, row, dk, dk_row, dv, dv_row, dm,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
+):  # fmt: skip
+    """Stores dk, dv and dm of a tile of keys; v_da = v dA^T, k_d = k D, k_da = k dA, all without multiplicities, which
+    are applied here in float32."""
+    m = tl.load(multiplicity + key, mask=there, other=0.0) * scale
     k_wide = k_tile.to(tl.float32)
     # An absent key has a derivative with respect to m too, unless it holds a NaN or an infinity.
     broken = not_finite(k_wide, v_tile) & (m == 0)
+    d_scaled = v_da + m[:, None] * (k_d + twice_dt * k_wide)
+    column, of_value = tl.arange(0, E_PAD)[None, :], tl.arange(0, V_PAD)[None, :]
     d_k = tl.where((m != 0)[:, None], m[:, None] * d_scaled, 0.0)
-    tl.store(to + column[None, :], d_k.to(to.dtype.element_ty), mask=there[:, None] & (column < E)[None, :])
-    tl.store(to_m, tl.where(broken, 0.0, tl.sum(d_scaled * k_wide, 1) * scale), mask=there)
+    d_v = tl.where((m != 0)[:, None], m[:, None] * k_da, 0.0)
+    tl.store(dk + row * dk_row + column, d_k.to(dk.dtype.element_ty), mask=there[:, None] & (column < E))
+    tl.store(dv + row * dv_row + of_value, d_v.to(dv.dtype.element_ty), mask=there[:, None] & (of_value < V))
+    tl.store(dm + key, tl.where(broken, 0.0, tl.sum(d_scaled * k_wide, 1) * scale), mask=there)

@@ -127,9 +127,6 @@ class Passes:
         numbers = self.call.width * (self.call.value_width + self.call.width)
         return self.empty(parts, bags_and_heads, numbers), self.empty(parts, bags_and_heads)
 
-    def block_sizes(self, name: str, rows: Tensor) -> RowBlockSizes:
-        return choose_row_block_sizes(name, rows, self.call.width, self.tiles, self.call.value_width)
-
     def splits(self, rows: Tensor, sizes: RowBlockSizes, fewest: int) -> int:
         """Into how many parts the rows of every bag and head are split; rows [C', heads, rows, E].
 
@@ -143,7 +140,7 @@ class Passes:
     def sum_keys(self, listed: IllConditionedRows) -> MatrixPair:
         """A and G of all keys. Empties the lists."""
         k, (_, key_heads) = self.call.k, self.call.heads
-        sizes = self.block_sizes("moment_keys", k)
+        sizes = choose_row_block_sizes("moment_keys", k, self.call.width, self.tiles)
         splits = self.splits(k, sizes, FEWEST_ROWS)
         parts, scales = self.empty_parts(splits)
         start(
@@ -167,7 +164,7 @@ class Passes:
         grad, o [C', H, N, V]; inverse [C', H, N]; moments: A and G. Writes delta [C', H, N]. Empties the lists.
         """
         q, (heads, key_heads) = self.call.q, self.call.heads
-        sizes = self.block_sizes("moment_query_sums", q)
+        sizes = choose_row_block_sizes("moment_query_sums", q, self.call.width, self.tiles)
         splits = self.splits(q, sizes, FEWEST_ROWS)
         parts, needs_high_precision = self.empty_parts(splits * (heads // key_heads))
         start(
@@ -209,7 +206,7 @@ class Passes:
     ) -> None:
         """Launches a pass over queries or keys that sums nothing; name: of its block sizes in tables.PASSES."""
         over = self.call.q if rows == "QUERIES" else self.call.k
-        sizes = self.block_sizes(name, over)
+        sizes = choose_row_block_sizes(name, over, self.call.width, self.tiles)
         half = over.element_size() == 2
         start(
             kernel,
