@@ -16,7 +16,7 @@ from sets import NetworkSet
 from grn.cells.load import load_cells
 from grn.networks.weights import balanced, presence
 from grn.regulation.cell_table import CellTable
-from grn.regulation.linear import fit_linear
+from grn.regulation.linear import slopes_of_states
 from grn.regulation.regressions import centred, columns_of, held_out_penalties, sampled
 from grn.regulation.states import states_of
 from peers.peer import edge_table
@@ -39,8 +39,7 @@ def infer_in_context(one: NetworkSet, seed: int, device: str = "cpu") -> Network
     reads_depth = depth if bool(depth.std() > 0) else None
     y = columns_of(table, rows, x)
     penalties = held_out_penalties(table, x, y, membership, rows, seed)
-    fit = fit_linear(x, y, membership, reads_depth, own, penalties)
-    slopes = (fit.slopes + fit.deviations)[..., :-1]
+    slopes = slopes_of_states(x, y, membership, reads_depth, own, penalties)
     share = membership.sum(0) / membership.sum()
     sds = ((membership / membership.sum(0).clamp(min=1e-9)).mT @ x.square()).sqrt()
     usual = (share @ sds.square()).sqrt()

@@ -24,14 +24,6 @@ def cell_folds(
     return order, torch.as_tensor(group_folds(groups, folds))[order], folds
 
 
-def validation_folds(count: int, groups: np.ndarray | None, folds: int, generator: torch.Generator) -> Tensor:
-    """The fold of each cell, int64 [count]; surplus cells are in the last one. groups: see `cell_folds`."""
-    order, fold, folds = cell_folds(count, groups, folds, generator)
-    if groups is None:
-        fold[count - count % folds :] = folds - 1
-    return torch.empty_like(fold).scatter_(0, order, fold)
-
-
 def held_out_cells(
     rows: np.ndarray, groups: np.ndarray | None, held_out: Sequence[int], folds: int, generator: torch.Generator
 ) -> tuple[list[Tensor], list[Tensor]]:

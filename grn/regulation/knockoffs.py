@@ -23,7 +23,7 @@ from torch import Tensor
 
 from grn.model.transformer import LIMIT
 from grn.regulation.cell_table import CellTable
-from grn.regulation.linear import fits_of_blocks
+from grn.regulation.linear import slopes_of_states
 from grn.regulation.regressions import centred, columns_of, held_out_penalties, sampled
 
 ROUNDS, SETTLED = 100, 1e-4  # of the search for the independent shares: most rounds, and the least relative gain
@@ -63,12 +63,10 @@ def fit_with_knockoffs(
     knockoff = knockoff.clamp(max=LIMIT)  # as the regulators are
     both = torch.cat([x, knockoff], 1)
     count = x.shape[1]
-    total = x.new_zeros(states.shape[1], table.multiplicity.shape[1], both.shape[1])
     reads_depth = depth if bool(depth.std() > 0) else None
     y = columns_of(table, rows, x)
     penalties = held_out_penalties(table, x, y, states, rows, seed)
-    for some, fit in fits_of_blocks(both, y, states, reads_depth, own, penalties, copies=2):
-        total[:, some] = (fit.slopes + fit.deviations)[..., :-1]
+    total = slopes_of_states(both, y, states, reads_depth, own, penalties, copies=2)
     share = states.sum(0) / states.sum()
     squares = (states / states.sum(0).clamp(min=1e-9)).mT @ x.square()
     return KnockoffFit(total[..., :count], total[..., count:], share, squares.sqrt(), (share @ squares).sqrt())

@@ -12,7 +12,7 @@ Letters: C cells, N genes, R regulators, K states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -42,15 +42,6 @@ class Penalties:
     error: float
 
 
-@dataclass(frozen=True)
-class LinearFit:
-    """slopes [N, R + 1], the last of the depth.   deviations [K, N, R + 1].   bias [K, N]: the states' levels."""
-
-    slopes: Tensor
-    deviations: Tensor
-    bias: Tensor
-
-
 def choose_penalties(
     x: Tensor,
     y: Tensor | Columns,
@@ -58,7 +49,6 @@ def choose_penalties(
     own: Tensor,
     folds: Tensor,
     penalties: list[float],
-    ratios: Sequence[float] | None = None,
 ) -> Penalties:
     """The penalties and the ratio with which held-out cells are predicted best.
 
@@ -67,12 +57,12 @@ def choose_penalties(
     """
     rest = without(states)
     x, y = rest(x), Columns.of(y).each(rest)
-    ratios = (ratios or RATIOS) if states.shape[1] > 1 else (0.0,)
+    ratios = RATIOS if states.shape[1] > 1 else (0.0,)
     if min(x.shape[1] * (1 + states.shape[1]), len(x)) > LARGE:
         folds = torch.where(folds == 0, 0, -1)
     grid = sorted(penalties)
     if len(ratios) > 1 and len(own) * (1 + states.shape[1]) * min(x.shape) ** 2 > MOST:
-        return _ratio_of_some(x, y, states, own, folds, grid, ratios)
+        return _ratio_of_some(x, y, states, own, folds, grid)
     tried = []
     for ratio in ratios:
         penalty, error = _penalty_of_targets(Features(x, states, ratio, own), y, folds, grid)
@@ -80,9 +70,7 @@ def choose_penalties(
     return _best(tried)
 
 
-def _ratio_of_some(
-    x: Tensor, y: Columns, states: Tensor, own: Tensor, folds: Tensor, grid: list[float], ratios: Sequence[float]
-) -> Penalties:
+def _ratio_of_some(x: Tensor, y: Columns, states: Tensor, own: Tensor, folds: Tensor, grid: list[float]) -> Penalties:
     """The same at less cost: SOME targets on one fold choose the ratio, and a factor of the penalties without it."""
     every, _ = _penalty_of_targets(Features(x, states, 0.0, own), y, folds, grid)
     some = torch.linspace(0, y.shape[1] - 1, min(SOME, y.shape[1]), device=x.device).round().long()
@@ -90,7 +78,7 @@ def _ratio_of_some(
     regulated = torch.isin(own, some).nonzero()[:, 0]
     places = torch.searchsorted(some, own[regulated])
     tried = []
-    for ratio in ratios:
+    for ratio in RATIOS:
         features = Features(x, states, ratio, own)
         penalty, error = _penalty_of_targets(features, Columns.of(y.read(some)), one_fold, grid, places, regulated)
         tried.append((Penalties(penalty, ratio, float(error.mean())), error))
@@ -140,58 +128,40 @@ def _penalty_of_targets(
     return error.new_tensor(tried)[chosen], error.gather(0, chosen[None])[0]
 
 
-def fit_linear(
-    x: Tensor, y: Tensor | Columns, states: Tensor, depth: Tensor | None, own: Tensor, found: Penalties
-) -> LinearFit:
-    """The slopes on the regulators x [C, R] and, if given, on the depth [C], and the levels of the states.
-
-    x and depth are centred in each state, so that the levels are the states' means of y [C, N].
-    """
-    genes, count = y.shape[1], states.shape[1]
-    slopes, deviations = x.new_empty(genes, x.shape[1] + 1), x.new_empty(count, genes, x.shape[1] + 1)
-    bias = x.new_empty(count, genes)
-    for some, part in fits_of_blocks(x, y, states, depth, own, found):
-        slopes[some], deviations[:, some], bias[:, some] = part.slopes, part.deviations, part.bias
-    return LinearFit(slopes, deviations, bias)
-
-
-def fits_of_blocks(
+def slopes_of_states(
     x: Tensor, y: Tensor | Columns, states: Tensor, depth: Tensor | None, own: Tensor, found: Penalties, copies: int = 1
-) -> Iterator[tuple[slice, LinearFit]]:
-    """`fit_linear` for some targets after the other, as the fit of all can be a large table. copies: see Features."""
-    covariates = states if depth is None else torch.cat([states, depth[:, None]], 1)
-    rest, y, inverse = without(covariates), Columns.of(y), torch.linalg.pinv(covariates)
-    count = states.shape[1]
+) -> Tensor:
+    """The slopes of y [C, N] on the regulators x [C, R] in each state, [K, N, R].
+
+    The levels of the states and, if given, the depth [C] are taken out of both first.   copies: see Features.
+    """
+    rest, y = without(states if depth is None else torch.cat([states, depth[:, None]], 1)), Columns.of(y)
     freedom = FREEDOM if found.ratio else (1.0,)
     # Of these, rho multiplies some: their products with the targets are computed once for all ratios.
     plain = Features(rest(x), states, 1.0 if found.ratio else 0.0, own, copies)
-    on_plain = replace(plain, x=x).products(inverse.mT).mT  # [K or K + 1, F]
     of_regulators = plain.of_regulators(x.device)
     parts = []
     for factor in freedom:
         features = replace(plain, ratio=factor * found.ratio)
         parts.append((factor, features, Ridge.without_targets(features)))
 
+    total = x.new_zeros(states.shape[1], y.shape[1], x.shape[1])
     for some, targets in y.blocks():
-        slopes = x.new_zeros(targets.shape[1], x.shape[1] + 1)
-        deviations = x.new_zeros(count, *slopes.shape)
-        level, targets = inverse @ targets, rest(targets)
+        slopes = x.new_zeros(targets.shape[1], x.shape[1])
+        deviations = x.new_zeros(states.shape[1], *slopes.shape)
+        targets = rest(targets)
         here = ((own >= some.start) & (own < some.stop)).nonzero()[:, 0]
         products = None if parts[0][2].dual else plain.products(targets)
         for factor, features, ridge in parts:
-            scale = features.scale()
-            given = targets if products is None else scale[:, None] * products
+            given = targets if products is None else features.scale()[:, None] * products
             solved = ridge.with_targets(given, own[here] - some.start, of_regulators[here])
             penalty = factor * found.penalty[some].to(x)
-            coefficients = solved.coefficients(penalty) / len(freedom)
-            shared, of_states = features.slopes(coefficients)
-            slopes[:, :-1] += shared
+            shared, of_states = features.slopes(solved.coefficients(penalty) / len(freedom))
+            slopes += shared
             if len(of_states):
-                deviations[..., :-1] += of_states
-            level = level - (on_plain * scale) @ coefficients
-        if depth is not None:
-            slopes[:, -1] = level[count]
-        yield some, LinearFit(slopes, deviations, level[:count])
+                deviations += of_states
+        total[:, some] = slopes + deviations
+    return total
 
 
 def without(covariates: Tensor) -> Callable[[Tensor], Tensor]:

@@ -1,6 +1,6 @@
 """A table of cells as ridge regressions read it: some of its cells, their folds, and the penalties that these choose.
 
-Knock-offs are fitted beside their regulators by such regressions, and a prior network is judged by them.
+Knock-offs are fitted beside their regulators by such regressions.
 
 Letters: C cells, R regulators, S states.
 """
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from grn.regulation.cell_table import CellTable
-from grn.regulation.folds import validation_folds
+from grn.regulation.folds import cell_folds
 from grn.regulation.linear import FOLDS, LARGE, Penalties, choose_penalties
 from grn.regulation.ridge import Columns
 
@@ -26,10 +26,13 @@ def held_out_penalties(table: CellTable, x: Tensor, y: Columns, states: Tensor, 
 
 
 def folds_of(table: CellTable, rows: Tensor, seed: int) -> Tensor:
-    """The fold of each of the cells `rows`; no group is in two."""
+    """The fold of each of the cells `rows`; no group is in two. Without groups, surplus cells are in the last one."""
     groups = None if table.groups is None else table.groups[rows.cpu().numpy()]
     groups = groups if groups is not None and (groups != groups[0]).any() else None
-    return validation_folds(len(rows), groups, FOLDS, torch.Generator().manual_seed(seed))
+    order, fold, folds = cell_folds(len(rows), groups, FOLDS, torch.Generator().manual_seed(seed))
+    if groups is None:
+        fold[len(rows) - len(rows) % folds :] = folds - 1
+    return torch.empty_like(fold).scatter_(0, order, fold)
 
 
 def centred(table: CellTable, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -144,14 +144,14 @@ def test_levels_of_states_pass_for_regulation_only_without_the_states(table):
 
 def test_knockoffs_change_no_target_and_no_regulator(monkeypatch, table):
     """Regulators and knock-offs side by side, centred within states."""
-    seen, real_fit = [], knockoffs.fits_of_blocks
+    seen, real_fit = [], knockoffs.slopes_of_states
 
     def recorded(x, y, *rest, **options):
         seen.append((x, y))
         assert options == {"copies": 2}
         return real_fit(x, y, *rest, **options)
 
-    monkeypatch.setattr(knockoffs, "fits_of_blocks", recorded)
+    monkeypatch.setattr(knockoffs, "slopes_of_states", recorded)
     known = table(True)
     fit_with_knockoffs(known, seed=1)
     values, states = known.multiplicity.toarray(), known.states

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from grn.regulation import ridge
-from grn.regulation.linear import Penalties, choose_penalties, fit_linear, without
+from grn.regulation import linear, ridge
+from grn.regulation.linear import Penalties, choose_penalties, slopes_of_states, without
 
 CELLS, REGULATORS, GENES = 400, 5, 25
 OWN = torch.arange(REGULATORS)  # the first genes regulate the others
@@ -45,21 +45,15 @@ def folds_of(cells: int) -> torch.Tensor:
     return torch.randperm(cells, generator=torch.Generator().manual_seed(0)) % 5
 
 
-def chosen(x, y, states, grid=GRID, **options) -> Penalties:
-    return choose_penalties(x, y, states, OWN, folds_of(len(x)), grid, **options)
-
-
-def slopes_of(x, y, states, found: Penalties) -> torch.Tensor:
-    """[K, N, R], shared and deviating ones together."""
-    fit = fit_linear(x, y, states, None, OWN, found)
-    return (fit.slopes + fit.deviations)[..., :-1]
+def chosen(x, y, states, grid=GRID) -> Penalties:
+    return choose_penalties(x, y, states, OWN, folds_of(len(x)), grid)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_shared_slopes_are_found_and_states_are_not_told_apart_by_much(seed):
     x, y, states, truth = planted([130, 130, 140], 0.0, seed=seed)
     found = chosen(x, y, states)
-    slopes = slopes_of(x, y, states, found)
+    slopes = slopes_of_states(x, y, states, None, OWN, found)
     targets = slice(REGULATORS, None)
     assert found.ratio == 0
     assert (slopes - truth)[:, targets].abs().mean() < 0.08
@@ -67,26 +61,28 @@ def test_shared_slopes_are_found_and_states_are_not_told_apart_by_much(seed):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_slopes_that_differ_between_states_are_found(seed):
+def test_slopes_that_differ_between_states_are_found(monkeypatch, seed):
     x, y, states, truth = planted([130, 130, 140], 0.7, seed=seed)
     found = chosen(x, y, states)
     assert found.ratio >= 0.7
-    slopes = slopes_of(x, y, states, found)
+    slopes = slopes_of_states(x, y, states, None, OWN, found)
     differences, expected = slopes - slopes.mean(0), truth - truth.mean(0)
     targets = slice(REGULATORS, None)
     correlation = np.corrcoef(differences[:, targets].ravel(), expected[:, targets].ravel())[0, 1]
     assert correlation > 0.95
-    shared = choose_penalties(x, y, states, OWN, folds_of(CELLS), GRID, ratios=(0.0,))
+    monkeypatch.setattr(linear, "RATIOS", (0.0,))
+    shared = chosen(x, y, states)
     assert shared.ratio == 0 and found.error < 0.8 * shared.error
 
 
 @pytest.mark.parametrize("grid", [[1000.0, 3000.0], [0.01, 0.03]])
-def test_the_grid_is_widened_where_its_end_is_best(grid):
+def test_the_grid_is_widened_where_its_end_is_best(monkeypatch, grid):
     """Clean data want a weak penalty, noise a strong one, wherever the grid begins."""
+    monkeypatch.setattr(linear, "RATIOS", (0.0,))
     x, y, states, _ = planted([150, 150], 0.3, noise=0.3)
-    rest = chosen(x, torch.cat([x, torch.randn(300, GENES - REGULATORS).double()], 1), states, grid, ratios=(0.0,))
-    clean = chosen(x, y, states, grid, ratios=(0.0,))
-    wide = chosen(x, y, states, np.logspace(-3, 5, 17).tolist(), ratios=(0.0,))
+    rest = chosen(x, torch.cat([x, torch.randn(300, GENES - REGULATORS).double()], 1), states, grid)
+    clean = chosen(x, y, states, grid)
+    wide = chosen(x, y, states, np.logspace(-3, 5, 17).tolist())
     assert clean.error == pytest.approx(wide.error, rel=0.01)
     assert clean.penalty.max() < 999 if grid[0] == 1000 else clean.penalty.max() > 0.03
     assert rest.penalty[REGULATORS:].median() > 5 * clean.penalty[REGULATORS:].median()
@@ -101,7 +97,7 @@ def test_a_state_with_few_cells_is_drawn_to_the_shared_slopes():
         last = states[:, 2] > 0
         y[last, REGULATORS:] -= 2 * x[last] @ truth[2, REGULATORS:].mT  # the opposite signs
         penalty = torch.full((GENES,), 10.0).double()  # of deviations: 40
-        slopes = slopes_of(x, y, states, Penalties(penalty, 0.5, 1.0))
+        slopes = slopes_of_states(x, y, states, None, OWN, Penalties(penalty, 0.5, 1.0))
         targets = slice(REGULATORS, None)
         others = slopes[:2].mean(0)
         difference, expected = (slopes[2] - others)[targets].ravel(), (-2 * truth[2, targets]).ravel()
@@ -122,24 +118,15 @@ def test_the_depth_takes_what_follows_it_and_is_not_penalised():
         + states @ torch.ones(2, 1).double()
     )
     found = Penalties(torch.full((GENES,), 1e-3), 0.0, 1.0)
-    with_depth, without = fit_linear(x, y, states, depth, OWN, found), fit_linear(x, y, states, None, OWN, found)
-    assert (with_depth.slopes[:, -1] - 2).abs().max() < 0.3
-    assert with_depth.slopes[:, :-1].abs().max() < 0.05
-    assert (without.slopes[:, -1] == 0).all() and without.slopes[:, :-1].abs().mean() > 0.1
-    torch.testing.assert_close(with_depth.bias, (states / states.sum(0)).mT @ y)
+    with_depth, alone = (slopes_of_states(x, y, states, each, OWN, found) for each in (depth, None))
+    assert with_depth.abs().max() < 0.05 and alone.abs().mean() > 0.1
 
 
-def test_what_a_fit_says_is_its_prediction():
-    """bias + depth + slopes: the residual is uncorrelated with what is not penalised."""
+def test_what_the_slopes_leave_over_is_noise():
     x, y, states, _ = planted([70, 80, 50], 0.5)
-    depth = torch.randn(200, generator=torch.Generator().manual_seed(0)).double()
-    fit = fit_linear(x, y, states, depth, OWN, Penalties(torch.ones(GENES), 0.7, 1.0))
-    slopes = torch.einsum("ck,kir->cir", states, fit.slopes + fit.deviations)
-    predicted = states @ fit.bias + (slopes @ torch.cat([x, depth[:, None]], 1)[..., None])[..., 0]
-    rest = y - predicted
-    assert (states.mT @ rest).abs().max() < 1e-8 and (depth @ rest).abs().max() < 1e-8
-    targets = slice(REGULATORS, None)
-    assert rest[:, targets].square().mean() < 1.2
+    slopes = slopes_of_states(x, y, states, None, OWN, Penalties(torch.ones(GENES), 0.7, 1.0))
+    rest = taken_out(y - torch.einsum("ck,kir,cr->ci", states, slopes, x), states)
+    assert rest[:, REGULATORS:].square().mean() < 1.2 < 2 < taken_out(y, states)[:, REGULATORS:].square().mean()
 
 
 @pytest.mark.parametrize("cells", [[5, 6], [70, 80, 50]])  # fewer than features, and more
@@ -148,13 +135,12 @@ def test_the_fit_is_the_same_in_blocks_of_targets(monkeypatch, cells, ratio):
     x, y, states, _ = planted(cells, 0.5)
     depth = torch.randn(len(x), generator=torch.Generator().manual_seed(0)).double()
     found = Penalties(torch.logspace(-1, 1, GENES).double(), ratio, 1.0)
-    whole = fit_linear(x, y, states, depth, OWN, found)
+    whole = slopes_of_states(x, y, states, depth, OWN, found)
     penalties = chosen(x, y, states)
     monkeypatch.setattr(ridge, "COLUMNS", 3)
     monkeypatch.setattr(ridge, "CELLS", 40)
-    in_blocks = fit_linear(x, ridge.Columns.of(y), states, depth, OWN, found)
-    for name in ("slopes", "deviations", "bias"):
-        torch.testing.assert_close(getattr(in_blocks, name), getattr(whole, name))
+    in_blocks = slopes_of_states(x, ridge.Columns.of(y), states, depth, OWN, found)
+    torch.testing.assert_close(in_blocks, whole)
     again = chosen(x, ridge.Columns.of(y), states)
     assert torch.equal(again.penalty, penalties.penalty) and again.ratio == penalties.ratio
     assert again.error == pytest.approx(penalties.error, rel=1e-9)
