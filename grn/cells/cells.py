@@ -39,8 +39,8 @@ class Cells:
     var_names: [N], what the index of var calls the genes where their names are from a column of it
     (data.gene_key), else None.
     digest: of everything that training reads from the cells and their split; empty for cells of another source.
-    truth: the planted edges of simulated cells: source, target, sign, and cell_type and along_state where edges differ
-    by these (see grn.cells.simulated_network); None for other cells.
+    truth: the planted edges of simulated cells: source, target, sign, and cell_type where edges differ by it (see
+    grn.cells.simulated_network); None for other cells.
     interventions: what was done to the cells; their guides' keys are the last entries of the vocabulary. guides: the
     table of `guides.with_weights`. None without interventions, and without guides.
     """

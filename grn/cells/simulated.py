@@ -2,10 +2,10 @@
 
 Regulators form a directed acyclic graph (simulated_network.py); the first of them, the masters, have a level per cell
 type. A regulated gene is produced at sum_j k_ij h_ij, with h = hill(x_j) for an activator and 1 - hill(x_j) for a
-repressor, so that a gene may have repressors alone. Strengths and signs may differ between cell types, or change along
-a state; a gene that a type leaves without regulators has a basal production. Composition, a factor on each gene's
-production, differs between types without regulation. Regulators pass their log-normal noise on to their targets: within
-a cell type, it is all that distinguishes regulators. Counts are Poisson around production times the cell's size.
+repressor, so that a gene may have repressors alone. Edges and their signs may differ between cell types; a gene that a
+type leaves without regulators has a basal production. Composition, a factor on each gene's production, differs between
+types without regulation. Regulators pass their log-normal noise on to their targets: within a cell type, it is all that
+distinguishes regulators. Counts are Poisson around production times the cell's size.
 
 Of all arrays of size C x N or R x N only the sparse counts are kept: 500 cells over 40 000 genes take seconds. So the
 noise is drawn again wherever it is needed, from a copy of the generator.
@@ -25,7 +25,7 @@ from scipy import sparse
 
 from grn.cells.simulated_interventions import TRUTH as GUIDES
 from grn.cells.simulated_interventions import Screen
-from grn.cells.simulated_network import COMPOSITION, STATE, PlantedNetwork, Regulation, masters, own_generator, plant
+from grn.cells.simulated_network import COMPOSITION, PlantedNetwork, Regulation, masters, own_generator, plant
 from grn.config.schema import SimulatedConfig, Simulation
 
 TRUTH = "truth"  # key in uns of the planted edges: see PlantedNetwork.table
@@ -38,8 +38,8 @@ BLOCK = 2**21  # numbers that are held densely at a time
 def simulate(config: SimulatedConfig) -> AnnData:
     """Counts in X (CSR), obs["cell_type"], var["is_regulator"], the planted network in uns["truth"].
 
-    Where edges change along the state of a cell, obs["state"] has it; where regulators are intervened on, obs has
-    intervention and guide, and uns["guides"] which guides work. Raises ConfigError.
+    Where regulators are intervened on, obs has intervention and guide, and uns["guides"] which guides work. Raises
+    ConfigError.
     """
     config = Simulation.of(config)
     screen = Screen.of(config)
@@ -48,13 +48,11 @@ def simulate(config: SimulatedConfig) -> AnnData:
     shape = (config.cell_types, config.genes)
     composition = np.exp(config.composition * own_generator(config, COMPOSITION).standard_normal(shape))
     cell_type = np.arange(config.cells) % config.cell_types
-    state = own_generator(config, STATE).random(config.cells)
     level = np.exp(MASTER_SD * generator.standard_normal((config.cell_types, masters(config.regulators))))
     before_noise = copy.deepcopy(generator)
     remaining = None if screen is None else screen.remaining
-    regulators, response = _regulators(
-        network, level, composition, cell_type, state, config, _noise(config, generator), remaining
-    )
+    noise = _noise(config, generator)
+    regulators, response = _regulators(network, level, composition, cell_type, config, noise, remaining)
     first = config.regulators
     targets = Regulation.of(network, slice(first, None), first)
 
@@ -62,7 +60,7 @@ def simulate(config: SimulatedConfig) -> AnnData:
         """Production of every gene, [c, N] for one block of c cells after the other."""
         for rows, block in _noise(config, copy.deepcopy(before_noise)):
             block[:, :first] = regulators[rows]
-            block[:, first:] *= targets.production(response[rows], cell_type[rows], state[rows])
+            block[:, first:] *= targets.production(response[rows], cell_type[rows])
             block[:, first:] *= composition[cell_type[rows], first:]
             yield rows, block
 
@@ -80,8 +78,6 @@ def simulate(config: SimulatedConfig) -> AnnData:
     names = np.array([f"{letter}{number + 1}" for letter, of in counted for number in range(of)], dtype=object)
     types = [f"type {number + 1}" for number in range(config.cell_types)]
     obs = {"cell_type": pd.Categorical([types[number] for number in cell_type])}
-    if config.state:
-        obs["state"] = state
     uns = {TRUTH: network.table(names, types)}
     if screen is not None:
         obs |= {column: pd.Categorical(values) for column, values in screen.obs.items()}
@@ -113,14 +109,13 @@ def _regulators(
     level: np.ndarray,
     composition: np.ndarray,
     cell_type: np.ndarray,
-    state: np.ndarray,
     config: Simulation,
     noise: Iterator[tuple[slice, np.ndarray]],
     remaining: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Production of the regulators [C, R], each with mean 1 over the cells, and the Hill response to each, half at its
-    mean. level [T, masters].   composition [T, N]: factors on production.   cell_type [C]: number.   state [C].
-    remaining [C, R]: factors by interventions, which leave the mean of the other cells as it is; None: 1."""
+    mean. level [T, masters].   composition [T, N]: factors on production.   cell_type [C]: number.   remaining [C, R]:
+    factors by interventions, which leave the mean of the other cells as it is; None: 1."""
     regulators = config.regulators
     production = np.concatenate([block[:, :regulators] for _, block in noise])
     response = np.zeros(production.shape)
@@ -129,7 +124,7 @@ def _regulators(
         production[:, gene] *= (
             level[cell_type, gene]
             if gene < level.shape[1]
-            else regulation.only(gene).production(response, cell_type, state)[:, 0]
+            else regulation.only(gene).production(response, cell_type)[:, 0]
         )
         production[:, gene] *= composition[cell_type, gene]
         production[:, gene] /= production[:, gene].mean()

@@ -1,7 +1,7 @@
 """The network that simulated cells are made with: a directed acyclic graph of regulators, and their targets.
 
-Every edge is drawn from the generator of the seed. What differs between cell types or along a state is drawn from
-generators of its own, so that a share of 0 leaves every other draw as it is.
+Every edge is drawn from the generator of the seed. What differs between cell types is drawn from generators of its own,
+so that a share of 0 leaves every other draw as it is.
 
 Letters: E edges, N genes, R regulators, T cell types, C cells.
 """
@@ -19,7 +19,7 @@ from grn.config.schema import Simulation
 from grn.errors import ConfigError
 
 BASAL = 1.0  # production of a gene without a regulator; an edge of mean strength adds as much at its half response
-HUBS, CONTEXT, COMPOSITION, STATE, CASCADES = range(1, 6)  # the draws that have generators of their own
+HUBS, CONTEXT, COMPOSITION, CASCADES = 1, 2, 3, 5  # the draws that have generators of their own
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,6 @@ class PlantedNetwork:
 
     source, target [E]: numbers of genes.   strength [E]: positive.
     sign [E, T]: +1 or -1; 0 in a cell type without this edge.
-    along [E]: +1 where the strength grows from 0 to twice itself along the state, -1 where it fades, else 0.
     basal [N]: production apart from regulation: BASAL where a cell type leaves the gene no regulator, else 0.
     """
 
@@ -36,7 +35,6 @@ class PlantedNetwork:
     target: np.ndarray
     strength: np.ndarray
     sign: np.ndarray
-    along: np.ndarray
     basal: np.ndarray
 
     @property
@@ -46,7 +44,7 @@ class PlantedNetwork:
 
     def table(self, names: np.ndarray, types: list[str]) -> pd.DataFrame:
         """The truth: source, target, sign; where edges differ between types, a row for each type that an edge acts in
-        and its label in cell_type; where edges change along the state, along_state. names [N], types [T]."""
+        and its label in cell_type. names [N], types [T]."""
         edge, cell_type = np.nonzero(self.sign if self.typed else self.sign[:, :1])
         columns = {
             "source": names[self.source[edge]],
@@ -55,8 +53,6 @@ class PlantedNetwork:
         }
         if self.typed:
             columns["cell_type"] = np.array(types, dtype=object)[cell_type]
-        if self.along.any():
-            columns["along_state"] = self.along[edge].astype(np.int64)
         return pd.DataFrame(columns, index=[str(row) for row in range(len(edge))])
 
 
@@ -64,59 +60,47 @@ class PlantedNetwork:
 class Regulation:
     """How the regulators' responses become the production of some of the genes, n of them.
 
-    steady: the responses of each cell type, or of all of them alike.   changing: likewise, of what the state changes;
-    empty where it changes nothing.   basal [n]: see PlantedNetwork.
+    parts: the responses of each cell type, or of all of them alike.   basal [n]: see PlantedNetwork.
     """
 
-    steady: list[_Part]
-    changing: list[_Part]
+    parts: list[_Part]
     basal: np.ndarray
 
     @classmethod
     def of(cls, network: PlantedNetwork, genes: slice, regulators: int) -> Regulation:
         types = network.sign.shape[1] if network.typed else 1
         signed = [network.strength * network.sign[:, number] for number in range(types)]
-        along = [np.ones_like(network.along), *([network.along] if network.along.any() else [])]
-        parts = [[_Part.of(network, weight, each, regulators, genes) for weight in signed] for each in along]
-        return cls(parts[0], parts[1] if len(parts) > 1 else [], network.basal[genes])
+        return cls([_Part.of(network, weight, regulators, genes) for weight in signed], network.basal[genes])
 
     def only(self, gene: int) -> Regulation:
         """That of one of the genes."""
-        steady, changing = [part.only(gene) for part in self.steady], [part.only(gene) for part in self.changing]
-        return Regulation(steady, changing, self.basal[[gene]])
+        return Regulation([part.only(gene) for part in self.parts], self.basal[[gene]])
 
-    def production(self, response: np.ndarray, cell_type: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """[c, n], before noise. response [c, R]: Hill responses.   cell_type [c]: numbers.   state [c]: 0 to 1."""
-        if len(self.steady) == 1:
-            return self._of_type(0, response, state)
+    def production(self, response: np.ndarray, cell_type: np.ndarray) -> np.ndarray:
+        """[c, n], before noise. response [c, R]: Hill responses.   cell_type [c]: numbers."""
+        if len(self.parts) == 1:
+            return self.parts[0].respond(response) + self.basal
         production = np.empty((len(response), len(self.basal)))
-        for number in range(len(self.steady)):
+        for number, part in enumerate(self.parts):
             cells = np.flatnonzero(cell_type == number)
-            production[cells] = self._of_type(number, response[cells], state[cells])
+            production[cells] = part.respond(response[cells]) + self.basal
         return production
-
-    def _of_type(self, number: int, response: np.ndarray, state: np.ndarray) -> np.ndarray:
-        production = self.steady[number].respond(response)
-        if self.changing:
-            change = (2 * state - 1)[:, None] * self.changing[number].respond(response)
-            production = np.maximum(production + change, 0)  # rounding may leave less than 0 where every edge fades
-        return production + self.basal
 
 
 @dataclass(frozen=True)
 class _Part:
-    """sum_j k_j a_j h_j for activators plus sum_j k_j a_j (1 - h_j) for repressors, of n genes.
+    """sum_j k_j h_j for activators plus sum_j k_j (1 - h_j) for repressors, of n genes.
 
-    k: strength, a: +1, -1 or 0.   matrix: CSC [R, n], k a for activators and -k a for repressors.
-    offset [n]: the sum of k a over the repressors.
+    k: strength.   matrix: CSC [R, n], k for activators and -k for repressors.   offset [n]: the sum of k over the
+    repressors.
     """
 
     matrix: sparse.csc_matrix
     offset: np.ndarray
 
     @classmethod
-    def of(cls, network: PlantedNetwork, weight: np.ndarray, along: np.ndarray, regulators: int, genes: slice) -> _Part:
-        """weight [E]: signed strengths, 0 where an edge does not act.   along [E]: a."""
+    def of(cls, network: PlantedNetwork, weight: np.ndarray, regulators: int, genes: slice) -> _Part:
+        """weight [E]: signed strengths, 0 where an edge does not act."""
 
         def matrix(weight: np.ndarray) -> sparse.csc_matrix:
             present = np.flatnonzero(weight)
@@ -124,8 +108,7 @@ class _Part:
             shape = (regulators, len(network.basal))
             return sparse.csr_matrix((weight[present], network.target[present], starts), shape=shape)[:, genes].tocsc()
 
-        offset = -np.asarray(matrix(np.minimum(weight, 0) * along).sum(axis=0)).ravel()
-        return cls(matrix(weight * along), offset)
+        return cls(matrix(weight), -np.asarray(matrix(np.minimum(weight, 0)).sum(axis=0)).ravel())
 
     def only(self, gene: int) -> _Part:
         return _Part(self.matrix[:, [gene]], self.offset[[gene]])
@@ -151,11 +134,11 @@ def plant(config: Simulation, generator: np.random.Generator) -> PlantedNetwork:
     own = [target[start:end] for start, end in pairwise(starts)]
     sign = np.concatenate([np.where(generator.random(genes) < config.repression, -1, 1)[each] for each in own])
     strength = np.concatenate([generator.uniform(1.0, 3.0, genes)[each] for each in own])
-    signs, along = _in_context(sign, config)
+    signs = _in_context(sign, config)
     regulated = np.zeros((genes, config.cell_types), dtype=bool)
     edge, cell_type = np.nonzero(signs)
     regulated[target[edge], cell_type] = True
-    return PlantedNetwork(source, target, strength, signs, along, np.where(regulated.all(axis=1), 0.0, BASAL))
+    return PlantedNetwork(source, target, strength, signs, np.where(regulated.all(axis=1), 0.0, BASAL))
 
 
 def masters(regulators: int) -> int:
@@ -175,7 +158,7 @@ def _check(config: Simulation) -> None:
         f"regulators is {config.regulators}, which leaves no target among {config.genes} genes": targets <= 0,
         f"cascades is {config.cascades}, but {middle} regulators can pass it on to {targets} targets": config.cascades
         > (targets if middle else 0),
-        "type_specific, changed_signs and state add up to more than 1": differ + config.state > 1 + 1e-9,
+        "type_specific and changed_signs add up to more than 1": differ > 1 + 1e-9,
         "type_specific and changed_signs need more than one of cell_types": config.cell_types < 2 and differ > 0,
     }
     for problem in (problem for problem, found in problems.items() if found):
@@ -201,25 +184,23 @@ def _with_cascades(source: np.ndarray, target: np.ndarray, config: Simulation) -
     return source[order], target[order]
 
 
-def _in_context(sign: np.ndarray, config: Simulation) -> tuple[np.ndarray, np.ndarray]:
-    """Signs by cell type, int8 [E, T], and changes along the state, int8 [E], from the signs [E] of the edges."""
+def _in_context(sign: np.ndarray, config: Simulation) -> np.ndarray:
+    """Signs by cell type, int8 [E, T], from the signs [E] of the edges."""
     edges, types = len(sign), config.cell_types
     signs = np.repeat(sign.astype(np.int8)[:, None], types, axis=1)
-    along = np.zeros(edges, dtype=np.int8)
-    shares = (config.type_specific, config.changed_signs, config.state)
+    shares = (config.type_specific, config.changed_signs)
     if not any(shares):
-        return signs, along
+        return signs
     generator = own_generator(config, CONTEXT)
     ends = np.rint(np.cumsum(shares) * edges).astype(np.int64)
-    specific, changed, changing, _ = np.split(generator.permutation(edges), ends)
+    specific, changed, _ = np.split(generator.permutation(edges), ends)
     # Each edge has the types in an order of its own, of which it takes the first ones.
     place = generator.random((edges, types)).argsort(axis=1).argsort(axis=1)
     acting = np.where(np.arange(len(specific)) % 2, min(2, types - 1), 1)
     signs[specific] *= place[specific] < acting[:, None]
     other = (types + generator.integers(0, 2, len(changed))) // 2
     signs[changed] *= np.where(place[changed] < other[:, None], -1, 1).astype(np.int8)
-    along[changing] = np.where(np.arange(len(changing)) % 2, -1, 1)
-    return signs, along
+    return signs
 
 
 def _lowest(

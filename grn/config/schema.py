@@ -75,7 +75,6 @@ class Simulation(SimulatedConfig):
     repression: Fraction = 0.35  # share of edges that repress
     # targets at the end of a chain A -> B -> target; in every second one, A acts on it directly, too
     cascades: int = Field(0, ge=0, le=1_000_000)
-    state: Fraction = 0  # share of edges whose strength changes along obs['state']: half of them grow, half fade
     noise: Spread = 0.3  # sd of the log-normal noise on each gene's production
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 import grn.cells.simulated
 from grn.cells.simulated import read_truth, simulate
-from grn.cells.simulated_network import masters
 from grn.config.schema import Simulation
 from grn.errors import ConfigError
 
@@ -159,33 +158,10 @@ def test_edges_and_signs_that_differ_between_types_are_seen_in_their_cells(chang
         assert (expressed > 0).all(axis=None), "a gene that a type leaves no regulator is still produced"
 
 
-def test_edges_grow_and_fade_along_the_state():
-    config = Simulation(cells=4000, genes=80, cell_types=3, regulators_per_target=1, state=0.8, depth=50)
-    adata, plain = simulate(config), simulate(changed(config, state=0))
-    truth, state = read_truth(adata), adata.obs["state"].to_numpy()
-    assert list(truth) == ["source", "target", "sign", "along_state"]
-    assert truth[["source", "target", "sign"]].equals(read_truth(plain))
-    changing = int((truth["along_state"] != 0).sum())
-    assert changing == round(0.8 * len(truth)) and abs(int(truth["along_state"].sum())) <= 1
-    assert 0 <= state.min() < 0.01 and 0.99 < state.max() <= 1
-    np.testing.assert_allclose(adata.obs.groupby("cell_type", observed=True)["state"].mean(), 0.5, atol=0.03)
-    values = adata.to_df()
-    of_masters = truth["source"].isin(adata.var_names[: masters(config.regulators)])  # others change along the state
-    for edge in truth[of_masters & truth["target"].str.startswith("G")].itertuples():
-        early, late = values[edge.target][state < 0.25].mean(), values[edge.target][state > 0.75].mean()
-        # Strength is linear in the state, from 0 to 2: 1/4 and 7/4 of itself in the mean of these cells.
-        expected = {1: 7, -1: 1 / 7, 0: 1}[edge.along_state]
-        assert late / early == pytest.approx(expected, rel=0.25)
-
-
-def test_with_types_and_state_the_truth_has_both_columns(tmp_path):
-    config = changed(DIFFERENT, state=0.5)
-    adata = simulate(config)
+def test_with_types_the_truth_says_in_which_and_a_file_keeps_it(tmp_path):
+    adata = simulate(DIFFERENT)
     truth = read_truth(adata)
-    assert list(truth) == ["source", "target", "sign", "cell_type", "along_state"]
-    by_pair = truth.groupby(["source", "target"])
-    assert (by_pair["along_state"].nunique() == 1).all()
-    assert (by_pair.size()[by_pair["along_state"].first() != 0] == 4).all(), "such an edge acts in every type"
+    assert list(truth) == ["source", "target", "sign", "cell_type"]
     adata.write_h5ad(tmp_path / "simulated.h5ad")
     again = read_truth(anndata.read_h5ad(tmp_path / "simulated.h5ad"))
     assert again.astype(str).to_numpy().tolist() == truth.astype(str).to_numpy().tolist()
@@ -202,7 +178,7 @@ def test_composition_is_the_spread_of_levels_between_types():
 
 
 @pytest.mark.parametrize(
-    "config", [Simulation(cells=31, genes=50, seed=3), changed(DIFFERENT, cells=31, state=0.2, composition=0.4)]
+    "config", [Simulation(cells=31, genes=50, seed=3), changed(DIFFERENT, cells=31, composition=0.4)]
 )
 def test_cells_do_not_depend_on_how_many_are_in_memory_at_a_time(monkeypatch, config):
     whole = simulate(config)
@@ -217,7 +193,7 @@ def test_cells_do_not_depend_on_how_many_are_in_memory_at_a_time(monkeypatch, co
     ("names", "values"),
     [
         ("genes regulators", (5, 5)),
-        ("type_specific changed_signs state", (0.5, 0.3, 0.3)),
+        ("type_specific changed_signs", (0.6, 0.5)),
         ("changed_signs cell_types", (0.1, 1)),
         ("cascades regulators", (1, 1)),
     ],
