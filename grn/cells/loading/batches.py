@@ -83,7 +83,10 @@ class BagMaker(Dataset[Batch]):
         seen, kept = None, None
         if self.trains:
             if self.thinning is not None:
-                seen = Bags(*self.thinned(epoch, rows, multiplicity, basal))
+                state = cell_states(self.seed, THINNING, epoch, rows[:1])  # of the batch: torch draws for all its cells
+                generator = torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
+                left = shares(len(rows), LEAST_COUNTS, DEEP, generator)
+                seen = Bags(*self.thinning.thinned(multiplicity, basal, torch.from_numpy(rows), left, generator))
             drawn = uniform(self.seed, SHARE, epoch, rows, 2)
             share = MOST_HIDDEN * drawn[:, :1] * (drawn[:, 1:] >= WHOLE)
             kept = torch.from_numpy(uniform(self.seed, HIDDEN, epoch, rows, multiplicity.shape[1]) >= share)
@@ -96,13 +99,3 @@ class BagMaker(Dataset[Batch]):
             property=torch.from_numpy(self.cells.property[rows]),
             fold=torch.from_numpy(np.asarray(fold, np.int64)),
         )
-
-    def thinned(
-        self, epoch: int, rows: np.ndarray, multiplicity: torch.Tensor, basal: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Multiplicities and basal multiplicities after some cells have lost counts."""
-        assert self.thinning is not None, "the caller has asked"
-        state = cell_states(self.seed, THINNING, epoch, rows[:1])  # of the batch: torch draws for all of its cells
-        generator = torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
-        kept = shares(len(rows), LEAST_COUNTS, DEEP, generator)
-        return self.thinning.thinned(multiplicity, basal, torch.from_numpy(np.asarray(rows)), kept, generator)

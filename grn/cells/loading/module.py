@@ -45,7 +45,7 @@ class CellsDataModule(LightningDataModule):
         # batch_size None: a sampler's item is already a whole batch; workers persist, as an epoch may be a few batches.
         self.options: dict = {"batch_size": None, "num_workers": num_workers, "persistent_workers": num_workers > 0}
         self.options["pin_memory"] = torch.cuda.is_available()
-        thinning = None if multiplicity is None else Thinning.of(cells, np.arange(len(cells)), multiplicity)
+        thinning = None if multiplicity is None else Thinning.of(cells, multiplicity)
         self.training = BagMaker(cells, states, fold, seed, True, thinning)
         known = states if states_are_known else None
         self.validation, self.test = BagMaker(cells, known, fold), BagMaker(cells, known)

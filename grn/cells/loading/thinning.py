@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,13 +29,13 @@ class Thinning:
     depth_sd: float | None
 
     @classmethod
-    def of(cls, cells: Cells, rows: np.ndarray, multiplicity: str) -> Thinning | None:
-        """Of these rows of the cells; None where there are no counts. multiplicity: as in DataConfig."""
+    def of(cls, cells: Cells, multiplicity: str) -> Thinning | None:
+        """None where there are no counts. multiplicity: as in DataConfig."""
         if cells.counting is None:
             return None
         unit = cells.counting.unit
         return cls(
-            unit=None if unit is None else torch.from_numpy(unit[rows]).float(),
+            unit=None if unit is None else torch.from_numpy(unit).float(),
             normalised=multiplicity == "log1p_normalised",
             depth_sd=None if cells.depth is None else cells.depth[1],
         )

@@ -39,7 +39,7 @@ def test_batches_hold_the_multiplicities_and_what_is_known_of_each_cell(cells):
 
 
 def test_what_is_hidden_belongs_to_cell_and_epoch_not_to_the_batch(cells):
-    thinning = Thinning.of(cells, np.arange(len(cells)), "log1p_normalised")
+    thinning = Thinning.of(cells, "log1p_normalised")
     maker = BagMaker(cells, seed=2, trains=True, thinning=thinning)
     one, reverse = maker[1, ROWS], maker[1, ROWS[::-1].copy()]
     assert torch.equal(one.kept, reverse.kept.flip(0)) and torch.equal(one.kept, maker[1, ROWS].kept)
