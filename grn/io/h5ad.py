@@ -22,18 +22,15 @@ COPIED = 1 << 25  # bytes that are copied at a time
 SPARSE = ("data", "indices", "indptr")
 
 
-def read_anndata(path: Path, *, backed: bool = False) -> AnnData:
-    """The AnnData in an .h5ad file; backed: its X stays in the file. Raises DataError for a damaged file."""
+def read_anndata(path: Path) -> AnnData:
+    """The AnnData in an .h5ad file. Raises DataError for a damaged file."""
     import anndata
 
     try:
         path.open("rb").close()  # where reading is forbidden, this error names the file; HDF5's own does not
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".* names are not unique")  # data.duplicates decides
-            adata = anndata.read_h5ad(path, backed="r" if backed else None)
-        if not backed or "X" in adata.file:
-            adata.X  # noqa: B018  (backed files read X late; damage must be found here)
-        return adata
+            return anndata.read_h5ad(path)
     except (MemoryError, PermissionError):  # faults of the machine: cli/exit_codes.py
         raise
     except Exception as problem:
