@@ -130,10 +130,12 @@ def methods() -> list[str]:
 
 def score(one: NetworkSet, network: pd.DataFrame) -> dict[str, float]:
     """All scores of a network, and density and edges of the set; sign scores are nan where the set has no signs."""
-    from grn.analysis.evaluate import evaluate
+    from grn.analysis.evaluate import checked_edges, evaluate_on
+    from grn.analysis.universe import make_universe
 
     regulators = "reference" if one.universe == "reference" else None
-    found = evaluate(network, one.reference, regulators=regulators, genes=one.genes, signed=True, permutations=0)
+    universe = make_universe(one.reference, regulators, one.genes)
+    found = evaluate_on(universe, checked_edges(network), signed=True, permutations=0)
     return found.scores | {"density": found.universe.density, "edges": len(found.universe.edges)}
 
 

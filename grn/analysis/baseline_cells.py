@@ -5,8 +5,6 @@ Letters: C cells, N genes.
 
 from __future__ import annotations
 
-import json
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +14,6 @@ import pandas as pd
 
 from grn.config.files import load_config
 from grn.config.schema import Config, DataConfig
-from grn.errors import DataError
 from grn.io.run_folder import CONFIG
 from grn.messages import Say
 from grn.networks.baselines import pearson, ridge
@@ -60,22 +57,11 @@ def expression_named(data: str) -> Expression:
 
 
 def expression_of_run(run: Path, config: Config) -> Expression:
-    """The cells that a run was trained on. Raises DataError where they, or how they are read, have changed.
+    """The cells that a run was trained on. Raises DataError where they, or how they are read, have changed."""
+    from grn.model.saved import TrainedModel
+    from grn.networks.cells_of_run import cells_of_run
 
-    A run without a card, or of a version that kept no digest, has nothing to compare with.
-    """
-    from grn.cells.load import load_cells
-
-    cells, _ = load_cells(config.data, config.objectives.property.key, config.trainer.seed)
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        digest = json.loads((run / "model" / "card.json").read_bytes())["cells"]
-        if digest is not None and digest != cells.digest:
-            raise DataError(
-                f"{config.data.path}, read by the settings in {run / CONFIG}, does not hold the cells that {run} was "
-                "trained on",
-                advice="restore both, or give the cells themselves instead of the run",
-            )
-    return _expression(cells)
+    return _expression(cells_of_run(run, config, TrainedModel.load(run)))
 
 
 def is_run(network: Path) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from grn.analysis.evaluate import (
 )
 from grn.analysis.network_files import PredictedNetwork, ReferenceNetwork
 from grn.analysis.universe import Universe, make_universe
+from grn.cells.genes import read_gene_list
 from grn.errors import DataError, check_known
 from grn.messages import Say, silent
 
@@ -42,6 +44,8 @@ TYPE_SCORES = {
     "changed_signs": "changed signs",
 }
 MEAN = "mean"
+Choice = str | os.PathLike[str] | Sequence[str]
+"""Genes: a word for them ("reference", ...), a file of them, or their names."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,8 @@ def compare_networks(
     truth: ReferenceNetwork,
     expression: Expression | None,
     *,
-    regulators: Iterable[str] | str | None,
-    genes: Iterable[str] | None,
-    genes_of: str,
+    regulators: Choice,
+    genes: Choice | None,
     cell_type: str | None,
     permutations: int,
     seed: int,
@@ -68,18 +71,25 @@ def compare_networks(
 ) -> Comparison:
     """Scores of a network, of Pearson and of ridge on one universe, and of the networks of cell types.
 
-    expression: the cells that Pearson and ridge are computed from; None: they are left out.   regulators, genes: see
-    make_universe.   genes_of: where these genes are from, for messages.   cell_type: the network of this type, against
-    the edges of this type where the reference has types, beside Pearson and ridge on the cells of this type. The pairs
-    that are scored stay those of the whole reference. Raises UserError.
+    expression: the cells that Pearson and ridge are computed from; None: they are left out.   regulators, genes: as
+    for grn.evaluate.   cell_type: the network of this type, against the edges of this type where the reference has
+    types, beside Pearson and ridge on the cells of this type. The pairs that are scored stay those of the whole
+    reference. Raises UserError.
     """
+    if genes is None:  # those that were measured, where these are known
+        genes = "data" if expression is not None else "network" if predicted.of_run else "reference"
+    if isinstance(genes, str) and genes == "data" and expression is None:
+        raise DataError("{field} is data, but there are no cells; give cells, or other genes.", field="genes")
+    measured = {"reference": None, "network": predicted.genes, "data": expression and expression.genes}
+    genes_of = genes if isinstance(genes, str) and genes in measured else "list"
+    listed = measured[genes_of] if genes_of in measured else _listed(genes, "genes")
     every = predicted, truth, expression
     signed = predicted.signed  # of all cells: in a single type, every weight may be positive
     if cell_type is not None:
         predicted = predicted.of_type(cell_type)
         expression = expression and cells_of_type(expression, cell_type, say)
     table = checked_edges(predicted.edges)
-    universe = make_universe(truth.edges, regulators, genes)
+    universe = make_universe(truth.edges, chosen_regulators(regulators), listed)
     if cell_type is not None and truth.by_type:
         check_known(cell_type, truth.by_type, "The reference", "cell type", "cell_type")
         truth = ReferenceNetwork(truth.by_type[cell_type], truth.format, conflicts=0)
@@ -99,6 +109,18 @@ def compare_networks(
             evaluations[name] = evaluate_on(universe, edges, signed=True, permutations=0)
     types = compare_types(*every, universe, say) if cell_type is None else None
     return Comparison(evaluations, genes_of, types)
+
+
+def chosen_regulators(choice: Choice) -> list[str] | str | None:
+    """`reference`, None for `all`, or names."""
+    if isinstance(choice, str) and choice in ("all", "reference"):
+        return None if choice == "all" else choice
+    return _listed(choice, "regulators")
+
+
+def _listed(names: Choice, field: str) -> list[str]:
+    """Names, or those in a file with one a line."""
+    return read_gene_list(os.fspath(names), field) if isinstance(names, (str, os.PathLike)) else list(names)
 
 
 def compare_types(
@@ -264,7 +286,7 @@ class TypedTruth:
     def score(self, label: str, predicted: pd.DataFrame, signed: bool) -> dict[str, float]:
         """By the names of TYPE_SCORES; nan where undefined. predicted: source, target, weight (finite) of one type.
 
-        edges: K.   auprc, auprc_ratio, early_precision_ratio, sign_accuracy: see `evaluate`, with the type's edges.
+        edges: K.   auprc, auprc_ratio, early_precision_ratio, sign_accuracy: see `evaluate_on`, with the type's edges.
         specificity: AUROC of |weight| for being an edge of this type, over the pairs `partial`.
         changed_signs: share of the pairs `changed`, as far as they act in this type with a known sign, whose weight
         has that sign; a weight of 0 is wrong.   signed: whether the weights' signs have a meaning.

@@ -8,14 +8,13 @@ Letters: U pairs of the universe, P pairs with a weight, G groups, K true edges,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from grn.analysis.universe import Universe, make_universe
+from grn.analysis.universe import Universe
 from grn.cells.genes import near_miss
 from grn.errors import DataError
 
@@ -59,34 +58,6 @@ class Evaluation:
     curve: pd.DataFrame
 
 
-def evaluate(
-    predicted: pd.DataFrame,
-    reference: pd.DataFrame,
-    *,
-    regulators: Iterable[str] | str | None = None,
-    genes: Iterable[str] | None = None,
-    signed: bool | None = None,
-    permutations: int = 1000,
-    seed: int = 0,
-) -> Evaluation:
-    """Scores of a network on the universe of a reference, with one-sided permutation p-values; see grn.evaluate.
-
-    predicted: source, target, weight; of a pair that is listed with +w and -w, the positive one counts.   reference:
-    source, target, sign (+1, -1, 0: unknown).   regulators, genes: see make_universe.   signed: None: if any weight is
-    negative.
-
-    Where fewer than K pairs have a weight, early precision is computed on those, as BEELINE does: a network of few but
-    right edges then scores high, so read it together with `cut`.
-    The p-value is (1 + scores at least as high under the null) / (1 + permutations). The null of the ranking scores
-    permutes the weights over all U pairs, that of the sign scores among the E true edges. Permutations under which a
-    score is undefined do not count. Raises DataError.
-    """
-    table = checked_edges(predicted)
-    universe = make_universe(reference, regulators, genes)
-    check_names(table, universe)
-    return evaluate_on(universe, table, signed=signed, permutations=permutations, seed=seed)
-
-
 def evaluate_on(
     universe: Universe,
     predicted: pd.DataFrame,
@@ -95,7 +66,17 @@ def evaluate_on(
     permutations: int = 1000,
     seed: int = 0,
 ) -> Evaluation:
-    """As `evaluate`, on a universe with at least one true edge. predicted: as `checked_edges`, or without rows."""
+    """Scores of a network on a universe with at least one true edge, with one-sided permutation p-values.
+
+    predicted: as `checked_edges`, or without rows; of a pair that is listed with +w and -w, the positive one counts.
+    signed: None: if any weight is negative.
+
+    Where fewer than K pairs have a weight, early precision is computed on those, as BEELINE does: a network of few but
+    right edges then scores high, so read it together with `cut`.
+    The p-value is (1 + scores at least as high under the null) / (1 + permutations). The null of the ranking scores
+    permutes the weights over all U pairs, that of the sign scores among the E true edges. Permutations under which a
+    score is undefined do not count.
+    """
     if signed is None:
         signed = bool((predicted["weight"] < 0).any())
     codes, weights, outside = strongest_per_pair(predicted, universe)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from grn.cli.options import Reference
+from grn.cli.options import REFERENCE
 
 TITLES = {
     "auprc": "AUPRC",
@@ -27,7 +27,7 @@ def command(
             metavar="CELLS|CONFIG|RUN", help="Cells (counts in X), a configuration or a run.", show_default=False
         ),
     ],
-    reference: Reference,
+    reference: Annotated[Path, REFERENCE],
     networks: Annotated[
         list[str] | None,
         typer.Option("--network", metavar="NAME=FILE", help="A network of another tool to score, too. Repeatable."),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from grn.cli.options import CellType
+from grn.cli.options import REFERENCE, CellType
 
 KEY, SEED = "grn", 0  # of another network of a network.h5ad, and other permutations: grn.evaluate
 
@@ -21,13 +21,7 @@ def command(
             show_default=False,
         ),
     ],
-    reference: Annotated[
-        Path | None,
-        typer.Argument(
-            help="The true edges: a csv or tsv of BEELINE, TRRUST or decoupler, or the truth.csv of a simulated run.",
-            show_default=False,
-        ),
-    ] = None,
+    reference: Annotated[Path | None, REFERENCE] = None,
     regulators: Annotated[
         str,
         typer.Option(
@@ -90,11 +84,19 @@ def command(
     if output is not None:
         refuse_used_folder(output)
 
-    from grn.analysis.comparison import TYPE_SCORES, as_json, printed_rows, printed_type_rows, score_table
+    from grn.analysis.comparison import (
+        TYPE_SCORES,
+        as_json,
+        compare_networks,
+        printed_rows,
+        printed_type_rows,
+        score_table,
+    )
     from grn.cli.console import console, plain, print_table
     from grn.plots.scores import precision_recall_curves
     from grn.plots.style import save
-    from grn.verbs.evaluate import evaluated, expression_of, expression_of_network
+    from grn.verbs.evaluate import expression_of, expression_of_network, reference_of
+    from grn.verbs.read_network import predicted_network
 
     to = console()
     expression = None
@@ -102,7 +104,10 @@ def command(
         expression = expression_of_network(network, plain(to))
     elif data.casefold() != "none":
         expression = expression_of(data, network)
-    found = evaluated(network, reference, expression, regulators, genes, cell_type, KEY, permutations, SEED, plain(to))
+    predicted, truth = predicted_network(network, KEY), reference_of(reference)
+    choices: dict[str, Any] = {"regulators": regulators, "genes": genes, "cell_type": cell_type}
+    drawn: dict[str, Any] = {"permutations": permutations, "seed": SEED}
+    found = compare_networks(predicted, truth, expression, **choices, **drawn, say=plain(to))
     scores = score_table(found.evaluations)
     methods = list(found.evaluations)
     of_type = "" if cell_type is None else f", cell type {cell_type}"
@@ -116,8 +121,7 @@ def command(
     if output is None:
         return
     of_genes = found.genes if found.genes != "list" else genes
-    options: dict[str, Any] = {"regulators": regulators, "genes": of_genes, "data": data, "cell_type": cell_type}
-    options |= {"key": KEY, "permutations": permutations, "seed": SEED}
+    options = {"regulators": regulators, "genes": of_genes, "data": data, "cell_type": cell_type, "key": KEY} | drawn
     about = {"network": str(network), "reference": str(reference), "options": options}
     curves = {name: evaluation.curve for name, evaluation in found.evaluations.items()}
     with replacing_folder(output) as folder:

@@ -25,10 +25,7 @@ GeneKey = Annotated[
     str | None, typer.Option(help="Column of var with the gene names; null: the index. Default: as in training.")
 ]
 CellType = Annotated[str | None, typer.Option(metavar="LABEL", help="This cell type alone. Default: all.")]
-Reference = Annotated[
-    Path,
-    typer.Argument(
-        help="The true edges: a csv or tsv of BEELINE, TRRUST or decoupler, or the truth.csv of a simulated run.",
-        show_default=False,
-    ),
-]
+REFERENCE = typer.Argument(
+    help="The true edges: a csv or tsv of BEELINE, TRRUST or decoupler, or the truth.csv of a simulated run.",
+    show_default=False,
+)

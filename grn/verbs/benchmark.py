@@ -12,7 +12,7 @@ from grn.errors import DataError
 from grn.io.run_folder import CONFIG
 from grn.messages import kept_in
 from grn.verbs.checked import Seed, checked
-from grn.verbs.evaluate import chosen_regulators, expression_of, reference_of
+from grn.verbs.evaluate import expression_of, reference_of
 from grn.verbs.given_cells import is_anndata
 from grn.verbs.network import network
 from grn.verbs.read_network import predicted_network
@@ -75,11 +75,10 @@ def benchmark(
     import numpy as np
     import pandas as pd
 
-    from grn.analysis.comparison import CAUTION
+    from grn.analysis.comparison import CAUTION, chosen_regulators
     from grn.analysis.evaluate import check_names, checked_edges, evaluate_on
     from grn.analysis.universe import make_universe
     from grn.networks.baselines import pearson, ridge, spearman
-    from grn.networks.cells_of_run import refuse_lost_cells
 
     notes: list[str] = []
     say = kept_in(notes, quiet)
@@ -89,8 +88,6 @@ def benchmark(
     if isinstance(cells, (str, os.PathLike)) and (Path(cells) / CONFIG).is_file():
         cells = load(cells)
     truth = reference_of(reference)
-    if isinstance(cells, Run):
-        refuse_lost_cells(cells.folder, cells.config)
     expression = expression_of(cells, cells)
     universe = make_universe(truth.edges, regulators=chosen_regulators(regulators), genes=expression.genes)
     known = universe.regulators[universe.regulators.isin(expression.genes)]

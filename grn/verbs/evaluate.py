@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Interval
 
@@ -21,12 +21,8 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
     from grn.analysis.baseline_cells import Expression
-    from grn.analysis.comparison import Comparison
     from grn.analysis.network_files import ReferenceNetwork
     from grn.config.schema import Config
-
-Choice = str | os.PathLike[str] | Sequence[str]
-"""Genes: a word for them ("reference", ...), a file of them, or their names."""
 
 
 @checked()
@@ -86,70 +82,22 @@ def evaluate(
         >>> scores.loc[["early_precision", "sign_accuracy"], "network"].tolist()
         [1.0, 1.0]
     """
-    from grn.analysis.comparison import score_table
+    from grn.analysis.comparison import compare_networks, score_table
+    from grn.analysis.network_files import KEY
 
     notes: list[str] = []
     say = kept_in(notes, quiet)
     expression = None if data is None else expression_of(data, network)
-    found = evaluated(network, reference, expression, regulators, genes, cell_type, key, permutations, seed, say)
+    if cell_type is not None and key != KEY:
+        raise DataError(f"A cell type is chosen among the networks of the key {KEY!r}, not of {key!r}; give one.")
+    predicted, truth = predicted_network(network, key), reference_of(reference)
+    choices: dict[str, Any] = {"regulators": regulators, "genes": genes, "cell_type": cell_type}
+    found = compare_networks(predicted, truth, expression, **choices, permutations=permutations, seed=seed, say=say)
     table = score_table(found.evaluations).set_index("score").rename(columns=str.lower)
     table.attrs["notes"] = notes
     if found.types is not None:
         table.attrs["cell_types"] = found.types.to_dict("records")  # pandas compares attributes, but cannot tables
     return table
-
-
-def evaluated(
-    network: pd.DataFrame | Run | AnnData | str | os.PathLike[str],
-    reference: pd.DataFrame | str | os.PathLike[str],
-    expression: Expression | None,
-    regulators: Choice,
-    genes: Choice | None,
-    cell_type: str | None,
-    key: str,
-    permutations: int,
-    seed: int,
-    say: Say,
-) -> Comparison:
-    """What `evaluate` makes a table of, and `grn evaluate` prints. expression: for Pearson and ridge."""
-    from grn.analysis.comparison import compare_networks
-    from grn.analysis.network_files import KEY
-
-    if cell_type is not None and key != KEY:
-        raise DataError(f"A cell type is chosen among the networks of the key {KEY!r}, not of {key!r}; give one.")
-    predicted, truth = predicted_network(network, key), reference_of(reference)
-    if genes is None:  # those that were measured, where these are known
-        genes = "data" if expression is not None else "network" if predicted.of_run else "reference"
-    if isinstance(genes, str) and genes == "data" and expression is None:
-        raise DataError("{field} is data, but there are no cells; give cells, or other genes.", field="genes")
-    measured = {"reference": None, "network": predicted.genes, "data": expression and expression.genes}
-    known = isinstance(genes, str) and genes in measured
-    return compare_networks(
-        predicted,
-        truth,
-        expression,
-        regulators=chosen_regulators(regulators),
-        genes=measured[str(genes)] if known else _listed(genes, "genes"),
-        genes_of=str(genes) if known else "list",
-        cell_type=cell_type,
-        permutations=permutations,
-        seed=seed,
-        say=say,
-    )
-
-
-def chosen_regulators(choice: Choice) -> list[str] | str | None:
-    """`reference`, None for `all`, or names."""
-    if isinstance(choice, str) and choice in ("all", "reference"):
-        return None if choice == "all" else choice
-    return _listed(choice, "regulators")
-
-
-def _listed(names: Choice, field: str) -> list[str]:
-    """Names, or those in a file with one a line."""
-    from grn.cells.genes import read_gene_list
-
-    return read_gene_list(os.fspath(names), field) if isinstance(names, (str, os.PathLike)) else list(names)
 
 
 def reference_of(reference: pd.DataFrame | str | os.PathLike[str]) -> ReferenceNetwork:

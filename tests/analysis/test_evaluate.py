@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import auc, average_precision_score, precision_recall_curve, roc_auc_score
 
-from grn.analysis.evaluate import OF_SIGNS, RANKED, SCORES, evaluate
+from grn.analysis.evaluate import OF_SIGNS, RANKED, SCORES, check_names, checked_edges, evaluate_on
 from grn.analysis.universe import make_universe
 from grn.errors import DataError
 
@@ -26,6 +26,12 @@ def reference(*rows):
 
 # Twelve pairs of four genes; K = 4.
 TRUTH = reference(("A", "B", 1), ("A", "C", -1), ("B", "C", 1), ("C", "D", 0))
+
+
+def evaluate(predicted, truth, regulators=None, genes=None, **options):
+    table, universe = checked_edges(predicted), make_universe(truth, regulators, genes)
+    check_names(table, universe)
+    return evaluate_on(universe, table, **options)
 
 
 def scores(predicted, truth=TRUTH, **options):

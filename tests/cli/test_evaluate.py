@@ -12,8 +12,9 @@ import pytest
 
 import grn
 from grn.analysis.comparison import CAUTION
-from grn.analysis.evaluate import OF_SIGNS, SCORES, evaluate
+from grn.analysis.evaluate import OF_SIGNS, SCORES, checked_edges, evaluate_on
 from grn.analysis.network_files import open_network_file, open_reference_file
+from grn.analysis.universe import make_universe
 from grn.cells.load import load_cells
 from grn.cells.simulated import simulate
 from grn.cli import main as cli
@@ -85,8 +86,9 @@ def test_a_run_folder_is_compared_with_baselines_on_its_own_cells(grn_evaluate, 
         "Pearson": pearson(matrix, cells.vocabulary, regulators),
         "ridge": ridge(matrix, cells.vocabulary, regulators),
     }
+    universe = make_universe(truth, "reference", cells.vocabulary)
     for name, edges in networks.items():
-        expected = evaluate(edges, truth, regulators="reference", genes=cells.vocabulary, permutations=0).scores
+        expected = evaluate_on(universe, checked_edges(edges), permutations=0).scores
         assert table[name].to_dict() == pytest.approx(expected, nan_ok=True)
     _, without, _ = grn_evaluate(tiny_run, tiny_run / "truth.csv", "--permutations", 0, "--data", "none")
     assert row(without, "score") == ["network", "p"]
@@ -178,13 +180,8 @@ def test_what_is_written(grn_evaluate, folder):
         "precision_recall.png",
     ]
     written = json.loads(Path("found/evaluation.json").read_text())
-    expected = evaluate(
-        open_network_file("network.csv").edges,
-        open_reference_file("reference.csv").edges,
-        regulators="reference",
-        permutations=20,
-        seed=0,
-    )
+    universe = make_universe(open_reference_file("reference.csv").edges, "reference")
+    expected = evaluate_on(universe, checked_edges(open_network_file("network.csv").edges), permutations=20)
     scores = {
         name: math.nan if value is None else value for name, value in written["methods"]["network"]["scores"].items()
     }
