@@ -10,7 +10,6 @@ Letters: N target genes, R regulators, M knock-off pairs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -40,36 +39,20 @@ def edge_evidence(fit: KnockoffFit, regulators: np.ndarray) -> tuple[Evidence, l
     The weights of this fit, in which every regulator competes with its knock-off, are close to those of the network and
     not the same. regulators: vocabulary positions [R].
     """
-    together = _evidence(*_balanced(*_mean_weights(fit), regulators))
+    slopes, null_slopes = (torch.einsum("k,kir->ir", fit.share, each) for each in (fit.slopes, fit.null_slopes))
+    together = _evidence(slopes, null_slopes, fit.usual, regulators)
     if len(fit.share) == 1:
         return together, []
-    return together, [_evidence(*_balanced(*weights, regulators)) for weights in _weights_by_state(fit)]
+    units = presence(fit.sds, fit.usual) * fit.usual  # a regulator that hardly varies in a state counts less there
+    each_state = zip(fit.slopes, fit.null_slopes, units, strict=True)
+    return together, [_evidence(*of_state, regulators) for of_state in each_state]
 
 
-def _mean_weights(fit: KnockoffFit) -> tuple[Tensor, Tensor]:
-    """Effects over all states [N, R] of the regulators and of their knock-offs, for a usual sd of each regulator."""
-    slopes, null_slopes = (
-        torch.einsum("k,kir->ir", fit.share, each) * fit.usual for each in (fit.slopes, fit.null_slopes)
-    )
-    return slopes, null_slopes
-
-
-def _weights_by_state(fit: KnockoffFit) -> Iterator[tuple[Tensor, Tensor]]:
-    """The same of each state, where regulators that hardly vary count less."""
-    units = presence(fit.sds, fit.usual) * fit.usual
-    return ((real * unit, null * unit) for real, null, unit in zip(fit.slopes, fit.null_slopes, units, strict=True))
-
-
-def _balanced(weight: Tensor, null_weight: Tensor, regulators: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-    """Both effects [N, R] with rows balanced together, and which pairs are candidates, bool [N, R]."""
-    both = [without_self(each.clone(), regulators) for each in (weight, null_weight)]
-    candidates = without_self(torch.ones_like(weight, dtype=torch.bool), regulators)
+def _evidence(slopes: Tensor, null_slopes: Tensor, units: Tensor, regulators: np.ndarray) -> Evidence:
+    """Of slopes [N, R] on regulators and on knock-offs, times units [R], with the rows of both balanced together."""
+    both = [without_self(each * units, regulators) for each in (slopes, null_slopes)]
     weight, null_weight = balanced(torch.cat(both, 1)).tensor_split(2, 1)
-    return weight, null_weight, candidates
-
-
-def _evidence(weight: Tensor, null_weight: Tensor, candidates: Tensor) -> Evidence:
-    """Of balanced effects [N, R]."""
+    candidates = without_self(torch.ones_like(weight, dtype=torch.bool), regulators)
     confidence = torch.full_like(weight, 0.5)
     confidence[candidates] = 1 - local_rates(weight[candidates], null_weight[candidates]).float() / 2
     return Evidence(q_values(weight, null_weight, candidates).cpu().numpy(), confidence.cpu().numpy())
