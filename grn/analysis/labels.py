@@ -25,15 +25,14 @@ COLUMNS = ["from", "to"]
 @dataclass(frozen=True)
 class LabelScores:
     """confusion: cells by given (rows) and predicted (columns) type, the given ones first among the columns; only cells
-    whose given type the model has.   per_class: columns class, f1, cells.   accuracy: of the cells with a predicted
-    type.   macro_f1: mean over the given types, for which an unassigned cell is a missed one.   unknown: cells without
-    a label, or with one that the model does not have, which are in no score.   unknown_types: the latter's labels.
+    whose given type the model has.   accuracy: of the cells with a predicted type.   macro_f1: mean over the given
+    types, for which an unassigned cell is a missed one.   unknown: cells without a label, or with one that the model
+    does not have, which are in no score.   unknown_types: the latter's labels.
     """
 
     accuracy: float
     macro_f1: float
     confusion: pd.DataFrame
-    per_class: pd.DataFrame
     unassigned: int
     unknown: int
     unknown_types: tuple[str, ...]
@@ -120,13 +119,11 @@ def score_labels(given: np.ndarray, predicted: np.ndarray, classes: Sequence[str
     columns = [*types, *sorted(set(found) - set(types))]
     confusion = pd.crosstab(truth, found).reindex(index=types, columns=columns, fill_value=0)
     confusion.index.name, confusion.columns.name = "given", "predicted"
-    f1 = f1_score(truth, found, labels=types, average=None)
     left = int(confusion[unassigned].sum()) if unassigned in confusion and unassigned not in types else 0
     return LabelScores(
         accuracy=float((truth == found).sum() / max(len(truth) - left, 1)),
-        macro_f1=float(f1.mean()),
+        macro_f1=float(f1_score(truth, found, labels=types, average="macro")),
         confusion=confusion,
-        per_class=pd.DataFrame({"class": types, "f1": f1, "cells": confusion.to_numpy().sum(1)}),
         unassigned=left,
         unknown=int((~scored).sum()),
         unknown_types=tuple(others),

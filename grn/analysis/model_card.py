@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-import pandas as pd
-
 from grn.config.files import load_config
 from grn.config.schema import Config
 from grn.io.atomic import refuse_used_folder, replacing_folder
-from grn.io.run_folder import CONFIG, config_of
-from grn.io.tables import table_of_run
+from grn.io.run_folder import CONFIG
 from grn.messages import Say
 from grn.model.folder import FILES
 from grn.model.saved import TrainedModel
@@ -28,14 +26,12 @@ METRICS = {
 }
 
 
-def export_model(run: Path, output: Path, say: Say) -> None:
-    """Makes the folder `output` from a finished run: its model's files, and README.md. Raises RunFolderError."""
+def export_model(run: Path, metrics: Mapping[str, float], output: Path, say: Say) -> None:
+    """Makes the folder `output` from a finished run: its model's files, and README.md. Raises RunFolderError.
+
+    metrics: of the run's test cells."""
     refuse_used_folder(output)
-    config_of(run, (CONFIG, "metrics.csv"))
     trained = TrainedModel.load(run)
-    with table_of_run(run / "metrics.csv"):
-        last = pd.read_csv(run / "metrics.csv").iloc[-1]
-        metrics = {name: float(last[f"test/{name}"]) for name in METRICS if f"test/{name}" in last}
     with replacing_folder(output) as beside:
         for name in FILES:
             shutil.copyfile(run / "model" / name, beside / name)
@@ -44,12 +40,12 @@ def export_model(run: Path, output: Path, say: Say) -> None:
     say(f"The model and its card are in {output}; grn.load({str(output)!r}) opens it.")
 
 
-def card_of(trained: TrainedModel, config: Config, metrics: dict[str, float], name: str) -> str:
+def card_of(trained: TrainedModel, config: Config, metrics: Mapping[str, float], name: str) -> str:
     """The text of README.md. metrics: of the test cells, by their names in metrics.csv."""
     data = config.data
     source = data.path if data.path.startswith(("scanpy:", "simulated:")) else Path(data.path).name
     types = "\n".join(f"- {each}" for each in trained.classes) or "None: it was trained without labels."
-    scores = "\n".join(f"| {METRICS[each]} | {value:.3f} |" for each, value in metrics.items() if value == value)
+    scores = "\n".join(f"| {METRICS[each]} | {metrics[each]:.3f} |" for each in METRICS if each in metrics)
     return Template(files("grn.analysis").joinpath("model_card.md").read_text("utf-8")).substitute(
         name=name,
         hash=trained.hash,

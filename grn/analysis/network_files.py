@@ -18,6 +18,7 @@ from grn.analysis.universe import unique_edges
 from grn.errors import DataError, check_known
 from grn.io.h5ad import read_anndata
 from grn.io.run_folder import CONFIG, refuse_cut_off, refuse_mixed_parts
+from grn.networks.choose import OBSERVED
 from grn.networks.edge_tables import (
     Columns,
     cell_types,
@@ -28,7 +29,7 @@ from grn.networks.edge_tables import (
     read_table,
     unknown_columns,
 )
-from grn.networks.signed_network import edge_list, read_sign, sign_has_meaning, signed_network, weights_in
+from grn.networks.signed_network import edge_list, read_about, sign_has_meaning, signed_network, weights_in
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -43,14 +44,7 @@ WEIGHTED = (
 BARE = ("0", "1", "2")  # tables of arboreto, which have no header
 KEY = "grn"
 SHARES = ("confidence", "q_value")  # of BESIDE, those from 0 to 1
-BESIDE = (
-    "sd",
-    "q_value",
-    "confidence",
-    "between",
-    "indirect",
-    "cells",
-)  # further columns of grn's tables that are kept
+BESIDE = OBSERVED[1:]  # further columns of grn's tables that are kept
 
 
 @dataclass(frozen=True)
@@ -77,8 +71,10 @@ class PredictedNetwork:
         """Whether signs are scored."""
         return self.signs_have_meaning and bool((self.edges["weight"] < 0).any())
 
-    def of_type(self, label: str) -> PredictedNetwork:
-        """The network of one cell type, among the same genes. Raises DataError where there is none."""
+    def of_type(self, label: str | None) -> PredictedNetwork:
+        """The network of one cell type, among the same genes; None: itself. Raises DataError where there is none."""
+        if label is None:
+            return self
         by_type = self.read_types()
         check_known(label, by_type, "The network", "cell type", "cell_type")
         return replace(self, edges=by_type[label], read_types=dict)
@@ -108,7 +104,8 @@ def open_network_file(path: Path, key: str = KEY) -> PredictedNetwork:
         return network
     beside, by_type = path.with_name("network.h5ad"), path.with_name("edges_by_type.parquet")
     if beside.is_file():
-        return replace(network, sign=read_sign(beside), read_types=partial(_types_of_file, beside))
+        sign = str(read_about(beside)[1].get("sign", ""))
+        return replace(network, sign=sign, read_types=partial(_types_of_file, beside))
     return replace(network, read_types=partial(_types_of_file, by_type)) if by_type.is_file() else network
 
 

@@ -27,7 +27,14 @@ from grn.networks.one_layer import LayerChoice, read_layer
 from grn.networks.prior import Prior, prior_of
 from grn.networks.prior import summary as prior_summary
 from grn.networks.read import read_network
-from grn.networks.run_files import edge_table, edges_by_type, network_anndata, refuse_unknown_type, write_network
+from grn.networks.run_files import (
+    edge_table,
+    edges_by_type,
+    edges_of,
+    network_anndata,
+    refuse_unknown_type,
+    write_network,
+)
 from grn.networks.weights import Network
 from grn.process_memory import give_back
 from grn.regulation.cell_table import CellTable
@@ -130,12 +137,12 @@ def write_network_files(
     return edges
 
 
-def opened(run: Path, changes: dict[str, Any]) -> tuple[Config, TrainedModel]:
-    """The configuration of a finished run, with changes to its section `network`, and its model."""
+def opened(run: Path) -> tuple[Config, TrainedModel]:
+    """The configuration of a finished run, and its model."""
     file = config_of(run, needed=(CONFIG,))
     refuse_cut_off(run, ("model",))
-    trained = TrainedModel.load(run / "model")
-    return load_config(file, [f"network.{name}={value}" for name, value in changes.items()]), trained
+    trained = TrainedModel.load(run / "model")  # first: what a run lacks says more than what its configuration lacks
+    return load_config(file), trained
 
 
 def read_again(run: Path, trained: TrainedModel | None = None, adata: AnnData | None = None) -> AnnData:
@@ -144,7 +151,7 @@ def read_again(run: Path, trained: TrainedModel | None = None, adata: AnnData | 
     adata: the run's cells, if they were in memory. Raises RunFolderError, ConfigError, DataError, VocabularyMismatch;
     also where the cells are no longer those that the run was trained on.
     """
-    config, saved = opened(run, {})
+    config, saved = opened(run)
     trained = saved if trained is None else trained
     cells = cells_of_run(run, config, saved, adata)
     states = states_of_run(run, cells, config.trainer.seed, saved)
@@ -158,7 +165,7 @@ def read_layer_again(
 
     Over all states, or in that of the label `cell_type` alone. Other arguments and errors as for `read_again`.
     """
-    config, trained = opened(run, {})
+    config, trained = opened(run)
     choice.check(trained.model)
     cells = cells_of_run(run, config, trained, adata)
     states = states_of_run(run, cells, config.trainer.seed, trained)
@@ -167,11 +174,7 @@ def read_layer_again(
     chosen = range(len(states)) if cell_type is None else [states.names.index(cell_type)]
     trained.model.to(own_device(config.trainer))
     weight = read_layer(trained.model, choice, cells, states, chosen)
-    regulators, names = trained.regulators, np.asarray(trained.vocabulary, dtype=object)
-    target, column = weight.nonzero()
-    ends = {"source": names[regulators[column]], "target": names[target], "weight": weight[target, column]}
-    table = pd.DataFrame(ends).sort_values("weight", key=lambda each: -abs(each), kind="stable", ignore_index=True)
-    return table, choice.meaning
+    return edges_of(weight, trained.vocabulary, trained.regulators), choice.meaning
 
 
 def found_edges(network: Network) -> pd.DataFrame:

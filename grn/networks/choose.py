@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -45,23 +46,6 @@ class ChosenEdges:
         return [name for name in NUMBERS if name in self.edges]
 
 
-@dataclass(frozen=True)
-class Filters:
-    """What an edge must have to be written; None: anything. top_k is applied last: it counts the edges that are left.
-
-    regulators, targets: names.   sign: up | down.   min_weight: least |weight|.   min_confidence: 0 to 1.
-    max_q_value: 0 to 1.   top_k: most regulators of a target.
-    """
-
-    regulators: Sequence[str] | None = None
-    targets: Sequence[str] | None = None
-    sign: str | None = None
-    min_weight: float | None = None
-    min_confidence: float | None = None
-    max_q_value: float | None = None
-    top_k: int | None = None
-
-
 COLUMN = {
     "regulators": "source",
     "targets": "target",
@@ -88,18 +72,19 @@ def gene_names(choice: Sequence[str] | str | os.PathLike[str] | None, field: str
 
 
 def choose(
-    edges: pd.DataFrame, genes: Sequence[str], about: dict, filters: Filters, *, cells: str = "all cells"
+    edges: pd.DataFrame, genes: Sequence[str], about: dict, filters: Mapping[str, Any], *, cells: str = "all cells"
 ) -> ChosenEdges:
     """The edges that pass all filters. edges: a table as in edges.parquet; others as in ChosenEdges.
 
-    Raises DataError where none passes, where a column is needed that the network lacks, and where a sign is asked for
-    that means nothing.
+    filters: those of COLUMN and top_k, as `grn.export` has them; None: anything. top_k is applied last: it counts the
+    edges that are left. Raises DataError where none passes, where a column is needed that the network lacks, and where
+    a sign is asked for that means nothing.
     """
     columns = ["source", "target", *(name for name in NUMBERS if name in edges and edges[name].notna().any())]
     chosen = edges.loc[edges["weight"] != 0, columns]
     refuse_control_characters(pd.unique(pd.concat([chosen["source"], chosen["target"]])).tolist())
     for field, column in COLUMN.items():
-        value = getattr(filters, field)
+        value = filters.get(field)
         if value is None:
             continue
         signs = field != "sign" or sign_has_meaning(str(about.get("sign", "")))
@@ -124,10 +109,10 @@ def choose(
             raise DataError(f"None of the {len(chosen)} edges passes {{field}} {value}", field=field, advice=hint)
         chosen = left
     chosen = chosen.iloc[np.argsort(-chosen["weight"].abs().to_numpy(), kind="stable")]
-    if filters.top_k is not None:
-        chosen = chosen[chosen.groupby("target", sort=False, observed=True).cumcount() < filters.top_k]
+    if (top_k := filters.get("top_k")) is not None:
+        chosen = chosen[chosen.groupby("target", sort=False, observed=True).cumcount() < top_k]
     absent = {
-        field: sorted(set(getattr(filters, field) or ()) - set(edges[COLUMN[field]].astype(str)))
+        field: sorted(set(filters.get(field) or ()) - set(edges[COLUMN[field]].astype(str)))
         for field in ("regulators", "targets")
     }
     return ChosenEdges(chosen.reset_index(drop=True), tuple(map(str, genes)), about, cells, absent)

@@ -10,6 +10,7 @@ import json
 import math
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.sax.saxutils import quoteattr
@@ -119,10 +120,15 @@ def _nodes(edges: pd.DataFrame) -> dict[str, bool]:
     return {str(gene): True for gene in sources} | {str(gene): False for gene in targets if gene not in set(sources)}
 
 
+def _numbers(chosen: ChosenEdges, edge: dict[str, Any]) -> dict[str, float]:
+    """The numbers of an edge but for NaN, which JSON has not."""
+    return {name: float(edge[name]) for name in chosen.numbers if not math.isnan(edge[name])}
+
+
 def _about_edge(chosen: ChosenEdges, edge: dict[str, Any]) -> dict[str, Any]:
-    """What a graph holds of an edge: its numbers but for NaN, which JSON has not, and the meaning of its sign."""
-    numbers = {name: float(edge[name]) for name in chosen.numbers if not math.isnan(edge[name])}
-    return {"interaction": "raises" if edge["weight"] > 0 else "lowers", **numbers} if chosen.signed else numbers
+    """What a graph holds of an edge: its numbers, and the meaning of its sign."""
+    sign = {"interaction": "raises" if edge["weight"] > 0 else "lowers"} if chosen.signed else {}
+    return sign | _numbers(chosen, edge)
 
 
 def _graphml(chosen: ChosenEdges, path: Path) -> None:
@@ -135,11 +141,7 @@ def _graphml(chosen: ChosenEdges, path: Path) -> None:
         for gene, regulator in _nodes(chosen.edges).items():
             file.write(f'<node id={quoteattr(gene)}><data key="regulator">{str(regulator).lower()}</data></node>\n')
         for edge in chosen.edges.to_dict("records"):
-            data = "".join(
-                f'<data key="{name}">{float(edge[name])!r}</data>'
-                for name in chosen.numbers
-                if not math.isnan(edge[name])
-            )
+            data = "".join(f'<data key="{name}">{value!r}</data>' for name, value in _numbers(chosen, edge).items())
             file.write(f"<edge source={quoteattr(edge['source'])} target={quoteattr(edge['target'])}>{data}</edge>\n")
         file.write("</graph>\n</graphml>\n")
 
@@ -222,22 +224,18 @@ def _h5ad(chosen: ChosenEdges, path: Path) -> None:
 def _openproblems(chosen: ChosenEdges, path: Path) -> None:
     """The prediction of OpenProblems' GRN inference task (geneRNIB), by its schema; weights are text, as its own
     methods write them. dataset_id is the stem of the name of the run's cells: give these the task's name for them."""
-    _prediction(chosen, path, len(chosen.edges))
-
-
-def _genernib(chosen: ChosenEdges, path: Path) -> None:
-    """The same with the strongest edges alone, as many as geneRNIB reads."""
-    _prediction(chosen, path, GENERNIB)
-
-
-def _prediction(chosen: ChosenEdges, path: Path, most: int) -> None:
     import anndata
 
-    table = chosen.edges[EDGE].head(most).astype(str).astype(object)
+    table = chosen.edges[EDGE].astype(str).astype(object)
     table.index = table.index.astype(str)
     adata = anndata.AnnData(np.zeros((0, 0), np.float32))
     adata.uns = {"dataset_id": str(chosen.about.get("dataset_id", "")), "method_id": "grn", "prediction": table}
     write_anndata(path, adata)
+
+
+def _genernib(chosen: ChosenEdges, path: Path) -> None:
+    """The same with the strongest edges alone, as many as geneRNIB reads."""
+    _openproblems(replace(chosen, edges=chosen.edges.head(GENERNIB)), path)
 
 
 class Format(NamedTuple):

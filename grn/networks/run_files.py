@@ -17,7 +17,8 @@ from grn.io.atomic import replacing_file
 from grn.io.h5ad import write_anndata
 from grn.io.run_folder import CONFIG, MODEL_HASH, refuse_cut_off, refuse_mixed_parts
 from grn.io.tables import read_edge_table
-from grn.networks.signed_network import read_about
+from grn.networks.choose import NUMBERS
+from grn.networks.signed_network import edge_list, read_about
 from grn.networks.weights import Network, strongest
 from grn.regulation.levels import state_levels
 from grn.regulation.states import States
@@ -48,21 +49,14 @@ def edge_table(network: Network, genes: Sequence[str], regulators: np.ndarray, t
     order = np.argsort(-np.abs(network.weight[target, column]), kind="stable")
     target, column = target[order], column[order]
     names = np.asarray(genes, dtype=object)
-    tables = {
-        "weight": network.weight,
-        "sd": network.sd,
-        "q_value": network.q,
-        "confidence": network.confidence,
-        "between": network.between,
-        "indirect": network.indirect,
-        "cells": network.cells,
-        "caused": network.caused,
-        "caused_low": network.caused_low,
-        "caused_high": network.caused_high,
-        "caused_q": network.caused_q,
-    }
+    tables = {name: getattr(network, "q" if name == "q_value" else name) for name in NUMBERS}
     ends = {"source": names[regulators[column]], "target": names[target]}
     return pd.DataFrame(ends | {name: of[target, column] for name, of in tables.items() if of is not None})
+
+
+def edges_of(weight: np.ndarray, genes: Sequence[str], regulators: np.ndarray) -> pd.DataFrame:
+    """source, target and weight of the edges [N, R] that are not 0, by falling |weight|. regulators [R]: positions."""
+    return edge_list(square_matrix(weight, regulators, None), pd.Index(genes))
 
 
 def edges_by_type(network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None) -> pd.DataFrame:

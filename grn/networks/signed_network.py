@@ -34,10 +34,6 @@ class SignedNetwork:
         """Whether the sign of a weight has a meaning (see sign_has_meaning)."""
         return sign_has_meaning(self.about["sign"])
 
-    def by_title(self) -> dict[str, sparse.csr_matrix]:
-        """The weights over all cells, then those of each cell type, by title."""
-        return {"all cells": self.weights} | {label: weights for label, weights in self.by_type.items()}
-
 
 def sign_has_meaning(sign: str) -> bool:
     """Whether uns["grn"]["sign"] gives the signs of the weights a meaning."""
@@ -56,11 +52,6 @@ def read_about(path: Path) -> tuple[list[str], dict]:
                 return list(map(str, read_elem(opened["var"]).index)), about
         except Exception as problem:
             raise damaged_h5ad(path, problem) from problem
-
-
-def read_sign(path: Path) -> str:
-    """The entry uns["grn"]["sign"] of a network.h5ad, "" without one."""
-    return str(read_about(path)[1].get("sign", ""))
 
 
 def open_network(path: Path) -> SignedNetwork:
@@ -135,7 +126,7 @@ def heatmap_blocks(
         return {}
     blocks = {
         title: block(weights, network.genes, rows, columns)
-        for title, weights in list(network.by_title().items())[: types + 1]
+        for title, weights in [("all cells", network.weights), *network.by_type.items()][: types + 1]
     }
     overall = blocks["all cells"].to_numpy()
     row_order, column_order = similarity_order(overall), similarity_order(overall.T)

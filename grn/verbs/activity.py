@@ -77,8 +77,7 @@ def activity(
     """
     from grn.analysis.activity import regulon_activity
 
-    found = predicted_network(network)
-    found = found if cell_type is None else found.of_type(cell_type)
+    found = predicted_network(network).of_type(cell_type)
     if not found.signs_have_meaning:
         raise DataError("The signs of these weights mean nothing, and activity needs them; give a network of effects.")
     if "cell_type" in found.edges and len(types := found.edges["cell_type"].unique()) > 1:

@@ -71,31 +71,29 @@ def export(
         A(+)  genes that A raises in all cells  B
         A(-)  genes that A lowers in all cells  C
     """
-    from grn.networks.choose import Filters, choose, gene_names
+    from grn.networks.choose import choose, gene_names
     from grn.networks.formats import refuse_output, write_file
     from grn.networks.run_files import read_edges
 
     path, say = Path(output), silent if quiet else print
+    filters: dict[str, Any] = {"regulators": regulators, "targets": targets, "sign": sign, "min_weight": min_weight}
+    filters |= {"min_confidence": min_confidence, "max_q_value": max_q_value, "top_k": top_k}
     if format == "huggingface":
         from grn.analysis.model_card import export_model
 
-        edges_alone: dict[str, Any] = {"cell_type": cell_type, "regulators": regulators, "targets": targets}
-        edges_alone |= {"sign": sign, "min_weight": min_weight, "min_confidence": min_confidence}
-        edges_alone |= {"max_q_value": max_q_value, "top_k": top_k}
+        edges_alone = {"cell_type": cell_type, **filters}
         if given := [name for name, option in edges_alone.items() if option is not None]:
             raise ConfigError("{field} chooses edges, and huggingface is the whole model", field=given[0])
         run = as_run(network)  # type: ignore[arg-type]
-        export_model(run.folder, path, say)
+        export_model(run.folder, run.metrics, path, say)
         return run.edges
     refuse_output(format, path)
-    sources, into = gene_names(regulators, "regulators"), gene_names(targets, "targets")
-    filters = Filters(sources, into, sign, min_weight, min_confidence, max_q_value, top_k)
+    filters |= {name: gene_names(filters[name], name) for name in ("regulators", "targets")}
     folder = network.folder if isinstance(network, Run) else network
     if isinstance(folder, (str, os.PathLike)) and Path(folder).is_dir():
         edges, genes, about = read_edges(Path(folder), cell_type)
     else:
-        found = predicted_network(network)
-        found = found if cell_type is None else found.of_type(cell_type)
+        found = predicted_network(network).of_type(cell_type)
         edges, genes = found.edges, list(found.genes)
         about = {"sign": found.sign or getattr(network, "attrs", {}).get("sign", "")}
         if "cell_type" in edges:

@@ -154,17 +154,11 @@ def _of_cells(
 
 def _of_cell(trained: TrainedModel, cells: Cells, states: States, cell: str) -> pd.DataFrame:
     """The edges of one cell's own network."""
-    import numpy as np
-    import pandas as pd
-
     from grn.networks.read import read_cell
+    from grn.networks.run_files import edges_of
 
     weight = read_cell(trained.model, cells, states, _position(cells, cell))
-    target, column = weight.nonzero()
-    names = np.asarray(cells.vocabulary, dtype=object)
-    ends = {"source": names[trained.regulators[column]], "target": names[target]}
-    table = pd.DataFrame(ends | {"weight": weight[target, column]})
-    return table.sort_values("weight", key=lambda each: -abs(each), kind="stable", ignore_index=True)
+    return edges_of(weight, cells.vocabulary, trained.regulators)
 
 
 def _position(cells: Cells, cell: str) -> int:

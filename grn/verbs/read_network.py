@@ -66,8 +66,7 @@ def read_network(
     if layer is None and given:
         raise ConfigError("A block of a run is read with layer=, which {field} needs", field=given[0])
     if layer is None:
-        found = predicted_network(network)
-        found = found if cell_type is None else found.of_type(cell_type)
+        found = predicted_network(network).of_type(cell_type)
         table, sign = found.edges.reset_index(drop=True), found.sign
     else:
         from grn.networks.build import read_layer_again

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import grn
+from grn.config.files import change_config
 from grn.errors import RunFolderError
 from grn.messages import silent
 from grn.networks.build import network_of_model, opened, read_again
@@ -19,7 +20,8 @@ from grn.regulation.states import States, states_of
 def test_a_run_that_is_read_again_has_the_same_network(tiny_run):
     whole, again = open_network(tiny_run / "network.h5ad"), read_again(tiny_run)
     np.testing.assert_array_equal(again.varp["grn"].toarray(), whole.weights.toarray())
-    config, trained = opened(tiny_run, {"top_k": 1})
+    config, trained = opened(tiny_run)
+    config = change_config(config, {"network.top_k": 1})
     cells = cells_of_run(tiny_run, config, trained)
     adata, edges, by_type = network_of_model(config, trained, cells, states_of(cells, 0), silent)
     strongest = pd.read_parquet(tiny_run / "edges.parquet").drop_duplicates("target").reset_index(drop=True)
@@ -42,7 +44,8 @@ def test_a_model_that_was_changed_in_place_gives_the_network_that_it_then_has(ti
 def test_knock_offs_are_asked_where_they_are_wanted_and_change_no_weight(tiny_run):
     found = []
     for wanted in (True, False):
-        config, trained = opened(tiny_run, {"false_discovery": wanted})
+        config, trained = opened(tiny_run)
+        config = change_config(config, {"network.false_discovery": wanted})
         cells = cells_of_run(tiny_run, config, trained)
         found.append(network_of_model(config, trained, cells, states_of(cells, 0), silent))
     (adata, edges, by_type), (_, plain, _) = found

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from grn.errors import DataError
-from grn.networks.choose import Filters, choose, gene_names
+from grn.networks.choose import choose, gene_names
 
 SIGNED = {"sign": "positive: raises"}
 
@@ -26,7 +26,7 @@ def edges() -> pd.DataFrame:
 
 
 def chosen(edges, **filters):
-    return choose(edges, [], SIGNED, Filters(**filters)).edges
+    return choose(edges, [], SIGNED, filters).edges
 
 
 def test_without_filters_every_edge_but_those_of_weight_zero_is_chosen_the_strongest_first(edges):
@@ -82,7 +82,7 @@ def test_an_empty_result_is_an_error_that_says_what_there_is(filters, hint, edge
 
 def test_a_sign_or_column_that_the_network_has_not_is_refused(edges):
     with pytest.raises(DataError, match="mean nothing"):
-        choose(edges, [], {"sign": "none: not identified"}, Filters(sign="up"))
+        choose(edges, [], {"sign": "none: not identified"}, {"sign": "up"})
     with pytest.raises(DataError, match="no column q_value"):
         chosen(edges.drop(columns="q_value"), max_q_value=0.1)
     with pytest.raises(DataError, match="G"):

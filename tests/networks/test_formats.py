@@ -15,7 +15,7 @@ import pytest
 
 from grn import read_network
 from grn.errors import ConfigError, DataError, RunFolderError
-from grn.networks.choose import ChosenEdges, Filters, choose
+from grn.networks.choose import ChosenEdges, choose
 from grn.networks.formats import FORMATS, refuse_output, write_file
 from grn.networks.signed_network import edge_list, open_network
 
@@ -35,7 +35,7 @@ def chosen() -> ChosenEdges:
     edges["between"] = np.float32(0.5)
     edges.loc[2, "between"] = np.nan
     edges["confidence"] = generator.random(len(edges)).astype(np.float32)
-    return choose(edges, GENES, ABOUT, Filters())
+    return choose(edges, GENES, ABOUT, {})
 
 
 def genesig():

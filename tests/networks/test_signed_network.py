@@ -14,7 +14,7 @@ from grn.networks.signed_network import (
     edge_list,
     heatmap_blocks,
     open_network,
-    read_sign,
+    read_about,
     sign_has_meaning,
     signed_network,
 )
@@ -57,7 +57,7 @@ def test_blocks_are_cut_from_the_matrices_and_share_their_names():
     assert list(blocks) == ["all cells", "T/0", "T/1"]
     first = blocks["all cells"]
     assert first.shape == (5, 7)
-    for frame, weights in zip(blocks.values(), network.by_title().values(), strict=False):
+    for frame, weights in zip(blocks.values(), [network.weights, *network.by_type.values()], strict=False):
         assert frame.index.equals(first.index) and frame.columns.equals(first.columns)
         expected = weights.toarray()[np.ix_(GENES.get_indexer(frame.columns), GENES.get_indexer(frame.index))].T
         np.testing.assert_array_equal(frame, expected)
@@ -67,12 +67,13 @@ def test_blocks_are_cut_from_the_matrices_and_share_their_names():
 
 def test_what_signs_mean_is_read_without_the_matrices(tiny_run, tmp_path):
     path = tiny_run / "network.h5ad"
-    assert read_sign(path) == open_network(path).about["sign"] and sign_has_meaning(read_sign(path))
+    about = read_about(path)[1]
+    assert about["sign"] == open_network(path).about["sign"] and sign_has_meaning(about["sign"])
     AnnData(np.zeros((1, 2), np.float32)).write_h5ad(tmp_path / "cells.h5ad")
-    assert read_sign(tmp_path / "cells.h5ad") == ""
+    assert read_about(tmp_path / "cells.h5ad")[1] == {}
     (tmp_path / "cut.h5ad").write_bytes(path.read_bytes()[:5000])
     with pytest.raises(DataError, match=r"cut\.h5ad cannot be read as \.h5ad") as caught:
-        read_sign(tmp_path / "cut.h5ad")
+        read_about(tmp_path / "cut.h5ad")
     assert "\n" not in str(caught.value)
 
 
