@@ -53,7 +53,7 @@ def explain_types(
     if cell is not None and cell_type is not None:
         called = np.array([wanted.index(cell_type)])
     else:
-        probabilities = predict_cells(trained, cells).probabilities
+        probabilities = predict_cells(trained, cells.multiplicity, cells.basal).probabilities
         assert probabilities is not None, "the model has cell types"
         called = merged(probabilities, trained.classes, names)[0].argmax(1)[rows]
     generator = np.random.default_rng(0)

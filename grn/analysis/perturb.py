@@ -13,8 +13,8 @@ Letters: P members, C cells, N genes, D width of a representation, B dimensions 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +85,7 @@ class Plan:
         done, found = cells.interventions, {}
         wanted = set(self.genes)
         if done is not None:
-            of_kind = getattr(self, next(kind for kind, word in KINDS.items() if word == done.kind))
+            of_kind = self.of_kind(done.kind)
             of_guides = torch.as_tensor(cells.multiplicity[rows][:, done.key].toarray()).unbind(1)
             keys = zip(done.names, done.key.tolist(), done.place.tolist(), of_guides, strict=True)
             for name, key, place, given in keys:
@@ -95,13 +95,21 @@ class Plan:
                     if name not in of_kind:
                         raise DataError(f"Of {name!r}, which is not a counted regulator, only a {done.kind} is known.")
                     wanted.remove(name)
-        columns = self.columns(cells.vocabulary, regulators, wanted)
-        return found | {at: self.new_values(gene, cells, rows, logarithmic) for gene, at in columns.items()}
+        column_of = {cells.vocabulary[position]: column for column, position in enumerate(regulators.tolist())}
+        for gene in wanted:
+            if gene in cells.vocabulary and gene not in column_of:
+                raise DataError(f"{gene!r} is not a regulator of this run; train with it in data.regulators.")
+            check_known(gene, column_of, "The run", "regulator")
+        return found | {column_of[gene]: self.new_values(gene, cells, rows, logarithmic) for gene in wanted}
+
+    def of_kind(self, word: str) -> tuple[str, ...]:
+        """The genes of one kind of perturbation, as KINDS calls it."""
+        return getattr(self, next(kind for kind, name in KINDS.items() if name == word))
 
     def never_intervened(self, cells: Cells) -> list[str]:
         """The genes of which the cells have no intervention of the kind that is wanted."""
         done = cells.interventions
-        of_kind = () if done is None else getattr(self, next(kind for kind, word in KINDS.items() if word == done.kind))
+        of_kind = () if done is None else self.of_kind(done.kind)
         return [gene for gene in self.genes if done is None or gene not in of_kind or gene not in done.names]
 
     def error(self, cells: Cells, states: States) -> np.ndarray:
@@ -115,15 +123,6 @@ class Plan:
         if never:
             square += len(never) * np.square(response_sd(explained_share(cells.multiplicity), caused))
         return np.sqrt(square) * caused.sd
-
-    def columns(self, vocabulary: Sequence[str], regulators: np.ndarray, genes: Collection[str]) -> dict[str, int]:
-        """The column among the regulators [R] of each of the genes. Raises DataError for a gene that is none."""
-        column = {vocabulary[position]: number for number, position in enumerate(regulators.tolist())}
-        for gene in genes:
-            if gene in vocabulary and gene not in column:
-                raise DataError(f"{gene!r} is not a regulator of this run; train with it in data.regulators.")
-            check_known(gene, column, "The run", "regulator")
-        return {gene: column[gene] for gene in genes}
 
     def new_values(self, gene: str, cells: Cells, rows: np.ndarray, logarithmic: bool) -> Tensor:
         """The multiplicities of a perturbed gene in the cells `rows`, float32 [C].
@@ -230,9 +229,8 @@ def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1
     fixed = plan.fixed(cells, regulators, rows, subject.logarithmic)
     if cells.interventions is not None and len(plan.never_intervened(cells)) == len(plan.genes):
         return _associated(subject, plan, fixed, rows)
-    before = cells.multiplicity[rows]
-    change = np.empty(before.shape, np.float32)
-    total = np.zeros((model.config.members, before.shape[1]))
+    change = np.empty((len(rows), len(sd)), np.float32)
+    total = np.zeros((model.config.members, len(sd)))
     for part in slices(model, len(rows)):
         measured, basal, states = subject.inputs(rows[part])
         of_part = {column: values[part] for column, values in fixed.items()}
@@ -242,13 +240,16 @@ def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1
             effect[..., own] = (values - measured[:, column].cpu()) / float(sd[own])
         total += effect.sum(1).double().numpy()
         change[part] = effect.mean(0).numpy() * sd
-    mean = total / len(rows)  # [P, N]
-    if cells.interventions is None:
-        return Perturbed(gene_table(cells.vocabulary, mean, sd, before, plan), change, rows, np.arange(len(sd)))
-    genes = np.setdiff1d(np.arange(len(sd)), cells.interventions.key)
+    return _perturbed(subject, plan, rows, total / len(rows), change)
+
+
+def _perturbed(subject: Subject, plan: Plan, rows: np.ndarray, mean: np.ndarray, change: np.ndarray) -> Perturbed:
+    """mean [P, N]: effects in sds.   change [C, N]. Without the keys of guides."""
+    cells, sd, done = subject.cells, subject.sd, subject.cells.interventions
+    genes = np.arange(len(sd)) if done is None else np.setdiff1d(np.arange(len(sd)), done.key)
     names = tuple(cells.vocabulary[gene] for gene in genes)
-    error = (plan.error(cells, subject.states) / sd)[genes]
-    table = gene_table(names, mean[:, genes], sd[genes], before[:, genes], plan, error)
+    error = None if done is None else (plan.error(cells, subject.states) / sd)[genes]
+    table = gene_table(names, mean[:, genes], sd[genes], cells.multiplicity[rows][:, genes], plan, error)
     return Perturbed(table, change[:, genes], rows, genes)
 
 
@@ -265,11 +266,8 @@ def _associated(subject: Subject, plan: Plan, fixed: dict[int, Tensor], rows: np
     moved = np.stack([fixed[column].numpy() for column in columns], 1) - before[:, places].toarray()  # [C, j]
     change = (moved @ slopes).astype(np.float32)
     change[:, places] = moved
-    genes = np.setdiff1d(np.arange(len(sd)), done.key)
-    names = tuple(cells.vocabulary[gene] for gene in genes)
-    error, mean = plan.error(cells, subject.states) / sd, change.mean(0, dtype=np.float64)[None] / sd
-    table = gene_table(names, mean[:, genes], sd[genes], before[:, genes], plan, error[genes])
-    return Perturbed(table, np.maximum(change, -before.toarray())[:, genes], rows, genes)
+    mean = change.mean(0, dtype=np.float64)[None] / sd
+    return _perturbed(subject, plan, rows, mean, np.maximum(change, -before.toarray()))
 
 
 def gene_table(
@@ -323,7 +321,7 @@ def perturbed_anndata(subject: Subject, plan: Plan, found: Perturbed, steps: int
     changed = cells.multiplicity[rows].toarray()
     changed[:, found.genes] = np.maximum(changed[:, found.genes] + found.change, 0)
     after = sparse.csr_matrix(changed)
-    here, there = predict_cells(trained, _taken(cells, rows)), predict_cells(trained, _taken(cells, rows, after))
+    here, there = (predict_cells(trained, each, cells.basal[rows]) for each in (cells.multiplicity[rows], after))
     shift = there.representation - here.representation
     names = [cells.vocabulary[gene] for gene in found.genes]
     table = found.table.set_index("gene").reindex(names)
@@ -350,25 +348,10 @@ def perturbed_anndata(subject: Subject, plan: Plan, found: Perturbed, steps: int
         adata.obsm["grn_probabilities_change"] = there.probabilities - here.probabilities
         adata.uns["grn_perturb"]["classes"] = np.array(trained.classes, dtype=object)
     if basis is not None:
-        everyone = predict_cells(trained, cells).representation
+        everyone = predict_cells(trained, cells.multiplicity, cells.basal).representation
         adata.obsm[basis] = embedding[rows]
         adata.obsm[f"{basis}_shift"] = shift_in_embedding(shift, here.representation, everyone, embedding, rows)
     return adata
-
-
-def _taken(cells: Cells, rows: np.ndarray, multiplicity: sparse.csr_matrix | None = None) -> Cells:
-    """Some of the cells, with other multiplicities where they are given."""
-    return replace(
-        cells,
-        multiplicity=cells.multiplicity[rows] if multiplicity is None else multiplicity,
-        labels=cells.labels[rows],
-        property=cells.property[rows],
-        obs_names=cells.obs_names[rows],
-        basal=cells.basal[rows],
-        groups=None if cells.groups is None else cells.groups[rows],
-        interventions=None if cells.interventions is None else cells.interventions.some(rows),
-        state=None if cells.state is None else cells.state[rows],
-    )
 
 
 def shift_in_embedding(

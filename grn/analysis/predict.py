@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 from anndata import AnnData
+from scipy import sparse
 
 from grn.bags import Bags
 from grn.cells.cells import Cells, CellsInPieces
@@ -94,7 +95,7 @@ def predict_pieces(trained: TrainedModel, cells: CellsInPieces) -> tuple[Predict
     for piece in cells.pieces():
         part = slice(first, first + len(piece))
         empty[part] = without_counts(piece)
-        for name, values in vars(predict_cells(trained, piece)).items():
+        for name, values in vars(predict_cells(trained, piece.multiplicity, piece.basal)).items():
             if values is None:
                 continue
             if found[name] is None:  # one array for all: many small ones would keep freed memory from being returned
@@ -112,8 +113,8 @@ def without_counts(cells: Cells) -> np.ndarray:
 
 
 @torch.no_grad()
-def predict_cells(trained: TrainedModel, cells: Cells) -> Predictions:
-    """Predictions for every cell, on the GPU where there is one.
+def predict_cells(trained: TrainedModel, multiplicity: sparse.csr_matrix, basal: np.ndarray) -> Predictions:
+    """Predictions for every cell, on the GPU where there is one, from CSR [C, N] and basal multiplicities [C].
 
     Of a model that was trained on genes, too, the identity token reads the cells as they are: what the regulators say
     of the genes, a hundred times the work, is not needed.
@@ -123,15 +124,14 @@ def predict_cells(trained: TrainedModel, cells: Cells) -> Predictions:
     mean, sd = model.property_scale
     parts: list[list[torch.Tensor]] = [[], [], []]
     step = READ if model.genes_train else BATCH
-    for first in range(0, len(cells), step):
+    for first in range(0, len(basal), step):
         part = slice(first, first + step)
-        multiplicity = torch.from_numpy(cells.multiplicity[part].toarray()).to(device)
-        basal = torch.from_numpy(cells.basal[part]).to(device)
+        m, m_basal = torch.from_numpy(multiplicity[part].toarray()).to(device), torch.from_numpy(basal[part]).to(device)
         if model.genes_train:
-            cell, logits, found = model.identity(multiplicity, basal)
+            cell, logits, found = model.identity(m, m_basal)
             found = None if found is None else mean + sd * found
         else:
-            read = model(Bags(multiplicity, basal))
+            read = model(Bags(m, m_basal))
             cell, logits, found = read.cell, read.logits, read.property
         probabilities = None if logits is None else logits.softmax(-1)
         for of_name, values in zip(parts, (cell, probabilities, found), strict=True):

@@ -23,12 +23,12 @@ CELLS, LARGEST = 5000, 4000  # cells and genes that the explained share is compu
 SHRINK = 0.02  # added to the diagonal of the correlations
 
 
-def explained_share(multiplicity: sparse.csr_matrix, seed: int = 0) -> np.ndarray:
+def explained_share(multiplicity: sparse.csr_matrix) -> np.ndarray:
     """The share of each gene's variance over cells that goes with the other genes, [N], 0 to 1, from CSR [C, N].
 
     With more than LARGEST genes, with those of the largest variance.
     """
-    some = np.random.default_rng(seed).permutation(multiplicity.shape[0])[:CELLS]
+    some = np.random.default_rng(0).permutation(multiplicity.shape[0])[:CELLS]
     x = multiplicity[np.sort(some)].toarray().astype(np.float64)
     x -= x.mean(0)
     sd = x.std(0)
@@ -45,10 +45,9 @@ def explained_share(multiplicity: sparse.csr_matrix, seed: int = 0) -> np.ndarra
     return share
 
 
-def response_sd(explained: np.ndarray, caused: Caused, without: int | None = None) -> np.ndarray:
-    """t [N], in sds of the genes. explained [N].   without: an intervention whose effects are not to be known."""
-    others = np.arange(caused.effect.shape[1]) != (-1 if without is None else without)
-    square = np.square(caused.effect[:, others], dtype=np.float64) - np.square(caused.error[:, others])
+def response_sd(explained: np.ndarray, caused: Caused) -> np.ndarray:
+    """t [N], in sds of the genes. explained [N]."""
+    square = np.square(caused.effect, dtype=np.float64) - np.square(caused.error)
     known = np.isfinite(square)
     count = known.sum(1)
     mean = np.where(known, square, 0).sum(1) / np.maximum(count, 1)

@@ -104,7 +104,6 @@ def predict_file(
     run: Path,
     output: Path,
     *,
-    key_added: str = "grn",
     error: float | None = None,
     map: Map | None = None,
     labels: str | None = None,
@@ -122,7 +121,7 @@ def predict_file(
 
     trained, config = model_for(run, data, **reading)
     with source_in_file(config) as adata:
-        replaced, scores = annotate(adata, trained, config, key_added, say, error=error, names=map, labels=labels)
+        replaced, scores = annotate(adata, trained, config, "grn", say, error=error, names=map, labels=labels)
         if replaced:
             say(f"{output} has new values of {', '.join(replaced)}; the old values are still in {data}.")
         write_anndata(output, adata)

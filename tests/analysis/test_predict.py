@@ -236,7 +236,7 @@ def test_a_file_read_in_pieces_gives_what_the_cells_in_memory_give(
     expected = open_source(config)
     (whole,) = pieces_of(expected, trained, config, None).pieces()
     none = np.zeros(len(whole), dtype=bool)
-    found_whole = predict_cells(trained, whole)
+    found_whole = predict_cells(trained, whole.multiplicity, whole.basal)
     add_predictions(expected, found_whole, trained, "grn", classes=trained.classes, unassigned=none)
     write_anndata(tmp_path / "expected.h5ad", expected)
     with h5py.File(tmp_path / "expected.h5ad") as one, h5py.File(tmp_path / "out.h5ad") as other:
