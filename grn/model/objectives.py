@@ -34,9 +34,6 @@ class Loss:
     sum: Tensor
     count: Tensor
 
-    def mean(self) -> Tensor:
-        return self.sum / torch.where(self.count > 0, self.count, 1)
-
 
 @dataclass(frozen=True)
 class Draw:

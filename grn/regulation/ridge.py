@@ -112,16 +112,16 @@ class Ridge:
 
     def __init__(self, features: Tensor, targets: Tensor, own: Tensor, of_regulators: Tensor):
         self.features, self.dual = features, features.shape[1] > len(features)
-        product = features @ features.mT if self.dual else features.mT @ features
-        self._solve(product, targets if self.dual else features.mT @ targets, own, of_regulators)
+        self._solve(features @ features.mT if self.dual else features.mT @ features)
+        self.own, self.of_regulators = own, of_regulators
+        self.targets = self.vectors.mT @ (targets if self.dual else features.mT @ targets)
 
     @classmethod
-    def of_moments(cls, gram: Tensor, cross: Tensor, own: Tensor) -> Ridge:
-        """From the products of the features [F, F] (the regulators, unless `with_targets` says otherwise) and with the
-        targets [F, N]."""
+    def of_moments(cls, gram: Tensor) -> Ridge:
+        """From the products of the features, [F, F]; targets come `with_targets`."""
         ridge = cls.__new__(cls)
         ridge.dual = False
-        ridge._solve(gram, cross, own, torch.arange(len(own), device=gram.device)[:, None])
+        ridge._solve(gram)
         return ridge
 
     @classmethod
@@ -131,8 +131,7 @@ class Ridge:
         if features.width > count:
             matrix = features.matrix(slice(None) if cells is None else cells)
             return cls(matrix, matrix[:, :0], none, none[:, None])
-        gram = features.products(cells=cells)
-        return cls.of_moments(gram, gram[:, :0], none)
+        return cls.of_moments(features.products(cells=cells))
 
     def with_targets(self, targets: Tensor, own: Tensor, of_regulators: Tensor) -> Ridge:
         """The same for other targets: [C, N] where `dual`, else their products with the features, [F, N]."""
@@ -140,11 +139,9 @@ class Ridge:
         other.own, other.of_regulators, other.targets = own, of_regulators, self.vectors.mT @ targets
         return other
 
-    def _solve(self, product: Tensor, targets: Tensor, own: Tensor, of_regulators: Tensor) -> None:
-        self.own, self.of_regulators = own, of_regulators
+    def _solve(self, product: Tensor) -> None:
         self.values, self.vectors = torch.linalg.eigh(product)
         self.values = self.values.clamp(min=0)
-        self.targets = self.vectors.mT @ targets
 
     def coefficients(self, penalty: Tensor) -> Tensor:
         """[F, N] for a penalty of each target, [N]; 0 where a target meets itself."""
@@ -212,7 +209,7 @@ class HeldOutError:
         # The products of the training cells are those of all cells without those of the cells that are held out.
         self.grams = [features.products(cells=cells) for cells in self.held_out]
         total = sum(self.grams, features.products(cells=self.others))
-        self.ridges = [Ridge.of_moments(total - gram, total[:, :0], own[:0]) for gram in self.grams]
+        self.ridges = [Ridge.of_moments(total - gram) for gram in self.grams]
 
     def __call__(self, penalties: Sequence[float]) -> Tensor:
         """[penalties, N], in variances of each target."""

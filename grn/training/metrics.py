@@ -96,9 +96,7 @@ class Evaluation(nn.Module):
 
     def _cell_types(self) -> dict[str, Tensor]:
         """macro_f1: mean over the classes with cells; auroc: over those without all cells. torchmetrics counts 0s."""
-        if not len(self.cell_type):
-            return {}
-        if not self.cell_type["confusion"].update_called:
+        if not len(self.cell_type) or not self.cell_type["confusion"].update_called:
             return {}
         cells = self.cell_type["confusion"].compute().sum(1)
         found = {name: metric.compute() for name, metric in self.cell_type.items()}

@@ -100,8 +100,9 @@ def test_the_loss_of_a_step_is_that_of_all_members_by_the_weights_of_the_objecti
     model = task.model
     torch.manual_seed(0)
     loss, shrink = masked_multiplicity(batch, model, Draw.of(model, 5, 1e-12))
-    expected = 0.7 * (loss.mean() + shrink)
-    each = {name: part.mean() for name, part in of_cells(batch, model, readers_cells(batch, model), genes=True).items()}
+    expected = 0.7 * (loss.sum / loss.count + shrink)
+    parts_of_cells = of_cells(batch, model, readers_cells(batch, model), genes=True)
+    each = {name: part.sum / part.count for name, part in parts_of_cells.items()}
     for member in range(4):
         weight = OF_GENES[member % 2]
         labels = 0.5 * each["cell_type"][member] + 2 * each["property"][member]
