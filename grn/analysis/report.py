@@ -16,11 +16,9 @@ from grn.analysis.summary import (
     LOSSES,
     SCORES,
     class_rows,
-    edge_columns,
-    edge_rows,
+    edge_texts,
     edge_titles,
     edges_json,
-    edges_of_network,
     found_rows,
     score_rows,
     states_sentence,
@@ -76,17 +74,16 @@ def write_report(
     edges: pd.DataFrame,
     network: SignedNetwork,
     pictures: Mapping[str, bytes],
-    edges_of_types: pd.DataFrame | None = None,
+    of_types: pd.DataFrame,
     cells: int | None = None,
     title: str | None = None,
 ) -> Path:
     """Writes `folder`/report.html and returns its path.
 
     pictures: PNG by name, those of `confusion`, `training`, `edges`, `between` and `heatmaps` that exist.
-    edges_of_types: of strongest_of_targets, with all columns and cell_type; None: weights alone, from the network.
+    of_types: strongest_of_targets of each cell type, with a column cell_type.
     """
     shown = {name: image(picture, name) for name, picture in pictures.items()}
-    of_types = edges_of_network(network) if edges_of_types is None else edges_of_types
     label = of_types["cell_type"].astype(str)
     by_type = {name: of_types[label == name] for name in dict.fromkeys([*network.by_type, *label])}
     data, held = edges_json(edges, of_types, signed=network.signed)
@@ -194,15 +191,12 @@ def meaning(network: SignedNetwork) -> str:
         "Sign of a weight": about["sign"],
         "Definition of a weight": DEFINITION,
         "In network.h5ad": f'varp["grn"], {about["orientation"]}; one more for each cell type, listed in uns["grn"]',
-        **({"Prior network": prior_meaning(about["prior"])} if "prior" in about else {}),
-        "Caution": CAUTION,
     }
+    if prior := about.get("prior"):
+        others = "no other edges." if prior["use"] == "restrict" else "other edges, too."
+        entries["Prior network"] = f"It lists {prior['pairs']} pairs of these genes. The network has {others}"
+    entries["Caution"] = CAUTION
     return f"<dl>{''.join(f'<dt>{escape(term)}</dt><dd>{escape(text)}</dd>' for term, text in entries.items())}</dl>"
-
-
-def prior_meaning(prior: dict) -> str:
-    kept = "The network has no other edges." if prior["use"] == "restrict" else "The network has other edges, too."
-    return f"It lists {prior['pairs']} pairs of these genes. {kept}"
 
 
 def edge_tables(strongest: tuple[pd.DataFrame, pd.DataFrame], signed: bool) -> list[str]:
@@ -210,9 +204,8 @@ def edge_tables(strongest: tuple[pd.DataFrame, pd.DataFrame], signed: bool) -> l
     parts = []
     for title, colour, edges in zip(edge_titles(signed), ("up", "down"), strongest, strict=True):
         if len(edges):
-            columns = edge_columns(edges)
-            rows = table(columns, edge_rows(edges), numbers=len(columns) - 2)
-            parts.append(f'<h3 class="{colour}">{title}</h3>{rows}')
+            columns, rows = edge_texts(edges)
+            parts.append(f'<h3 class="{colour}">{title}</h3>{table(columns, rows, numbers=len(columns) - 2)}')
     return parts
 
 

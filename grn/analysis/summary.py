@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-
-from grn.networks.signed_network import SignedNetwork, edge_list
 
 COMPOSITION = "composition"  # beside an edge that differences between states alone speak for
 LEAST_CONFIDENCE, LEAST_BETWEEN = 0.6, 0.5
@@ -30,6 +28,15 @@ LOSSES = {
     "masked_multiplicity_loss": "loss of the genes",
     "property_loss": "loss of the property",
 }
+SHOWN = {  # column of an edge table -> its title, and the form of its values
+    "source": ("regulator", ""),
+    "target": ("target", ""),
+    "weight": ("weight", "+.3f"),
+    "sd": ("sd", ".3f"),
+    "between": ("between", "+.2f"),
+    "confidence": ("confidence", ".2f"),
+    "q_value": ("q", ".2g"),
+}
 
 
 def score_rows(metrics: Mapping[str, float], names: Mapping[str, str] = SCORES) -> list[tuple[str, float]]:
@@ -43,26 +50,16 @@ def class_rows(per_class: pd.DataFrame) -> list[tuple[str, str, int]]:
     return [(str(row["class"]), f"{row['f1']:.3f}" if row["cells"] else "-", int(row["cells"])) for row in rows]
 
 
-def edge_columns(edges: pd.DataFrame) -> list[str]:
-    """The columns of `edge_rows`, in words: those that the table has."""
-    columns, told_apart = ["regulator", "target", "weight"], tells_apart(edges)
-    columns += [name for name, shown in (("sd", "sd" in edges), ("between", told_apart)) if shown]
-    columns += [title for name, title in (("confidence", "confidence"), ("q_value", "q")) if name in edges]
-    return columns + (["note"] if told_apart else [])
-
-
-def edge_rows(edges: pd.DataFrame) -> Iterator[tuple[str, ...]]:
-    """The edges as texts, in the columns of `edge_columns`."""
+def edge_texts(edges: pd.DataFrame) -> tuple[list[str], list[tuple[str, ...]]]:
+    """The columns that the table has, in words, and its rows as texts."""
     told_apart = tells_apart(edges)
-    notes = is_composition(edges) if told_apart else np.zeros(len(edges), dtype=bool)
-    for edge, composed in zip(edges.itertuples(), notes, strict=True):
-        row = [str(edge.source), str(edge.target), f"{edge.weight:+.3f}"]
-        row += [f"{edge.sd:.3f}"] if "sd" in edges else []
-        row += [f"{edge.between:+.2f}"] if told_apart else []
-        row += [f"{edge.confidence:.2f}"] if "confidence" in edges else []
-        row += [f"{edge.q_value:.2g}"] if "q_value" in edges else []
-        row += [COMPOSITION if composed else ""] if told_apart else []
-        yield tuple(row)
+    shown = {name: how for name, how in SHOWN.items() if name in edges and (told_apart or name != "between")}
+    columns = [title for title, _ in shown.values()]
+    texts = [[format(value, form) for value in edges[name]] for name, (_, form) in shown.items()]
+    if told_apart:
+        columns.append("note")
+        texts.append([COMPOSITION if composed else "" for composed in is_composition(edges)])
+    return columns, list(zip(*texts, strict=True))
 
 
 def tells_apart(edges: pd.DataFrame) -> bool:
@@ -110,12 +107,6 @@ def strongest_of_targets(edges: pd.DataFrame, count: int = EACH_SIGN) -> pd.Data
     sign = edges["weight"] > 0
     keys = [edges["target"], sign] + ([edges["cell_type"].astype(str)] if "cell_type" in edges else [])
     return edges[(edges.groupby(keys, sort=False).cumcount() < count) & (edges["weight"] != 0)]
-
-
-def edges_of_network(network: SignedNetwork) -> pd.DataFrame:
-    tables = [edge_list(w, network.genes).assign(cell_type=label) for label, w in network.by_type.items()]
-    empty = edge_list(network.weights, network.genes).head(0).assign(cell_type="")
-    return pd.concat([empty, *map(strongest_of_targets, tables)], ignore_index=True)
 
 
 def edges_json(overall: pd.DataFrame, of_types: pd.DataFrame, *, signed: bool) -> tuple[str, int]:

@@ -119,7 +119,7 @@ def loaded_config(
 def print_result(result: TrainResult, network: SignedNetwork, to: Console) -> None:
     """Prints the scores of the test cells, the F1 of each cell type, the strongest edges and how many stand out; no
     empty table."""
-    from grn.analysis.summary import class_rows, edge_columns, edge_rows, edge_titles, found_rows, score_rows
+    from grn.analysis.summary import class_rows, edge_texts, edge_titles, found_rows, score_rows
     from grn.cli.console import print_table
     from grn.networks.run_files import strongest_edges
 
@@ -128,10 +128,7 @@ def print_result(result: TrainResult, network: SignedNetwork, to: Console) -> No
         ("Test cells", ["metric", "value"], score_rows(result.metrics)),
         ("F1 of the cell types", ["cell type", "F1", "test cells"], class_rows(result.per_class)),
     ]
-    tables += [
-        (title, edge_columns(edges), list(edge_rows(edges)))
-        for title, edges in zip(edge_titles(network.signed), strongest, strict=True)
-    ]
+    tables += [(title, *edge_texts(edges)) for title, edges in zip(edge_titles(network.signed), strongest, strict=True)]
     tables.append(("Edges at a false discovery rate of 0.05", ["cells", "edges"], found_rows(network.about)))
     for title, columns, rows in tables:
         if rows:

@@ -53,25 +53,24 @@ def write_run_report(
         edges=edges,
         network=network,
         pictures={name: as_png(picture) for name, picture in drawn.items()},
-        edges_of_types=edges_of_types(folder / "edges_by_type.parquet"),
+        of_types=edges_of_types(folder / "edges_by_type.parquet"),
         cells=network.about.get("parameters", {}).get("cells"),
         title=title,
     )
 
 
-def edges_of_types(path: Path) -> pd.DataFrame | None:
-    """The strongest edges of each type's targets; None without the file, which is read in pieces: it may be large."""
+def edges_of_types(path: Path) -> pd.DataFrame:
+    """The strongest edges of each type's targets, from a file that is read in pieces: it may be large."""
     import pyarrow.parquet as pq
 
-    if not path.is_file():
-        return None
-    kept: pd.DataFrame | None = None
+    kept: list[pd.DataFrame] = []
     with table_of_run(path):
-        for batch in pq.ParquetFile(path).iter_batches(batch_size=2**18):
+        file = pq.ParquetFile(path)
+        for batch in file.iter_batches(batch_size=2**18):
             table = batch.to_pandas()
             table["cell_type"] = table["cell_type"].astype(str)
-            kept = strongest_of_targets(table if kept is None else pd.concat([kept, table], ignore_index=True))
-    return kept
+            kept = [strongest_of_targets(pd.concat([*kept, table], ignore_index=True))]
+        return kept[0] if kept else file.schema_arrow.empty_table().to_pandas()
 
 
 def scores_by_type(confusion: pd.DataFrame) -> pd.DataFrame:

@@ -13,10 +13,10 @@ import pytest
 from scipy import sparse
 
 from grn.analysis.report import CONFIDENCE, DEFINITION, UNKNOWN, write_report
-from grn.analysis.summary import edge_columns, edge_rows, edges_json, is_composition, strongest_of_targets
+from grn.analysis.summary import edge_texts, edges_json, is_composition, strongest_of_targets
 from grn.config.schema import Config
 from grn.networks.run_files import network_anndata, write_network
-from grn.networks.signed_network import open_network
+from grn.networks.signed_network import edge_list, open_network
 from grn.networks.weights import Network
 from grn.regulation.states import States
 
@@ -55,6 +55,12 @@ def network_file(folder, *, labelled=True):
     return open_network(folder / "network.h5ad"), edges
 
 
+def strongest_of_types(network) -> pd.DataFrame:
+    tables = [edge_list(w, network.genes).assign(cell_type=label) for label, w in network.by_type.items()]
+    empty = edge_list(network.weights, network.genes).head(0).assign(cell_type="")
+    return pd.concat([empty, *map(strongest_of_targets, tables)], ignore_index=True)
+
+
 def report(folder, *, labelled=True, pictures=None, beside=None, without=(), of_types=None) -> str:
     """beside: further columns of the edges.   without: columns that they lack."""
     network, edges = network_file(folder, labelled=labelled)
@@ -68,7 +74,7 @@ def report(folder, *, labelled=True, pictures=None, beside=None, without=(), of_
         edges=edges,
         network=network,
         pictures={"training": DOT, "edges": DOT} if pictures is None else pictures,
-        edges_of_types=of_types,
+        of_types=strongest_of_types(network) if of_types is None else of_types,
     )
     assert path == folder / "report.html"
     return path.read_text("utf-8")
@@ -153,7 +159,8 @@ def test_composition_is_levels_that_differ_together_and_a_weight_that_is_uncerta
     edges = pd.DataFrame({"source": ["A"], "target": ["x"], "weight": [0.5], "between": [between]})
     edges["confidence"] = confidence
     assert is_composition(edges).tolist() == [expected]
-    assert edge_columns(edges)[-1] == "note" and next(iter(edge_rows(edges)))[-1] == ("composition" if expected else "")
+    columns, rows = edge_texts(edges)
+    assert columns[-1] == "note" and rows[0][-1] == ("composition" if expected else "")
 
 
 def embedded(page: str) -> dict:
