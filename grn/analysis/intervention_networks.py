@@ -9,12 +9,13 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+import torch
 from scipy.stats import mannwhitneyu, norm, wasserstein_distance
 
 from grn.cells.cells import Cells
 from grn.cells.interventions import FEWEST
 from grn.errors import DataError
-from grn.networks.evidence.false_discovery import SIGNIFICANT
+from grn.networks.evidence.false_discovery import SIGNIFICANT, benjamini_hochberg
 
 COMPARED = 1000  # most cells of each kind whose distributions are compared
 FEWEST_TARGETS = 3  # of a regulator whose activity is asked for
@@ -92,12 +93,8 @@ def network_scores(networks: Mapping[str, pd.DataFrame], cells: Cells, rows: np.
 
 def _significant(p: np.ndarray) -> np.ndarray:
     """Which p-values have a false discovery rate of at most SIGNIFICANT; NaN have not."""
-    known = np.flatnonzero(np.isfinite(p))
-    order = known[np.argsort(p.flat[known])]
-    below = np.flatnonzero(p.flat[order] <= SIGNIFICANT * np.arange(1, len(order) + 1) / max(len(order), 1))
-    found = np.zeros(p.shape, dtype=bool)
-    if len(below):
-        found.flat[order[: below[-1] + 1]] = True
+    known, found = np.isfinite(p), np.zeros(p.shape, dtype=bool)
+    found[known] = (benjamini_hochberg(torch.as_tensor(p[known])) <= SIGNIFICANT).numpy()
     return found
 
 

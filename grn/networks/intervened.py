@@ -24,6 +24,7 @@ from grn.networks.evidence.false_discovery import SIGNIFICANT, Evidence
 from grn.networks.weights import Network, Table
 
 NOTHING = 0.2  # sds; an effect whose 95 % interval is within it is none
+LEAST = 10  # effects of a gene whose place in the order is asked for
 SHARED, CHANCE = 1 / 3, 1e-3  # least share of what a gene causes that one upstream of it does, and its p-value
 
 
@@ -144,19 +145,18 @@ def compared(network: Network) -> list[str]:
     return lines
 
 
-def order_of(caused: Caused, names: tuple[str, ...], least: int = 10) -> pd.DataFrame:
+def order_of(caused: Caused, names: tuple[str, ...]) -> pd.DataFrame:
     """Who is upstream of whom, by nested effects: columns source, target, shared, of_source, of_target.
 
     What a gene causes, those upstream of it cause, too. A row for each pair of intervened genes of which the first
     causes at least SHARED of what the second does, more than by chance, and a smaller share the other way round.
-    least: effects of a gene.
     Source: nested effects models, Markowetz et al. 2007.
     """
     sign = np.where(caused.q <= SIGNIFICANT, np.sign(caused.effect), 0)
     count, rows = np.abs(sign).sum(0), []
     for first in range(len(names)):
         for second in range(len(names)):
-            if first != second and min(count[first], count[second]) >= least:
+            if first != second and min(count[first], count[second]) >= LEAST:
                 shared = float(((sign[:, first] == sign[:, second]) & (sign[:, first] != 0)).sum())
                 of_first, of_second = shared / count[first], shared / count[second]
                 chance = hypergeom.sf(shared - 1, len(sign), count[first], count[second])
