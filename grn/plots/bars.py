@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from grn.networks.run_files import strongest_edges
-from grn.networks.signed_network import SignedNetwork
-from grn.plots.given import RunLike, as_edges, columns_of, only_type, refuse_unknown
+from grn.plots.given import NetworkLike, as_edges, columns_of, only_type, refuse_unknown
 from grn.plots.style import DOWN, INK, MEANING, UP, WITHOUT_MEANING, canvas, note, paler, plain, short, shorten, shown
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 
 def strongest_regulations(
-    edges: pd.DataFrame | SignedNetwork | AnnData | RunLike,
+    edges: NetworkLike,
     count: int = 15,
     *,
     signed: bool = True,

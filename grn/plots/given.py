@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -33,11 +33,14 @@ class RunLike(Protocol):
     def folder(self) -> Path: ...
 
 
+NetworkLike: TypeAlias = "SignedNetwork | AnnData | RunLike | pd.DataFrame"
+
+
 def is_run(value: object) -> bool:
     return all(hasattr(type(value), name) for name in ("edges", "network", "folder"))  # its tables are not read
 
 
-def as_network(value: SignedNetwork | AnnData | RunLike | pd.DataFrame) -> SignedNetwork:
+def as_network(value: NetworkLike) -> SignedNetwork:
     """The network in a Run, in its AnnData, or in a table of edges (with types: a column cell_type). UserError."""
     if isinstance(value, SignedNetwork):
         return value
@@ -46,7 +49,7 @@ def as_network(value: SignedNetwork | AnnData | RunLike | pd.DataFrame) -> Signe
     return signed_network(value.network if is_run(value) else value)  # type: ignore[union-attr, arg-type]
 
 
-def as_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> pd.DataFrame:
+def as_edges(value: NetworkLike) -> pd.DataFrame:
     """Edges over all cells, sorted by |weight|, with as many columns as are known; a Run has all. Raises UserError."""
     if isinstance(value, pd.DataFrame):
         table = _edges_of_table(value)
@@ -61,7 +64,7 @@ def as_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> pd.Data
     return edge_list(network.weights, network.genes)
 
 
-def as_typed_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> pd.DataFrame:
+def as_typed_edges(value: NetworkLike) -> pd.DataFrame:
     """Edges of every cell type: source, target, weight, cell_type and, where it is known, confidence. UserError."""
     if isinstance(value, pd.DataFrame):
         table = columns_of(_edges_of_table(value), "edges of cell types", texts=("cell_type",))

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch
 
-from grn.networks.signed_network import SignedNetwork, edge_list
-from grn.plots.given import RunLike, as_network, genes_of, weights_of
+from grn.networks.signed_network import edge_list
+from grn.plots.given import NetworkLike, as_network, genes_of, weights_of
 from grn.plots.style import DOWN, INK, UP, canvas, note, short, shown, sign_legend
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 CROWDED = 20  # genes on the circle, from which on every other one stands further inside
 REGULATOR, TARGET = "#f3e3b3", "#eeeeee"
 
 
 def network_graph(
-    network: SignedNetwork | AnnData | RunLike | pd.DataFrame,
+    network: NetworkLike,
     genes: str | Sequence[str] | None = None,
     *,
     cell_type: str | None = None,

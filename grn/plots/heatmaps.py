@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from grn.errors import UserError
-from grn.networks.signed_network import SignedNetwork, block, edge_list, heatmap_blocks, similarity_order, weights_in
-from grn.plots.given import ONLY_TYPES, RunLike, as_network, genes_of, is_run, targets_in_turn, weights_of
+from grn.networks.signed_network import block, edge_list, heatmap_blocks, similarity_order, weights_in
+from grn.plots.given import ONLY_TYPES, NetworkLike, RunLike, as_network, genes_of, is_run, targets_in_turn, weights_of
 from grn.plots.style import (
     SIGNED,
     canvas,
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 
-def network_heatmaps(
-    weights: Mapping[str, pd.DataFrame] | SignedNetwork | AnnData | RunLike | pd.DataFrame, *, signed: bool = True
-) -> Figure:
+def network_heatmaps(weights: Mapping[str, pd.DataFrame] | NetworkLike, *, signed: bool = True) -> Figure:
     """One heat map for each entry of `weights`, all with one colour scale.
 
     weights: a title (all cells, a cell type) -> signed weights, rows = regulators, columns = targets; all have the same
@@ -85,7 +83,7 @@ LAYER = re.compile(r"grn_layer\d+")
 
 
 def clustered_heatmap(
-    network: SignedNetwork | AnnData | RunLike | pd.DataFrame,
+    network: NetworkLike,
     *,
     cell_type: str | None = None,
     regulators: Sequence[str] | int = 15,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -12,8 +12,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from grn.networks.signed_network import SignedNetwork, edge_list
-from grn.plots.given import RunLike, as_network, as_typed_edges
+from grn.networks.signed_network import edge_list
+from grn.plots.given import NetworkLike, as_network, as_typed_edges
 from grn.plots.style import (
     DOWN,
     INK,
@@ -33,15 +33,10 @@ from grn.plots.style import (
     whole,
 )
 
-if TYPE_CHECKING:
-    from anndata import AnnData
-
 LONGEST_GENE = 12  # characters of a gene's name before it is cut in the middle
 
 
-def cell_type_regulators(
-    network: SignedNetwork | AnnData | RunLike | pd.DataFrame, *, types: int = 6, regulators: int = 5
-) -> Figure:
+def cell_type_regulators(network: NetworkLike, *, types: int = 6, regulators: int = 5) -> Figure:
     """One panel per cell type: its strongest regulators, each with at most one edge of either sign.
 
     network: a run, its network (network.h5ad), or a table of edges, with a column cell_type for types.
@@ -121,7 +116,7 @@ SIZES = (0.5, 0.75, 1.0)  # confidences in the legend
 
 
 def regulator_dots(
-    edges: RunLike | pd.DataFrame | SignedNetwork | AnnData,
+    edges: NetworkLike,
     *,
     regulators: int = 3,
     types: int = 10,

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.networks.signed_network import SignedNetwork
-from grn.plots.given import RunLike, as_edges, as_network, columns_of, only_type, refuse_unknown, weights_of
+from grn.plots.given import NetworkLike, as_edges, as_network, columns_of, only_type, refuse_unknown, weights_of
 from grn.plots.style import DOWN, INK, LINES, UP, canvas, colour_bar, note, plain, short, shown, whole
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ NAMED = 10  # edges with their names beside them, where states are compared
 
 
 def network_difference(
-    network: SignedNetwork | AnnData | RunLike | pd.DataFrame,
+    network: NetworkLike,
     first: str,
     second: str,
     *,
@@ -101,7 +100,7 @@ def _both(network: object, first: str, second: str) -> pd.DataFrame:
 
 
 def within_and_between(
-    edges: pd.DataFrame | SignedNetwork | AnnData | RunLike,
+    edges: NetworkLike,
     count: int = 400,
     *,
     ax: Axes | None = None,
