@@ -1,7 +1,8 @@
 """A prior network (motifs, ChIP, another tool's base network): which edges are candidates, or are penalised less.
 
-The fit penalises pairs that the prior does not list more, by as much as held-out cells say (grn/regulation/linear.py).
-To `restrict`, the network that was read is left with the listed pairs alone, as pySCENIC prunes its modules by motifs.
+The fit penalises pairs that the prior does not list more, by as much as held-out cells say
+(grn/regulation/prior_strength.py). To `restrict`, the network that was read is left with the listed pairs alone, as
+pySCENIC prunes its modules by motifs.
 
 Letters: N genes, R regulators.
 """
