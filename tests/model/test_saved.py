@@ -145,7 +145,7 @@ ALIASES = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n"
         writing("card.json", b"{"),
         writing("card.json", b"[]"),
         writing("card.json", b"\xff\xfe"),
-        writing("card.json", b'{"format": 8}'),
+        writing("card.json", b'{"format": 9}'),
         change_card(identity=None),
         change_card(identity={"members": 2}),
         change_card(states="one"),
