@@ -141,17 +141,12 @@ def judged_genes(batch: Batch, model: Model) -> Judged:
     bags, own = batch.bags, 1 - members_cells(batch, model)
     true = model.standardised(bags.multiplicity)
     m = model.inputs(bags.multiplicity[:, model.is_regulator], bags.basal)
-    states = model.states_of(bags, m)
-    y = model.among(m, states)
     counts = torch.ones_like(true) if bags.cut is None else (~bags.cut).to(true)
-    of_keys = counts[:, model.is_regulator]
-    corrected = model.corrected(m, y if model.layered else None, states, None if bags.cut is None else of_keys == 0)
-    direct = ((y - true[:, model.is_regulator]).square() * of_keys).sum(-1)
-    product, square = torch.zeros_like(direct), torch.zeros_like(direct)
-    for pick in model.targets_in_parts():
-        genes = model.targets[pick.cpu()].to(true.device)
-        left = (true[:, genes] - model.blocks[1](corrected, states, pick)) * counts[:, genes]
-        context = model.context(corrected, states, pick) * counts[:, genes]
+    cut = None if bags.cut is None else bags.cut[:, model.is_regulator]
+    direct, product, square = (own.new_zeros(own.shape) for _ in range(3))
+    for genes, said, context in model.parts(m, model.states_of(bags, m), cut):
+        genes = genes.to(true.device)
+        left, context = (true[:, genes] - said) * counts[:, genes], context * counts[:, genes]
         direct = direct + left.square().sum(-1)
         product, square = product + (left * context).sum(-1), square + context.square().sum(-1)
     return Judged(own.sum(1), *((each * own).sum(1) / model.genes for each in (direct, product, square)))

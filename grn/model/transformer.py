@@ -172,17 +172,18 @@ class Model(nn.Module):
 
     def expected(self, m: Tensor, states: Tensor, cut: Tensor | None = None) -> Tensor:
         """Every gene from the regulators m [C, R + 1]: [P, C, N] in sds of the genes. cut: see `corrected`."""
-        y = self.among(m, states)
-        corrected = self.corrected(m, y if self.layered else None, states, cut)
-        parts = [y]
-        for pick in self.targets_in_parts():
-            context = self.basal.gate[:, None, None] * self.context(corrected, states, pick)
-            parts.append(self.blocks[1](corrected, states, pick) + context)
+        parts = [direct + self.basal.gate[:, None, None] * context for _, direct, context in self.parts(m, states, cut)]
         return torch.cat(parts, -1)[..., self.place.to(m.device)]
 
-    def targets_in_parts(self) -> tuple[Tensor, ...]:
-        """Positions of all targets among their kind, as many at once as memory holds scores of."""
-        return torch.arange(len(self.targets), device=self.mean.device).split(self.genes_at_once)
+    def parts(self, m: Tensor, states: Tensor, cut: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Genes, positions, with what the signed blocks and the whole context say of them, [P, C, n] each: first the
+        regulators, which read no context (0), then the targets, as many at once as memory holds scores of."""
+        y = self.among(m, states)
+        yield self.regulators, y, y.new_zeros(1)
+        corrected = self.corrected(m, y if self.layered else None, states, cut)
+        for pick in torch.arange(len(self.targets), device=m.device).split(self.genes_at_once):
+            direct, context = self.blocks[1](corrected, states, pick), self.context(corrected, states, pick)
+            yield self.targets[pick.cpu()], direct, context
 
     @property
     def genes_at_once(self) -> int:
