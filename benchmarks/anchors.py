@@ -10,9 +10,9 @@ it is installed, FlashAttention-4's.
 entropies: linear cross entropy beside torch's, in one piece and in pieces of rows, and beside Liger's (its kernel for
 SM90 needs CuTe DSL) and cut-cross-entropy's where they are installed; losses, gradients and memory.
 weighted: the same with a weight for every row and with smoothed labels, beside those that offer both.
-Times are medians of 100 runs after 100 others (of the slowest 20 after 5), in milliseconds; runs of attention but
-FlashAttention-4's are replays of a CUDA graph. A peer that is not installed or fails has a row that says so. The table:
-`results/anchors.csv`.
+Times, in milliseconds, are medians of 100 runs after 100 others (beyond 10 ms of as many as fit into 3 s, 10 after 5 at
+least); runs of attention but FlashAttention-4's are replays of a CUDA graph. A peer that is not installed or fails
+has a row that says so. The table: `results/anchors.csv`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any, cast
 import pandas as pd
 import torch
 import torch.utils.checkpoint
+from attention_parts.clock import measure
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import flex_attention
@@ -35,6 +36,7 @@ from flashsign import linear_cross_entropy, spherical_attention
 
 HERE = Path(__file__).resolve().parent
 Row = dict[str, Any]
+SECONDS = 3.0  # for the runs of one call
 
 
 def milliseconds(call: Callable[[], object], graph: bool = False) -> float:
@@ -49,19 +51,7 @@ def milliseconds(call: Callable[[], object], graph: bool = False) -> float:
         with torch.cuda.graph(recorded):
             call()
         call = recorded.replay
-    warm_ups, runs = (100, 100) if timed(call) < 20 else (5, 20)
-    for _ in range(warm_ups):
-        call()
-    return float(torch.tensor([timed(call) for _ in range(runs)]).median())
-
-
-def timed(call: Callable[[], object]) -> float:
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    call()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end)
+    return measure([call], torch.device("cuda"), SECONDS).ms
 
 
 @cache
