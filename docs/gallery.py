@@ -30,7 +30,8 @@ HERE = Path(__file__).parent
 
 def pictures(run: grn.Run, cells) -> dict[str, object]:
     """Each picture by name, a Figure or Axes."""
-    active = grn.activity(cells.raw.to_adata(), run, quiet=True)
+    active = cells.raw.to_adata()
+    grn.activity(active, run, quiet=True)
     monocytes, dendritic = "CD14+ Monocyte", "Dendritic"
     knocked_out = grn.perturb(run, knockout="SPI1", cell_type=monocytes, data=cells)
     found = np.linspace(0.02, 1, 50)

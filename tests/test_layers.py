@@ -51,7 +51,7 @@ KEPT_TO = {
     "lightning": ("grn/training/", "grn/cells/loading/module.py"),
     "typer": ("grn/cli/",),
     "matplotlib": ("grn/plots/",),
-    "decoupler": ("grn/analysis/activity.py",),
+    "decoupler": (),
     "flashsign": ("grn/model/", "grn/networks/", "grn/cli/doctor.py", "kernels/flashsign/"),
     "triton": ("kernels/flashsign/",),
     "grn": ("grn/", "train.py"),

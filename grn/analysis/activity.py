@@ -1,67 +1,100 @@
-"""How active each regulator is in each cell, from the levels of its targets: decoupler's methods on a signed network.
+"""How active each regulator is in each cell, from the levels of its targets, and in which cells it is more so.
 
-decoupler is an optional library and imported here alone.
-Letters: C cells, N genes, R regulators.
+The activity is the t-value of a linear model of one variable (`ulm`): the values of all genes of a cell, explained by
+the weights of the regulator on them, 0 for genes that are not its targets.
+
+Letters: C cells, N genes, R regulators, D donors.
 """
 
 from __future__ import annotations
 
-import warnings
-from types import ModuleType
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from anndata import AnnData
 from scipy import sparse
+from scipy.special import stdtr, stdtrit
+from scipy.stats import false_discovery_control
 
+from grn.analysis.network_files import PredictedNetwork, network_of_table, reference_of_table
 from grn.cells.readers.matrix import to_csr
-from grn.errors import ConfigError, DataError, VocabularyMismatch, check_known
+from grn.errors import DataError, VocabularyMismatch, check_known
 from grn.messages import Say
+from grn.networks.edge_tables import find_columns, read_table
+from grn.networks.evidence.false_discovery import SIGNIFICANT
 
-# A weight counts as far as its sign is known: 2 x confidence - 1. The least keeps regulators of which nothing is known.
-LEAST_KNOWN = 0.01
-UP, DOWN = "(+)", "(-)"
+FEWEST, FEWEST_DONORS = 3, 2  # on either side of a difference
+CELLS = "Cells are no replicates: with cells as units, intervals are too narrow for a statement about other donors."
 
 
-def regulon_activity(
-    adata: AnnData,
-    edges: pd.DataFrame,
-    *,
-    method: str,
-    targets: int | None,
-    min_targets: int,
-    layer: str | None,
-    say: Say,
-) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """Activities [C, R] and, of ulm, their adjusted p-values [C, R], of the regulators that have enough targets.
+def regulons_in(path: Path) -> pd.DataFrame:
+    """Columns source, target, weight of a table of edges: a network with weights, or curated pairs with signs.
 
-    edges: source, target, weight, and confidence where it is known. Raises DataError, ConfigError, VocabularyMismatch.
+    Pairs without a known sign are left out, and complexes, which OmniPath names by their proteins. Raises DataError.
     """
-    try:
-        with warnings.catch_warnings():  # of its progress bars, which a notebook without widgets draws as text
-            warnings.filterwarnings("ignore", message="IProgress")
-            import decoupler
-    except ImportError:
-        raise ConfigError("grn.activity needs decoupler; install it with: pip install 'grn[decoupler]'.") from None
-    values = log_values(adata, layer, say)
-    genes = pd.Index(adata.var_names.astype(str))
-    net = strongest_targets(edges, genes, targets)
-    net = net[net.groupby("source")["target"].transform("size") >= min_targets]
-    if net.empty:
+    table = read_table(path)
+    if find_columns(table, [("sign",), ("Regulation",), ("Type",), ("3",)]) is None:
+        return regulons_of(network_of_table(table, path))
+    edges = reference_of_table(table, path).edges
+    kept = (edges["sign"] != 0) & ~edges["source"].str.startswith("COMPLEX:")
+    return edges[kept].rename(columns={"sign": "weight"})
+
+
+def regulons_of(network: PredictedNetwork) -> pd.DataFrame:
+    """Columns source, target, weight of a network: where it has q-values, of the edges that are certain by them.
+
+    Raises DataError where no edge is, where signs mean nothing, and for edges of several cell types.
+    """
+    edges = network.edges
+    if not network.signs_have_meaning:
+        raise DataError("The signs of these weights mean nothing, and activity needs them; give a network of effects.")
+    if "cell_type" in edges and len(types := edges["cell_type"].unique()) > 1:
+        raise DataError(f"The network has edges of several cell types ({', '.join(types[:5])}); choose one.")
+    if "q_value" in edges:
+        edges = edges[edges["q_value"] <= SIGNIFICANT]
+        if edges.empty:
+            raise DataError(
+                f"The network has no edge with a q-value of at most {SIGNIFICANT}, and activities by others would be "
+                "noise",
+                advice="give known regulons, as collectri",
+            )
+    return edges[["source", "target", "weight"]]
+
+
+def activity_of_cells(
+    values: sparse.csr_matrix, genes: pd.Index, regulons: pd.DataFrame, min_targets: int
+) -> tuple[pd.DataFrame, pd.Series]:
+    """Activities, float32 [C, R], of the regulators that have enough targets; and how many each has.
+
+    values [C, N]: log values.   regulons: source, target, weight. A cell without any value has activity 0. Raises
+    VocabularyMismatch. Source: Badia-i-Mompel et al. 2022 (decoupler's ulm).
+    """
+    edges = regulons[(regulons["weight"] != 0) & regulons["target"].isin(genes)]
+    edges = edges.drop_duplicates(["source", "target"])
+    targets = edges["source"].value_counts(sort=False)
+    targets = targets[targets >= min_targets]
+    if targets.empty:
         raise VocabularyMismatch(
             f"No regulator has {min_targets} targets among the genes of the cells: the network has names like "
-            f"{edges['target'].iloc[0]!r}, the cells like {genes[0]!r}."
+            f"{regulons['target'].iloc[0]!r}, the cells like {genes[0]!r}"
         )
-    cells = AnnData(values, obs=pd.DataFrame(index=adata.obs_names), var=pd.DataFrame(index=genes))
-    if method == "ulm":
-        found: tuple[pd.DataFrame, pd.DataFrame | None] = _run(decoupler.mt.ulm, cells, net, min_targets)
-    else:
-        found = _signed_aucell(decoupler, cells, net, min_targets), None
-    say(
-        f"Activity of {found[0].shape[1]} regulators in {len(adata)} cells ({method}), from "
-        f"{net.groupby('source').size().median():.0f} targets each (median)."
-    )
-    return found
+    edges = edges[edges["source"].isin(targets.index)]
+    places = genes.get_indexer(edges["target"]), targets.index.get_indexer(edges["source"])
+    shape = (len(genes), len(targets))
+    weights = sparse.csc_matrix((edges["weight"].to_numpy(np.float64), places), shape=shape)
+    (mean, sd), (weight, spread) = _moments(values, axis=1), _moments(weights, axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        correlation = ((values @ weights).toarray() / len(genes) - mean * weight) / (sd * spread)
+        t = correlation * np.sqrt((len(genes) - 2) / np.maximum(1 - correlation**2, 1e-12))
+    return pd.DataFrame(np.nan_to_num(t).astype(np.float32), columns=targets.index.astype(str)), targets
+
+
+def _moments(values: sparse.spmatrix, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and sd along an axis, float64, which both keep."""
+    mean = np.asarray(values.mean(axis, dtype=np.float64))
+    square = np.asarray(values.multiply(values).mean(axis, dtype=np.float64))
+    return mean, np.sqrt(np.maximum(square - mean**2, 0))
 
 
 def log_values(adata: AnnData, layer: str | None, say: Say) -> sparse.csr_matrix:
@@ -81,36 +114,86 @@ def log_values(adata: AnnData, layer: str | None, say: Say) -> sparse.csr_matrix
     return values
 
 
-def strongest_targets(edges: pd.DataFrame, genes: pd.Index, targets: int | None) -> pd.DataFrame:
-    """The `targets` strongest edges of each regulator on genes of the cells (None: all), strongest first, pairs once;
-    weights times what is known of their signs."""
-    edges = edges[(edges["weight"] != 0) & edges["target"].isin(genes)]
-    if "confidence" in edges and (edges["confidence"] > 0.5).any():
-        known = (2 * edges["confidence"] - 1).clip(lower=LEAST_KNOWN)
-        edges = edges.assign(weight=edges["weight"] * known)
-    order = np.argsort(-edges["weight"].abs().to_numpy(), kind="stable")
-    edges = edges[["source", "target", "weight"]].iloc[order].drop_duplicates(["source", "target"])
-    if targets is not None:
-        edges = edges[edges.groupby("source").cumcount() < targets]
-    return edges.reset_index(drop=True)
+def activity_of_types(activity: pd.DataFrame, types: np.ndarray, donors: np.ndarray | None, say: Say) -> pd.DataFrame:
+    """How active each regulator is in each type, and how that differs from all other cells with a type.
+
+    activity [C, R].   types [C], donors [C]: labels, "" where a cell has none. Columns as `grn.activity` has them.
+    """
+    typed = types != ""
+    parts = {name: {"activity_others": typed & (types != name), "activity": types == name} for name in _names(types)}
+    return _differences(activity, parts, donors, say)
 
 
-def _run(method, cells: AnnData, net: pd.DataFrame, min_targets: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Scores and adjusted p-values of a method of decoupler; 0 and 1 for cells without any value, which it refuses."""
-    full = cells[np.asarray((cells.X != 0).sum(1)).ravel() > 0].copy()
+def activity_between(
+    activity: pd.DataFrame,
+    types: np.ndarray,
+    donors: np.ndarray | None,
+    condition: np.ndarray,
+    conditions: tuple[str, str],
+    say: Say,
+) -> pd.DataFrame:
+    """The same within each type, of the second condition against the first. condition [C]: labels."""
+    parts = {
+        name: {f"activity_{each}": (types == name) & (condition == each) for each in conditions}
+        for name in _names(types)
+    }
+    return _differences(activity, parts, donors, say)
+
+
+def _names(types: np.ndarray) -> list[str]:
+    return sorted(set(types) - {""}, key=str.casefold)
+
+
+def _differences(
+    activity: pd.DataFrame, parts: dict[str, dict[str, np.ndarray]], donors: np.ndarray | None, say: Say
+) -> pd.DataFrame:
+    """parts: for each type two sets of cells [C] by their column, of which the second is compared with the first.
+
+    Of a type, the certain differences come first, by their size. Raises DataError where no type has enough cells.
+    """
+    tables, few, least = [], [], FEWEST if donors is None else FEWEST_DONORS
+    for name, (there, here) in ((name, sides.values()) for name, sides in parts.items()):
+        samples = [activity[each] if donors is None else _of_donors(activity, donors, each) for each in (here, there)]
+        if min(map(len, samples)) < least:
+            few.append(name)
+            continue
+        effect, low, high, p = _compared(*samples)
+        q = false_discovery_control(p)
+        found = {"cell_type": name, "regulator": activity.columns, "cells": int(here.sum())}
+        found |= {column: activity[each].mean().to_numpy() for column, each in parts[name].items()}
+        found |= {"effect": effect, "low": low, "high": high, "p_value": p, "q_value": q}
+        tables.append(pd.DataFrame(found).iloc[np.lexsort([-np.abs(effect), q > SIGNIFICANT])])
+    units = "cells" if donors is None else "donors"
+    if few:
+        say(f"Left out, with fewer than {least} {units} on a side: {', '.join(few)}.")
+    if not tables:
+        raise DataError(f"No cell type has {least} {units} on both sides of a comparison")
+    say(CELLS if donors is None else "Donors are the units of intervals and q-values.")
+    return pd.concat(tables, ignore_index=True)
+
+
+def _of_donors(activity: pd.DataFrame, donors: np.ndarray, chosen: np.ndarray) -> pd.DataFrame:
+    """The mean activity of each donor's chosen cells, [D, R]."""
+    chosen = chosen & (donors != "")
+    return activity[chosen].groupby(donors[chosen]).mean()
+
+
+def _compared(here: pd.DataFrame, there: pd.DataFrame) -> tuple[np.ndarray, ...]:
+    """The mean of `here` minus that of `there`, its interval of 95 % and its p-value, [R] each.
+
+    Samples are donors by name, or cells by number: donors are compared in pairs where at least two are on both sides.
+    Otherwise Student's t has the degrees of freedom of the smaller sample, which holds for any sizes and variances;
+    those of Welch are too many for few cells beside many (docs/log.md). Source: Mickey and Brown 1966.
+    """
+    both = here.index.intersection(there.index)
+    if len(both) > 1:
+        samples = [(here.loc[both] - there.loc[both]).to_numpy(np.float64)]
+    else:
+        samples = [here.to_numpy(np.float64), -there.to_numpy(np.float64)]
+    effect = np.sum([each.mean(0) for each in samples], 0)
+    error = np.sqrt(np.sum([each.var(0, ddof=1) / len(each) for each in samples], 0))
+    freedom = min(map(len, samples)) - 1
     with np.errstate(divide="ignore", invalid="ignore"):
-        method(full, net, tmin=min_targets, empty=False)
-    scores = full.obsm[f"score_{method.name}"].reindex(cells.obs_names).fillna(0)
-    p = full.obsm.get(f"padj_{method.name}", pd.DataFrame(index=full.obs_names))
-    return scores.astype(np.float32), p.reindex(cells.obs_names).fillna(1).astype(np.float32)
-
-
-def _signed_aucell(decoupler: ModuleType, cells: AnnData, net: pd.DataFrame, min_targets: int) -> pd.DataFrame:
-    """[C, R]: the AUC of the genes that a regulator raises minus that of those that it lowers; a set with fewer than
-    min_targets genes counts as 0."""
-    sets = net.assign(source=net["source"] + np.where(net["weight"] > 0, UP, DOWN))[["source", "target"]]
-    auc, _ = _run(decoupler.mt.aucell, cells, sets, min_targets)
-    up, down = (
-        auc.loc[:, auc.columns.str.endswith(end)].rename(columns=lambda name: name[: -len(UP)]) for end in (UP, DOWN)
-    )
-    return up.sub(down, fill_value=0).astype(np.float32)
+        p = 2 * stdtr(freedom, -np.abs(effect) / error)
+    half = stdtrit(freedom, 0.975) * error
+    return effect, effect - half, effect + half, np.nan_to_num(p, nan=1.0)  # no variance, no difference: nothing known

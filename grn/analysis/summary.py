@@ -147,3 +147,20 @@ def _numbers(table: pd.DataFrame, column: str, digits: int) -> list[float | None
     if column not in table:
         return [None] * len(table)
     return [None if pd.isna(value) else round(float(value), digits) for value in table[column]]
+
+
+def activity_texts(table: pd.DataFrame) -> tuple[list[str], list[tuple[str, ...]]]:
+    """The columns of a table of `grn.activity` in words, and its rows as texts: what is read of it."""
+    means = [name for name in table if str(name).startswith("activity")]
+    shown = {"cell_type": "cell type", "regulator": "regulator", "targets": "targets"}
+    shown |= {name: str(name).replace("_", " in ", 1) for name in means}
+    texts = [
+        table[name].astype(str).tolist() if name not in means else [f"{v:+.2f}" for v in table[name]] for name in shown
+    ]
+    titles = list(shown.values())
+    if "effect" in table:
+        titles += ["effect", "95 % interval", "q"]
+        ends = zip(table["low"], table["high"], strict=True)
+        texts += [[f"{v:+.2f}" for v in table["effect"]], [f"{low:+.2f} to {high:+.2f}" for low, high in ends]]
+        texts.append([f"{v:.2g}" for v in table["q_value"]])
+    return titles, list(zip(*texts, strict=True))

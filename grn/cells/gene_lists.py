@@ -1,4 +1,4 @@
-"""Published lists of transcription factors, by name: `data.regulators: human_tfs`.
+"""Published lists of transcription factors, by name (`data.regulators: human_tfs`), and known regulons (`collectri`).
 
 They are not part of grn: `grn data get NAME` downloads one, or takes a copy of it, and keeps its names in the cache.
 A list is checked by the SHA-256 of its names (see `digest`), which line ends and further columns do not change.
@@ -25,6 +25,7 @@ LARGEST = 20_000_000  # bytes of a download
 @dataclass(frozen=True)
 class GeneList:
     """name: as in data.regulators.   names: what kind of names.   column: of the file; None: one name a line.
+    edges: it is a network, of which a `name` is a line: regulator, gene and sign, with commas between them.
 
     digest: SHA-256 of the list that grn was tested with; None: it could not be downloaded where grn was written. Then
     the digest of the first download is kept, and later ones are compared with that.
@@ -38,6 +39,10 @@ class GeneList:
     names: str
     column: str | None = None
     digest: str | None = None
+    edges: bool = False
+
+    def size(self, lines: int) -> str:
+        return f"{lines - 1} edges" if self.edges else f"{lines} genes"
 
 
 SCENIC = "cisTarget resources of SCENIC (Aibar et al. 2017, Nature Methods 14, 1083-1086)"
@@ -76,6 +81,27 @@ LISTS = {
     )
 }
 
+REGULONS = {
+    each.name: each
+    for each in (
+        GeneList(
+            *("collectri", "human", "CollecTRI (Müller-Dott et al. 2023, Nucleic Acids Research 51, 10934-10949)"),
+            "freely available; its resources keep their licences, listed at https://github.com/saezlab/CollecTRI",
+            "https://zenodo.org/records/8192729/files/CollecTRI_regulons.csv?download=1",
+            "HGNC symbols",
+            edges=True,
+        ),
+        GeneList(
+            *("dorothea", "human"),
+            "DoRothEA, levels A to C (Garcia-Alonso et al. 2019, Genome Research 29, 1363-1375), from OmniPath",
+            "free for academic use; its resources keep their licences, listed at https://omnipathdb.org",
+            "https://omnipathdb.org/interactions/?genesymbols=1&datasets=dorothea&dorothea_levels=A,B,C&license=academic",
+            "HGNC symbols",
+            edges=True,
+        ),
+    )
+}
+
 
 def digest(names: Iterable[str]) -> str:
     """SHA-256 of the names, sorted, each once, a line each, in UTF-8."""
@@ -84,9 +110,10 @@ def digest(names: Iterable[str]) -> str:
 
 def known(name: str) -> GeneList:
     """The list of this name. Raises DataError."""
-    if name not in LISTS:
-        raise DataError(f"There is no list {name!r}", advice=f"the lists are {', '.join(LISTS)}")
-    return LISTS[name]
+    every = LISTS | REGULONS
+    if name not in every:
+        raise DataError(f"There is no list {name!r}", advice=f"the lists are {', '.join(every)}")
+    return every[name]
 
 
 def path_of(name: str) -> Path:
@@ -117,11 +144,12 @@ def get_list(name: str, file: Path | None = None, download: Callable[[str], byte
     names = names_in(content, wanted)
     found, expected = digest(names), wanted.digest or (_record(path)["digest"] if path.is_file() else None)
     if not names or expected not in (None, found):
-        problem = f"{where} is not a list of genes, one a line"
+        problem = f"{where} is not a {'network with signs' if wanted.edges else 'list of genes, one a line'}"
         if names:
             by = "grn knows" if wanted.digest else "was got before"
             problem = f"The {len(names)} names of {where} are not those of the {name} that {by} (by their SHA-256)"
-        raise DataError(problem, advice=f"give --file a copy of {wanted.url}, or set data.regulators to your own file")
+        own = "regulons" if wanted.edges else "data.regulators"
+        raise DataError(problem, advice=f"give --file a copy of {wanted.url}, or set {own} to your own file")
     write_text(path, "".join(f"{each}\n" for each in names))
     write_text(
         path.with_suffix(".json"), json.dumps({"digest": found, "from": where, "genes": len(names)}, indent=1) + "\n"
@@ -132,12 +160,33 @@ def get_list(name: str, file: Path | None = None, download: Callable[[str], byte
 def names_in(content: bytes, wanted: GeneList) -> list[str]:
     """The names in a published file, each once, in its order; none where it holds anything else, as an error page."""
     text = content.decode("utf-8-sig", errors="replace")
+    if wanted.edges:
+        return _edges_in(text)
     found = [line.strip().strip('"') for line in text.splitlines()]
     if wanted.column is not None:
         rows = csv.DictReader(io.StringIO(text), delimiter="\t")
         found = [(row.get(wanted.column) or "").strip() for row in rows]
     names = list(dict.fromkeys(name for name in found if name and name != "-" and not name.startswith("#")))
     return [] if any(len(name) > 40 or set(name) & set(" <>{}\t,;\ufffd") for name in names) else names
+
+
+def _edges_in(text: str) -> list[str]:
+    """A header and a line for each edge; columns as CollecTRI and decoupler have them, or as OmniPath."""
+    rows = csv.DictReader(io.StringIO(text), delimiter="\t" if "\t" in text.partition("\n")[0] else ",")
+    edges: dict[tuple[str, str], str] = {}
+    for row in rows:
+        ends = tuple((row.get(end) or row.get(f"{end}_genesymbol") or "").strip() for end in ("source", "target"))
+        weight = (row.get("weight") or "").strip()
+        if not weight:
+            raises, lowers, less = (
+                row.get(name) in ("1", "True") for name in ("is_stimulation", "is_inhibition", "consensus_inhibition")
+            )
+            weight = "-1" if lowers and (less or not raises) else "1"
+        if not all(ends) or ("is_stimulation" not in row and "weight" not in row):
+            return []
+        edges.setdefault((ends[0], ends[1]), weight)
+    lines = [",".join((*ends, weight)) for ends, weight in edges.items()]
+    return ["source,target,weight", *lines] if lines else []
 
 
 def _downloaded(url: str) -> bytes:
@@ -168,5 +217,5 @@ def description(name: str) -> dict[str, str]:
         "address": wanted.url,
         "names": wanted.names,
         "SHA-256 of the names": wanted.digest or (f"{record['digest']} (as first got)" if record else "not known"),
-        "here": f"{record['genes']} genes in {path}, from {record['from']}" if record else "no",
+        "here": f"{wanted.size(record['genes'])} in {path}, from {record['from']}" if record else "no",
     }

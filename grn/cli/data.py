@@ -1,4 +1,4 @@
-"""`grn data`: lists of transcription factors, which `data.regulators` takes by name."""
+"""`grn data`: lists of transcription factors, which `data.regulators` takes by name, and known regulons."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from grn.cli.options import EVERYWHERE
 
-app = typer.Typer(help="Lists of transcription factors for data.regulators: list, get, describe.")
+app = typer.Typer(help="Published lists of transcription factors, and known regulons: list, get, describe.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of grn data list.", show_default=False)]
 
 
@@ -21,13 +21,13 @@ def start(context: typer.Context) -> None:
 
 @app.command("list", epilog=EVERYWHERE)
 def list_() -> None:
-    """Print the lists that data.regulators takes by name."""
-    from grn.cells.gene_lists import LISTS, path_of
+    """Print the lists that --regulators takes by name, and the known regulons that --regulons does."""
+    from grn.cells.gene_lists import LISTS, REGULONS, path_of
     from grn.cli.console import print_table
 
-    here = {name: "yes" if path_of(name).is_file() else "no" for name in LISTS}
-    rows = [[each.name, each.species, each.names, here[each.name]] for each in LISTS.values()]
-    print_table("Lists of transcription factors", ["name", "species", "names", "here"], rows)
+    for title, lists in (("Transcription factors (--regulators)", LISTS), ("Known regulons (--regulons)", REGULONS)):
+        rows = [[e.name, e.species, e.names, "yes" if path_of(e.name).is_file() else "no"] for e in lists.values()]
+        print_table(title, ["name", "species", "names", "here"], rows)
 
 
 @app.command("get", epilog=EVERYWHERE)
@@ -37,14 +37,19 @@ def get(
         Path | None, typer.Option("--file", help="A copy of the list, where this machine cannot download it.")
     ] = None,
 ) -> None:
-    """Download a list, check it, and keep it for data.regulators."""
+    """Download a list, check it, and keep it for use by its name."""
     from grn.cells.gene_lists import get_list, known, path_of
     from grn.cli.console import console, plain
 
     names, wanted, say = get_list(name, file), known(name), plain(console())
-    say(f"{name}: {len(names)} genes of {wanted.species} ({wanted.names}), kept in {path_of(name)}.")
+    say(f"{name}: {wanted.size(len(names))} of {wanted.species} ({wanted.names}), kept in {path_of(name)}.")
     say(f"Source: {wanted.source}. Licence: {wanted.licence}.")
-    say(f"Use it with: grn train cells.h5ad --regulators {name}")
+    use = (
+        f"activity cells.h5ad --regulons {name} --by COLUMN"
+        if wanted.edges
+        else f"train cells.h5ad --regulators {name}"
+    )
+    say(f"Use it with: grn {use}")
 
 
 @app.command("describe", epilog=EVERYWHERE)

@@ -10,7 +10,7 @@ import typer
 from grn.cli.train import Overrides, loaded_config
 
 LIBRARIES = ("torch", "triton", "lightning", "anndata", "scanpy", "numpy", "scipy", "pandas", "pyarrow")
-OPTIONAL = {"decoupler": "grn.activity", "tensorboard": "trainer.tensorboard"}
+OPTIONAL = {"tensorboard": "trainer.tensorboard"}
 
 
 def command(

@@ -10,7 +10,21 @@ from typing import Annotated, NoReturn
 import typer
 
 import grn
-from grn.cli import benchmark, compare, data, doctor, evaluate, explain, export, init, perturb, predict, report, train
+from grn.cli import (
+    activity,
+    benchmark,
+    compare,
+    data,
+    doctor,
+    evaluate,
+    explain,
+    export,
+    init,
+    perturb,
+    predict,
+    report,
+    train,
+)
 from grn.cli.console import be_quiet
 from grn.cli.exit_codes import exit_code_of, exit_with
 from grn.cli.options import EVERYWHERE
@@ -38,7 +52,7 @@ def start(
         typer.echo(context.get_help())
 
 
-for each in (train, init, predict, explain, export, evaluate, compare, perturb, report, doctor, benchmark):
+for each in (train, init, predict, explain, activity, export, evaluate, compare, perturb, report, doctor, benchmark):
     app.command(each.__name__.rpartition(".")[2], epilog=EVERYWHERE)(each.command)
 app.add_typer(data.app, name="data", epilog=EVERYWHERE)
 

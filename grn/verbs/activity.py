@@ -1,14 +1,16 @@
-"""The activity of regulators in cells, written into their AnnData."""
+"""The activity of regulators in cells, and how it differs between cell types and conditions."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from grn.errors import DataError
-from grn.messages import silent
+import numpy as np
+
+from grn.messages import kept_in
 from grn.verbs.checked import Positive, checked
-from grn.verbs.given_cells import checked_anndata, writing_into_views
+from grn.verbs.given_cells import checked_anndata, is_anndata, writing_into_views
 from grn.verbs.read_network import predicted_network
 from grn.verbs.run import Run
 
@@ -17,85 +19,144 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 
-@checked()
+@checked({"data.path": "cells"})
 def activity(
-    adata: AnnData,
-    network: Run | pd.DataFrame | AnnData | str | os.PathLike[str],
+    cells: AnnData | str | os.PathLike[str],
+    regulons: Run | pd.DataFrame | AnnData | str | os.PathLike[str],
     *,
-    cell_type: str | None = None,
-    method: Literal["ulm", "aucell"] = "ulm",
-    targets: Positive | None = 50,
+    by: str | None = None,
+    compare: str | None = None,
+    conditions: tuple[str, str] | None = None,
+    group: str | None = None,
     min_targets: Positive = 5,
     layer: str | None = None,
     key_added: str = "regulon",
-    copy: bool = False,
     quiet: bool = False,
-) -> AnnData:
-    """How active each regulator is in each cell, as the levels of its targets say, into `obsm["X_regulon"]`.
+) -> pd.DataFrame:
+    """How active each regulator is in each cell, as the levels of its targets say, and in which cells it is more so.
 
-    A regulator is active where genes that it raises are high and those that it lowers are low. A weight counts as far
-    as its sign is known, where the network has confidences: times 2 x confidence - 1. Needs decoupler:
-    pip install 'grn[decoupler]'. With KEY for `key_added`:
-
-        obsm["X_KEY"]      DataFrame float32 [cells, regulators]; of ulm a t-value, of aucell a difference of two AUCs
-        obsm["padj_KEY"]   of ulm alone: p-values, adjusted over the regulators of a cell
-        uns["KEY"]         method, targets, min_targets, layer, cell_type
+    The activity is a t-value: of the cell's values of all genes on the regulator's weights on them. It is positive
+    where genes that the regulator raises are high and those that it lowers are low. Cells in memory get it as
+    `obsm["X_regulon"]`, a table float32 [cells, regulators].
 
     Args:
-        adata: cells x genes. Counts are turned into log1p at the median total; other values are used as they are.
-        network: a Run or its folder, a table of edges, or anything that `read_network` reads. Its signs must mean
-            something.
-        cell_type: the network of this cell type, for all cells; of our runs only.
-        method: `ulm`, the t-value of a regression of the cell's values on the weights; or `aucell`, the share of the
-            genes raised among the cell's highest ones, minus that of the genes lowered.
-        targets: strongest targets of each regulator that count; None: all.
+        cells: an AnnData, cells x genes, or a file or source of cells, as `grn.train` takes them. Counts are turned
+            into log1p at the median total; other values are used as they are.
+        regulons: what regulates what: `collectri` or `dorothea`, once `grn data get` has got them; a table of edges
+            with weights or signs, or its file, as CollecTRI's, DoRothEA's and TRRUST's; or a Run or its folder. Of a
+            network with q-values, as a run's, the edges with a q-value of at most 0.05 count.
+        by: the column of obs with the cell types; None: all cells are one.
+        compare: the column of obs with conditions, which are compared within each type.
+        conditions: its two values, the first one subtracted from the second; None: the column's only two.
+        group: the column of obs with the donors, which then are the units: their mean activities are compared, in pairs
+            where at least two donors are on both sides. None: cells are the units, though they are no replicates.
         min_targets: regulators with fewer targets among the genes are left out.
         layer: the values to use; None: X.
-        key_added: KEY above.
-        copy: write into a copy and leave `adata` as it is.
-        quiet: print nothing; otherwise what was used, in a few lines.
+        key_added: what follows `X_` in obsm.
+        quiet: print nothing; otherwise what was used. `attrs["notes"]` of the table has these lines, too.
 
     Returns:
-        `adata` itself, or the copy.
+        A row for each cell type and regulator: `cell_type` (`all` without `by`), `regulator`, `targets` (among the
+        genes), `cells` (of the type; in the second condition), `activity` and `activity_others` (means over the cells
+        of the type, and over all others) or `activity_<condition>`, and, with `by` or `compare`, `effect` (the
+        difference), its 95 % interval from `low` to `high`, `p_value` and `q_value` (Benjamini-Hochberg over the
+        regulators of a type). Of a type, differences with a q-value of at
+        most 0.05 come first, by their size.
 
     Raises:
-        ConfigError: decoupler is not installed, or an argument cannot be used.
-        DataError: no regulator has enough targets, values that are not finite, a network whose signs mean nothing.
-        VocabularyMismatch: no target of the network is a gene of the cells.
+        ConfigError: an argument that cannot be used.
+        DataError: no such column or layer, no two conditions, too few cells or donors, values that are not finite,
+            regulons that are not there, or a network of which no edge is certain or whose signs mean nothing.
+        VocabularyMismatch: no regulator has enough targets among the genes.
 
-    Source: Badia-i-Mompel et al. 2022 (decoupler); Aibar et al. 2017 (AUCell).
+    Source: Badia-i-Mompel et al. 2022 (decoupler's ulm); Welch 1947; Benjamini and Hochberg 1995.
 
     Examples:
         >>> import anndata, numpy, pandas, grn
         >>> counts = numpy.random.default_rng(0).poisson(5.0, (20, 12)).astype("float32")
         >>> counts[:10, :4] += 20  # the genes that A raises are high in the first ten cells
-        >>> adata = anndata.AnnData(counts, var=pandas.DataFrame(index=[f"g{i}" for i in range(12)]))
+        >>> names = pandas.DataFrame(index=[f"g{i}" for i in range(12)])
+        >>> adata = anndata.AnnData(counts, var=names, obs={"type": ["x"] * 10 + ["y"] * 10})
         >>> net = pandas.DataFrame({"source": "A", "target": adata.var_names[:8], "weight": [1.0] * 4 + [-1.0] * 4})
-        >>> adata = grn.activity(adata, net, quiet=True)
-        >>> bool(adata.obsm["X_regulon"]["A"][:10].min() > adata.obsm["X_regulon"]["A"][10:].max())
-        True
+        >>> found = grn.activity(adata, net, by="type", quiet=True)
+        >>> bool(found["low"][0] > 0), bool(found["q_value"][0] < 0.05)
+        (True, True)
+        >>> adata.obsm["X_regulon"].shape
+        (20, 1)
     """
-    from grn.analysis.activity import regulon_activity
+    from grn.analysis.activity import activity_between, activity_of_cells, activity_of_types, log_values
 
-    found = predicted_network(network).of_type(cell_type)
-    if not found.signs_have_meaning:
-        raise DataError("The signs of these weights mean nothing, and activity needs them; give a network of effects.")
-    if "cell_type" in found.edges and len(types := found.edges["cell_type"].unique()) > 1:
-        raise DataError(f"The network has edges of several cell types ({', '.join(types[:5])}); choose one.")
-    say = silent if quiet else print
-    if not found.signed:
+    notes: list[str] = []
+    say = kept_in(notes, quiet)
+    known = _regulons(regulons)
+    adata = checked_anndata(cells if is_anndata(cells) else _opened(os.fspath(cells)))  # type: ignore[arg-type]
+    types, condition = _labels(adata, by, "by"), _labels(adata, compare, "compare")
+    donors = _labels(adata, group, "group")
+    chosen = None if condition is None else _conditions(condition, conditions)
+    if not (known["weight"] < 0).any():
         say(
             "No weight of the network is negative, as in networks without signs: a regulator counts as active where "
             "its targets are high, whether it raises or lowers them."
         )
-    cells = checked_anndata(adata)
-    options: dict[str, Any] = {"method": method, "targets": targets, "min_targets": min_targets, "layer": layer}
-    scores, p = regulon_activity(cells, found.edges, **options, say=say)
-    cells = cells.copy() if copy else cells
+    genes = adata.var_names.astype(str)
+    scores, targets = activity_of_cells(log_values(adata, layer, say), genes, known, min_targets)
+    say(
+        f"Activity of {scores.shape[1]} regulators in {len(adata)} cells, from {targets.median():.0f} targets each "
+        "(median)."
+    )
+    if condition is not None and chosen is not None:
+        types = np.full(len(adata), "all", object) if types is None else types
+        table = activity_between(scores, types, donors, condition, chosen, say)
+    elif types is not None:
+        table = activity_of_types(scores, types, donors, say)
+    else:
+        means = scores.mean().rename_axis("regulator").rename("activity").reset_index()
+        table = means.assign(cell_type="all", cells=len(adata))[["cell_type", "regulator", "cells", "activity"]]
+    table.insert(2, "targets", targets.loc[table["regulator"]].to_numpy())
+    table.attrs["notes"] = notes
     with writing_into_views():
-        cells.obsm[f"X_{key_added}"] = scores
-        cells.obsm.pop(f"padj_{key_added}", None)
-        if p is not None:
-            cells.obsm[f"padj_{key_added}"] = p
-        cells.uns[key_added] = options | {"targets": targets or 0, "layer": layer or "X", "cell_type": cell_type or ""}
-    return cells
+        adata.obsm[f"X_{key_added}"] = scores.set_index(adata.obs_names)
+    return table
+
+
+def _regulons(given: object) -> pd.DataFrame:
+    """Columns source, target, weight, of whatever `activity` takes as regulons."""
+    from grn.analysis.activity import regulons_in, regulons_of
+    from grn.cells.gene_lists import REGULONS, path_of, read_list
+
+    path = Path(given) if isinstance(given, (str, os.PathLike)) else None
+    if path is not None and str(path) in REGULONS and not path.exists():
+        read_list(str(path))  # it is there, and as it was got
+        path = path_of(str(path))
+    if path is not None and path.is_file() and path.suffix != ".h5ad" and path.name != "edges.parquet":
+        return regulons_in(path)
+    return regulons_of(predicted_network(given if path is None else path))  # type: ignore[arg-type]
+
+
+def _opened(path: str) -> AnnData:
+    from grn.cells.readers.registry import open_source
+    from grn.config.schema import DataConfig
+
+    return open_source(DataConfig(path=path))
+
+
+def _labels(adata: AnnData, key: str | None, field: str) -> np.ndarray | None:
+    """The texts of a column of obs, "" where one is missing; None without a key."""
+    from grn.cells.obs import column_of
+
+    if key is None:
+        return None
+    column = column_of(adata.obs, key, field, "obs")
+    return column.astype(object).where(column.notna(), "").astype(str).str.strip().to_numpy(object)
+
+
+def _conditions(labels: np.ndarray, wanted: tuple[str, str] | None) -> tuple[str, str]:
+    """The two conditions that are compared. Raises DataError."""
+    from grn.errors import DataError
+
+    values = sorted(set(labels) - {""})
+    chosen = tuple(values) if wanted is None else wanted
+    if len(chosen) != 2 or not set(chosen) <= set(values) or chosen[0] == chosen[1]:
+        listed = ", ".join(map(repr, values[:10])) + (", ..." if len(values) > 10 else "")
+        raise DataError(f"The conditions are {listed}; choose two of them with {{field}}", field="conditions")
+    return chosen

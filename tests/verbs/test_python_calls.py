@@ -65,9 +65,8 @@ def test_edges_in_parquet_are_no_cells(tmp_path, labelled):
 
 
 def test_activity_by_a_network_without_signs_says_so(cells, labelled, capsys):
-    pytest.importorskip("decoupler")
     edges = labelled.edges[["source", "target", "weight"]]
-    grn.activity(cells, edges, copy=True)
+    grn.activity(cells, edges)
     assert "No weight" not in capsys.readouterr().out
-    grn.activity(cells, edges.assign(weight=edges["weight"].abs()), copy=True)
+    grn.activity(cells, edges.assign(weight=edges["weight"].abs()))
     assert "No weight of the network is negative, as in networks without signs" in capsys.readouterr().out

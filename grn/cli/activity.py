@@ -1,0 +1,64 @@
+"""`grn activity`: how active known regulators, or those of a run, are in cell types and between conditions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PRINTED = 6  # regulators of each cell type
+
+
+def command(
+    cells: Annotated[str, typer.Argument(metavar="CELLS", help="Cells, as grn train takes them.", show_default=False)],
+    regulons: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE|RUN",
+            help="What regulates what: collectri or dorothea (grn data get), a table of edges, or a run of grn train, "
+            "of which the certain edges count.",
+        ),
+    ],
+    by: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of obs with the cell types.")] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="The column of obs with conditions, compared within each type."),
+    ] = None,
+    conditions: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="A B", help="The two that are compared. Default: the column's only two."),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The column of obs with the donors, which then are the units.")
+    ] = None,
+    min_targets: Annotated[int, typer.Option(min=1, help="Fewest targets of a regulator.")] = 5,
+    layer: Annotated[str | None, typer.Option(help="The layer with the values. Default: X.")] = None,
+    output: Annotated[Path | None, typer.Option(help="The table to write, whole: a .csv or .parquet file.")] = None,
+) -> None:
+    """Tell how active regulators are in each cell type, or between two conditions, from the levels of their targets."""
+    from grn.cli.tables import refuse_output, write
+
+    refuse_output(output)
+
+    from grn.analysis.summary import activity_texts
+    from grn.cli.console import console, print_table
+    from grn.verbs.activity import activity
+
+    to = console()
+    table = activity(
+        cells,
+        regulons,
+        by=by,
+        compare=compare,
+        conditions=conditions,
+        group=group,
+        min_targets=min_targets,
+        layer=layer,
+        quiet=to.quiet,
+    )
+    to.print()
+    title = "Activity (t-value)" if compare is None else f"Activity (t-value), by {compare}"
+    print_table(title, *activity_texts(table.groupby("cell_type", sort=False).head(PRINTED)), to)
+    if output is not None:
+        write(table, output, to)
