@@ -28,9 +28,9 @@ from sets import VARIABLE, folder, read_reference
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
 from grn.config.schema import Config, Simulation
-from grn.networks.evidence.false_discovery import edge_evidence
+from grn.networks.evidence.false_discovery import evidence_of
 from grn.regulation.cell_table import CellTable
-from grn.regulation.knockoffs import fit_with_knockoffs, knockoffs
+from grn.regulation.knockoffs import knockoffs
 from grn.regulation.states import states_of
 
 LEVELS = (0.05, 0.1, 0.2, 0.5)
@@ -46,16 +46,19 @@ SERGIO = ("sergio_ds1", "sergio_ds2")
 STRATA, SMALLEST = 20, 20  # of depth in each cell type, where each has at least so many cells
 
 
-def shuffled(values: np.ndarray, basal: np.ndarray, cell_types: np.ndarray, generator: np.random.Generator):
-    """values [C, R] with whole rows permuted among cells of one type [C] and of nearly the same depth: only these
+def shuffled(
+    values: np.ndarray, basal: np.ndarray, strata: np.ndarray, generator: np.random.Generator
+) -> Iterator[np.ndarray]:
+    """values [C, R] with whole rows permuted among cells of one stratum [C] and of nearly the same depth: only these
     relate a knock-off to a target, so that a small q-value means association with a true regulator."""
-    moved = values.copy()
-    for cell_type in np.unique(cell_types):
-        cells = np.flatnonzero(cell_types == cell_type)
-        ordered = cells[np.argsort(basal[cells], kind="stable")]
-        for stratum in np.array_split(ordered, max(1, min(STRATA, len(cells) // SMALLEST))):
-            moved[stratum] = values[generator.permutation(stratum)]
-    return moved
+    while True:
+        moved = values.copy()
+        for stratum in np.unique(strata):
+            cells = np.flatnonzero(strata == stratum)
+            ordered = cells[np.argsort(basal[cells], kind="stable")]
+            for part in np.array_split(ordered, max(1, min(STRATA, len(cells) // SMALLEST))):
+                moved[part] = values[generator.permutation(part)]
+        yield moved
 
 
 # Name in the table -> how knock-offs are made, and whether they are, and edges fitted, within cell types.
@@ -110,13 +113,12 @@ def measure(config: Config, cells: Cells, edges: pd.DataFrame, kinds: list[str])
     states = states_of(cells, seed).membership
     direct, connected = planted(cells, edges)
     for name in kinds:
-        make, within = KINDS[name]
+        draws, within = KINDS[name]
         table = CellTable.of(cells, rows, states if within else np.ones((len(cells), 1), np.float32))
         regulators = table.regulators
         pairs = np.ones(direct.shape, dtype=bool)
         pairs[regulators, np.arange(len(regulators))] = False
-        fit = fit_with_knockoffs(table, seed=seed, make=make)
-        q = edge_evidence(fit, regulators)[0].q
+        q = evidence_of(table, seed=seed, least_cells=config.network.least_cells, draws=draws).q
         proportions: list[float] = []
         for level in LEVELS:
             edges_found = pairs & (q <= level)

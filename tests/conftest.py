@@ -21,6 +21,7 @@ from grn.bags import Bags
 from grn.config.schema import Config, ModelConfig
 from grn.model.identity_token import IdentityShape
 from grn.model.transformer import Model
+from grn.regulation.cell_table import CellTable
 
 settings.register_profile("untimed", deadline=None)  # tests never judge times: machines are busy, first calls compile
 settings.load_profile("untimed")
@@ -98,6 +99,19 @@ def csr_cells():
     values = generator.gamma(1.0, 1.0, (30, 12)) * (generator.random((30, 12)) < 0.7)
     labels = np.array([0] * 18 + [1] * 9 + [-1] * 3)
     return sparse.csr_matrix(values), labels
+
+
+def table_of(values: np.ndarray, states: np.ndarray, regulators, *, basal=None, pooled=False, **known) -> CellTable:
+    """values [C, N] and states [C, S], or the number of each cell's state [C]."""
+    membership = states if states.ndim == 2 else np.eye(states.max() + 1)[states]
+    basal = np.ones(len(values)) if basal is None else basal
+    cells = sparse.csr_matrix(values.astype(np.float32)), basal.astype(np.float32), membership.astype(np.float32)
+    return CellTable(*cells, np.asarray(regulators), pooled=pooled, **known)
+
+
+@pytest.fixture(scope="session")
+def make_table():
+    return table_of
 
 
 def tiny_config(**trainer) -> Config:

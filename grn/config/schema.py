@@ -178,6 +178,7 @@ class TrainerConfig(Section):
 
 class NetworkConfig(Section):
     false_discovery: bool = True
+    least_cells: Positive = 10
     top_k: Positive | None = None
     prior: str | None = None
     prior_use: Literal["restrict", "weigh"] = "restrict"

@@ -12,6 +12,7 @@ from anndata import AnnData
 
 import grn
 from grn.cells.cells import Cells
+from grn.cells.preprocessing.split import copies_of
 from grn.config.files import load_config
 from grn.config.schema import Config
 from grn.devices import own_device
@@ -20,7 +21,7 @@ from grn.messages import Say, silent
 from grn.model.saved import TrainedModel
 from grn.networks.cells_of_run import cells_of_run, states_of_run
 from grn.networks.evidence.caused import caused_effects
-from grn.networks.evidence.false_discovery import SIGNIFICANT, edge_evidence, with_evidence
+from grn.networks.evidence.false_discovery import edge_evidence, found_edges, with_evidence
 from grn.networks.evidence.false_discovery import summary as evidence_summary
 from grn.networks.intervened import Merge, compared, in_words, order_of
 from grn.networks.one_layer import LayerChoice, read_layer
@@ -38,19 +39,20 @@ from grn.networks.run_files import (
 from grn.networks.weights import Network
 from grn.process_memory import give_back
 from grn.regulation.cell_table import CellTable
-from grn.regulation.knockoffs import fit_with_knockoffs
 from grn.regulation.states import States
 
 
 @dataclass(frozen=True)
 class ReadNetwork:
     """network: with its evidence and its prior applied.   prior: or None.   genes: of its rows.   regulators [R]: the
-    row of each column's gene.   upstream: see `order_of`; None without interventions."""
+    row of each column's gene.   found: see `found_edges`; None without knock-offs.   upstream: see `order_of`; None
+    without interventions."""
 
     network: Network
     prior: Prior | None
     genes: tuple[str, ...]
     regulators: np.ndarray
+    found: pd.DataFrame | None = None
     upstream: pd.DataFrame | None = None
 
     def tables(self, config: Config) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -68,27 +70,31 @@ def network_of(config: Config, trained: TrainedModel, cells: Cells, states: Stat
     trained.model.to(device)
     found = read_network(trained.model, cells, states, seed)
     merge = Merge.of(cells, trained.regulators)
+    evidence = None
     if config.network.false_discovery:
-        table = CellTable.of(cells, np.arange(len(cells)), states.membership, device=device)
-        together, of_states = edge_evidence(fit_with_knockoffs(table, seed=seed), trained.regulators)
+        copies = copies_of(cells.multiplicity, config.data.values)
+        rows = np.arange(len(cells)) if copies is None else np.unique(copies)  # copies of a cell are no more evidence
+        table = CellTable.of(cells, rows, states.membership, device=device)
+        together, of_states = edge_evidence(table, seed=seed, least_cells=config.network.least_cells)
         if merge is not None:
             together, of_states = merge.evidence(together), [merge.evidence(each) for each in of_states]
-        found = with_evidence(found, together, of_states)
+        found, evidence = with_evidence(found, together, of_states), (together, of_states)
         give_back()
     prior = None
     if config.network.prior is not None:
         prior = prior_of(config.network, cells)
         found = prior.applied(found)
         say(prior_summary(prior))
-    for line in evidence_summary(found) if found.q is not None else []:
+    certain = None if evidence is None else found_edges(found, *evidence)
+    for line in [] if certain is None else evidence_summary(certain):
         say(line)
     if merge is None:
-        return ReadNetwork(found, prior, cells.vocabulary, trained.regulators)
+        return ReadNetwork(found, prior, cells.vocabulary, trained.regulators, certain)
     caused = caused_effects(cells, states)
     found, upstream = merge.with_caused(found, caused), order_of(caused, merge.intervened)
     for line in [*compared(found), *in_words(upstream)]:
         say(line)
-    return ReadNetwork(found, prior, merge.names, merge.regulators, upstream)
+    return ReadNetwork(found, prior, merge.names, merge.regulators, certain, upstream)
 
 
 def network_of_model(
@@ -111,8 +117,8 @@ def network_of_model(
     }
     if read.prior is not None:
         about["prior"] = {"use": read.prior.use, "pairs": read.prior.listed}
-    if read.network.q is not None:
-        about["found"] = found_edges(read.network)
+    if read.found is not None:
+        about["found"] = read.found
     if read.upstream is not None:
         about["upstream"] = read.upstream.set_index(read.upstream.index.map(str))
     adata = network_anndata(
@@ -175,12 +181,3 @@ def read_layer_again(
     trained.model.to(own_device(config.trainer))
     weight = read_layer(trained.model, choice, cells, states, chosen)
     return edges_of(weight, trained.vocabulary, trained.regulators), choice.meaning
-
-
-def found_edges(network: Network) -> pd.DataFrame:
-    """Columns label, edges: how many have a q-value of at most SIGNIFICANT, over all cells and in each state."""
-    every = {"all cells": network.q, **{name: of.q for name, of in network.of_states.items()}}
-    labels = pd.Series(list(every), dtype=object)  # plain strings, which every version of h5ad can hold
-    counts = [int((q <= SIGNIFICANT).sum()) for q in every.values() if q is not None]
-    found = pd.DataFrame({"label": labels, "edges": counts})
-    return found.set_index(pd.Index([str(number) for number in range(len(found))], dtype=object))

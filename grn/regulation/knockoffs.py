@@ -1,21 +1,20 @@
 """Knock-off regulators, and linear fits that read them beside the real ones.
 
-A knock-off has the multiplicities of its regulator, moved to other cells of the same state: it correlates with other
-regulators, and with their knock-offs, as its own regulator does. The fit reads regulators and knock-offs side by side
-under the usual penalties; targets stay as they are, and no knock-off is a target. A pair stands out only where its
-regulator predicts the target beyond what the cell's state, the depth and the other regulators predict together.
+A knock-off has the multiplicities of its regulator, moved to other cells of the same state and donor: it correlates
+with other regulators, and with their knock-offs, as its own regulator does. The fit reads regulators and knock-offs
+side by side; targets stay as they are, and no knock-off is a target. A pair stands out only where its regulator
+predicts the target beyond what the cell's state, its donor, the depth and the other regulators predict together.
 
 This does not control false *causes*: a regulator that was not measured, or measured with noise, leaves what it explains
 to those that correlate with it (Kernfeld et al. 2024). benchmarks/false_discovery.py measures how much that is.
 Sources: knock-offs, Candes et al. 2018; their independent shares, Spector and Janson 2022.
 
-Letters: C cells, N genes, R regulators, K states.
+Letters: C cells, N genes, R regulators.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -23,8 +22,8 @@ from torch import Tensor
 
 from grn.model.transformer import LIMIT
 from grn.regulation.cell_table import CellTable
-from grn.regulation.linear import slopes_of_states
-from grn.regulation.regressions import centred, columns_of, held_out_penalties, sampled
+from grn.regulation.linear import slopes_of_states, without
+from grn.regulation.regressions import columns_of, held_out_penalties, sampled
 
 ROUNDS, SETTLED = 100, 1e-4  # of the search for the independent shares: most rounds, and the least relative gain
 ENOUGH = 5  # cells per regulator: with at least so many, correlations are taken as measured, without shrinkage
@@ -32,44 +31,43 @@ MANY = 500  # regulators from which on a GPU searches for the shares, where ther
 RIDGE = 1e-3  # added to correlations, so that regulators which never vary leave the matrix positive definite
 BASAL_POWERS = 3  # of the basal gene's multiplicity that a regulator's mean may follow
 
-
-@dataclass(frozen=True)
-class KnockoffFit:
-    """slopes [K, N, R] in each state and null_slopes [K, N, R] of the knock-offs: for one unit of the regulator, in sds
-    of the target.   share [K]: of the cells in each state.
-    sds [K, R]: of the regulators in each state, in units.   usual [R]: over all states."""
-
-    slopes: Tensor
-    null_slopes: Tensor
-    share: Tensor
-    sds: Tensor
-    usual: Tensor
+Draws = Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], Iterator[np.ndarray]]
 
 
-def fit_with_knockoffs(
-    table: CellTable,
-    *,
-    seed: int,
-    make: Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], np.ndarray] | None = None,
-) -> KnockoffFit:
-    """A linear fit with every regulator and its knock-off side by side. make: in place of `knockoffs`."""
-    real = table.multiplicity[:, table.regulators].toarray()
-    false = (make or knockoffs)(real, table.basal, table.states.argmax(1), own_generator(seed))
-    rows = sampled(table, seed)
-    x, depth, states = centred(table, rows)
-    own = torch.as_tensor(table.regulators, device=x.device)
-    knockoff = torch.as_tensor(false, device=table.device)[rows].to(x) / table.sd[own.cpu()].to(x)
-    knockoff = knockoff - states @ (torch.linalg.pinv(states) @ knockoff)
-    knockoff = knockoff.clamp(max=LIMIT)  # as the regulators are
-    both = torch.cat([x, knockoff], 1)
-    count = x.shape[1]
-    reads_depth = depth if bool(depth.std() > 0) else None
-    y = columns_of(table, rows, x)
-    penalties = held_out_penalties(table, x, y, states, rows, seed)
-    total = slopes_of_states(both, y, states, reads_depth, own, penalties, copies=2)
-    share = states.sum(0) / states.sum()
-    squares = (states / states.sum(0).clamp(min=1e-9)).mT @ x.square()
-    return KnockoffFit(total[..., :count], total[..., count:], share, squares.sqrt(), (share @ squares).sqrt())
+def fits_with_knockoffs(table: CellTable, *, seed: int, draws: Draws | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    """For each draw of knock-offs, without end, a linear fit: the slopes of regulators and of knock-offs, [N, R] each.
+
+    Slopes are for an sd of the regulator within strata, in sds of the target, and the same in all states.   draws: in
+    place of `knockoffs`.
+    """
+    rows, own = sampled(table, seed), torch.as_tensor(table.regulators)
+    mean, sd = table.mean[own].numpy(), table.sd[own].numpy()
+    stratum = strata_of(table)[rows.cpu().numpy()]
+    levels = torch.as_tensor(stratum[:, None] == np.unique(stratum), device=table.device)
+    depth = table.inputs[rows, -1:]
+    rest = without(torch.cat([table.membership[rows], levels, depth - depth.mean()], 1))
+
+    def standardised(values: np.ndarray) -> Tensor:
+        x = rest(torch.as_tensor(((values - mean) / sd).clip(max=LIMIT), device=table.device))
+        return x / x.square().mean(0).sqrt().clamp(min=1e-6)
+
+    real = table.multiplicity[rows.cpu().numpy()][:, table.regulators].toarray()
+    x = standardised(real)
+    y, one, own = columns_of(table, rows, x).each(rest), x.new_ones(len(x), 1), own.to(x.device)
+    penalties = held_out_penalties(table, x, y, one, rows, seed)
+    basal = table.basal[rows.cpu().numpy()]
+    for false in (draws or knockoffs)(real, basal, stratum, own_generator(seed)):
+        both = torch.cat([x, standardised(false)], 1)
+        slopes = slopes_of_states(both, y, one, None, own, penalties, copies=2)[0]
+        yield slopes[:, : len(own)], slopes[:, len(own) :]
+
+
+def strata_of(table: CellTable) -> np.ndarray:
+    """The stratum of each cell, int64 [C]: its state (the one it belongs to most) and, where it has one, its donor."""
+    state, groups = table.states.argmax(1), table.groups
+    if groups is None or len(np.unique(groups)) == len(groups):  # copies of cells that were left out
+        return state
+    return np.unique(np.stack([state, groups]), axis=1, return_inverse=True)[1].reshape(-1)
 
 
 def own_generator(seed: int) -> np.random.Generator:
@@ -78,17 +76,17 @@ def own_generator(seed: int) -> np.random.Generator:
 
 
 def knockoffs(
-    values: np.ndarray, basal: np.ndarray, cell_types: np.ndarray, generator: np.random.Generator
-) -> np.ndarray:
-    """values [C, R], each column permuted within each cell type into the order of a Gaussian knock-off.
+    values: np.ndarray, basal: np.ndarray, strata: np.ndarray, generator: np.random.Generator
+) -> Iterator[np.ndarray]:
+    """Draws without end of values [C, R], each column permuted within strata into the order of a Gaussian knock-off.
 
-    The means that follow from cell type and depth stay. Around them, the knock-offs correlate among each other and with
-    the other regulators as the regulators themselves do. basal [C]; cell_types [C]: the state of each.
+    The means that follow from stratum and depth stay. Around them, the knock-offs correlate among each other and with
+    the other regulators as the regulators themselves do. basal [C]; strata [C]: the number of each.
     """
     from sklearn.covariance import ledoit_wolf
 
-    is_of_type = cell_types[:, None] == np.unique(cell_types)
-    design = np.column_stack([is_of_type, *(basal**power for power in range(1, BASAL_POWERS + 1))])
+    levels = strata[:, None] == np.unique(strata)
+    design = np.column_stack([levels, *(basal**power for power in range(1, BASAL_POWERS + 1))])
     design = design.astype(np.float64)
     expected = design @ np.linalg.lstsq(design, values.astype(np.float64), rcond=None)[0]
     rest = values - expected
@@ -105,15 +103,17 @@ def knockoffs(
     kept = np.linalg.solve(correlation, np.diag(share))  # S^-1 diag(s)
     noise = 2 * np.diag(share) - share[:, None] * kept
     root = np.linalg.cholesky(noise + 1e-8 * np.eye(len(noise)))
-    drawn = expected + spread * (rest - rest @ kept + generator.standard_normal(rest.shape) @ root.T)
-    return in_order_of(drawn, values, cell_types)
+    kept_part = expected + spread * (rest - rest @ kept)
+    while True:
+        drawn = kept_part + spread * (generator.standard_normal(rest.shape) @ root.T)
+        yield in_order_of(drawn, values, strata)
 
 
-def in_order_of(drawn: np.ndarray, values: np.ndarray, cell_types: np.ndarray) -> np.ndarray:
-    """values [C, R], each column sorted into the order of the same column of `drawn` within each cell type [C]."""
+def in_order_of(drawn: np.ndarray, values: np.ndarray, strata: np.ndarray) -> np.ndarray:
+    """values [C, R], each column sorted into the order of the same column of `drawn` within strata [C]."""
     moved = np.empty_like(values)
-    for cell_type in np.unique(cell_types):
-        cells = np.flatnonzero(cell_types == cell_type)
+    for stratum in np.unique(strata):
+        cells = np.flatnonzero(strata == stratum)
         # Rows of a contiguous table are sorted by several threads.
         order = torch.as_tensor(np.ascontiguousarray(drawn[cells].T)).argsort(dim=1, stable=True)
         ascending = torch.as_tensor(np.ascontiguousarray(values[cells].T)).sort(1)[0]

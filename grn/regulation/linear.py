@@ -167,5 +167,5 @@ def slopes_of_states(
 def without(covariates: Tensor) -> Callable[[Tensor], Tensor]:
     """values [C, V] -> the same without what the covariates [C, G] predict of them."""
     basis, size, _ = torch.linalg.svd(covariates, full_matrices=False)
-    basis = basis[:, size > 1e-9 * size[0].clamp(min=1e-30)]
+    basis = basis[:, size > len(covariates) * torch.finfo(size.dtype).eps * size[0].clamp(min=1e-30)]
     return lambda values: torch.addmm(values, basis, basis.mT @ values, alpha=-1)  # one table more, not two

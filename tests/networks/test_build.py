@@ -1,5 +1,6 @@
 """The network of a finished run, read again from its model or from one that was changed in place."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,27 @@ def test_knock_offs_are_asked_where_they_are_wanted_and_change_no_weight(tiny_ru
     pd.testing.assert_frame_equal(edges.drop(columns=["q_value", "confidence"]), plain, check_exact=True)
     for table in (edges, by_type):
         assert table["q_value"].between(0, 1).all() and table["confidence"].between(0.5, 1).all()
-    assert adata.uns["grn"]["found"]["label"].tolist() == ["all cells", "type 1", "type 2"]
+    found = adata.uns["grn"]["found"]
+    assert found["label"].tolist() == ["all cells", "type 1", "type 2"]
+    assert found["edges"].tolist()[0] == (edges["q_value"] <= 0.05).sum()
+
+
+def test_copies_of_cells_are_no_more_evidence(tiny_run, monkeypatch):
+    config, trained = opened(tiny_run)
+    cells = cells_of_run(tiny_run, config, trained)
+    monkeypatch.setattr("grn.cells.preprocessing.split.GENES", 1)  # small cells, which differ nevertheless
+    thrice = np.repeat(np.arange(len(cells)), 3)
+    several = replace(
+        cells,
+        multiplicity=cells.multiplicity[thrice],
+        counting=None,
+        **{name: getattr(cells, name)[thrice] for name in ("basal", "labels", "property", "obs_names")},
+    )
+    once, copied = (
+        network_of_model(config, trained, each, states_of(each, 0), silent)[0].uns["grn"]["found"]
+        for each in (cells, several)
+    )
+    pd.testing.assert_frame_equal(once, copied)
 
 
 @pytest.mark.parametrize("files", [(), ("model/card.json",), ("config.yaml",), ("log.txt", "config.yaml")])

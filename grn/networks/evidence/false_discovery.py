@@ -3,59 +3,122 @@
 Knock-offs are fitted beside the regulators (grn/regulation/knockoffs.py); their weights show what chance gives. The
 q-value of an edge is the lowest false discovery rate among the sets of strongest edges that contain it. The confidence
 is the probability that the sign of a weight is right: 0.5, a coin toss, where weights are no stronger than those of
-knock-offs.
+knock-offs. The evidence over all cells is within their states; that of a state is of its own cells alone, and where
+these are too few for any plausible correlation to show, there is none.
 
-Letters: N target genes, R regulators, M knock-off pairs.
+Letters: N target genes, R regulators, P pairs of them, M knock-off pairs.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 
 import numpy as np
+import pandas as pd
 import torch
+from scipy.stats import norm
 from torch import Tensor
 
-from grn.networks.weights import Network, balanced, presence, without_self
-from grn.regulation.knockoffs import KnockoffFit
+from grn.networks.weights import Network, balanced
+from grn.regulation.cell_table import CellTable
+from grn.regulation.knockoffs import Draws, fits_with_knockoffs, strata_of
 
+DRAWS = 20
+"""Draws of knock-offs. By symmetry, the strongest of all pairs is stronger than all knock-offs of 20 draws in one of 21
+data sets in which no gene depends on another, however the pairs' weights depend on each other."""
 NULL_FROM = 0.5  # p-values above it are taken to be of false edges alone: Storey's lambda
 SIGNIFICANT = 0.05  # q-value up to which edges are counted
+PLAUSIBLE = 0.8  # genes of single cells hardly ever correlate more within a cell type
 SMOOTHED = 2**20  # most weights and knock-offs that local rates are estimated from
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """q [N, R]: q-values, 1 where a regulator meets itself.   confidence [N, R], 0.5 to 1."""
+    """q [N, R]: q-values, 1 for pairs that are no candidates.   confidence [N, R], 0.5 to 1.   Both NaN where the cells
+    are too few.   cells: how many there are, each copy counted once.   least_effect: the smallest partial correlation
+    that they can show (NaN: none)."""
 
     q: np.ndarray
     confidence: np.ndarray
+    cells: int
+    least_effect: float
 
 
-def edge_evidence(fit: KnockoffFit, regulators: np.ndarray) -> tuple[Evidence, list[Evidence]]:
-    """What the knock-offs say of the edges within all states together, and of those of each state.
-
-    The weights of this fit, in which every regulator competes with its knock-off, are close to those of the network and
-    not the same. regulators: vocabulary positions [R].
-    """
-    slopes, null_slopes = (torch.einsum("k,kir->ir", fit.share, each) for each in (fit.slopes, fit.null_slopes))
-    together = _evidence(slopes, null_slopes, fit.usual, regulators)
-    if len(fit.share) == 1:
+def edge_evidence(table: CellTable, *, seed: int, least_cells: int) -> tuple[Evidence, list[Evidence]]:
+    """What knock-offs say of the edges within all states together, and what they say of each state's own cells."""
+    count, owner = table.states.shape[1], table.states.argmax(1)
+    together = evidence_of(table, seed=seed, least_cells=least_cells)
+    if count == 1:
         return together, []
-    units = presence(fit.sds, fit.usual) * fit.usual  # a regulator that hardly varies in a state counts less there
-    each_state = zip(fit.slopes, fit.null_slopes, units, strict=True)
-    return together, [_evidence(*of_state, regulators) for of_state in each_state]
+    own = (table.some(np.flatnonzero(owner == state)) for state in range(count))
+    alone = (replace(cells, states=np.ones((len(cells), 1), np.float32)) for cells in own)
+    return together, [evidence_of(cells, seed=seed, least_cells=least_cells) for cells in alone]
 
 
-def _evidence(slopes: Tensor, null_slopes: Tensor, units: Tensor, regulators: np.ndarray) -> Evidence:
-    """Of slopes [N, R] on regulators and on knock-offs, times units [R], with the rows of both balanced together."""
-    both = [without_self(each * units, regulators) for each in (slopes, null_slopes)]
-    weight, null_weight = balanced(torch.cat(both, 1)).tensor_split(2, 1)
-    candidates = without_self(torch.ones_like(weight, dtype=torch.bool), regulators)
-    confidence = torch.full_like(weight, 0.5)
-    confidence[candidates] = 1 - local_rates(weight[candidates], null_weight[candidates]).float() / 2
-    return Evidence(q_values(weight, null_weight, candidates).cpu().numpy(), confidence.cpu().numpy())
+def evidence_of(table: CellTable, *, seed: int, least_cells: int, draws: Draws | None = None) -> Evidence:
+    """What knock-offs say of the edges within the states of a table.
+
+    The weights of these fits, in which every regulator competes with its knock-off, are close to those of the network
+    and not the same. least_cells: a pair is tested where so many cells would have both genes by chance, and a smaller
+    number has them in no certain edge.   draws: in place of `knockoffs`.
+    """
+    expected, seen = cells_with_both(table)
+    pairs = np.greater_equal(expected, least_cells)
+    pairs[table.regulators, np.arange(len(table.regulators))] = False
+    effect = least_effect(len(table) - len(np.unique(strata_of(table))), int(pairs.sum()))
+    if not effect <= PLAUSIBLE:
+        nothing = np.broadcast_to(np.float32(np.nan), pairs.shape)
+        return Evidence(nothing, nothing, len(table), effect)
+    rows, columns = pairs.any(1), pairs.any(0)
+    rows[table.regulators[columns]] = True
+    found = np.ix_(rows, columns)
+    place = np.cumsum(rows) - 1
+    part = replace(
+        table, multiplicity=table.multiplicity[:, rows], regulators=place[table.regulators[columns]], noise=None
+    )
+    chosen = torch.as_tensor(pairs[found], device=table.device)
+    weight, null = chosen.new_zeros(int(chosen.sum()), dtype=torch.float32), []
+    for slopes in islice(fits_with_knockoffs(part, seed=seed, draws=draws), DRAWS):
+        real, knockoff = balanced(torch.cat(slopes, 1)).tensor_split(2, 1)
+        weight += real[chosen] / DRAWS
+        null.append(knockoff[chosen])
+    enough = torch.as_tensor(seen[pairs] >= least_cells, device=table.device)
+    weight, every = torch.where(enough, weight, 0), torch.cat(null)
+    q, confidence = np.ones(pairs.shape, np.float32), np.full(pairs.shape, 0.5, np.float32)
+    q[pairs] = q_values(weight, every).cpu().numpy()
+    confidence[pairs] = 1 - local_rates(weight, every).cpu().numpy() / 2
+    return Evidence(q, confidence, len(table), effect)
+
+
+def cells_with_both(table: CellTable) -> tuple[np.ndarray, np.ndarray]:
+    """In how many cells a gene and a regulator would both be seen if they did not depend on each other within states,
+    float [N, R], and in how many they are, [N, R].
+
+    The first chooses the pairs that are tested. The second would choose those that are seen together by chance.
+    """
+    there = table.multiplicity.astype(bool).astype(np.float32)
+    state = table.states.argmax(1)[None] == np.arange(table.states.shape[1])[:, None]
+    seen = (there.T @ state.T.astype(np.float32)).T  # [S, N]
+    share = seen / np.maximum(state.sum(1, keepdims=True), 1)
+    return share.T @ seen[:, table.regulators], (there.T @ there[:, table.regulators]).toarray()
+
+
+def least_effect(cells: int, pairs: int) -> float:
+    """The smallest partial correlation with a q-value of at most SIGNIFICANT, if it is the only one among the pairs.
+
+    cells: less one for each level of states and donors that was taken out.   pairs: how many are tested. NaN without
+    pairs, or where the cells leave no degree of freedom. Of that size, a correlation is found in half of all samples.
+    Source: Fisher 1921, z = artanh(r) has the variance 1 / (cells - 3), here less one for the depth.
+
+    >>> round(least_effect(28, 6000), 2)
+    0.72
+    """
+    if pairs < 1 or cells < 4:
+        return math.nan
+    return math.tanh(norm.isf(SIGNIFICANT / (2 * pairs)) / math.sqrt(cells - 3))
 
 
 def with_evidence(network: Network, together: Evidence, of_states: list[Evidence]) -> Network:
@@ -67,18 +130,58 @@ def with_evidence(network: Network, together: Evidence, of_states: list[Evidence
     return replace(network, confidence=together.confidence, q=together.q, of_states=states)
 
 
-def summary(network: Network) -> list[str]:
-    """What the knock-offs found, in a few sentences."""
+def found_edges(network: Network, together: Evidence, of_states: list[Evidence]) -> pd.DataFrame:
+    """A row for all cells and for each state: label, cells, edges, borrowed, least_effect (see `Evidence`).
+
+    edges: how many have a q-value of at most SIGNIFICANT, by evidence of these cells alone.   borrowed: how many more
+    have it over all cells, among the pairs that are seen together in some cell of the state.
+    """
+    every = [
+        ("all cells", network, together),
+        *zip(network.of_states, network.of_states.values(), of_states, strict=True),
+    ]
+    rows = []
+    for label, of, evidence in every:
+        own = certain_pairs(of)
+        borrowed = certain_pairs(network) & ~own & (of.cells > 0)
+        rows.append((label, evidence.cells, int(own.sum()), int(borrowed.sum()), evidence.least_effect))
+    found = pd.DataFrame(rows, columns=["label", "cells", "edges", "borrowed", "least_effect"])
+    # Plain strings, which every version of h5ad can hold.
+    found["label"] = found["label"].astype(object)
+    return found.set_index(pd.Index([str(number) for number in range(len(found))], dtype=object))
+
+
+def certain_pairs(network: Network) -> np.ndarray:
+    """bool [N, R]: those with a q-value of at most SIGNIFICANT."""
     assert network.q is not None, "the caller has asked"
-    found = int((network.q <= SIGNIFICANT).sum())
-    lines = [f"{found} edges at a false discovery rate of {SIGNIFICANT}, of associations within states, not of causes."]
-    of_states = {name: int((of.q <= SIGNIFICANT).sum()) for name, of in network.of_states.items() if of.q is not None}
-    if of_states:
-        each = ", ".join(f"{name} {count}" for name, count in list(of_states.items())[:12])
-        lines.append(f"Edges of single states at this rate: {each}.")
-    if not found and not any(of_states.values()):
-        lines.append("No edge stands out from chance within states: weights are small, and mean little.")
+    return np.less_equal(network.q, SIGNIFICANT)
+
+
+def summary(found: pd.DataFrame) -> list[str]:
+    """What the knock-offs found, in a few sentences: first what is certain, then what more would need."""
+    every, states = found.iloc[0], found.iloc[1:]
+    lines = [
+        f"{every.edges} edges are certain over all cells (false discovery rate {SIGNIFICANT}): associations within "
+        "states, not causes."
+    ]
+    if (states["edges"] > 0).any():
+        some = states[states["edges"] > 0].sort_values("edges", ascending=False, kind="stable")
+        each = ", ".join(f"{row.label} {row.edges}" for row in some.itertuples())
+        lines.append(f"By the cells of one state alone: {each}.")
+    for row in found[found["edges"] == 0].itertuples():
+        lines.append(f"None in {row.label}: {needed(row.cells, row.least_effect)}.")
+    if states["borrowed"].any():
+        lines.append("In other states, edges that are certain over all cells are borrowed from these.")
     return lines
+
+
+def needed(cells: int, least_effect: float) -> str:
+    """What so many cells can show, in words."""
+    if math.isnan(least_effect):
+        return f"in {cells} cells no regulator and gene are seen together often enough"
+    if least_effect > PLAUSIBLE:
+        return f"{cells} cells are too few, as they show correlations above {least_effect:.2f} alone"
+    return f"with {cells} cells only correlations above {least_effect:.2f} can be seen"
 
 
 def local_rates(weight: Tensor, null_weight: Tensor) -> Tensor:
@@ -126,19 +229,15 @@ def _interpolated(x: Tensor, at: Tensor, values: Tensor) -> Tensor:
     return torch.lerp(values[after - 1], values[after.clamp(max=len(at) - 1)], share)
 
 
-def q_values(weight: Tensor, null_weight: Tensor, candidates: Tensor | None = None) -> Tensor:
-    """q [N, R], float64, 0 to 1, never larger for a larger |weight|; 1 for pairs that are not candidates.
+def q_values(weight: Tensor, null_weight: Tensor) -> Tensor:
+    """q [n], float64, 0 to 1, never larger for a larger |weight|.
 
-    weight, null_weight [N, R]: of one fit, so that they are comparable as they are.   candidates bool [N, R]: pairs
-    that may be edges (None: all); the knock-offs of the others are not part of the null either.
+    weight [n], null_weight [M]: of the same fits, so that they are comparable as they are.
     Source: competition with the null (target-decoy search), Elias and Gygi 2007; the rate, Benjamini and Hochberg 1995;
     the share of false edges, Storey 2002 (and its finite-sample form of 2004, which counts one p-value more).
     """
-    candidates = torch.ones_like(weight, dtype=torch.bool) if candidates is None else candidates
-    p = p_values(weight[candidates], null_weight[candidates])
-    q = torch.ones_like(weight, dtype=torch.float64)
-    q[candidates] = benjamini_hochberg(p, null_share(p))
-    return q
+    p = p_values(weight, null_weight)
+    return benjamini_hochberg(p, null_share(p))
 
 
 def p_values(weight: Tensor, null_weight: Tensor) -> Tensor:

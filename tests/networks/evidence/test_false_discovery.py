@@ -12,73 +12,66 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from grn.networks.evidence.false_discovery import (
+    PLAUSIBLE,
+    Evidence,
     benjamini_hochberg,
+    cells_with_both,
     edge_evidence,
+    evidence_of,
+    found_edges,
+    least_effect,
     local_rates,
     null_share,
     p_values,
     q_values,
+    summary,
     with_evidence,
 )
 from grn.networks.weights import Network
-from grn.regulation.knockoffs import KnockoffFit
 
 TARGETS, REGULATORS, EDGES = 100, 20, 150
 
 
 @pytest.fixture
 def weights():
-    """Weights, of which the first EDGES (row by row) are strong, and weights of knock-offs."""
+    """Weights of pairs, of which the first EDGES are strong, and weights of knock-offs."""
     generator = np.random.default_rng(2)
-    weight = generator.standard_normal(TARGETS * REGULATORS)
+    weight, null = generator.standard_normal((2, TARGETS * REGULATORS))
     weight[:EDGES] = np.sign(weight[:EDGES]) * (6 + np.abs(weight[:EDGES]))
-    weights = weight.reshape(TARGETS, REGULATORS), generator.standard_normal((TARGETS, REGULATORS))
-    return tuple(map(torch.as_tensor, weights))
+    return torch.as_tensor(weight), torch.as_tensor(null)
 
 
 def test_q_falls_as_weights_grow_and_lies_in_0_1(weights):
     q = q_values(*weights)
-    in_order = q.ravel()[weights[0].abs().ravel().argsort()]
-    assert (in_order.diff() <= 0).all()
+    assert (q[weights[0].abs().argsort()].diff() <= 0).all()
     assert q.min() > 0 and q.max() <= 1
 
 
 def test_strong_edges_are_found_and_hardly_anything_else(weights):
-    found = q_values(*weights).ravel() < 0.05
+    found = q_values(*weights) < 0.05
     assert found[:EDGES].all()
     assert found[EDGES:].sum() < 0.1 * EDGES
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_without_true_edges_hardly_anything_is_found(seed):
-    weight, null = torch.as_tensor(np.random.default_rng(seed).standard_normal((2, TARGETS, REGULATORS)))
+    weight, null = torch.as_tensor(np.random.default_rng(seed).standard_normal((2, TARGETS * REGULATORS)))
     assert (q_values(weight, null) < 0.1).double().mean() < 0.005
 
 
 def test_neither_signs_nor_order_nor_unit_matter(weights):
     weight, null = weights
     generator = np.random.default_rng(3)
-    rows, columns = generator.permutation(TARGETS), generator.permutation(REGULATORS)
-    shuffled = torch.as_tensor(generator.permutation(null.ravel())).reshape(null.shape)
-    moved = q_values(-3 * weight[rows][:, columns], 3 * shuffled)
-    np.testing.assert_allclose(moved, q_values(weight, null)[rows][:, columns], rtol=1e-12)
-
-
-def test_pairs_that_are_no_candidates_change_nothing(weights):
-    weight, null = weights
-    candidates = torch.ones(weight.shape, dtype=torch.bool)
-    candidates[:5] = False
-    q = q_values(weight, null, candidates)
-    assert (q[:5] == 1).all()
-    np.testing.assert_array_equal(q[5:], q_values(weight[5:], null[5:]))
+    order, shuffled = generator.permutation(len(weight)), torch.as_tensor(generator.permutation(null))
+    np.testing.assert_allclose(q_values(-3 * weight[order], 3 * shuffled), q_values(weight, null)[order], rtol=1e-12)
 
 
 def test_the_rate_is_that_of_scipy(weights):
     from scipy.stats import false_discovery_control
 
-    p = p_values(weights[0].ravel(), weights[1].ravel())
+    p = p_values(*weights)
     np.testing.assert_allclose(benjamini_hochberg(p), false_discovery_control(p), rtol=1e-12)
-    assert null_share(p) == pytest.approx(1 - EDGES / weights[0].numel(), abs=0.06)
+    assert null_share(p) == pytest.approx(1 - EDGES / len(p), abs=0.06)
     assert null_share(torch.ones(10)) == 1
 
 
@@ -117,31 +110,122 @@ def test_local_rates_are_the_share_of_false_edges_around_a_weight():
     assert rate[np.abs(weight) < 1].mean() > 0.8 and rate[np.abs(weight) > 5].max() < 0.05
 
 
-def knockoff_fit(slopes: np.ndarray, null_slopes: np.ndarray) -> KnockoffFit:
-    """Of slopes [K, N, R] in states of equal size, in which all regulators vary alike."""
-    ones = torch.ones(slopes.shape[0], slopes.shape[2], dtype=torch.float64)
-    share = torch.full((len(slopes),), 1 / len(slopes), dtype=torch.float64)
-    return KnockoffFit(torch.as_tensor(slopes), torch.as_tensor(null_slopes), share, ones, ones[0])
+GENES = 40
+EDGE = {20 + gene: gene % 6 for gene in range(18)}
+"""Target -> its regulator, among the first six genes."""
 
 
-def test_states_are_judged_by_their_own_slopes_and_all_cells_by_the_mean():
-    """Edges of one state are found in it and not in the others; a regulator that never varies there has none."""
-    generator = np.random.default_rng(3)
-    slopes, null = generator.standard_normal((2, 3, TARGETS, REGULATORS))
-    edges = generator.random((TARGETS, REGULATORS)) < 0.1
-    edges[np.arange(REGULATORS), np.arange(REGULATORS)] = False
-    slopes[0, edges] += 12
-    fit = knockoff_fit(slopes, null)
-    fit.sds[1, 0] = 0
-    together, of_states = edge_evidence(fit, np.arange(REGULATORS))
-    assert (of_states[0].q[edges] < 0.05).mean() > 0.9
-    assert (of_states[0].q[~edges] < 0.05).mean() < 0.02 and (of_states[2].q < 0.05).mean() < 0.01
-    assert (of_states[1].confidence[:, 0] == of_states[1].confidence.min()).all()
-    assert together.confidence[edges].mean() > together.confidence[~edges].mean() + 0.1
-    weight = np.ones((TARGETS, REGULATORS))
-    one = Network(*[weight] * 6)
-    whole = with_evidence(replace(one, of_states=dict.fromkeys("abc", one)), together, of_states)
-    assert whole.q is together.q and whole.weight is weight
-    assert all(own.q is each.q for own, each in zip(whole.of_states.values(), of_states, strict=True))
-    alone = edge_evidence(knockoff_fit(slopes[:1], null[:1]), np.arange(REGULATORS))
-    assert alone[1] == [], "one state is all cells"
+def some_table(make_table, sizes=(300, 40, 12), planted=(0, 1), seed=5, **known):
+    """Cells of three types; in those `planted`, regulators raise their targets. The last ten genes are hardly seen."""
+    generator = np.random.default_rng(seed)
+    types = np.repeat(np.arange(len(sizes)), sizes)
+    values = generator.standard_normal((len(types), GENES))
+    for target, regulator in EDGE.items():
+        values[:, target] += np.isin(types, planted) * (2.0 if target % 2 else -2.0) * values[:, regulator]
+    values = (values + 4).clip(0) * (np.arange(GENES) < 38)
+    values[:8, 38:] = 5
+    return make_table(values, types, np.arange(6), **known)
+
+
+def is_edge() -> np.ndarray:
+    edges = np.zeros((GENES, 6), bool)
+    edges[list(EDGE), list(EDGE.values())] = True
+    return edges
+
+
+def test_each_type_is_judged_by_its_own_cells(make_table):
+    """Edges in 300 and 40 cells; 12 cells have no evidence of their own, however strong that of others is."""
+    together, (large, small, tiny) = edge_evidence(some_table(make_table), seed=0, least_cells=10)
+    edges = is_edge()
+    for found in (together, large, small):
+        assert (found.q[edges] <= 0.05).mean() > 0.9 and (found.q[~edges] <= 0.05).mean() < 0.02
+        assert found.confidence[edges].min() > 0.9 and found.confidence.min() >= 0.5
+    assert np.isnan(tiny.q).all() and np.isnan(tiny.confidence).all() and tiny.least_effect > PLAUSIBLE
+    assert [each.cells for each in (together, large, small, tiny)] == [352, 300, 40, 12]
+    assert together.least_effect < large.least_effect < small.least_effect < PLAUSIBLE
+    none = edge_evidence(some_table(make_table, planted=(0,)), seed=0, least_cells=10)[1][1]
+    assert (none.q > 0.05).all(), "40 cells without edges beside 300 with them"
+
+
+def test_pairs_that_are_hardly_seen_together_are_not_tested(make_table):
+    table = some_table(make_table, planted=(0, 1))
+    expected, seen = cells_with_both(table)
+    there = table.multiplicity.toarray() > 0
+    types = table.states.argmax(1)
+    by_hand = sum(there[types == one].mean(0) * there[types == one][:, [3]].sum(0) for one in range(3))
+    np.testing.assert_allclose(expected[:, 3], by_hand, rtol=1e-5)
+    assert seen[25, 3] == (there[:, 25] & there[:, 3]).sum()
+    found = evidence_of(table, seed=0, least_cells=10)
+    assert (found.q[38:] == 1).all() and (found.confidence[38:] == 0.5).all()
+    without = replace(table, multiplicity=table.multiplicity[:, :38])
+    np.testing.assert_array_equal(evidence_of(without, seed=0, least_cells=10).q, found.q[:38])
+
+
+def test_genes_that_exclude_each_other_are_no_certain_edge(make_table):
+    """They are seen together in fewer cells than by chance, and in too few to tell."""
+    values = np.random.default_rng(0).poisson(3.0, (200, 8)) + 1.0
+    values[:100, 0], values[100:, 1:] = 0, 0
+    found = evidence_of(make_table(values, np.zeros(200, int), [0]), seed=0, least_cells=10)
+    assert (found.q == 1).all() and found.confidence.max() < 0.501
+
+
+def test_levels_of_donors_are_no_evidence(make_table):
+    """Genes of a donor are higher or lower together: without its levels, they seem to depend on each other."""
+    generator = np.random.default_rng(0)
+    donors = np.repeat(np.arange(6), 50)
+    values = (generator.normal(5, 1, (300, 30)) + generator.normal(0, 1, (6, 30))[donors]).clip(0)
+    certain = [
+        int((evidence_of(table, seed=0, least_cells=10).q <= 0.05).sum())
+        for table in (make_table(values, 0 * donors, np.arange(10), groups=each) for each in (donors, None))
+    ]
+    assert certain[0] == 0 and certain[1] >= 5
+
+
+def test_the_least_effect_is_the_one_that_is_found_in_half_of_all_samples():
+    """A correlation of this size among independent pairs, by the p-value of scipy and Benjamini and Hochberg."""
+    from scipy.stats import pearsonr
+
+    generator, cells, pairs = np.random.default_rng(1), 60, 1000
+    r = least_effect(cells - 1 + 1, pairs)  # one level; Fisher's z has one degree more without the depth
+    found = 0
+    for _ in range(400):
+        x, noise = generator.standard_normal((2, cells))
+        found += pearsonr(x, r * x + (1 - r**2) ** 0.5 * noise).pvalue <= 0.05 / pairs
+    assert 0.4 < found / 400 < 0.6
+    assert np.isnan(least_effect(3, 10)) and np.isnan(least_effect(100, 0))
+    assert least_effect(100, 10) < least_effect(50, 10) < least_effect(50, 1000)
+
+
+def test_what_was_found_says_first_what_is_certain_and_then_what_is_needed():
+    q = np.ones((3, 2))
+    certain = q.copy()
+    certain[1:, 0] = 0.01
+    numbers = np.full((3, 2), 5)
+    numbers[2, 0] = 0
+    states = dict.fromkeys("abc", Network(*[numbers] * 6))
+    evidence = [
+        Evidence(each, each, cells, effect)
+        for each, cells, effect in (
+            (certain, 90, 0.2),
+            (certain, 60, 0.3),
+            (q, 28, 0.62),
+            (np.full((3, 2), np.nan), 2, np.nan),
+        )
+    ]
+    network = with_evidence(replace(states["a"], of_states=states), evidence[0], evidence[1:])
+    assert network.q is certain and all(
+        of.q is each.q and of.weight is numbers
+        for of, each in zip(network.of_states.values(), evidence[1:], strict=True)
+    )
+    found = found_edges(network, evidence[0], evidence[1:])
+    assert found.columns.tolist() == ["label", "cells", "edges", "borrowed", "least_effect"]
+    assert found[["label", "cells", "edges", "borrowed"]].to_numpy().tolist() == [
+        ["all cells", 90, 2, 0],
+        ["a", 60, 2, 0],
+        ["b", 28, 0, 1],
+        ["c", 2, 0, 1],
+    ]
+    lines = summary(found)
+    assert lines[0].startswith("2 edges are certain over all cells") and "alone: a 2." in lines[1]
+    assert "None in b: with 28 cells only correlations above 0.62 can be seen." in lines
+    assert len(lines) == 5
