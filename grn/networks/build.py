@@ -12,7 +12,6 @@ from anndata import AnnData
 
 import grn
 from grn.cells.cells import Cells
-from grn.cells.preprocessing.split import copies_of
 from grn.config.files import load_config
 from grn.config.schema import Config
 from grn.devices import own_device
@@ -72,9 +71,7 @@ def network_of(config: Config, trained: TrainedModel, cells: Cells, states: Stat
     merge = Merge.of(cells, trained.regulators)
     evidence = None
     if config.network.false_discovery:
-        copies = copies_of(cells.multiplicity, config.data.values)
-        rows = np.arange(len(cells)) if copies is None else np.unique(copies)  # copies of a cell are no more evidence
-        table = CellTable.of(cells, rows, states.membership, device=device)
+        table = CellTable.of(cells, np.arange(len(cells)), states.membership, device=device)
         together, of_states = edge_evidence(table, seed=seed, least_cells=config.network.least_cells)
         if merge is not None:
             together, of_states = merge.evidence(together), [merge.evidence(each) for each in of_states]

@@ -30,9 +30,21 @@ class Split:
 
 
 def copies_of(values: sparse.csr_matrix, kind: str = "counts") -> np.ndarray | None:
-    """The row of the first cell that is exactly equal to each cell, int64 [C]; None where no more are than by chance.
+    """`first_equal`; None where no more cells equal another one than by chance. kind: `data.values`."""
+    found = first_equal(values)
+    large = np.diff(values.indptr) >= GENES
+    return found if is_copy(found)[large].sum() > SHARE[kind] * large.sum() else None
 
-    values: CSR [C, N] with sorted indices.   kind: `data.values`. Cells without values are equal to none.
+
+def distinct_cells(values: sparse.csr_matrix) -> np.ndarray:
+    """The rows of cells [C, N] of which none is a copy of another; of cells with few detected genes, all."""
+    return np.flatnonzero((first_equal(values) == np.arange(values.shape[0])) | (np.diff(values.indptr) < GENES))
+
+
+def first_equal(values: sparse.csr_matrix) -> np.ndarray:
+    """The row of the first cell that is exactly equal to each cell, int64 [C].
+
+    values: CSR [C, N] with sorted indices. Cells without values are equal to none.
     """
     size = np.diff(values.indptr)
     total = np.asarray(values.sum(axis=1, dtype=np.float64)).ravel()
@@ -44,12 +56,11 @@ def copies_of(values: sparse.csr_matrix, kind: str = "counts") -> np.ndarray | N
         digest = hashlib.blake2b(np.ascontiguousarray(values.indices[own]).data, digest_size=16)
         digest.update(np.ascontiguousarray(values.data[own]).data)
         found[row] = first.setdefault(digest.digest(), row)
-    large = size >= GENES
-    return found if is_copy(found)[large].sum() > SHARE[kind] * large.sum() else None
+    return found
 
 
 def is_copy(copies: np.ndarray) -> np.ndarray:
-    """Which cells equal another one, bool [C]. copies: see copies_of."""
+    """Which cells equal another one, bool [C]. copies: see first_equal."""
     return np.bincount(copies, minlength=len(copies))[copies] > 1
 
 

@@ -22,6 +22,7 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
+from grn.cells.preprocessing.split import distinct_cells
 from grn.networks.weights import Network, balanced
 from grn.regulation.cell_table import CellTable
 from grn.regulation.knockoffs import Draws, fits_with_knockoffs, strata_of
@@ -29,6 +30,9 @@ from grn.regulation.knockoffs import Draws, fits_with_knockoffs, strata_of
 DRAWS = 20
 """Draws of knock-offs. By symmetry, the strongest of all pairs is stronger than all knock-offs of 20 draws in one of 21
 data sets in which no gene depends on another, however the pairs' weights depend on each other."""
+STRONGEST = 2
+"""Knock-offs more that count as the strongest of all. With one, one of 21 of these data sets would have a certain edge,
+which is the rate as promised. With two, no edge is certain alone, and hardly any has one (benchmarks/nulls.py)."""
 NULL_FROM = 0.5  # p-values above it are taken to be of false edges alone: Storey's lambda
 SIGNIFICANT = 0.05  # q-value up to which edges are counted
 PLAUSIBLE = 0.8  # genes of single cells hardly ever correlate more within a cell type
@@ -49,13 +53,18 @@ class Evidence:
 
 def edge_evidence(table: CellTable, *, seed: int, least_cells: int) -> tuple[Evidence, list[Evidence]]:
     """What knock-offs say of the edges within all states together, and what they say of each state's own cells."""
-    count, owner = table.states.shape[1], table.states.argmax(1)
     together = evidence_of(table, seed=seed, least_cells=least_cells)
-    if count == 1:
+    states = table.states.shape[1]
+    if states == 1:
         return together, []
-    own = (table.some(np.flatnonzero(owner == state)) for state in range(count))
-    alone = (replace(cells, states=np.ones((len(cells), 1), np.float32)) for cells in own)
-    return together, [evidence_of(cells, seed=seed, least_cells=least_cells) for cells in alone]
+    own = (table_of_state(table, state) for state in range(states))
+    return together, [evidence_of(cells, seed=seed, least_cells=least_cells) for cells in own]
+
+
+def table_of_state(table: CellTable, state: int) -> CellTable:
+    """The cells that belong to a state more than to others, in their own units and as if there were no others."""
+    own = table.some(np.flatnonzero(table.states.argmax(1) == state))
+    return replace(own, states=np.ones((len(own), 1), np.float32))
 
 
 def evidence_of(table: CellTable, *, seed: int, least_cells: int, draws: Draws | None = None) -> Evidence:
@@ -65,6 +74,7 @@ def evidence_of(table: CellTable, *, seed: int, least_cells: int, draws: Draws |
     and not the same. least_cells: a pair is tested where so many cells would have both genes by chance, and a smaller
     number has them in no certain edge.   draws: in place of `knockoffs`.
     """
+    table = table.some(distinct_cells(table.multiplicity))  # copies of a cell are no more evidence
     expected, seen = cells_with_both(table)
     pairs = np.greater_equal(expected, least_cells)
     pairs[table.regulators, np.arange(len(table.regulators))] = False
@@ -241,11 +251,11 @@ def q_values(weight: Tensor, null_weight: Tensor) -> Tensor:
 
 
 def p_values(weight: Tensor, null_weight: Tensor) -> Tensor:
-    """Share of knock-offs [M] at least as strong as each weight [n], the weight itself counted: float64, never 0."""
+    """Share of knock-offs [M] at least as strong as each weight [n], with STRONGEST more: float64, never 0."""
     null = null_weight.abs().sort()[0]
     size, order = weight.abs().sort()  # in order, they are found soon
     p = torch.empty_like(size, dtype=torch.float64)
-    p[order] = (1 + len(null) - torch.searchsorted(null, size)).double() / (1 + len(null))
+    p[order] = (STRONGEST + len(null) - torch.searchsorted(null, size)).double() / (STRONGEST + len(null))
     return p
 
 
