@@ -22,7 +22,6 @@ FEW = {"model.members": 2, "trainer.validate_every": 25}
 COLOURS = 256  # of a picture, so that files stay small: one byte a pixel
 TOGETHER = {
     "network_graph": ["network_graph", "network_graph_one"],
-    "heatmaps": ["clustered_heatmap", "network_heatmaps"],
     "run": ["confusion_matrix", "training_curves", "precision_recall_curves"],
 }
 HERE = Path(__file__).parent
@@ -31,7 +30,8 @@ HERE = Path(__file__).parent
 def pictures(run: grn.Run, cells) -> dict[str, object]:
     """Each picture by name, a Figure or Axes."""
     active = cells.raw.to_adata()
-    grn.activity(active, run, quiet=True)
+    weights = run.edges[["source", "target", "weight"]]  # of all edges, as few are certain after a short run
+    table = grn.activity(active, weights, by="bulk_labels", quiet=True)
     monocytes, dendritic = "CD14+ Monocyte", "Dendritic"
     knocked_out = grn.perturb(run, knockout="SPI1", cell_type=monocytes, data=cells)
     found = np.linspace(0.02, 1, 50)
@@ -39,17 +39,13 @@ def pictures(run: grn.Run, cells) -> dict[str, object]:
     curves["ridge"] = pd.DataFrame({"recall": found, "precision": 0.1 + 0.5 * np.exp(-3 * found)})
     plots = grn.plots
     return {
-        "cell_type_regulators": plots.cell_type_regulators(run),
-        "regulator_dots": plots.regulator_dots(run),
-        "network_graph": plots.network_graph(run, ["SPI1", "SPIB", "IRF8"]),
-        "network_graph_one": plots.network_graph(run, "SPI1", cell_type=monocytes, edges=16),
+        "network_graph": plots.network_graph(run),
+        "network_graph_one": plots.network_graph(run, "SPI1", cell_type=dendritic, certain=False),
         "clustered_heatmap": plots.clustered_heatmap(run),
-        "network_heatmaps": plots.network_heatmaps(run),
+        "activity_heatmap": plots.activity_heatmap(table),
         "network_difference": plots.network_difference(run, monocytes, dendritic),
-        "strongest_regulations": plots.strongest_regulations(run),
-        "within_and_between": plots.within_and_between(run),
         "attention_layers": plots.attention_layers(run),
-        "regulator_activity": plots.regulator_activity(active, "SPI1", label_key="bulk_labels"),
+        "regulator_activity": plots.regulator_activity(active, "IRF8", label_key="bulk_labels"),
         "perturbation_volcano": plots.perturbation_volcano(knocked_out),
         "cell_type_genes": plots.cell_type_genes(grn.explain(cells, run, quiet=True), "CD19+ B"),
         "confusion_matrix": plots.confusion_matrix(run.confusion),

@@ -88,7 +88,7 @@ def test_a_run_from_an_empty_folder_prints_our_lines_only_and_leaves_a_complete_
     assert done.stderr == "" and done.stdout.startswith("120 cells x 20 genes")
     for noise in ("available", "Tip", "weights_only", "stopped: `", "Warning"):
         assert noise not in done.stdout
-    assert "Strongest up-regulations" in done.stdout and "F1 of the cell types" in done.stdout
+    assert "edges are certain over all cells" in done.stdout and "F1 of the cell types" in done.stdout
 
     runs = list((tmp_path / "runs").iterdir())
     assert len(runs) == 1 and runs[0].name.startswith("simulated-")

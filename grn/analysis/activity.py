@@ -18,12 +18,15 @@ from scipy.special import stdtr, stdtrit
 from scipy.stats import false_discovery_control
 
 from grn.analysis.network_files import PredictedNetwork, network_of_table, reference_of_table
+from grn.cells.cells import Cells
 from grn.cells.readers.matrix import to_csr
 from grn.errors import DataError, VocabularyMismatch, check_known
-from grn.messages import Say
+from grn.messages import Say, silent
 from grn.networks.edge_tables import find_columns, read_table
 from grn.networks.evidence.false_discovery import SIGNIFICANT
 
+ACTIVITY = "activity.csv"  # of a run
+LEAST_OWN, LEAST_KNOWN = 10, 5  # targets of a regulator: certain edges of the same cells, of which few tell little
 FEWEST, FEWEST_DONORS = 3, 2  # on either side of a difference
 CELLS = "Cells are no replicates: with cells as units, intervals are too narrow for a statement about other donors."
 
@@ -138,6 +141,25 @@ def activity_between(
         for name in _names(types)
     }
     return _differences(activity, parts, donors, say)
+
+
+def activity_of_run(cells: Cells, regulons: pd.DataFrame, *, own: bool, grouped: bool) -> pd.DataFrame:
+    """`activity_of_types` of a run's cells by their labels, with a column targets.
+
+    own: the regulons are its certain edges.   grouped: donors are the units. Raises DataError and VocabularyMismatch.
+    """
+    least = LEAST_OWN if own else LEAST_KNOWN
+    if own and not (regulons["source"].value_counts() >= least).any():
+        raise DataError(
+            f"no regulator has {least} certain edges",
+            advice="network.regulons: collectri (grn data get collectri) shows that of known ones",
+        )
+    scores, targets = activity_of_cells(cells.multiplicity, pd.Index(cells.vocabulary), regulons, least)
+    types = np.array([*cells.classes, ""], object)[cells.labels]
+    donors = cells.groups.astype(str).astype(object) if grouped and cells.groups is not None else None
+    table = activity_of_types(scores, types, donors, silent)
+    table.insert(2, "targets", targets.loc[table["regulator"]].to_numpy())
+    return table
 
 
 def _names(types: np.ndarray) -> list[str]:

@@ -9,13 +9,14 @@
     target: data.genes[data.t[i]],
     type: data.types[data.k[i]],
     weight,
-    confidence: data.c[i],
     q: data.q[i],
-    note: data.n[i] ? "composition" : "",
   }));
 
   // ---- Filters: one set for the table and the network ----
-  const filters = { type: at("type"), sign: at("sign"), regulator: at("regulator"), gene: at("gene"), least: at("least") };
+  const filters = { type: at("type"), sign: at("sign"), regulator: at("regulator"), gene: at("gene"), least: at("least"), certain: at("certain") };
+  const known = edges.some((edge) => edge.q !== null);
+  filters.certain.checked = known;
+  at("certainty").hidden = !known;
   for (const type of data.types) filters.type.add(new Option(type, type));
   filters.type.add(new Option("every cell type", ""));
   for (const name of [...new Set(edges.map((edge) => edge.source))].sort()) at("regulators").append(new Option(name, name));
@@ -30,10 +31,11 @@
     const least = (filters.least.value / 100) ** 2; // finer where most edges are
     at("least_value").textContent = `${(100 * least).toFixed(1)} % of the strongest`;
     // A whole name is that gene alone; a part of one, all genes that begin so.
-    const known = new Set(data.genes.map((name) => name.toLowerCase()));
-    const fits = (name, text) => !text || (known.has(text) ? name.toLowerCase() === text : name.toLowerCase().startsWith(text));
+    const names = new Set(data.genes.map((name) => name.toLowerCase()));
+    const fits = (name, text) => !text || (names.has(text) ? name.toLowerCase() === text : name.toLowerCase().startsWith(text));
     return edges.filter(
       (edge) =>
+        (!filters.certain.checked || edge.q <= 0.05) &&
         (!type || edge.type === type) &&
         (!sign || (sign === "+" ? edge.weight > 0 : edge.weight < 0)) &&
         Math.abs(edge.weight) >= least * widest[edge.type] &&
@@ -46,8 +48,8 @@
   let sorted = { column: "weight", falling: true };
   const columns = [
     ["source", "regulator"], ["effect", ""], ["target", "target"], ["type", "cell type"],
-    ["weight", "weight"], ["confidence", "confidence"], ["q", "q"], ["note", "note"],
-  ].filter(([column]) => !["confidence", "q", "note"].includes(column) || edges.some((edge) => edge[column] !== null && edge[column] !== ""));
+    ["weight", "weight"], ["q", "q"],
+  ].filter(([column]) => column !== "q" || known);
   const head = at("edges").tHead.insertRow();
   for (const [column, title] of columns) {
     const cell = document.createElement("th");
@@ -57,7 +59,7 @@
       cell.tabIndex = 0;
       cell.setAttribute("role", "button");
       const sort = () => {
-        sorted = { column, falling: sorted.column === column ? !sorted.falling : ["weight", "confidence"].includes(column) };
+        sorted = { column, falling: sorted.column === column ? !sorted.falling : column === "weight" };
         update();
       };
       cell.onclick = sort;
@@ -78,7 +80,6 @@
   const texts = {
     effect: (edge) => (data.signed ? (edge.weight > 0 ? "raises" : "lowers") : ""),
     weight: (edge) => (edge.weight > 0 ? "+" : "") + edge.weight.toPrecision(2),
-    confidence: (edge) => (edge.confidence === null ? "" : edge.confidence.toFixed(2)),
     q: (edge) => (edge.q === null ? "" : edge.q.toPrecision(2)),
   };
 
@@ -89,7 +90,7 @@
       for (const [column] of columns) {
         const cell = row.insertCell();
         cell.textContent = texts[column] ? texts[column](edge) : edge[column]; // never as HTML
-        if (["weight", "confidence", "q"].includes(column)) cell.className = "number";
+        if (["weight", "q"].includes(column)) cell.className = "number";
         if (["weight", "effect"].includes(column)) cell.classList.add(edge.weight > 0 ? "up" : "down");
         if (["source", "target"].includes(column)) { cell.dataset.gene = edge[column]; cell.classList.add("gene"); }
       }
@@ -99,7 +100,8 @@
       cell.setAttribute("aria-sort", cell.dataset.column !== sorted.column ? "none" : sorted.falling ? "descending" : "ascending");
     }
     const rows = Math.min(found.length, MOST_ROWS);
-    at("found").textContent = `${found.length} of ${edges.length} edges` + (rows < found.length ? `, the first ${rows} are listed` : "");
+    const none = !found.length && filters.certain.checked ? ": none of these is certain; untick the box to see others" : "";
+    at("found").textContent = `${found.length} of ${edges.length} edges${none}` + (rows < found.length ? `, the first ${rows} are listed` : "");
   }
 
   // ---- The network ----
@@ -270,7 +272,7 @@
     tip.hidden = !node;
     if (node) {
       const of = links.filter(({ from, to }) => from === node || to === node).slice(0, 10);
-      tip.textContent = [node.name, ...of.map(({ edge }) => `${edge.source} ${data.signed ? (edge.weight > 0 ? "raises" : "lowers") : "→"} ${edge.target}: ${texts.weight(edge)}${filters.type.value ? "" : ` (${edge.type})`}`)].join("\n");
+      tip.textContent = [node.name, ...of.map(({ edge }) => `${edge.source} ${data.signed ? (edge.weight > 0 ? "raises" : "lowers") : "→"} ${edge.target}: ${texts.weight(edge)}${known ? `, q ${texts.q(edge)}` : ""}${filters.type.value ? "" : ` (${edge.type})`}`)].join("\n");
       tip.style.left = `${Math.min(event.offsetX + 14, canvas.width - 220)}px`;
       tip.style.top = `${event.offsetY + 14}px`;
     }
@@ -312,6 +314,7 @@
   for (const each of [...Object.values(filters), at("count")]) each.addEventListener("input", update);
   at("reset").onclick = () => {
     for (const each of Object.values(filters)) each.value = each === filters.least ? 0 : each === filters.type ? data.types[0] : "";
+    filters.certain.checked = false;
     update();
   };
   document.addEventListener("click", (event) => { // a gene anywhere on the page is looked up

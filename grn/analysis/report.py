@@ -1,4 +1,4 @@
-"""`report.html`: the results of a run on one page, which needs no other file and no internet connection."""
+"""`report.html`: what a run found, the certain first, on one page that needs no other file and no internet."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from string import Template
 
 import pandas as pd
 
+from grn.analysis.activity import CELLS
 from grn.analysis.summary import (
     ALL,
     LOSSES,
     SCORES,
+    activity_texts,
+    caused,
+    certain,
+    certain_sentence,
     class_rows,
     edge_texts,
-    edge_titles,
     edges_json,
-    found_rows,
+    found_texts,
     score_rows,
     states_sentence,
-    tells_apart,
 )
 from grn.config.files import dump_config
 from grn.config.schema import Config
 from grn.io.atomic import write_text
-from grn.networks.run_files import strongest_edges
+from grn.networks.evidence.false_discovery import SIGNIFICANT
 from grn.networks.signed_network import SignedNetwork
 
 DEFINITION = (
@@ -39,30 +42,27 @@ DEFINITION = (
     "a regulator that does not vary in the type has weight 0 in it. between: the correlation of the target's levels "
     "with those of the regulator over the states, which is no part of a weight."
 )
-CONFIDENCE = "probability that the sign is right, against knock-off regulators (0.5: nothing is known)"
-UNKNOWN = "not computed (network.false_discovery: false)"
+RATE = (
+    "An edge is certain where its q-value is at most 0.05: the rate of false associations within states, against "
+    "knock-off regulators, among the edges at least as strong. It says nothing about false causes."
+)
 CAUTION = (
     "The weights describe what the model predicts, not what causes what: observed cells alone do not distinguish a "
     "cause from a mere correlation. On observed blood cells, signs of plain correlations agree with curated signed "
     "pairs (TRRUST, CollecTRI) no better than chance (balanced accuracy 0.50 to 0.52)."
 )
-
-APART = (
-    "weight: what differences between cells of one state say; between: how the target's levels go with the regulator's "
-    "from state to state. Of an edge with the note composition, the weight is uncertain: the states may differ in both "
-    "genes because of what they are made of."
+CAUSED = (
+    "What interventions did: the change of each gene against control cells, in its sds, as of more of the regulator, "
+    "with its 95 % interval. Whether it is direct is not known from it."
 )
-RATE = (
-    "The q-value of an edge is the rate of false associations within states, against knock-off regulators, among the "
-    "edges at least as strong. It says nothing about false causes."
+FILES = (
+    "As tables: edges.parquet (over all cells) and edges_by_type.parquet have edges with their q-values, activity.csv "
+    "has activities. For a spreadsheet: grn export RUN --format csv --max-q-value 0.05 --output edges.csv."
 )
 
-MOST_REGULATORS, TARGETS = 6, 4  # of a type, and genes that each raises or lowers
+MOST_EFFECTS, MOST_REGULATORS, TARGETS = 20, 8, 6  # rows; of a type; genes that each raises or lowers
+MOST_ACTIVE = 5  # regulators of a cell type
 EXPLORER = "Edges and network"  # its place on the page is in report.html
-TOP = (
-    "<p>A regulator's place is that of its strongest edge in the type. Beside it, what it raises and what it lowers "
-    "most. Click on a gene to see its edges.</p>"
-)
 
 
 def write_report(
@@ -75,28 +75,25 @@ def write_report(
     network: SignedNetwork,
     pictures: Mapping[str, bytes],
     of_types: pd.DataFrame,
+    activity: pd.DataFrame | None = None,
     cells: int | None = None,
     title: str | None = None,
 ) -> Path:
     """Writes `folder`/report.html and returns its path.
 
-    pictures: PNG by name, those of `confusion`, `training`, `edges`, `between` and `heatmaps` that exist.
-    of_types: strongest_of_targets of each cell type, with a column cell_type.
+    pictures: PNG by name, those of `network`, `activity`, `confusion` and `training` that exist.   of_types: kept_edges
+    of each cell type, with a column cell_type.   activity: of regulators by cell type, as in activity.csv.
     """
     shown = {name: image(picture, name) for name, picture in pictures.items()}
     label = of_types["cell_type"].astype(str)
     by_type = {name: of_types[label == name] for name in dict.fromkeys([*network.by_type, *label])}
     data, held = edges_json(edges, of_types, signed=network.signed)
     every = int((edges["weight"] != 0).sum()) + sum(weights.nnz for weights in network.by_type.values())
-    first = "Top regulators of each cell type" if network.by_type else "Top regulators"
     sections = {
-        first: TOP + top_regulators(by_type or {ALL: edges}, signed=network.signed),
+        "What is certain": certain_section(edges, by_type, network),
         EXPLORER: "",
+        "Activity of regulators": activity_section(activity, config.data.group_key is not None),
         "Test cells": test_cells(metrics, per_class, shown.get("confusion", "")),
-        "Evidence": network_section(edges, network, shown),
-        "Cell types" if network.by_type else "Regulators and targets": by_type_section(
-            network, shown.get("heatmaps", ""), by_type
-        ),
         "Training": shown.get("training", ""),
         "What the weights mean": meaning(network),
         "How to reproduce it": reproduce(config, network),
@@ -106,14 +103,16 @@ def write_report(
     page = Template(files("grn.analysis").joinpath("report.html").read_text("utf-8")).substitute(
         title=escape(title or folder.name),
         subtitle=escape(
-            f"{config.data.path.rstrip(':')}: {'' if cells is None else f'{cells} cells, '}{len(network.genes)} genes, "
-            f"{edges['source'].nunique()} regulators, {len(network.by_type)} cell types. grn "
-            f"{network.about['version']}, model {network.about['model_hash']}."
+            f"{config.data.path.rstrip(':')}: {len(network.genes)} genes, {edges['source'].nunique()} regulators, "
+            f"{len(network.by_type)} cell types. grn {network.about['version']}, model {network.about['model_hash']}."
         ),
         links=" ".join(f'<a href="#{anchor(title)}">{title}</a>' for title in sections),
+        numbers=numbers(cells, edges, network, metrics, per_class),
+        sentence=escape(certain_sentence(network.about)),
+        pictures=side_by_side([shown[name] for name in ("network", "activity") if name in shown]),
         first=bodies[0],
-        share=f"It holds the strongest {held} of {every} edges; all are in edges.parquet and edges_by_type.parquet.",
-        confidence=CONFIDENCE if "confidence" in edges else UNKNOWN,
+        share=f"It holds the certain and the strongest {held} of {every} edges; all are in edges.parquet and "
+        "edges_by_type.parquet.",
         raises="raises the target" if network.signed else "positive",
         lowers="lowers the target" if network.signed else "negative",
         sections="\n".join(bodies[1:]),
@@ -124,34 +123,88 @@ def write_report(
     return folder / "report.html"
 
 
-def top_regulators(of_types: Mapping[str, pd.DataFrame], *, signed: bool) -> str:
-    """HTML: for each type its top regulators, in the order of their strongest edges so that none fills a type alone."""
+def numbers(
+    cells: int | None,
+    edges: pd.DataFrame,
+    network: SignedNetwork,
+    metrics: Mapping[str, float],
+    per_class: pd.DataFrame,
+) -> str:
+    """HTML: the three numbers of a run, and a fourth of a screen."""
+    found = {} if cells is None else {"cells": str(cells)}
+    if "caused_q" in edges:
+        found["certain effects of interventions"] = str(len(caused(edges)))
+    if "found" in network.about:
+        found["certain edges"] = str(network.about["found"]["edges"].iloc[0])
+    if "accuracy" in metrics and len(per_class):
+        found[f"of {int(per_class['cells'].sum())} test cells told right"] = f"{metrics['accuracy']:.0%}"
+    return "".join(f"<div><strong>{value}</strong> {escape(what)}</div>" for what, value in found.items())
+
+
+def certain_section(edges: pd.DataFrame, by_type: Mapping[str, pd.DataFrame], network: SignedNetwork) -> str:
+    """Effects of interventions; then how many edges are certain, over all cells and in each type, and these edges."""
+    about, parts = network.about, []
+    if len(effects := caused(edges)):
+        columns, rows = edge_texts(effects.head(MOST_EFFECTS).drop(columns=["sd"]))
+        parts.append(f"<p>{escape(CAUSED)}</p>{table(columns, rows, numbers=len(columns) - 2)}")
+    columns, rows = found_texts(about)
+    parts.append(table(columns, rows, numbers=len(columns) - 1) if rows else "")
+    if "borrowed" in about.get("found", ()):
+        parts.append("<p>Borrowed: certain over all cells, and not by the cells of this type alone.</p>")
+    parts.append(top_regulators({ALL: edges, **by_type}, signed=network.signed))
+    sentences = [RATE if "q_value" in edges else "", states_sentence(about, list(network.by_type)), FILES]
+    return "".join(parts) + f"<p>{escape(' '.join(filter(None, sentences)))}</p>"
+
+
+def top_regulators(edges_of: Mapping[str, pd.DataFrame], *, signed: bool) -> str:
+    """HTML: the regulators of certain edges, over all cells and in each type, in the order of their most certain edge,
+    with the targets and the q-values of these edges."""
+    rows = []
+    for label, edges in edges_of.items():
+        found = certain(edges)
+        for regulator in list(dict.fromkeys(found["source"]))[:MOST_REGULATORS]:
+            own = found[found["source"] == regulator]
+            parts = [f"<td>{escape(label)}</td><th>{_gene(regulator, label)}</th>"]
+            for colour, chosen in (("up", own["weight"] > 0), ("down", own["weight"] < 0)):
+                ends = own[chosen].head(TARGETS)
+                genes = [
+                    f'{_gene(target, label)} <span class="small">{q:.2g}</span>'
+                    for target, q in zip(ends["target"], ends["q_value"], strict=True)
+                ]
+                more = [f"{int(chosen.sum()) - TARGETS} more"] if chosen.sum() > TARGETS else []
+                parts.append(f'<td class="{colour}">{", ".join([*genes, *more])}</td>')
+            rows.append(f"<tr>{''.join(parts)}</tr>")
+    if not rows:
+        return ""
     up, down = ("raises", "lowers") if signed else ("positive", "negative")
-    cards = []
-    for label, edges in of_types.items():
-        rows = []
-        for regulator in list(dict.fromkeys(edges["source"][edges["weight"] != 0]))[:MOST_REGULATORS]:
-            own = edges[edges["source"] == regulator]
-            parts = []
-            for word, colour, chosen in ((up, "up", own["weight"] > 0), (down, "down", own["weight"] < 0)):
-                genes = ", ".join(_gene(target, label) for target in own["target"][chosen].head(TARGETS))
-                parts.append(f'<td class="{colour}">{word + " " + genes if genes else ""}</td>')
-            rows.append(f"<tr><th>{_gene(regulator, label)}</th>{''.join(parts)}</tr>")
-        if rows:
-            cards.append(f'<div class="card"><h3>{escape(label)}</h3><table class="top">{"".join(rows)}</table></div>')
-    return f'<div class="cards">{"".join(cards)}</div>' if cards else ""
+    head = "".join(f"<th>{name}</th>" for name in ("cells", "regulator", f"{up} (q)", f"{down} (q)"))
+    return f'<table class="top"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
 
 
 def _gene(name: str, label: str) -> str:
     return f'<span class="gene" data-gene="{escape(name)}" data-type="{escape(label)}">{escape(name)}</span>'
 
 
+def activity_section(activity: pd.DataFrame | None, grouped: bool) -> str:
+    if activity is None:
+        return ""
+    found = activity[activity["q_value"] <= SIGNIFICANT].groupby("cell_type", sort=False).head(MOST_ACTIVE)
+    columns, rows = activity_texts(found)
+    whose = ", ".join(activity["regulons"].unique())
+    explained = (
+        "A regulator is active where the genes that it raises are high and those that it lowers are low "
+        f"({whose}): the t-value of a cell's values on its weights. effect: a type's mean minus that of other cells. "
+        + ("Donors are the units of intervals." if grouped else CELLS)
+    )
+    body = table(columns, rows, numbers=len(columns) - 2) if rows else "<p>No difference is certain.</p>"
+    return f"<p>{escape(explained)}</p><details><summary>The largest certain differences</summary>{body}</details>"
+
+
 def reproduce(config: Config, network: SignedNetwork) -> str:
     return (
         f"<p>With grn {escape(str(network.about['version']))}, save the fields below as run.yaml and call "
         "<code>grn train run.yaml --output again</code>; on the same kind of machine, the same seed gives the same "
-        "networks. For another program: <code>grn export RUN --format csv --output network.csv</code>.</p>"
-        f"<details><summary>Every field</summary><pre>{escape(dump_config(config))}</pre></details>"
+        f"networks.</p><details><summary>Every field</summary><pre>{escape(dump_config(config))}</pre></details>"
     )
 
 
@@ -160,29 +213,6 @@ def test_cells(metrics: Mapping[str, float], per_class: pd.DataFrame, confusion:
     parts = [table(["metric", "value"], rows, numbers=1)] if rows else []
     parts += [table(["cell type", "F1", "test cells"], class_rows(per_class), numbers=2)] if len(per_class) else []
     return side_by_side(parts) + confusion
-
-
-def network_section(edges: pd.DataFrame, network: SignedNetwork, shown: Mapping[str, str]) -> str:
-    parts = edge_tables(strongest_edges(edges, 15), network.signed)
-    tables = f"<details><summary>The strongest edges over all cells</summary>{side_by_side(parts)}</details>"
-    about = network.about
-    known = f"{CONFIDENCE}; paler bars are less confident" if "confidence" in edges else UNKNOWN
-    sentences = [states_sentence(about, list(network.by_type)), f"Confidence: {known}."]
-    explained = f"<p>{escape(' '.join([*filter(None, sentences), 'All edges are in edges.parquet.']))}</p>"
-    explained += f"<p>{escape(APART)}</p>" if tells_apart(edges) else ""
-    if counts := found_rows(about):
-        explained += f"<p>{escape(RATE)}</p>" + table(["cells", "edges with q of at most 0.05"], counts, numbers=1)
-    return explained + shown.get("between", "") + (tables + shown.get("edges", "") if parts else "")
-
-
-def by_type_section(network: SignedNetwork, heatmaps: str, edges_of_types: Mapping[str, pd.DataFrame]) -> str:
-    tables = []
-    for label in network.by_type:
-        strongest = strongest_edges(edges_of_types[label], 10)
-        body = side_by_side(edge_tables(strongest, network.signed))
-        tables.append(f"<details><summary>{escape(label)}</summary>{body}</details>")
-    explained = "<p>Weights among the regulators and targets of the strongest edges over all cells, on one scale.</p>"
-    return (explained + heatmaps if heatmaps else "") + "".join(tables)
 
 
 def meaning(network: SignedNetwork) -> str:
@@ -197,16 +227,6 @@ def meaning(network: SignedNetwork) -> str:
         entries["Prior network"] = f"It lists {prior['pairs']} pairs of these genes. The network has {others}"
     entries["Caution"] = CAUTION
     return f"<dl>{''.join(f'<dt>{escape(term)}</dt><dd>{escape(text)}</dd>' for term, text in entries.items())}</dl>"
-
-
-def edge_tables(strongest: tuple[pd.DataFrame, pd.DataFrame], signed: bool) -> list[str]:
-    """A table of the positive edges and one of the negative edges; without edges, no table."""
-    parts = []
-    for title, colour, edges in zip(edge_titles(signed), ("up", "down"), strongest, strict=True):
-        if len(edges):
-            columns, rows = edge_texts(edges)
-            parts.append(f'<h3 class="{colour}">{title}</h3>{table(columns, rows, numbers=len(columns) - 2)}')
-    return parts
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: int) -> str:

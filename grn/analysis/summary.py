@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-COMPOSITION = "composition"  # beside an edge that differences between states alone speak for
-LEAST_CONFIDENCE, LEAST_BETWEEN = 0.6, 0.5
+from grn.networks.evidence.false_discovery import SIGNIFICANT
+
 ALL = "all cells"
-EACH_SIGN = 4  # edges of each sign that every target has in each cell type
+EACH_SIGN = 4  # edges of each sign that every target has in each cell type, beside those that are certain
 MOST = 40_000  # in a report: about a megabyte
+VISIBLE = 0.1  # a correlation within a type that is worth more cells
 
 SCORES = {
     "accuracy": "accuracy",
@@ -29,13 +30,23 @@ LOSSES = {
     "property_loss": "loss of the property",
 }
 SHOWN = {  # column of an edge table -> its title, and the form of its values
+    "cell_type": ("cells", ""),
     "source": ("regulator", ""),
     "target": ("target", ""),
+    "caused": ("effect", "+.2f"),
+    "caused_low": ("from", "+.2f"),
+    "caused_high": ("to", "+.2f"),
+    "caused_q": ("its q", ".2g"),
     "weight": ("weight", "+.3f"),
     "sd": ("sd", ".3f"),
-    "between": ("between", "+.2f"),
-    "confidence": ("confidence", ".2f"),
     "q_value": ("q", ".2g"),
+}
+FOUND = {  # column of uns["grn"]["found"] -> its title
+    "label": "cells",
+    "cells": "number",
+    "edges": "certain edges",
+    "borrowed": "borrowed",
+    "least_effect": "least correlation that shows",
 }
 
 
@@ -52,32 +63,56 @@ def class_rows(per_class: pd.DataFrame) -> list[tuple[str, str, int]]:
 
 def edge_texts(edges: pd.DataFrame) -> tuple[list[str], list[tuple[str, ...]]]:
     """The columns that the table has, in words, and its rows as texts."""
-    told_apart = tells_apart(edges)
-    shown = {name: how for name, how in SHOWN.items() if name in edges and (told_apart or name != "between")}
-    columns = [title for title, _ in shown.values()]
-    texts = [[format(value, form) for value in edges[name]] for name, (_, form) in shown.items()]
-    if told_apart:
-        columns.append("note")
-        texts.append([COMPOSITION if composed else "" for composed in is_composition(edges)])
-    return columns, list(zip(*texts, strict=True))
+    shown = {name: how for name, how in SHOWN.items() if name in edges}
+    texts = [
+        ["" if value != value else format(value, form) for value in edges[name]] for name, (_, form) in shown.items()
+    ]
+    return [title for title, _ in shown.values()], list(zip(*texts, strict=True))
 
 
-def tells_apart(edges: pd.DataFrame) -> bool:
-    """Whether the table has evidence between states beside its weights; with one state, there is none."""
-    return "between" in edges and bool((edges["between"].fillna(0) != 0).any())
+def certain(edges: pd.DataFrame) -> pd.DataFrame:
+    """The edges that are certain, by rising q-value and falling |weight|; none where q-values are not known."""
+    if "q_value" not in edges:
+        return edges.head(0)
+    found = edges[(edges["q_value"] <= SIGNIFICANT) & (edges["weight"] != 0)]
+    return found.iloc[np.lexsort([-found["weight"].abs(), found["q_value"]])]
 
 
-def is_composition(edges: pd.DataFrame) -> np.ndarray:
-    """bool [edges]: levels of states that differ together, and nothing within states: it may be composition alone."""
-    if "confidence" not in edges:
-        return np.zeros(len(edges), dtype=bool)
-    return ((edges["confidence"] < LEAST_CONFIDENCE) & (edges["between"].abs() > LEAST_BETWEEN)).to_numpy()
+def caused(edges: pd.DataFrame) -> pd.DataFrame:
+    """The certain effects of interventions, the largest first; none where there were no interventions."""
+    if "caused_q" not in edges:
+        return edges.head(0)
+    found = edges[edges["caused_q"] <= SIGNIFICANT]
+    return found.iloc[np.argsort(-found["caused"].abs().to_numpy(), kind="stable")]
 
 
-def found_rows(about: Mapping) -> list[tuple[str, int]]:
-    """(all cells or a state, edges at a false discovery rate of 0.05), from uns["grn"]; none where it is not known."""
-    found = about.get("found", {"label": (), "edges": ()})
-    return [(str(label), int(edges)) for label, edges in zip(found["label"], found["edges"], strict=True)]
+def found_texts(about: Mapping) -> tuple[list[str], list[tuple[str, ...]]]:
+    """What uns["grn"]["found"] says of all cells and of each state, as columns and rows; none where it is not known."""
+    if "found" not in about:
+        return [], []
+    found: pd.DataFrame = about["found"]
+    texts = {name: found[name].astype(str) for name in FOUND if name in found}
+    if "least_effect" in texts:
+        texts["least_effect"] = ["none" if value != value else f"{value:.2f}" for value in found["least_effect"]]
+    return [FOUND[name] for name in texts], list(zip(*texts.values(), strict=True))
+
+
+def certain_sentence(about: Mapping) -> str:
+    """How many edges are certain, and what more cells would show."""
+    if "found" not in about:
+        return "Which edges are certain was not computed (network.false_discovery: false)."
+    every = about["found"].iloc[0]
+    if every["edges"]:
+        number = f"{every['edges']} edge{'s are' if every['edges'] > 1 else ' is'}"
+        return f"{number} certain over all cells (q at most {SIGNIFICANT:g}): associations within states, not causes."
+    none, least = f"No edge is certain over all cells (q at most {SIGNIFICANT:g}).", every.get("least_effect", math.nan)
+    if not least > VISIBLE:
+        return none
+    more = every["cells"] * (least / VISIBLE) ** 2  # the error of a correlation falls with the root of the cells
+    return (
+        f"{none} {every['cells']} cells show correlations above {least:.2f} within a type; for those above "
+        f"{VISIBLE:g}, about {float(f'{more:.1g}'):,.0f} cells are needed."
+    )
 
 
 def states_sentence(about: Mapping, states: Sequence[str]) -> str:
@@ -96,34 +131,32 @@ def states_sentence(about: Mapping, states: Sequence[str]) -> str:
     return origins.get(str(about.get("states", "")), "")
 
 
-def edge_titles(signed: bool) -> tuple[str, str]:
-    if signed:
-        return "Strongest up-regulations", "Strongest down-regulations"
-    return "Most positive weights (no sign claimed)", "Most negative weights (no sign claimed)"
-
-
-def strongest_of_targets(edges: pd.DataFrame, count: int = EACH_SIGN) -> pd.DataFrame:
-    """Of edges sorted by |weight|, the `count` strongest of each sign for each target and cell type, in that order."""
-    sign = edges["weight"] > 0
-    keys = [edges["target"], sign] + ([edges["cell_type"].astype(str)] if "cell_type" in edges else [])
-    return edges[(edges.groupby(keys, sort=False).cumcount() < count) & (edges["weight"] != 0)]
+def kept_edges(edges: pd.DataFrame, count: int = EACH_SIGN) -> pd.DataFrame:
+    """Of edges sorted by |weight|, those that are certain, and the `count` strongest of each sign for each target and
+    cell type, in that order."""
+    keys = [edges["target"], edges["weight"] > 0]
+    keys += [edges["cell_type"].astype(str)] if "cell_type" in edges else []
+    kept = edges.groupby(keys, sort=False).cumcount() < count
+    if "q_value" in edges:
+        kept |= edges["q_value"] <= SIGNIFICANT
+    return edges[kept & (edges["weight"] != 0)]
 
 
 def edges_json(overall: pd.DataFrame, of_types: pd.DataFrame, *, signed: bool) -> tuple[str, int]:
     """The edges of a report as JSON that may stand inside of HTML, and how many they are.
 
     overall: over all cells, sorted by |weight|.   of_types: the same with a column cell_type. At most MOST are kept:
-    first the strongest edge of every target, then the second ones.
+    first those that are certain, then the strongest edge of every target, then the second ones.
     """
-    table = pd.concat([strongest_of_targets(overall).assign(cell_type=ALL), of_types], ignore_index=True)
+    table = pd.concat([kept_edges(overall).assign(cell_type=ALL), of_types], ignore_index=True)
     table["cell_type"] = table["cell_type"].astype(str)
     place = table.groupby([table["target"], table["cell_type"], table["weight"] > 0], sort=False).cumcount()
-    order = np.lexsort([-table["weight"].abs(), place])[:MOST]
+    doubtful = table["q_value"] > SIGNIFICANT if "q_value" in table else np.ones(len(table), dtype=bool)
+    order = np.lexsort([-table["weight"].abs(), place, doubtful])[:MOST]
     table = table.iloc[np.sort(order)]
     genes = sorted(set(table["source"]) | set(table["target"]))
     types = list(dict.fromkeys([ALL, *table["cell_type"]]))
     gene_at, type_at = pd.Index(genes), pd.Index(types)
-    composed = is_composition(table) if tells_apart(table) else np.zeros(len(table), dtype=bool)
     content = {
         "signed": signed,
         "genes": genes,
@@ -132,9 +165,7 @@ def edges_json(overall: pd.DataFrame, of_types: pd.DataFrame, *, signed: bool) -
         "t": gene_at.get_indexer(table["target"]).tolist(),
         "k": type_at.get_indexer(table["cell_type"]).tolist(),
         "w": [float(f"{value:.3g}") for value in table["weight"]],
-        "c": _numbers(table, "confidence", 2),
         "q": _numbers(table, "q_value", 3),
-        "n": (composed & (table["cell_type"] == ALL)).astype(int).tolist(),
     }
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     # Inside of a script element nothing but these could end it, or begin a comment.

@@ -32,8 +32,6 @@ def command(
     group: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The column of obs with the donors, which then are the units.")
     ] = None,
-    min_targets: Annotated[int, typer.Option(min=1, help="Fewest targets of a regulator.")] = 5,
-    layer: Annotated[str | None, typer.Option(help="The layer with the values. Default: X.")] = None,
     output: Annotated[Path | None, typer.Option(help="The table to write, whole: a .csv or .parquet file.")] = None,
 ) -> None:
     """Tell how active regulators are in each cell type, or between two conditions, from the levels of their targets."""
@@ -46,17 +44,7 @@ def command(
     from grn.verbs.activity import activity
 
     to = console()
-    table = activity(
-        cells,
-        regulons,
-        by=by,
-        compare=compare,
-        conditions=conditions,
-        group=group,
-        min_targets=min_targets,
-        layer=layer,
-        quiet=to.quiet,
-    )
+    table = activity(cells, regulons, by=by, compare=compare, conditions=conditions, group=group, quiet=to.quiet)
     to.print()
     title = "Activity (t-value)" if compare is None else f"Activity (t-value), by {compare}"
     print_table(title, *activity_texts(table.groupby("cell_type", sort=False).head(PRINTED)), to)

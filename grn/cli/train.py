@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import Console
 
     from grn.config.schema import Config
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from grn.training.run import TrainResult
 
 DEFAULTS = "own_data.yaml"
-EDGES = 8  # of each sign on the terminal
+EDGES = 12  # on the terminal, and effects of interventions
+ACTIVE = 3  # regulators of each cell type
 
 Label = Annotated[
     str | None, typer.Option("--label", metavar="COLUMN", help="The column of obs with the cell types: data.label_key.")
@@ -83,16 +85,22 @@ def command(
 
     import pandas as pd
 
+    from grn.analysis.summary import certain
     from grn.networks.signed_network import open_network
     from grn.training.run import train
-    from grn.verbs.report import write_run_report
+    from grn.verbs.activity import known_regulons
+    from grn.verbs.report import edges_of_types, read_activity, write_activity, write_run_report
 
+    if loaded.network.regulons is not None:
+        known_regulons(loaded.network.regulons)  # what is wrong with them is said before the training
     result = train(loaded, output, resume=resume, name=name, say=plain(to), terminal=to.is_terminal)
     if result:
         network, history = open_network(result.folder / "network.h5ad"), pd.read_csv(result.folder / "metrics.csv")
         found = {"metrics": result.metrics, "confusion": result.confusion, "edges": result.edges, "network": network}
+        write_activity(result.folder, loaded, result.cells, result.edges, plain(to))
         report = write_run_report(result.folder, config=loaded, history=history, **found)
-        print_result(result, network, to)
+        of_types = certain(edges_of_types(result.folder / "edges_by_type.parquet"))
+        print_result(result, network, of_types, read_activity(result.folder), to)
         to.print(f"\nFigures and tables: {report}", markup=False)
 
 
@@ -116,20 +124,41 @@ def loaded_config(
     return change_config(config or DEFAULTS, changed_fields(keywords, dict(map(parse_override, overrides or []))))
 
 
-def print_result(result: TrainResult, network: SignedNetwork, to: Console) -> None:
-    """Prints the scores of the test cells, the F1 of each cell type, the strongest edges and how many stand out; no
-    empty table."""
-    from grn.analysis.summary import class_rows, edge_texts, edge_titles, found_rows, score_rows
-    from grn.cli.console import print_table
-    from grn.networks.run_files import strongest_edges
+def print_result(
+    result: TrainResult, network: SignedNetwork, of_types: pd.DataFrame, activity: pd.DataFrame | None, to: Console
+) -> None:
+    """Prints what is certain, effects of interventions first; then activities and the scores of the test cells.
 
-    strongest = strongest_edges(result.edges, EDGES)
-    tables: list[tuple[str, list[str], list]] = [
+    of_types: certain edges of single types.   activity: of activity.csv, None where there is none.
+    """
+    from grn.analysis.summary import (
+        activity_texts,
+        caused,
+        certain,
+        certain_sentence,
+        class_rows,
+        edge_texts,
+        found_texts,
+        score_rows,
+    )
+    from grn.cli.console import print_table
+    from grn.networks.evidence.false_discovery import SIGNIFICANT
+
+    tables: list[tuple[str, list[str], list]] = []
+    if len(effects := caused(result.edges)):
+        tables.append((f"Effects of interventions, {EDGES} of {len(effects)}", *edge_texts(effects.head(EDGES))))
+    tables.append((certain_sentence(network.about), *found_texts(network.about)))
+    for whose, edges in (("over all cells", certain(result.edges)), ("by the cells of one type alone", of_types)):
+        if len(edges):
+            title = f"Certain edges {whose}, {min(EDGES, len(edges))} of {len(edges)}"
+            tables.append((title, *edge_texts(edges.head(EDGES))))
+    if activity is not None:
+        active = activity[activity["q_value"] <= SIGNIFICANT].groupby("cell_type", sort=False).head(ACTIVE)
+        tables.append((f"Activity of regulators ({activity['regulons'].iloc[0]}), t-values", *activity_texts(active)))
+    tables += [
         ("Test cells", ["metric", "value"], score_rows(result.metrics)),
         ("F1 of the cell types", ["cell type", "F1", "test cells"], class_rows(result.per_class)),
     ]
-    tables += [(title, *edge_texts(edges)) for title, edges in zip(edge_titles(network.signed), strongest, strict=True)]
-    tables.append(("Edges at a false discovery rate of 0.05", ["cells", "edges"], found_rows(network.about)))
     for title, columns, rows in tables:
         if rows:
             to.print()

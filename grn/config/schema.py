@@ -182,6 +182,7 @@ class NetworkConfig(Section):
     top_k: Positive | None = None
     prior: str | None = None
     prior_use: Literal["restrict", "weigh"] = "restrict"
+    regulons: str | None = None
 
 
 class Config(Section):

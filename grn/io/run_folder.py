@@ -18,7 +18,7 @@ RUNS = Path("runs")
 LOG, CONFIG, COMPLETE = "log.txt", "config.yaml", "report.html"  # in the order in which a run writes them
 CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"  # folders
 # Names, without their endings, of what a run writes: a killed run may leave temporary files beside these.
-WRITTEN = ("config", "truth", "metrics", "last", "best", "model", "network", "edges", "confusion", "report")
+WRITTEN = ("config", "truth", "metrics", "last", "best", "model", "network", "edges", "confusion", "activity", "report")
 
 
 def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:

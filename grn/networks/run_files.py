@@ -189,9 +189,3 @@ def refuse_unknown_type(name: str, known: Iterable[str]) -> None:
     near = nearest(name, known)
     hint = f"did you mean {near!r}?" if near else f"there are {', '.join(map(repr, known)) or 'no types at all'}"
     raise DataError(f"There is no cell type {name!r}", field="cell_type", advice=hint)
-
-
-def strongest_edges(edges: pd.DataFrame, count: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The `count` strongest up- and the `count` strongest down-regulations of a sorted edge table."""
-    up, down = edges[edges["weight"] > 0], edges[edges["weight"] < 0]
-    return up.head(count), down.head(count)

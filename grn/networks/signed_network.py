@@ -95,42 +95,12 @@ def weights_in(adata: AnnData, key: str, where: Path | str = "The network") -> s
     return found
 
 
-def edge_list(weights: sparse.csr_matrix, genes: pd.Index, count: int | None = None) -> pd.DataFrame:
-    """Columns source, target, weight, sorted by |weight|; only the `count` strongest of each sign, if given."""
+def edge_list(weights: sparse.csr_matrix, genes: pd.Index) -> pd.DataFrame:
+    """Columns source, target, weight, sorted by |weight|."""
     edges = weights.tocoo()
     order = np.argsort(-np.abs(edges.data), kind="stable")
-    if count is not None:
-        positive = edges.data[order] > 0
-        kept = np.sort(np.concatenate([np.flatnonzero(positive)[:count], np.flatnonzero(~positive)[:count]]))
-        order = order[kept]
     table = {"source": genes[edges.col[order]], "target": genes[edges.row[order]], "weight": edges.data[order]}
     return pd.DataFrame(table)
-
-
-def heatmap_blocks(
-    network: SignedNetwork, regulators: int = 12, targets: int = 18, types: int = 11
-) -> dict[str, pd.DataFrame]:
-    """The weights among the genes of the strongest edges: title -> frame, rows = regulators, columns = targets.
-
-    The first frame is that over all cells, followed by at most `types` cell types. All have the same rows and columns,
-    ordered so that genes with similar weights are neighbours.
-    """
-    rows: list[str] = []
-    columns: list[str] = []
-    for edge in edge_list(network.weights, network.genes, 20 * targets).itertuples():
-        new_row, new_column = edge.source not in rows, edge.target not in columns
-        if len(rows) + new_row <= regulators and len(columns) + new_column <= targets:
-            rows += [edge.source] * new_row
-            columns += [edge.target] * new_column
-    if not rows:
-        return {}
-    blocks = {
-        title: block(weights, network.genes, rows, columns)
-        for title, weights in [("all cells", network.weights), *network.by_type.items()][: types + 1]
-    }
-    overall = blocks["all cells"].to_numpy()
-    row_order, column_order = similarity_order(overall), similarity_order(overall.T)
-    return {title: frame.iloc[row_order, column_order] for title, frame in blocks.items()}
 
 
 def block(weights: sparse.csr_matrix, genes: pd.Index, regulators: list[str], targets: list[str]) -> pd.DataFrame:

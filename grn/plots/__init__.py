@@ -2,8 +2,8 @@
 
 Pictures with one panel take `ax`, the matplotlib axes to draw into (None: those of a new figure), and `show`, whether a
 notebook displays the figure (None: it does, unless an `ax` was given). They return the axes; write the figure with
-`ax.figure.savefig(PATH)`. Pictures with several panels, `attention_layers`, `cell_type_regulators`, `network_heatmaps`
-and `training_curves`, return their figure, which a notebook shows where it stands last in a cell.
+`ax.figure.savefig(PATH)`. Pictures with several panels, `attention_layers` and `training_curves`, return their figure,
+which a notebook shows where it stands last in a cell.
 
 Pictures of networks are given a run, its network (`run.network`) or a table of edges. docs/gallery.md shows all.
 Functions are imported when they are used, from one file each.
@@ -12,29 +12,24 @@ Functions are imported when they are used, from one file each.
 # Type checkers and editors take this for True; see grn/__init__.py.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from grn.plots.activity import activity_heatmap as activity_heatmap
     from grn.plots.activity import regulator_activity as regulator_activity
     from grn.plots.bars import cell_type_genes as cell_type_genes
-    from grn.plots.bars import strongest_regulations as strongest_regulations
     from grn.plots.graph import network_graph as network_graph
     from grn.plots.heatmaps import attention_layers as attention_layers
     from grn.plots.heatmaps import clustered_heatmap as clustered_heatmap
-    from grn.plots.heatmaps import network_heatmaps as network_heatmaps
-    from grn.plots.regulators import cell_type_regulators as cell_type_regulators
-    from grn.plots.regulators import regulator_dots as regulator_dots
     from grn.plots.scatter import network_difference as network_difference
     from grn.plots.scatter import perturbation_volcano as perturbation_volcano
-    from grn.plots.scatter import within_and_between as within_and_between
     from grn.plots.scores import confusion_matrix as confusion_matrix
     from grn.plots.scores import precision_recall_curves as precision_recall_curves
     from grn.plots.scores import training_curves as training_curves
 
 _NAMES = {
-    "activity": "regulator_activity",
-    "bars": "cell_type_genes strongest_regulations",
+    "activity": "activity_heatmap regulator_activity",
+    "bars": "cell_type_genes",
     "graph": "network_graph",
-    "heatmaps": "attention_layers clustered_heatmap network_heatmaps",
-    "regulators": "cell_type_regulators regulator_dots",
-    "scatter": "network_difference perturbation_volcano within_and_between",
+    "heatmaps": "attention_layers clustered_heatmap",
+    "scatter": "network_difference perturbation_volcano",
     "scores": "confusion_matrix precision_recall_curves training_curves",
 }
 _FILES = {name: file for file, names in _NAMES.items() for name in names.split()}

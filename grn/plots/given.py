@@ -11,13 +11,12 @@ import pandas as pd
 from scipy import sparse
 
 from grn.errors import DataError, nearest
-from grn.io.tables import read_edge_table
+from grn.networks.run_files import read_edges
 from grn.networks.signed_network import SignedNetwork, edge_list, signed_network
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
-BY_TYPE = "edges_by_type.parquet"
 ONLY_TYPES = "only_types"
 """In SignedNetwork.about: a table had edges of several cell types, and none over all cells."""
 
@@ -45,37 +44,8 @@ def as_network(value: NetworkLike) -> SignedNetwork:
     if isinstance(value, SignedNetwork):
         return value
     if isinstance(value, pd.DataFrame):
-        return _network_of_table(_edges_of_table(value))
+        return _network_of_table(edges_of_table(value))
     return signed_network(value.network if is_run(value) else value)  # type: ignore[union-attr, arg-type]
-
-
-def as_edges(value: NetworkLike) -> pd.DataFrame:
-    """Edges over all cells, sorted by |weight|, with as many columns as are known; a Run has all. Raises UserError."""
-    if isinstance(value, pd.DataFrame):
-        table = _edges_of_table(value)
-        typed = _of_types(table)
-        if typed.all() and "cell_type" in table:
-            only_type(table["cell_type"].unique())
-        table = table if typed.all() else table[~typed]
-        return table.iloc[np.argsort(-table["weight"].abs().to_numpy(), kind="stable")].reset_index(drop=True)
-    if is_run(value):
-        return value.edges  # type: ignore[union-attr]
-    network = as_network(value)  # type: ignore[arg-type]
-    return edge_list(network.weights, network.genes)
-
-
-def as_typed_edges(value: NetworkLike) -> pd.DataFrame:
-    """Edges of every cell type: source, target, weight, cell_type and, where it is known, confidence. UserError."""
-    if isinstance(value, pd.DataFrame):
-        table = columns_of(_edges_of_table(value), "edges of cell types", texts=("cell_type",))
-        return table[_of_types(table)].reset_index(drop=True)
-    if is_run(value):
-        path = Path(value.folder) / BY_TYPE  # type: ignore[union-attr]
-        if path.is_file():
-            return read_edge_table(path)
-    network = as_network(value)  # type: ignore[arg-type]
-    tables = [edge_list(w, network.genes).assign(cell_type=name) for name, w in network.by_type.items()]
-    return pd.concat(tables, ignore_index=True) if tables else edge_list(network.weights, network.genes).head(0)
 
 
 def weights_of(network: SignedNetwork, cell_type: str | None) -> tuple[sparse.csr_matrix, str]:
@@ -85,6 +55,24 @@ def weights_of(network: SignedNetwork, cell_type: str | None) -> tuple[sparse.cs
     name = only_type(network.by_type) if cell_type is None else cell_type
     refuse_unknown("cell type", name, network.by_type)
     return network.by_type[name], name
+
+
+def edges_of(value: NetworkLike, cell_type: str | None) -> tuple[pd.DataFrame, str, SignedNetwork]:
+    """The edges over all cells, or of a type, by falling |weight|, with q-values where these are known; whose they are;
+    and the network. Only a run and tables know q-values. Raises UserError."""
+    network = as_network(value)
+    weights, whose = weights_of(network, cell_type)
+    if is_run(value):
+        table = read_edges(Path(value.folder), cell_type)[0]  # type: ignore[union-attr]
+        table = table[table["weight"] != 0]
+    elif isinstance(value, pd.DataFrame):
+        table = edges_of_table(value)
+        if "cell_type" in table:
+            table = table[table["cell_type"] == ("all" if whose == "all cells" else whose)]
+        table = table.iloc[np.argsort(-table["weight"].abs().to_numpy(), kind="stable")]
+    else:
+        table = edge_list(weights, network.genes)
+    return table.reset_index(drop=True), whose, network
 
 
 def genes_of(network: SignedNetwork, names: str | Iterable[str]) -> list[str]:
@@ -123,11 +111,10 @@ def only_type(types: Iterable[str]) -> str:
     return names[0]
 
 
-def _edges_of_table(table: pd.DataFrame) -> pd.DataFrame:
-    """A table of edges in one form; an edge with a weight of 0 is left out."""
+def edges_of_table(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of edges in one form; an edge with a weight of 0 is left out. Raises DataError."""
     wanted = "edges (run, run.network or run.edges)"
-    beside = ("confidence", "between")
-    found = columns_of(table, wanted, texts=("source", "target"), numbers=("weight",), optional=beside)
+    found = columns_of(table, wanted, texts=("source", "target"), numbers=("weight",), optional=("q_value",))
     if "cell_type" in found:
         found["cell_type"] = np.where(_of_types(found), found["cell_type"].astype(str), "all")
     repeated = found.duplicated([name for name in ("source", "target", "cell_type") if name in found]).to_numpy()

@@ -1,4 +1,4 @@
-"""The network around chosen genes, as nodes and edges: blue arrows raise, red bars lower."""
+"""A network as nodes and edges: blue arrows raise, red bars lower."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch
 
-from grn.networks.signed_network import edge_list
-from grn.plots.given import NetworkLike, as_network, genes_of, weights_of
+from grn.networks.evidence.false_discovery import SIGNIFICANT
+from grn.plots.given import NetworkLike, edges_of, genes_of
 from grn.plots.style import DOWN, INK, UP, canvas, note, short, shown, sign_legend
 
-CROWDED = 20  # genes on the circle, from which on every other one stands further inside
 REGULATOR, TARGET = "#f3e3b3", "#eeeeee"
+WIDTH, HEIGHT = 9.0, 6.2  # inches
+LETTER, LINE = 0.083, 0.24  # inches: a letter's width and the height of a gene's box
+STEPS, APART = 400, 300  # of the springs, and of pushing boxes apart
 
 
 def network_graph(
@@ -23,101 +25,113 @@ def network_graph(
     genes: str | Sequence[str] | None = None,
     *,
     cell_type: str | None = None,
-    edges: int = 12,
+    edges: int = 30,
+    certain: bool = True,
     ax: Axes | None = None,
     show: bool | None = None,
 ) -> Axes:
-    """The strongest edges into and out of some genes; the stronger an edge, the thicker.
+    """The edges that are certain, by q-value and then by |weight|; the stronger an edge, the thicker.
 
-    network: a run, its network, or a table of edges.   genes: a name or several; None: the three regulators with the
-    strongest edges.   cell_type: the network of this type; None: over all cells.   edges: of each gene, at most.
-    ax, show: as in grn.plots. Raises UserError.
+    network: a run, its network, or a table of edges.   genes: a name or several, whose edges are drawn; None: any.
+    cell_type: the network of this type; None: over all cells.   edges: at most so many.   certain: False: also those
+    with a q-value above 0.05, dashed; of networks without q-values, the strongest are drawn.   ax, show: as in
+    grn.plots. Raises UserError.
     """
-    found = as_network(network)
-    weights, whose = weights_of(found, cell_type)
-    every = edge_list(weights, found.genes)
-    chosen = list(dict.fromkeys(every["source"]))[:3] if genes is None else genes_of(found, genes)
-    around = [every[(every["source"] == gene) | (every["target"] == gene)].head(edges) for gene in chosen]
-    table = pd.concat([every.head(0), *around]).drop_duplicates(["source", "target"])
-    drawn = pd.unique(table[["source", "target"]].to_numpy().ravel())
-    # Letters keep their size: between more genes, arrows need the room to pass beside names.
-    axes = canvas(ax, *((9.0, 8.0) if len(drawn) > CROWDED else (6.4, 5.6)))
+    table, whose, found = edges_of(network, cell_type)
+    focus = [] if genes is None else genes_of(found, genes)
+    if genes is not None:
+        table = table[table["source"].isin(focus) | table["target"].isin(focus)]
+    known = "q_value" in table
+    if known and certain:
+        table = table[table["q_value"] <= SIGNIFICANT]
+    order = [-table["weight"].abs(), table["q_value"]] if known else [-table["weight"].abs()]
+    table = table.iloc[np.lexsort(order)[:edges]]
+    axes = canvas(ax, WIDTH, HEIGHT)
     if table.empty:
-        whom = ", ".join(map(short, chosen)) or "any gene"
-        return shown(note(axes, f"The network has no edges of {whom}."), ax, show)
-    names = list(dict.fromkeys([*chosen, *table["source"], *table["target"]]))
-    names = [name for name in names if name in set(table["source"]) | set(table["target"])]
-    place = dict(zip(names, _layout(names, table, chosen), strict=True))
+        none = f"No edge is certain (q at most {SIGNIFICANT:g})" if known and certain else "The network has no edges"
+        return shown(note(axes, f"{none}: {short(whose)}."), ax, show)
+    names = list(dict.fromkeys([*table["source"], *table["target"]]))
+    place = dict(zip(names, _layout(names, table), strict=True))
     widest = float(table["weight"].abs().max())
-    for edge in table[::-1].itertuples():  # the strongest on top
-        raises = edge.weight > 0
+    for edge in table[::-1].itertuples():  # the most certain on top
+        raises, size = edge.weight > 0, abs(edge.weight) / widest
         axes.add_patch(
             FancyArrowPatch(
                 place[edge.source],
                 place[edge.target],
                 arrowstyle="-|>" if raises else "|-|,widthA=0,widthB=0.28",
                 mutation_scale=11,
-                connectionstyle="arc3,rad=0.12",
-                shrinkA=15,
-                shrinkB=_half_box(edge.target, place[edge.source] - place[edge.target]) + 4,
-                linewidth=0.7 + 2.6 * abs(edge.weight) / widest,
+                connectionstyle="arc3,rad=0.08",
+                shrinkA=_to_border(edge.source, place[edge.target] - place[edge.source]),
+                shrinkB=_to_border(edge.target, place[edge.source] - place[edge.target]) + 3,
+                linewidth=0.8 + 2.2 * size,
+                linestyle="-" if not known or edge.q_value <= SIGNIFICANT else (0, (3, 2)),
                 color=UP if raises else DOWN,
-                alpha=0.45 + 0.5 * abs(edge.weight) / widest,
+                alpha=0.5 + 0.45 * size,
                 zorder=1,
             )
         )
     regulators = set(table["source"])
     for name, (x, y) in place.items():
-        focus = name in chosen
-        font: dict[str, Any] = {"fontsize": 10 if focus else 8.5, "fontweight": "bold" if focus else "normal"}
-        box: dict[str, Any] = {"boxstyle": "round,pad=0.35", "facecolor": REGULATOR if name in regulators else TARGET}
-        box |= {"edgecolor": INK if focus else "#bbbbbb", "linewidth": 1.2 if focus else 0.6}
-        axes.text(
-            x, y, short(name, 12), ha="center", va="center", color=INK, zorder=3, bbox=box, style="italic", **font
-        )
-    axes.set_xlim(-1.18, 1.18)
-    axes.set_ylim(-1.12, 1.12)
+        bold = name in focus or (not focus and name in regulators)
+        box: dict[str, Any] = {"boxstyle": "round,pad=0.3", "facecolor": REGULATOR if name in regulators else TARGET}
+        box |= {"edgecolor": INK if bold else "#bbbbbb", "linewidth": 0.9 if bold else 0.6}
+        font: dict[str, Any] = {"fontsize": 9, "fontweight": "bold" if bold else "normal", "style": "italic"}
+        axes.text(x, y, short(name, 12), ha="center", va="center", color=INK, zorder=3, bbox=box, **font)
+    axes.set_xlim(-WIDTH / 2, WIDTH / 2)
+    axes.set_ylim(-HEIGHT / 2, HEIGHT / 2)
     axes.set_axis_off()
-    title = f"Network around {', '.join(short(gene, 14) for gene in chosen[:4])}"
-    axes.set_title(f"{title}: {short(whose)}", fontsize=11, fontweight="bold")
-    sign_legend(axes, found.signed, loc="upper center", bbox_to_anchor=(0.5, -0.02), fontsize=8.5)
+    bound = f", q at most {table['q_value'].max():.2g}" if known else ", q-values are not known"
+    title = f"{len(table)} edges{bound}: {short(whose)}"
+    title += " (dashed: above 0.05)" if known and (table["q_value"] > SIGNIFICANT).any() else ""
+    axes.set_title(title if genes is None else f"{', '.join(short(each, 14) for each in focus[:4])}, {title}")
+    axes.title.set(fontsize=11, fontweight="bold", color=INK)
+    sign_legend(axes, found.signed, loc="upper center", bbox_to_anchor=(0.5, 0.0), fontsize=8.5)
     return shown(axes, ax, show)
 
 
-def _half_box(name: str, direction: np.ndarray) -> float:
-    """From the middle of a gene's box to its edge in a direction, in points, for letters of 8.5 points."""
+def _to_border(name: str, direction: np.ndarray) -> float:
+    """From the middle of a gene's box to its border in a direction, in points."""
     x, y = np.abs(direction) / max(float(np.hypot(*direction)), 1e-9)
-    return float(min((2.9 * len(short(name, 12)) + 4) / max(x, 1e-9), 9 / max(y, 1e-9)))
+    return 72 * float(min(_half_width(name) / max(x, 1e-9), LINE / 2 / max(y, 1e-9)))
 
 
-def _layout(names: list[str], edges: pd.DataFrame, chosen: list[str]) -> np.ndarray:
-    """Positions in [-1, 1]^2. One chosen gene stands in the middle; several on a circle, each with an arc outside of it
-    for the genes that it alone is linked with, while genes of several stand between these."""
-    focus = [name for name in names if name in chosen]
-    at = [2 * np.pi * number / len(focus) + np.pi / 2 for number in range(len(focus))]
-    radius = 0.0 if len(focus) == 1 else 0.42
-    place = {name: radius * np.array([np.cos(a), np.sin(a)]) for name, a in zip(focus, at, strict=True)}
-    linked: dict[str, list[str]] = {name: [] for name in names if name not in chosen}
-    for one, other in zip(edges["source"], edges["target"], strict=True):
-        for gene, of in ((one, other), (other, one)):
-            if gene in linked and of in chosen and of not in linked[gene]:
-                linked[gene].append(of)
-    weights = [*zip(edges["source"], edges["weight"], strict=True), *zip(edges["target"], edges["weight"], strict=True)]
-    of_gene = dict(weights[::-1])
-    share = 2 * np.pi / len(focus)
-    for name, middle in zip(focus, at, strict=True):
-        alone = sorted((gene for gene, of in linked.items() if of == [name]), key=lambda gene: -of_gene[gene])
-        used = share * (1 if len(focus) == 1 else 0.92)
-        for number, gene in enumerate(alone):
-            angle = middle + used * ((number + 0.5) / len(alone) - 0.5)
-            near = 0.84 if number % 2 and len(focus) * len(alone) > CROWDED else 1.0  # names are wider than high
-            place[gene] = near * np.array([np.cos(angle), np.sin(angle)])
-    together: dict[tuple[str, ...], list[str]] = {}
-    for gene, of in linked.items():
-        if len(of) > 1:
-            together.setdefault(tuple(sorted(of, key=focus.index)), []).append(gene)
-    for of, genes in together.items():
-        middle_of = np.mean([place[name] for name in of], axis=0)
-        for number, gene in enumerate(genes):
-            place[gene] = middle_of + np.array([0.0, 0.13 * (number - (len(genes) - 1) / 2)])
-    return np.array([place[name] for name in names])
+def _half_width(name: str) -> float:
+    return LETTER * len(short(name, 12)) / 2 + 0.08
+
+
+def _layout(names: list[str], edges: pd.DataFrame) -> np.ndarray:
+    """Places [n, 2] in inches from the middle: springs along the edges, then boxes pushed apart until none overlap.
+
+    Source: force-directed placement, Fruchterman and Reingold 1991.
+    """
+    size, frame = len(names), np.array([WIDTH, HEIGHT]) / 2
+    half = np.array([[_half_width(name) + 0.05, LINE / 2 + 0.05] for name in names])
+    at = pd.Index(names)
+    links = np.zeros((size, size))
+    links[at.get_indexer(edges["source"]), at.get_indexer(edges["target"])] = 1
+    links = np.maximum(links, links.T)
+    length = min(1.5, 0.75 * np.sqrt(WIDTH * HEIGHT / size))
+    angle = 2.39996 * np.arange(size)  # a sunflower to begin with
+    place = 0.5 * length * np.sqrt(np.arange(size) + 1)[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)
+    for step in range(STEPS):
+        apart = place[:, None] - place[None]
+        distance = np.maximum(np.hypot(apart[..., 0], apart[..., 1]), 0.05)
+        force = (length**2 / distance**2 - links * distance / length)[..., None] * apart / distance[..., None]
+        move = force.sum(1) - 0.6 * place / frame.min()
+        most = 0.3 * length * (1 - step / STEPS)
+        place += move * np.minimum(1, most / np.maximum(np.hypot(*move.T), 1e-9))[:, None]
+    place -= (place.max(0) + place.min(0)) / 2
+    place *= np.minimum(1.5, (frame - half.max(0)) / np.maximum(np.abs(place).max(0), 1e-9))
+    order = np.arange(size)
+    for _ in range(APART):
+        apart = place[:, None] - place[None]
+        overlap = half[:, None] + half[None] - np.abs(apart)
+        touching = (overlap > 0).all(2) & ~np.eye(size, dtype=bool)
+        if not touching.any():
+            break
+        along = np.argmin(overlap, 2)  # the shorter way out
+        side = np.sign(apart + 1e-9 * (order[:, None] - order)[..., None])
+        push = np.where(touching[..., None] & (np.arange(2) == along[..., None]), 0.5 * overlap * side, 0)
+        place = np.clip(place + push.sum(1), half - frame, frame - half)
+    return place

@@ -1,9 +1,9 @@
-"""Networks as heat maps of regulators and targets: side by side, clustered, and layer by layer."""
+"""Networks as heat maps of regulators and targets: clustered, and layer by layer."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,15 +12,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from grn.errors import UserError
-from grn.networks.signed_network import block, edge_list, heatmap_blocks, similarity_order, weights_in
-from grn.plots.given import ONLY_TYPES, NetworkLike, RunLike, as_network, genes_of, is_run, targets_in_turn, weights_of
+from grn.networks.evidence.false_discovery import SIGNIFICANT
+from grn.networks.signed_network import block, edge_list, similarity_order, weights_in
+from grn.plots.given import NetworkLike, RunLike, edges_of, genes_of, is_run, targets_in_turn
 from grn.plots.style import (
+    INK,
     SIGNED,
     canvas,
     colour_bar,
     figure,
     note,
-    nothing,
     plain,
     short,
     shorten,
@@ -31,51 +32,6 @@ from grn.plots.style import (
 
 if TYPE_CHECKING:
     from anndata import AnnData
-
-
-def network_heatmaps(weights: Mapping[str, pd.DataFrame] | NetworkLike, *, signed: bool = True) -> Figure:
-    """One heat map for each entry of `weights`, all with one colour scale.
-
-    weights: a title (all cells, a cell type) -> signed weights, rows = regulators, columns = targets; all have the same
-    rows and columns.   signed: whether the sign means that the regulator raises or lowers its target.
-    Of a run, its network or a table of edges, the genes of the strongest edges are shown.
-    """
-    if not isinstance(weights, Mapping):
-        network = as_network(weights)
-        weights, signed = heatmap_blocks(network), network.signed
-        if network.about.get(ONLY_TYPES):
-            weights.pop("all cells", None)
-    first = next(iter(weights.values()), pd.DataFrame())
-    if first.empty:
-        return nothing("The network has no edges.")
-    regulators, targets = first.shape
-    columns = min(3, len(weights))
-    rows = -(-len(weights) // columns)
-    picture = figure(1.4 + columns * (0.19 * targets + 0.4), 1.0 + rows * (0.19 * regulators + 0.45) + 0.6)
-    grid = picture.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    values = np.abs(np.concatenate([frame.to_numpy().ravel() for frame in weights.values()]))
-    # With the largest weight as the limit, most of the map would be white.
-    limit = float(np.quantile(values, 0.99)) or 1.0
-    panels = list(grid.flat)
-    for number, (panel, (title, frame)) in enumerate(zip(panels, weights.items(), strict=False)):
-        image = panel.imshow(frame.to_numpy(), cmap=SIGNED, vmin=-limit, vmax=limit, aspect="auto")
-        panel.set_yticks(range(regulators), shorten(frame.index, 14), fontsize=7.5)
-        panel.set_xticks(range(targets), shorten(frame.columns, 14), fontsize=7.5, rotation=90)
-        # A column is labelled under its last map; above an empty panel, the labels extend into it.
-        panel.tick_params(labelbottom=number + columns >= len(weights), labelleft=number % columns == 0)
-        for label in panel.get_xticklabels():
-            label.set_in_layout(number // columns == rows - 1)
-        plain(panel)
-        panel.set_title(short(title), loc="left", fontsize=9, fontweight="bold" if number == 0 else "normal")
-        unframed(panel)
-    for panel in panels[len(weights) :]:
-        panel.set_axis_off()
-    picture.supxlabel("target", fontsize=9)
-    picture.supylabel("regulator", fontsize=9)
-    label = "weight: red lowers, blue raises the target" if signed else "weight (the sign has no meaning)"
-    shrink = min(1.0, 2.0 / rows)
-    colour_bar(picture, image, label, size=9, ax=grid, shrink=shrink, aspect=16, pad=0.015, extend="both")
-    return picture
 
 
 TREE = "#999999"
@@ -93,22 +49,23 @@ def clustered_heatmap(
 ) -> Axes:
     """Signed weights of regulators (rows) on targets (columns): red lowers, blue raises; similar rows are neighbours.
 
+    A dot marks an edge with a q-value of at most 0.05, where these are known (of a run, or a table with them).
     network: a run, its network, or a table of edges.   cell_type: the network of this type; None: over all cells.
-    regulators, targets: names, or how many, those of the strongest edges first, so that each regulator has a place for
-    some targets of its own.   ax, show: as in grn.plots. Raises UserError.
+    regulators, targets: names, or how many, those of the certain edges first, and of the strongest ones, so that each
+    regulator has a place for some targets of its own.   ax, show: as in grn.plots. Raises UserError.
     """
     from scipy.cluster.hierarchy import leaves_list
 
-    found = as_network(network)
-    weights, whose = weights_of(found, cell_type)
-    edges = edge_list(weights, found.genes)
+    edges, whose, found = edges_of(network, cell_type)
+    if "q_value" in edges:
+        edges = edges.iloc[np.argsort(edges["q_value"] > SIGNIFICANT, kind="stable")]
     strongest = list(dict.fromkeys(edges["source"]))
     rows = strongest[:regulators] if isinstance(regulators, int) else genes_of(found, regulators)
     columns = targets_in_turn(edges, rows, targets) if isinstance(targets, int) else genes_of(found, targets)
     if not rows or not columns:
         return shown(note(canvas(ax, 6, 2), "The network has no edges between these genes."), ax, show)
     axes = canvas(ax, 1.9 + 0.21 * len(columns), 1.9 + 0.21 * len(rows))
-    frame = block(weights, found.genes, rows, columns)
+    frame = _table(edges, "weight", rows, columns).fillna(0)
     row_tree, column_tree = _tree(frame.to_numpy()), _tree(frame.to_numpy().T)
     leaves = [slice(None) if tree is None else leaves_list(tree) for tree in (row_tree, column_tree)]
     frame = frame.iloc[leaves[0], leaves[1]]
@@ -122,13 +79,23 @@ def clustered_heatmap(
     axes.set_yticks(np.arange(-0.5, len(rows)), minor=True)
     axes.grid(which="minor", color="white", linewidth=0.6)
     axes.tick_params(which="minor", length=0)
+    if "q_value" in edges:
+        certain = _table(edges, "q_value", list(frame.index), list(frame.columns)) <= SIGNIFICANT
+        axes.plot(*np.argwhere(certain.to_numpy())[:, ::-1].T, "o", markersize=2.5, color=INK)
     _draw_tree(axes.inset_axes((0, 1.01, 1, 0.12)), column_tree, len(columns), "top")
     _draw_tree(axes.inset_axes((-0.09, 0, 0.085, 1)), row_tree, len(rows), "left")
     title = "All cells" if whose == "all cells" else short(whose)
     axes.set_title(f"{title}: regulators (rows) and their targets", fontsize=10, fontweight="bold", y=1.13)
     meaning = "weight: red lowers, blue raises" if found.signed else "weight (the sign has no meaning)"
+    meaning += "; dot: q at most 0.05" if "q_value" in edges else ""
     colour_bar(whole(axes), image, meaning, ax=axes, shrink=0.5, aspect=14, pad=0.02, extend="both")
     return shown(axes, ax, show)
+
+
+def _table(edges: pd.DataFrame, value: str, rows: list[str], columns: list[str]) -> pd.DataFrame:
+    """A column of edges for some regulators (rows) and targets (columns), NaN for pairs that have none."""
+    chosen = edges[edges["source"].isin(rows) & edges["target"].isin(columns)]
+    return chosen.pivot(index="source", columns="target", values=value).reindex(index=rows, columns=columns)
 
 
 def _tree(values: np.ndarray) -> np.ndarray | None:

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.plots.given import NetworkLike, as_edges, as_network, columns_of, only_type, refuse_unknown, weights_of
-from grn.plots.style import DOWN, INK, LINES, UP, canvas, colour_bar, note, plain, short, shown, whole
+from grn.plots.given import NetworkLike, as_network, columns_of, only_type, refuse_unknown, weights_of
+from grn.plots.style import DOWN, INK, LINES, UP, canvas, note, plain, short, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -97,50 +97,6 @@ def _both(network: object, first: str, second: str) -> pd.DataFrame:
     values = {"first": one, "second": two}
     ends = {"source": found.genes[either.col], "target": found.genes[either.row]}
     return pd.DataFrame(ends | {name: np.asarray(w[either.row, either.col]).ravel() for name, w in values.items()})
-
-
-def within_and_between(
-    edges: NetworkLike,
-    count: int = 400,
-    *,
-    ax: Axes | None = None,
-    show: bool | None = None,
-) -> Axes:
-    """One dot for each of the `count` strongest edges: its weight, which differences between cells of one state give,
-    against the correlation of the states' levels.
-
-    edges: a run, or a table with source, target, weight, between and, if known, confidence.
-    Darker dots are more confident. Edges near the horizontal line have little within states: composition alone may
-    explain them. Where a dot is in a corner, both kinds of evidence agree; where their signs differ, states differ
-    against what their own cells say.   ax, show: as in grn.plots.
-    """
-    table = as_edges(edges)
-    table = columns_of(table, "edges with evidence between states (run, or run.edges)", gaps=("between",))
-    axes = canvas(ax, 6.4, 5.0)
-    known = table[table["between"].notna()].head(count)
-    if known.empty or not (known["between"] != 0).any():
-        return shown(note(axes, "The cells have one state, so nothing is between states."), ax, show)
-    confidence = known["confidence"].fillna(0.5).to_numpy() if "confidence" in known else np.ones(len(known))
-    order = np.argsort(confidence, kind="stable")  # the most confident on top
-    for line in (axes.axhline, axes.axvline):
-        line(0, color="#bbbbbb", linewidth=0.8, zorder=1)
-    x, y = (known[name].to_numpy()[order] for name in ("between", "weight"))
-    look: dict[str, Any] = {"s": 20, "cmap": "viridis_r", "vmin": 0.5, "vmax": 1.0, "edgecolors": "white"}
-    dots = axes.scatter(x, y, c=confidence[order], linewidths=0.3, zorder=2, **look)
-    axes.set_xlim(-1.08, 1.08)
-    height = 1.15 * float(known["weight"].abs().max()) or 1.0
-    axes.set_ylim(-height, height)
-    # The strongest edges, and those whose states' levels go together most.
-    together = known.reindex(known["between"].abs().sort_values(ascending=False, kind="stable").index)
-    named = pd.concat([known.head(NAMED // 2), together.head(NAMED // 2)]).drop_duplicates(["source", "target"])
-    names = named[["between", "weight", "source", "target"]].itertuples(index=False)
-    name_edges(axes, names, apart=(0.45, 0.055 * height), turn=0.0)
-    axes.set_xlabel("between: correlation of the states' levels")
-    axes.set_ylabel("weight: of differences between cells of one state")
-    plain(axes, "Edges within states and between them")
-    label = "confidence that the sign is right"
-    colour_bar(whole(axes), dots, label, size=9, ax=axes, shrink=0.6, aspect=18, pad=0.02)
-    return shown(axes, ax, show)
 
 
 def name_edges(

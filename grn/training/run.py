@@ -74,6 +74,7 @@ class TrainResult:
     confusion: pd.DataFrame
     edges: pd.DataFrame
     trained: TrainedModel
+    cells: Cells
 
 
 def train(
@@ -212,7 +213,7 @@ def train_in(
     if len(tables["confusion"]):
         write_text(folder / "confusion.csv", tables["confusion"].to_csv())
     say(f"All results are in {folder}.")
-    return TrainResult(folder=folder, edges=edges, trained=trained, **tables)
+    return TrainResult(folder=folder, edges=edges, trained=trained, cells=cells, **tables)
 
 
 def fit_cells(config: Config, cells: Cells, states: States, say: Say) -> TrainedModel:

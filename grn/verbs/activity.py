@@ -88,7 +88,7 @@ def activity(
 
     notes: list[str] = []
     say = kept_in(notes, quiet)
-    known = _regulons(regulons)
+    known = known_regulons(regulons)
     adata = checked_anndata(cells if is_anndata(cells) else _opened(os.fspath(cells)))  # type: ignore[arg-type]
     types, condition = _labels(adata, by, "by"), _labels(adata, compare, "compare")
     donors = _labels(adata, group, "group")
@@ -119,7 +119,7 @@ def activity(
     return table
 
 
-def _regulons(given: object) -> pd.DataFrame:
+def known_regulons(given: object) -> pd.DataFrame:
     """Columns source, target, weight, of whatever `activity` takes as regulons."""
     from grn.analysis.activity import regulons_in, regulons_of
     from grn.cells.gene_lists import REGULONS, path_of, read_list

@@ -9,16 +9,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from grn.analysis.activity import ACTIVITY, activity_of_run
 from grn.analysis.report import write_report
-from grn.analysis.summary import strongest_of_targets, tells_apart
+from grn.analysis.summary import certain, kept_edges
+from grn.cells.cells import Cells
 from grn.config.schema import Config
+from grn.errors import DataError
+from grn.io.atomic import write_text
 from grn.io.tables import table_of_run
-from grn.networks.signed_network import SignedNetwork, heatmap_blocks
-from grn.plots.bars import strongest_regulations
-from grn.plots.heatmaps import network_heatmaps
-from grn.plots.scatter import within_and_between
+from grn.messages import Say
+from grn.networks.signed_network import SignedNetwork
+from grn.plots.activity import activity_heatmap
+from grn.plots.graph import network_graph
 from grn.plots.scores import confusion_matrix, training_curves
 from grn.plots.style import as_png
+from grn.verbs.activity import known_regulons
 
 
 def write_run_report(
@@ -36,13 +41,11 @@ def write_run_report(
 
     metrics, history, confusion, edges: as in grn.Run.   title: of the page; None: the folder's name.
     """
-    drawn: dict[str, Any] = {
-        "training": training_curves(history),
-        "edges": strongest_regulations(edges, signed=network.signed, show=False),
-        "heatmaps": network_heatmaps(heatmap_blocks(network), signed=network.signed),
-    }
-    if tells_apart(edges):
-        drawn["between"] = within_and_between(edges, show=False)
+    drawn: dict[str, Any] = {"training": training_curves(history)}
+    if len(found := certain(edges)):
+        drawn["network"] = network_graph(found, show=False)
+    if (activity := read_activity(folder)) is not None:
+        drawn["activity"] = activity_heatmap(activity, show=False)
     if len(confusion):
         drawn["confusion"] = confusion_matrix(confusion, show=False)
     return write_report(
@@ -54,13 +57,43 @@ def write_run_report(
         network=network,
         pictures={name: as_png(picture) for name, picture in drawn.items()},
         of_types=edges_of_types(folder / "edges_by_type.parquet"),
+        activity=activity,
         cells=network.about.get("parameters", {}).get("cells"),
         title=title,
     )
 
 
+def write_activity(folder: Path, config: Config, cells: Cells, edges: pd.DataFrame, say: Say) -> None:
+    """Writes activity.csv: the activity of known regulators, or of those with certain edges, in each cell type.
+
+    Writes nothing, and says why, where no regulator has enough targets, or no type enough cells.
+    """
+    if len(cells.classes) < 2:
+        return
+    known = None if config.network.regulons is None else known_regulons(config.network.regulons)
+    whose = "certain edges of this run" if known is None else Path(str(config.network.regulons)).name
+    grouped = config.data.group_key is not None
+    try:
+        found = activity_of_run(cells, certain(edges) if known is None else known, own=known is None, grouped=grouped)
+    except DataError as problem:
+        say(f"The activity of regulators is not shown: {problem}")
+        return
+    write_text(folder / ACTIVITY, found.assign(regulons=whose).to_csv(index=False, float_format="%.6g"))
+
+
+def read_activity(folder: Path) -> pd.DataFrame | None:
+    """activity.csv of a run; None where it has none."""
+    path = folder / ACTIVITY
+    if not path.is_file():
+        return None
+    with table_of_run(path):  # names as plain text: a cell type may be called "NA"
+        texts: dict[str, Any] = dict.fromkeys(("cell_type", "regulator", "regulons"), str)
+        return pd.read_csv(path, dtype=texts, keep_default_na=False)
+
+
 def edges_of_types(path: Path) -> pd.DataFrame:
-    """The strongest edges of each type's targets, from a file that is read in pieces: it may be large."""
+    """The certain edges of each type and the strongest of each target, from a file that is read in pieces: it may be
+    large."""
     import pyarrow.parquet as pq
 
     kept: list[pd.DataFrame] = []
@@ -69,7 +102,7 @@ def edges_of_types(path: Path) -> pd.DataFrame:
         for batch in file.iter_batches(batch_size=2**18):
             table = batch.to_pandas()
             table["cell_type"] = table["cell_type"].astype(str)
-            kept = [strongest_of_targets(pd.concat([*kept, table], ignore_index=True))]
+            kept = [kept_edges(pd.concat([*kept, table], ignore_index=True))]
         return kept[0] if kept else file.schema_arrow.empty_table().to_pandas()
 
 

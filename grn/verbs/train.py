@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from grn.config.schema import Config
 
-OF_TRAINER = ("max_steps", "seed")  # the keywords whose fields are of this section; the others are of `data`
+SECTIONS = {"max_steps": "trainer", "seed": "trainer", "regulons": "network"}  # of keywords; the others are of `data`
 
 
 @checked({"data.path": "data"})
@@ -40,6 +40,7 @@ def train(
     genes: Positive | str | os.PathLike[str] | None = None,
     values: Literal["counts", "expression"] | None = None,
     counts: str | None = None,
+    regulons: str | os.PathLike[str] | None = None,
     max_steps: Positive | None = None,
     seed: Seed | None = None,
     set: Mapping[str, Any] | None = None,
@@ -62,6 +63,7 @@ def train(
         genes: how many of the most variable genes are used, a file with one a line, or `all`.
         values: `counts`: UMI counts; `expression`: continuous or log values, taken as they are.
         counts: where the counts are: `X`, `raw`, `layer:NAME`, or `recover`, from log1p values.
+        regulons: known ones, whose activity the report shows: `collectri` or `dorothea`, or a table of edges.
         max_steps: optimiser steps.
         seed: of split, initialisation, order and masks. Global random states stay as they are.
         set: any other fields by dotted name, `{"network.top_k": 10}`.
@@ -89,7 +91,7 @@ def train(
     """
     keywords: dict[str, Any] = {"label_key": label_key, "group_key": group_key, "state_key": state_key}
     keywords |= {"regulators": regulators, "genes": genes, "values": values, "counts": counts}
-    keywords |= {"max_steps": max_steps, "seed": seed}
+    keywords |= {"regulons": regulons, "max_steps": max_steps, "seed": seed}
     changes = changed_fields(keywords, set)
     with interrupted_as_python_is():
         settings, adata, name = run_settings(data, config, changes)
@@ -120,7 +122,7 @@ def interrupted_as_python_is() -> Iterator[None]:
 def changed_fields(keywords: Mapping[str, Any], others: Mapping[str, Any] | None) -> dict[str, Any]:
     """The fields that a call changes: keywords by name, None for those that are not given, and `set`."""
     given = {name: _plain(value) for name, value in keywords.items() if value is not None}
-    changes = {f"{'trainer' if name in OF_TRAINER else 'data'}.{name}": value for name, value in given.items()}
+    changes = {f"{SECTIONS.get(name, 'data')}.{name}": value for name, value in given.items()}
     for field, value in (others or {}).items():
         if field in changes:
             raise ConfigError("{field} is set a second time by set; give one of the two.", field=field)
@@ -154,11 +156,17 @@ def _train(settings: Config, folder: Path, adata: AnnData | None, say: Say) -> P
     """Trains and returns the run's folder, in which only the report is missing."""
     from grn.training.machine import processes
     from grn.training.run import train as train_run
+    from grn.verbs.activity import known_regulons
+    from grn.verbs.report import write_activity
 
     if processes(settings.trainer) > 1:
         raise ConfigError("grn.train trains in one process; set trainer.devices to 1, or use the command line.")
+    if settings.network.regulons is not None:
+        known_regulons(settings.network.regulons)  # what is wrong with them is said before the training
     with random_states_kept():
-        train_run(settings, folder, adata=adata, say=say)
+        result = train_run(settings, folder, adata=adata, say=say)
+    assert result is not None, "there is one process"
+    write_activity(folder, settings, result.cells, result.edges, say)
     return folder
 
 

@@ -159,7 +159,7 @@ def test_the_command_prints_and_writes_the_table(tmp_path, net, cells, capsys):
     expected = grn.activity(cells, net, by="type", quiet=True)
     np.testing.assert_allclose(written["effect"], expected["effect"], rtol=1e-5)
     assert main([*call, "--compare", "type"]) == 2
-    assert "'A', 'B', 'neither'; choose two of them with --conditions" in capsys.readouterr().err
+    assert "'A', 'B', 'neither'; choose two of them" in capsys.readouterr().err
 
 
 def test_interferon_raises_its_known_regulators_in_every_type():

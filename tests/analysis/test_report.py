@@ -1,4 +1,4 @@
-"""The report holds what the run found, and labels stay labels."""
+"""The report says first what is certain, holds what the run found, and labels stay labels."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import re
 
 import numpy as np
 import pandas as pd
-import pytest
 from scipy import sparse
 
-from grn.analysis.report import CONFIDENCE, DEFINITION, UNKNOWN, write_report
-from grn.analysis.summary import edge_texts, edges_json, is_composition, strongest_of_targets
+from grn.analysis.report import CAUSED, DEFINITION, RATE, write_report
+from grn.analysis.summary import certain_sentence, edges_json, kept_edges
 from grn.config.schema import Config
 from grn.networks.run_files import network_anndata, write_network
 from grn.networks.signed_network import edge_list, open_network
@@ -37,6 +36,7 @@ def network_file(folder, *, labelled=True):
     labels = States(np.eye(2, dtype=np.float32)[[0, 1, 1]], tuple(LABELS), "labels")
     one = States(np.ones((3, 1), np.float32), ("all cells",), "one")
     found = pd.DataFrame({"label": np.array(["all cells", *LABELS], dtype=object), "edges": [7, 5, 0]})
+    found = found.assign(cells=[900, 890, 10], borrowed=[0, 2, 3], least_effect=[0.12, 0.13, np.nan])
     found.index = pd.Index(["0", "1", "2"], dtype=object)
     adata = network_anndata(
         network,
@@ -48,8 +48,8 @@ def network_file(folder, *, labelled=True):
         about={"model_hash": "0123456789abcdef", "version": "9.9.9"} | ({"found": found} if labelled else {}),
     )
     edges = pd.DataFrame(
-        [(GENES[0], "x", 0.9, 0.75), (GENES[0], "y", -0.7, 0.75), ("R2", "x", 0.3, 0.75)],
-        columns=["source", "target", "weight", "confidence"],
+        [(GENES[0], "x", 0.9, 0.001), (GENES[0], "y", -0.7, 0.04), ("R2", "x", 0.3, 0.9)],
+        columns=["source", "target", "weight", "q_value"],
     )
     write_network(folder, adata, edges, edges.assign(cell_type="").head(0))
     return open_network(folder / "network.h5ad"), edges
@@ -58,10 +58,10 @@ def network_file(folder, *, labelled=True):
 def strongest_of_types(network) -> pd.DataFrame:
     tables = [edge_list(w, network.genes).assign(cell_type=label) for label, w in network.by_type.items()]
     empty = edge_list(network.weights, network.genes).head(0).assign(cell_type="")
-    return pd.concat([empty, *map(strongest_of_targets, tables)], ignore_index=True)
+    return pd.concat([empty, *map(kept_edges, tables)], ignore_index=True)
 
 
-def report(folder, *, labelled=True, pictures=None, beside=None, without=(), of_types=None) -> str:
+def report(folder, *, labelled=True, pictures=None, beside=None, without=(), of_types=None, activity=None) -> str:
     """beside: further columns of the edges.   without: columns that they lack."""
     network, edges = network_file(folder, labelled=labelled)
     edges = edges.assign(**(beside or {})).drop(columns=list(without))
@@ -73,8 +73,10 @@ def report(folder, *, labelled=True, pictures=None, beside=None, without=(), of_
         per_class=per_class,
         edges=edges,
         network=network,
-        pictures={"training": DOT, "edges": DOT} if pictures is None else pictures,
+        pictures={"training": DOT, "network": DOT} if pictures is None else pictures,
         of_types=strongest_of_types(network) if of_types is None else of_types,
+        activity=activity,
+        cells=900,
     )
     assert path == folder / "report.html"
     return path.read_text("utf-8")
@@ -85,16 +87,85 @@ def rows(page: str) -> list[list[str]]:
     return [[html.unescape(cell) for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)] for row in found]
 
 
+def test_the_page_opens_with_what_is_certain(tmp_path):
+    page = html.unescape(report(tmp_path))
+    numbers = re.findall(r"<div><strong>(.*?)</strong> (.*?)</div>", page)
+    assert numbers == [("900", "cells"), ("7", "certain edges"), ("81%", "of 8 test cells told right")]
+    places = [page.index(text) for text in ("7 edges are certain", "<img", "<h2", "<input", "Test cells</h2>")]
+    assert places == sorted(places), "numbers, pictures, certain edges, all edges, test cells"
+    assert RATE in page and DEFINITION in page and "edges_by_type.parquet" in page
+
+
+TYPED = pd.DataFrame(
+    [(GENES[0], "x", 1.8, 0.01, LABELS[0]), ("R2", "y", -0.4, 0.03, LABELS[0]), ("R2", "x", -0.6, 0.7, LABELS[1])],
+    columns=["source", "target", "weight", "q_value", "cell_type"],
+)
+
+
 def test_the_tables_hold_what_was_found(tmp_path):
-    found = rows(report(tmp_path))
+    found = rows(report(tmp_path, of_types=TYPED))
     assert ["accuracy", "0.812"] in found
     assert [LABELS[0], "0.625", "8"] in found
     assert [LABELS[1], "-", "0"] in found  # no test cell, no F1
-    assert ["<b>R</b>", "x", "+0.900", "0.75"] in found
-    assert ["<b>R</b>", "y", "-0.700", "0.75"] in found
-    assert ["<b>R</b>", "x", "+1.800"] in found  # of the first type
-    assert ["<b>R</b>", "x", "-0.900"] in found  # of the second
     assert not any("AUROC" in row[0] for row in found)  # not measured
+    assert ["cells", "number", "certain edges", "borrowed", "least correlation that shows"] in found
+    assert ["all cells", "900", "7", "0", "0.12"] in found and [LABELS[1], "10", "0", "3", "none"] in found
+
+
+def regulators(page: str) -> list[list[str]]:
+    """Rows of the table of certain edges, as texts."""
+    (body,) = re.findall(r'<table class="top">.*?<tbody>(.*?)</tbody>', page)
+    cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in re.findall(r"<tr>(.*?)</tr>", body)]
+    return [[html.unescape(re.sub(r"<[^>]*>", "", cell)) for cell in row] for row in cells]
+
+
+def test_regulators_are_those_of_certain_edges_with_their_q_values(tmp_path):
+    assert regulators(report(tmp_path, of_types=TYPED)) == [
+        ["all cells", "<b>R</b>", "x 0.001", "y 0.04"],
+        [LABELS[0], "<b>R</b>", "x 0.01", ""],
+        [LABELS[0], "R2", "", "y 0.03"],
+    ]
+    many = pd.DataFrame({"source": "R2", "target": [f"t{n}" for n in range(9)], "weight": 0.5, "q_value": 0.02})
+    page = report(tmp_path / "many", of_types=many.assign(cell_type=LABELS[1]))
+    assert regulators(page)[-1][2].endswith("t5 0.02, 3 more")
+
+
+def test_without_a_certain_edge_there_is_no_ranking(tmp_path):
+    page = report(tmp_path, beside={"q_value": 0.5}, of_types=TYPED.assign(q_value=0.5))
+    assert 'class="top"' not in page
+    page = html.unescape(report(tmp_path / "unknown", without=["q_value"], of_types=TYPED.drop(columns="q_value")))
+    assert 'class="top"' not in page and RATE not in page
+
+
+def test_what_more_cells_would_show():
+    found = pd.DataFrame({"label": ["all cells"], "edges": [0], "cells": [900], "least_effect": [0.2]})
+    assert certain_sentence({"found": found}) == (
+        "No edge is certain over all cells (q at most 0.05). 900 cells show correlations above 0.20 within a type; for "
+        "those above 0.1, about 4,000 cells are needed."
+    )
+    assert certain_sentence({"found": found.assign(edges=3)}).startswith(
+        "3 edges are certain over all cells (q at most 0.05)"
+    )
+
+
+def test_effects_of_interventions_come_first(tmp_path):
+    caused = {"caused": [0.5, np.nan, -1.5], "caused_low": [0.1, np.nan, -2], "caused_high": [0.9, np.nan, -1]}
+    page = html.unescape(report(tmp_path, beside=caused | {"caused_q": [0.03, np.nan, 0.001], "sd": 0.1}))
+    assert ("2", "certain effects of interventions") in re.findall(r"<div><strong>(.*?)</strong> (.*?)</div>", page)
+    assert page.index(CAUSED) < page.index('class="top"')
+    found = rows(page)
+    place = found.index(["regulator", "target", "effect", "from", "to", "its q", "weight", "q"])
+    assert found[place + 1] == ["R2", "x", "-1.50", "-2.00", "-1.00", "0.001", "+0.300", "0.9"]
+
+
+def test_certain_activities_are_listed(tmp_path):
+    table = pd.DataFrame({"cell_type": LABELS, "regulator": "R2", "targets": 5, "cells": 9, "activity_others": 0.5})
+    table = table.assign(activity=2.0, effect=1.5, low=1.0, high=2.0, q_value=[0.001, 0.2], regulons="collectri")
+    page = report(tmp_path, activity=table)
+    head = ["cell type", "regulator", "targets", "activity in others", "activity", "effect", "95 % interval", "q"]
+    found = rows(page)
+    assert found[found.index(head) + 1][:2] == [LABELS[0], "R2"] and [LABELS[1], "R2"] not in [row[:2] for row in found]
+    assert "(collectri)" in page and "Cells are no replicates" in page
 
 
 def test_labels_and_genes_are_escaped(tmp_path):
@@ -114,87 +185,32 @@ def test_the_page_needs_nothing_else(tmp_path):
     assert [base64.b64decode(image) for image in images] == [DOT, DOT]
 
 
-def test_the_page_says_what_weights_and_confidences_are(tmp_path):
-    page = html.unescape(report(tmp_path))
-    assert DEFINITION in page and "up-regulations" in page
-    assert page.count(f"Confidence: {CONFIDENCE}") == 2, "beside the filters and the evidence"
-    page = html.unescape(report(tmp_path / "without", without=["confidence"]))
-    assert page.count(f"Confidence: {UNKNOWN}") == 2 and CONFIDENCE not in page
-
-
-APART = {
-    "sd": [0.3, 0.2, 0.0],
-    "between": [0.9, 0.1, -0.8],
-    "confidence": [0.99, 0.55, 0.55],
-    "q_value": [0.01, 0.9, 0.95],
-}
-
-
-def test_the_page_tells_weights_from_evidence_between_states(tmp_path):
-    table = pd.DataFrame({"source": ["R2"], "target": ["y"], "weight": [-0.25], "confidence": [0.875]})
-    table = table.assign(sd=0.125, between=0.75, q_value=0.002, cell_type=LABELS[0])
-    page = report(tmp_path, beside=APART, of_types=table)
-    found = rows(page)
-    assert ["regulator", "target", "weight", "sd", "between", "confidence", "q", "note"] in found
-    assert ["<b>R</b>", "x", "+0.900", "0.300", "+0.90", "0.99", "0.01", ""] in found
-    assert ["R2", "x", "+0.300", "0.000", "-0.80", "0.55", "0.95", "composition"] in found
-    assert ["R2", "y", "-0.250", "0.125", "+0.75", "0.88", "0.002", ""] in found
-    assert ["all cells", "7"] in found and [LABELS[0], "5"] in found and [LABELS[1], "0"] in found
-
-
-def test_edges_without_states_are_not_told_apart(tmp_path):
-    one_state = APART | {"between": [0.0, 0.0, 0.0]}
-    page = report(tmp_path, labelled=False, beside=one_state)
-    assert ["regulator", "target", "weight", "sd", "confidence", "q"] in rows(page)
-    assert not any("composition" in row for row in rows(page)) and "with the note composition" not in page
-    assert "no states were found" in page and "Cell types</h2>" not in page
-    assert ["R2 of the genes, from their regulators", "0.250"] in rows(page)
-
-
-@pytest.mark.parametrize(
-    ("confidence", "between", "expected"),
-    [(0.55, 0.9, True), (0.55, -0.9, True), (0.9, 0.9, False), (0.55, 0.2, False)],
-)
-def test_composition_is_levels_that_differ_together_and_a_weight_that_is_uncertain(confidence, between, expected):
-    edges = pd.DataFrame({"source": ["A"], "target": ["x"], "weight": [0.5], "between": [between]})
-    edges["confidence"] = confidence
-    assert is_composition(edges).tolist() == [expected]
-    columns, rows = edge_texts(edges)
-    assert columns[-1] == "note" and rows[0][-1] == ("composition" if expected else "")
-
-
 def embedded(page: str) -> dict:
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
 
 
 def test_the_page_holds_the_edges_for_its_table_and_network(tmp_path):
-    data = embedded(report(tmp_path, beside=APART))
+    data = embedded(report(tmp_path))
     assert data["types"] == ["all cells", *LABELS[::-1]] and data["signed"] is True
     names = [(data["genes"][s], data["genes"][t]) for s, t in zip(data["s"], data["t"], strict=True)]
     overall = [n for n, k in enumerate(data["k"]) if k == 0]
     assert [names[n] for n in overall] == [("<b>R</b>", "x"), ("<b>R</b>", "y"), ("R2", "x")]
     assert [data["w"][n] for n in overall] == [0.9, -0.7, 0.3]
-    assert [data["q"][n] for n in overall] == [0.01, 0.9, 0.95] and [data["n"][n] for n in overall] == [0, 0, 1]
+    assert [data["q"][n] for n in overall] == [0.001, 0.04, 0.9]
 
 
-def test_the_edges_that_are_left_out_are_those_that_a_target_has_stronger_ones_than(monkeypatch):
+def test_certain_edges_are_never_left_out_and_others_are_those_that_a_target_has_stronger_ones_than(monkeypatch):
     monkeypatch.setattr("grn.analysis.summary.MOST", 3)
     edges = pd.DataFrame(
         {"source": ["A", "B", "A", "B"], "target": ["x", "x", "y", "z"], "weight": [0.9, 0.8, 0.2, 0.1]}
     )
     weights = [0.9, -0.8, 0.7, 0.6, 0.5, -0.4, 0.0]
     table = pd.DataFrame({"source": [f"R{n}" for n in range(7)], "target": "x", "weight": weights})
-    assert strongest_of_targets(table, 2)["weight"].tolist() == [0.9, -0.8, 0.7, -0.4]
-    text, count = edges_json(edges, edges.head(0).assign(cell_type=""), signed=True)
-    data = json.loads(text)
-    assert count == 3 and data["w"] == [0.9, 0.2, 0.1], "each target's strongest comes before a second one"
-
-
-def test_top_regulators_come_first_and_no_regulator_fills_a_type(tmp_path):
-    page = report(tmp_path)
-    assert page.index("Top regulators of each cell type</h2>") < page.index("Edges and network</h2>")
-    cards = re.findall(r'<div class="card"><h3>(.*?)</h3>(.*?)</div>', page)
-    assert [html.unescape(label) for label, _ in cards] == LABELS[::-1]
-    for _, card in cards:
-        regulators = re.findall(r"<th><span[^>]*>(.*?)</span></th>", card)
-        assert [html.unescape(name) for name in regulators] == ["<b>R</b>", "R2"]
+    assert kept_edges(table, 2)["weight"].tolist() == [0.9, -0.8, 0.7, -0.4]
+    table["q_value"] = [0.9, 0.9, 0.9, 0.9, 0.01, 0.9, 0.01]
+    assert kept_edges(table, 2)["weight"].tolist() == [0.9, -0.8, 0.7, 0.5, -0.4]
+    none = edges.head(0).assign(cell_type="")
+    text, count = edges_json(edges, none, signed=True)
+    assert count == 3 and json.loads(text)["w"] == [0.9, 0.2, 0.1], "each target's strongest comes before a second one"
+    text, _ = edges_json(edges.assign(q_value=[0.9, 0.04, 0.9, 0.9]), none, signed=True)
+    assert json.loads(text)["w"] == [0.9, 0.8, 0.2]

@@ -8,10 +8,9 @@ import re
 import shutil
 import subprocess
 
-import pandas as pd
 import pytest
 
-from tests.analysis.test_report import GENES, LABELS, report
+from tests.analysis.test_report import GENES, LABELS, TYPED, report
 
 BROWSERS = ("chromium-headless-shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome")
 BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
@@ -32,6 +31,7 @@ window.addEventListener("load", () => {
     seen[what] = { rows, found: at("found").textContent, drawn: +at("network").dataset.edges };
   };
   const reset = () => at("reset").click();
+  look("certain"); reset();
   look("first");
   set("type", LABEL); look("type"); reset();
   set("sign", "-"); look("sign"); reset();
@@ -40,7 +40,7 @@ window.addEventListener("load", () => {
   set("least", "60"); look("least"); reset();
   look("reset");
   document.querySelector("th[data-column=target]").click(); look("sorted");
-  document.querySelector(".top th .gene").click(); look("clicked"); reset();
+  document.querySelectorAll(".top th .gene")[2].click(); look("clicked"); reset();
   const place = at("network").getBoundingClientRect();
   for (let x = 0; x < place.width && at("tip").hidden; x += 8) {
     for (let y = 0; y < place.height && at("tip").hidden; y += 8) {
@@ -63,11 +63,7 @@ window.addEventListener("load", () => {
 def seen(tmp_path_factory):
     """What the page showed after each action."""
     folder = tmp_path_factory.mktemp("report")
-    typed = pd.DataFrame(
-        [(GENES[0], "x", 1.8, 0.9, LABELS[0]), ("R2", "y", -0.4, 0.6, LABELS[0]), ("R2", "x", -0.6, 0.7, LABELS[1])],
-        columns=["source", "target", "weight", "confidence", "cell_type"],
-    )
-    page = report(folder, of_types=typed)
+    page = report(folder, of_types=TYPED)
     label = json.dumps(LABELS[0]).replace("<", "\\u003c")
     page = page.replace("<head>", f"<head>{LISTEN}").replace("</body>", f"{DRIVE.replace('LABEL', label)}</body>")
     path = folder / "driven.html"
@@ -89,6 +85,11 @@ def test_nothing_fails_and_no_name_becomes_html(seen):
     assert seen["first"]["rows"][0][0] == GENES[0]
 
 
+def test_certain_edges_are_shown_first_and_others_on_demand(seen):
+    assert pairs(seen["certain"]) == [(GENES[0], "x"), (GENES[0], "y")]
+    assert [row[-1] for row in seen["certain"]["rows"]] == ["0.0010", "0.040"], "every edge has its q-value"
+
+
 def test_each_filter_responds_in_the_table_and_in_the_network(seen):
     assert pairs(seen["first"]) == [(GENES[0], "x"), (GENES[0], "y"), ("R2", "x")]
     assert pairs(seen["type"]) == [(GENES[0], "x"), ("R2", "y")]
@@ -104,8 +105,6 @@ def test_each_filter_responds_in_the_table_and_in_the_network(seen):
 
 def test_a_column_sorts_a_click_looks_up_and_the_mouse_tells(seen):
     assert [target for _, target in pairs(seen["sorted"])] == ["x", "x", "y"]
-    assert [row[:4] for row in seen["clicked"]["rows"]] == [["R2", "lowers", "x", LABELS[1]]], (
-        "the first card's regulator"
-    )
+    assert [row[:4] for row in seen["clicked"]["rows"]] == [["R2", "lowers", "y", LABELS[0]]], "in its cell type"
     gene, *edges = seen["tip"].splitlines()
     assert gene in GENES and edges and all(gene in edge for edge in edges)

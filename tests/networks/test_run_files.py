@@ -20,7 +20,6 @@ from grn.networks.run_files import (
     network_anndata,
     slugs,
     square_matrix,
-    strongest_edges,
     write_network,
 )
 from grn.networks.signed_network import open_network
@@ -184,10 +183,3 @@ def test_edges_by_type_are_the_tables_of_the_types_one_after_the_other(sure, top
     for name in LABELS:
         own = found[found["cell_type"] == name].drop(columns="cell_type").reset_index(drop=True)
         pd.testing.assert_frame_equal(own, edge_table(read.of_states[name], GENES, REGULATORS, top_k))
-
-
-def test_the_strongest_edges_go_up_and_down():
-    up, down = strongest_edges(edge_table(network(), GENES, REGULATORS, None), 2)
-    assert (up["weight"] > 0).all() and (down["weight"] < 0).all()
-    assert len(up) == len(down) == 2
-    assert up["weight"].is_monotonic_decreasing and down["weight"].is_monotonic_increasing

@@ -12,7 +12,6 @@ from grn.errors import DataError
 from grn.networks.signed_network import (
     SignedNetwork,
     edge_list,
-    heatmap_blocks,
     open_network,
     read_about,
     sign_has_meaning,
@@ -41,28 +40,6 @@ def test_the_edge_list_is_the_matrix_sorted_by_magnitude():
     again = np.zeros((30, 30))
     again[GENES.get_indexer(edges["target"]), GENES.get_indexer(edges["source"])] = edges["weight"]
     np.testing.assert_array_equal(again, network.weights.toarray())
-
-
-def test_a_short_list_has_the_strongest_of_each_sign():
-    network = random_network()
-    whole, cut = edge_list(network.weights, GENES), edge_list(network.weights, GENES, 4)
-    for sign in (1, -1):
-        strongest = whole[np.sign(whole["weight"]) == sign].head(4).reset_index(drop=True)
-        pd.testing.assert_frame_equal(cut[np.sign(cut["weight"]) == sign].reset_index(drop=True), strongest)
-
-
-def test_blocks_are_cut_from_the_matrices_and_share_their_names():
-    network = random_network()
-    blocks = heatmap_blocks(network, regulators=5, targets=7, types=2)
-    assert list(blocks) == ["all cells", "T/0", "T/1"]
-    first = blocks["all cells"]
-    assert first.shape == (5, 7)
-    for frame, weights in zip(blocks.values(), [network.weights, *network.by_type.values()], strict=False):
-        assert frame.index.equals(first.index) and frame.columns.equals(first.columns)
-        expected = weights.toarray()[np.ix_(GENES.get_indexer(frame.columns), GENES.get_indexer(frame.index))].T
-        np.testing.assert_array_equal(frame, expected)
-    strongest = edge_list(network.weights, GENES).iloc[0]
-    assert first.loc[strongest["source"], strongest["target"]] == strongest["weight"]
 
 
 def test_what_signs_mean_is_read_without_the_matrices(tiny_run, tmp_path):

@@ -14,16 +14,12 @@ from matplotlib.text import Text
 import grn
 from grn.errors import UserError
 from grn.networks.signed_network import signed_network
-from grn.plots.given import as_edges, as_network, as_typed_edges
+from grn.plots.given import as_network, edges_of
 from grn.plots.style import DOWN, UP
 
 OF_NETWORKS = [
-    "cell_type_regulators",
     "clustered_heatmap",
     "network_graph",
-    "network_heatmaps",
-    "regulator_dots",
-    "strongest_regulations",
 ]
 
 
@@ -62,7 +58,7 @@ def test_a_network_is_drawn_from_whatever_holds_it(run, name, form):
 
 
 def test_all_forms_hold_the_same_weights(run):
-    of_network, of_run = as_edges(run.network), as_edges(run)
+    (of_network, _, _), (of_run, _, _) = edges_of(run.network, None), edges_of(run, None)
     key = ["source", "target"]
     both = of_run[of_run["weight"] != 0].merge(of_network, on=key, suffixes=("", "_other"))
     assert len(both) == len(of_network)
@@ -71,16 +67,9 @@ def test_all_forms_hold_the_same_weights(run):
     for edge in of_run.head(5).itertuples():
         value = again.weights[again.genes.get_loc(edge.target), again.genes.get_loc(edge.source)]
         assert value == pytest.approx(edge.weight)
-    for form in (run, run.network):
-        assert set(as_typed_edges(form)["cell_type"]) == {"type 1", "type 2"}
-
-
-def test_evidence_between_states_is_that_of_the_edge_table(run):
-    axes = grn.plots.within_and_between(run, count=5)
-    dots = {tuple(np.round(place, 5)) for place in axes.collections[0].get_offsets()}
-    assert dots == {tuple(row) for row in run.edges.head(5)[["between", "weight"]].to_numpy(float).round(5)}
-    with pytest.raises(UserError, match=r"run\.edges"):
-        grn.plots.within_and_between(run.network)
+    assert "q_value" in of_run and "q_value" not in of_network
+    of_type, whose, _ = edges_of(run, "type 2")
+    assert whose == "type 2" and not of_type.equals(of_run)
 
 
 def test_arrows_raise_bars_lower_and_only_edges_of_the_chosen_genes_are_drawn(typed):
@@ -92,13 +81,16 @@ def test_arrows_raise_bars_lower_and_only_edges_of_the_chosen_genes_are_drawn(ty
     assert widths == sorted(widths), "the strongest is the thickest, and drawn on top"
 
 
-def test_dots_have_the_sign_and_the_confidence_of_each_type(typed):
-    axes = grn.plots.regulator_dots(typed, regulators=1)
-    rows = [label.get_text() for label in axes.get_yticklabels()]
-    assert rows == ["A → x"]
-    dots = axes.collections[0]
-    np.testing.assert_allclose(dots.get_array(), [0.9, -0.8])
-    assert dots.get_sizes()[0] > dots.get_sizes()[1]
+def test_a_network_is_drawn_as_far_as_it_is_certain(typed):
+    edges = typed[typed["cell_type"] == "T1"].assign(q_value=[0.001, 0.2, 0.04])
+    arrows = {
+        certain: [each.get_linestyle() for each in grn.plots.network_graph(edges, certain=certain).patches]
+        for certain in (True, False)
+    }
+    assert [len(each) for each in arrows.values()] == [2, 3] and len(set(arrows[True])) == 1
+    assert len(set(map(str, arrows[False]))) == 2, "an uncertain edge is dashed"
+    dots = grn.plots.clustered_heatmap(edges).lines[0].get_xydata()
+    assert len(dots) == 2, "of the certain edges"
 
 
 def test_two_types_put_each_edge_at_its_two_weights(typed):
@@ -187,9 +179,7 @@ def test_genes_that_are_not_there_are_refused(typed):
 
 
 def test_networks_of_several_types_are_not_drawn_as_one(typed, run):
-    for draw in (grn.plots.strongest_regulations, grn.plots.network_graph, grn.plots.clustered_heatmap):
+    for draw in (grn.plots.network_graph, grn.plots.clustered_heatmap):
         with pytest.raises(UserError, match="cell types alone"):
             draw(typed)
         assert draw(typed[typed["cell_type"] == "T1"])
-    titles = [axes.get_title(loc="left") for axes in grn.plots.network_heatmaps(typed).axes if axes.images]
-    assert titles == ["T1", "T2"]

@@ -8,18 +8,15 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.colors import to_hex
 from matplotlib.image import imread
 from matplotlib.text import Text
 
 import grn
 from grn.errors import UserError
-from grn.plots.bars import strongest_regulations
-from grn.plots.heatmaps import network_heatmaps
-from grn.plots.regulators import cell_type_regulators
-from grn.plots.scatter import within_and_between
+from grn.plots import clustered_heatmap, network_graph
+from grn.plots.activity import activity_heatmap
 from grn.plots.scores import confusion_matrix, precision_recall_curves, training_curves
-from grn.plots.style import DOWN, UP, save, whole
+from grn.plots.style import save, whole
 
 LABELS = ["CD4+/CD25 T Reg", "a type with a very long name that goes on and on", "$x_1$ & <b>"]
 
@@ -56,38 +53,33 @@ def test_the_confusion_matrix_writes_counts_and_colours_shares(confusion):
     assert "CD4+/CD25 T Reg" in texts(picture)
 
 
-def test_bars_have_the_weights_and_the_colours_of_their_signs(edges):
-    picture = strongest_regulations(edges, count=2)
-    bars = picture.patches
-    assert [bar.get_width() for bar in bars] == [0.9, 0.4, -0.1, -0.5]
-    assert to_hex(bars[0].get_facecolor()) == UP  # confidence 1: the full colour
-    red, green, blue, _ = bars[3].get_facecolor()
-    assert red > max(green, blue) and to_hex(bars[3].get_facecolor()) != DOWN  # confidence 0.5: a pale red
-    labels = [label.get_text() for label in picture.get_yticklabels()]
-    assert labels == ["A/B → x", r"\$C\$ → z", "C → x", "A/B → y"]
-    bars = strongest_regulations(edges.drop(columns="confidence"), count=2).patches
-    assert [to_hex(bar.get_facecolor()) for bar in bars] == [UP, UP, DOWN, DOWN], "no confidence: the full colour"
+def test_activities_have_their_interval_and_uncertain_ones_are_grey():
+    table = pd.DataFrame(
+        [("T1", "A", 2.0, 1.5, 2.5, 0.001), ("T1", "B", 0.5, -0.5, 1.5, 0.4), ("T2", "A", -1.0, -1.25, -0.75, 0.01)],
+        columns=["cell_type", "regulator", "effect", "low", "high", "q_value"],
+    )
+    axes = activity_heatmap(table.assign(activity_ctrl=0.0, activity_stim=1.0))
+    np.testing.assert_allclose(axes.images[0].get_array(), [[2, -1]])
+    assert {"+2.0\n±0.5", "-1.0\n±0.2"} <= texts(axes) and "+0.5\n±1.0" not in texts(axes), "B is certain nowhere"
+    axes = activity_heatmap(pd.concat([table, table.tail(1).assign(regulator="B")]))
+    inks = {text.get_text(): text.get_color() for text in axes.texts}
+    assert inks["+0.5\n±1.0"] == "#999999" != inks["-1.0\n±0.2"]
 
 
-def test_a_read_out_without_signs_claims_none(edges):
-    signed, unsigned = (texts(strongest_regulations(edges, signed=choice)) for choice in (True, False))
-    assert any("raises" in text for text in signed)
-    assert not any("raises" in text or "lowers" in text for text in unsigned)
-
-
-@pytest.mark.parametrize("types", [0, 1, 5])
-def test_heat_maps_share_one_scale_and_label_every_column(types):
-    frame = pd.DataFrame([[1.0, -2.0], [0.0, 0.5]], index=["A/B", "C"], columns=["x", "y"])
-    weights = {"all cells": frame} | {f"T/{number}": frame * number for number in range(types)}
-    picture = network_heatmaps(weights)
-    images = [axes.images[0] for axes in picture.axes if axes.images]
-    assert len(images) == types + 1
-    assert len({image.get_clim() for image in images}) == 1
-    low, high = images[0].get_clim()
-    assert low == -high
-    np.testing.assert_array_equal(images[0].get_array(), frame)
-    assert picture.axes[types].get_title(loc="left") == list(weights)[-1]
-    assert pixels(picture).std() > 0
+@pytest.mark.parametrize("count", [1, 2, 30])
+def test_boxes_of_genes_do_not_overlap(count):
+    draw = np.random.default_rng(count)
+    ends = {
+        "source": draw.choice(["SPI1", "A-LONG-REGULATOR", "R3"], count),
+        "target": [f"HLA-{n}" for n in range(count)],
+    }
+    edges = pd.DataFrame(ends | {"weight": draw.normal(size=count), "q_value": 0.01})
+    axes = network_graph(edges)
+    axes.figure.canvas.draw()
+    boxes = [text.get_window_extent().padded(5) for text in axes.texts]
+    assert len(boxes) == count + edges["source"].nunique()
+    for number, one in enumerate(boxes):
+        assert not any(one.overlaps(other) for other in boxes[number + 1 :])
 
 
 def test_training_curves_start_from_step_one_and_skip_gaps():
@@ -133,38 +125,21 @@ def test_the_ending_is_the_format_and_the_same_figure_gives_the_same_file(ending
 
 
 def test_no_picture_touches_pyplot(confusion, edges):
-    confusion_matrix(confusion), strongest_regulations(edges)
+    confusion_matrix(confusion), network_graph(edges)
     pyplot = sys.modules.get("matplotlib.pyplot")
     assert pyplot is None or pyplot.get_fignums() == []
 
 
-@pytest.fixture
-def told_apart(edges):
-    return edges.assign(between=[0.9, -0.8, 0.1, 0.4])
-
-
-def test_edges_lie_where_weight_and_between_put_them_and_confidence_colours_them(told_apart):
-    axes = within_and_between(told_apart)
-    dots = axes.collections[0]
-    expected = told_apart.sort_values("confidence", kind="stable")  # the most confident is drawn last, on top
-    np.testing.assert_allclose(dots.get_offsets(), expected[["between", "weight"]])
-    np.testing.assert_allclose(dots.get_array(), expected["confidence"])
-    assert len(within_and_between(told_apart, count=2).collections[0].get_offsets()) == 2
-    named = texts(axes)
-    assert "A/B → x" in named, "the strongest has its name"
-    assert "A/B → y" in named, "and so has one whose levels go together"
-
-
+ACTIVITY = pd.DataFrame({"cell_type": ["T"], "regulator": "A", "effect": 1.0, "low": 0.5, "high": 1.5})
 EMPTY = {
     "no labelled test cells": lambda edges: confusion_matrix(pd.DataFrame()),
     "no labelled test": lambda edges: confusion_matrix(pd.DataFrame([[0]], index=["T"], columns=["T"])),
-    "has no edges": lambda edges: strongest_regulations(edges.iloc[:0]),
-    "network has no edges": lambda edges: network_heatmaps({}),
-    "The network has no edges.": lambda edges: cell_type_regulators(edges.iloc[:0]),
+    "The network has no edges": lambda edges: network_graph(edges.iloc[:0]),
+    "no edges between these genes": lambda edges: clustered_heatmap(edges.iloc[:0]),
+    "No edge is certain (q at most 0.05)": lambda edges: network_graph(edges.assign(q_value=0.06)),
+    "No difference in activity": lambda edges: activity_heatmap(ACTIVITY.assign(q_value=0.06)),
     "No metrics were recorded": lambda edges: training_curves(pd.DataFrame({"step": []})),
     "no network to draw": lambda edges: precision_recall_curves({}, 0.1),
-    "cells have one state": lambda edges: within_and_between(edges.assign(between=0.0)),
-    "one state": lambda edges: within_and_between(edges.assign(between=np.nan)),
 }
 
 
@@ -174,14 +149,14 @@ def test_a_picture_of_nothing_says_so(said, edges):
 
 
 WRONG = {
-    "an object in place of edges": lambda edges: strongest_regulations(object()),
-    "a run's folder in place of the run": lambda edges: grn.plots.regulator_dots("runs/1"),
-    "a column that is missing": lambda edges: within_and_between(edges),
-    "a number that is missing": lambda edges: strongest_regulations(edges.assign(weight=[1.0, np.nan, 1.0, 1.0])),
-    "an edge twice": lambda edges: grn.plots.network_graph(pd.concat([edges, edges.head(1)])),
+    "an object in place of edges": lambda edges: network_graph(object()),
+    "a run's folder in place of the run": lambda edges: network_graph("runs/1"),
+    "a column that is missing": lambda edges: activity_heatmap(edges),
+    "a number that is missing": lambda edges: network_graph(edges.assign(weight=[1.0, np.nan, 1.0, 1.0])),
+    "an edge twice": lambda edges: network_graph(pd.concat([edges, edges.head(1)])),
     "edges in place of a curve": lambda edges: precision_recall_curves({"ours": edges}, 0.1),
     "edges in place of a perturbation": lambda edges: grn.plots.perturbation_volcano(edges),
-    "show=True outside of a notebook": lambda edges: strongest_regulations(edges, show=True),
+    "show=True outside of a notebook": lambda edges: network_graph(edges, show=True),
 }
 
 
@@ -195,5 +170,5 @@ def test_likely_mistakes_are_one_sentence(edges, mistake):
 @pytest.mark.parametrize("kind", ["category", "string", object])
 def test_names_are_taken_in_every_form(edges, kind):
     awkward = edges.astype({"source": kind, "target": kind}).set_axis([5, 5, 5, 5])
-    for draw in (strongest_regulations, grn.plots.network_graph, grn.plots.clustered_heatmap, cell_type_regulators):
+    for draw in (network_graph, clustered_heatmap):
         assert texts(draw(awkward)) == texts(draw(edges))

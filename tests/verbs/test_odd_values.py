@@ -28,7 +28,7 @@ EDGES = pd.DataFrame({"source": ["R1", "R2", "R1"], "target": ["G1", "G2", "G3"]
         lambda run: run.save(run.folder.with_name("third")),
         lambda run: grn.predict(anndata.AnnData(np.ones((2, 2))), run),
         lambda run: grn.network(run, cell_type="T1"),
-        grn.plots.regulator_dots,
+        grn.plots.network_graph,
     ],
 )
 def test_a_run_whose_folder_was_moved_says_so(use, tiny_run, tmp_path):

@@ -144,21 +144,18 @@ def test_every_plot_draws_a_run(tiny_run):
     curves = {"ours": pd.DataFrame({"recall": [0.5, 1.0], "precision": [1.0, 0.5]})}
     cells = anndata.AnnData(np.ones((2, 1), np.float32))
     cells.obsm["X_umap"], cells.obsm["X_regulon"] = np.eye(2), pd.DataFrame({"A": [1.0, 2]}, index=cells.obs_names)
+    active = pd.DataFrame({"cell_type": ["B"], "regulator": ["A"], "effect": [1.0], "low": [0.5], "high": [1.5]})
     arguments = {
+        "activity_heatmap": (active.assign(q_value=0.01),),
         "attention_layers": (run.network,),
         "cell_type_genes": (pd.DataFrame({"cell_type": ["B", "B"], "gene": ["x", "y"], "effect": [1.0, -0.5]}),),
-        "cell_type_regulators": (run.network,),
         "clustered_heatmap": (run,),
         "confusion_matrix": (run.confusion,),
         "network_difference": (run, *run.cell_types[:2]),
         "network_graph": (run,),
-        "network_heatmaps": (run.network,),
         "perturbation_volcano": (grn.perturb(run, knockout=run.edges["source"][0]),),
         "precision_recall_curves": (curves, 0.1),
         "regulator_activity": (cells, "A"),
-        "regulator_dots": (run,),
-        "strongest_regulations": (run.edges,),
-        "within_and_between": (run.edges,),
         "training_curves": (run.history,),
     }
     assert set(arguments) == set(grn.plots.__all__)
