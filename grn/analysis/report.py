@@ -14,6 +14,7 @@ import pandas as pd
 from grn.analysis.activity import CELLS
 from grn.analysis.summary import (
     ALL,
+    CLASS_COLUMNS,
     LOSSES,
     SCORES,
     activity_texts,
@@ -93,7 +94,7 @@ def write_report(
         "What is certain": certain_section(edges, by_type, network),
         EXPLORER: "",
         "Activity of regulators": activity_section(activity, config.data.group_key is not None),
-        "Test cells": test_cells(metrics, per_class, shown.get("confusion", "")),
+        "Test cells": test_cells(metrics, per_class, network.levels, shown.get("confusion", "")),
         "Training": shown.get("training", ""),
         "What the weights mean": meaning(network),
         "How to reproduce it": reproduce(config, network),
@@ -208,10 +209,12 @@ def reproduce(config: Config, network: SignedNetwork) -> str:
     )
 
 
-def test_cells(metrics: Mapping[str, float], per_class: pd.DataFrame, confusion: str) -> str:
+def test_cells(
+    metrics: Mapping[str, float], per_class: pd.DataFrame, levels: pd.DataFrame | None, confusion: str
+) -> str:
     rows = [(name, f"{value:.3f}") for name, value in score_rows(metrics, SCORES | LOSSES)]
     parts = [table(["metric", "value"], rows, numbers=1)] if rows else []
-    parts += [table(["cell type", "F1", "test cells"], class_rows(per_class), numbers=2)] if len(per_class) else []
+    parts += [table(CLASS_COLUMNS, class_rows(per_class, levels), numbers=3)] if len(per_class) else []
     return side_by_side(parts) + confusion
 
 

@@ -14,6 +14,7 @@ from grn.networks.evidence.false_discovery import SIGNIFICANT
 ALL = "all cells"
 EACH_SIGN = 4  # edges of each sign that every target has in each cell type, beside those that are certain
 MOST = 40_000  # in a report: about a megabyte
+MARKERS = 5  # genes of a cell type
 VISIBLE = 0.1  # a correlation within a type that is worth more cells
 
 SCORES = {
@@ -41,6 +42,7 @@ SHOWN = {  # column of an edge table -> its title, and the form of its values
     "sd": ("sd", ".3f"),
     "q_value": ("q", ".2g"),
 }
+CLASS_COLUMNS = ["cell type", "F1", "test cells", "genes above all other types"]
 FOUND = {  # column of uns["grn"]["found"] -> its title
     "label": "cells",
     "cells": "number",
@@ -55,10 +57,20 @@ def score_rows(metrics: Mapping[str, float], names: Mapping[str, str] = SCORES) 
     return [(title, metrics[name]) for name, title in names.items() if not math.isnan(metrics.get(name, math.nan))]
 
 
-def class_rows(per_class: pd.DataFrame) -> list[tuple[str, str, int]]:
-    """(cell type, F1, number of test cells); a type without test cells has no F1."""
-    rows = per_class.to_dict("records")
-    return [(str(row["class"]), f"{row['f1']:.3f}" if row["cells"] else "-", int(row["cells"])) for row in rows]
+def class_rows(per_class: pd.DataFrame, levels: pd.DataFrame | None = None) -> list[tuple[str, str, int, str]]:
+    """(cell type, F1, number of test cells, markers); a type without test cells has no F1.
+
+    levels: of genes (columns) in types. A type's markers are the genes whose level is furthest above every other's.
+    """
+    markers = {}
+    if levels is not None and len(levels) > 1:
+        for name in levels.index:
+            above = (levels.loc[name] - levels.drop(index=name).max()).nlargest(MARKERS)
+            markers[str(name)] = ", ".join(above.index[above > 0])
+    return [
+        (name, f"{f1:.3f}" if cells else "-", int(cells), markers.get(name, ""))
+        for name, f1, cells in per_class.astype({"class": str}).itertuples(index=False)
+    ]
 
 
 def edge_texts(edges: pd.DataFrame) -> tuple[list[str], list[tuple[str, ...]]]:

@@ -132,6 +132,7 @@ def print_result(
     of_types: certain edges of single types.   activity: of activity.csv, None where there is none.
     """
     from grn.analysis.summary import (
+        CLASS_COLUMNS,
         activity_texts,
         caused,
         certain,
@@ -157,7 +158,7 @@ def print_result(
         tables.append((f"Activity of regulators ({activity['regulons'].iloc[0]}), t-values", *activity_texts(active)))
     tables += [
         ("Test cells", ["metric", "value"], score_rows(result.metrics)),
-        ("F1 of the cell types", ["cell type", "F1", "test cells"], class_rows(result.per_class)),
+        ("F1 of the cell types", CLASS_COLUMNS, class_rows(result.per_class, network.levels)),
     ]
     for title, columns, rows in tables:
         if rows:

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 class SignedNetwork:
     """weights: CSR [N, N], row = target, column = regulator.   about: uns["grn"], which says what they mean.
 
-    by_type: weights of each cell type, by label; the types with the most cells come first.
+    by_type: weights of each cell type, by label; the types with the most cells come first.   levels: mean multiplicity
+    of each gene (columns) in each type; None where these are not known.
     """
 
     genes: pd.Index
     weights: sparse.csr_matrix
     by_type: dict[str, sparse.csr_matrix]
     about: dict
+    levels: pd.DataFrame | None = None
 
     @property
     def signed(self) -> bool:
@@ -76,7 +78,7 @@ def signed_network(adata: AnnData, file: Path | None = None) -> SignedNetwork:
     slugs = dict(zip(types["label"].astype(str), types["slug"].astype(str), strict=True))
     keys = {label: f"grn_{slug}" for label, slug in slugs.items() if f"grn_{slug}" in adata.varp}
     by_type = {label: weights_in(adata, key, where) for label, key in keys.items()}
-    return SignedNetwork(adata.var_names, weights_in(adata, "grn", where), by_type, about)
+    return SignedNetwork(adata.var_names, weights_in(adata, "grn", where), by_type, about, adata.to_df())
 
 
 def weights_in(adata: AnnData, key: str, where: Path | str = "The network") -> sparse.csr_matrix:

@@ -1,4 +1,4 @@
-"""Dots: edges at two weights, within states and between them; and the genes that a perturbation changes."""
+"""Dots: edges in two conditions, and the genes that a perturbation changes."""
 
 from __future__ import annotations
 
@@ -9,94 +9,56 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.plots.given import NetworkLike, as_network, columns_of, only_type, refuse_unknown, weights_of
+from grn.networks.evidence.false_discovery import SIGNIFICANT
+from grn.plots.given import columns_of, only_type
 from grn.plots.style import DOWN, INK, LINES, UP, canvas, note, plain, short, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
-SIGNIFICANT = 0.05
 REST = "#c4c4c4"
-NAMED = 10  # edges with their names beside them, where states are compared
 
 
 def network_difference(
-    network: NetworkLike,
-    first: str,
-    second: str,
-    *,
-    named: int = 12,
-    ax: Axes | None = None,
-    show: bool | None = None,
+    table: pd.DataFrame, *, named: int = 12, ax: Axes | None = None, show: bool | None = None
 ) -> Axes:
-    """Each edge as a dot, its weight in `first` to the right and in `second` upwards; equal edges are on the diagonal.
+    """Each edge as a dot, its slope in one condition to the right and in the other upwards: equal ones on the diagonal.
 
-    network: a run, its network or a table of edges with a column cell_type, for two cell types; or the table of
-    grn.compare, for its two conditions: of these, edges that differ at q <= 0.05 are coloured, else those with names.
-    first, second: the types, or conditions.   named: edges with the largest differences, with their names.
-    ax, show: as in grn.plots. Raises UserError.
+    table: of `grn.compare`, in all types together or in one. Edges that differ at a q-value of at most 0.05 are
+    coloured.   named: how many of these have their names beside them.   ax, show: as in grn.plots. Raises UserError.
     """
-    edges = _both(network, first, second)
-    edges = edges[(edges["first"] != 0) | (edges["second"] != 0)]
+    wanted = "the table that grn.compare returns"
+    names = [str(name) for name in getattr(table, "columns", ()) if str(name).startswith("weight_")][:2]
+    edges = columns_of(table, wanted, texts=("source", "target"), numbers=tuple(names), gaps=("effect", "q_value"))
+    types = edges["cell_type"].astype(str) if "cell_type" in edges else pd.Series("all", index=edges.index)
+    edges = edges[types == ("all" if (types == "all").any() or types.empty else only_type(types.unique()))]
     axes = canvas(ax, 5.6, 5.4)
     if edges.empty:
-        return shown(note(axes, "Neither network has edges."), ax, show)
-    difference = (edges["second"] - edges["first"]).abs()
-    order = np.argsort(-difference.to_numpy(), kind="stable")
-    if "q_value" in edges:
-        marked = (edges["q_value"] <= SIGNIFICANT).to_numpy()
-        order = np.lexsort([-difference, edges["q_value"]])
-    else:
-        marked = np.zeros(len(edges), dtype=bool)
-        marked[order[:named]] = True
-    limit = 1.12 * float(edges[["first", "second"]].abs().to_numpy().max())
+        return shown(note(axes, "No edges were compared."), ax, show)
+    x, y = (edges[name].to_numpy() for name in names)
+    first, second = (name.removeprefix("weight_") for name in names)
+    limit = 1.12 * max(float(np.abs([x, y]).max()), 1e-9)
     for line in (axes.axhline, axes.axvline):
         line(0, color="#dddddd", linewidth=0.8, zorder=0)
     axes.plot([-limit, limit], [-limit, limit], color="#bbbbbb", linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-    rest = edges[~marked]
-    axes.scatter(rest["first"], rest["second"], s=7, color=REST, linewidths=0, zorder=2, rasterized=len(rest) > 5000)
-    strong = edges[marked]
-    stronger = (strong["second"].abs() >= strong["first"].abs()).to_numpy()
-    for chosen, colour, name in ((stronger, LINES[1], second), (~stronger, LINES[0], first)):
-        part = strong[chosen]
-        if len(part):
+    differ = (edges["q_value"] <= SIGNIFICANT).to_numpy()
+    axes.scatter(x[~differ], y[~differ], s=7, color=REST, linewidths=0, zorder=2, rasterized=len(edges) > 5000)
+    for chosen, colour, name in ((np.abs(y) >= np.abs(x), LINES[1], second), (np.abs(y) < np.abs(x), LINES[0], first)):
+        if (chosen := chosen & differ).any():
             label = f"stronger in {short(name, 20)}"
             look: dict[str, Any] = {"s": 22, "color": colour, "edgecolors": "white", "linewidths": 0.4, "zorder": 3}
-            axes.scatter(part["first"], part["second"], label=label, **look)
-    names = edges.iloc[order[:named]][["first", "second", "source", "target"]]
-    name_edges(axes, names.itertuples(index=False), apart=(0.32 * limit, 0.06 * limit), turn=0.45 * limit)
+            axes.scatter(x[chosen], y[chosen], label=label, **look)
+    certain = edges[differ].sort_values("q_value", kind="stable").head(named)[[*names, "source", "target"]]
+    name_edges(axes, certain.itertuples(index=False), apart=(0.32 * limit, 0.06 * limit), turn=0.45 * limit)
     axes.set_xlim(-limit, limit)
     axes.set_ylim(-limit, limit)
     axes.set_aspect("equal")
-    axes.set_xlabel(f"weight in {short(first)}")
-    axes.set_ylabel(f"weight in {short(second)}")
-    if len(strong):
+    axes.set_xlabel(f"slope in {short(first)}")
+    axes.set_ylabel(f"slope in {short(second)}")
+    if differ.any():
         axes.legend(frameon=False, fontsize=8.5, loc="upper left")
-    plain(axes, "Edges that differ")
+    plain(axes, f"Edges that differ: {int(differ.sum())} of {len(edges)}, q at most {SIGNIFICANT:g}")
     return shown(axes, ax, show)
-
-
-def _both(network: object, first: str, second: str) -> pd.DataFrame:
-    """Columns source, target, first, second and, of a comparison, q_value."""
-    if isinstance(network, pd.DataFrame) and "effect" in network:
-        known = [str(name).removeprefix("weight_") for name in network if str(name).startswith("weight_")]
-        for name in (first, second):
-            refuse_unknown("condition", name, known, "The table")
-        numbers = (f"weight_{first}", f"weight_{second}")
-        wanted = "the table that grn.compare returns"
-        table = columns_of(network, wanted, texts=("source", "target"), numbers=numbers, gaps=("q_value",))
-        types = table["cell_type"].astype(str) if "cell_type" in table else pd.Series("all", index=table.index)
-        of_all = table[types == "all"] if (types == "all").any() else table
-        if of_all is table and len(table):
-            only_type(types.unique())
-        names = {f"weight_{first}": "first", f"weight_{second}": "second"}
-        return of_all[["source", "target", *names, "q_value"]].rename(columns=names)
-    found = as_network(network)  # type: ignore[arg-type]
-    one, two = (weights_of(found, name)[0] for name in (first, second))
-    either = (abs(one) + abs(two)).tocoo()
-    values = {"first": one, "second": two}
-    ends = {"source": found.genes[either.col], "target": found.genes[either.row]}
-    return pd.DataFrame(ends | {name: np.asarray(w[either.row, either.col]).ravel() for name, w in values.items()})
 
 
 def name_edges(

@@ -12,7 +12,7 @@ import pandas as pd
 from scipy import sparse
 
 from grn.analysis.report import CAUSED, DEFINITION, RATE, write_report
-from grn.analysis.summary import certain_sentence, edges_json, kept_edges
+from grn.analysis.summary import certain_sentence, class_rows, edges_json, kept_edges
 from grn.config.schema import Config
 from grn.networks.run_files import network_anndata, write_network
 from grn.networks.signed_network import edge_list, open_network
@@ -105,11 +105,17 @@ TYPED = pd.DataFrame(
 def test_the_tables_hold_what_was_found(tmp_path):
     found = rows(report(tmp_path, of_types=TYPED))
     assert ["accuracy", "0.812"] in found
-    assert [LABELS[0], "0.625", "8"] in found
-    assert [LABELS[1], "-", "0"] in found  # no test cell, no F1
+    assert [LABELS[0], "0.625", "8", ""] in found  # all levels are the same
+    assert [LABELS[1], "-", "0", ""] in found  # no test cell, no F1
     assert not any("AUROC" in row[0] for row in found)  # not measured
     assert ["cells", "number", "certain edges", "borrowed", "least correlation that shows"] in found
     assert ["all cells", "900", "7", "0", "0.12"] in found and [LABELS[1], "10", "0", "3", "none"] in found
+
+
+def test_markers_are_the_genes_furthest_above_all_other_types():
+    levels = pd.DataFrame([[3.0, 2, 1, 0], [1, 1.5, 0.9, 2]], index=["A", "B"], columns=list("wxyz"))
+    per_class = pd.DataFrame({"class": ["A", "B", "C"], "f1": [0.5, 1, 0], "cells": [4, 2, 0]})
+    assert class_rows(per_class, levels) == [("A", "0.500", 4, "w, x, y"), ("B", "1.000", 2, "z"), ("C", "-", 0, "")]
 
 
 def regulators(page: str) -> list[list[str]]:

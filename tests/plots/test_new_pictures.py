@@ -93,25 +93,19 @@ def test_a_network_is_drawn_as_far_as_it_is_certain(typed):
     assert len(dots) == 2, "of the certain edges"
 
 
-def test_two_types_put_each_edge_at_its_two_weights(typed):
-    axes = grn.plots.network_difference(typed, "T1", "T2", named=1)
-    dots = np.concatenate([np.asarray(each.get_offsets()) for each in axes.collections])
-    assert {(0.9, -0.8), (0.3, 0.0), (0.0, 0.7), (-0.2, 0.0)} == {(round(x, 3), round(y, 3)) for x, y in dots}
-    assert "A → x" in texts(axes) and "B → y" not in texts(axes)
-    with pytest.raises(UserError, match="'T3'"):
-        grn.plots.network_difference(typed, "T1", "T3")
-
-
-def test_a_comparison_is_drawn_for_its_conditions():
+def test_a_comparison_is_drawn_for_its_conditions_and_certain_differences_stand_out():
     table = pd.DataFrame(
         {"source": ["A", "B"], "target": ["x", "y"], "effect": [0.5, 0.1], "q_value": [0.01, 0.9]}
         | {"weight_ctrl": [0.1, 0.2], "weight_stim": [0.6, 0.3], "cell_type": "all"}
     )
-    axes = grn.plots.network_difference(table, "ctrl", "stim")
+    axes = grn.plots.network_difference(pd.concat([table, table.assign(cell_type="T", weight_stim=-1.0)]))
     marked = [c for c in axes.collections if c.get_label() == "stronger in stim"]
     np.testing.assert_allclose(marked[0].get_offsets(), [[0.1, 0.6]])
-    with pytest.raises(UserError, match="'other'"):
-        grn.plots.network_difference(table, "ctrl", "other")
+    assert {"A → x", "slope in ctrl"} <= texts(axes) and "B → y" not in texts(axes)
+    none = grn.plots.network_difference(table.assign(q_value=0.5))
+    assert not {"A → x", "B → y"} & texts(none) and none.get_legend() is None
+    with pytest.raises(UserError, match="cell types alone"):
+        grn.plots.network_difference(pd.concat([table.assign(cell_type=name) for name in "TU"]))
 
 
 def test_layers_are_side_by_side_with_their_own_targets_and_signs(run):
