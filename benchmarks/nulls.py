@@ -10,7 +10,7 @@ a planted network, and with GRN_BENCHMARK_DATA the monocytes and T cells of inte
 - permuted: a group of so many cells of one type, every gene permuted within it, among all other cells, which stay
 - copies: the same, with every cell of the group three times
 - donors: the same, where the cells have four donors, in each of which every gene has a level of its own
-- modules: the cells' regulators permuted together, so that genes correlate as much as they do, and with no regulator
+- modules: the cells' regulators permuted together among cells of one depth, so that genes still correlate as they do
 - everywhere: every type permuted gene by gene; the entry counts edges over all cells, within types
 """
 
@@ -34,6 +34,7 @@ from grn.regulation.states import states_of
 
 SIZES = (3, 5, 10, 30, 100, 300, 1000)
 DONORS, SPREAD = 4, 0.7  # donors, and the sd of the logarithm of their genes' levels
+ALIKE = 10  # cells of nearly the same depth
 LABEL, GROUP = "cell_type", "donor"
 
 
@@ -42,8 +43,10 @@ def permuted(counts: np.ndarray, generator: np.random.Generator, regulators: np.
 
 
 def modules(counts: np.ndarray, generator: np.random.Generator, regulators: np.ndarray) -> np.ndarray:
-    moved = counts.copy()
-    moved[:, regulators] = counts[generator.permutation(len(counts))][:, regulators]
+    """Only depth relates regulators to other genes: they come from a cell of nearly the same total."""
+    moved, ordered = counts.copy(), np.argsort(counts.sum(1), kind="stable")
+    for part in np.array_split(ordered, max(1, len(counts) // ALIKE)):
+        moved[np.ix_(part, regulators)] = counts[np.ix_(generator.permutation(part), regulators)]
     return moved
 
 
@@ -105,7 +108,10 @@ def edges_of_null(adata: AnnData, regulators: list[str], kind: str, size: int, s
     table = CellTable.of(cells, np.arange(len(cells)), states.membership)
     if kind != "everywhere":
         table = table_of_state(table, states.names.index("null"))
-    return int((evidence_of(table, seed=seed, least_cells=config.network.least_cells).q <= SIGNIFICANT).sum())
+    certain = evidence_of(table, seed=seed, least_cells=config.network.least_cells).q <= SIGNIFICANT
+    if kind == "modules":  # regulators still depend on each other
+        certain[table.regulators] = False
+    return int(certain.sum())
 
 
 def main() -> None:

@@ -147,6 +147,22 @@ def test_each_type_is_judged_by_its_own_cells(make_table):
     assert (none.q > 0.05).all(), "40 cells without edges beside 300 with them"
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_group_in_which_every_gene_was_permuted_has_no_edge_beside_real_ones(make_table, seed):
+    """benchmarks/nulls.py has more draws, sizes and kinds of nulls. Copies of the permuted cells change nothing."""
+    table = some_table(make_table, sizes=(200, 100, 30, 5), planted=(0, 1, 2, 3), seed=seed)
+    values, types = table.multiplicity.toarray(), table.states.argmax(1)
+    for one in (1, 2, 3):
+        values[types == one] = np.random.default_rng(seed).permuted(values[types == one], axis=0)
+    thrice = np.concatenate([np.arange(len(types)), *[np.flatnonzero(types > 0)] * 2])
+    alone = edge_evidence(make_table(values, types, np.arange(6)), seed=seed, least_cells=10)[1]
+    copied = edge_evidence(make_table(values[thrice], types[thrice], np.arange(6)), seed=seed, least_cells=10)[1]
+    for real, *permuted in (alone, copied):
+        assert (real.q <= 0.05).sum() >= len(EDGE)
+        assert not any((found.q <= 0.05).any() for found in permuted)
+    assert [found.cells for found in alone] == [found.cells for found in copied] == [200, 100, 30, 5]
+
+
 def test_pairs_that_are_hardly_seen_together_are_not_tested(make_table):
     table = some_table(make_table, planted=(0, 1))
     expected, seen = cells_with_both(table)
