@@ -80,11 +80,12 @@ def relative(link: str, page: str) -> str:
 
 
 def grn_api() -> str:
-    """One entry for each name that `import grn` offers."""
+    """One entry for each name that `import grn` and `grn.plots` offer."""
     import grn
 
     entries = [f"::: {grn._MODULES[name]}.{name}" for name in grn.__all__ if name in grn._MODULES]
-    return "\n\n".join(["# grn", "Pictures: [gallery](gallery.md).", *entries])
+    pictures = [f"::: grn.plots.{grn.plots._FILES[name]}.{name}" for name in grn.plots.__all__]
+    return "\n\n".join(["# grn", *entries, "# grn.plots", "All of them: [gallery](gallery.md).", *pictures])
 
 
 def flashsign_api() -> str:

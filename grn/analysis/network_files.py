@@ -118,6 +118,8 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
     source, target, weight = columns
     ends = {"source": names(where, table[source]), "target": names(where, table[target])}
     edges = pd.DataFrame(ends | {"weight": numbers(where, table[weight])})
+    if weight.casefold() == "importance" and (sign := find_columns(table, [("regulation",)])):
+        edges["weight"] *= np.sign(numbers(where, table[sign[0]]))  # as pySCENIC's add_cor writes it
     for name in BESIDE:
         found = find_columns(table, [(name,)])
         if found and table[found[0]].notna().any():

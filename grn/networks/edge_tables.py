@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,7 +23,7 @@ Columns = tuple[str, ...]
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """A table with its header. Text files (csv, tsv, also .gz) give strings; the first line shows the separator.
+    """A table with its header. Text files (csv, tsv, also .gz) give strings; the first line shows the separator. Of a .cyjs, its edges.
 
     Where the first line is itself an edge, as in files of arboreto and TRRUST, the columns are named 0, 1, 2, ..., as
     they are under the header 0,1,2,... that pandas writes for a table without names. Rows may begin with R's row names,
@@ -31,11 +32,14 @@ def read_table(path: Path) -> pd.DataFrame:
     missing, empty, damaged or not a table.
     """
     check_exists(path)
+    name = path.name.lower()
     try:
-        return pd.read_parquet(path) if path.name.lower().endswith((".parquet", ".pq")) else _read_text(path)
+        if name.endswith(".cyjs"):  # of Cytoscape
+            return pd.DataFrame([edge["data"] for edge in json.loads(path.read_text("utf-8"))["elements"]["edges"]])
+        return pd.read_parquet(path) if name.endswith((".parquet", ".pq")) else _read_text(path)
     except PermissionError:
         raise
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, LookupError, TypeError) as problem:
         raise DataError(
             f"{path} cannot be read as a table of edges ({one_line(problem)})", advice="give a csv, tsv or parquet file"
         ) from problem

@@ -29,6 +29,16 @@ def test_all_edges_of_a_run_are_its_table(tiny_run, tmp_path):
     assert found["weight"].tolist() == written["weight"].tolist()
 
 
+@pytest.mark.parametrize(("format", "ending"), [("pyscenic", "tsv"), ("cytoscape", "cyjs"), ("beeline", "csv")])
+def test_what_was_written_is_read_back_with_its_signs(format, ending, tiny_run, tmp_path):
+    written = grn.export(tiny_run, tmp_path / f"net.{ending}", format=format, quiet=True)
+    found = grn.read_network(tmp_path / f"net.{ending}")
+    assert (written["weight"] < 0).any()
+    pd.testing.assert_frame_equal(
+        found[["source", "target", "weight"]], written[["source", "target", "weight"]].astype({"weight": float})
+    )
+
+
 def test_a_table_with_several_types_needs_one_of_them(tiny_run, tmp_path):
     table = pd.read_parquet(tiny_run / "edges_by_type.parquet")
     with pytest.raises(DataError, match=r"edges of several cell types \('type 1', 'type 2'\)") as caught:
