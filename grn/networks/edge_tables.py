@@ -23,7 +23,8 @@ Columns = tuple[str, ...]
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """A table with its header. Text files (csv, tsv, also .gz) give strings; the first line shows the separator. Of a .cyjs, its edges.
+    """A table with its header. Text files (csv, tsv, also .gz) give strings; the first line shows the separator. Of
+    a .cyjs file, its edges.
 
     Where the first line is itself an edge, as in files of arboreto and TRRUST, the columns are named 0, 1, 2, ..., as
     they are under the header 0,1,2,... that pandas writes for a table without names. Rows may begin with R's row names,

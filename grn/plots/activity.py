@@ -47,7 +47,7 @@ def activity_heatmap(
     for (row, column), value in np.ndenumerate(effect.to_numpy()):
         if np.isfinite(value):
             sure = q.iloc[row, column] <= SIGNIFICANT
-            ink = "#999999" if not sure else "white" if abs(value) > 0.7 * limit else INK
+            ink = "#999999" if not sure else "white" if abs(value) > 0.5 * limit else INK
             text = f"{value:+.1f}\n±{value - low.iloc[row, column]:.1f}"
             axes.text(column, row, text, ha="center", va="center", fontsize=6.5, color=ink, linespacing=0.95)
     axes.set_xticks(
