@@ -57,7 +57,7 @@ def infer_in_context(
 
     The model is trained on all cells, as in `grn.network`. q_values: add their column, on which no weight depends.
     """
-    config = configuration(one, seed, device, {"network.false_discovery": q_values})
+    config = configuration(one, seed, device, {"network.false_discovery": q_values, "network.top_k": None})
     cells, _ = load_cells(config.data, seed=seed, adata=adata_of(one))
     states = states_of(cells, seed)
     model = fit_cells(config, cells, states, say)

@@ -179,7 +179,7 @@ class TrainerConfig(Section):
 class NetworkConfig(Section):
     false_discovery: bool = True
     least_cells: Positive = 10
-    top_k: Positive | None = None
+    top_k: Positive | None = 50
     prior: str | None = None
     prior_use: Literal["restrict", "weigh"] = "restrict"
     regulons: str | None = None

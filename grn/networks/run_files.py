@@ -18,6 +18,7 @@ from grn.io.h5ad import write_anndata
 from grn.io.run_folder import CONFIG, MODEL_HASH, refuse_cut_off, refuse_mixed_parts
 from grn.io.tables import read_edge_table
 from grn.networks.choose import NUMBERS
+from grn.networks.evidence.false_discovery import SIGNIFICANT
 from grn.networks.signed_network import edge_list, read_about
 from grn.networks.weights import Network, strongest
 from grn.regulation.levels import state_levels
@@ -39,11 +40,24 @@ def slugs(labels: Sequence[str]) -> dict[str, str]:
     return slug_of
 
 
+def kept(network: Network, top_k: int | None) -> np.ndarray:
+    """bool [N, R]: the edges that files hold. None: all; else those that are certain, by association or intervention,
+    and the top_k strongest of each target among those whose genes are seen together in some cell."""
+    if top_k is None:
+        return np.ones(network.weight.shape, dtype=bool)
+    seen = network.cells > 0
+    found = strongest(np.where(seen, network.weight, 0), top_k) & seen
+    for q in (network.q, network.caused_q):
+        if q is not None:
+            found |= q <= SIGNIFICANT
+    return found
+
+
 def edge_table(network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None) -> pd.DataFrame:
-    """A row per candidate edge by falling |weight|, without self loops, or the top_k of each target: source, target,
-    weight, sd, q_value and confidence if they are known, between, indirect, cells, and caused, with its interval and
-    q-value, where there were interventions. regulators [R]: positions."""
-    target, column = strongest(network.weight, top_k).nonzero()
+    """A row per edge that is `kept`, by falling |weight|, without self loops: source, target, weight, sd, q_value and
+    confidence if they are known, between, indirect, cells, and caused, with its interval and q-value, where there were
+    interventions. regulators [R]: positions."""
+    target, column = kept(network, top_k).nonzero()
     others = target != regulators[column]
     target, column = target[others], column[others]
     order = np.argsort(-np.abs(network.weight[target, column]), kind="stable")
@@ -56,7 +70,7 @@ def edge_table(network: Network, genes: Sequence[str], regulators: np.ndarray, t
 
 def edges_of(weight: np.ndarray, genes: Sequence[str], regulators: np.ndarray) -> pd.DataFrame:
     """source, target and weight of the edges [N, R] that are not 0, by falling |weight|. regulators [R]: positions."""
-    return edge_list(square_matrix(weight, regulators, None), pd.Index(genes))
+    return edge_list(square_matrix(weight, regulators), pd.Index(genes))
 
 
 def edges_by_type(network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None) -> pd.DataFrame:
@@ -71,9 +85,9 @@ def edges_by_type(network: Network, genes: Sequence[str], regulators: np.ndarray
     return pd.concat(tables, ignore_index=True)
 
 
-def square_matrix(weight: np.ndarray, regulators: np.ndarray, top_k: int | None) -> sp.csr_matrix:
-    """[N, R] -> signed CSR [N, N], row = target, column = regulator."""
-    target, column = (strongest(weight, top_k) & (weight != 0)).nonzero()
+def square_matrix(weight: np.ndarray, regulators: np.ndarray) -> sp.csr_matrix:
+    """[N, R] -> signed CSR [N, N] of the weights other than 0, row = target, column = regulator."""
+    target, column = weight.nonzero()
     genes = weight.shape[0]
     return sp.csr_matrix((weight[target, column], (target, regulators[column])), shape=(genes, genes))
 
@@ -107,16 +121,15 @@ def network_anndata(
     adata = anndata.AnnData(np.asarray(means, np.float32).reshape(len(present), len(genes)), obs=obs, var=var)
     slug_of = slugs(names)
     is_regulator = np.isin(np.arange(len(genes)), regulators)[:, None]
-    tables = {
-        "grn": network.weight,
-        "grn_total": network.total,
-        # Block 1's targets are the regulators, block 2's all other genes.
-        "grn_layer0": np.where(is_regulator, network.weight, 0),
-        "grn_layer1": np.where(is_regulator, 0, network.weight),
-    }
-    tables |= {f"grn_{slug_of[name]}": of.weight for name, of in network.of_states.items() if name in slug_of}
-    for key, weight in tables.items():
-        adata.varp[key] = square_matrix(weight, regulators, top_k)
+    chosen = kept(network, top_k)
+    weight, total = (np.where(chosen, values, 0) for values in (network.weight, network.total))
+    # Block 1's targets are the regulators, block 2's all other genes.
+    blocks = np.where(is_regulator, weight, 0), np.where(is_regulator, 0, weight)
+    tables = {"grn": weight, "grn_total": total, "grn_layer0": blocks[0], "grn_layer1": blocks[1]}
+    of_states = {slug_of[name]: of for name, of in network.of_states.items() if name in slug_of}
+    tables |= {f"grn_{slug}": np.where(kept(of, top_k), of.weight, 0) for slug, of in of_states.items()}
+    for key, values in tables.items():
+        adata.varp[key] = square_matrix(values, regulators)
     adata.uns["grn"] = {
         "orientation": "row = target, column = regulator",
         "sign": SIGN,

@@ -106,6 +106,7 @@ def benchmark(
         ours = cells.edges
     else:
         options: dict[str, Any] = {"label_key": label_key, "regulators": [str(name) for name in known], "seed": seed}
+        options |= {"set": {"network.top_k": None}}  # every pair has a score
         options |= {"genes": "all"} if is_anndata(cells) or isinstance(cells, (str, os.PathLike)) else {}
         ours = network(cells, quiet=True, **options)
     found: dict[str, tuple[pd.DataFrame, bool, float]] = {OURS: (ours, True, time.monotonic() - started)}

@@ -17,6 +17,7 @@ from grn.networks.run_files import (
     RESERVED,
     edge_table,
     edges_by_type,
+    kept,
     network_anndata,
     slugs,
     square_matrix,
@@ -127,7 +128,7 @@ def test_a_row_is_a_target_and_a_column_a_regulator():
     """One edge, from regulator g1 (the first) to target g3."""
     weight = np.zeros((5, 2), np.float32)
     weight[3, 0] = -0.7
-    matrix = square_matrix(weight, REGULATORS, None)
+    matrix = square_matrix(weight, REGULATORS)
     assert matrix.nnz == 1 and matrix[3, 1] == np.float32(-0.7)
     first = edge_table(replace(network(), weight=weight, sd=np.full((5, 2), 0.25)), GENES, REGULATORS, None).iloc[0]
     assert (first["source"], first["target"], first["sd"], first["cells"]) == ("g1", "g3", 0.25, 6)
@@ -145,6 +146,21 @@ def test_the_edge_table_and_the_matrix_agree(top_k):
         from_edges[row_of[edge.target], row_of[edge.source]] = edge.weight
     np.testing.assert_array_equal(from_edges, matrix)
     assert not edges.duplicated(["source", "target"]).any()
+
+
+def test_files_hold_certain_edges_and_the_strongest_that_are_seen_in_some_cell():
+    weight = np.array([[0, 4.0], [3, 0.1], [2, 1], [9, 5], [1, 0]], np.float32)
+    q = np.ones((5, 2))
+    q[1, 1] = 0.05
+    cells = np.full((5, 2), 3)
+    cells[3, 0] = 0
+    read = replace(network(()), weight=weight, q=q, cells=cells)
+    expected = np.array([[0, 1], [1, 1], [1, 0], [0, 1], [1, 0]], bool)
+    np.testing.assert_array_equal(kept(read, 1), expected)
+    np.testing.assert_array_equal(kept(replace(read, q=None, caused_q=q), 1), expected)
+    assert kept(read, None).all() and len(edge_table(read, GENES, REGULATORS, None)) == 8
+    matrix = as_anndata((), top_k=1, read=read, cells=4).varp["grn"].toarray()[:, REGULATORS]
+    np.testing.assert_array_equal(matrix, np.where(expected, weight, 0))
 
 
 @pytest.mark.parametrize("sorted_at_once", [1, 2**20])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import shutil
 
@@ -29,7 +28,10 @@ def truth(adata):
 @pytest.fixture(scope="module", autouse=True)
 def few_steps():
     """What is compared is how methods are scored, not how good they are."""
-    few = functools.partial(grn.network, set={"model.members": 2, "trainer.max_steps": 100})
+
+    def few(*given, set=None, **options):
+        return grn.network(*given, set={"model.members": 2, "trainer.max_steps": 100, **(set or {})}, **options)
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("grn.verbs.benchmark.network", few)
         yield few
