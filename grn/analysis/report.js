@@ -127,9 +127,10 @@
     hovered = null;
     tip.hidden = true;
     heat = 1;
+    canvas.parentElement.hidden = !links.length;
+    resize();
     at("drawn").textContent = `${links.length} edges between ${nodes.length} genes are drawn`;
     canvas.dataset.edges = links.length;
-    draw();
   }
 
   function step() {
@@ -327,6 +328,5 @@
     if (!place.closest("#edges")) at("edges-and-network").scrollIntoView();
   });
   window.addEventListener("resize", resize);
-  resize();
   update();
 })();

@@ -61,7 +61,7 @@ FILES = (
     "has activities. For a spreadsheet: grn export RUN --format csv --max-q-value 0.05 --output edges.csv."
 )
 
-MOST_EFFECTS, MOST_REGULATORS, TARGETS = 20, 8, 6  # rows; of a type; genes that each raises or lowers
+MOST_EFFECTS, MOST_REGULATORS, TARGETS = 20, 5, 6  # rows; of a type; genes that each raises or lowers
 MOST_ACTIVE = 5  # regulators of a cell type
 EXPLORER = "Edges and network"  # its place on the page is in report.html
 
@@ -90,6 +90,9 @@ def write_report(
     by_type = {name: of_types[label == name] for name in dict.fromkeys([*network.by_type, *label])}
     data, held = edges_json(edges, of_types, signed=network.signed)
     every = int((edges["weight"] != 0).sum()) + sum(weights.nnz for weights in network.by_type.values())
+    opening = [shown[name] for name in ("network", "activity") if name in shown]
+    if "network" not in shown:  # nothing is certain: types that are told right are what the cells say
+        opening.insert(0, shown.pop("confusion", ""))
     sections = {
         "What is certain": certain_section(edges, by_type, network),
         EXPLORER: "",
@@ -110,7 +113,7 @@ def write_report(
         links=" ".join(f'<a href="#{anchor(title)}">{title}</a>' for title in sections),
         numbers=numbers(cells, edges, network, metrics, per_class),
         sentence=escape(certain_sentence(network.about)),
-        pictures=side_by_side([shown[name] for name in ("network", "activity") if name in shown]),
+        pictures=side_by_side([picture for picture in opening if picture]),
         first=bodies[0],
         share=f"It holds the certain and the strongest {held} of {every} edges; all are in edges.parquet and "
         "edges_by_type.parquet.",
@@ -150,7 +153,7 @@ def certain_section(edges: pd.DataFrame, by_type: Mapping[str, pd.DataFrame], ne
         parts.append(f"<p>{escape(CAUSED)}</p>{table(columns, rows, numbers=len(columns) - 2)}")
     columns, rows = found_texts(about)
     parts.append(table(columns, rows, numbers=len(columns) - 1) if rows else "")
-    if "borrowed" in about.get("found", ()):
+    if "found" in about and about["found"].get("borrowed", pd.Series(0)).any():
         parts.append("<p>Borrowed: certain over all cells, and not by the cells of this type alone.</p>")
     parts.append(top_regulators({ALL: edges, **by_type}, signed=network.signed))
     sentences = [RATE if "q_value" in edges else "", states_sentence(about, list(network.by_type)), FILES]
