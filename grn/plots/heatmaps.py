@@ -84,10 +84,10 @@ def clustered_heatmap(
         axes.plot(*np.argwhere(certain.to_numpy())[:, ::-1].T, "o", markersize=2.5, color=INK)
     _draw_tree(axes.inset_axes((0, 1.01, 1, 0.12)), column_tree, len(columns), "top")
     _draw_tree(axes.inset_axes((-0.09, 0, 0.085, 1)), row_tree, len(rows), "left")
+    dots = f"; dots: q at most {SIGNIFICANT:g}" if "q_value" in edges else ""
     title = "All cells" if whose == "all cells" else short(whose)
-    axes.set_title(f"{title}: regulators (rows) and their targets", fontsize=10, fontweight="bold", y=1.13)
+    axes.set_title(f"{title}: regulators (rows) and their targets{dots}", fontsize=10, fontweight="bold", y=1.13)
     meaning = "weight: red lowers, blue raises" if found.signed else "weight (the sign has no meaning)"
-    meaning += "; dot: q at most 0.05" if "q_value" in edges else ""
     colour_bar(whole(axes), image, meaning, ax=axes, shrink=0.5, aspect=14, pad=0.02, extend="both")
     return shown(axes, ax, show)
 
