@@ -46,7 +46,6 @@ def pictures(run: grn.Run, cells) -> dict[str, object]:
         "activity_heatmap": plots.activity_heatmap(table),
         "network_difference": plots.network_difference(compared),
         "attention_layers": plots.attention_layers(run),
-        "regulator_activity": plots.regulator_activity(active, "IRF8", label_key="bulk_labels"),
         "perturbation_volcano": plots.perturbation_volcano(knocked_out),
         "cell_type_genes": plots.cell_type_genes(grn.explain(cells, run, quiet=True), "CD19+ B"),
         "confusion_matrix": plots.confusion_matrix(run.confusion),

@@ -13,7 +13,6 @@ Functions are imported when they are used, from one file each.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from grn.plots.activity import activity_heatmap as activity_heatmap
-    from grn.plots.activity import regulator_activity as regulator_activity
     from grn.plots.bars import cell_type_genes as cell_type_genes
     from grn.plots.graph import network_graph as network_graph
     from grn.plots.heatmaps import attention_layers as attention_layers
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from grn.plots.scores import training_curves as training_curves
 
 _NAMES = {
-    "activity": "activity_heatmap regulator_activity",
+    "activity": "activity_heatmap",
     "bars": "cell_type_genes",
     "graph": "network_graph",
     "heatmaps": "attention_layers clustered_heatmap",

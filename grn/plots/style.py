@@ -11,7 +11,6 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
@@ -84,11 +83,6 @@ def plain(axes: Axes, title: str = "") -> None:
     axes.tick_params(length=3, color=INK)
     if title:
         axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
-
-
-def paler(colour: str, amount: float) -> tuple[float, ...]:
-    """`colour` mixed with white; amount 0: unchanged, 1: white. Unlike transparency, this covers what is behind."""
-    return tuple(part + (1 - part) * amount for part in to_rgb(colour))
 
 
 def unframed(axes: Axes) -> None:

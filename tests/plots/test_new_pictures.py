@@ -125,26 +125,6 @@ def test_layers_are_side_by_side_with_their_own_targets_and_signs(run):
         grn.plots.attention_layers(anndata.AnnData(np.ones((2, 2))))
 
 
-@pytest.fixture
-def cells():
-    adata = anndata.AnnData(np.ones((4, 2), np.float32))
-    adata.obsm["X_umap"] = np.array([[0.0, 0], [1, 0], [0, 1], [1, 1]])
-    adata.obsm["X_regulon"] = pd.DataFrame({"A": [2.0, -1, 0, 1]}, index=adata.obs_names)
-    adata.obs["type"] = ["s", "s", "t", "t"]
-    return adata
-
-
-def test_activity_colours_cells_where_they_are(cells):
-    axes = grn.plots.regulator_activity(cells, "A", label_key="type")
-    dots = axes.collections[0]
-    places = {tuple(place): value for place, value in zip(dots.get_offsets(), dots.get_array(), strict=True)}
-    assert places == {(0, 0): 2.0, (1, 0): -1.0, (0, 1): 0.0, (1, 1): 1.0}
-    assert {"s", "t", "Activity of A"} <= texts(axes)
-    for options in ({"basis": "X_tsne"}, {"label_key": "b"}, {"regulator": "B"}):
-        with pytest.raises(UserError, match=repr(next(iter(options.values())))):
-            grn.plots.regulator_activity(cells, **{"regulator": "A"} | options)
-
-
 def test_a_volcano_colours_what_the_members_agree_on_and_leaves_out_what_was_perturbed():
     table = pd.DataFrame(
         {

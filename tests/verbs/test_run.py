@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import anndata
 import numpy as np
 import pandas as pd
 import pytest
@@ -143,8 +142,6 @@ def test_every_plot_draws_a_run(tiny_run):
 
     run = grn.load(tiny_run)
     curves = {"ours": pd.DataFrame({"recall": [0.5, 1.0], "precision": [1.0, 0.5]})}
-    cells = anndata.AnnData(np.ones((2, 1), np.float32))
-    cells.obsm["X_umap"], cells.obsm["X_regulon"] = np.eye(2), pd.DataFrame({"A": [1.0, 2]}, index=cells.obs_names)
     active = pd.DataFrame({"cell_type": ["B"], "regulator": ["A"], "effect": [1.0], "low": [0.5], "high": [1.5]})
     arguments = {
         "activity_heatmap": (active.assign(q_value=0.01),),
@@ -156,7 +153,6 @@ def test_every_plot_draws_a_run(tiny_run):
         "network_graph": (run,),
         "perturbation_volcano": (grn.perturb(run, knockout=run.edges["source"][0]),),
         "precision_recall_curves": (curves, 0.1),
-        "regulator_activity": (cells, "A"),
         "training_curves": (run.history,),
     }
     assert set(arguments) == set(grn.plots.__all__)
