@@ -65,7 +65,7 @@ def networks(cells, regulators: list[str], label_key: str, seed: int) -> dict[st
 
     from grn.networks.baselines import pearson, ridge
 
-    ours = grn.network(cells, label_key=label_key, regulators=regulators, genes="all", seed=seed, quiet=True)
+    ours = grn.network(cells, label=label_key, regulators=regulators, genes="all", seed=seed, quiet=True)
     counts = csr_matrix(cells.X)
     total = np.asarray(counts.sum(1)).ravel()
     values = np.log1p(counts.toarray() / total[:, None] * np.median(total))

@@ -142,7 +142,7 @@ class Ours:
 
     def predicted(self, target: str, genes: list[str], steps: int) -> tuple[np.ndarray, np.ndarray]:
         """By which genes are ranked, and their expected changes in sds."""
-        table = perturb_cells(self.subject, Plan(knockout=(target,)), self.rows, steps).table.set_index("gene")
+        table = perturb_cells(self.subject, Plan(knock_out=(target,)), self.rows, steps).table.set_index("gene")
         return table["size"].reindex(genes).to_numpy(), table["effect"].reindex(genes).to_numpy()
 
 

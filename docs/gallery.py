@@ -33,7 +33,7 @@ def pictures(run: grn.Run, cells) -> dict[str, object]:
     weights = run.edges[["source", "target", "weight"]]  # of all edges, as few are certain after a short run
     table = grn.activity(active, weights, by="bulk_labels", quiet=True)
     monocytes, dendritic = "CD14+ Monocyte", "Dendritic"
-    knocked_out = grn.perturb(run, knockout="SPI1", cell_type=monocytes, data=cells)
+    knocked_out = grn.perturb(run, knock_out="SPI1", cell_type=monocytes, data=cells)
     compared = grn.compare(run, "phase", conditions=("G1", "S"), data=cells, permutations=50, quiet=True)
     found = np.linspace(0.02, 1, 50)
     curves = {"network": pd.DataFrame({"recall": found, "precision": 0.1 + 0.7 * np.exp(-3 * found)})}

@@ -43,7 +43,7 @@ from grn.networks.cells_of_run import cells_of_run, states_of_run
 from grn.networks.evidence.caused import NORMAL, caused_effects
 from grn.regulation.states import States
 
-KINDS = {"knockout": "knock-out", "knockdown": "knock-down", "overexpress": "overexpression"}
+KINDS = {"knock_out": "knock-out", "knock_down": "knock-down", "overexpress": "overexpression"}
 NEIGHBOURS = 30  # cells among which a shift finds its direction in an embedding
 SCREENED = 200  # cells of a type, in which each regulator is perturbed: a mean effect settles soon
 MESSAGE_EVERY_S = 15
@@ -58,8 +58,8 @@ class Plan:
     cell, to this quantile of its multiplicity among the cells that have it; cells above it stay as they are.
     """
 
-    knockout: tuple[str, ...] = ()
-    knockdown: tuple[str, ...] = ()
+    knock_out: tuple[str, ...] = ()
+    knock_down: tuple[str, ...] = ()
     overexpress: tuple[str, ...] = ()
     remaining: float = 0.5
     quantile: float = 0.95
@@ -70,7 +70,7 @@ class Plan:
 
     @property
     def genes(self) -> tuple[str, ...]:
-        return (*self.knockout, *self.knockdown, *self.overexpress)
+        return (*self.knock_out, *self.knock_down, *self.overexpress)
 
     def described(self) -> str:
         done = {word: getattr(self, kind) for kind, word in KINDS.items()}
@@ -131,9 +131,9 @@ class Plan:
         """
         every = cells.multiplicity[:, [cells.vocabulary.index(gene)]].toarray()[:, 0]
         before = torch.as_tensor(every[rows])
-        if gene in self.knockout:
+        if gene in self.knock_out:
             return torch.zeros_like(before)
-        if gene in self.knockdown:
+        if gene in self.knock_down:
             return torch.log1p(self.remaining * torch.expm1(before)) if logarithmic else self.remaining * before
         present = every[every > 0]
         if not len(present):
@@ -381,7 +381,7 @@ def shift_in_embedding(
 
 
 def screen_regulators(
-    subject: Subject, cell_type: str, towards: str, *, kind: str = "knockout", steps: int = 1, say: Say = silent
+    subject: Subject, cell_type: str, towards: str, *, kind: str = "knock_out", steps: int = 1, say: Say = silent
 ) -> pd.DataFrame:
     """A row for each regulator, by falling share of the way from `cell_type` to `towards`.
 
@@ -408,8 +408,8 @@ def screen_regulators(
         before = float(measured[:, column].mean())
         if kind == "overexpress" and not cells.multiplicity[:, [position]].nnz:
             continue
-        knockout, knockdown, overexpress = ((gene,) if kind == each else () for each in KINDS)
-        values = Plan(knockout, knockdown, overexpress).fixed(cells, regulators, rows, subject.logarithmic)
+        knock_out, knock_down, overexpress = ((gene,) if kind == each else () for each in KINDS)
+        values = Plan(knock_out, knock_down, overexpress).fixed(cells, regulators, rows, subject.logarithmic)
         effect = np.zeros((model.config.members, len(vocabulary)))
         for part in slices(model, len(rows)):
             some = measured[part], basal[part], states[part]

@@ -51,7 +51,7 @@ def command(
     from grn.verbs.benchmark import benchmark
 
     source = load_config(cells) if is_configuration(cells) else cells
-    table = benchmark(source, reference, networks=named, label_key=label_key, quiet=True)
+    table = benchmark(source, reference, networks=named, label=label_key, quiet=True)
     for line in table.attrs["notes"]:
         plain(console())(line)
     rows = [

@@ -14,13 +14,13 @@ PRINTED = 15
 
 def command(
     run: RunFolder,
-    knockout: Annotated[
+    knock_out: Annotated[
         list[str] | None,
-        typer.Option("--knock-out", "--knockout", metavar="GENE", help="A regulator to knock out; may be repeated."),
+        typer.Option(metavar="GENE", help="A regulator to knock out; may be repeated."),
     ] = None,
-    knockdown: Annotated[
+    knock_down: Annotated[
         list[str] | None,
-        typer.Option("--knock-down", "--knockdown", metavar="GENE", help="A regulator of which half is left."),
+        typer.Option(metavar="GENE", help="A regulator of which half is left."),
     ] = None,
     overexpress: Annotated[
         list[str] | None, typer.Option(metavar="GENE", help="A regulator that is raised in all cells.")
@@ -50,7 +50,7 @@ def command(
     from grn.errors import ConfigError
 
     refuse_output(output, (".csv", ".parquet") if towards else (".csv", ".parquet", ".h5ad"))
-    if towards and (cell_type is None or knockout or knockdown or overexpress or where):
+    if towards and (cell_type is None or knock_out or knock_down or overexpress or where):
         raise ConfigError(
             "A screen (--towards) perturbs each regulator by itself in all cells of --cell-type; give that and no gene."
         )
@@ -62,12 +62,12 @@ def command(
     to = console()
     if towards and cell_type:
         table = screen(run, cell_type, towards, steps=steps, quiet=to.quiet)
-        title = f"Each regulator by itself: knockout in {cell_type}, share of the way towards {towards}"
+        title = f"Each regulator by itself: knock-out in {cell_type}, share of the way towards {towards}"
     else:
         cells = perturb(
             run,
-            knockout=knockout or (),
-            knockdown=knockdown or (),
+            knock_out=knock_out or (),
+            knock_down=knock_down or (),
             overexpress=overexpress or (),
             cell_type=cell_type,
             where=chosen,

@@ -28,14 +28,14 @@ COLUMNS = ("auprc", "auprc_ratio", "auroc", "early_precision_ratio", "sign_accur
 OURS = "grn"
 
 
-@checked()
+@checked({"data.label_key": "label"})
 def benchmark(
     cells: AnnData | Run | Config | str | os.PathLike[str],
     reference: pd.DataFrame | str | os.PathLike[str],
     *,
     networks: Mapping[str, pd.DataFrame | Run | str | os.PathLike[str]] | None = None,
     regulators: Sequence[str] | str | os.PathLike[str] = "reference",
-    label_key: str | None = None,
+    label: str | None = None,
     seed: Seed = 0,
     quiet: bool = False,
 ) -> pd.DataFrame:
@@ -49,7 +49,7 @@ def benchmark(
         reference: the true edges, as for `grn.evaluate`.
         networks: further networks by name: tables or paths that `read_network` reads.
         regulators: whose edges are judged: `reference`, `all`, names or a file, as for `grn.evaluate`.
-        label_key: column of obs with the cell types, for grn alone; a Run has its own.
+        label: column of obs with the cell types, for grn alone; a Run has its own.
         seed: of grn's training.
         quiet: print nothing; otherwise what is scored, in a few lines.
 
@@ -67,7 +67,7 @@ def benchmark(
     Examples:
         >>> import pandas, grn
         >>> tiny = {"data.simulated.genes": 30, "model.members": 2}
-        >>> run = grn.train("simulated:", label_key="cell_type", max_steps=20, set=tiny, quiet=True)
+        >>> run = grn.train("simulated:", label="cell_type", max_steps=20, set=tiny, quiet=True)
         >>> truth = pandas.DataFrame({"source": ["R1", "R2"], "target": ["R3", "R4"], "sign": [1, -1]})
         >>> sorted(grn.benchmark(run, truth, quiet=True).index)
         ['grn', 'pearson', 'ridge', 'spearman']
@@ -105,7 +105,7 @@ def benchmark(
     if isinstance(cells, Run):
         ours = cells.edges
     else:
-        options: dict[str, Any] = {"label_key": label_key, "regulators": [str(name) for name in known], "seed": seed}
+        options: dict[str, Any] = {"label": label, "regulators": [str(name) for name in known], "seed": seed}
         options |= {"set": {"network.top_k": None}}  # every pair has a score
         options |= {"genes": "all"} if is_anndata(cells) or isinstance(cells, (str, os.PathLike)) else {}
         ours = network(cells, quiet=True, **options)

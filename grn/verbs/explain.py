@@ -64,7 +64,7 @@ def explain(
         >>> counts = numpy.random.default_rng(0).poisson(2.0, (100, 20)).astype("float32")
         >>> counts[::2, 3] += 9  # the gene that tells a from b
         >>> adata = anndata.AnnData(counts, obs={"type": ["a", "b"] * 50})
-        >>> run = grn.train(adata, label_key="type", max_steps=50, set={"model.members": 2}, quiet=True)
+        >>> run = grn.train(adata, label="type", max_steps=50, set={"model.members": 2}, quiet=True)
         >>> grn.explain(adata, run, cell_type="a", quiet=True)["gene"][0]
         '3'
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from grn.regulation.states import States
 
 
-@checked({"data.path": "source"})
+@checked({"data.path": "source", "data.label_key": "label"})
 def network(
     source: AnnData | Run | Config | str | os.PathLike[str],
     *,
@@ -32,7 +32,7 @@ def network(
     cell_type: str | None = None,
     data: AnnData | None = None,
     config: Config | str | os.PathLike[str] | None = None,
-    label_key: str | None = None,
+    label: str | None = None,
     group_key: str | None = None,
     state_key: str | None = None,
     regulators: Sequence[str] | str | os.PathLike[str] | None = None,
@@ -57,7 +57,7 @@ def network(
         cell_type: the name of a cell type, or of another state of cells: its network.
         data: the cells in memory, where a run was trained on an AnnData and `cell` is given.
         config: the configuration to start from where `source` are cells; None: the defaults.
-        label_key: column of obs with the cell types, which cells are compared within; None: states are found.
+        label: column of obs with the cell types, which cells are compared within; None: states are found.
         group_key: column of obs (donor, batch) whose cells are held out together.
         state_key: as for `grn.train`.
         regulators: as for `grn.train`.
@@ -84,11 +84,11 @@ def network(
     Examples:
         >>> import grn
         >>> tiny = {"data.simulated.genes": 30, "model.members": 2, "trainer.max_steps": 20}
-        >>> edges = grn.network("simulated:", label_key="cell_type", set=tiny, quiet=True)
+        >>> edges = grn.network("simulated:", label="cell_type", set=tiny, quiet=True)
         >>> edges.columns.tolist()
         ['source', 'target', 'weight', 'sd', 'q_value', 'confidence', 'between', 'indirect', 'cells']
     """
-    keywords = {"label_key": label_key, "group_key": group_key, "state_key": state_key, "regulators": regulators}
+    keywords = {"label_key": label, "group_key": group_key, "state_key": state_key, "regulators": regulators}
     changes = changed_fields(keywords | {"genes": genes, "counts": counts, "seed": seed}, set)
     is_run = isinstance(source, Run) or (
         isinstance(source, (str, os.PathLike))

@@ -26,8 +26,8 @@ Steps = Annotated[int, Interval(ge=1, le=1000)]
 def perturb(
     run: Run | str | os.PathLike[str],
     *,
-    knockout: str | Sequence[str] = (),
-    knockdown: str | Sequence[str] = (),
+    knock_out: str | Sequence[str] = (),
+    knock_down: str | Sequence[str] = (),
     overexpress: str | Sequence[str] = (),
     cell_type: str | None = None,
     where: Mapping[str, str] | None = None,
@@ -48,14 +48,14 @@ def perturb(
 
     Args:
         run: a Run, or its folder. Its configuration names the cells, which are read again.
-        knockout: regulators whose multiplicity becomes 0: a name or several.
-        knockdown: regulators of whose counts the share `remaining` is left.
+        knock_out: regulators whose multiplicity becomes 0: a name or several.
+        knock_down: regulators of whose counts the share `remaining` is left.
         overexpress: regulators that are raised to the quantile `quantile` of their multiplicity among the cells that
             have them; cells above it stay as they are.
         cell_type: a label: the cells of this type alone are perturbed. None: all cells.
         where: columns of obs and the value that chosen cells have there, as {"condition": "stim"}.
         steps: of propagation, at least 1.
-        remaining: see `knockdown`, 0 to 1.
+        remaining: see `knock_down`, 0 to 1.
         quantile: see `overexpress`, 0 to 1.
         basis: an embedding in obsm of the cells, as "X_umap", in which shifts are wanted.
         data: the cells, where the run was trained on an AnnData in memory.
@@ -91,16 +91,16 @@ def perturb(
     Examples:
         >>> import grn
         >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "model.members": 2}
-        >>> run = grn.train("simulated:", label_key="cell_type", max_steps=20, set=tiny, quiet=True)
+        >>> run = grn.train("simulated:", label="cell_type", max_steps=20, set=tiny, quiet=True)
         >>> gene = run.edges["source"][0]
-        >>> cells = grn.perturb(run, knockout=gene, cell_type="type 1")
+        >>> cells = grn.perturb(run, knock_out=gene, cell_type="type 1")
         >>> cells.var.columns.tolist()
         ['grn_change', 'grn_effect', 'grn_sd', 'grn_before', 'grn_perturbed']
     """
     from grn.analysis.perturb import Plan, perturb_cells, perturbed_anndata
 
     out, down, over = (
-        (genes,) if isinstance(genes, str) else tuple(genes) for genes in (knockout, knockdown, overexpress)
+        (genes,) if isinstance(genes, str) else tuple(genes) for genes in (knock_out, knock_down, overexpress)
     )
     plan = Plan(out, down, over, remaining, quantile)
     subject = _subject(run, data)
@@ -114,7 +114,7 @@ def screen(
     cell_type: str,
     towards: str,
     *,
-    kind: Literal["knockout", "knockdown", "overexpress"] = "knockout",
+    kind: Literal["knock_out", "knock_down", "overexpress"] = "knock_out",
     steps: Steps = 1,
     data: AnnData | None = None,
     quiet: bool = False,
@@ -125,7 +125,7 @@ def screen(
         run: a Run, or its folder. Its configuration names the cells, which are read again.
         cell_type: the label of the cells that are perturbed, at most 200 of them.
         towards: the label that they should move to.
-        kind: `knockout`, `knockdown` or `overexpress`, as in `perturb`.
+        kind: `knock_out`, `knock_down` or `overexpress`, as in `perturb`.
         steps: of propagation, at least 1.
         data: the cells, where the run was trained on an AnnData in memory.
         quiet: print nothing; otherwise how far the screen is, now and then.
@@ -146,7 +146,7 @@ def screen(
     Examples:
         >>> import grn
         >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "model.members": 2}
-        >>> run = grn.train("simulated:", label_key="cell_type", max_steps=20, set=tiny, quiet=True)
+        >>> run = grn.train("simulated:", label="cell_type", max_steps=20, set=tiny, quiet=True)
         >>> table = grn.screen(run, "type 1", "type 2", quiet=True)
         >>> table.columns.tolist()
         ['gene', 'towards', 'sd', 'size', 'before', 'strongest', 'strongest_effect']

@@ -83,7 +83,7 @@ def predict(
         >>> import anndata, numpy, grn
         >>> counts = numpy.random.default_rng(0).poisson(2.0, (100, 20)).astype("float32")
         >>> adata = anndata.AnnData(counts, obs={"type": ["a", "b"] * 50})
-        >>> run = grn.train(adata, label_key="type", max_steps=20, set={"model.members": 2}, quiet=True)
+        >>> run = grn.train(adata, label="type", max_steps=20, set={"model.members": 2}, quiet=True)
         >>> grn.predict(adata, run, quiet=True).obsm["X_grn"].shape
         (100, 64)
     """

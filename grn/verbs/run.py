@@ -35,7 +35,7 @@ class Run:
     Examples:
         >>> import grn
         >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "model.members": 2}
-        >>> run = grn.train("simulated:", label_key="cell_type", max_steps=20, set=tiny, quiet=True)
+        >>> run = grn.train("simulated:", label="cell_type", max_steps=20, set=tiny, quiet=True)
         >>> run
         Run of 100 cells x 30 genes, 30 regulators, 5 cell types
           ...

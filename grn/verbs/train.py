@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 SECTIONS = {"max_steps": "trainer", "seed": "trainer", "regulons": "network"}  # of keywords; the others are of `data`
 
 
-@checked({"data.path": "data"})
+@checked({"data.path": "data", "data.label_key": "label"})
 def train(
     data: AnnData | Config | str | os.PathLike[str],
     *,
     config: Config | str | os.PathLike[str] | None = None,
     output: str | os.PathLike[str] | None = None,
-    label_key: str | None = None,
+    label: str | None = None,
     group_key: str | None = None,
     state_key: str | None = None,
     regulators: Sequence[str] | str | os.PathLike[str] | None = None,
@@ -56,7 +56,7 @@ def train(
             .csv, .tsv, `simulated:`, `scanpy:pbmc68k_reduced`). Or a configuration: its name, its path or a Config.
         config: the configuration to start from where `data` are cells; None: the defaults.
         output: the run folder to make; None: a temporary one, which goes with the Run unless `Run.save` keeps it.
-        label_key: column of obs with the cell types.
+        label: column of obs with the cell types.
         group_key: column of obs (donor, batch) whose cells stay together in the split.
         state_key: numeric column of obs along which regulation may change.
         regulators: names of the genes that may regulate, a file with one a line, or `all`.
@@ -89,7 +89,7 @@ def train(
         >>> run.edges[["source", "target", "weight"]].shape
         (380, 3)
     """
-    keywords: dict[str, Any] = {"label_key": label_key, "group_key": group_key, "state_key": state_key}
+    keywords: dict[str, Any] = {"label_key": label, "group_key": group_key, "state_key": state_key}
     keywords |= {"regulators": regulators, "genes": genes, "values": values, "counts": counts}
     keywords |= {"regulons": regulons, "max_steps": max_steps, "seed": seed}
     changes = changed_fields(keywords, set)

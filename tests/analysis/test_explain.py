@@ -26,7 +26,7 @@ def marked(tmp_path_factory):
     adata = anndata.AnnData(counts, obs=pd.DataFrame({"type": types}, index=[f"cell{i}" for i in range(150)]))
     adata.var_names = [f"g{i}" for i in range(24)]
     folder = tmp_path_factory.mktemp("marked") / "run"
-    return adata, grn.train(adata, label_key="type", max_steps=80, set=TINY, output=folder, quiet=True)
+    return adata, grn.train(adata, label="type", max_steps=80, set=TINY, output=folder, quiet=True)
 
 
 def test_planted_markers_speak_for_their_type_and_against_others(marked):

@@ -37,13 +37,11 @@ def cells():
 
 @pytest.fixture(scope="module")
 def run(cells):
-    return grn.train(
-        cells, label_key="type", regulators=["R1", "R2", "R3"], max_steps=200, set=SMALL, seed=0, quiet=True
-    )
+    return grn.train(cells, label="type", regulators=["R1", "R2", "R3"], max_steps=200, set=SMALL, seed=0, quiet=True)
 
 
 def test_the_direction_of_planted_effects_is_right(run, cells):
-    found = grn.perturb(run, knockout="R1", data=cells).var
+    found = grn.perturb(run, knock_out="R1", data=cells).var
     assert (found.loc[[f"G{n}" for n in range(1, 11)], "grn_effect"] < -0.5).all()
     assert (found.loc[[f"G{n}" for n in range(11, 21)], "grn_effect"] > 0.5).all()
     planted = found.iloc[REGULATORS : REGULATORS + 20]["grn_effect"].abs()
@@ -57,7 +55,7 @@ def test_the_direction_of_planted_effects_is_right(run, cells):
 def test_a_knock_down_lies_between_nothing_and_the_knock_out(run, cells):
     out, half, all_left = (
         grn.perturb(run, data=cells, **options).var["grn_effect"]
-        for options in ({"knockout": "R1"}, {"knockdown": "R1"}, {"knockdown": "R1", "remaining": 1.0})
+        for options in ({"knock_out": "R1"}, {"knock_down": "R1"}, {"knock_down": "R1", "remaining": 1.0})
     )
     # Counts are log1p of counts, so that float32 leaves a little where the count is divided by one.
     assert np.abs(all_left).max() < 1e-3
@@ -67,13 +65,13 @@ def test_a_knock_down_lies_between_nothing_and_the_knock_out(run, cells):
 
 def test_a_second_step_reaches_the_targets_of_a_target(run, cells):
     chain = [f"G{n}" for n in range(21, 31)]
-    one, two = (grn.perturb(run, knockout="R2", steps=steps, data=cells).var["grn_effect"] for steps in (1, 2))
+    one, two = (grn.perturb(run, knock_out="R2", steps=steps, data=cells).var["grn_effect"] for steps in (1, 2))
     assert one["R3"] < -0.3
     assert two[chain].mean() < one[chain].mean() - 0.1
 
 
 def test_tables_layers_and_shifts_agree(run, cells):
-    found = grn.perturb(run, knockout=["R1"], cell_type="high", where={"half": "a"}, basis="X_flat", data=cells)
+    found = grn.perturb(run, knock_out=["R1"], cell_type="high", where={"half": "a"}, basis="X_flat", data=cells)
     assert found.shape == (75, REGULATORS + TARGETS) and set(found.obs["half"]) == {"a"}
     change = found.layers["grn_change"]
     np.testing.assert_allclose(change.mean(0), found.var["grn_change"], atol=1e-4)
@@ -104,11 +102,11 @@ def test_a_screen_finds_the_regulator_in_which_two_types_differ(run, cells):
     "options",
     [
         {},
-        {"knockout": "R1a"},
-        {"knockout": "G1"},
-        {"knockout": "R1", "cell_type": "lo"},
-        {"knockout": "R1", "where": {"half": "c"}},
-        {"knockout": "R1", "basis": "X_umap"},
+        {"knock_out": "R1a"},
+        {"knock_out": "G1"},
+        {"knock_out": "R1", "cell_type": "lo"},
+        {"knock_out": "R1", "where": {"half": "c"}},
+        {"knock_out": "R1", "basis": "X_umap"},
     ],
 )
 def test_what_cannot_be_is_one_sentence(run, cells, options):

@@ -40,7 +40,7 @@ def measured(cells, value: str) -> np.ndarray:
 def test_the_effect_of_an_intervention_that_was_made_comes_back_with_an_interval(run, screen):
     cells, (unmeasured, *others) = screen
     for name in (unmeasured, others[0]):
-        found = grn.perturb(run, knockout=name, data=cells)
+        found = grn.perturb(run, knock_out=name, data=cells)
         assert list(found.var_names) == list(cells.var_names), "keys of guides are no genes"
         assert set(found.obs["intervention"]) == {"control"}
         assert not len(found.uns["grn_perturb"]["never_intervened"])
@@ -55,7 +55,7 @@ def test_two_at_once_are_predicted_from_each_alone(run, screen):
     cells = screen[0]
     pair = next(name for name in cells.obs["intervention"].cat.categories if "+" in name)
     first, second = pair.split("+")
-    found = grn.perturb(run, knockout=[first, second], data=cells).var["grn_effect"]
+    found = grn.perturb(run, knock_out=[first, second], data=cells).var["grn_effect"]
     rest = ~cells.var_names.isin([first, second])
     assert np.corrcoef(found[rest], measured(cells, pair)[rest])[0, 1] > 0.85
 
@@ -63,12 +63,12 @@ def test_two_at_once_are_predicted_from_each_alone(run, screen):
 def test_a_gene_that_nobody_intervened_on_says_so_and_has_wide_intervals(run, screen):
     cells, names = screen
     other = next(name for name in ("R1", "R2", "R3", "R4", "R5", "R6", "R7") if name not in names)
-    never, made = (grn.perturb(run, knockout=name, data=cells) for name in (other, names[1]))
+    never, made = (grn.perturb(run, knock_out=name, data=cells) for name in (other, names[1]))
     assert list(never.uns["grn_perturb"]["never_intervened"]) == [other]
     widths = [(each.var["grn_high"] - each.var["grn_low"]).median() for each in (never, made)]
     assert widths[0] > 2 * widths[1]
     with pytest.raises(DataError):
-        grn.perturb(run, knockdown=names[0], data=cells)  # not measured, and knocked out
+        grn.perturb(run, knock_down=names[0], data=cells)  # not measured, and knocked out
 
 
 def test_without_the_key_nothing_is_read_of_what_was_done(screen):
@@ -80,7 +80,7 @@ def test_without_the_key_nothing_is_read_of_what_was_done(screen):
     runs = [grn.train(each, genes="all", regulators=["R2", "R3"], set=fields, quiet=True) for each in (cells, plain)]
     assert runs[0].network.uns["grn"]["model_hash"] == runs[1].network.uns["grn"]["model_hash"]
     assert runs[0].edges.equals(runs[1].edges) and "caused" not in runs[0].edges
-    assert "grn_size" not in grn.perturb(runs[1], knockout="R2", data=plain).var
+    assert "grn_size" not in grn.perturb(runs[1], knock_out="R2", data=plain).var
 
 
 def test_edges_carry_what_was_caused_beside_the_weight(run, screen):

@@ -79,7 +79,11 @@ def test_own_data_gives_every_field_a_reason():
         ("data:\n  path: a.h5ad\n  genes: all\n  path: b.h5ad\n", 4, "data.path was already set in line 2"),
         ("data:\n  path: a.h5ad\n genes: all\n", 3, "not the YAML"),
         ("data: {path: a.h5ad}\ntrainer:\n  max_epoch: 5\n", 3, "did you mean trainer.max_epochs?"),
-        ("data:\n  path: x\nnetwork: {threshold: 1}\n", 3, "network has the fields false_discovery, least_cells, top_k"),
+        (
+            "data:\n  path: x\nnetwork: {threshold: 1}\n",
+            3,
+            "network has the fields false_discovery, least_cells, top_k",
+        ),
         ("data:\n  path: x.h5ad\nmodel:\n  query_heads: 3\n", 3, "query_heads 3"),
         ("data:\n  path: x\ntrainer: none\n", 3, "trainer is a section"),
         ("data:\n  path: x\n1: 3\n", 3, "a key is the name of a field"),

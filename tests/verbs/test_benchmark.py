@@ -40,7 +40,7 @@ def few_steps():
 @pytest.fixture(scope="module")
 def table(adata, truth):
     perfect = truth.rename(columns={"sign": "weight"})[["source", "target", "weight"]]
-    return grn.benchmark(adata, truth, networks={"truth": perfect}, label_key="cell_type", quiet=True)
+    return grn.benchmark(adata, truth, networks={"truth": perfect}, label="cell_type", quiet=True)
 
 
 def test_every_method_has_a_row_and_the_truth_is_best(table):
@@ -52,9 +52,7 @@ def test_every_method_has_a_row_and_the_truth_is_best(table):
 
 
 def test_each_method_has_the_scores_that_evaluate_gives(adata, truth, table, few_steps):
-    edges = few_steps(
-        adata, label_key="cell_type", regulators=sorted(truth["source"].unique()), genes="all", quiet=True
-    )
+    edges = few_steps(adata, label="cell_type", regulators=sorted(truth["source"].unique()), genes="all", quiet=True)
     scores = grn.evaluate(edges, truth, data=adata, permutations=0, quiet=True)
     for column in ("auprc", "auroc", "sign_accuracy"):
         assert table.loc["grn", column] == pytest.approx(scores.loc[column, "network"])

@@ -26,7 +26,7 @@ def cells():
 def run_in_memory(cells, tmp_path_factory):
     few = {"model.members": 1}
     folder = tmp_path_factory.mktemp("runs") / "memory"
-    return grn.train(cells, label_key="cell_type", max_steps=2, set=few, output=folder, quiet=True)
+    return grn.train(cells, label="cell_type", max_steps=2, set=few, output=folder, quiet=True)
 
 
 def test_a_run_and_its_folder_give_the_same_table(tiny_run, capsys):

@@ -36,17 +36,17 @@ def regulators():
 
 def test_cells_give_edges_without_a_run(adata, regulators):
     before = torch.random.get_rng_state()
-    edges = grn.network(adata, label_key="cell_type", regulators=regulators, set=FAST, quiet=True)
+    edges = grn.network(adata, label="cell_type", regulators=regulators, set=FAST, quiet=True)
     assert list(edges) == COLUMNS and len(edges) == 4 * 23
     assert set(edges["source"]) == set(regulators) and edges["weight"].abs().is_monotonic_decreasing
     assert edges["q_value"].between(0, 1).all() and edges["confidence"].between(0.5, 1).all()
     assert torch.equal(torch.random.get_rng_state(), before), "the global random state is as it was"
-    again = grn.network(adata, label_key="cell_type", regulators=regulators, set=FAST, quiet=True)
+    again = grn.network(adata, label="cell_type", regulators=regulators, set=FAST, quiet=True)
     pd.testing.assert_frame_equal(edges, again)
 
 
 def test_a_type_of_cells_has_a_network_of_its_own(adata, regulators, capsys):
-    options = {"label_key": "cell_type", "regulators": regulators, "set": FAST}
+    options = {"label": "cell_type", "regulators": regulators, "set": FAST}
     one, other = (grn.network(adata, cell_type=name, **options) for name in ("type 1", "type 2"))
     assert list(one) == COLUMNS
     merged = one.merge(other, on=["source", "target"])
@@ -60,7 +60,7 @@ def test_one_cell_lacks_the_edges_of_regulators_that_it_lacks(adata, regulators)
     counts.X[5, counts.var_names.get_loc("R2")] = 0
     counts.X[5, counts.var_names.get_loc("R1")] += 3
     name = counts.obs_names[5]
-    edges = grn.network(counts, cell=name, label_key="cell_type", regulators=regulators, set=FAST, quiet=True)
+    edges = grn.network(counts, cell=name, label="cell_type", regulators=regulators, set=FAST, quiet=True)
     assert list(edges) == ["source", "target", "weight"]
     assert "R2" not in set(edges["source"]) and "R1" in set(edges["source"])
     assert (edges["source"] != edges["target"]).all() and edges["weight"].abs().is_monotonic_decreasing
@@ -106,10 +106,10 @@ def test_a_cell_of_a_run_has_a_network(tiny_run):
         ("tiny_run", {"cell_type": "type 3"}, DataError, "cell_type"),
         ("tiny_run", {"cell": "nobody"}, DataError, "cell"),
         ("tiny_run", {"cell": 3}, ConfigError, "cell"),
-        ("tiny_run", {"label_key": "x"}, ConfigError, "data.label_key"),
+        ("tiny_run", {"label": "x"}, ConfigError, "data.label_key"),
         ("tiny_run", {"cell": "a", "data": 5}, ConfigError, "data"),
         ("adata", {"cell_type": "type 1"}, DataError, "cell_type"),
-        ("adata", {"label_key": "cell_type", "cell_type": "typ 1"}, DataError, "cell_type"),
+        ("adata", {"label": "cell_type", "cell_type": "typ 1"}, DataError, "cell_type"),
         ("adata", {"cell": "nobody"}, DataError, "cell"),
         ("adata", {"set": {"objectives.masked_multiplicity.weight": 0}}, ConfigError, "data.label_key"),
         ("adata", {"data": anndata.AnnData(np.ones((2, 2)))}, ConfigError, "data"),

@@ -20,7 +20,7 @@ def cells(tiny_run):
 
 @pytest.fixture(scope="module")
 def labelled(cells):
-    return grn.train(cells, label_key="cell_type", max_steps=2, set=FEW, quiet=True)
+    return grn.train(cells, label="cell_type", max_steps=2, set=FEW, quiet=True)
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +46,12 @@ def test_what_is_no_embedding_is_said(embedding, cells, labelled):
     given.obsm["X_mine"] = embedding(len(given), given.obs_names)
     regulator = labelled.edges["source"][0]
     with pytest.raises(DataError, match="X_mine"):
-        grn.perturb(labelled, knockout=regulator, basis="X_mine", data=given)
+        grn.perturb(labelled, knock_out=regulator, basis="X_mine", data=given)
 
 
 def test_what_is_not_there_can_be_left_out(cells, labelled, unlabelled):
     with pytest.raises(DataError, match="X_umap"):
-        grn.perturb(labelled, knockout=labelled.edges["source"][0], basis="X_umap", data=cells)
+        grn.perturb(labelled, knock_out=labelled.edges["source"][0], basis="X_umap", data=cells)
     with pytest.raises(DataError, match="no cell type 'T'"):
         grn.read_network(unlabelled, cell_type="T")
 

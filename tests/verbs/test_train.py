@@ -143,11 +143,12 @@ def test_progress_is_plain_lines_that_name_no_temporary_folder(adata, config, te
 
 def test_keywords_are_their_fields(adata, config):
     adata.obs["donor"] = [*"abcdefgh"] * 10
-    keywords = {"label_key": "cell_type", "group_key": "donor", "genes": 12, "values": "counts", "counts": "X"}
+    keywords = {"group_key": "donor", "genes": 12, "values": "counts", "counts": "X"}
     run = train(
         adata,
         None,
         **keywords,
+        label="cell_type",
         regulators=pd.Index(["R1", "R2"]),
         max_steps=np.int64(4),
         seed=3,
@@ -155,7 +156,7 @@ def test_keywords_are_their_fields(adata, config):
     )
     used = run.config
     assert {name: getattr(used.data, name) for name in keywords} == keywords
-    assert used.data.regulators == ["R1", "R2"]
+    assert used.data.regulators == ["R1", "R2"] and used.data.label_key == "cell_type"
     assert (used.trainer.max_steps, used.trainer.seed, used.network.top_k, used.model.penalty) == (4, 3, 1, 2)
     assert set(run.edges["source"]) <= {"R1", "R2"} and run.edges["target"].is_unique
 
@@ -246,7 +247,7 @@ def test_training_works_beside_the_main_thread(adata, config, tiny_run):
 WRONG = {
     "a table": (lambda adata: adata.to_df(), {}, ConfigError, "data="),
     "no cells": (lambda adata: adata[:0].copy(), {}, DataError, "0 cells"),
-    "a column that is missing": (lambda adata: adata, {"label_key": "cell_types"}, DataError, "mean 'cell_type'"),
+    "a column that is missing": (lambda adata: adata, {"label": "cell_types"}, DataError, "mean 'cell_type'"),
     "log values": (
         lambda adata: anndata.AnnData(adata.X.log1p(), adata.obs, adata.var, layers={"umi": adata.X}),
         {},
