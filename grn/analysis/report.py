@@ -92,7 +92,7 @@ def write_report(
     every = int((edges["weight"] != 0).sum()) + sum(weights.nnz for weights in network.by_type.values())
     opening = [shown[name] for name in ("network", "activity") if name in shown]
     if "network" not in shown:  # nothing is certain: types that are told right are what the cells say
-        opening.insert(0, shown.pop("confusion", ""))
+        opening.append(shown.pop("confusion", ""))
     sections = {
         "What is certain": certain_section(edges, by_type, network),
         EXPLORER: "",

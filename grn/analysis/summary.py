@@ -118,13 +118,12 @@ def certain_sentence(about: Mapping) -> str:
         number = f"{every['edges']} edge{'s are' if every['edges'] > 1 else ' is'}"
         return f"{number} certain over all cells (q at most {SIGNIFICANT:g}): associations within states, not causes."
     none, least = f"No edge is certain over all cells (q at most {SIGNIFICANT:g}).", every.get("least_effect", math.nan)
-    if not least > VISIBLE:
+    if math.isnan(least):
         return none
+    shown = f"{none} {every['cells']} cells show correlations above {least:.2f} within a type"
     more = every["cells"] * (least / VISIBLE) ** 2  # the error of a correlation falls with the root of the cells
-    return (
-        f"{none} {every['cells']} cells show correlations above {least:.2f} within a type; for those above "
-        f"{VISIBLE:g}, about {float(f'{more:.1g}'):,.0f} cells are needed."
-    )
+    needed = f"; for those above {VISIBLE:g}, about {float(f'{more:.1g}'):,.0f} cells are needed"
+    return shown + (needed if least > VISIBLE else "") + "."
 
 
 def states_sentence(about: Mapping, states: Sequence[str]) -> str:

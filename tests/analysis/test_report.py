@@ -149,6 +149,8 @@ def test_what_more_cells_would_show():
         "No edge is certain over all cells (q at most 0.05). 900 cells show correlations above 0.20 within a type; for "
         "those above 0.1, about 4,000 cells are needed."
     )
+    assert certain_sentence({"found": found.assign(least_effect=0.08)}).endswith("above 0.08 within a type.")
+    assert certain_sentence({"found": found.assign(least_effect=np.nan)}).endswith("(q at most 0.05).")
     assert certain_sentence({"found": found.assign(edges=3)}).startswith(
         "3 edges are certain over all cells (q at most 0.05)"
     )
