@@ -90,13 +90,17 @@ def evidence_of(table: CellTable, *, seed: int, least_cells: int, draws: Draws |
         table, multiplicity=table.multiplicity[:, rows], regulators=place[table.regulators[columns]], noise=None
     )
     chosen = torch.as_tensor(pairs[found], device=table.device)
-    weight, null = chosen.new_zeros(int(chosen.sum()), dtype=torch.float32), []
+    weight, null = torch.zeros(int(chosen.sum()), device=table.device), []
+    ahead = torch.zeros_like(weight)
     for slopes in islice(fits_with_knockoffs(part, seed=seed, draws=draws), DRAWS):
-        real, knockoff = balanced(torch.cat(slopes, 1)).tensor_split(2, 1)
-        weight += real[chosen] / DRAWS
-        null.append(knockoff[chosen])
+        real, knockoff = (each[chosen] for each in balanced(torch.cat(slopes, 1)).tensor_split(2, 1))
+        # Of the two, the stronger one counts: the knock-off of a true regulator does not show what chance gives.
+        loses = knockoff.abs() < real.abs()
+        weight += real / DRAWS
+        ahead += loses / DRAWS
+        null.append(torch.where(loses, 0, knockoff))
     enough = torch.as_tensor(seen[pairs] >= least_cells, device=table.device)
-    weight, every = torch.where(enough, weight, 0), torch.cat(null)
+    weight, every = torch.where(enough & (ahead > 0.5), weight, 0), torch.cat(null)
     q, confidence = np.ones(pairs.shape, np.float32), np.full(pairs.shape, 0.5, np.float32)
     q[pairs] = q_values(weight, every).cpu().numpy()
     confidence[pairs] = 1 - local_rates(weight, every).cpu().numpy() / 2
