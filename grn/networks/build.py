@@ -12,7 +12,7 @@ from anndata import AnnData
 
 import grn
 from grn.cells.cells import Cells
-from grn.config.files import load_config
+from grn.config.files import change_config, load_config
 from grn.config.schema import Config
 from grn.devices import own_device
 from grn.io.run_folder import CONFIG, config_of, refuse_cut_off
@@ -149,7 +149,7 @@ def opened(run: Path) -> tuple[Config, TrainedModel]:
 
 
 def read_again(run: Path, trained: TrainedModel | None = None, adata: AnnData | None = None) -> AnnData:
-    """The network of a finished run, read again from its model, or from `trained`, which may have been changed.
+    """All pairs of a finished run's network, read again from its model, or from `trained`, which may have been changed.
 
     adata: the run's cells, if they were in memory. Raises RunFolderError, ConfigError, DataError, VocabularyMismatch;
     also where the cells are no longer those that the run was trained on.
@@ -158,6 +158,7 @@ def read_again(run: Path, trained: TrainedModel | None = None, adata: AnnData | 
     trained = saved if trained is None else trained
     cells = cells_of_run(run, config, saved, adata)
     states = states_of_run(run, cells, config.trainer.seed, saved)
+    config = change_config(config, {"network.top_k": None})
     return network_of_model(config, trained, cells, states, silent)[0]
 
 

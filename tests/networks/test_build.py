@@ -21,6 +21,7 @@ from grn.regulation.states import States, states_of
 def test_a_run_that_is_read_again_has_the_same_network(tiny_run):
     whole, again = open_network(tiny_run / "network.h5ad"), read_again(tiny_run)
     np.testing.assert_array_equal(again.varp["grn"].toarray(), whole.weights.toarray())
+    assert again.uns["grn"]["parameters"]["top_k"] == 0, "all pairs"
     config, trained = opened(tiny_run)
     config = change_config(config, {"network.top_k": 1})
     cells = cells_of_run(tiny_run, config, trained)
