@@ -83,9 +83,8 @@ class PredictedNetwork:
 def open_network_file(path: Path, key: str = KEY) -> PredictedNetwork:
     """A run folder (its edges.parquet), a network.h5ad, or a table (csv, tsv, parquet; WEIGHTED lists its columns).
 
-    Of edges.parquet, the meaning of the signs and the networks of cell types are read from the network.h5ad beside it
-    (without one, the latter from edges_by_type.parquet).   key: of varp, another network of network.h5ad. Raises
-    DataError.
+    Of edges.parquet, the meaning of the signs is read from the network.h5ad beside it, and the networks of cell types
+    from the edges_by_type.parquet.   key: of varp, another network of network.h5ad. Raises DataError.
     """
     path = Path(path)
     check_exists(path)
@@ -103,10 +102,9 @@ def open_network_file(path: Path, key: str = KEY) -> PredictedNetwork:
     if path.name != "edges.parquet":
         return network
     beside, by_type = path.with_name("network.h5ad"), path.with_name("edges_by_type.parquet")
-    if beside.is_file():
-        sign = str(read_about(beside)[1].get("sign", ""))
-        return replace(network, sign=sign, read_types=partial(_types_of_file, beside))
-    return replace(network, read_types=partial(_types_of_file, by_type)) if by_type.is_file() else network
+    sign = str(read_about(beside)[1].get("sign", "")) if beside.is_file() else ""
+    types = next((file for file in (by_type, beside) if file.is_file()), None)
+    return replace(network, sign=sign, read_types=dict if types is None else partial(_types_of_file, types))
 
 
 def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork:
@@ -124,7 +122,7 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
         found = find_columns(table, [(name,)])
         if found and table[found[0]].notna().any():
             share = name in SHARES  # other programs mean something else by these, as DoRothEA's confidences A to E
-            values = numbers(where, table[found[0]], *((0, 1) if share else ()), unknown=not share)
+            values = numbers(where, table[found[0]], *((0, 1) if share else ()), unknown=True)
             if np.isfinite(values).any():
                 edges[name] = values
     if not ((edges["source"] != edges["target"]) & (edges["weight"] != 0)).any():

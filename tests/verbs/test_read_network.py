@@ -54,12 +54,13 @@ def test_the_edges_of_types_keep_their_type(run):
 
 
 def test_cell_types_have_networks_of_their_own(run):
-    forms = (run, run.folder, run.folder / "network.h5ad", run.folder / "edges.parquet", run.network)
+    tables, matrices = (run, run.folder, run.folder / "edges.parquet"), (run.folder / "network.h5ad", run.network)
     for number, label in enumerate(run.cell_types, start=1):
         expected = run.network.varp[f"grn_type_{number}"].tocoo()
-        for form in forms:
+        for form in (*tables, *matrices):
             found = grn.read_network(form, cell_type=label)
-            assert found.columns.tolist() == ["source", "target", "weight"] and len(found) == expected.nnz
+            assert len(found) == expected.nnz
+            assert ({"q_value", "confidence", "cells"} <= set(found)) == any(form is table for table in tables)
             assert found["weight"].abs().is_monotonic_decreasing and found["weight"].dtype == np.float64
             target, source = (run.network.var_names.get_indexer(found[name]) for name in ("target", "source"))
             weights = np.asarray(run.network.varp[f"grn_type_{number}"][target, source]).ravel()

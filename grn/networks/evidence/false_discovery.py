@@ -128,7 +128,7 @@ def least_effect(cells: int, pairs: int) -> float:
     Source: Fisher 1921, z = artanh(r) has the variance 1 / (cells - 3), here less one for the depth.
 
     >>> round(least_effect(28, 6000), 2)
-    0.72
+    0.71
     """
     if pairs < 1 or cells < 4:
         return math.nan
