@@ -53,7 +53,7 @@ def effects(
     effect[..., model.regulators] = among
     for pick in torch.arange(len(model.targets), device=m.device).split(model.genes_at_once):
         before, after = (model.blocks[1](each, states, pick) for each in (keys, keys + change / model.unit))
-        effect[..., model.targets[pick.cpu()]] = after - before
+        effect[..., model.targets[pick]] = after - before
     return effect
 
 

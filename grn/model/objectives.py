@@ -50,13 +50,13 @@ class Draw:
         device, members = model.mean.device, model.config.members
 
         def some(count: int, most: int) -> Tensor:
-            return torch.arange(count) if count <= most else torch.randperm(count)[:most].sort()[0]
+            every = torch.arange(count, device=device)
+            return every if count <= most else torch.randperm(count, device=device)[:most].sort()[0]
 
         genes = min(GENES if device.type == "cpu" else GENES_ON_GPU, max(FEWEST, model.genes_at_once))
         regulators = some(len(model.regulators), len(model.regulators) if model.layered else genes)
-        hidden = torch.rand(members, cells, len(model.regulators) + 1) < fraction
-        drawn = regulators, some(len(model.targets), genes), hidden
-        return cls(*(each.to(device) for each in drawn))
+        hidden = torch.rand(members, cells, len(model.regulators) + 1, device=device) < fraction
+        return cls(regulators, some(len(model.targets), genes), hidden)
 
 
 def members_cells(batch: Batch, model: Model) -> Tensor:
@@ -83,30 +83,30 @@ def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Loss, T
     bags, states = batch.bags, batch.bags.states
     assert states is not None, "training knows the states of its cells"
     first, second = model.blocks
-    m = model.inputs(bags.multiplicity[:, model.is_regulator], bags.basal)
+    m = model.inputs(bags.multiplicity[:, model.regulators], bags.basal)
     inferred = -(states * model.state_scores(m)).sum(-1)  # [P, C]: new cells, of which no state is known, ask for it
     true = model.standardised(bags.multiplicity)
     scores, of_targets = first.scores(draw.regulators), second.scores(draw.targets)
     y = first(m, states, draw.regulators, scores)
-    cut = None if bags.cut is None else bags.cut[:, model.is_regulator]
+    cut = None if bags.cut is None else bags.cut[:, model.regulators]
     corrected = model.corrected(m, y.detach() if model.layered else None, states, cut)
     direct = second(corrected, states, draw.targets, of_targets)
     context = model.context(corrected, states, draw.targets, draw.hidden)
 
-    own, others = model.regulators[draw.regulators.cpu()], model.targets[draw.targets.cpu()]
-    among = (y - true[:, own.to(true.device)]).square()
-    left = direct - true[:, others.to(true.device)]
+    own, others = model.regulators[draw.regulators], model.targets[draw.targets]
+    among = (y - true[:, own]).square()
+    left = direct - true[:, others]
     errors = left.square() + (left.detach() + context).square()
     if bags.cut is not None:  # an intervention sets these, so that nothing is to be learned of what regulates them
-        among = among.masked_fill(bags.cut[:, own.to(true.device)], 0.0)
-        errors = errors.masked_fill(bags.cut[:, others.to(true.device)], 0.0)
+        among = among.masked_fill(bags.cut[:, own], 0.0)
+        errors = errors.masked_fill(bags.cut[:, others], 0.0)
     # A sample of the genes stands for all of them.
     of_regulators = len(model.regulators) / max(len(draw.regulators), 1)
     of_others = len(model.targets) / max(len(draw.targets), 1)
     each = of_regulators * among.sum(-1) + of_others * errors.sum(-1)  # [P, C]
     learned = members_cells(batch, model)
     loss = Loss(((each / model.genes + inferred) * learned).sum(), learned.sum() / len(learned))
-    own_prior, prior = (None if model.prior is None else model.prior[genes.to(true.device)] for genes in (own, others))
+    own_prior, prior = (None if model.prior is None else model.prior[genes] for genes in (own, others))
     shrink = of_regulators * first.penalty(scores, draw.regulators, model.penalty[-1:], own_prior)
     shrink = shrink + of_others * second.penalty(of_targets, draw.targets, model.penalty[:-1], prior)
     return loss, shrink.sum() / model.genes
@@ -140,12 +140,11 @@ def judged_genes(batch: Batch, model: Model) -> Judged:
     """Each cell's genes by the members that have not learned from it, all genes alike."""
     bags, own = batch.bags, 1 - members_cells(batch, model)
     true = model.standardised(bags.multiplicity)
-    m = model.inputs(bags.multiplicity[:, model.is_regulator], bags.basal)
+    m = model.inputs(bags.multiplicity[:, model.regulators], bags.basal)
     counts = torch.ones_like(true) if bags.cut is None else (~bags.cut).to(true)
-    cut = None if bags.cut is None else bags.cut[:, model.is_regulator]
+    cut = None if bags.cut is None else bags.cut[:, model.regulators]
     direct, product, square = (own.new_zeros(own.shape) for _ in range(3))
     for genes, said, context in model.parts(m, model.states_of(bags, m), cut):
-        genes = genes.to(true.device)
         left, context = (true[:, genes] - said) * counts[:, genes], context * counts[:, genes]
         direct = direct + left.square().sum(-1)
         product, square = product + (left * context).sum(-1), square + context.square().sum(-1)
@@ -170,7 +169,7 @@ def summaries_of(batch: Batch, model: Model) -> Tensor:
     bags = batch.bags if batch.seen is None else batch.seen
     z, multiplicity = model.identity.standardised(bags.multiplicity), bags.multiplicity
     if not model.genes_train:
-        m = model.inputs(multiplicity[:, model.is_regulator], bags.basal)
+        m = model.inputs(multiplicity[:, model.regulators], bags.basal)
         z = z + model.expected(m, model.states_of(batch.bags, m)).mean(0)
     if batch.kept is not None:
         z, multiplicity = z * batch.kept, multiplicity * batch.kept
@@ -193,7 +192,7 @@ def genes_of_cells(summaries: Tensor, batch: Batch, model: Model, learned: Tenso
 
     Genes are predicted as they were counted, also where the token sees fewer counts.
     """
-    some = torch.randperm(model.genes)[:SUMMARISED].to(summaries.device)
+    some = torch.randperm(model.genes, device=summaries.device)[:SUMMARISED]
     true = model.identity.standardised(batch.bags.multiplicity)[:, some]
     errors = (summaries @ model.identity.predict[:, :, some] - true).square().mean(-1)
     return Loss((errors * learned).sum(1), learned.sum(1))

@@ -63,15 +63,19 @@ class Blocks(nn.ModuleList):
 class Model(nn.Module):
     """Bags of genes -> expected multiplicities, cell types, representation, property.
 
-    mean, sd [N]: of each gene; sds are those within states, the unit of inputs and targets.   depth [2]: mean and sd of
-    the basal gene's multiplicity.   counting [R]: r_j.   unit [R + 1]: sds of m'.   share [S]: of the cells in each
-    state.   held_out [P]: the fold that a member does not learn from.   penalty [P + 1, 3]: with which block 2 of each
-    member is trained, and last block 1 of all (penalty.py).   prior [N, R]: what slopes are divided by before they are
-    penalised, in training with a prior network.   genes_train: whether genes are predicted; else types alone shape the
-    blocks.
+    regulators [R], targets: positions of the regulators and of all other genes.   place [N]: of each gene in the
+    regulators followed by the targets.   mean, sd [N]: of each gene; sds are those within states, the unit of inputs
+    and targets.   depth [2]: mean and sd of the basal gene's multiplicity.   counting [R]: r_j.   unit [R + 1]: sds of
+    m'.   share [S]: of the cells in each state.   held_out [P]: the fold that a member does not learn from.   penalty
+    [P + 1, 3]: with which block 2 of each member is trained, and last block 1 of all (penalty.py).   prior [N, R]: what
+    slopes are divided by before they are penalised, in training with a prior network.   genes_train: whether genes are
+    predicted; else types alone shape the blocks.
     """
 
     is_regulator: Tensor
+    regulators: Tensor
+    targets: Tensor
+    place: Tensor
     mean: Tensor
     sd: Tensor
     depth: Tensor
@@ -109,11 +113,11 @@ class Model(nn.Module):
         self.register_buffer("penalty", torch.zeros(members + 1, 3))
         self.register_buffer("prior", None, persistent=False)
         self.register_buffer("property_scale", torch.tensor([0.0, 1.0]))  # mean and sd of the property
-        # Positions, as plain attributes: they follow from is_regulator.
-        self.regulators = is_regulator.nonzero()[:, 0]
-        self.targets = (~is_regulator).nonzero()[:, 0]
-        self.place = torch.empty(genes, dtype=torch.int64)
-        self.place[torch.cat([self.regulators, self.targets])] = torch.arange(genes)
+        # Positions, which follow from is_regulator.
+        others = (~is_regulator).nonzero()[:, 0]
+        self.register_buffer("regulators", is_regulator.nonzero()[:, 0], persistent=False)
+        self.register_buffer("targets", others, persistent=False)
+        self.register_buffer("place", torch.cat([self.regulators, others]).argsort(), persistent=False)
 
         sizes = count, config.query_heads, config.key_heads, config.width, states
         none = torch.full((len(self.targets),), -1)
@@ -124,8 +128,8 @@ class Model(nn.Module):
 
     def forward(self, bags: Bags) -> Prediction:
         """The members' mean of the expected multiplicities, and what the identity token says."""
-        m = self.inputs(bags.multiplicity[:, self.regulators.to(bags.multiplicity.device)], bags.basal)
-        cut = None if bags.cut is None else bags.cut[:, self.is_regulator]
+        m = self.inputs(bags.multiplicity[:, self.regulators], bags.basal)
+        cut = None if bags.cut is None else bags.cut[:, self.regulators]
         y = self.expected(m, self.states_of(bags, m), cut).mean(0)
         # Where types alone are learned, the identity token reads the genes after the blocks.
         stream = None if self.genes_train else self.identity.standardised(bags.multiplicity) + y
@@ -137,9 +141,8 @@ class Model(nn.Module):
 
     def inputs(self, regulators: Tensor, basal: Tensor | None) -> Tensor:
         """m: multiplicities of the regulators [C, R] and of the basal gene [C], in units -> [C, R + 1]."""
-        where = self.is_regulator
-        mean, sd = self.mean[where], self.sd[where]
-        depth = regulators.new_full((len(regulators),), float(self.depth[0])) if basal is None else basal
+        mean, sd = self.mean[self.regulators], self.sd[self.regulators]
+        depth = self.depth[0].expand(len(regulators)) if basal is None else basal
         depth = DEPTH + (depth - self.depth[0]) / self.depth[1]
         return torch.cat([((regulators - mean) / sd).clamp(max=LIMIT) + mean / sd, depth[:, None]], 1)
 
@@ -173,7 +176,7 @@ class Model(nn.Module):
     def expected(self, m: Tensor, states: Tensor, cut: Tensor | None = None) -> Tensor:
         """Every gene from the regulators m [C, R + 1]: [P, C, N] in sds of the genes. cut: see `corrected`."""
         parts = [direct + self.basal.gate[:, None, None] * context for _, direct, context in self.parts(m, states, cut)]
-        return torch.cat(parts, -1)[..., self.place.to(m.device)]
+        return torch.cat(parts, -1)[..., self.place]
 
     def parts(self, m: Tensor, states: Tensor, cut: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Genes, positions, with what the signed blocks and the whole context say of them, [P, C, n] each: first the
@@ -183,7 +186,7 @@ class Model(nn.Module):
         corrected = self.corrected(m, y if self.layered else None, states, cut)
         for pick in torch.arange(len(self.targets), device=m.device).split(self.genes_at_once):
             direct, context = self.blocks[1](corrected, states, pick), self.context(corrected, states, pick)
-            yield self.targets[pick.cpu()], direct, context
+            yield self.targets[pick], direct, context
 
     @property
     def genes_at_once(self) -> int:

@@ -53,7 +53,7 @@ class LayerChoice:
 @torch.no_grad()
 def read_layer(model: Model, choice: LayerChoice, cells: Cells, states: States, chosen: Iterable[int]) -> np.ndarray:
     """The values of a block, float32 [N, R], the mean over members and, by their cells, over the states `chosen`."""
-    block, device, regulators = model.eval().blocks[choice.layer], model.mean.device, model.regulators.numpy()
+    block, device, regulators = model.eval().blocks[choice.layer], model.mean.device, model.regulators.cpu().numpy()
     heads = slice(None) if choice.head is None else slice(choice.head, choice.head + 1)
     genes = model.targets if choice.layer else model.regulators
     pick = torch.arange(len(genes), device=device)

@@ -48,7 +48,7 @@ def read_network(model: Model, cells: Cells, states: States, seed: int) -> Netwo
     many.
     """
     model = model.eval()
-    device, regulators = model.mean.device, model.regulators.numpy()
+    device, regulators = model.mean.device, model.regulators.cpu().numpy()
     measured = torch.as_tensor(cells.multiplicity[:, regulators].toarray())
     generator, membership = np.random.default_rng(seed), torch.as_tensor(states.membership)
     size = states.membership.sum(0, dtype=np.float64)
@@ -142,10 +142,10 @@ def _network(
     model: Model, slopes: Slopes, units: Tensor, between: np.ndarray, cells: np.ndarray, merge: Merge | None = None
 ) -> Network:
     """Of slopes, for `units` [R] of each regulator."""
-    regulators = model.regulators.numpy()
+    regulators = model.regulators.cpu().numpy()
     weights, observed = slopes.direct * units, None
     if merge is not None:
-        merged = merge.map(model.mean, model.sd, units, model.regulators.to(units.device))
+        merged = merge.map(model.mean, model.sd, units, model.regulators)
         observed = merge.observed(weights.mean(0).float().cpu().numpy())
         weights, between, cells = merged(weights), merge.columns(between), merge.columns(cells)
     mean = weights.mean(0)
@@ -200,7 +200,7 @@ def read_cell(model: Model, cells: Cells, states: States, cell: int) -> np.ndarr
     regulator within states; 0 for a regulator that the cell lacks. A cell that belongs to several states in part has
     the mean of their effects. Knock-offs, which know many cells, say nothing here. cell: its position."""
     model = model.eval()
-    device, regulators = model.mean.device, model.regulators.numpy()
+    device, regulators = model.mean.device, model.regulators.cpu().numpy()
     measured = torch.as_tensor(cells.multiplicity[[cell]][:, regulators].toarray(), device=device)
     m = model.inputs(measured, torch.as_tensor(cells.basal[[cell]], device=device))
     total = torch.zeros(model.genes, len(regulators), device=device)

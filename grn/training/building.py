@@ -32,6 +32,7 @@ from grn.training.machine import processes
 
 FEWEST_FOLDS = 5
 FREER = 2.5  # times rho: members with more freedom know better which edges a state has, the others rank them better
+READ_EVERY = 2  # steps from one in which the identity token learns to the next, where genes are learned, too
 MOST_SCORES = 2**31  # of all members and states together; training holds about five tables of this size
 MOST_JUDGED = 2000  # cells that validate: enough to compare steps, on the same cells, to a thousandth
 MOST_HELD_OUT = 10_000  # cells that the thresholds of predictions are computed from
@@ -177,6 +178,7 @@ def data_module(config: Config, cells: Cells, split: Split, fit: Fit) -> CellsDa
         judged=np.sort(np.random.default_rng(0).permutation(judged)[:MOST_JUDGED]),
         states_are_known=fit.states.origin != "found",
         multiplicity=config.data.multiplicity,
+        read_every=READ_EVERY if fit.model.genes_train else 1,
         num_workers=config.trainer.workers,
     )
 

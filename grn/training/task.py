@@ -25,7 +25,6 @@ from grn.training.metrics import SumOfJudged
 WARMUP = 0.05  # share of the steps over which the learning rate rises
 # The learning rate and the weight decay of the parts, relative to trainer.learning_rate and trainer.weight_decay.
 RATES = {"blocks": (1.0, 0.0), "basal": (0.4, 1.0), "identity": (0.8, 1 / 6)}
-READ_EVERY = 2  # steps from one in which the identity token learns to the next, where genes are learned, too
 
 
 class Task(L.LightningModule):
@@ -36,6 +35,8 @@ class Task(L.LightningModule):
     choose the step whose weights are kept.
     """
 
+    of_genes: Tensor
+
     def __init__(self, model: Model, objectives: ObjectivesConfig, trainer: TrainerConfig, total_steps: int):
         super().__init__()
         self.model, self.objectives, self.settings, self.total_steps = model, objectives, trainer, total_steps
@@ -43,10 +44,15 @@ class Task(L.LightningModule):
         self.opened = opened_at(total_steps) if model.genes_train else total_steps + 1
         self.judged = SumOfJudged(len(model.held_out) if model.genes_train else len(model.identity.held_out))
         self.finite_check = FiniteCheck()
+        count = len(model.identity.held_out)
+        self.register_buffer("of_genes", torch.tensor(OF_GENES)[torch.arange(count) % 2], persistent=False)
         self.latest: dict[str, Tensor | float] = {}  # losses by name; those of the identity token are not of every step
 
-    def losses(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a step, which members share out evenly, and its parts by name, of an average member."""
+    def losses(self, batch: Batch, opened: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of a step, which members share out evenly, and its parts by name, of an average member.
+
+        opened: whether members of the identity token learn from the cells of their folds.
+        """
         model, objectives = self.model, self.objectives
         found: dict[str, Tensor] = {}
         total: list[Tensor] = []
@@ -57,10 +63,8 @@ class Task(L.LightningModule):
             error = loss.sum / self.mean_over_processes(loss.count).clamp(min=1e-9)
             found |= {"masked_multiplicity": error / members, "penalty": shrink / members}
             total.append(objectives.masked_multiplicity.weight * (error + shrink))
-        if not model.genes_train or self.global_step % READ_EVERY == 0:
-            learned = readers_cells(batch, model)
-            if self.global_step >= self.opened:
-                learned = torch.ones_like(learned)
+        if batch.kept is not None:  # else the identity token has nothing to learn in this step
+            learned = torch.ones_like(readers_cells(batch, model)) if opened else readers_cells(batch, model)
             parts = of_cells(batch, model, learned, genes=model.genes_train)
             means = {}
             for name, part in parts.items():
@@ -82,8 +86,7 @@ class Task(L.LightningModule):
         genes = means["genes"]
         if not labels:
             return genes
-        weight = genes.new_tensor(OF_GENES)[torch.arange(len(genes)) % 2]
-        return (torch.stack(labels).sum(0) + weight * genes) / (1 + weight)
+        return (torch.stack(labels).sum(0) + self.of_genes * genes) / (1 + self.of_genes)
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
         """Seeds torch by step and process: a resumed run draws what it would have drawn without the interruption."""
@@ -94,7 +97,7 @@ class Task(L.LightningModule):
         read = batch.bags.multiplicity
         if read.device.type == "cpu" and not read.isfinite().all():
             self.refuse(Step(self.global_step, batch.cells, torch.tensor([False, True])))
-        loss, parts = self.losses(batch)
+        loss, parts = self.losses(batch, self.global_step >= self.opened)
         self.batch, self.loss = batch, loss.detach()
         self.latest |= {name: mean.detach() for name, mean in parts.items()}
         logged = {"train/loss": self.loss} | {f"train/{name}_loss": mean for name, mean in self.latest.items()}

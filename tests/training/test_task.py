@@ -87,7 +87,9 @@ def task_and_batch(make_model, make_bags, monkeypatch):
     })  # fmt: skip
     labels = torch.tensor([-1, -1, 2, 0, -1])
     property = torch.tensor([30.0, math.nan, 41.0, 50.0, math.nan]).double()
-    batch = Batch(make_bags(states=3), torch.arange(5), labels, property, torch.tensor([0, 1, 2, 0, 5]))
+    bags, fold = make_bags(states=3), torch.tensor([0, 1, 2, 0, 5])
+    nothing_hidden = torch.ones_like(bags.multiplicity, dtype=torch.bool)
+    batch = Batch(bags, torch.arange(5), labels, property, fold, kept=nothing_hidden)
     monkeypatch.setattr(Task, "mean_over_processes", lambda task, count: count)  # without a trainer
     return Task(make_model(states=3), config.objectives, config.trainer, 100), batch
 
@@ -96,7 +98,7 @@ def test_the_loss_of_a_step_is_that_of_all_members_by_the_weights_of_the_objecti
     """Of the identity token, genes shape the summaries of every second member more."""
     task, batch = task_and_batch
     torch.manual_seed(0)
-    found, parts = task.losses(batch)
+    found, parts = task.losses(batch, opened=False)
     model = task.model
     torch.manual_seed(0)
     loss, shrink = masked_multiplicity(batch, model, Draw.of(model, 5, 1e-12))
@@ -117,22 +119,22 @@ def test_the_loss_of_a_step_is_that_of_all_members_by_the_weights_of_the_objecti
 def test_the_mean_over_processes_is_the_loss_of_the_whole_batch(task_and_batch, monkeypatch, cut):
     """However unevenly labels fall, none in some processes included."""
     task, batch = task_and_batch
-    whole = task.losses(batch)[0]
+    whole = task.losses(batch, opened=False)[0]
 
     def part(rows: slice) -> Batch:
         bags = Bags(*(getattr(batch.bags, name)[rows] for name in ("multiplicity", "basal", "states")))
-        rest = {name: getattr(batch, name)[rows] for name in ("cells", "labels", "property", "fold")}
+        rest = {name: getattr(batch, name)[rows] for name in ("cells", "labels", "property", "fold", "kept")}
         return Batch(bags, **rest)
 
     parts, counts = [part(slice(cut)), part(slice(cut, None))], []
     for each in parts:
         counts.append([])
         monkeypatch.setattr(task, "mean_over_processes", lambda count: counts[-1].append(count) or count)
-        task.losses(each)
+        task.losses(each, opened=False)
     means, losses = [torch.stack(pair).mean(0) for pair in zip(*counts, strict=True)], []
     for each in parts:
         known = iter(means)
         monkeypatch.setattr(task, "mean_over_processes", lambda _, known=known: next(known))
-        losses.append(task.losses(each)[0])
+        losses.append(task.losses(each, opened=False)[0])
     torch.testing.assert_close(torch.stack(losses).mean(), whole)
     assert (losses[0] - losses[1]).abs() > 0.01

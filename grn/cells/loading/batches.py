@@ -62,7 +62,8 @@ class BagMaker(Dataset[Batch]):
     """Makes the batch of a request (epoch, rows).
 
     states [C, S], fold [C]: of all cells, see Bags and Batch; None: not known, no folds.
-    trains: cells hide genes, and some of them lose counts, each a function of (seed, epoch, cell) alone.
+    trains: in every `read_every`-th step, cells hide genes and some of them lose counts, each a function of (seed,
+    epoch, cell) alone; other steps make nothing for the identity token to read.
     """
 
     cells: Cells
@@ -70,10 +71,11 @@ class BagMaker(Dataset[Batch]):
     fold: np.ndarray | None = None
     seed: int = 0
     trains: bool = False
+    read_every: int = 1
     thinning: Thinning | None = None
 
     def __getitem__(self, request: Request) -> Batch:
-        epoch, rows = request
+        epoch, rows, step = Request(*request)
         multiplicity = torch.from_numpy(self.cells.multiplicity[rows].toarray())
         basal = torch.from_numpy(self.cells.basal[rows])
         states = None if self.states is None else torch.from_numpy(self.states[rows])
@@ -81,7 +83,7 @@ class BagMaker(Dataset[Batch]):
         cut = None if done is None else torch.from_numpy(cut_rows(done, rows, multiplicity.shape[1]))
         fold = np.full(len(rows), -1) if self.fold is None else self.fold[rows]
         seen, kept = None, None
-        if self.trains:
+        if self.trains and step % self.read_every == 0:
             if self.thinning is not None:
                 state = cell_states(self.seed, THINNING, epoch, rows[:1])  # of the batch: torch draws for all its cells
                 generator = torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))

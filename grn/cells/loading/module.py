@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ class CellsDataModule(LightningDataModule):
 
     states [C, S], fold [C]: see BagMaker.   judged: rows of the training cells that validate: each is judged by the
     member that has not learned from it.   states_are_known: of test cells, too; states that were found in the genes are
-    not.   multiplicity: as in DataConfig; None: no cell loses counts in training.
+    not.   multiplicity: as in DataConfig; None: no cell loses counts in training.   read_every: see BagMaker.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class CellsDataModule(LightningDataModule):
         judged: np.ndarray | None = None,
         states_are_known: bool = True,
         multiplicity: str | None = None,
+        read_every: int = 1,
         num_workers: int = 0,
     ):
         super().__init__()
@@ -46,7 +48,7 @@ class CellsDataModule(LightningDataModule):
         self.options: dict = {"batch_size": None, "num_workers": num_workers, "persistent_workers": num_workers > 0}
         self.options["pin_memory"] = torch.cuda.is_available()
         thinning = None if multiplicity is None else Thinning.of(cells, multiplicity)
-        self.training = BagMaker(cells, states, fold, seed, True, thinning)
+        self.training = BagMaker(cells, states, fold, seed, True, read_every, thinning)
         known = states if states_are_known else None
         self.validation, self.test = BagMaker(cells, known, fold), BagMaker(cells, known)
 
@@ -92,7 +94,7 @@ class ResumableLoader(DataLoader):
         self.epoch, self.handed_out = self.following
         self.following = (self.epoch + 1, 0)
         self.order.epoch, self.order.start = self.epoch, self.handed_out
-        for batch in super().__iter__():
+        for batch in ahead(super().__iter__()):
             self.handed_out += 1
             yield batch
 
@@ -102,3 +104,12 @@ class ResumableLoader(DataLoader):
     def load_state_dict(self, state: dict[str, int]) -> None:
         whole, start = divmod(state["handed_out"], len(self.order))
         self.epoch, self.handed_out = self.following = (state["epoch"] + whole, start)
+
+
+def ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """The same batches; a thread of its own makes each while the step before it is computed."""
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, batches, None)
+        while (batch := following.result()) is not None:
+            following = pool.submit(next, batches, None)
+            yield batch

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from torch.utils.data import Sampler
 
 from grn.errors import DataError
 
-Request = tuple[int, np.ndarray]  # an epoch and the rows of a batch: all that a worker needs to make the batch
+
+class Request(NamedTuple):
+    """All that is needed to make a batch: its epoch, its rows and, in training, the number of its step."""
+
+    epoch: int
+    rows: np.ndarray
+    step: int = 0
 
 
 class EpochOrder(Sampler[Request]):
@@ -35,11 +42,11 @@ class EpochOrder(Sampler[Request]):
         size = self.world * self.batch_size
         for batch in range(self.start, len(self)):
             rows = order[batch * size : (batch + 1) * size]  # of all processes
-            yield self.epoch, np.array_split(rows, self.world)[self.rank]
+            yield Request(self.epoch, np.array_split(rows, self.world)[self.rank], self.epoch * len(self) + batch)
 
 
 def once_in_order(rows: np.ndarray, batch_size: int, rank: int = 0, world: int = 1) -> list[Request]:
     """Every cell once over all processes, in order. With enough cells, each process has the same number of batches."""
     own = np.array_split(rows, world)[rank]
     batches = -(-len(rows) // (world * batch_size))
-    return [(0, batch) for batch in np.array_split(own, max(batches, 1)) if len(batch)]
+    return [Request(0, batch) for batch in np.array_split(own, max(batches, 1)) if len(batch)]

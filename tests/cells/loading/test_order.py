@@ -11,7 +11,7 @@ sizes = st.integers(1, 9)
 
 
 def batches(order) -> list[list[int]]:
-    return [rows.tolist() for _, rows in order]
+    return [request.rows.tolist() for request in order]
 
 
 @given(cells=st.integers(5, 120), size=sizes, world=worlds, epoch=st.integers(0, 3))
