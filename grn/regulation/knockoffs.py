@@ -2,8 +2,9 @@
 
 A knock-off has the multiplicities of its regulator, moved to other cells of the same state and donor: it correlates
 with other regulators, and with their knock-offs, as its own regulator does. The fit reads regulators and knock-offs
-side by side, under one penalty; targets stay as they are, and no knock-off is a target. A pair stands out only where its regulator
-predicts the target beyond what the cell's state, its donor, the depth and the other regulators predict together.
+side by side, under one penalty; targets stay as they are, and no knock-off is a target. A pair stands out only where
+its regulator predicts the target beyond what the cell's state, its donor, the depth and the other regulators predict
+together.
 
 This does not control false *causes*: a regulator that was not measured, or measured with noise, leaves what it explains
 to those that correlate with it (Kernfeld et al. 2024). benchmarks/false_discovery.py measures how much that is.
@@ -15,7 +16,6 @@ Letters: C cells, N genes, R regulators.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from grn.model.transformer import LIMIT
 from grn.regulation.cell_table import CellTable
-from grn.regulation.linear import slopes_of_states, without
+from grn.regulation.linear import slopes_on, without
 from grn.regulation.regressions import columns_of, held_out_penalties, sampled
 
 ROUNDS, SETTLED = 100, 1e-4  # of the search for the independent shares: most rounds, and the least relative gain
@@ -54,15 +54,13 @@ def fits_with_knockoffs(table: CellTable, *, seed: int, draws: Draws | None = No
 
     real = table.multiplicity[rows.cpu().numpy()][:, table.regulators].toarray()
     x = standardised(real)
-    y, one, own = columns_of(table, rows, x).each(rest), x.new_ones(len(x), 1), own.to(x.device)
-    penalties = held_out_penalties(table, x, y, one, rows, seed)
+    y, own = columns_of(table, rows, x).each(rest), own.to(x.device)
     # One penalty for all targets: a target that seems to depend on the real regulators by chance would choose a smaller
     # one, and with it have larger slopes than those of knock-offs elsewhere.
-    penalties = replace(penalties, penalty=penalties.penalty.log().mean().exp().expand(y.shape[1]))
+    penalty = held_out_penalties(table, x, y, rows, seed).log().mean().exp().expand(y.shape[1])
     basal = table.basal[rows.cpu().numpy()]
     for false in (draws or knockoffs)(real, basal, stratum, own_generator(seed)):
-        both = torch.cat([x, standardised(false)], 1)
-        slopes = slopes_of_states(both, y, one, None, own, penalties, copies=2)[0]
+        slopes = slopes_on(torch.cat([x, standardised(false)], 1), y, own, penalty)
         yield slopes[:, : len(own)], slopes[:, len(own) :]
 
 
