@@ -18,7 +18,7 @@ from grn.errors import DataError, check_known
 from grn.messages import Say
 from grn.regulation.folds import held_out_cells
 from grn.regulation.linear import FOLDS, choose_penalties
-from grn.regulation.ridge import Features, Ridge
+from grn.regulation.ridge import Ridge, of_regulators
 
 FEWEST = 20  # cells of a type in each condition
 LARGEST = 2**27  # cells x genes that one comparison holds
@@ -225,9 +225,7 @@ def _penalties(x: torch.Tensor, y: torch.Tensor, sample: Sample, seed: int) -> t
     fold = torch.full((len(x),), FOLDS - 1)
     for number, part in enumerate(held_out):
         fold[part] = number
-    one = x.new_ones(len(x), 1)
-    grid = [len(x) * penalty for penalty in PENALTIES]
-    return choose_penalties(x, y.double(), one, sample.own, fold, grid).penalty
+    return choose_penalties(x, y.double(), sample.own, fold, [len(x) * penalty for penalty in PENALTIES])[0]
 
 
 def _p_values(
@@ -258,9 +256,7 @@ def _slopes(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Slopes in either condition, [R, N] twice: effect apart, and their mean, weighted by how much the regulator varies
     in each condition, is the shared slope as ridge finds it."""
-    one = x.new_ones(len(x), 1)
-    features = Features(x, one, 0.0, own)
-    shared = Ridge(x, y.double(), own, features.of_regulators(x.device)).coefficients(penalty).numpy()
+    shared = Ridge(x, y.double(), own, of_regulators(x, own)).coefficients(penalty).numpy()
     square = x.square()
     second = (square[sign > 0].sum(0) / square.sum(0)).numpy()[:, None]
     effect = found.effect.numpy()

@@ -57,7 +57,7 @@ def fits_with_knockoffs(table: CellTable, *, seed: int, draws: Draws | None = No
     y, own = columns_of(table, rows, x).each(rest), own.to(x.device)
     # One penalty for all targets: a target that seems to depend on the real regulators by chance would choose a smaller
     # one, and with it have larger slopes than those of knock-offs elsewhere.
-    penalty = held_out_penalties(table, x, y, rows, seed).log().mean().exp().expand(y.shape[1])
+    penalty = held_out_penalties(table, x, y, rows, seed)[0].log().mean().exp().expand(y.shape[1])
     basal = table.basal[rows.cpu().numpy()]
     for false in (draws or knockoffs)(real, basal, stratum, own_generator(seed)):
         slopes = slopes_on(torch.cat([x, standardised(false)], 1), y, own, penalty)

@@ -2,7 +2,7 @@
 
 Knock-offs are fitted beside their regulators by such regressions.
 
-Letters: C cells, R regulators, S states.
+Letters: C cells, N genes, R regulators.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from torch import Tensor
 
 from grn.regulation.cell_table import CellTable
 from grn.regulation.folds import cell_folds
-from grn.regulation.linear import FOLDS, LARGE, Penalties, choose_penalties
+from grn.regulation.linear import FOLDS, LARGE, choose_penalties
 from grn.regulation.ridge import Columns
 
 GRID = [10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0]  # of penalties, to begin with
 DENSE = 2**28  # numbers that a regression may read of its targets
+WORK = 2**37  # products that a fit with knock-offs may sum
 
 
-def held_out_penalties(table: CellTable, x: Tensor, y: Columns, states: Tensor, rows: Tensor, seed: int) -> Penalties:
+def held_out_penalties(table: CellTable, x: Tensor, y: Columns, rows: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """`choose_penalties` (linear.py) for the cells `rows` of a table."""
     own = torch.as_tensor(table.regulators, device=x.device)
-    return choose_penalties(x, y, states, own, folds_of(table, rows, seed).to(x.device), list(GRID))
+    return choose_penalties(x, y, own, folds_of(table, rows, seed).to(x.device), GRID)
 
 
 def folds_of(table: CellTable, rows: Tensor, seed: int) -> Tensor:
@@ -35,20 +36,10 @@ def folds_of(table: CellTable, rows: Tensor, seed: int) -> Tensor:
     return torch.empty_like(fold).scatter_(0, order, fold)
 
 
-def centred(table: CellTable, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Regulators [C, R] and depth [C] of some cells, without the levels of their states, and the states [C, S]."""
-    states, regulators = table.membership[rows], len(table.regulators)
-    small = min(len(rows), regulators * (1 + states.shape[1])) <= LARGE
-    kind = torch.float64 if small else torch.float32
-    m = (table.inputs[rows] - states @ table.means()[0]).to(kind)
-    return m[:, :-1], m[:, -1], states.to(kind)
-
-
 def sampled(table: CellTable, seed: int) -> Tensor:
-    """At most so many of the cells that the linear fit has room for their targets, and time for its features."""
-    most = max(DENSE // table.multiplicity.shape[1], LARGE)
-    features = len(table.regulators) * (1 + table.states.shape[1])
-    most = min(most, 4 * LARGE) if features > 2 * LARGE else most
+    """At most so many of the cells that a linear fit has room for their targets, and time for its products."""
+    genes, features = table.multiplicity.shape[1], 2 * len(table.regulators)
+    most = max(min(DENSE // genes, WORK // (features * (features + genes))), LARGE)
     rows = torch.arange(len(table))
     if len(rows) > most:
         rows = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most].sort()[0]

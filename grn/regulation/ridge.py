@@ -1,17 +1,10 @@
-"""Ridge regression of every gene on the regulators, with deviations by state.
-
-    y_i = sum_j (beta_ij + sum_z p_z delta_ijz) x_j          p_z: how much the cell belongs to state z
-
-is one ridge regression with the features [x, rho x p_1, ..., rho x p_K]: beta is penalised by lambda_i, the deviations
-by lambda_i / rho^2. rho = 0 gives all states the same slopes; the larger rho is, the more each state speaks for itself,
-and a state with few cells is drawn to the shared slope by itself. The levels of the states are taken out before, so
-that only differences between cells of one state count. A gene that regulates is never predicted from itself.
+"""Ridge regression of every gene on the regulators. A gene that regulates is never predicted from itself.
 
 One eigendecomposition gives the solutions for every penalty: of the features' products where there are fewer features
-than cells, else of the cells' products. Targets are read some columns at a time, so that no more of a sparse table is
-dense at once.
+than cells, else of the cells' products. Features are the regulators or, besides, copies of them (knock-offs), R columns
+apart. Targets are read some columns at a time, so that no more of a sparse table is dense at once.
 
-Letters: C cells, N genes, R regulators, K states, F features.
+Letters: C cells, N genes, R regulators, F features.
 """
 
 from __future__ import annotations
@@ -54,66 +47,29 @@ class Columns:
             yield some, self.read(some)
 
 
-@dataclass(frozen=True)
-class Features:
-    """x [C, R], its levels taken out.   states [C, K].   ratio: rho.   own [R]: the gene that each regulator is.
-    copies: 2 where the second half of x are the knock-offs of the first, so that own has half as many genes."""
+def of_regulators(features: Tensor, own: Tensor) -> Tensor:
+    """The columns of features [C, F] that are made of each of the regulators `own` [R]: int64 [R, F / R]."""
+    return torch.arange(features.shape[1], device=features.device).view(-1, len(own)).mT
 
-    x: Tensor
-    states: Tensor
-    ratio: float
-    own: Tensor
-    copies: int = 1
 
-    @property
-    def blocks(self) -> int:
-        """How many features a regulator has."""
-        return 1 + (self.states.shape[1] if self.ratio else 0)
-
-    @property
-    def width(self) -> int:
-        """How many features there are: R * blocks."""
-        return self.x.shape[1] * self.blocks
-
-    def scale(self) -> Tensor:
-        """What rho multiplies each feature by, [F]."""
-        return self.x.new_tensor([1.0] + [self.ratio] * (self.blocks - 1)).repeat_interleave(self.x.shape[1])
-
-    def matrix(self, cells: Tensor | slice = slice(None)) -> Tensor:
-        """[C, R * blocks]: the features of a regulator are R apart."""
-        x = self.x[cells]
-        if not self.ratio:
-            return x
-        shared = self.states.new_ones(len(x), 1)
-        return (torch.cat([shared, self.ratio * self.states[cells]], 1)[:, :, None] * x[:, None]).flatten(1)
-
-    def products(self, targets: Tensor | None = None, cells: Tensor | None = None) -> Tensor:
-        """Sums over cells (None: all) of the features' products with targets [C, n], or with themselves (None)."""
-        rows = torch.arange(len(self.x), device=self.x.device) if cells is None else cells
-        total = self.x.new_zeros(self.width, self.width if targets is None else targets.shape[1])
-        for some in rows.split(CELLS):
-            matrix = self.matrix(some)
-            total.addmm_(matrix.mT, matrix if targets is None else targets[some])
-        return total
-
-    def of_regulators(self, device: torch.device) -> Tensor:
-        """The features of each regulator and its copies, int64 [R, copies * blocks]."""
-        first = torch.arange(len(self.own), device=device)[:, None]
-        return first + len(self.own) * torch.arange(self.copies * self.blocks, device=device)
-
-    def slopes(self, coefficients: Tensor) -> tuple[Tensor, Tensor]:
-        """coefficients [F, N] -> the shared slopes [N, R] and the deviations of the states [K, N, R]."""
-        parts = coefficients.unflatten(0, (self.blocks, -1)).mT
-        return parts[0], self.ratio * parts[1:]
+def products(features: Tensor, targets: Tensor | None = None, cells: Tensor | None = None) -> Tensor:
+    """Sums over cells (None: all) of the products of features [C, F] with targets [C, n], or with themselves (None)."""
+    rows = torch.arange(len(features), device=features.device) if cells is None else cells
+    total = features.new_zeros(features.shape[1], (features if targets is None else targets).shape[1])
+    for some in rows.split(CELLS):
+        matrix = features[some]
+        total.addmm_(matrix.mT, matrix if targets is None else targets[some])
+    return total
 
 
 class Ridge:
-    """The solutions for all penalties. features [C, F], targets [C, N]: with mean 0.   The others: see Features."""
+    """The solutions for all penalties. features [C, F], targets [C, N]: with mean 0.   own [n]: the targets that are
+    regulators.   columns [n, F / R]: their features, see `of_regulators`."""
 
-    def __init__(self, features: Tensor, targets: Tensor, own: Tensor, of_regulators: Tensor):
+    def __init__(self, features: Tensor, targets: Tensor, own: Tensor, columns: Tensor):
         self.features, self.dual = features, features.shape[1] > len(features)
         self._solve(features @ features.mT if self.dual else features.mT @ features)
-        self.own, self.of_regulators = own, of_regulators
+        self.own, self.columns = own, columns
         self.targets = self.vectors.mT @ (targets if self.dual else features.mT @ targets)
 
     @classmethod
@@ -125,18 +81,19 @@ class Ridge:
         return ridge
 
     @classmethod
-    def without_targets(cls, features: Features, cells: Tensor | None = None) -> Ridge:
+    def without_targets(cls, features: Tensor, cells: Tensor | None = None) -> Ridge:
         """Of the features of some cells (None: all); targets come `with_targets`."""
-        count, none = len(features.x) if cells is None else len(cells), features.own[:0]
-        if features.width > count:
-            matrix = features.matrix(slice(None) if cells is None else cells)
+        count = len(features) if cells is None else len(cells)
+        if features.shape[1] > count:
+            matrix = features if cells is None else features[cells]
+            none = torch.zeros(0, dtype=torch.long, device=features.device)
             return cls(matrix, matrix[:, :0], none, none[:, None])
-        return cls.of_moments(features.products(cells=cells))
+        return cls.of_moments(products(features, cells=cells))
 
-    def with_targets(self, targets: Tensor, own: Tensor, of_regulators: Tensor) -> Ridge:
+    def with_targets(self, targets: Tensor, own: Tensor, columns: Tensor) -> Ridge:
         """The same for other targets: [C, N] where `dual`, else their products with the features, [F, N]."""
         other = copy(self)
-        other.own, other.of_regulators, other.targets = own, of_regulators, self.vectors.mT @ targets
+        other.own, other.columns, other.targets = own, columns, self.vectors.mT @ targets
         return other
 
     def _solve(self, product: Tensor) -> None:
@@ -167,9 +124,9 @@ class Ridge:
         found = self.vectors @ (self.targets[:, self.own] / (self.values[:, None] + penalty))
         for part in range(0, len(self.own), TOGETHER):
             some = slice(part, part + TOGETHER)
-            found[:, some] = self._without(found[:, some], self.of_regulators[some], penalty[some])
+            found[:, some] = self._without(found[:, some], self.columns[some], penalty[some])
         found = self.features.mT @ found if self.dual else found
-        found.scatter_(0, self.of_regulators.mT, 0)
+        found.scatter_(0, self.columns.mT, 0)
         return found
 
     def _without(self, found: Tensor, columns: Tensor, penalty: Tensor) -> Tensor:
@@ -190,25 +147,25 @@ class Ridge:
 class HeldOutError:
     """The squared error on cells that were held out, for any penalties: a ridge regression for every fold.
 
-    targets [C, N].   folds [C]: negative for cells that are never held out.   own, regulated [n]: the targets that are
-    regulators, and the numbers of these regulators.
+    features [C, F], targets [C, N].   folds [C]: negative for cells that are never held out.   own [R]: the gene that
+    each regulator is.
     """
 
-    def __init__(self, features: Features, targets: Tensor | Columns, folds: Tensor, own: Tensor, regulated: Tensor):
+    def __init__(self, features: Tensor, targets: Tensor | Columns, folds: Tensor, own: Tensor):
         self.features, self.targets, self.own = features, Columns.of(targets), own
-        self.of_regulators = features.of_regulators(folds.device)[regulated]
+        self.columns = of_regulators(features, own)
         parts = [(folds == number).nonzero()[:, 0] for number in folds.unique().tolist()]
         any_others = int(bool((folds < 0).any()))  # their number is the lowest
         self.others: Tensor = parts[0] if any_others else folds[:0]
         self.held_out = parts[any_others:]
-        self.dual = features.width > len(folds) - max(map(len, self.held_out))
+        self.dual = features.shape[1] > len(folds) - max(map(len, self.held_out))
         if self.dual:
             self.training = [(folds != folds[held_out[0]]).nonzero()[:, 0] for held_out in self.held_out]
             self.ridges = [Ridge.without_targets(features, training) for training in self.training]
             return
         # The products of the training cells are those of all cells without those of the cells that are held out.
-        self.grams = [features.products(cells=cells) for cells in self.held_out]
-        total = sum(self.grams, features.products(cells=self.others))
+        self.grams = [products(features, cells=cells) for cells in self.held_out]
+        total = sum(self.grams, products(features, cells=self.others))
         self.ridges = [Ridge.of_moments(total - gram) for gram in self.grams]
 
     def __call__(self, penalties: Sequence[float]) -> Tensor:
@@ -216,7 +173,7 @@ class HeldOutError:
         found = []
         for some, targets in self.targets.blocks():
             here = ((self.own >= some.start) & (self.own < some.stop)).nonzero()[:, 0]
-            own = self.own[here] - some.start, self.of_regulators[here]
+            own = self.own[here] - some.start, self.columns[here]
             wanted = targets.new_tensor(penalties)[:, None].expand(-1, targets.shape[1])
             error = (self._errors_of_cells if self.dual else self._errors_of_moments)(targets, own, wanted)
             size = torch.stack([targets[held_out].square().sum(0) for held_out in self.held_out]).sum(0)
@@ -227,8 +184,8 @@ class HeldOutError:
         """Squared errors [P, n] of targets [C, n], for penalties [P, n]. own: for Ridge.with_targets."""
         error = torch.zeros_like(penalties)
         for training, held_out, ridge in zip(self.training, self.held_out, self.ridges, strict=True):
-            given = targets[training] if ridge.dual else self.features.products(targets, training)
-            ridge, matrix = ridge.with_targets(given, *own), self.features.matrix(held_out)
+            given = targets[training] if ridge.dual else products(self.features, targets, training)
+            ridge, matrix = ridge.with_targets(given, *own), self.features[held_out]
             rotated = ridge.for_prediction(matrix)
             for each, penalty in zip(error, penalties, strict=True):
                 each += (targets[held_out] - ridge.predictions(rotated, matrix, penalty)).square().sum(0)
@@ -236,12 +193,12 @@ class HeldOutError:
 
     def _errors_of_moments(self, targets: Tensor, own: tuple[Tensor, Tensor], penalties: Tensor) -> Tensor:
         """The same, |y|^2 - 2 b'X'y + b'X'X b for coefficients b and the cells X, y that are held out."""
-        *crosses, others = [self.features.products(targets, cells) for cells in (*self.held_out, self.others)]
+        *crosses, others = [products(self.features, targets, cells) for cells in (*self.held_out, self.others)]
         total, error = sum(crosses, others), torch.zeros_like(penalties)
         for held_out, ridge, gram, cross in zip(self.held_out, self.ridges, self.grams, crosses, strict=True):
             ridge, y = ridge.with_targets(total - cross, *own), targets[held_out]
             # Fewer cells than features: their predictions cost less than X'X b.
-            matrix = self.features.matrix(held_out) if len(held_out) < len(gram) else None
+            matrix = self.features[held_out] if len(held_out) < len(gram) else None
             for each, penalty in zip(error, penalties, strict=True):
                 found = ridge.coefficients(penalty)
                 if matrix is None:

@@ -129,13 +129,13 @@ def test_levels_of_donors_are_taken_out_and_knock_offs_stay_in_their_donor(monke
     known = table(True)
     donors = np.arange(CELLS) % 2
     known = replace(known, groups=donors, multiplicity=sparse.csr_matrix(known.multiplicity + 5.0 * donors[:, None]))
-    seen, real_fit = [], knockoffs.slopes_of_states
+    seen, real_fit = [], knockoffs.slopes_on
 
-    def recorded(x, y, *rest, **options):
+    def recorded(x, y, *rest):
         seen.append((x, y.read(slice(None))))
-        return real_fit(x, y, *rest, **options)
+        return real_fit(x, y, *rest)
 
-    monkeypatch.setattr(knockoffs, "slopes_of_states", recorded)
+    monkeypatch.setattr(knockoffs, "slopes_on", recorded)
     next(fits_with_knockoffs(known, seed=1))
     ((both, y),) = seen
     strata = strata_of(known)

@@ -4,21 +4,13 @@ import numpy as np
 import torch
 
 from grn.regulation import regressions
-from grn.regulation.regressions import centred, columns_of, folds_of, held_out_penalties, sampled
+from grn.regulation.linear import without
+from grn.regulation.regressions import columns_of, folds_of, held_out_penalties, sampled
 
 STATE = np.arange(60) % 3
 GENERATOR = np.random.default_rng(0)
 VALUES = GENERATOR.gamma(2, 1, (60, 6)) + 2 * STATE[:, None]
 BASAL = GENERATOR.uniform(0.5, 1.5, 60)
-
-
-def test_differences_within_states_have_no_levels(make_table):
-    table = make_table(VALUES, STATE, [1, 4], basal=BASAL)
-    x, depth, states = centred(table, torch.arange(60))
-    assert x.dtype == depth.dtype == states.dtype == torch.float64
-    both = torch.cat([x, depth[:, None]], 1)
-    torch.testing.assert_close(states.mT @ both, torch.zeros(3, 3).double(), atol=1e-4, rtol=0)
-    assert both.std() > 0.3
 
 
 def test_targets_of_some_cells_keep_the_units_of_all(make_table):
@@ -37,11 +29,12 @@ def test_folds_keep_groups_together_and_penalties_follow_the_noise(make_table):
     for values in (x, strong):
         table = make_table(values, STATE, [0, 1], groups=groups)
         rows = torch.arange(60)
-        x_own, _, states = centred(table, rows)
+        rest = without(table.membership)
+        x = rest(table.inputs[:, :-1])
         fold = folds_of(table, rows, 0).numpy()
         assert all(len(np.unique(fold[groups == group])) == 1 for group in range(10)) and len(np.unique(fold)) == 5
-        found.append(held_out_penalties(table, x_own, columns_of(table, rows, x_own), states, rows, 0))
-    noise, signal = (each.penalty[2:].mean() for each in found)
+        found.append(held_out_penalties(table, x, columns_of(table, rows, x).each(rest), rows, 0)[0])
+    noise, signal = (each[2:].mean() for each in found)
     assert noise > 10 * signal
 
 
