@@ -102,7 +102,7 @@ class SignedBlock(nn.Module):
         A cell that belongs to several states in part has their mean. scores: where they are known, `scores(pick)`.
         """
         scores = self.scores(pick) if scores is None else scores
-        state, cell = states.T.nonzero(as_tuple=True)  # of one state after the other
+        state, cell, sizes = bags_of_states(states)
         gain, basal = self.gains(pick)
         read = attention_by_scores(
             scores,
@@ -110,7 +110,7 @@ class SignedBlock(nn.Module):
             m.index_select(-2, cell) if m.ndim == 2 else m.index_select(-2, cell)[:, None],
             centre=self.centre[:, None],
             basal=basal,
-            groups=torch.bincount(state, minlength=states.shape[1]).tolist(),
+            groups=sizes,
         )  # [P, H, cells in their states, n, 1]
         change = (read[..., 0] * gain[:, :, None]).sum(1) * states[cell, state, None]
         level = states @ self.level[..., pick] + states.sum(1, keepdim=True) * self.bias[:, None, pick]
@@ -154,3 +154,17 @@ class SignedBlock(nn.Module):
         m = m if m.ndim == 2 else m[:, None]
         inverse = (m.square() @ s.square().mT + basal.square()[:, :, None]).rsqrt()
         return s * (inverse.mT @ m) / m.shape[-2]
+
+
+def bags_of_states(states: Tensor) -> tuple[Tensor, Tensor, list[int]]:
+    """The state and the cell of each bag, one state's bags after another's, and their number in each state.
+
+    A cell is a bag in each state [C, S] that it belongs to. In a CUDA graph, whose shapes are the same in every step,
+    it is one in every state, and its share in the others is 0.
+    """
+    cells, count = states.shape
+    if states.is_cuda and torch.cuda.is_current_stream_capturing():
+        number = torch.arange(cells * count, device=states.device)
+        return number // cells, number % cells, [cells] * count
+    state, cell = states.T.nonzero(as_tuple=True)
+    return state, cell, torch.bincount(state, minlength=count).tolist()

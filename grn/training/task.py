@@ -21,6 +21,7 @@ from grn.model.transformer import Model
 from grn.training.calibration import opened_at
 from grn.training.finite import FiniteCheck, Step
 from grn.training.metrics import SumOfJudged
+from grn.training.recorded import Recorder
 
 WARMUP = 0.05  # share of the steps over which the learning rate rises
 # The learning rate and the weight decay of the parts, relative to trainer.learning_rate and trainer.weight_decay.
@@ -88,6 +89,10 @@ class Task(L.LightningModule):
             return genes
         return (torch.stack(labels).sum(0) + self.of_genes * genes) / (1 + self.of_genes)
 
+    def on_train_start(self) -> None:
+        parameters: list[Tensor] = [each for each in self.parameters() if each.requires_grad]
+        self.recorder = Recorder(self.losses, parameters, len(self.model.share))
+
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
         """Seeds torch by step and process: a resumed run draws what it would have drawn without the interruption."""
         draws = cell_states(self.settings.seed, STEPS, self.global_rank, np.array([self.global_step]))
@@ -97,7 +102,7 @@ class Task(L.LightningModule):
         read = batch.bags.multiplicity
         if read.device.type == "cpu" and not read.isfinite().all():
             self.refuse(Step(self.global_step, batch.cells, torch.tensor([False, True])))
-        loss, parts = self.losses(batch, self.global_step >= self.opened)
+        loss, parts = self.recorder(batch, self.global_step >= self.opened)
         self.batch, self.loss = batch, loss.detach()
         self.latest |= {name: mean.detach() for name, mean in parts.items()}
         logged = {"train/loss": self.loss} | {f"train/{name}_loss": mean for name, mean in self.latest.items()}

@@ -1,0 +1,86 @@
+"""A training step on a GPU as a CUDA graph.
+
+A step is a thousand small kernels: the GPU computes them in 4 ms, and Python takes 50 ms to start them. A graph starts
+them all at once. Random numbers come from the GPU's generator, which is seeded before each step, recorded or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grn.bags import Bags, Batch
+
+EAGER = 3  # steps of a kind before it is recorded: libraries load and kernels compile in them
+MOST_STATES = 16  # every cell is read in every state (signed_block.py); with more states this would take longer
+
+Losses = Callable[[Batch, bool], tuple[Tensor, dict[str, Tensor]]]
+
+
+class Recorder:
+    """`losses(batch, opened)`, recorded where the batches are on a GPU; elsewhere it is called as it is.
+
+    parameters: that have gradients.   states: number of the states of cells.
+    """
+
+    def __init__(self, losses: Losses, parameters: list[Tensor], states: int):
+        self.losses, self.parameters, self.states = losses, parameters, states
+        self.graphs: dict[Any, Graph] = {}
+        self.seen: dict[Any, int] = {}
+
+    def __call__(self, batch: Batch, opened: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        if not batch.cells.is_cuda or self.states > MOST_STATES or torch.is_autocast_enabled("cuda"):
+            return self.losses(batch, opened)
+        kind = opened, *(each.shape for each in tensors_of(batch))
+        self.seen[kind] = self.seen.get(kind, 0) + 1
+        if self.seen[kind] <= EAGER:
+            return self.losses(batch, opened)
+        if kind not in self.graphs:
+            self.graphs[kind] = Graph(self.losses, batch, opened, self.parameters)
+        return self.graphs[kind](batch)
+
+
+class Graph:
+    """One recorded kind of step. parts: of the loss, by name; new values take their place in every step."""
+
+    def __init__(self, losses: Losses, batch: Batch, opened: bool, parameters: list[Tensor]):
+        self.parameters, self.batch = parameters, batch.to(batch.cells.device)
+        self.inputs = tensors_of(self.batch)
+        self.graph = torch.cuda.CUDAGraph()
+        # Other threads may use the GPU meanwhile: one of them makes the next batch.
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            self.loss, parts = losses(self.batch, opened)
+            self.gradients = torch.autograd.grad(self.loss, parameters, allow_unused=True)
+        self.loss, self.parts = self.loss.detach(), {name: part.detach() for name, part in parts.items()}
+
+    def __call__(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        torch._foreach_copy_(self.inputs, tensors_of(batch))
+        return _Replay.apply(self, *self.parameters), self.parts
+
+
+class _Replay(torch.autograd.Function):
+    """The recorded loss, with the recorded gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, step: Graph, *parameters: Tensor) -> Tensor:
+        step.graph.replay()
+        ctx.step = step
+        return step.loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *(None if each is None else each * upstream for each in ctx.step.gradients)
+
+
+def tensors_of(batch: Batch) -> list[Tensor]:
+    """All tensors of a batch, in the order of its fields."""
+    found: list[Tensor] = []
+    for field in fields(batch):
+        value = getattr(batch, field.name)
+        parts = [getattr(value, each.name) for each in fields(value)] if isinstance(value, Bags) else [value]
+        found += [part for part in parts if part is not None]
+    return found

@@ -1,0 +1,53 @@
+"""Recorded steps are the steps that they record."""
+
+import pytest
+import torch
+
+from grn.bags import Bags, Batch
+from grn.training.recorded import EAGER, Recorder, tensors_of
+
+
+def batch_on(device: str, seed: int = 0) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.rand(6, 4, generator=generator)
+    cells = torch.arange(6)
+    return Batch(Bags(values, values.sum(1)), cells, cells, values[:, 0], cells).to(device)
+
+
+def recorder_of(parameter: torch.Tensor, calls: list[bool]) -> Recorder:
+    def losses(batch: Batch, opened: bool):
+        calls.append(opened)
+        loss = (batch.bags.multiplicity @ parameter + torch.rand(6, device=parameter.device)).square().mean()
+        return loss, {"loss": loss}
+
+    return Recorder(losses, [parameter], states=1)
+
+
+def test_a_processor_calls_the_losses_as_they_are():
+    parameter, calls = torch.ones(4, requires_grad=True), []
+    recorder = recorder_of(parameter, calls)
+    for _ in range(EAGER + 2):
+        recorder(batch_on("cpu"), True)
+    assert calls == [True] * (EAGER + 2) and not recorder.graphs
+
+
+def test_all_tensors_of_a_batch_are_inputs():
+    batch = batch_on("cpu")
+    names = ("multiplicity", "basal"), ("cells", "labels", "property", "fold")
+    expected = [getattr(batch.bags, name) for name in names[0]] + [getattr(batch, name) for name in names[1]]
+    assert all(a is b for a, b in zip(tensors_of(batch), expected, strict=True))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_recorded_step_has_the_loss_and_the_gradient_of_the_step():
+    parameter, calls = torch.ones(4, device="cuda", requires_grad=True), []
+    recorder = recorder_of(parameter, calls)
+    for seed in range(EAGER + 3):
+        batch = batch_on("cuda", seed)
+        found = []
+        for losses in (recorder, recorder.losses):
+            torch.manual_seed(seed)
+            loss, parts = losses(batch, False)
+            found.append((loss.detach(), parts["loss"].detach().clone(), *torch.autograd.grad(2 * loss, parameter)))
+        torch.testing.assert_close(*found)
+    assert len(recorder.graphs) == 1 and len(calls) == EAGER + 1 + EAGER + 3
