@@ -152,7 +152,8 @@ def network_of_anndata(adata: AnnData, where: Path | str, key: str = KEY) -> Pre
 def _types_of_file(path: Path) -> dict[str, pd.DataFrame]:
     if path.name.lower().endswith(".h5ad"):
         return _types_of_anndata(read_anndata(path))
-    return network_of_table(read_table(path), path).read_types()
+    table = read_table(path)
+    return network_of_table(table, path).read_types() if len(table) else {}  # a run without types has no rows here
 
 
 def _types_of_anndata(adata: AnnData) -> dict[str, pd.DataFrame]:
