@@ -27,7 +27,6 @@ from grn.regulation.states import States
 
 CELLS = 1024  # of a state, whose derivatives are averaged
 OF_CONTEXT = 64  # of these, for what goes through the basal gene: the mean settles soon
-STEP = 0.5  # sds up and down, of a regulator whose effect through the basal gene is measured
 NUMBERS, NUMBERS_ON_GPU = 2**24, 2**28  # predictions of heads that are in memory at once
 
 
@@ -100,8 +99,8 @@ def slopes_of(model: Model, m: Tensor, state: int, share: Tensor) -> Slopes:
     found[:, model.targets] = direct
     counting = model.counting if model.layered else torch.zeros_like(model.counting)
     through = direct @ ((counting / model.unit[:-1])[:, None] * among)  # through the other regulators
-    some = slice(0, OF_CONTEXT)
-    context = through_context(model, m[some], states[some])
+    some = slice(None, None, -(-len(m) // OF_CONTEXT))
+    context = through_context(model, m[some], states[some], among)
     others = m.new_zeros(model.genes, regulators)
     others[model.targets] = (through + context).mean(0)
     return Slopes(found, others)
@@ -119,23 +118,24 @@ def in_parts(model: Model, block: SignedBlock, m: Tensor, state: int, share: Ten
     return torch.cat(parts, 1)
 
 
-def through_context(model: Model, m: Tensor, states: Tensor) -> Tensor:
+def through_context(model: Model, m: Tensor, states: Tensor, among: Tensor) -> Tensor:
     """What a unit of each regulator adds to the targets through the basal gene, the mean over cells: [P, T, R].
 
-    Genes read it linearly, so that the mean change of what it hands on is enough.
+    A target reads what the basal gene hands on linearly, and that is a function of the regulators as block 2 reads
+    them: of the regulator itself and of the others that block 1 corrects by it. among [P, R, R]: what they say of each
+    other.
     """
-    change = []
-    for regulator in range(m.shape[1] - 1):
-        up, down = m.clone(), m.clone()
-        up[:, regulator] += STEP
-        down[:, regulator] -= STEP
-        both = torch.cat([up, down])
-        twice = torch.cat([states, states])
-        y = model.among(both, twice) if model.layered else None
-        seen = model.corrected(both, y, twice) - twice @ model.blocks[1].centre
-        raised, lowered = model.basal.summary(seen).chunk(2, 1)
-        change.append((raised - lowered).mean(1) / (2 * STEP))
-    return model.basal.query @ torch.stack(change, -1)
+    y = model.among(m, states) if model.layered else None
+    seen = model.corrected(m, y, states) - states @ model.blocks[1].centre  # [P, C, R + 1]
+    with torch.enable_grad():
+        seen = seen.detach().requires_grad_()
+        summary = model.basal.summary(seen).mean(1)  # [P, Z]
+        one_each = torch.eye(summary.shape[1]).to(summary)[:, None].expand(-1, len(summary), -1)
+        slope = torch.stack([torch.autograd.grad(summary, seen, one, retain_graph=True)[0].sum(1) for one in one_each])
+    slope = slope[..., :-1] / model.unit[:-1]  # [Z, P, R]
+    corrected = slope * model.counting if model.layered else torch.zeros_like(slope)
+    of_summary = (slope - corrected).movedim(0, 1) + corrected.movedim(0, 1) @ among
+    return model.basal.gate[:, None, None] * (model.basal.query @ of_summary)
 
 
 def _network(

@@ -80,11 +80,11 @@ def test_weights_are_derivatives_of_the_blocks_for_a_usual_sd_of_each_regulator(
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("states", [1, 3])
 def test_direct_effects_and_those_through_others_add_up_to_what_the_model_predicts(
-    make_model, make_cells, monkeypatch, states, layers
+    make_model, make_cells, states, layers
 ):
-    """Of one cell, where means of products are products of means."""
-    monkeypatch.setattr(module, "STEP", 1e-5)
+    """Of one cell, where means of products are products of means; members read the context in part."""
     model, (cells, _) = make_model(states=states, layers=layers), make_cells()
+    model.basal.gate.copy_(torch.tensor([1.0, 0.5, 0.25, 0.0]))
     m = inputs_of(model, cells, [4])
     for state in range(states):
         of, found = in_state(model, m, state), slopes_of(model, m, state, torch.ones(1).double())
@@ -108,19 +108,20 @@ def test_the_total_is_the_direct_effect_and_the_indirect_one_and_indirect_is_the
     assert (found.indirect[REGULATORS] == 0).all() and found.indirect[OTHERS].min() > 0 and found.indirect.max() < 1
 
 
-def test_effects_through_the_basal_gene_are_measured_over_half_a_sd(make_model, make_cells):
-    """The mean change of what it hands on, which genes read linearly: differences of the context itself."""
+def test_effects_through_the_basal_gene_are_the_mean_change_of_the_context(make_model, make_cells):
+    """Over cells, where block 1 alone is a mean: with its correction off, the derivatives of the context itself."""
     model, (cells, _) = make_model(states=3), make_cells()
+    model.counting.zero_()
     m = inputs_of(model, cells)
     of = in_state(model, m, 1)
-    found = module.through_context(model, m, of)
-    for regulator in range(3):
-        change = []
-        for step in (module.STEP, -module.STEP):
-            at = m.clone()
-            at[:, regulator] += step
-            change.append(model.context(model.corrected(at, model.among(at, of), of), of, torch.arange(9)).mean(1))
-        torch.testing.assert_close(found[:, :, regulator], (change[0] - change[1]) / (2 * module.STEP))
+    found = module.through_context(model, m, of, torch.zeros(4, 3, 3).double())
+
+    def mean(m):
+        at = model.corrected(m, model.among(m, of), of)
+        return (model.basal.gate[:, None, None] * model.context(at, of, torch.arange(9))).mean(1)
+
+    expected = jacobian(mean, m).sum(2)[..., :-1]
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_no_flip_of_signs_changes_a_network(make_model, make_cells):
