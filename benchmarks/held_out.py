@@ -78,7 +78,7 @@ def errors(one: NetworkSet, seed: int, device: str, methods: tuple[str, ...] = M
     model = trained.model
     states = states_of(cells, seed)
     known = None if states.origin == "found" else torch.as_tensor(states.membership)
-    regulators = model.regulators.numpy()
+    regulators = model.regulators.cpu().numpy()
     genes = np.setdiff1d(np.arange(len(cells.vocabulary)), regulators)
     every = not len(genes)
     genes = np.arange(len(cells.vocabulary)) if every else genes
