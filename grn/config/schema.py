@@ -160,7 +160,7 @@ class ObjectivesConfig(Section):
 class TrainerConfig(Section):
     max_epochs: Positive | None = None
     max_steps: Positive = 800
-    batch_size: Positive = 128
+    batch_size: Positive | Literal["auto"] = "auto"
     learning_rate: Rate = 5e-3
     weight_decay: Weight = 0.3
     averaging: Fraction = 0.99

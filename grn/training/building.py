@@ -28,7 +28,7 @@ from grn.regulation.levels import levels_of
 from grn.regulation.penalties import choose_penalties_of_blocks, shares_of_counting
 from grn.regulation.prior_strength import prior_factor
 from grn.regulation.states import States
-from grn.training.machine import processes
+from grn.training.machine import cells_of_step, processes
 
 FEWEST_FOLDS = 5
 FREER = 2.5  # times rho: members with more freedom know better which edges a state has, the others rank them better
@@ -171,7 +171,7 @@ def data_module(config: Config, cells: Cells, split: Split, fit: Fit) -> CellsDa
     return CellsDataModule(
         cells,
         split,
-        batch_size=config.trainer.batch_size,
+        batch_size=cells_of_step(config.trainer, len(split.train)),
         seed=config.trainer.seed,
         states=fit.states.membership,
         fold=fit.fold,
@@ -180,6 +180,7 @@ def data_module(config: Config, cells: Cells, split: Split, fit: Fit) -> CellsDa
         multiplicity=config.data.multiplicity,
         read_every=READ_EVERY if fit.model.genes_train else 1,
         num_workers=config.trainer.workers,
+        device=own_device(config.trainer),
     )
 
 
@@ -217,7 +218,8 @@ def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
     """Raises DataError where the training cells do not differ in what would be learned (genes, regulators, the
     property), and ConfigError where cell types are the only objective and there are fewer than two."""
     settings, objectives = config.trainer, config.objectives
-    EpochOrder(split.train, settings.batch_size, settings.seed, 0, processes(settings))  # DataError: too few cells
+    # DataError: too few cells
+    EpochOrder(split.train, cells_of_step(settings, len(split.train)), settings.seed, 0, processes(settings))
     varies = varying(cells.multiplicity[split.train])
     regulators = np.arange(len(varies)) if cells.regulators is None else cells.regulators
     if varies.sum() < 2 or not varies[regulators].any():

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import lightning as L
-import numpy as np
 import torch
 from lightning.pytorch.callbacks import WeightAveraging
 from torch import Tensor, nn
@@ -95,8 +94,8 @@ class Task(L.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
         """Seeds torch by step and process: a resumed run draws what it would have drawn without the interruption."""
-        draws = cell_states(self.settings.seed, STEPS, self.global_rank, np.array([self.global_step]))
-        torch.manual_seed(int(draws[0]))
+        draws = cell_states(self.settings.seed, STEPS, self.global_rank, torch.tensor([self.global_step]))
+        torch.manual_seed(int(draws) % 2**64)
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         read = batch.bags.multiplicity

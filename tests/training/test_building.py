@@ -8,13 +8,15 @@ import torch
 
 from grn.cells.load import load_cells
 from grn.config.files import change_config
+from grn.config.schema import TrainerConfig
 from grn.errors import ConfigError
 from grn.messages import silent
 from grn.regulation.cell_table import CellTable
 from grn.regulation.levels import Levels
 from grn.regulation.states import states_of
-from grn.training import building
+from grn.training import building, machine
 from grn.training.building import FEWEST_FOLDS, FREER, data_module, folds_of, prepare
+from grn.training.machine import cells_of_step
 
 
 @pytest.fixture
@@ -107,3 +109,12 @@ def test_more_scores_than_memory_holds_are_refused(loaded, monkeypatch):
     with pytest.raises(ConfigError, match=r"4 regulators of 16 genes in 2 states and 2 members") as caught:
         prepared(loaded)
     assert caught.value.field == "data.regulators"
+
+
+def test_a_step_has_more_cells_where_they_cost_no_time(monkeypatch):
+    settings = TrainerConfig()
+    assert cells_of_step(settings, 20_000) == 128
+    monkeypatch.setattr(machine, "uses_gpu", lambda _: True)
+    monkeypatch.setattr(machine, "processes", lambda _: 2)
+    assert [cells_of_step(settings, cells) for cells in (1000, 20_000, 10**6)] == [128, 625, 1024]
+    assert cells_of_step(settings.model_copy(update={"batch_size": 7}), 20_000) == 7

@@ -23,7 +23,8 @@ class CellsDataModule(LightningDataModule):
 
     states [C, S], fold [C]: see BagMaker.   judged: rows of the training cells that validate: each is judged by the
     member that has not learned from it.   states_are_known: of test cells, too; states that were found in the genes are
-    not.   multiplicity: as in DataConfig; None: no cell loses counts in training.   read_every: see BagMaker.
+    not.   multiplicity: as in DataConfig; None: no cell loses counts in training.   read_every: see BagMaker.   device:
+    that makes the training batches, unless there are workers.
     """
 
     def __init__(
@@ -40,15 +41,16 @@ class CellsDataModule(LightningDataModule):
         multiplicity: str | None = None,
         read_every: int = 1,
         num_workers: int = 0,
+        device: torch.device | str = "cpu",
     ):
         super().__init__()
         self.split, self.batch_size, self.seed = split, batch_size, seed
         self.judged = split.train if judged is None else judged
         # batch_size None: a sampler's item is already a whole batch; workers persist, as an epoch may be a few batches.
         self.options: dict = {"batch_size": None, "num_workers": num_workers, "persistent_workers": num_workers > 0}
-        self.options["pin_memory"] = torch.cuda.is_available()
         thinning = None if multiplicity is None else Thinning.of(cells, multiplicity)
-        self.training = BagMaker(cells, states, fold, seed, True, read_every, thinning)
+        made_on = "cpu" if num_workers else device
+        self.training = BagMaker(cells, states, fold, seed, True, read_every, thinning, made_on)
         known = states if states_are_known else None
         self.validation, self.test = BagMaker(cells, known, fold), BagMaker(cells, known)
 

@@ -45,7 +45,7 @@ class Thinning:
     ) -> tuple[Tensor, Tensor]:
         """Multiplicities [B, N] and basal multiplicities [B] of the cells `rows` [B] that keep a share [B] of their
         counts, each count with this probability; a cell with the share 1 is as it was."""
-        unit = torch.ones(len(rows)) if self.unit is None else self.unit[rows]
+        unit = share.new_ones(len(rows)) if self.unit is None else self.unit.to(rows.device)[rows]
         found = multiplicity.nonzero(as_tuple=True)
         cell = found[0]
         values = multiplicity[found] if self.unit is None else torch.expm1(multiplicity[found]) / unit[cell]
@@ -63,5 +63,5 @@ class Thinning:
 def shares(cells: int, least: float, whole: float, generator: torch.Generator) -> Tensor:
     """The share of its counts that each cell keeps, [cells]: 1 for a share `whole` of the cells, for the others
     log-uniform between `least` and 1."""
-    drawn = torch.exp(math.log(least) * torch.rand(cells, generator=generator))
-    return torch.where(torch.rand(cells, generator=generator) < whole, torch.ones(()), drawn)
+    drawn, chance = (torch.rand(cells, generator=generator, device=generator.device) for _ in range(2))
+    return torch.where(chance < whole, 1.0, torch.exp(math.log(least) * drawn))

@@ -108,7 +108,7 @@ def test_shares_are_1_for_some_cells_and_spread_over_the_others():
 
 
 def test_the_numbers_are_uniform_and_independent():
-    numbers = uniform(0, 0, 0, np.arange(300), 300)
+    numbers = uniform(0, 0, 0, torch.arange(300), 300).numpy()
     assert numbers.min() >= 0 and numbers.max() < 1
     share = np.histogram(numbers, bins=20, range=(0, 1))[0] / numbers.size
     assert np.abs(share - 0.05).max() < 6 * np.sqrt(0.05 * 0.95 / numbers.size)
@@ -120,4 +120,4 @@ def test_the_numbers_are_uniform_and_independent():
 def test_the_numbers_stay_as_they_were_released():
     """Resumed runs depend on them: a change is a change of format."""
     released = np.float32([0.4714103937149048, 0.7247520685195923, 0.3030308485031128])
-    np.testing.assert_array_equal(uniform(0, 0, 0, np.array([0]), 3)[0], released)
+    np.testing.assert_array_equal(uniform(0, 0, 0, torch.tensor([0]), 3)[0], released)
