@@ -44,7 +44,7 @@ def pictures(run: grn.Run, cells) -> dict[str, object]:
         "network_graph_one": plots.network_graph(run, "SPI1", cell_type=dendritic, certain=False),
         "clustered_heatmap": plots.clustered_heatmap(run),
         "activity_heatmap": plots.activity_heatmap(table),
-        "network_difference": plots.network_difference(compared),
+        "network_difference": plots.network_difference(compared.edges),
         "attention_layers": plots.attention_layers(run),
         "perturbation_volcano": plots.perturbation_volcano(knocked_out),
         "cell_type_genes": plots.cell_type_genes(grn.explain(cells, run, quiet=True), "CD19+ B"),

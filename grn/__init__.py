@@ -3,10 +3,10 @@
 `grn.train` trains on an AnnData, a file or a configuration and returns a `Run`; `grn.load` opens one from its folder;
 `grn.network` gives the network of cells, of a cell type or of one cell; `grn.predict` annotates other cells and
 `grn.explain` says which genes speak for their types;
-`grn.compare` finds edges that differ between conditions; `grn.perturb` predicts what changes when regulators are
-knocked out or overexpressed, and `grn.screen` does so for each of them; `grn.read_network` and `grn.evaluate` read and
-judge networks, ours and those of other tools, and `grn.evaluate_interventions` what a run expects of interventions;
-`grn.export` writes them for other programs; `grn.activity` says how
+`grn.compare` finds regulators and edges that differ between conditions; `grn.perturb` predicts what changes when
+regulators are knocked out or overexpressed, and `grn.screen` does so for each of them; `grn.read_network` and
+`grn.evaluate` read and judge networks, ours and those of other tools, and `grn.evaluate_interventions` what a run
+expects of interventions; `grn.export` writes them for other programs; `grn.activity` says how
 active each regulator is in each cell; `grn.plots` draws. Mistakes in what these are given are `grn.errors.UserError`,
 one sentence each.
 

@@ -1,263 +1,262 @@
-"""Edges that differ between two conditions, in each cell type and in all types together, with p- and q-values."""
+"""Edges that differ between two conditions, in each cell type and in all types together, with p- and q-values.
+
+    y_i = levels + sum_j (beta_ij + s/2 delta_ij) x_j          s: -1 or +1, the condition of a cell
+
+i is a target, j its tested regulators: certain edges of a network, or its strongest. Levels (of types, donors and
+conditions, and what follows the depth within each) are taken out of all genes, and the shared slopes beta of each cell
+type out of y_i and of s/2 x_j; what is left gives delta. So neither a gene that is switched on nor types with other
+slopes, mixed differently, count as a difference.
+
+The error of delta comes from squared residuals (White's sandwich; of a donor, residuals are added up first), so that
+neither a noisier condition nor one in which a regulator varies more counts. p-values compare delta, in units of its
+error, with that of conditions dealt anew to the same residuals.
+
+Letters: C cells, T targets, K regulators of each, D donors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 import torch
+from scipy import sparse
 from scipy.stats import false_discovery_control, norm, t
+from torch import Tensor
 
-from grn.analysis.compare_conditions import ALL, Compared, Divisions, compared_cells
-from grn.analysis.compare_slopes import Differences, Sample, SlopeFit, without_levels
+from grn.analysis.conditions import ALL, Compared
+from grn.analysis.summary import certain
 from grn.cells.cells import Cells
 from grn.cells.preprocessing.moments import mean_and_sd
-from grn.errors import DataError, check_known
+from grn.errors import DataError
 from grn.messages import Say
-from grn.regulation.folds import held_out_cells
-from grn.regulation.linear import FOLDS, choose_penalties
-from grn.regulation.ridge import Ridge, of_regulators
+from grn.networks.evidence.false_discovery import SIGNIFICANT
+from grn.threads import threads_for
 
 FEWEST = 20  # cells of a type in each condition
-LARGEST = 2**27  # cells x genes that one comparison holds
-SIGNIFICANT = 0.05
 FEWEST_EXPRESSING = 10  # cells in which a target is seen, and a regulator in each condition
-PENALTIES = [0.03, 0.1, 0.3, 1.0, 3.0, 10.0]  # per cell, of shared slopes: what held-out cells choose from
-# Root of: penalty that held-out cells choose for shared slopes / penalty of the differences. With 1, a fifth of the
-# planted differences that were found were those of a correlated regulator; with 3 and more, few cells find less.
-RATIO = 2.0
-STEP, MOST = 1e-3, 100.0  # of |score|, counted in bins: width of a bin, and the last one
+ENOUGH = 100  # certain edges that are tested alone; where there are fewer, the strongest are
+STRONGEST = 2000
+ROOM = 10  # cells of the smaller condition for each regulator of a target
+PIECE = 2**22  # values of a batch of targets, C x T x K
+LEAST = 1e-6  # of a variance, relative to that of all cells: regulators may be copies of each other
 LEVEL = 0.95  # of the intervals
 
 
-def compare_cells(
+def compare_edges(
     cells: Cells,
-    condition: pd.Series,
-    donor: pd.Series | None = None,
+    compared: Compared,
+    edges: pd.DataFrame,
+    edges_by_type: pd.DataFrame,
     *,
-    conditions: Sequence[str] | None = None,
-    cell_type: str | None = None,
-    permutations: int = 200,
+    permutations: int = 500,
     seed: int = 0,
     say: Say,
 ) -> pd.DataFrame:
     """A table for all cell types together (cell_type `all`) and each alone, by q_value and |effect|; see grn.compare.
 
-    condition, donor [C]: columns of obs. Raises DataError.
+    edges, edges_by_type: of the run, the strongest first. Raises DataError.
     """
-    compared = compared_cells(cells, condition, donor, conditions=conditions, say=say)
-    most, number = LARGEST // len(cells.vocabulary), len(compared.rows)
-    if number > most:
-        say(f"{most} of {number} cells are compared, drawn at random: more would take too much memory.")
-        compared = compared.taken(np.sort(np.random.default_rng(seed).permutation(number)[:most]))
+    names = sorted(set(compared.types))
     unit = mean_and_sd(cells.multiplicity[compared.rows])[1].double().numpy()
-    tables = []
-    names = compared.type_names
-    if cell_type is not None:
-        check_known(cell_type, names, "The comparison", "cell type", "cell_type")
-        parts = [(cell_type, compared.of_type(cell_type))]
-    else:
-        parts = [(ALL, compared), *((each, compared.of_type(each)) for each in names if len(names) > 1)]
-    for name, part in parts:
-        refused = _refused(part)
-        genes = None if refused else comparable_genes(cells, part)
-        if genes is not None and not len(genes.regulators):
-            refused = "no regulator is seen in enough cells of both conditions"
-        if refused or genes is None:
-            if cell_type is not None or len(names) == 1 or name == ALL:
-                raise DataError(f"{_title(name)} cannot be compared: {refused}.")
-            say(f"{_title(name)} is left out: {refused}.")
+    tables, tested = [], {}
+    for name in [ALL, *names] if len(names) > 1 else names:
+        part = compared.of_type(name)
+        title = f"Cell type {name!r}" if name != ALL else "All cells together"
+        title += " ({} and {} cells)".format(*part.sizes)
+        of_type = edges_by_type[edges_by_type["cell_type"] == name] if name != ALL else edges
+        pairs, which = pairs_of_type(edges, of_type)
+        pairs = _comparable(cells, part, pairs)
+        if pairs.empty:
+            say(f"{title}: left out, as each condition needs {FEWEST} cells, {FEWEST_EXPRESSING} with the regulator.")
             continue
-        _say_limits(name, part, permutations, say)
-        table = compare_slopes(cells, part, genes, unit, permutations, seed)
-        table.insert(0, "cell_type", name)
-        found = table["q_value"]
-        say(
-            f"{_title(name)}: {int((part.sign < 0).sum())} and {int((part.sign > 0).sum())} cells, "
-            f"{len(genes.regulators)} regulators x {len(genes.targets)} genes, {int((found <= SIGNIFICANT).sum())} "
-            f"edges differ at q <= 0.05, {int((found <= 0.1).sum())} at q <= 0.1."
-        )
-        tables.append(table)
+        tables.append(compare_pairs(cells, part, pairs, unit, permutations, seed).assign(cell_type=name))
+        tested[name] = f"{title}: {{}} of {len(tables[-1])} {which} edges differ at q <= {SIGNIFICANT:g}."
+        tested[name] += _least(part, permutations)
+    if not tables:
+        raise DataError("No cell type has enough cells in both conditions for edges to be compared")
     table = pd.concat(tables, ignore_index=True)
-    order = np.lexsort([-table["effect"].abs(), table["q_value"]])
-    return table.iloc[order].reset_index(drop=True)
+    # Types are many chances of a false edge: their pairs count as one set of tests, those of all cells as another.
+    table["q_value"] = table.groupby(table["cell_type"] == ALL)["p_value"].transform(false_discovery_control)
+    for name, line in tested.items():
+        say(line.format(int(((table["cell_type"] == name) & (table["q_value"] <= SIGNIFICANT)).sum())))
+    first = ["cell_type", "source", "target", "effect", "low", "high", "p_value", "q_value"]
+    table = table[[*first, *table.columns.drop(first)]]
+    return table.iloc[np.lexsort([-table["effect"].abs(), table["q_value"]])].reset_index(drop=True)
 
 
-def _title(name: str) -> str:
-    return "All cells together" if name == ALL else f"Cell type {name!r}"
+def pairs_of_type(edges: pd.DataFrame, of_type: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Columns source and target of the edges that are tested in a type, and what they are in a word.
+
+    Few pairs, chosen without a look at the conditions: the correction for many tests leaves the more to be found.
+    """
+    chosen, which = certain(of_type), "certain"
+    if len(chosen) < ENOUGH:
+        chosen, which = edges.head(STRONGEST), "strong"
+    return chosen[["source", "target"]].astype(str), which
 
 
-def _refused(part: Compared) -> str | None:
-    """Why these cells cannot be compared: too few of them, or donors that allow for one division alone."""
-    sizes = [int((part.sign == sign).sum()) for sign in (-1, 1)]
-    if min(sizes) < FEWEST:
-        described = " and ".join(f"{size} in {name!r}" for size, name in zip(sizes, part.names, strict=True))
-        return f"it has {described} of the {FEWEST} cells that each condition needs"
-    if part.donors is None or Divisions(part.sign, part.types, part.donors).number > 1:
-        return None
-    return f"its {len(np.unique(part.donors))} donors can be divided into the conditions in one way only"
-
-
-def _say_limits(name: str, part: Compared, permutations: int, say: Say) -> None:
+def _least(part: Compared, permutations: int) -> str:
     """How small a q-value can be, where that is not small."""
-    number = Divisions(part.sign, part.types, part.donors).number
-    least = 1 / min(number, permutations + 1)
-    if least <= SIGNIFICANT:
-        return
-    if part.donors is not None and number <= permutations:
-        say(
-            f"{_title(name)}: its {len(np.unique(part.donors))} donors can be divided into the conditions in "
-            f"{number:g} ways only, so that no q-value is below {least:.2g}; more donors are needed for 0.05."
-        )
-    else:
-        say(f"With {permutations} permutations, no q-value is below {least:.2g}; 200 permutations are enough.")
+    ways = part.divisions
+    if part.donors is not None and ways is not None and ways * SIGNIFICANT < 1:
+        return f" With {part.donors.max() + 1} donors, no q-value is below {1 / ways:.2g}; more are needed."
+    if (permutations + 1) * SIGNIFICANT < 1:
+        return f" With {permutations} permutations, no q-value is below {1 / (permutations + 1):.2g}."
+    return ""
 
 
-class Genes(NamedTuple):
-    """Vocabulary positions of the targets [N] and of the regulators [R]; own [R]: of these among the targets."""
-
-    targets: np.ndarray
-    regulators: np.ndarray
-    own: np.ndarray
-
-
-def comparable_genes(cells: Cells, compared: Compared) -> Genes:
-    """Targets that vary, and regulators that vary in both conditions: else there is no slope to compare."""
-    seen, varies = [], []
-    for sign in (-1, 1):
-        part = cells.multiplicity[compared.rows[compared.sign == sign]]
-        seen.append(np.asarray((part != 0).sum(0)).ravel())
-        mean = np.asarray(part.mean(0)).ravel()
-        varies.append(np.asarray(part.multiply(part).mean(0)).ravel() - mean**2 > 1e-9)
-    regulates = np.ones(len(cells.vocabulary), dtype=bool)
-    if cells.regulators is not None:
-        regulates = np.isin(np.arange(len(cells.vocabulary)), cells.regulators)
-    enough = np.minimum(*seen) >= FEWEST_EXPRESSING
-    targets = np.flatnonzero((sum(seen) >= FEWEST_EXPRESSING) & (varies[0] | varies[1]))
-    regulators = np.flatnonzero(regulates & enough & varies[0] & varies[1])
-    return Genes(targets, regulators, np.searchsorted(targets, regulators))
+def _comparable(cells: Cells, part: Compared, pairs: pd.DataFrame) -> pd.DataFrame:
+    """Columns source and target, as vocabulary positions: pairs whose genes are seen in enough cells, and of each
+    target the first regulators that there is room for. Empty where a condition has too few cells."""
+    seen = [np.asarray((cells.multiplicity[part.rows[part.sign == sign]] != 0).sum(0)).ravel() for sign in (-1, 1)]
+    places = pd.Index(cells.vocabulary)
+    pairs = pd.DataFrame({end: places.get_indexer(pairs[end]) for end in ("source", "target")})
+    enough = (np.minimum(*seen) >= FEWEST_EXPRESSING)[pairs["source"]]
+    pairs = pairs[enough & (seen[0] + seen[1] >= FEWEST_EXPRESSING)[pairs["target"]]]
+    return pairs[pairs.groupby("target").cumcount() < (min(part.sizes) // ROOM if min(part.sizes) >= FEWEST else 0)]
 
 
-def compare_slopes(
-    cells: Cells, compared: Compared, genes: Genes, unit: np.ndarray, permutations: int, seed: int
+def compare_pairs(
+    cells: Cells, part: Compared, pairs: pd.DataFrame, unit: np.ndarray, permutations: int, seed: int
 ) -> pd.DataFrame:
-    """Every pair of a regulator and another gene: the columns of the whole table but for cell_type.
+    """Each pair of a regulator and a target, by vocabulary position: the whole table but for cell_type and q_value.
 
-    unit [all genes]: the sd that an effect is in."""
-    values = cells.multiplicity[compared.rows][:, genes.targets].toarray()
-    sample, spread = _sample(cells, compared, genes, values)
-    sign = torch.as_tensor(compared.sign, dtype=torch.float64)
-    x, y, _ = without_levels(sample, sign)
-    penalty = _penalties(x, y, sample, seed)
-    kappa = float(penalty.median()) / RATIO**2
-    fit = SlopeFit(x, y, sign, sample.own, sample.donor, kappa)
-    found = fit.differences()
-    p = _p_values(sample, compared, found.score.numpy(), kappa, permutations, seed)
-    scale = spread[None] / unit[genes.targets][None] / (spread / unit[genes.targets])[genes.own][:, None]
-    first, second = _slopes(x, y, sign, sample.own, penalty, found)
-    # Residuals of a fit are smaller than errors: as many cells count as it leaves free.
-    levels = 2 * len(torch.unique(sample.stratum))
-    quantile = norm.ppf((1 + LEVEL) / 2) * (len(x) / max(len(x) - fit.freedom - levels, len(x) / 4)) ** 0.5
-    if sample.donor is not None:
-        donors = int(sample.donor.max()) + 1
-        quantile = t.ppf((1 + LEVEL) / 2, max(donors - 2, 1)) * (donors / (donors - 1)) ** 0.5
-    effect, half = found.effect.numpy() * scale, quantile * found.error.numpy() * scale
-    # The change of the mean level in each type that has both conditions; the mean over types, weighted by their cells.
-    level, weight = np.zeros(values.shape[1]), 0
-    for number in range(len(compared.type_names)):
-        parts = [(compared.types == number) & (compared.sign == one) for one in (-1, 1)]
-        if all(part.any() for part in parts):
-            size = int(parts[0].sum() + parts[1].sum())
-            level += size * (values[parts[1]].mean(0) - values[parts[0]].mean(0))
-            weight += size
-    level = level / max(weight, 1)
-    tested = np.isfinite(p)
-    regulator, target = np.nonzero(tested)
+    unit [all genes]: the sd that an effect is in.
+    """
+    values = cells.multiplicity[part.rows].tocsc()
+    basal = torch.as_tensor(cells.basal[part.rows], dtype=torch.float64)
+    generator = np.random.default_rng([seed, *b"divisions"])
+    signs = torch.as_tensor(np.stack([part.sign, *(part.dealt_anew(generator) for _ in range(permutations))]))
+    tables, scores = [], []
+    for batch, regulators in _batches(pairs, len(part.rows)):
+        genes, place = np.unique(batch.to_numpy(), return_inverse=True)
+        place = place.reshape(-1, regulators, 2)
+        left, spread = _without_levels(torch.as_tensor(values[:, genes].toarray()).double(), basal, part)
+        with threads_for(batch.size / 2 * len(left) * regulators):
+            fit = SlopeFit(left.T[place[:, :, 0]], left.T[place[:, 0, 1]], part)
+            effect, error, first, second = (each.numpy().ravel() for each in fit.differences(signs[0]))
+            scores.append(np.stack([fit.scores(sign).numpy().ravel() for sign in signs]))
+        scale = (spread / unit[genes])[place].reshape(-1, 2)
+        scale = scale[:, 1] / scale[:, 0]
+        numbers = {"effect": effect, "error": error, "first": first, "second": second}
+        tables.append(batch.assign(**{name: each * scale for name, each in numbers.items()}))
+    table, score = pd.concat(tables), np.abs(np.concatenate(scores, 1))
+    known = np.isfinite(score[0])
+    table, score = table[known], score[:, known]
+    null = np.sort(score[np.isfinite(score)])
+    table["p_value"] = 1 - np.searchsorted(null, score[0] * (1 - 1e-9)) / max(len(null), 1)
+    half, level = table["error"] * _quantile(part), _level_change(part, values)
     names = np.asarray(cells.vocabulary, object)
-    a, b = compared.names
     return pd.DataFrame(
         {
-            "source": names[genes.regulators][regulator],
-            "target": names[genes.targets][target],
-            "effect": effect[tested],
-            "low": (effect - half)[tested],
-            "high": (effect + half)[tested],
-            "p_value": p[tested],
-            "q_value": false_discovery_control(p[tested]),
-            f"weight_{a}": (first * scale)[tested],
-            f"weight_{b}": (second * scale)[tested],
-            "level_source": level[genes.own][regulator],
-            "level_target": level[target],
+            "source": names[table["source"]],
+            "target": names[table["target"]],
+            "effect": table["effect"],
+            "low": table["effect"] - half,
+            "high": table["effect"] + half,
+            "p_value": table["p_value"],
+            f"weight_{part.names[0]}": table["first"],
+            f"weight_{part.names[1]}": table["second"],
+            "level_source": level[table["source"]],
+            "level_target": level[table["target"]],
         }
     )
 
 
-def _sample(cells: Cells, compared: Compared, genes: Genes, values: np.ndarray) -> tuple[Sample, np.ndarray]:
-    """The sample, its genes in units of what levels leave of their sd, and this sd [N]."""
-    stratum = compared.strata
-    if compared.donors is not None:
-        pairs = np.column_stack([compared.strata, compared.donors])
-        stratum = np.unique(pairs, axis=0, return_inverse=True)[1].ravel()
-    sample = Sample(
-        x=torch.zeros(len(values), 0, dtype=torch.float64),
-        y=torch.as_tensor(values, dtype=torch.float32),
-        own=torch.as_tensor(genes.own),
-        type=torch.as_tensor(compared.types),
-        stratum=torch.as_tensor(stratum),
-        donor=None if compared.donors is None else torch.as_tensor(compared.donors),
-        basal=torch.as_tensor(cells.basal[compared.rows], dtype=torch.float64),
-    )
-    left = without_levels(sample, torch.as_tensor(compared.sign))[1]
-    spread = left.square().mean(0).sqrt().clamp(min=1e-6)
-    y = sample.y / spread
-    changed = Sample(y[:, sample.own].double(), y, sample.own, sample.type, sample.stratum, sample.donor, sample.basal)
-    return changed, spread.double().numpy()
+def _batches(pairs: pd.DataFrame, cells: int) -> Iterator[tuple[pd.DataFrame, int]]:
+    """Pairs of a few targets with the same number of regulators, target by target; and this number."""
+    regulators = pairs.groupby("target")["source"].transform("size")
+    for number, same in pairs.sort_values("target", kind="stable").groupby(regulators):
+        step = max(PIECE // (cells * int(number)), 1) * int(number)
+        for start in range(0, len(same), step):
+            yield same.iloc[start : start + step], int(number)
 
 
-def _penalties(x: torch.Tensor, y: torch.Tensor, sample: Sample, seed: int) -> torch.Tensor:
-    """The penalty of each target, [N], with which shared slopes predict held-out cells (or donors) best."""
-    generator = torch.Generator().manual_seed(seed)
-    several = sample.donor is not None and bool((sample.donor != sample.donor[0]).any())
-    donors = sample.donor.numpy() if sample.donor is not None and several else None
-    held_out = held_out_cells(np.arange(len(x)), donors, range(FOLDS), FOLDS, generator)[1]
-    fold = torch.full((len(x),), FOLDS - 1)
-    for number, part in enumerate(held_out):
-        fold[part] = number
-    return choose_penalties(x, y.double(), sample.own, fold, [len(x) * penalty for penalty in PENALTIES])[0]
+def _without_levels(values: Tensor, basal: Tensor, part: Compared) -> tuple[Tensor, np.ndarray]:
+    """Values [C, N] less the levels of each stratum in each condition and what follows `basal` in it, in units of what
+    is left of their sd; and these units [N]."""
+    group = 2 * torch.as_tensor(part.strata) + torch.as_tensor(part.sign > 0)
+    size = torch.bincount(group).clamp(min=1).double()
+
+    def mean(of_cells: Tensor) -> Tensor:
+        sums = torch.zeros(len(size), of_cells.shape[1], dtype=torch.float64).index_add_(0, group, of_cells)
+        return (sums / size[:, None])[group]
+
+    depth = basal[:, None] - mean(basal[:, None])
+    values = values - mean(values)
+    values -= depth * mean(depth * values) / mean(depth.square()).clamp(min=1e-9)
+    spread = values.square().mean(0).sqrt().clamp(min=1e-6)
+    return values / spread, spread.numpy()
 
 
-def _p_values(
-    sample: Sample, compared: Compared, score: np.ndarray, kappa: float, permutations: int, seed: int
-) -> np.ndarray:
-    """Two-sided p [R, N], NaN as in score: the share of all pairs' |score| in all divisions, the observed one included,
-    that are at least as large."""
-
-    def bins(scores: np.ndarray) -> np.ndarray:
-        return np.minimum(np.abs(scores) / STEP, MOST / STEP).astype(np.int64)
-
-    tested = np.isfinite(score)
-    count = np.bincount(bins(score[tested]), minlength=int(MOST / STEP) + 1)
-    divisions = Divisions(compared.sign, compared.types, compared.donors)
-    for division in divisions.others(permutations, np.random.default_rng([seed, *b"divisions"])):
-        sign = torch.as_tensor(division, dtype=torch.float64)
-        x, y, _ = without_levels(sample, sign)
-        null = SlopeFit(x, y, sign, sample.own, sample.donor, kappa).scores().numpy()
-        count += np.bincount(bins(null[tested]), minlength=len(count))
-    at_least = count[::-1].cumsum()[::-1] / count.sum()
-    p = np.full(score.shape, np.nan)
-    p[tested] = at_least[bins(score[tested])]
-    return p
+def _quantile(part: Compared) -> float:
+    """How many errors an interval reaches to either side."""
+    if part.donors is None:
+        return float(norm.ppf((1 + LEVEL) / 2))
+    donors = int(part.donors.max()) + 1
+    return float(t.ppf((1 + LEVEL) / 2, max(donors - 2, 1))) * (donors / max(donors - 1, 1)) ** 0.5
 
 
-def _slopes(
-    x: torch.Tensor, y: torch.Tensor, sign: torch.Tensor, own: torch.Tensor, penalty: torch.Tensor, found: Differences
-) -> tuple[np.ndarray, np.ndarray]:
-    """Slopes in either condition, [R, N] twice: effect apart, and their mean, weighted by how much the regulator varies
-    in each condition, is the shared slope as ridge finds it."""
-    shared = Ridge(x, y.double(), own, of_regulators(x, own)).coefficients(penalty).numpy()
-    square = x.square()
-    second = (square[sign > 0].sum(0) / square.sum(0)).numpy()[:, None]
-    effect = found.effect.numpy()
-    return shared - second * effect, shared + (1 - second) * effect
+def _level_change(part: Compared, values: sparse.csc_matrix) -> np.ndarray:
+    """The change of each gene's mean from the first condition to the second, [N]: within each type that has both, and
+    of these the mean over their cells."""
+    change, weight = np.zeros(values.shape[1]), 0
+    for name in np.unique(part.types):
+        sides = [np.flatnonzero((part.types == name) & (part.sign == sign)) for sign in (-1, 1)]
+        if all(map(len, sides)):
+            first, second = (np.asarray(values[side].mean(0)).ravel() for side in sides)
+            size = sum(map(len, sides))
+            change, weight = change + size * (second - first), weight + size
+    return change / max(weight, 1)
+
+
+class SlopeFit:
+    """The fits of a few targets. x [T, K, C] and y [T, C]: without levels, cells type by type as `part` has them."""
+
+    def __init__(self, x: Tensor, y: Tensor, part: Compared):
+        self.x, self.y = x, y[:, None]
+        ends = np.flatnonzero(np.append(part.types[1:] != part.types[:-1], True)) + 1
+        self.types = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+        self.bases = [torch.linalg.qr(x[..., cells].mT)[0] for cells in self.types]
+        self.rest = self._without_shared(self.y)
+        self.donor = None if part.donors is None else torch.as_tensor(part.donors)
+        # Residuals of a fit are smaller than errors: as many cells count as it leaves free.
+        used = x.shape[1] * (1 + len(self.types)) + 2 * len(np.unique(part.strata))
+        self.correction = (x.shape[2] / max(x.shape[2] - used, x.shape[2] / 4)) ** 0.5 if self.donor is None else 1.0
+
+    def scores(self, sign: Tensor) -> Tensor:
+        """How many errors, computed as if no slope differed, each difference is away from 0, [T, K]. sign [C]."""
+        operator, _ = self._operator(sign)
+        return (operator @ self.rest.mT)[..., 0] / self._error(operator * self.rest)
+
+    def differences(self, sign: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The differences, their errors, and the slopes where sign is -1 and +1, each [T, K]."""
+        operator, left = self._operator(sign)
+        effect = operator @ self.rest.mT
+        error = self._error(operator * (self.rest - effect.mT @ left)) * self.correction
+        rest = self.y - effect.mT @ (self.x * sign / 2)
+        shared = torch.linalg.solve(_gram(self.x), self.x @ rest.mT)
+        return effect[..., 0], error, (shared - effect / 2)[..., 0], (shared + effect / 2)[..., 0]
+
+    def _operator(self, sign: Tensor) -> tuple[Tensor, Tensor]:
+        """What makes differences of residuals, and their features without shared slopes, each [T, K, C]."""
+        left = self._without_shared(self.x * sign / 2)
+        return torch.linalg.inv(_gram(left)) @ left, left
+
+    def _without_shared(self, values: Tensor) -> Tensor:
+        """[T, any, C] less what the regulators explain of it in each type."""
+        parts = [(values[..., cells], basis) for cells, basis in zip(self.types, self.bases, strict=True)]
+        return torch.cat([part - (part @ basis) @ basis.mT for part, basis in parts], -1)
+
+    def _error(self, contribution: Tensor) -> Tensor:
+        """The root of the summed squares of the contributions of cells [T, K, C], or of donors."""
+        if self.donor is not None:
+            sums = contribution.new_zeros(*contribution.shape[:2], int(self.donor.max()) + 1)
+            contribution = sums.index_add_(-1, self.donor, contribution)
+        return contribution.square().sum(-1).sqrt()
+
+
+def _gram(x: Tensor) -> Tensor:
+    return x @ x.mT + LEAST * x.shape[-1] * torch.eye(x.shape[-2], dtype=x.dtype)

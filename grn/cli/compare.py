@@ -1,4 +1,4 @@
-"""`grn compare`: edges that differ between two conditions."""
+"""`grn compare`: what differs between two conditions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from grn.cli.options import CellType, RunFolder
 
-PRINTED = 15
+PRINTED, OF_TYPE = 15, 6  # most edges; most regulators of a cell type
 
 
 def command(
@@ -25,20 +25,29 @@ def command(
     ] = None,
     cell_type: CellType = None,
     output: Annotated[
-        Path | None, typer.Option(help="The table to write, with every pair: a .csv or .parquet file.")
+        Path | None, typer.Option(help="The table of tested edges to write, a .csv or .parquet file.")
     ] = None,
 ) -> None:
-    """Find the edges that differ between two conditions, in each cell type, with intervals and q-values."""
+    """Find regulators and edges that differ between two conditions, in each cell type, with intervals and q-values."""
     from grn.cli.tables import refuse_output, write
 
     refuse_output(output)
 
+    from grn.analysis.summary import activity_texts
     from grn.cli.console import console, print_table
+    from grn.networks.evidence.false_discovery import SIGNIFICANT
     from grn.verbs.compare import compare
 
     to = console()
-    table = compare(run, by, conditions=conditions, group=group, cell_type=cell_type, quiet=to.quiet)
+    activity, edges = compare(run, by, conditions=conditions, group=group, cell_type=cell_type, quiet=to.quiet)
     to.print()
-    print_table(f"Strongest of {len(table)} pairs", list(table), table.head(PRINTED).itertuples(index=False), to)
+    if activity is not None:
+        differ = activity[activity["q_value"] <= SIGNIFICANT]
+        title = f"Activity of regulators that differs ({len(differ)} of {len(activity)}), t-values"
+        print_table(title, *activity_texts(differ.groupby("cell_type", sort=False).head(OF_TYPE)), to)
+        to.print()
+    if len(differ := edges[edges["q_value"] <= SIGNIFICANT]):
+        title = f"Edges that differ ({len(differ)} of {len(edges)})"
+        print_table(title, list(edges), differ.head(PRINTED).itertuples(index=False), to)
     if output is not None:
-        write(table, output, to)
+        write(edges, output, to)

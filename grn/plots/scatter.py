@@ -24,10 +24,10 @@ def network_difference(
 ) -> Axes:
     """Each edge as a dot, its slope in one condition to the right and in the other upwards: equal ones on the diagonal.
 
-    table: of `grn.compare`, in all types together or in one. Edges that differ at a q-value of at most 0.05 are
+    table: `grn.compare(...).edges`, in all types together or in one. Edges that differ at a q-value of at most 0.05 are
     coloured.   named: how many of these have their names beside them.   ax, show: as in grn.plots. Raises UserError.
     """
-    wanted = "the table that grn.compare returns"
+    wanted = "the edges that grn.compare returns"
     names = [str(name) for name in getattr(table, "columns", ()) if str(name).startswith("weight_")][:2]
     edges = columns_of(table, wanted, texts=("source", "target"), numbers=tuple(names), gaps=("effect", "q_value"))
     types = edges["cell_type"].astype(str) if "cell_type" in edges else pd.Series("all", index=edges.index)

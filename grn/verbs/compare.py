@@ -1,12 +1,13 @@
-"""Edges that differ between two conditions of a run's cells."""
+"""What differs between two conditions of a run's cells: the activity of regulators, and edges."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from grn.errors import ConfigError
-from grn.messages import kept_in
+from grn.errors import ConfigError, DataError, check_known
+from grn.messages import Say, kept_in
+from grn.verbs.activity import known_regulons
 from grn.verbs.checked import Positive, Seed, checked
 from grn.verbs.given_cells import cells_of_caller
 from grn.verbs.run import Run, as_run
@@ -14,6 +15,18 @@ from grn.verbs.run import Run, as_run
 if TYPE_CHECKING:
     import pandas as pd
     from anndata import AnnData
+
+    from grn.analysis.conditions import Compared
+    from grn.cells.cells import Cells
+
+LEAST_TARGETS = 5  # of a regulator whose activity is compared
+
+
+class Comparison(NamedTuple):
+    """The two tables that `grn.compare` returns; activity is None where no regulator has enough targets."""
+
+    activity: pd.DataFrame | None
+    edges: pd.DataFrame
 
 
 @checked()
@@ -25,13 +38,15 @@ def compare(
     group: str | None = None,
     cell_type: str | None = None,
     data: AnnData | None = None,
-    permutations: Positive = 200,
+    permutations: Positive = 500,
     seed: Seed = 0,
     quiet: bool = False,
-) -> pd.DataFrame:
-    """Edges that differ between two conditions of a run's cells, in each cell type and in all types together.
+) -> Comparison:
+    """What differs between two conditions of a run's cells: the activity of regulators, and edges.
 
-    The slope of each target on each regulator is compared between the conditions, with the levels of types, donors and
+    An activity sums up all targets of a regulator, and so shows differences that no single edge can show. Of the edges,
+    those are compared that are certain in the cell type; where these are fewer than 100, the run's 2000 strongest. The
+    slope of the target on the regulator is compared between the conditions, with the levels of types, donors and
     conditions and the shared slopes taken out (docs/outputs.md). A difference is one of association, not of cause.
 
     Args:
@@ -44,36 +59,43 @@ def compare(
         cell_type: a label: the cells of this type alone. None: all types together, and each type that has 20 cells in
             both conditions.
         data: the cells, where the run was trained on an AnnData in memory.
-        permutations: of the conditions, behind the p-values.
+        permutations: of the conditions, behind the p-values of edges.
         seed: of the permutations.
-        quiet: print nothing; otherwise what was compared, in a line for each type. `attrs["notes"]` has them too.
+        quiet: print nothing; otherwise what was compared, in a line for each type. `edges.attrs["notes"]` has them too.
 
     Returns:
-        A row for each regulator and other gene that were compared, by rising q_value: `cell_type` (`all`: all types
-        together), `source`, `target`, `effect` (the slope in the second condition minus that in the first, in sds of
-        the target per sd of the regulator, over all cells compared), its interval of 95 % from `low` to `high`,
-        `p_value` and `q_value` (0 to 1; within the cell type), `weight_<condition>` (the slope in either, same unit),
-        `level_source` and `level_target` (change of the mean multiplicity; of its logarithm by default).
+        `activity`: a table as that of `grn.activity(compare=)`, by the run's `network.regulons` or else its certain
+        edges; None where no regulator has five targets. `edges`: a row for each pair that was tested, by rising
+        q_value: `cell_type` (`all`: all types together), `source`, `target`, `effect` (the slope in the second
+        condition minus that in the first, in sds of the target per sd of the regulator, over all cells compared), its
+        interval of 95 % from `low` to `high`, `p_value` and `q_value` (0 to 1; over the pairs of all cell types, and
+        apart from them over those of `all`), `weight_<condition>` (the slope in either, same unit), `level_source` and
+        `level_target` (change of the mean multiplicity; of its logarithm by default).
 
     Raises:
         RunFolderError: `run` has no model or cannot be read.
         ConfigError: an argument that cannot be used.
-        DataError: no such column, no two conditions, too few cells or donors, cells that can no longer be read.
+        DataError: no such column, no two conditions, too few cells, cells that can no longer be read.
 
-    Source: White 1980 (errors); Chung and Romano 2013 (permutations of studentised statistics); Benjamini and Hochberg
-    1995.
+    Source: Badia-i-Mompel et al. 2022 (activity); White 1980 (errors); Chung and Romano 2013 (permutations of
+    studentised statistics); Benjamini and Hochberg 1995.
 
     Examples:
         >>> import anndata, numpy, grn
         >>> counts = numpy.random.default_rng(0).poisson(2.0, (100, 20)).astype("float32")
         >>> adata = anndata.AnnData(counts, obs={"treated": ["no", "yes"] * 50})
         >>> run = grn.train(adata, max_steps=20, set={"model.members": 2}, quiet=True)
-        >>> edges = grn.compare(run, by="treated", data=adata, permutations=20, quiet=True)
+        >>> activity, edges = grn.compare(run, by="treated", data=adata, permutations=20, quiet=True)
+        >>> activity is None  # nothing regulates anything in random counts
+        True
         >>> edges.columns.tolist()[:7]
         ['cell_type', 'source', 'target', 'effect', 'low', 'high', 'p_value']
     """
-    from grn.analysis.differences import compare_cells
+    from grn.analysis.conditions import compared_cells
+    from grn.analysis.differences import compare_edges
+    from grn.analysis.summary import certain
     from grn.cells.load import read_columns
+    from grn.io.tables import read_edge_table
     from grn.networks.cells_of_run import cells_of_run
 
     notes: list[str] = []
@@ -87,15 +109,40 @@ def compare(
             f"{{field}} is {by!r}, as the column of the conditions; name that of the donors.", field="group"
         )
     columns = read_columns(config.data, cells, {by: "by"} | ({} if donors is None else {donors: "group"}), adata)
-    table = compare_cells(
-        cells,
-        columns[by],
-        None if donors is None else columns[donors],
-        conditions=conditions,
-        cell_type=cell_type,
-        permutations=permutations,
-        seed=seed,
-        say=say,
-    )
-    table.attrs["notes"] = notes
+    donor = None if donors is None else columns[donors]
+    compared = compared_cells(cells, columns[by], donor, conditions=conditions, say=say)
+    if cell_type is not None:
+        check_known(cell_type, set(compared.types), "The comparison", "cell type", "cell_type")
+        compared = compared.of_type(cell_type)
+    known = config.network.regulons
+    activity = _activity(cells, compared, certain(opened.edges) if known is None else known_regulons(known), say)
+    by_type = read_edge_table(opened.folder / "edges_by_type.parquet")
+    edges = compare_edges(cells, compared, opened.edges, by_type, permutations=permutations, seed=seed, say=say)
+    edges.attrs["notes"] = notes
+    return Comparison(activity, edges)
+
+
+def _activity(cells: Cells, compared: Compared, regulons: pd.DataFrame, say: Say) -> pd.DataFrame | None:
+    """The activity of regulators in each cell type, between the conditions; None where it cannot be told."""
+    import numpy as np
+    import pandas as pd
+
+    from grn.analysis.activity import activity_between, activity_of_cells
+
+    if not (regulons["source"].value_counts() >= LEAST_TARGETS).any():
+        say(
+            f"No regulator has {LEAST_TARGETS} certain edges, so that edges alone are compared; network.regulons: "
+            "collectri compares the activity of known regulators."
+        )
+        return None
+    try:
+        values = cells.multiplicity[compared.rows]
+        scores, targets = activity_of_cells(values, pd.Index(cells.vocabulary), regulons, LEAST_TARGETS)
+        donors = None if compared.donors is None else compared.donors.astype(str).astype(object)
+        condition = np.array(compared.names, object)[(compared.sign > 0).astype(int)]
+        table = activity_between(scores, compared.types, donors, condition, compared.names, say)
+    except DataError as problem:
+        say(f"The activity of regulators is not compared: {problem}")
+        return None
+    table.insert(2, "targets", targets.loc[table["regulator"]].to_numpy())
     return table
