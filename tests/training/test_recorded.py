@@ -49,5 +49,6 @@ def test_a_recorded_step_has_the_loss_and_the_gradient_of_the_step():
             torch.manual_seed(seed)
             loss, parts = losses(batch, False)
             found.append((loss.detach(), parts["loss"].detach().clone(), *torch.autograd.grad(2 * loss, parameter)))
+            del loss, parts  # a graph of autograd that lives on waits for the stream that it was made on
         torch.testing.assert_close(*found)
     assert len(recorder.graphs) == 1 and len(calls) == EAGER + 1 + EAGER + 3
