@@ -14,39 +14,6 @@ from grn.config.schema import Config
 from grn.config.strict_yaml import dump_yaml, parse_yaml
 from grn.errors import ConfigError, nearest
 
-REMOVED: dict[str, Any] = {
-    "data.absent_fraction": 0.1,
-    "data.backed": False,
-    "data.bags": "auto",
-    "data.validation_fraction": 0.1,
-    "data.simulated.regulators_per_target": 3,
-    "data.simulated.repression": 0.35,
-    "data.simulated.cascades": 0,
-    "data.simulated.state": 0,
-    "data.simulated.noise": 0.3,
-    "model.attention": "spherical",
-    "model.signed_layers": 2,
-    "model.eps": 1e-6,
-    "feed_forward.implementation": "plain",
-    "objectives.cell_type.label_smoothing": 0.1,
-    "objectives.gene_identity.weight": 0,
-    "objectives.composition.weight": 0,
-    "trainer.warmup_fraction": 0.05,
-    "trainer.gradient_clip": 1,
-    "trainer.gene_parallel": 1,
-    "trainer.compile": False,
-    "cell_reader.members": 8,
-    "cell_reader.steps": 300,
-    "regulation.members": 5,
-    "regulation.penalties": [10, 30, 100, 300, 1000, 3000],
-    "regulation.steps": 600,
-    "network.readout": "effect",
-    "network.false_discovery": None,
-    "network.cells": 500,
-}
-"""Fields of earlier versions: runs that have them at these values, which are constants today, are still read."""
-WITHOUT_EFFECT = ("data.backed",)  # of these, at any value: no result depends on them
-
 
 def shipped_configs() -> Path:
     """The folder of the configurations that come with grn: inside the wheel, or beside the package in a checkout."""
@@ -118,22 +85,7 @@ def _read_config(name: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
     if not isinstance(values, dict | None):
         raise ConfigError(f"{title} has no sections; write `data:` and, indented below it, `path: ...`.")
     origins = {field: f"{title}, line {line}" for field, line in lines.items()}
-    return without_removed(values or {}), origins, title
-
-
-def without_removed(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values without fields of earlier versions (REMOVED) that have the values which are constants today.
-
-    values: by section, or by dotted name. Sections that hold nothing else go with them.
-    """
-    kept: dict[str, Any] = {}
-    for name, value in values.items():
-        field = f"{prefix}{name}"
-        inner = without_removed(value, f"{field}.") if isinstance(value, Mapping) else value
-        if field in WITHOUT_EFFECT or (field in REMOVED and value == REMOVED[field]) or (inner == {} and value):
-            continue
-        kept[name] = inner
-    return kept
+    return values or {}, origins, title
 
 
 def dump_config(config: Config) -> str:

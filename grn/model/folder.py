@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grn.config.files import without_removed
 from grn.config.schema import ModelConfig
 from grn.config.strict_yaml import parse_yaml
 from grn.errors import ConfigError, RunFolderError
@@ -60,7 +59,7 @@ def read_model_folder(folder: Path) -> ModelFiles:
             values, _ = parse_yaml(content["config.yaml"].decode(), "config.yaml")
             return ModelFiles(
                 card=card,
-                config=ModelConfig(**without_removed(dict(values), "model.")),
+                config=ModelConfig(**dict(values)),
                 vocabulary=names_in(content["vocabulary.txt"]),
                 classes=tuple(json.loads(content["labels.json"])),
                 tensors=content["model.safetensors"],

@@ -15,7 +15,6 @@ import lightning as L
 
 import grn
 from grn.cells.cells import Cells
-from grn.config.files import without_removed
 from grn.config.schema import Config
 from grn.errors import ConfigError, DataError, RunFolderError
 from grn.io.run_folder import CHECKPOINTS, COMPLETE, CONFIG, refuse_lost
@@ -47,7 +46,7 @@ class Start:
         if self.origin is None:
             return
         ours = fields(config) | {"processes": processes(config.trainer)}
-        theirs = without_removed(self.origin["fields"]) | {"processes": self.origin["processes"]}
+        theirs = self.origin["fields"] | {"processes": self.origin["processes"]}
         for name in sorted((ours.keys() | theirs.keys()) - MAY_CHANGE):
             if ours.get(name) != theirs.get(name):
                 raise ConfigError(

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from grn.config.files import REMOVED, change_config, dump_config, load_config, shipped_configs
-from grn.config.mistakes import all_fields
+from grn.config.files import change_config, dump_config, load_config, shipped_configs
 from grn.config.schema import Config, DataConfig, ModelConfig
 from grn.errors import ConfigError
 from grn.training.resume import fields
@@ -125,32 +124,6 @@ def test_gene_names_that_look_like_something_else_stay_texts(gene):
     assert config.data.regulators == [gene]
     write(dump_config(config), "again.yaml")
     assert load_config("again.yaml") == config
-
-
-# Earlier versions
-
-
-def old(changed: str | None = None) -> str:
-    """A configuration with every removed field, at its old default but for `changed`."""
-    values = load_config("simulated.yaml").model_dump()
-    for field, value in REMOVED.items():
-        *sections, last = field.split(".")
-        inside = values
-        for section in sections:
-            inside = inside.setdefault(section, {})
-        inside[last] = 0.5 if field == changed else value
-    return yaml.safe_dump(values)
-
-
-def test_removed_fields_at_their_old_defaults_are_read():
-    """One of them has a meaning again, and null means its default."""
-    assert set(REMOVED) & set(all_fields(Config)) == {"network.false_discovery"}
-    assert load_config(write(old())) == load_config("simulated.yaml")
-
-
-@pytest.mark.parametrize("field", ["network.readout", "model.signed_layers", "trainer.warmup_fraction"])
-def test_removed_fields_at_other_values_are_refused(field):
-    assert refusal(name=write(old(field))).field == field
 
 
 # Overrides
