@@ -23,8 +23,8 @@ def command(
         str,
         typer.Option(
             "--format",
-            help="parquet, csv, h5ad, graphml, cytoscape, cx2, pyscenic, gmt, beeline, decoupler, openproblems or "
-            "genernib; huggingface: the model as a folder with a card.",
+            help="parquet, csv, h5ad, graphml, cytoscape, pyscenic, gmt, beeline, decoupler or genernib; huggingface: "
+            "the model as a folder with a card.",
         ),
     ],
     cell_type: Annotated[

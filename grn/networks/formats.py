@@ -10,7 +10,6 @@ import json
 import math
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.sax.saxutils import quoteattr
@@ -165,44 +164,6 @@ def _cytoscape(chosen: ChosenEdges, path: Path) -> None:
     path.write_text(json.dumps(graph, ensure_ascii=False), encoding="utf-8")
 
 
-def _cx2(chosen: ChosenEdges, path: Path) -> None:
-    """The JSON of NDEx and Cytoscape Web: a list of parts, each with its elements."""
-    nodes = _nodes(chosen.edges)
-    number_of = {gene: number for number, gene in enumerate(nodes)}
-    declared = {name: {"d": "double"} for name in chosen.numbers}
-    if chosen.signed:
-        declared["interaction"] = {"d": "string"}
-    parts: dict[str, list] = {
-        "attributeDeclarations": [
-            {
-                "networkAttributes": {"name": {"d": "string"}},
-                "nodes": {"name": {"d": "string"}, "regulator": {"d": "boolean"}},
-                "edges": declared,
-            }
-        ],
-        "networkAttributes": [{"name": f"grn, {chosen.cells}"}],
-        "nodes": [
-            {"id": number_of[gene], "v": {"name": gene, "regulator": regulator}} for gene, regulator in nodes.items()
-        ],
-        "edges": [
-            {
-                "id": number,
-                "s": number_of[edge["source"]],
-                "t": number_of[edge["target"]],
-                "v": _about_edge(chosen, edge),
-            }
-            for number, edge in enumerate(chosen.edges.to_dict("records"))
-        ],
-    }
-    document = [
-        {"CXVersion": "2.0", "hasFragments": False},
-        {"metaData": [{"name": name, "elementCount": len(elements)} for name, elements in parts.items()]},
-        *({name: elements} for name, elements in parts.items()),
-        {"status": [{"success": True}]},
-    ]
-    path.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
-
-
 def _h5ad(chosen: ChosenEdges, path: Path) -> None:
     """AnnData of all genes with the edges in varp["grn"]: row = target, column = regulator, as in network.h5ad."""
     import anndata
@@ -221,21 +182,17 @@ def _h5ad(chosen: ChosenEdges, path: Path) -> None:
     write_anndata(path, adata)
 
 
-def _openproblems(chosen: ChosenEdges, path: Path) -> None:
-    """The prediction of OpenProblems' GRN inference task (geneRNIB), by its schema; weights are text, as its own
-    methods write them. dataset_id is the stem of the name of the run's cells: give these the task's name for them."""
+def _genernib(chosen: ChosenEdges, path: Path) -> None:
+    """The prediction of OpenProblems' GRN inference task (geneRNIB), by its schema, with as many edges as it reads;
+    weights are text, as its own methods write them. dataset_id is the stem of the name of the run's cells: give these
+    the task's name for them."""
     import anndata
 
-    table = chosen.edges[EDGE].astype(str).astype(object)
+    table = chosen.edges[EDGE].head(GENERNIB).astype(str).astype(object)
     table.index = table.index.astype(str)
     adata = anndata.AnnData(np.zeros((0, 0), np.float32))
     adata.uns = {"dataset_id": str(chosen.about.get("dataset_id", "")), "method_id": "grn", "prediction": table}
     write_anndata(path, adata)
-
-
-def _genernib(chosen: ChosenEdges, path: Path) -> None:
-    """The same with the strongest edges alone, as many as geneRNIB reads."""
-    _openproblems(replace(chosen, edges=chosen.edges.head(GENERNIB)), path)
 
 
 class Format(NamedTuple):
@@ -251,11 +208,9 @@ FORMATS = {
     "h5ad": Format(_h5ad, ".h5ad"),
     "graphml": Format(_graphml, ".graphml"),
     "cytoscape": Format(_cytoscape, ".cyjs"),
-    "cx2": Format(_cx2, ".cx2"),
     "pyscenic": Format(_pyscenic, ".tsv"),
     "gmt": Format(_gmt, ".gmt"),
     "beeline": Format(_beeline, ".csv"),
     "decoupler": Format(_decoupler, ".csv"),
-    "openproblems": Format(_openproblems, ".h5ad"),
     "genernib": Format(_genernib, ".h5ad"),
 }

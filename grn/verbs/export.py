@@ -41,8 +41,8 @@ def export(
     Args:
         network: a Run or its folder, a table of edges as `read_network` gives, or any network that it reads.
         output: the file to make; what its name must end in depends on the format. It never replaces a file.
-        format: parquet, csv, h5ad, graphml, cytoscape, cx2, pyscenic, gmt, beeline, decoupler, openproblems or genernib
-            (docs/outputs.md says what each is for); huggingface: of a run, the model as a folder with a card.
+        format: parquet, csv, h5ad, graphml, cytoscape, pyscenic, gmt, beeline, decoupler or genernib (docs/outputs.md
+            says what each is for); huggingface: of a run, the model as a folder with a card.
         cell_type: the label of a cell type: its network; of our runs only.
         regulators: the edges of these regulators: names, or a file with one a line.
         targets: the edges into these genes: names, or a file with one a line.
