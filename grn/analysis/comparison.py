@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-import grn
 from grn.analysis.baseline_cells import Expression, baseline_networks, cells_of_type
 from grn.analysis.evaluate import (
     SCORES,
@@ -214,56 +211,6 @@ def score_table(evaluations: Mapping[str, Evaluation]) -> pd.DataFrame:
     return table.rename_axis("score").reset_index()
 
 
-def printed_rows(table: pd.DataFrame) -> list[tuple[str, ...]]:
-    """The rows of `score_table` with readable names and numbers, without scores that no method has."""
-    rows = []
-    for row in table.to_dict("records"):
-        name, p, values = row.pop("score"), row.pop("p"), row
-        if all(math.isnan(value) for value in values.values()):
-            continue
-        texts = ["-" if math.isnan(value) else f"{value:.3f}" for value in values.values()]
-        texts.insert(1, "-" if math.isnan(p) else f"{p:.2g}")
-        rows.append((SCORES[name], *texts))
-    return rows
-
-
-def as_json(comparison: Comparison, about: Mapping[str, Any]) -> str:
-    """The whole comparison as JSON text; null where a score is undefined. about: what was compared, and how."""
-
-    def without_nan(values: Mapping[str, float]) -> dict[str, float | None]:
-        return {name: None if math.isnan(value) else float(value) for name, value in values.items()}
-
-    universe = comparison.evaluations["network"].universe
-    sign = universe.edges["sign"]
-    types = comparison.types
-    rows = None if types is None else types.to_dict("records")
-    found = {
-        "version": grn.__version__,
-        **about,
-        "universe": {
-            "regulators": len(universe.regulators),
-            "genes": len(universe.genes),
-            "pairs": universe.pairs,
-            "true_edges": len(sign),
-            "positive": int((sign > 0).sum()),
-            "negative": int((sign < 0).sum()),
-            "density": universe.density,
-            "left_out": universe.left_out,
-        },
-        "cell_types": rows
-        and [
-            {key: row[key] for key in ("cell_type", "method")} | without_nan({key: row[key] for key in TYPE_SCORES})
-            for row in rows
-        ],
-        "methods": {
-            name: {each: getattr(evaluation, each) for each in ("predicted", "outside", "cut", "silent", "signed")}
-            | {each: without_nan(getattr(evaluation, each)) for each in ("scores", "p_values")}
-            for name, evaluation in comparison.evaluations.items()
-        },
-    }
-    return json.dumps(found, indent=2, allow_nan=False) + "\n"
-
-
 class TypedTruth:
     """The true edges of each cell type within one universe: an edge that acts elsewhere is a pair like any other.
 
@@ -314,16 +261,6 @@ def with_means(rows: list[dict]) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=["cell_type", "method", *TYPE_SCORES])
     means = table.groupby("method", sort=False)[list(TYPE_SCORES)].mean().reset_index()
     return pd.concat([table, means.assign(cell_type=MEAN)[list(table)]], ignore_index=True)
-
-
-def printed_type_rows(table: pd.DataFrame) -> list[tuple[str, ...]]:
-    """The rows of `with_means` with readable numbers, - where undefined."""
-
-    def text(name: str, value: float) -> str:
-        return "-" if math.isnan(value) else f"{value:.4g}" if name == "edges" else f"{value:.3f}"
-
-    rows = table.to_dict("records")
-    return [(row["cell_type"], row["method"], *(text(name, row[name]) for name in TYPE_SCORES)) for row in rows]
 
 
 def _weights(predicted: pd.DataFrame, universe: Universe, pairs: np.ndarray) -> np.ndarray:

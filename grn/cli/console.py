@@ -56,7 +56,7 @@ def print_table(
 ) -> None:
     """A table on a terminal; elsewhere one aligned line for each row, which is never cut."""
     to = to or console()
-    texts = [[f"{value:.4g}" if isinstance(value, float) else str(value) for value in row] for row in rows]
+    texts = [[_text(value) for value in row] for row in rows]
     if to.is_terminal:
         from rich.table import Table
         from rich.text import Text
@@ -74,3 +74,8 @@ def print_table(
     to.print(title, markup=False)
     for line in lines:
         to.print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip(), markup=False)
+
+
+def _text(value: object) -> str:
+    """A number with four digits, - for NaN."""
+    return str(value) if not isinstance(value, float) else "-" if value != value else f"{value:.4g}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from grn.cli.options import REFERENCE, CellType
 
-KEY, SEED = "grn", 0  # of another network of a network.h5ad, and other permutations: grn.evaluate
+PERMUTATIONS, SEED = 1000, 0  # others, and other networks of a network.h5ad: grn.evaluate
 
 
 def command(
@@ -48,13 +48,10 @@ def command(
     output: Annotated[
         Path | None,
         typer.Option(
-            help="The folder to make, for evaluation.json, evaluation.csv, precision_recall.png and, where cell types "
+            help="The folder to make, for evaluation.csv, evaluation.txt, precision_recall.png and, where cell types "
             "are scored, evaluation_types.csv.",
         ),
     ] = None,
-    permutations: Annotated[
-        int, typer.Option(min=0, max=10**6, help="Number of permutations for the p-values; 0: no p-values.")
-    ] = 1000,
     interventions: Annotated[
         bool,
         typer.Option(
@@ -84,48 +81,47 @@ def command(
     if output is not None:
         refuse_used_folder(output)
 
-    from grn.analysis.comparison import (
-        TYPE_SCORES,
-        as_json,
-        compare_networks,
-        printed_rows,
-        printed_type_rows,
-        score_table,
-    )
-    from grn.cli.console import console, plain, print_table
+    from grn.analysis.comparison import TYPE_SCORES, compare_networks, score_table
+    from grn.analysis.evaluate import SCORES
+    from grn.cli.console import console, print_table
+    from grn.messages import kept_in
     from grn.plots.scores import precision_recall_curves
     from grn.plots.style import save
     from grn.verbs.evaluate import expression_of, expression_of_network, reference_of
     from grn.verbs.read_network import predicted_network
 
-    to = console()
+    to, notes = console(), list[str]()
+    say = kept_in(notes, to.quiet)
     expression = None
     if data is None:
-        expression = expression_of_network(network, plain(to))
+        expression = expression_of_network(network, say)
     elif data.casefold() != "none":
         expression = expression_of(data, network)
-    predicted, truth = predicted_network(network, KEY), reference_of(reference)
-    choices: dict[str, Any] = {"regulators": regulators, "genes": genes, "cell_type": cell_type}
-    drawn: dict[str, Any] = {"permutations": permutations, "seed": SEED}
-    found = compare_networks(predicted, truth, expression, **choices, **drawn, say=plain(to))
+    found = compare_networks(
+        predicted_network(network),
+        reference_of(reference),
+        expression,
+        regulators=regulators,
+        genes=genes,
+        cell_type=cell_type,
+        permutations=PERMUTATIONS,
+        seed=SEED,
+        say=say,
+    )
     scores = score_table(found.evaluations)
-    methods = list(found.evaluations)
     of_type = "" if cell_type is None else f", cell type {cell_type}"
     to.print()
-    title = f"{network} against {reference}{of_type}"
-    print_table(title, ["score", methods[0], "p", *methods[1:]], printed_rows(scores), to)
+    shown = scores.dropna(subset=[*found.evaluations], how="all").replace({"score": SCORES})
+    print_table(f"{network} against {reference}{of_type}", list(shown), shown.itertuples(index=False), to)
     if found.types is not None:
         to.print()
         columns = ["cell type", "method", *TYPE_SCORES.values()]
-        print_table("Each cell type against its own edges", columns, printed_type_rows(found.types), to)
+        print_table("Each cell type against its own edges", columns, found.types.itertuples(index=False), to)
     if output is None:
         return
-    of_genes = found.genes if found.genes != "list" else genes
-    options = {"regulators": regulators, "genes": of_genes, "data": data, "cell_type": cell_type, "key": KEY} | drawn
-    about = {"network": str(network), "reference": str(reference), "options": options}
     curves = {name: evaluation.curve for name, evaluation in found.evaluations.items()}
     with replacing_folder(output) as folder:
-        write_text(folder / "evaluation.json", as_json(found, about))
+        write_text(folder / "evaluation.txt", "\n".join([f"{network} against {reference}{of_type}", *notes, ""]))
         write_text(folder / "evaluation.csv", scores.to_csv(index=False))
         if found.types is not None:
             write_text(folder / "evaluation_types.csv", found.types.to_csv(index=False))

@@ -1,16 +1,15 @@
-"""Our network, simple methods and networks of other tools on one's own cells, against one's own reference."""
+"""Our network, Pearson, ridge and networks of other tools on one's own cells, against one's own reference."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grn.errors import DataError
 from grn.io.run_folder import CONFIG
-from grn.messages import kept_in
+from grn.messages import kept_in, silent
 from grn.verbs.checked import Seed, checked
 from grn.verbs.evaluate import expression_of, reference_of
 from grn.verbs.given_cells import is_anndata
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 
     from grn.config.schema import Config
 
-COLUMNS = ("auprc", "auprc_ratio", "auroc", "early_precision_ratio", "sign_accuracy", "sign_balanced_accuracy")
-OURS = "grn"
+COLUMNS = ["auprc", "auprc_ratio", "auroc", "early_precision_ratio", "sign_accuracy", "sign_balanced_accuracy"]
 
 
 @checked({"data.label_key": "label"})
@@ -39,13 +37,11 @@ def benchmark(
     seed: Seed = 0,
     quiet: bool = False,
 ) -> pd.DataFrame:
-    """Infers networks of cells by several methods and scores all of them against the same known edges.
-
-    The methods are `grn` (`grn.network`, or the network of the run where `cells` are a Run), Pearson and Spearman
-    correlation and ridge regression, each with the regulators that are judged; and `networks` of other tools.
+    """Infers networks of cells by grn, Pearson and ridge, and scores them and others against the same known edges.
 
     Args:
-        cells: an AnnData or a path (counts in X, all genes), a configuration, or a Run, whose cells are read again.
+        cells: an AnnData or a path (counts in X, all genes), a configuration, or a Run, whose network is scored and
+            whose cells are read again.
         reference: the true edges, as for `grn.evaluate`.
         networks: further networks by name: tables or paths that `read_network` reads.
         regulators: whose edges are judged: `reference`, `all`, names or a file, as for `grn.evaluate`.
@@ -56,7 +52,7 @@ def benchmark(
     Returns:
         A row for each method, by falling AUPRC: auprc, auprc_ratio (over the density of true edges, which chance
         reaches), auroc, early_precision_ratio, sign_accuracy, sign_balanced_accuracy (NaN where signs are not known, or
-        have no meaning), and seconds (NaN for networks that were given). `attrs["notes"]` has the printed lines.
+        have no meaning). `attrs["notes"]` has the printed lines.
 
     Raises:
         DataError: cells, a reference or a network that cannot be used, no true edge between genes of the cells.
@@ -70,57 +66,34 @@ def benchmark(
         >>> run = grn.train("simulated:", label="cell_type", max_steps=20, set=tiny, quiet=True)
         >>> truth = pandas.DataFrame({"source": ["R1", "R2"], "target": ["R3", "R4"], "sign": [1, -1]})
         >>> sorted(grn.benchmark(run, truth, quiet=True).index)
-        ['grn', 'pearson', 'ridge', 'spearman']
+        ['Pearson', 'grn', 'ridge']
     """
-    import numpy as np
     import pandas as pd
 
-    from grn.analysis.comparison import CAUTION, chosen_regulators
-    from grn.analysis.evaluate import check_names, checked_edges, evaluate_on
+    from grn.analysis.comparison import chosen_regulators, compare_networks
     from grn.analysis.universe import make_universe
-    from grn.networks.baselines import pearson, ridge, spearman
 
     notes: list[str] = []
-    say = kept_in(notes, quiet)
-    given = dict(networks or {})
-    if taken := {str(name).casefold() for name in given} & {OURS, "pearson", "spearman", "ridge"}:
-        raise DataError(f"{{field}} has {min(taken)!r}, a method of its own here; rename it", field="networks")
     if isinstance(cells, (str, os.PathLike)) and (Path(cells) / CONFIG).is_file():
         cells = load(cells)
-    truth = reference_of(reference)
-    expression = expression_of(cells, cells)
-    universe = make_universe(truth.edges, regulators=chosen_regulators(regulators), genes=expression.genes)
-    known = universe.regulators[universe.regulators.isin(expression.genes)]
-    say(
-        f"{expression.matrix.shape[0]} cells; {len(known)} regulators x {len(universe.genes)} genes, "
-        f"{len(universe.edges)} true edges, {universe.left_out} left out, as they name genes that the cells lack; "
-        f"chance has the AUPRC {universe.density:.4f}."
-    )
-    if truth.curated:
-        say(CAUTION)
-    others = {name: predicted_network(each) for name, each in given.items()}
-    for other in others.values():
-        check_names(other.edges, universe)
-    started = time.monotonic()
+    truth, expression = reference_of(reference), expression_of(cells, cells)
+    judged = make_universe(truth.edges, chosen_regulators(regulators), expression.genes).regulators
     if isinstance(cells, Run):
-        ours = cells.edges
+        ours = predicted_network(cells)
     else:
-        options: dict[str, Any] = {"label": label, "regulators": [str(name) for name in known], "seed": seed}
-        options |= {"set": {"network.top_k": None}}  # every pair has a score
+        known = [str(name) for name in judged if name in expression.genes]
+        options: dict[str, Any] = {"label": label, "regulators": known, "seed": seed, "quiet": True}
         options |= {"genes": "all"} if is_anndata(cells) or isinstance(cells, (str, os.PathLike)) else {}
-        ours = network(cells, quiet=True, **options)
-    found: dict[str, tuple[pd.DataFrame, bool, float]] = {OURS: (ours, True, time.monotonic() - started)}
-    shared = expression.genes[expression.genes.isin(universe.genes)]
-    matrix = np.asarray(expression.matrix[:, expression.genes.get_indexer(shared)].toarray(), dtype=np.float64)
-    for name, method in (("pearson", pearson), ("spearman", spearman), ("ridge", ridge)):
-        started = time.monotonic()
-        found[name] = method(matrix, list(shared), list(known)), True, time.monotonic() - started
-    found |= {name: (other.edges, other.signed, float("nan")) for name, other in others.items()}
-    rows = {}
-    for name, (edges, signed, seconds) in found.items():
-        scores = evaluate_on(universe, checked_edges(edges), signed=signed, permutations=0).scores
-        rows[name] = {column: scores[column] for column in COLUMNS} | {"seconds": seconds}
-    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
-    table = table.sort_values("auprc", ascending=False, kind="stable")
+        ours = predicted_network(network(cells, set={"network.top_k": None}, **options))  # every pair has a score
+    how: dict[str, Any] = {"regulators": regulators, "cell_type": None, "permutations": 0, "seed": 0}
+    found = compare_networks(ours, truth, expression, genes="data", say=kept_in(notes, quiet), **how).evaluations
+    found = {"grn": found.pop("network"), **found}
+    for name, other in (networks or {}).items():
+        if name in found:
+            raise DataError(f"{{field}} has {name!r}, a method of its own here; rename it", field="networks")
+        options = how | {"genes": list(expression.genes), "say": silent}
+        found[name] = compare_networks(predicted_network(other), truth, None, **options).evaluations["network"]
+    table = pd.DataFrame({name: evaluation.scores for name, evaluation in found.items()}).T.rename_axis("method")
+    table = table[COLUMNS].sort_values("auprc", ascending=False, kind="stable")
     table.attrs["notes"] = notes
     return table

@@ -101,7 +101,6 @@ SENTENCES = {
     "evaluate other.csv RUN/truth.csv --genes data": "--genes is data",
     "evaluate RUN RUN/truth.csv --data pbm.yaml": "pbm.yaml",
     "evaluate other.csv RUN/truth.csv --output other.csv": "other.csv",
-    "evaluate other.csv RUN/truth.csv --permutations -1": "--permutations",
 }
 
 

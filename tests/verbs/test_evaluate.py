@@ -44,11 +44,13 @@ def test_tables_in_memory_are_judged_as_their_files(tmp_path):
 
 def test_a_run_with_its_cells_is_judged_as_on_the_command_line(run, adata, tmp_path):
     truth, output = run.folder / "truth.csv", tmp_path / "found"
-    assert main(["evaluate", str(run.folder), str(truth), "--permutations", "20", "--output", str(output)]) == 0
+    assert main(["evaluate", str(run.folder), str(truth), "--output", str(output)]) == 0
     expected = pd.read_csv(output / "evaluation.csv", index_col="score").rename(columns=str.lower)
     assert expected.columns.tolist() == ["network", "p", "pearson", "ridge"]
     for data in (run, run.config, adata, str(run.folder)):
-        pd.testing.assert_frame_equal(evaluate(run, truth, data=data), expected, check_exact=False, rtol=1e-12)
+        pd.testing.assert_frame_equal(
+            evaluate(run, truth, data=data, permutations=1000), expected, check_exact=False, rtol=1e-12
+        )
     pd.testing.assert_frame_equal(evaluate(run.network, truth, data=run)[["network"]], expected[["network"]])
     assert evaluate(run, truth).columns.tolist() == ["network", "p"]
 
