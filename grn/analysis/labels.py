@@ -5,21 +5,17 @@ Letters: C cells, K cell types of the model.
 
 from __future__ import annotations
 
-import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from anndata import AnnData
 
 from grn.cells.obs import column_of
-from grn.errors import ConfigError, DataError, check_known, one_line
+from grn.errors import DataError, check_known
 
 LabelMap = Mapping[str, str]  # a name of a cell type -> its name in the vocabulary that is wanted
-COLUMNS = ["from", "to"]
 
 
 @dataclass(frozen=True)
@@ -58,25 +54,6 @@ class LabelScores:
             named = f", such as {self.unknown_types[0]!r}" if self.unknown_types else ""
             text += f" {self.unknown} cells have no label that the model has{named}, and are not scored."
         return text
-
-
-def read_map(given: LabelMap | str | os.PathLike[str]) -> dict[str, str]:
-    """The map in a csv or tsv file with the columns `from` and `to`, or that of a mapping. Raises ConfigError."""
-    if isinstance(given, Mapping):
-        return dict(given)
-    path = Path(given)
-    plain = {"dtype": str, "keep_default_na": False, "skipinitialspace": True, "index_col": False}
-    try:
-        with warnings.catch_warnings():  # a third field in a line is an error, and not a column before the others
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            table = pd.read_csv(path, sep="\t" if path.suffix == ".tsv" else ",", **plain).drop_duplicates()
-        found = f"its columns are {','.join(table.columns)}, its lines {len(table)}"
-    except (OSError, ValueError, pd.errors.ParserWarning) as problem:
-        table, found = pd.DataFrame(), one_line(problem)
-    if list(table.columns) != COLUMNS or table.empty or table["from"].duplicated().any():
-        sentence = f"{{field}} {path} must have the columns from,to and one line for each cell type ({found})."
-        raise ConfigError(sentence, field="map")
-    return dict(zip(table["from"], table["to"], strict=True))
 
 
 def refuse_unused(names: LabelMap, classes: Sequence[str], given: Sequence[str] = ()) -> None:

@@ -126,7 +126,7 @@ def read_list(name: str) -> list[str]:
     """The names of a list in the cache. Raises DataError where it is not there, or is no longer as it was got."""
     path = path_of(known(name).name)
     names = path.read_text("utf-8").splitlines() if path.is_file() else []
-    if not names or digest(names) != _record(path)["digest"]:
+    if not names or digest(names) != _kept_digest(path):
         problem = "is not as it was downloaded" if names else "is not on this machine yet"
         raise DataError(f"The list {name} ({path}) {problem}", advice=f"get it with: grn data get {name}")
     return names
@@ -142,7 +142,7 @@ def get_list(name: str, file: Path | None = None, download: Callable[[str], byte
     with reading(f"{where} cannot be read", f"download {wanted.url} elsewhere and give it with --file FILE", None):
         content = (download or _downloaded)(wanted.url) if file is None else file.read_bytes()
     names = names_in(content, wanted)
-    found, expected = digest(names), wanted.digest or (_record(path)["digest"] if path.is_file() else None)
+    found, expected = digest(names), wanted.digest or (_kept_digest(path) if path.is_file() else None)
     if not names or expected not in (None, found):
         problem = f"{where} is not a {'network with signs' if wanted.edges else 'list of genes, one a line'}"
         if names:
@@ -196,26 +196,9 @@ def _downloaded(url: str) -> bytes:
         return bytes(answer.read(LARGEST))
 
 
-def _record(path: Path) -> dict:
-    """What is written beside a list: digest, from, genes; empty values where that is damaged or missing."""
+def _kept_digest(path: Path) -> str | None:
+    """The digest that is written beside a list; None where that is damaged or missing."""
     try:
-        found = json.loads(path.with_suffix(".json").read_text("utf-8"))
-        return {"digest": str(found["digest"]), "from": str(found["from"]), "genes": int(found["genes"])}
+        return str(json.loads(path.with_suffix(".json").read_text("utf-8"))["digest"])
     except (OSError, ValueError, KeyError, TypeError):
-        return {"digest": "", "from": "an unknown source", "genes": 0}
-
-
-def description(name: str) -> dict[str, str]:
-    """What is to be said of a list, as label -> text."""
-    wanted, path = known(name), path_of(name)
-    record = _record(path) if path.is_file() else None
-    return {
-        "name": wanted.name,
-        "species": wanted.species,
-        "source": wanted.source,
-        "licence": wanted.licence,
-        "address": wanted.url,
-        "names": wanted.names,
-        "SHA-256 of the names": wanted.digest or (f"{record['digest']} (as first got)" if record else "not known"),
-        "here": f"{wanted.size(record['genes'])} in {path}, from {record['from']}" if record else "no",
-    }
+        return None

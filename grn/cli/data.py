@@ -9,7 +9,7 @@ import typer
 
 from grn.cli.options import EVERYWHERE
 
-app = typer.Typer(help="Published lists of transcription factors, and known regulons: list, get, describe.")
+app = typer.Typer(help="Published lists of transcription factors, and known regulons: list, get.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of grn data list.", show_default=False)]
 
 
@@ -50,13 +50,3 @@ def get(
         else f"train cells.h5ad --regulators {name}"
     )
     say(f"Use it with: grn {use}")
-
-
-@app.command("describe", epilog=EVERYWHERE)
-def describe(name: Name) -> None:
-    """Print where a list comes from, its licence, its hash, and whether it is here."""
-    from grn.cells.gene_lists import description
-    from grn.cli.console import console, plain
-
-    for label, text in description(name).items():
-        plain(console())(f"{label}: {text}")

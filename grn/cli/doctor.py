@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from grn.cli.train import Overrides, loaded_config
+from grn.cli.train import loaded_config
 
 LIBRARIES = ("torch", "triton", "lightning", "anndata", "scanpy", "numpy", "scipy", "pandas", "pyarrow")
 OPTIONAL = {"tensorboard": "trainer.tensorboard"}
@@ -20,12 +20,11 @@ def command(
             metavar="CONFIG|CELLS", help="A run to rehearse: what grn train would be given.", show_default=False
         ),
     ] = None,
-    overrides: Overrides = None,
 ) -> None:
     """Print what is installed, which kernels run here and why, and test them; of a run, estimate time and memory."""
     from grn.cli.console import console, plain
 
-    config = loaded_config(path, None, None, None, overrides) if path or overrides else None
+    config = loaded_config(path, None, None, None, None) if path else None
     if config is not None:
         from grn.training.machine import refuse_impossible_training
         from grn.training.run import checked_cells

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-
-
-class Sign(StrEnum):
-    up = "up"
-    down = "down"
 
 
 def command(
@@ -40,9 +34,6 @@ def command(
         str | None,
         typer.Option("--targets", metavar="FILE|NAME,...", help="The edges into these genes; a file has one a line."),
     ] = None,
-    sign: Annotated[
-        Sign | None, typer.Option("--sign", help="The edges that raise their target, or those that lower it.")
-    ] = None,
     max_q_value: Annotated[float | None, typer.Option("--max-q-value", min=0, max=1, help="Largest q-value.")] = None,
     top_k: Annotated[
         int | None, typer.Option("--top-k", min=1, help="Most regulators of each target, the strongest ones.")
@@ -59,7 +50,6 @@ def command(
         cell_type=cell_type,
         regulators=regulators,
         targets=targets,
-        sign=sign.value if sign else None,
         max_q_value=max_q_value,
         top_k=top_k,
         quiet=console().quiet,

@@ -27,13 +27,6 @@ def command(
             "Default: every cell with counts has a label."
         ),
     ] = None,
-    map: Annotated[
-        Path | None,
-        typer.Option(
-            help="Other names for cell types: a csv file with the columns from,to. Probabilities of types with one "
-            "name are added; it renames the labels of --labels, too. Default: the model's names."
-        ),
-    ] = None,
     labels: Annotated[
         str | None,
         typer.Option(
@@ -52,5 +45,5 @@ def command(
 
     from grn.cli.console import console, plain
 
-    say, options = plain(console()), {"error": error, "map": map, "labels": labels}
+    say, options = plain(console()), {"error": error, "labels": labels}
     predict_file(data, run, output, say=say, counts=counts, gene_key=gene_key, **options)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ def explain(
     *,
     cell_type: str | None = None,
     cell: str | None = None,
-    map: Mapping[str, str] | str | os.PathLike[str] | None = None,
+    map: Mapping[str, str] | None = None,
     cells: Positive = 50,
     counts: str | None = None,
     gene_key: str | None = None,
@@ -69,12 +69,12 @@ def explain(
         '3'
     """
     from grn.analysis.explain import explain_types
-    from grn.analysis.labels import read_map, refuse_unused
+    from grn.analysis.labels import refuse_unused
     from grn.analysis.predict import pieces_of, without_counts
     from grn.cells.readers.registry import open_source
 
     trained, config = model_for(run, adata, counts=counts, gene_key=gene_key, orientation=orientation)
-    names = {} if map is None else read_map(map)
+    names = dict(map or {})
     refuse_unused(names, trained.classes)
     source = checked_anndata(adata if is_anndata(adata) else open_source(config))
     (read,) = pieces_of(source, trained, config, None).pieces()

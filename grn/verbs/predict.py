@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from grn.config.schema import DataConfig
     from grn.model.saved import TrainedModel
 
-Map = Mapping[str, str] | str | os.PathLike[str]
-
 
 @checked()
 def predict(
@@ -37,7 +35,7 @@ def predict(
     gene_key: str | None = None,
     orientation: Literal["cells_by_genes", "genes_by_cells"] | None = None,
     error: Annotated[float, Interval(gt=0, lt=1)] | None = None,
-    map: Mapping[str, str] | str | os.PathLike[str] | None = None,
+    map: Mapping[str, str] | None = None,
     labels: str | None = None,
     quiet: bool = False,
 ) -> AnnData:
@@ -63,8 +61,8 @@ def predict(
         orientation: what the rows of a text file are; None: as in training.
         error: the share of wrong labels that is accepted: less certain cells are "unassigned". Held-out cells of the
             training set the threshold, which is in uns["KEY"]; None: every cell has a label.
-        map: other names for cell types, {"CD8 T": "T", ...} or a csv file with the columns from,to. Probabilities of
-            types with one name are added, and given labels are renamed, too.
+        map: other names for cell types, {"CD8 T": "T", ...}. Probabilities of types with one name are added, and given
+            labels are renamed, too.
         labels: a column of obs with labels to compare with. uns["KEY"] then has `accuracy`, `macro_f1` and `confusion`
             (cells by given type, in the order of `given`, and by predicted type, in that of `predicted`).
         quiet: print nothing; otherwise what was found of the model's genes, in a few lines.
@@ -95,7 +93,7 @@ def predict(
         cells = cells.to_memory() if cells.isbacked else cells.copy()
     with writing_into_views():
         say = silent if quiet else print
-        annotate(cells, trained, config, key_added, say, error=error, names=map, labels=labels)
+        annotate(cells, trained, config, key_added, say, error=error, names=map or {}, labels=labels)
     return cells
 
 
@@ -105,7 +103,6 @@ def predict_file(
     output: Path,
     *,
     error: float | None = None,
-    map: Map | None = None,
     labels: str | None = None,
     say: Say,
     **reading: str | None,
@@ -121,7 +118,7 @@ def predict_file(
 
     trained, config = model_for(run, data, **reading)
     with source_in_file(config) as adata:
-        replaced, scores = annotate(adata, trained, config, "grn", say, error=error, names=map, labels=labels)
+        replaced, scores = annotate(adata, trained, config, "grn", say, error=error, names={}, labels=labels)
         if replaced:
             say(f"{output} has new values of {', '.join(replaced)}; the old values are still in {data}.")
         write_anndata(output, adata)
@@ -155,7 +152,7 @@ def annotate(
     say: Say,
     *,
     error: float | None,
-    names: Map | None,
+    names: Mapping[str, str],
     labels: str | None,
 ) -> tuple[list[str], LabelScores | None]:
     """Writes predictions for the cells of `adata` into it; arguments as for `predict`, whose `map` is `names`.
@@ -165,17 +162,16 @@ def annotate(
     """
     import numpy as np
 
-    from grn.analysis.labels import given_labels, merged, read_map, refuse_unused, score_labels
+    from grn.analysis.labels import given_labels, merged, refuse_unused, score_labels
     from grn.analysis.predict import READ, UNASSIGNED, add_predictions, pieces_of, predict_pieces
 
     identity = trained.model.identity
     calibrated = len(identity.confidence)
     for field, value, able in (("error", error, calibrated), ("map", names, True), ("labels", labels, True)):
-        if value is not None and not (able and trained.classes):
+        if value and not (able and trained.classes):
             raise ConfigError("{field} is about cell types, and the model was trained without labels", field=field)
-    wanted = {} if names is None else read_map(names)
     given = None if labels is None else given_labels(adata, labels, {})
-    refuse_unused(wanted, trained.classes, () if given is None else [name for name in given if name is not None])
+    refuse_unused(names, trained.classes, () if given is None else [name for name in given if name is not None])
     cells = pieces_of(adata, trained, config, READ)
     for line in (cells.counts_from, *cells.notes):
         say(line)
@@ -190,14 +186,14 @@ def annotate(
         unassigned = empty | (predictions.probabilities.max(1) < identity.threshold(error))
         left = int(unassigned.sum())
         say(f"{left} of {len(cells)} cells are {UNASSIGNED}, so that at most {error:.1%} of the others are wrong.")
-    if wanted and predictions.probabilities is not None:
-        probabilities, classes = merged(predictions.probabilities, classes, wanted)
+    if names and predictions.probabilities is not None:
+        probabilities, classes = merged(predictions.probabilities, classes, names)
         predictions = replace(predictions, probabilities=probabilities)
     scores = None
     if labels is not None and predictions.probabilities is not None:
         found = np.array(classes, dtype=object)[predictions.probabilities.argmax(1)]
         found = np.where(unassigned, UNASSIGNED, found)
-        scores = score_labels(given_labels(adata, labels, wanted), found, classes, UNASSIGNED)
+        scores = score_labels(given_labels(adata, labels, names), found, classes, UNASSIGNED)
         say(scores.sentence(labels))
     replaced = add_predictions(adata, predictions, trained, key, classes=classes, error=error, unassigned=unassigned)
     if scores is not None:

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 import grn
-from grn.analysis.labels import merged, read_map, refuse_unused, score_labels
+from grn.analysis.labels import merged, refuse_unused, score_labels
 from grn.cells.simulated import simulate
 from grn.cli.main import main
-from grn.errors import ConfigError, DataError
+from grn.errors import DataError
 
 
 def test_probabilities_of_types_with_one_name_are_added():
@@ -22,19 +22,7 @@ def test_probabilities_of_types_with_one_name_are_added():
     assert classes == ("a", "b", "c") and np.array_equal(same, probabilities)
 
 
-@pytest.mark.parametrize("text", ["a,b\nx,y\n", "from,to\nx,y\nx,z\n", "from,to\nx,y,z\n", None])
-def test_a_file_without_a_map_is_refused(tmp_path, text):
-    path = tmp_path / "map.csv"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        read_map(path)
-    assert caught.value.field == "map" and "\n" not in str(caught.value)
-
-
-def test_a_map_keeps_names_that_look_like_missing_values(tmp_path):
-    (tmp_path / "map.tsv").write_text("from\tto\nNA\tnan\nCD8+, naive\tT\n")
-    assert read_map(tmp_path / "map.tsv") == {"NA": "nan", "CD8+, naive": "T"}
+def test_names_that_nobody_has_are_refused():
     refuse_unused({"NA": "x"}, ("B",), ("NA",))
     with pytest.raises(DataError, match="did you mean 'B cell'"):
         refuse_unused({"Bcell": "B"}, ("B cell",))
@@ -59,19 +47,18 @@ def test_predict_renames_types_and_scores_given_labels(tiny_run, tmp_path, capsy
     own = sorted(adata.obs["cell_type"].astype(str).unique())
     adata.obs["mine"] = adata.obs["cell_type"].astype(str).str.upper()
     names = {own[0]: "one/other", own[1]: "one/other"} | {own[0].upper(): "one/other", own[1].upper(): "one/other"}
-    adata.write_h5ad("cells.h5ad")
-    pd.DataFrame(names.items(), columns=["from", "to"]).to_csv("map.csv", index=False)
-    command = ["predict", str(tiny_run), "cells.h5ad", "--output", "out.h5ad", "--map", "map.csv", "--labels", "mine"]
-    assert main(command) == 0
-    found = anndata.read_h5ad("out.h5ad")
-    assert "against the labels in 'mine'" in " ".join(capsys.readouterr().out.split())
+    found = grn.predict(adata, run, map=names, labels="mine", copy=True, quiet=True)
     given = adata.obs["mine"].map(names)
     right = (found.obs["grn_cell_type"].astype(str).to_numpy() == given.to_numpy())[given.notna()]
     assert found.uns["grn"]["accuracy"] == pytest.approx(right.mean())
-    table = pd.read_csv("out_confusion.csv", index_col="given")
-    assert np.array_equal(table.to_numpy(), found.uns["grn"]["confusion"])
     assert np.allclose(found.obsm["grn_probabilities"].sum(1), 1, atol=1e-5)
     assert found.obsm["grn_probabilities"].shape[1] == len(found.uns["grn"]["classes"]) < len(own)
 
-    again = grn.predict(adata, run, map=names, labels="mine", copy=True, quiet=True)
-    assert again.uns["grn"]["macro_f1"] == pytest.approx(found.uns["grn"]["macro_f1"])
+    adata.write_h5ad("cells.h5ad")
+    assert main(["predict", str(tiny_run), "cells.h5ad", "--output", "out.h5ad", "--labels", "cell_type"]) == 0
+    assert "against the labels in 'cell_type'" in " ".join(capsys.readouterr().out.split())
+    written = anndata.read_h5ad("out.h5ad")
+    again = grn.predict(adata, run, labels="cell_type", copy=True, quiet=True)
+    assert again.uns["grn"]["macro_f1"] == pytest.approx(written.uns["grn"]["macro_f1"])
+    table = pd.read_csv("out_confusion.csv", index_col="given")
+    assert np.array_equal(table.to_numpy(), written.uns["grn"]["confusion"])

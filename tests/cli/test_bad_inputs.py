@@ -73,7 +73,6 @@ SENTENCES = {
     "train nowhere.h5ad": "nowhere.h5ad does not exist",
     "train table.h5ad": "table.h5ad",
     "train text.csv": "orientation",
-    "doctor --set data.label_key=type": "No cells are given",
     f"train dates.csv {TEXT}": "dates",
     "train none.h5ad": "no cells",
     "train scaled.h5ad": "counts",

@@ -8,6 +8,7 @@ import flashsign.check
 import flashsign.dispatch
 from flashsign.check import Checked
 from grn.cli.main import main
+from grn.config.files import load_config
 from grn.training import rehearsal
 
 
@@ -36,9 +37,9 @@ def test_an_estimate_is_printed_for_a_run(capsys, monkeypatch):
         return rehearsal.Estimate(10.0, 60.0, 5.0, 600, 0.1, 2_000_000_000, None, 25.0)
 
     monkeypatch.setattr(rehearsal, "rehearse", rehearsed)
-    assert main(["doctor", "simulated.yaml", "--set", "trainer.max_steps=600"]) == 0
+    assert main(["doctor", "simulated.yaml"]) == 0
     said = capsys.readouterr().out
-    assert seen[0].trainer.max_steps == 600
+    assert seen == [load_config("simulated.yaml")]
     for line in ("training: at most 60 s, 600 steps of 100 ms", "in all: at most 75 s", "  memory: 2 GB"):
         assert line in said
 
@@ -49,6 +50,8 @@ def test_wrong_cells_are_said_before_the_kernels_are_tested(tmp_path, monkeypatc
 
     anndata.AnnData(np.ones((8, 4), np.float32)).write_h5ad(tmp_path / "cells.h5ad")
     monkeypatch.setattr(flashsign.dispatch, "plan", lambda *_, **__: pytest.fail("the kernels were tested first"))
-    assert main(["doctor", str(tmp_path / "cells.h5ad"), "--set", "data.label_key=type"]) == 2
+    config = tmp_path / "mine.yaml"
+    config.write_text(f"data: {{path: {tmp_path / 'cells.h5ad'}, label_key: type}}")
+    assert main(["doctor", str(config)]) == 2
     printed = capsys.readouterr()
     assert "type" in printed.err and not printed.out

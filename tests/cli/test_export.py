@@ -14,14 +14,14 @@ from grn.config.files import change_config, dump_config, load_config
 def test_the_command_writes_what_the_function_writes(tiny_run, tmp_path, capsys):
     table = grn.network(tiny_run, cell_type="type 2")
     gene = table.loc[table["weight"] > 0, "target"].iloc[0]
-    options = {"format": "csv", "cell_type": "type 2", "sign": "up", "top_k": 1, "targets": [gene], "quiet": True}
+    options = {"format": "csv", "cell_type": "type 2", "top_k": 1, "targets": [gene], "quiet": True}
     one = grn.export(tiny_run, tmp_path / "one.csv", **options)
     assert capsys.readouterr().out == ""
-    options = ["--cell-type", "type 2", "--sign", "up", "--top-k", "1", "--targets", f"{gene}, nowhere"]
+    options = ["--cell-type", "type 2", "--top-k", "1", "--targets", f"{gene}, nowhere"]
     output = ["--format", "csv", "--output", str(tmp_path / "two.csv")]
     assert main(["export", str(tiny_run), *output, *options]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert f"Wrote {len(one)} edges, {len(one)} up and 0 down, from" in said and "(type 2)" in said
+    assert f"Wrote {len(one)} edges, 1 up and 0 down, from" in said and "(type 2)" in said
     assert "1 of the targets that were asked for have no edge in this network: 'nowhere'." in said
     assert (tmp_path / "one.csv").read_text() == (tmp_path / "two.csv").read_text()
 
