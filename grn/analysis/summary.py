@@ -68,8 +68,8 @@ def class_rows(per_class: pd.DataFrame, levels: pd.DataFrame | None = None) -> l
             above = (levels.loc[name] - levels.drop(index=name).max()).nlargest(MARKERS)
             markers[str(name)] = ", ".join(above.index[above > 0])
     return [
-        (name, f"{f1:.3f}" if cells else "-", int(cells), markers.get(name, ""))
-        for name, f1, cells in per_class.astype({"class": str}).itertuples(index=False)
+        (str(name), f"{f1:.3f}" if cells else "-", int(cells), markers.get(str(name), ""))
+        for name, f1, cells in per_class.itertuples(index=False)
     ]
 
 

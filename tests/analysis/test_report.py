@@ -116,6 +116,7 @@ def test_markers_are_the_genes_furthest_above_all_other_types():
     levels = pd.DataFrame([[3.0, 2, 1, 0], [1, 1.5, 0.9, 2]], index=["A", "B"], columns=list("wxyz"))
     per_class = pd.DataFrame({"class": ["A", "B", "C"], "f1": [0.5, 1, 0], "cells": [4, 2, 0]})
     assert class_rows(per_class, levels) == [("A", "0.500", 4, "w, x, y"), ("B", "1.000", 2, "z"), ("C", "-", 0, "")]
+    assert class_rows(pd.DataFrame()) == []  # of a run without cell types
 
 
 def regulators(page: str) -> list[list[str]]:
