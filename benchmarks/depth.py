@@ -26,7 +26,7 @@ from classification import by_share, chosen_configurations, configurations, scor
 from classifiers import METHODS, OURS, TEST, Fit, LabelledSet, labelled_set
 from results_file import merged, ordered, write
 
-from grn.cells.load import cells_for_vocabulary
+from grn.cells.load import cells_in_pieces
 from grn.cells.preprocessing.split import split_cells
 from grn.plots.style import save
 
@@ -48,14 +48,16 @@ def thinned(one: LabelledSet, rows: np.ndarray, depths: tuple[float, ...], seed:
         few.X.data[:] = generator.binomial(np.rint(few.X.data).astype(np.int64), depth / before)
         few.X.eliminate_zeros()
         before = depth
-        read = cells_for_vocabulary(
-            few,
-            config,
-            cells.vocabulary,
-            classes=cells.classes,
-            target_total=cells.target_total,
-            depth=cells.depth,
-            measures_depth=cells.measures_depth,
+        read = next(
+            cells_in_pieces(
+                few,
+                config,
+                cells.vocabulary,
+                classes=cells.classes,
+                target_total=cells.target_total,
+                depth=cells.depth,
+                measures_depth=cells.measures_depth,
+            ).pieces()
         )
         yield LabelledSet(one.config, read, few, read.multiplicity.toarray())
 

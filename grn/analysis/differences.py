@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy import sparse
-from scipy.stats import false_discovery_control, norm, t
+from scipy.stats import false_discovery_control, t
 from torch import Tensor
 
 from grn.analysis.conditions import ALL, Compared
@@ -192,11 +192,9 @@ def _without_levels(values: Tensor, basal: Tensor, part: Compared) -> tuple[Tens
 
 
 def _quantile(part: Compared) -> float:
-    """How many errors an interval reaches to either side."""
-    if part.donors is None:
-        return float(norm.ppf((1 + LEVEL) / 2))
-    donors = int(part.donors.max()) + 1
-    return float(t.ppf((1 + LEVEL) / 2, max(donors - 2, 1))) * (donors / max(donors - 1, 1)) ** 0.5
+    """How many errors an interval reaches to either side: by Student's t, with two units fewer than cells or donors."""
+    units = len(part.rows) if part.donors is None else int(part.donors.max()) + 1
+    return float(t.ppf((1 + LEVEL) / 2, max(units - 2, 1))) * (units / max(units - 1, 1)) ** 0.5
 
 
 def _level_change(part: Compared, values: sparse.csc_matrix) -> np.ndarray:

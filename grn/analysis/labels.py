@@ -6,7 +6,7 @@ Letters: C cells, K cell types of the model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,42 +18,15 @@ from grn.errors import DataError, check_known
 LabelMap = Mapping[str, str]  # a name of a cell type -> its name in the vocabulary that is wanted
 
 
-@dataclass(frozen=True)
-class LabelScores:
-    """confusion: cells by given (rows) and predicted (columns) type, the given ones first among the columns; only cells
-    whose given type the model has.   accuracy: of the cells with a predicted type.   macro_f1: mean over the given
-    types, for which an unassigned cell is a missed one.   unknown: cells without a label, or with one that the model
-    does not have, which are in no score.   unknown_types: the latter's labels.
-    """
+class LabelScores(NamedTuple):
+    """accuracy: of the cells with a predicted type.   macro_f1: mean over the given types, for which an unassigned cell
+    is a missed one.   confusion: cells by given (rows) and predicted type, the given ones first among the columns.
+    sentence: all of it, and how many cells are in no score, as the model has not their label."""
 
     accuracy: float
     macro_f1: float
     confusion: pd.DataFrame
-    unassigned: int
-    unknown: int
-    unknown_types: tuple[str, ...]
-
-    def values(self) -> dict[str, float | np.ndarray]:
-        """What .h5ad files can store of it: names of types, which may hold a '/', are values and no keys."""
-        return {
-            "accuracy": self.accuracy,
-            "macro_f1": self.macro_f1,
-            "confusion": self.confusion.to_numpy(np.int64),
-            "given": self.confusion.index.to_numpy(object),
-            "predicted": self.confusion.columns.to_numpy(object),
-        }
-
-    def sentence(self, column: str) -> str:
-        scored = int(self.confusion.to_numpy().sum())
-        left = f"; {self.unassigned} of them are unassigned and not in the accuracy" if self.unassigned else ""
-        text = (
-            f"Accuracy {self.accuracy:.3f}, macro F1 {self.macro_f1:.3f} against the labels in {column!r} "
-            f"({scored} cells{left})."
-        )
-        if self.unknown:
-            named = f", such as {self.unknown_types[0]!r}" if self.unknown_types else ""
-            text += f" {self.unknown} cells have no label that the model has{named}, and are not scored."
-        return text
+    sentence: str
 
 
 def refuse_unused(names: LabelMap, classes: Sequence[str], given: Sequence[str] = ()) -> None:
@@ -97,11 +70,11 @@ def score_labels(given: np.ndarray, predicted: np.ndarray, classes: Sequence[str
     confusion = pd.crosstab(truth, found).reindex(index=types, columns=columns, fill_value=0)
     confusion.index.name, confusion.columns.name = "given", "predicted"
     left = int(confusion[unassigned].sum()) if unassigned in confusion and unassigned not in types else 0
-    return LabelScores(
-        accuracy=float((truth == found).sum() / max(len(truth) - left, 1)),
-        macro_f1=float(f1_score(truth, found, labels=types, average="macro")),
-        confusion=confusion,
-        unassigned=left,
-        unknown=int((~scored).sum()),
-        unknown_types=tuple(others),
-    )
+    accuracy = float((truth == found).sum() / max(len(truth) - left, 1))
+    macro_f1 = float(f1_score(truth, found, labels=types, average="macro"))
+    sentence = f"Accuracy {accuracy:.3f}, macro F1 {macro_f1:.3f} against the given labels ({len(truth)} cells"
+    sentence += f"; {left} of them are unassigned and not in the accuracy)." if left else ")."
+    if unknown := int((~scored).sum()):
+        named = f", such as {others[0]!r}" if others else ""
+        sentence += f" {unknown} cells have no label that the model has{named}, and are not scored."
+    return LabelScores(accuracy, macro_f1, confusion, sentence)

@@ -96,14 +96,10 @@ def _no_edge_between(measured: pd.Index | None, edges: pd.DataFrame) -> str:
     if measured is None or edges.empty:
         return "The reference has no edge between two different genes; give one with such edges."
     found = f"No edge of the reference is between two of the {len(measured)} genes that are scored"
-    lost = edges[~edges["source"].isin(measured)]["source"].tolist() or edges["target"].tolist()
-    names = pd.unique(pd.concat([edges["source"], edges["target"]]))
-    example = str(measured[0]) if len(measured) else ""
-    for each in (pd.unique(pd.Series(lost)), names):
-        if near := near_miss(map(str, each), map(str, measured)):
-            return f"{found}, but {near}."
+    if near := near_miss(map(str, pd.unique(pd.concat([edges["source"], edges["target"]]))), map(str, measured)):
+        return f"{found}, but {near}."
     return (
-        f"{found}: these are named like {example!r}, and it has {str(edges['source'].iloc[0])!r} to "
+        f"{found}: these are named like {', '.join(measured[:1])!r}, and it has {str(edges['source'].iloc[0])!r} to "
         f"{str(edges['target'].iloc[0])!r}; use the same kind of names in both, or score more genes."
     )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -142,18 +141,12 @@ def read_columns(
         return {name: column_of(source.obs, name, option, "obs") for name, option in columns.items()}
 
 
-def cells_for_vocabulary(adata: AnnData, config: DataConfig, vocabulary: Sequence[str], **model: Any) -> Cells:
-    """The same as `cells_in_pieces`, with all cells in one piece."""
-    (cells,) = cells_in_pieces(adata, config, vocabulary, rows=None, **model).pieces()
-    return cells
-
-
 def cells_in_pieces(
     adata: AnnData,
     config: DataConfig,
     vocabulary: Sequence[str],
     *,
-    rows: int | None,
+    rows: int | None = None,
     regulators: np.ndarray | None = None,
     classes: Sequence[str] = (),
     target_total: float | None = None,

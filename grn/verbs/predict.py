@@ -194,8 +194,11 @@ def annotate(
         found = np.array(classes, dtype=object)[predictions.probabilities.argmax(1)]
         found = np.where(unassigned, UNASSIGNED, found)
         scores = score_labels(given_labels(adata, labels, names), found, classes, UNASSIGNED)
-        say(scores.sentence(labels))
+        say(scores.sentence)
     replaced = add_predictions(adata, predictions, trained, key, classes=classes, error=error, unassigned=unassigned)
-    if scores is not None:
-        adata.uns[key] |= scores.values()
+    if scores is not None:  # names of types, which may hold a "/", are values and no keys
+        table = scores.confusion
+        adata.uns[key] |= {"given": table.index.to_numpy(object), "predicted": table.columns.to_numpy(object)}
+        adata.uns[key] |= {"confusion": table.to_numpy(np.int64)}
+        adata.uns[key] |= {"accuracy": scores.accuracy, "macro_f1": scores.macro_f1}
     return replaced, scores

@@ -15,7 +15,7 @@ import grn
 from grn.analysis import predict as prediction
 from grn.analysis.predict import add_predictions, data_config, pieces_of, predict_cells
 from grn.bags import Bags
-from grn.cells.load import cells_for_vocabulary, load_cells
+from grn.cells.load import cells_in_pieces, load_cells
 from grn.cells.readers import matrix
 from grn.cells.readers.registry import open_source, source_in_file
 from grn.cells.simulated import simulate
@@ -165,7 +165,7 @@ def test_a_property_is_written_in_its_unit(make_model, simulated, data, tmp_path
     found, _ = write_predictions(model, data, tmp_path / "out.h5ad")
     assert found.uns["grn"]["property"] == "age/years"
     trained = TrainedModel.load(model)
-    cells = cells_for_vocabulary(simulated, data_config(trained, model, data), trained.vocabulary)
+    cells = next(cells_in_pieces(simulated, data_config(trained, model, data), trained.vocabulary).pieces())
     with torch.no_grad():
         expected = own(Bags(torch.from_numpy(cells.multiplicity.toarray()), torch.from_numpy(cells.basal)))
     np.testing.assert_allclose(found.obs["grn_property"], expected.property, rtol=1e-4)
@@ -294,7 +294,7 @@ def test_a_bad_value_in_the_last_piece_is_refused_as_in_memory(
     own = data_config(trained, tiny_run, tmp_path / "cells.h5ad").model_copy(update={"values": values})
     monkeypatch.setattr(prediction, "data_config", lambda *_, **__: own)
     with pytest.raises(DataError) as expected:
-        cells_for_vocabulary(open_source(own), own, trained.vocabulary)
+        next(cells_in_pieces(open_source(own), own, trained.vocabulary).pieces())
     with pytest.raises(DataError) as found:
         write_predictions(tiny_run, tmp_path / "cells.h5ad", tmp_path / "out.h5ad")
     assert str(found.value) == str(expected.value)

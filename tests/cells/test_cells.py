@@ -10,7 +10,7 @@ import pytest
 from anndata import AnnData
 
 from grn.cells.genes import choose_genes
-from grn.cells.load import cells_for_vocabulary, cells_in_pieces, load_cells
+from grn.cells.load import cells_in_pieces, load_cells
 from grn.cells.obs import read_labels
 from grn.cells.readers.registry import open_source
 from grn.config.schema import DataConfig
@@ -130,12 +130,12 @@ def test_genes_and_labels_are_placed_by_name_and_missing_ones_are_absent(adata, 
     config = DataConfig(path=write(adata), label_key="label", genes=5)
     trained, _ = load_cells(config)
     model = {"classes": trained.classes, "target_total": trained.target_total}
-    again = cells_for_vocabulary(adata, config, trained.vocabulary, **model)
+    again = next(cells_in_pieces(adata, config, trained.vocabulary, **model).pieces())
     np.testing.assert_array_equal(again.multiplicity.toarray(), trained.multiplicity.toarray())
     np.testing.assert_array_equal(again.labels, trained.labels)
     vocabulary, classes = ["gene5", "gene1", "unknown", "gene0"], ["T/NK cell", "other", "B cell"]
     config = DataConfig(path="x", label_key="label", multiplicity="counts")
-    cells = cells_for_vocabulary(adata[:, ::-1], config, vocabulary, classes=classes)
+    cells = next(cells_in_pieces(adata[:, ::-1], config, vocabulary, classes=classes).pieces())
     expected = adata.to_df().assign(unknown=0)[vocabulary]
     np.testing.assert_array_equal(cells.multiplicity.toarray(), expected)
     assert cells.multiplicity.has_sorted_indices and "3 of the model's 4 genes" in cells.notes[0]
@@ -163,11 +163,11 @@ def test_new_cells_are_judged_as_those_of_the_training_were(adata, write):
 
 def test_too_few_genes_are_a_mismatch_and_the_fitting_column_is_named(adata):
     with pytest.raises(VocabularyMismatch, match="shares 1 of 3 genes"):
-        cells_for_vocabulary(adata, DataConfig(path="x"), ["gene1", "SPI1", "CD3E"])
+        next(cells_in_pieces(adata, DataConfig(path="x"), ["gene1", "SPI1", "CD3E"]).pieces())
     adata.var["symbol"] = names = list(adata.var_names)
     adata.var_names = [f"ENSG{number:011d}" for number in range(adata.n_vars)]
     with pytest.raises(VocabularyMismatch, match=r"Ensembl ids, .*data\.gene_key to symbol"):
-        cells_for_vocabulary(adata, DataConfig(path="x"), names)
+        next(cells_in_pieces(adata, DataConfig(path="x"), names).pieces())
 
 
 def test_var_names_are_kept_beside_symbols(adata, write):

@@ -7,7 +7,7 @@ from anndata import AnnData
 from scipy import sparse
 
 from grn.analysis.predict import data_config
-from grn.cells.load import cells_for_vocabulary, load_cells
+from grn.cells.load import cells_in_pieces, load_cells
 from grn.cells.preprocessing.multiplicity import (
     FEWEST,
     LEAST,
@@ -88,13 +88,15 @@ def test_the_depth_of_values_that_are_not_counts_is_estimated_from_their_zeros(w
     np.testing.assert_array_equal(cells.basal, basal_multiplicity(seen, cells.depth))
     np.testing.assert_array_equal(cells.multiplicity.toarray(), values)
     assert np.corrcoef(cells.basal, seen)[0, 1] > 0.9
-    again = cells_for_vocabulary(
-        AnnData(values[:10], var=named(values)),
-        DataConfig(path="new.h5ad", **config),
-        cells.vocabulary,
-        regulators=cells.regulators,
-        depth=cells.depth,
-        measures_depth=cells.measures_depth,
+    again = next(
+        cells_in_pieces(
+            AnnData(values[:10], var=named(values)),
+            DataConfig(path="new.h5ad", **config),
+            cells.vocabulary,
+            regulators=cells.regulators,
+            depth=cells.depth,
+            measures_depth=cells.measures_depth,
+        ).pieces()
     )
     np.testing.assert_array_equal(again.basal, cells.basal[:10])
 
@@ -153,7 +155,7 @@ def new_cells(tiny_run):
     def read(adata, share=None):
         model = {name: getattr(trained, name) for name in ("regulators", "target_total", "depth", "measures_depth")}
         config = data_config(trained, tiny_run, tiny_run)
-        return cells_for_vocabulary(adata, config, trained.vocabulary, share_of_depth=share, **model)
+        return next(cells_in_pieces(adata, config, trained.vocabulary, share_of_depth=share, **model).pieces())
 
     return trained, load_cells(run)[0], open_source(run), read
 

@@ -16,7 +16,7 @@ from anndata import settings as anndata_settings
 from scipy import sparse
 from scipy.io import mmwrite
 
-from grn.cells.load import cells_for_vocabulary, load_cells
+from grn.cells.load import cells_in_pieces, load_cells
 from grn.cells.readers.registry import is_data_file, open_source
 from grn.config.schema import DataConfig
 from grn.errors import DataError, UserError
@@ -150,7 +150,7 @@ def test_entries_that_are_stored_twice_are_summed(tmp_path, name, form):
     twice = form((np.array([1.0, 2, 5, 4]), np.array([1, 1, 0, 1]), np.array([0, 3, 4])), shape=(2, 2))
     adata = AnnData(twice, var=pd.DataFrame({"gene_ids": ["i1", "i2"]}, index=["g1", "g2"]))
     config = DataConfig(path=str(WRITERS[name](tmp_path, adata)), multiplicity="counts", genes="all")
-    found = cells_for_vocabulary(open_source(config), config, ["g1", "g2"]).multiplicity
+    found = next(cells_in_pieces(open_source(config), config, ["g1", "g2"]).pieces()).multiplicity
     expected = np.array([[5, 3], [0, 4]])
     np.testing.assert_array_equal(found.toarray(), expected if form is sparse.csr_matrix else expected.T)
 
