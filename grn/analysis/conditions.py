@@ -94,14 +94,8 @@ def compared_cells(
     conditions: which two values; None: the only two of the column. Raises DataError.
     """
     number, values = _numbered(condition)
-    wanted = values if conditions is None else tuple(map(str, conditions))
-    if len(set(wanted)) != 2 or not set(wanted) <= set(values):
-        listed = ", ".join(map(repr, values[:SHOWN])) + (", ..." if len(values) > SHOWN else "")
-        raise DataError(
-            f"Column {str(condition.name)!r} of obs has the values {listed}; choose two of them with {{field}}.",
-            field="conditions",
-        )
-    first, second = map(values.index, wanted)
+    names = two_of(values, conditions)
+    first, second = map(values.index, names)
     types = cells.labels if cells.classes else np.zeros(len(cells), np.int64)
     donors = np.zeros(len(cells), np.int64) if donor is None else _numbered(donor)[0]
     known = np.isin(number, [first, second]) & (types != MISSING) & (donors != MISSING)
@@ -112,14 +106,22 @@ def compared_cells(
     labels = np.array(cells.classes or (ALL,), object)[types]
     if not len(shared):
         if len(np.unique(sign[known])) < 2:
-            raise DataError(f"No cell with {condition.name} {' or '.join(map(repr, wanted))} can be used.")
+            raise DataError(f"No cell with {condition.name} {' or '.join(map(repr, names))} can be used.")
         say("No cell type has cells in both conditions, so that all cells are compared together alone.")
         labels[:] = ALL
     strata = types * (int(donors.max()) + 1) + donors
-    names = wanted[0], wanted[1]
     every = Compared(np.arange(len(cells)), sign, names, labels, strata, None if donor is None else donors)
     return every.taken(np.flatnonzero(known))
 
 
 def _numbered(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
     return read_labels(pd.DataFrame({column.name: column}), str(column.name), "give another column")
+
+
+def two_of(values: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, str]:
+    """The two conditions that are compared: those that are wanted, or else the only two. Raises DataError."""
+    chosen = tuple(values if wanted is None else map(str, wanted))
+    if len(chosen) != 2 or not set(chosen) <= set(values) or chosen[0] == chosen[1]:
+        listed = ", ".join(map(repr, values[:SHOWN])) + (", ..." if len(values) > SHOWN else "")
+        raise DataError(f"The conditions are {listed}; choose two of them with {{field}}", field="conditions")
+    return chosen[0], chosen[1]

@@ -200,14 +200,11 @@ def _quantile(part: Compared) -> float:
 def _level_change(part: Compared, values: sparse.csc_matrix) -> np.ndarray:
     """The change of each gene's mean from the first condition to the second, [N]: within each type that has both, and
     of these the mean over their cells."""
-    change, weight = np.zeros(values.shape[1]), 0
-    for name in np.unique(part.types):
-        sides = [np.flatnonzero((part.types == name) & (part.sign == sign)) for sign in (-1, 1)]
-        if all(map(len, sides)):
-            first, second = (np.asarray(values[side].mean(0)).ravel() for side in sides)
-            size = sum(map(len, sides))
-            change, weight = change + size * (second - first), weight + size
-    return change / max(weight, 1)
+    cells = pd.DataFrame({"type": part.types, "sign": part.sign})
+    of_type = cells.groupby("type")["sign"].transform("size").to_numpy()
+    of_side = cells.groupby(["type", "sign"])["sign"].transform("size").to_numpy()
+    both = of_side < of_type
+    return values.T @ (both * part.sign * of_type / of_side) / max(int(both.sum()), 1)
 
 
 class SlopeFit:

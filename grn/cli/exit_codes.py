@@ -20,13 +20,9 @@ from grn.errors import Interrupted, Mistakes, UserError, one_line
 INTERNAL_ERROR, USER_ERROR, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 SIGNALS = ("SIGTERM", "SIGUSR1", "SIGHUP")
 
-# What the operating system refuses, and what to do: its own message names the file or folder and the reason.
-REFUSALS = dict.fromkeys((errno.EACCES, errno.EPERM), "change its permissions, or choose another path")
-REFUSALS |= dict.fromkeys((errno.EROFS, errno.EEXIST), "choose another output")
-REFUSALS |= dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space, or choose another output")
-REFUSALS |= dict.fromkeys((errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP), "give another path")
-REFUSALS |= {errno.EISDIR: "rename or remove it, or give another path"}
-REFUSALS |= {errno.EIO: "the disk may be damaged; choose another", errno.EMFILE: "raise the limit (ulimit -n)"}
+# What the operating system refuses: its own message names the file or folder and the reason.
+REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+REFUSALS |= {errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.EIO, errno.EMFILE}
 
 OUT_OF_MEMORY = ("DefaultCPUAllocator", "not enough memory", "Cannot allocate memory")  # torch, HDF5, the system
 LONGEST = 1500  # characters of a sentence; one that quotes a damaged file may have a million
@@ -68,7 +64,7 @@ def explain(error: Exception) -> tuple[int, str]:
         return USER_ERROR, f"{message}; see {context.command_path if context else 'grn'} --help."
     if isinstance(error, OSError) and error.errno in REFUSALS:
         where = error.filename or "the disk, or what the output is sent to"
-        return USER_ERROR, f"{where}: {(error.strerror or str(error)).lower()}; {REFUSALS[error.errno]}."
+        return USER_ERROR, f"{where}: {(error.strerror or str(error)).lower()}."
     out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if out_of_memory or any(sign in str(error) for sign in OUT_OF_MEMORY):
         return USER_ERROR, (

@@ -85,6 +85,7 @@ def activity(
         (20, 1)
     """
     from grn.analysis.activity import activity_between, activity_of_cells, activity_of_types, log_values
+    from grn.analysis.conditions import two_of
 
     notes: list[str] = []
     say = kept_in(notes, quiet)
@@ -92,7 +93,7 @@ def activity(
     adata = checked_anndata(cells if is_anndata(cells) else _opened(os.fspath(cells)))  # type: ignore[arg-type]
     types, condition = _labels(adata, by, "by"), _labels(adata, compare, "compare")
     donors = _labels(adata, group, "group")
-    chosen = None if condition is None else _conditions(condition, conditions)
+    chosen = None if condition is None else two_of(sorted({*condition} - {""}), conditions)
     if not (known["weight"] < 0).any():
         say(
             "No weight of the network is negative, as in networks without signs: a regulator counts as active where "
@@ -148,15 +149,3 @@ def _labels(adata: AnnData, key: str | None, field: str) -> np.ndarray | None:
         return None
     column = column_of(adata.obs, key, field, "obs")
     return column.astype(object).where(column.notna(), "").astype(str).str.strip().to_numpy(object)
-
-
-def _conditions(labels: np.ndarray, wanted: tuple[str, str] | None) -> tuple[str, str]:
-    """The two conditions that are compared. Raises DataError."""
-    from grn.errors import DataError
-
-    values = sorted(set(labels) - {""})
-    chosen = tuple(values) if wanted is None else wanted
-    if len(chosen) != 2 or not set(chosen) <= set(values) or chosen[0] == chosen[1]:
-        listed = ", ".join(map(repr, values[:10])) + (", ..." if len(values) > 10 else "")
-        raise DataError(f"The conditions are {listed}; choose two of them with {{field}}", field="conditions")
-    return chosen
