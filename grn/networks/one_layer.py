@@ -79,5 +79,5 @@ def read_layer(model: Model, choice: LayerChoice, cells: Cells, states: States, 
         total += size * found[:, :-1]
         share += size
     table = np.zeros((model.genes, len(regulators)), np.float32)
-    table[genes.numpy()] = (total / max(share, 1e-9)).float().cpu().numpy()
+    table[genes.cpu().numpy()] = (total / max(share, 1e-9)).float().cpu().numpy()
     return without_self(table, regulators)
