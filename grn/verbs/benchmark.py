@@ -62,7 +62,7 @@ def benchmark(
 
     Examples:
         >>> import pandas, grn
-        >>> tiny = {"data.simulated.genes": 30, "model.members": 2}
+        >>> tiny = {"data.simulated.cell_types": 2, "data.simulated.genes": 20, "model.members": 2}
         >>> run = grn.train("simulated:", label="cell_type", max_steps=20, set=tiny, quiet=True)
         >>> truth = pandas.DataFrame({"source": ["R1", "R2"], "target": ["R3", "R4"], "sign": [1, -1]})
         >>> sorted(grn.benchmark(run, truth, quiet=True).index)

@@ -83,7 +83,7 @@ def network(
 
     Examples:
         >>> import grn
-        >>> tiny = {"data.simulated.genes": 30, "model.members": 2, "trainer.max_steps": 20}
+        >>> tiny = {"data.simulated.cell_types": 2, "data.simulated.genes": 20, "trainer.max_steps": 20}
         >>> edges = grn.network("simulated:", label="cell_type", set=tiny, quiet=True)
         >>> edges.columns.tolist()
         ['source', 'target', 'weight', 'sd', 'q_value', 'confidence', 'between', 'indirect', 'cells']

@@ -90,7 +90,7 @@ def perturb(
 
     Examples:
         >>> import grn
-        >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "model.members": 2}
+        >>> tiny = {"data.simulated.cell_types": 2, "data.simulated.genes": 20, "model.members": 2}
         >>> run = grn.train("simulated:", label="cell_type", max_steps=20, set=tiny, quiet=True)
         >>> gene = run.edges["source"][0]
         >>> cells = grn.perturb(run, knock_out=gene, cell_type="type 1")
@@ -145,7 +145,7 @@ def screen(
 
     Examples:
         >>> import grn
-        >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "model.members": 2}
+        >>> tiny = {"data.simulated.cell_types": 2, "data.simulated.genes": 20, "model.members": 2}
         >>> run = grn.train("simulated:", label="cell_type", max_steps=20, set=tiny, quiet=True)
         >>> table = grn.screen(run, "type 1", "type 2", quiet=True)
         >>> table.columns.tolist()

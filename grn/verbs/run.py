@@ -34,18 +34,18 @@ class Run:
 
     Examples:
         >>> import grn
-        >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "model.members": 2}
+        >>> tiny = {"data.simulated.cell_types": 2, "data.simulated.genes": 20, "model.members": 2}
         >>> run = grn.train("simulated:", label="cell_type", max_steps=20, set=tiny, quiet=True)
         >>> run
-        Run of 100 cells x 30 genes, 30 regulators, 5 cell types
+        Run of 1500 cells x 20 genes, 20 regulators, 2 cell types
           ...
           folder: temporary, until save(FOLDER) keeps it
         >>> run.cell_types
-        ('type 1', 'type 2', 'type 3', 'type 4', 'type 5')
+        ('type 1', 'type 2')
         >>> sorted(run.metrics)
         ['accuracy', 'auroc', 'cell_type_loss', 'error', 'macro_f1', ...]
         >>> run.network.varp["grn"].shape
-        (30, 30)
+        (20, 20)
     """
 
     @checked()
@@ -142,7 +142,7 @@ class Run:
 
         Examples:
             >>> import grn
-            >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "model.members": 2}
+            >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 20, "model.members": 2}
             >>> run = grn.train("simulated:", max_steps=20, set=tiny, quiet=True)
             >>> same = run.read_networks()
             >>> float(abs(same.varp["grn"] - run.network.varp["grn"]).max()) < 1e-6
@@ -164,7 +164,7 @@ class Run:
 
         Examples:
             >>> import grn, tempfile
-            >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "model.members": 2}
+            >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 20, "model.members": 2}
             >>> run = grn.train("simulated:", max_steps=20, set=tiny, quiet=True)
             >>> with tempfile.TemporaryDirectory() as home:
             ...     kept = run.save(f"{home}/first")
@@ -261,7 +261,7 @@ def load(run: str | os.PathLike[str]) -> Run:
 
     Examples:
         >>> import grn
-        >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "model.members": 2}
+        >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 20, "model.members": 2}
         >>> trained = grn.train("simulated:", max_steps=20, set=tiny, quiet=True)
         >>> grn.load(trained.folder).edges.columns.tolist()
         ['source', 'target', 'weight', 'sd', 'q_value', 'confidence', 'between', 'indirect', 'cells']
