@@ -80,9 +80,9 @@ def test_the_installed_wheel_is_what_gets_imported(python, tmp_path):
 
 
 def test_a_run_from_an_empty_folder_prints_our_lines_only_and_leaves_a_complete_run_folder(python, tmp_path):
-    small = ["data.simulated.cells=120", "data.simulated.genes=20", "data.simulated.regulators=4", "data.simulated.cell_types=2"]
-    short = ["trainer.max_steps=5", "model.members=2", "model.width=16"]
-    overrides = [part for field in [*small, *short] for part in ("--set", field)]
+    small = ["cells=120", "genes=20", "regulators=4", "cell_types=2"]
+    fields = [f"data.simulated.{each}" for each in small] + ["trainer.max_steps=5", "model.members=2", "model.width=16"]
+    overrides = [part for field in fields for part in ("--set", field)]
     done = call(python, "-m", "grn", "train", "--config", "simulated.yaml", *overrides, cwd=tmp_path)
 
     assert done.stderr == "" and done.stdout.startswith("120 cells x 20 genes")
