@@ -72,15 +72,15 @@ def compare_edges(
             say(f"{title}: left out, as each condition needs {FEWEST} cells, {FEWEST_EXPRESSING} with the regulator.")
             continue
         tables.append(compare_pairs(cells, part, pairs, unit, permutations, seed).assign(cell_type=name))
-        tested[name] = f"{title}: {{}} of {len(tables[-1])} {which} edges differ at q <= {SIGNIFICANT:g}."
-        tested[name] += _least(part, permutations)
+        tested[name] = title, f"{len(tables[-1])} {which} edges", _least(part, permutations)
     if not tables:
         raise DataError("No cell type has enough cells in both conditions for edges to be compared")
     table = pd.concat(tables, ignore_index=True)
     # Types are many chances of a false edge: their pairs count as one set of tests, those of all cells as another.
     table["q_value"] = table.groupby(table["cell_type"] == ALL)["p_value"].transform(false_discovery_control)
-    for name, line in tested.items():
-        say(line.format(int(((table["cell_type"] == name) & (table["q_value"] <= SIGNIFICANT)).sum())))
+    for name, (title, what, least) in tested.items():
+        found = int(((table["cell_type"] == name) & (table["q_value"] <= SIGNIFICANT)).sum())
+        say(f"{title}: {found} of {what} differ at q <= {SIGNIFICANT:g}.{least}")
     first = ["cell_type", "source", "target", "effect", "low", "high", "p_value", "q_value"]
     table = table[[*first, *table.columns.drop(first)]]
     return table.iloc[np.lexsort([-table["effect"].abs(), table["q_value"]])].reset_index(drop=True)
