@@ -26,7 +26,7 @@ MOST = 2.5  # times as long as alone that a run may take
 SETS = {
     "small": ["simulated:", "data.simulated.cells=80", "data.simulated.genes=16", "trainer.max_steps=100"],
     "pbmc": ["pbmc.yaml"],
-    "large": ["simulated:", "data.simulated.cells=4000", "data.simulated.genes=1000", "data.simulated.regulators=100"],
+    "large": ["simulated:", "data.simulated.cells=4000", "data.simulated.genes=400"],
 }
 SHORT = ("trainer.max_steps=100",)  # of the large set
 
