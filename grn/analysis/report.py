@@ -12,6 +12,7 @@ from string import Template
 import pandas as pd
 
 from grn.analysis.activity import CELLS
+from grn.analysis.known import known_sentence, of_groups, of_regulators
 from grn.analysis.summary import (
     ALL,
     CLASS_COLUMNS,
@@ -62,6 +63,7 @@ FILES = (
 )
 
 MOST_EFFECTS, MOST_REGULATORS, TARGETS = 20, 5, 6  # rows; of a type; genes that each raises or lowers
+MOST_KNOWN = 20  # regulators beside known pairs
 MOST_ACTIVE = 5  # regulators of a cell type
 EXPLORER = "Edges and network"  # its place on the page is in report.html
 
@@ -77,6 +79,7 @@ def write_report(
     pictures: Mapping[str, bytes],
     of_types: pd.DataFrame,
     activity: pd.DataFrame | None = None,
+    known: pd.DataFrame | None = None,
     cells: int | None = None,
     title: str | None = None,
 ) -> Path:
@@ -84,6 +87,7 @@ def write_report(
 
     pictures: PNG by name, those of `network`, `activity`, `confusion` and `training` that exist.   of_types: kept_edges
     of each cell type, with a column cell_type.   activity: of regulators by cell type, as in activity.csv.
+    known: certain edges beside known pairs, as in known.csv.
     """
     shown = {name: image(picture, name) for name, picture in pictures.items()}
     label = of_types["cell_type"].astype(str)
@@ -96,6 +100,7 @@ def write_report(
     sections = {
         "What is certain": certain_section(edges, by_type, network),
         EXPLORER: "",
+        "Beside known pairs": known_section(known, config, edges["source"].nunique(), len(network.genes)),
         "Activity of regulators": activity_section(activity, config.data.group_key is not None),
         "Test cells": test_cells(metrics, per_class, network.levels, shown.get("confusion", "")),
         "Training": shown.get("training", ""),
@@ -187,6 +192,22 @@ def top_regulators(edges_of: Mapping[str, pd.DataFrame], *, signed: bool) -> str
 
 def _gene(name: str, label: str) -> str:
     return f'<span class="gene" data-gene="{escape(name)}" data-type="{escape(label)}">{escape(name)}</span>'
+
+
+def known_section(known: pd.DataFrame | None, config: Config, regulators: int, genes: int) -> str:
+    """What a known network says of the certain edges, and what these add to its regulators."""
+    if known is None:
+        return ""
+    whose = Path(str(config.network.regulons)).name
+    groups = of_groups(known, "cell_type").drop(columns="not certain")
+    columns, rows = of_regulators(known)
+    first, others = table(columns, rows[:MOST_KNOWN], numbers=len(columns) - 2), rows[MOST_KNOWN:]
+    if others:
+        title = f"{len(others)} more regulators"
+        first += f"<details><summary>{title}</summary>{table(columns, others, numbers=len(columns) - 2)}</details>"
+    of_cells = table(["cells", *groups], [(str(name), *row) for name, *row in groups.itertuples()], numbers=3)
+    sentence = known_sentence(known, whose, regulators, genes)
+    return f"<p>{escape(sentence)} The table is known.csv.</p>{of_cells}{first}"
 
 
 def activity_section(activity: pd.DataFrame | None, grouped: bool) -> str:

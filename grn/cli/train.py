@@ -85,11 +85,12 @@ def command(
 
     import pandas as pd
 
+    from grn.analysis.activity import ACTIVITY
     from grn.analysis.summary import certain
     from grn.networks.signed_network import open_network
     from grn.training.run import train
     from grn.verbs.activity import known_regulons
-    from grn.verbs.report import edges_of_types, read_activity, write_activity, write_run_report
+    from grn.verbs.report import edges_of_types, read_table_of, write_activity, write_run_report
 
     if loaded.network.regulons is not None:
         known_regulons(loaded.network.regulons)  # what is wrong with them is said before the training
@@ -100,7 +101,7 @@ def command(
         write_activity(result.folder, loaded, result.cells, result.edges, plain(to))
         report = write_run_report(result.folder, config=loaded, history=history, **found)
         of_types = certain(edges_of_types(result.folder / "edges_by_type.parquet"))
-        print_result(result, network, of_types, read_activity(result.folder), to)
+        print_result(result, network, of_types, read_table_of(result.folder, ACTIVITY), to)
         to.print(f"\nFigures and tables: {report}", markup=False)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from grn.analysis.activity import ACTIVITY, activity_of_run
+from grn.analysis.known import KNOWN, beside_known
 from grn.analysis.report import write_report
 from grn.analysis.summary import certain, kept_edges
 from grn.cells.cells import Cells
@@ -45,7 +46,7 @@ def write_run_report(
     drawn: dict[str, Any] = {"training": training_curves(history)}
     if len(found := certain(edges)):
         drawn["network"] = network_graph(found, show=False)
-    if (activity := read_activity(folder)) is not None:
+    if (activity := read_table_of(folder, ACTIVITY)) is not None:
         drawn["activity"] = activity_heatmap(activity, show=False)
     if len(confusion):
         drawn["confusion"] = confusion_matrix(confusion, show=False)
@@ -59,6 +60,7 @@ def write_run_report(
         pictures={name: as_png(picture) for name, picture in drawn.items()},
         of_types=edges_of_types(folder / "edges_by_type.parquet"),
         activity=activity,
+        known=read_table_of(folder, KNOWN),
         cells=network.about.get("parameters", {}).get("cells"),
         title=title,
     )
@@ -67,14 +69,21 @@ def write_run_report(
 
 
 def write_activity(folder: Path, config: Config, cells: Cells, edges: pd.DataFrame, say: Say) -> None:
-    """Writes activity.csv: the activity of known regulators, or of those with certain edges, in each cell type.
+    """Writes activity.csv: the activity of known regulators, or of those with certain edges, in each cell type; and, of
+    known ones, known.csv: the certain edges beside the known pairs.
 
-    Writes nothing, and says why, where no regulator has enough targets, or no type enough cells.
+    Writes no activity, and says why, where no regulator has enough targets, or no type enough cells.
     """
-    if len(cells.classes) < 2:
-        return
     known = None if config.network.regulons is None else known_regulons(config.network.regulons)
     whose = "certain edges of this run" if known is None else Path(str(config.network.regulons)).name
+    if known is not None and "q_value" in edges:
+        regulators = range(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
+        names = [cells.vocabulary[number] for number in regulators]
+        of_types = edges_of_types(folder / "edges_by_type.parquet")
+        table = beside_known(edges, of_types, known, names, cells.vocabulary)
+        write_text(folder / KNOWN, table.to_csv(index=False, float_format="%.6g"))
+    if len(cells.classes) < 2:
+        return
     grouped = config.data.group_key is not None
     try:
         found = activity_of_run(cells, certain(edges) if known is None else known, own=known is None, grouped=grouped)
@@ -84,14 +93,14 @@ def write_activity(folder: Path, config: Config, cells: Cells, edges: pd.DataFra
     write_text(folder / ACTIVITY, found.assign(regulons=whose).to_csv(index=False, float_format="%.6g"))
 
 
-def read_activity(folder: Path) -> pd.DataFrame | None:
-    """activity.csv of a run; None where it has none."""
-    path = folder / ACTIVITY
+def read_table_of(folder: Path, name: str) -> pd.DataFrame | None:
+    """activity.csv or known.csv of a run; None where it has none."""
+    path = folder / name
     if not path.is_file():
         return None
     with table_of_run(path):  # names as plain text: a cell type may be called "NA"
-        texts: dict[str, Any] = dict.fromkeys(("cell_type", "regulator", "regulons"), str)
-        return pd.read_csv(path, dtype=texts, keep_default_na=False)
+        texts: dict[str, Any] = dict.fromkeys(("cell_type", "regulator", "regulons", "source", "target", "known"), str)
+        return pd.read_csv(path, dtype=texts, keep_default_na=False, na_values={"weight": [""], "q_value": [""]})
 
 
 def edges_of_types(path: Path) -> pd.DataFrame:
