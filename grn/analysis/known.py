@@ -8,9 +8,11 @@ import numpy as np
 import pandas as pd
 
 from grn.analysis.summary import ALL, certain
+from grn.networks.evidence.false_discovery import SIGNIFICANT
 
 KNOWN = "known.csv"  # of a run
 CONFIRMED, CONTRADICTED, NEW, NOT_CERTAIN = STATES = ("confirmed", "contradicted", "new", "not certain")
+PAIR = ["source", "target"]
 NAMED = 3  # new targets of a regulator that a table names
 
 
@@ -24,16 +26,19 @@ def beside_known(
     the sign counts.
     """
     there = known["source"].isin(regulators) & known["target"].isin(genes) & (known["source"] != known["target"])
-    pairs = known[there & (known["weight"] != 0)].drop_duplicates(["source", "target"])
-    sign = np.sign(pairs.set_index(["source", "target"])["weight"])
-    columns = ["cell_type", "source", "target", "weight", "q_value"]
-    found = pd.concat([certain(edges).assign(cell_type=ALL), certain(of_types)], ignore_index=True)[columns]
-    own = sign.reindex(pd.MultiIndex.from_frame(found[["source", "target"]])).to_numpy()
-    same = own == np.sign(found["weight"])
-    found["known"] = np.where(np.isnan(own), NEW, np.where(same, CONFIRMED, CONTRADICTED))
-    seen = found.loc[found["cell_type"] == ALL, ["source", "target"]]
-    rest = sign.index.difference(pd.MultiIndex.from_frame(seen)).to_frame(index=False)
+    pairs = pd.MultiIndex.from_frame(known.loc[there & (known["weight"] != 0), PAIR]).unique()
+    found = pd.concat([certain(edges).assign(cell_type=ALL), certain(of_types)], ignore_index=True)
+    found = found[["cell_type", *PAIR, "weight", "q_value"]].assign(known=said_of(found, known))
+    rest = pairs.difference(pd.MultiIndex.from_frame(found.loc[found["cell_type"] == ALL, PAIR])).to_frame(index=False)
     return pd.concat([found, rest.assign(cell_type=ALL, known=NOT_CERTAIN)], ignore_index=True)
+
+
+def said_of(edges: pd.DataFrame, known: pd.DataFrame) -> np.ndarray:
+    """What known pairs say of each edge: confirmed (the same sign), contradicted (the other), new (not listed); "" of a
+    listed pair whose weight is 0."""
+    sign = np.sign(known[known["weight"] != 0].drop_duplicates(PAIR).set_index(PAIR)["weight"])
+    own, weight = sign.reindex(pd.MultiIndex.from_frame(edges[PAIR])).to_numpy(), np.sign(edges["weight"]).to_numpy()
+    return np.select([np.isnan(own), own == weight, own == -weight], [NEW, CONFIRMED, CONTRADICTED], "")
 
 
 def of_groups(table: pd.DataFrame, by: str) -> pd.DataFrame:
@@ -57,13 +62,29 @@ def known_sentence(table: pd.DataFrame, whose: str, regulators: int, genes: int)
     )
 
 
-def of_regulators(table: pd.DataFrame) -> tuple[list[str], list[tuple[str, ...]]]:
-    """What the data add to each regulator that the known network lists or that has certain edges, over all cells."""
+def of_regulators(table: pd.DataFrame, activity: pd.DataFrame | None) -> tuple[list[str], list[tuple[str, ...]]]:
+    """What the data add to each regulator that the known network lists or that has certain edges, over all cells.
+
+    activity: of regulators by cell type, as in activity.csv; None: the last column is empty.
+    """
     every = table[table["cell_type"] == ALL]
     added = every[every["known"] == NEW].groupby("source", sort=False)["target"]
     named = added.agg(lambda targets: ", ".join(targets.head(NAMED)))
-    rows = [
-        (str(name), *(str(number) for number in counts), named.get(name, ""))
-        for name, *counts in of_groups(every, "source").itertuples()
+    active = {}
+    if activity is not None:
+        sure = activity[activity["q_value"] <= SIGNIFICANT].sort_values("effect", key=abs, ascending=False)
+        for row in sure.drop_duplicates("regulator").itertuples():
+            active[row.regulator] = f"{row.effect:+.1f} in {row.cell_type}"
+    rows = []
+    for name, confirmed, contradicted, new, others in of_groups(every, "source").itertuples():
+        numbers = (confirmed + contradicted + others, confirmed, contradicted, new)
+        rows.append((str(name), *map(str, numbers), named.get(name, ""), active.get(name, "")))
+    head = [
+        "known targets here",
+        "confirmed",
+        "contradicted",
+        "new",
+        "most certain new targets",
+        "activity differs most",
     ]
-    return ["regulator", *STATES, "most certain new targets"], rows
+    return ["regulator", *head], rows

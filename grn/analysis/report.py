@@ -100,7 +100,7 @@ def write_report(
     sections = {
         "What is certain": certain_section(edges, by_type, network),
         EXPLORER: "",
-        "Beside known pairs": known_section(known, config, edges["source"].nunique(), len(network.genes)),
+        "Beside known pairs": known_section(known, activity, config, edges["source"].nunique(), len(network.genes)),
         "Activity of regulators": activity_section(activity, config.data.group_key is not None),
         "Test cells": test_cells(metrics, per_class, network.levels, shown.get("confusion", "")),
         "Training": shown.get("training", ""),
@@ -194,20 +194,21 @@ def _gene(name: str, label: str) -> str:
     return f'<span class="gene" data-gene="{escape(name)}" data-type="{escape(label)}">{escape(name)}</span>'
 
 
-def known_section(known: pd.DataFrame | None, config: Config, regulators: int, genes: int) -> str:
+def known_section(
+    known: pd.DataFrame | None, activity: pd.DataFrame | None, config: Config, regulators: int, genes: int
+) -> str:
     """What a known network says of the certain edges, and what these add to its regulators."""
     if known is None:
         return ""
-    whose = Path(str(config.network.regulons)).name
     groups = of_groups(known, "cell_type").drop(columns="not certain")
-    columns, rows = of_regulators(known)
-    first, others = table(columns, rows[:MOST_KNOWN], numbers=len(columns) - 2), rows[MOST_KNOWN:]
-    if others:
-        title = f"{len(others)} more regulators"
-        first += f"<details><summary>{title}</summary>{table(columns, others, numbers=len(columns) - 2)}</details>"
     of_cells = table(["cells", *groups], [(str(name), *row) for name, *row in groups.itertuples()], numbers=3)
-    sentence = known_sentence(known, whose, regulators, genes)
-    return f"<p>{escape(sentence)} The table is known.csv.</p>{of_cells}{first}"
+    columns, rows = of_regulators(known, activity)
+    parts = [table(columns, rows[:MOST_KNOWN], numbers=0)]
+    if others := rows[MOST_KNOWN:]:
+        more = table(columns, others, numbers=0)
+        parts.append(f"<details><summary>Show all: {len(others)} more regulators</summary>{more}</details>")
+    sentence = known_sentence(known, Path(str(config.network.regulons)).name, regulators, genes)
+    return f"<p>{escape(sentence)} The table is known.csv.</p>{of_cells}{''.join(parts)}"
 
 
 def activity_section(activity: pd.DataFrame | None, grouped: bool) -> str:

@@ -27,6 +27,7 @@ def read_network(
     head: Whole | None = None,
     value: Literal["effect", "score", "weight"] | None = None,
     data: AnnData | None = None,
+    regulons: pd.DataFrame | str | os.PathLike[str] | None = None,
 ) -> pd.DataFrame:
     """A network as a table, one row per edge: what decoupler takes as `net`.
 
@@ -42,6 +43,8 @@ def read_network(
             per sd of the regulator as the block reads it; `score`, q.k for a multiplicity of 1, of the parameters
             alone; `weight`, the mean over cells of the score over its norm. Positive is up in each.
         data: with `layer`: the cells in memory, where the run was trained on an AnnData.
+        regulons: known pairs with signs, as `grn.activity` takes them, for a column `known` that says of each edge
+            `confirmed` (listed with the same sign), `contradicted` (with the other) or `new`.
 
     Returns:
         Columns `source` (the regulator), `target`, `weight` (float64, signed where the tool gives signs; unit: as the
@@ -61,6 +64,9 @@ def read_network(
         ...     grn.read_network(f"{home}/adjacencies.tsv")
           source target  weight
         0   SPI1   CST3     2.5
+        >>> pairs = pandas.DataFrame({"source": ["A", "A"], "target": ["x", "y"], "weight": [1.0, -1.0]})
+        >>> grn.read_network(pairs.assign(weight=0.5), regulons=pairs)["known"].tolist()
+        ['confirmed', 'contradicted']
     """
     given = [name for name, option in {"head": head, "value": value, "data": data}.items() if option is not None]
     if layer is None and given:
@@ -79,6 +85,11 @@ def read_network(
         table, sign = read_layer_again(Path(folder), choice, cell_type=cell_type, adata=cells_of_caller(data))
         table = table.astype({"weight": "float64"})
     table.attrs["sign"] = sign
+    if regulons is not None:
+        from grn.analysis.known import said_of
+        from grn.verbs.activity import known_regulons
+
+        table["known"] = said_of(table, known_regulons(regulons))
     return table
 
 

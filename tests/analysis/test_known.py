@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from grn.analysis.known import beside_known, known_sentence, of_groups, of_regulators
+from grn.analysis.known import beside_known, known_sentence, of_groups, of_regulators, said_of
 
 EDGES = pd.DataFrame(
     [
@@ -49,7 +49,13 @@ def test_certain_edges_are_confirmed_contradicted_or_new_and_other_known_pairs_a
         "all cells": {"confirmed": 1, "contradicted": 1, "new": 2, "not certain": 2},
         "T": {"confirmed": 2, "contradicted": 0, "new": 0, "not certain": 0},
     }
-    assert of_regulators(table)[1] == [("A", "1", "1", "1", "0", "z"), ("B", "0", "0", "1", "2", "x")]
+    columns = ["cell_type", "regulator", "effect", "q_value"]
+    active = pd.DataFrame([("T", "A", 1.5, 0.01), ("NK", "A", -2.5, 0.01), ("NK", "B", 9.0, 0.3)], columns=columns)
+    assert of_regulators(table, active)[1] == [
+        ("A", "2", "1", "1", "1", "z", "-2.5 in NK"),
+        ("B", "2", "0", "0", "1", "x", ""),
+    ]
+    assert of_regulators(table, None)[1][0][-1] == ""
     sentence = known_sentence(table, "collectri", 2, 5)
     assert "lists 2 (2.0 by chance): 1 with the same sign, 1 with the other; 2 are new" in sentence
     assert "2 other pairs" in sentence
@@ -59,3 +65,7 @@ def test_nothing_is_certain():
     table = beside_known(EDGES.assign(q_value=0.5), OF_TYPES.head(0), KNOWN, ["A", "B"], GENES)
     assert set(table["known"]) == {"not certain"} and len(table) == 4
     assert known_sentence(table, "collectri", 2, 5).startswith("Of 0 certain edges")
+
+
+def test_a_weight_of_0_says_nothing_of_a_listed_pair():
+    assert said_of(EDGES.assign(weight=0.0), KNOWN).tolist() == ["", "", "new", "new", ""]
