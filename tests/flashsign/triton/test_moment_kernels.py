@@ -40,6 +40,14 @@ def test_fewer_keys_than_the_width_of_a_head():
     assert_accurate(kernels, tensors, grad)
 
 
+@pytest.mark.parametrize("seed", [7, 22, 48])
+def test_two_keys_leave_a_direction_of_a_narrow_head_empty(seed):
+    """Absent keys along it, whose multiplicities have the largest gradients, show every error of the norms."""
+    *tensors, grad = draw(keys=20, queries=50, width=3, values=33, dtype=torch.float16, seed=seed)
+    tensors[3][:, 2:] = 0
+    assert_accurate(kernels, tensors, grad)
+
+
 @pytest.mark.parametrize("condition", [1.0, 1e3])
 def test_the_same_call_twice_gives_the_same_bits(condition):
     tensors, grad = ill_conditioned(condition, torch.float16)

@@ -27,6 +27,7 @@ from flashsign.triton.common.device_functions import (
 )
 from flashsign.triton.moments.ill_conditioned_rows import ILL_CONDITIONED, append_rows, list_start
 from flashsign.triton.moments.sums import (
+    NARROW,
     high_precision_product,
     query_part,
     read_totals,
@@ -131,7 +132,7 @@ def query_gradients(
     at = (index.to(tl.int64) * heads + head) * queries_all + first
     column = tl.arange(0, E_PAD)
     needs_high_precision, _, _, _ = read_totals(gradient_totals, bag_and_head, E_PAD, BLOCK)
-    high_precision = needs_high_precision > 0 if HALF else True
+    high_precision = needs_high_precision > 0 if HALF and E > NARROW else True
     if high_precision:
         row_list = list_start(row_list, index, first, key_head, queries_all, heads, group)
         for start in range(begin, last, QUERIES):
@@ -208,7 +209,7 @@ def key_gradients(
     dm += (index.to(tl.int64) * key_heads + head) * rows + first
     multiplicity += index.to(tl.int64) * m_bag + head.to(tl.int64) * m_head + first
     column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
-    high_precision = needs_high_precision > 0 if HALF else True
+    high_precision = needs_high_precision > 0 if HALF and E > NARROW else True
 
     if high_precision:
         for start in range(begin, last, KEYS):

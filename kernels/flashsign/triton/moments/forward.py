@@ -15,7 +15,14 @@ import triton.language as tl
 
 from flashsign.triton.common.device_functions import HIGH_PRECISION, inverse_norm
 from flashsign.triton.moments.ill_conditioned_rows import ILL_CONDITIONED, append_rows, list_start
-from flashsign.triton.moments.sums import high_precision_product, query_part, read_totals, rounded_matrices, tile_rows
+from flashsign.triton.moments.sums import (
+    NARROW,
+    high_precision_product,
+    query_part,
+    read_totals,
+    rounded_matrices,
+    tile_rows,
+)
 
 
 @triton.jit
@@ -63,8 +70,8 @@ def attend_moments(
     inverse += (index.to(tl.int64) * heads + head) * queries_all + first
     column = tl.arange(0, E_PAD)
 
-    high_precision = 0 if HALF else 1
-    if HALF:
+    high_precision = 0 if HALF and E > NARROW else 1
+    if HALF and E > NARROW:
         a, g = rounded_matrices(moments, a_unit, g_unit, q.dtype.element_ty, E_PAD, V_PAD)
         worst = tl.zeros([QUERIES], tl.float32)
         for start in tl.range(begin, last, QUERIES, num_stages=STAGES):

@@ -8,7 +8,9 @@ to come first.
 
 Products of 16-bit numbers are formed as A = sum_j k_j^T (m_j v_j) and G = sum_j k_j^T (m_j^2 k_j). The rounded factor
 is on the right, so its error is proportional to q.k and small where q.k is small. The error of a rounded m k would be
-proportional to |q| |k|, too much for ill-conditioned rows.
+proportional to |q| |k|, too much for ill-conditioned rows. In narrow heads few keys may leave a direction empty, and
+queries along it have norms so small that this error of G counts: there what was rounded away is added.
+
 Letters: B bags, K key heads, E head width.
 """
 
@@ -18,6 +20,8 @@ import triton
 import triton.language as tl
 
 from flashsign.triton.common.device_functions import bag_rows, power_of_two
+
+NARROW = tl.constexpr(48)  # heads
 
 
 @triton.jit
@@ -68,9 +72,12 @@ def sum_keys(
         v_tile = tl.load(v + row * v_row + of_value[None, :], mask=present & (of_value < V)[None, :], other=0.0)
         m *= scale
         m_v = (m[:, None] * v_tile.to(tl.float32)).to(v_tile.dtype)
-        m2_k = ((m * m)[:, None] * k_tile.to(tl.float32)).to(k_tile.dtype)
+        exact = (m * m)[:, None] * k_tile.to(tl.float32)
+        m2_k = exact.to(k_tile.dtype)
         a = tl.dot(k_tile.T, m_v, a, input_precision=PRECISION)
         g = tl.dot(k_tile.T, m2_k, g, input_precision=PRECISION)
+        if E <= NARROW and k_tile.dtype != tl.float32:
+            g = tl.dot(k_tile.T, (exact - m2_k.to(tl.float32)).to(k_tile.dtype), g)
 
     slot = (tl.program_id(0) * tl.num_programs(2) + bag) * key_heads + head
     store_pair(parts, slot, a, g, E_PAD, V_PAD)
