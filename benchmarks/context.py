@@ -48,7 +48,7 @@ from sets import NetworkSet, sergio
 from threadpoolctl import threadpool_limits
 
 from grn.analysis.evaluate import rank, ranking_scores
-from grn.networks.baselines import pearson, ridge, spearman
+from grn.networks.baselines import pearson, ridge
 
 KEYS = ["kind", "draw", "seed", "method"]
 SIZES = [(depth, cells) for depth in (4, 1) for cells in (600, 150)]
@@ -139,6 +139,11 @@ def abundance(matrix: np.ndarray, genes: list[str], regulators: list[str]) -> pd
     pairs = pd.MultiIndex.from_product([regulators, genes], names=["source", "target"]).to_frame(index=False)
     pairs = pairs[pairs["source"] != pairs["target"]].reset_index(drop=True)
     return pairs.assign(weight=mean[pairs["source"]].to_numpy() * mean[pairs["target"]].to_numpy())
+
+
+def spearman(matrix: np.ndarray, genes: list[str], regulators: list[str]) -> pd.DataFrame:
+    """`pearson` of the ranks of the cells."""
+    return pearson(rankdata(np.asarray(matrix), axis=0), genes, regulators)
 
 
 def correlation_q(table: pd.DataFrame, freedom: int) -> np.ndarray:

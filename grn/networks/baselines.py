@@ -1,4 +1,4 @@
-"""The simple methods that every network is compared with: Pearson, Spearman and ridge regression.
+"""The simple methods that every network is compared with: Pearson and ridge regression.
 
 Letters: C cells, N genes, R regulators, T targets.
 """
@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 from scipy import sparse
-from scipy.stats import rankdata
 
 PENALTIES = np.logspace(0, 5, 11)
 TOGETHER = 256  # genes whose regressions are computed at the same time
@@ -24,11 +23,6 @@ def pearson(matrix: np.ndarray, genes: Sequence[str], regulators: Sequence[str])
     positions = _positions(genes, regulators)
     values = _standardised(matrix)
     return _edges(values[:, positions].T @ values / len(values), genes, positions)
-
-
-def spearman(matrix: np.ndarray, genes: Sequence[str], regulators: Sequence[str]) -> pd.DataFrame:
-    """As `pearson`, of the ranks of the cells (ties share their mean rank)."""
-    return pearson(rankdata(np.asarray(matrix), axis=0), genes, regulators)
 
 
 def ridge(matrix: np.ndarray, genes: Sequence[str], regulators: Sequence[str]) -> pd.DataFrame:

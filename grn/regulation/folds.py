@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,18 +20,6 @@ def cell_folds(
         return order, torch.arange(count) % folds, folds
     folds = min(folds, len(np.unique(groups)))
     return order, torch.as_tensor(group_folds(groups, folds))[order], folds
-
-
-def held_out_cells(
-    rows: np.ndarray, groups: np.ndarray | None, held_out: Sequence[int], folds: int, generator: torch.Generator
-) -> tuple[list[Tensor], list[Tensor]]:
-    """The rows that each member trains on, and those that it holds out: fold `held_out[p]`, modulo their number."""
-    order, fold, folds = cell_folds(len(rows), groups, folds, generator)
-    shuffled, most = torch.as_tensor(rows)[order], (len(rows), len(rows))
-    if groups is None:  # all members learn from the same number of cells
-        most = max(len(rows) - len(rows) // folds - 1, 1), len(rows) // folds
-    training = [shuffled[fold != k % folds][: most[0]] for k in held_out]
-    return training, [shuffled[fold == k % folds][: most[1]] for k in held_out]
 
 
 def group_folds(groups: np.ndarray, folds: int) -> np.ndarray:

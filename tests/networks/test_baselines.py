@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
 from sklearn.linear_model import RidgeCV
 
-from grn.networks.baselines import PENALTIES, pearson, ridge, spearman
+from grn.networks.baselines import PENALTIES, pearson, ridge
 
 GENES = ["R1", "NA", "R2", "x", "nan", "flat"]
 REGULATORS = ["R2", "R1", "nan"]
@@ -25,7 +24,7 @@ def weights(table):
     return {(edge.source, edge.target): edge.weight for edge in table.itertuples()}
 
 
-@pytest.mark.parametrize("method", [pearson, spearman, ridge])
+@pytest.mark.parametrize("method", [pearson, ridge])
 def test_every_regulator_has_every_other_gene_as_a_target(method, matrix):
     table = method(matrix, GENES, REGULATORS)
     assert list(table) == ["source", "target", "weight"]
@@ -36,12 +35,11 @@ def test_every_regulator_has_every_other_gene_as_a_target(method, matrix):
 
 
 def test_correlations(matrix):
-    found, ranked = weights(pearson(matrix, GENES, REGULATORS)), weights(spearman(matrix, GENES, REGULATORS))
+    found = weights(pearson(matrix, GENES, REGULATORS))
     for (source, target), weight in found.items():
         if target != "flat":
             one, other = (matrix[:, GENES.index(name)] for name in (source, target))
             assert weight == pytest.approx(np.corrcoef(one, other)[0, 1])
-            assert ranked[source, target] == pytest.approx(spearmanr(one, other)[0])
 
 
 @pytest.mark.parametrize("cells", [60, 4])
