@@ -82,18 +82,6 @@ def reference_spherical_attention(q: Tensor, k: Tensor, v: Tensor, multiplicity:
     return edge_weights(q, k, multiplicity, eps) @ v
 
 
-def reference_softmax_attention(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor) -> Tensor:
-    """Softmax attention where a multiplicity is a repetition: weights softmax_j(q . k_j / sqrt(E) + log m_j).
-
-    Shapes as in reference_spherical_attention; a bag without a key that is present gives zeros.
-    """
-    k, m = _per_query_head(q, k, multiplicity)
-    v, _ = _per_query_head(q, v, multiplicity)
-    scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(m == 0, -math.inf)
-    weights = torch.softmax(scores + torch.where(m == 0, 1, m).log(), -1)
-    return torch.where((m == 0).all(-1, keepdim=True), 0, weights) @ v
-
-
 def _per_query_head(q: Tensor, rows: Tensor, multiplicity: Tensor) -> tuple[Tensor, Tensor]:
     """rows (k or v) repeated to [C, H, M, E], NaN of absent keys replaced by 0; multiplicity as [C, H or 1, 1, M]."""
     group = q.shape[1] // rows.shape[1]
