@@ -42,11 +42,12 @@ def said_of(edges: pd.DataFrame, known: pd.DataFrame) -> np.ndarray:
 
 
 def of_groups(table: pd.DataFrame, by: str) -> pd.DataFrame:
-    """How many rows of `beside_known` are confirmed, contradicted, new and not certain: a row a value of `by`, in the
-    order of their certain edges."""
+    """How many rows of `beside_known` are confirmed, contradicted, new and not certain: a row a value of `by`, all
+    cells first, then in the order of their certain edges."""
     counts = table.groupby([by, "known"], sort=False, observed=True).size().unstack(fill_value=0)
     counts = counts.reindex(columns=list(STATES), fill_value=0)
-    return counts.loc[counts.drop(columns=NOT_CERTAIN).sum(axis=1).sort_values(ascending=False, kind="stable").index]
+    fewer = counts[NOT_CERTAIN] - counts.sum(axis=1)
+    return counts.iloc[np.lexsort([fewer, counts.index != ALL])]
 
 
 def known_sentence(table: pd.DataFrame, whose: str, regulators: int, genes: int) -> str:
@@ -54,6 +55,8 @@ def known_sentence(table: pd.DataFrame, whose: str, regulators: int, genes: int)
     count = table.loc[table["cell_type"] == ALL, "known"].value_counts().reindex(list(STATES), fill_value=0)
     confirmed, contradicted, new, others = count.tolist()
     edges, listed = confirmed + contradicted + new, confirmed + contradicted + others
+    if not edges:
+        return f"{whose} lists {others} pairs of these genes. No edge is certain over all cells, so it confirms none."
     chance = edges * listed / max(regulators * (genes - 1), 1)
     return (
         f"Of {edges} certain edges over all cells, {whose} lists {confirmed + contradicted} ({chance:.1f} by chance): "
@@ -78,13 +81,6 @@ def of_regulators(table: pd.DataFrame, activity: pd.DataFrame | None) -> tuple[l
     rows = []
     for name, confirmed, contradicted, new, others in of_groups(every, "source").itertuples():
         numbers = (confirmed + contradicted + others, confirmed, contradicted, new)
-        rows.append((str(name), *map(str, numbers), named.get(name, ""), active.get(name, "")))
-    head = [
-        "known targets here",
-        "confirmed",
-        "contradicted",
-        "new",
-        "most certain new targets",
-        "activity differs most",
-    ]
-    return ["regulator", *head], rows
+        rows.append((str(name), named.get(name, ""), active.get(name, ""), *map(str, numbers)))
+    head = ["regulator", "most certain new targets", "activity differs most", "known targets here"]
+    return [*head, CONFIRMED, CONTRADICTED, NEW], rows

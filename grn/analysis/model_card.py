@@ -21,7 +21,7 @@ METRICS = {
     "accuracy": "accuracy of the cell types",
     "macro_f1": "macro F1 of the cell types",
     "r2": "R2 of the genes, from their regulators",
-    "error": "error of the genes (of each gene's mean: 1)",
+    "error": "error of the genes, in their variances",
     "ridge_error": "error of ridge on the same regulators",
 }
 

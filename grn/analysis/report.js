@@ -19,6 +19,8 @@
   at("certainty").hidden = !known;
   for (const type of data.types) filters.type.add(new Option(type, type));
   filters.type.add(new Option("every cell type", ""));
+  const certain = edges.filter((edge) => edge.q !== null && edge.q <= 0.05);
+  if (certain.length && !certain.some((edge) => edge.type === data.types[0])) filters.type.value = ""; // in single types alone
   for (const name of [...new Set(edges.map((edge) => edge.source))].sort()) at("regulators").append(new Option(name, name));
   for (const name of data.genes) at("genes").append(new Option(name, name));
 
@@ -35,7 +37,7 @@
     const fits = (name, text) => !text || (names.has(text) ? name.toLowerCase() === text : name.toLowerCase().startsWith(text));
     return edges.filter(
       (edge) =>
-        (!filters.certain.checked || edge.q <= 0.05) &&
+        (!filters.certain.checked || (edge.q !== null && edge.q <= 0.05)) &&
         (!type || edge.type === type) &&
         (!sign || (sign === "+" ? edge.weight > 0 : edge.weight < 0)) &&
         Math.abs(edge.weight) >= least * widest[edge.type] &&
@@ -100,7 +102,8 @@
       cell.setAttribute("aria-sort", cell.dataset.column !== sorted.column ? "none" : sorted.falling ? "descending" : "ascending");
     }
     const rows = Math.min(found.length, MOST_ROWS);
-    const none = !found.length && filters.certain.checked ? ": none of these is certain; untick the box to see others" : "";
+    const others = filters.certain.checked ? ": none of these is certain; untick the box to see others" : ": none of these is among the certain and the strongest";
+    const none = found.length ? "" : others;
     at("found").textContent = `${found.length} of ${edges.length} edges${none}` + (rows < found.length ? `, the first ${rows} are listed` : "");
   }
 
@@ -130,6 +133,7 @@
     canvas.parentElement.hidden = !links.length;
     resize();
     at("drawn").textContent = `${links.length} edges between ${nodes.length} genes are drawn`;
+    at("drawn").parentElement.hidden = !links.length;
     canvas.dataset.edges = links.length;
   }
 
@@ -207,7 +211,6 @@
     pen.globalAlpha = 1;
     pen.textAlign = "center";
     pen.textBaseline = "middle";
-    const all = nodes.length < 160 || view.zoom > 1.8;
     const seen = nodes
       .map((node) => [node, ...onScreen(node), node.regulates ? Math.min(8, 3 + Math.sqrt(node.degree)) : 3])
       .filter(([, x, y]) => x > -40 && y > -20 && x < canvas.width + 40 && y < canvas.height + 20);
@@ -218,18 +221,22 @@
       pen.arc(x, y, radius, 0, 7);
       pen.fill();
     }
-    for (const [node, x, y, radius] of seen.sort(([one], [other]) => one.regulates - other.regulates)) { // regulators on top
-      if (near ? near.has(node) : all || (node.regulates && (nodes.length < 400 || node.degree > 2))) {
-        pen.globalAlpha = 1;
-        pen.font = `${node.regulates ? "600 12" : "11"}px system-ui, sans-serif`;
-        pen.lineWidth = 3;
-        pen.strokeStyle = "white";
-        pen.strokeText(node.name, x, y - radius - 7);
-        pen.fillStyle = "#222";
-        pen.fillText(node.name, x, y - radius - 7);
-      }
+    const boxes = []; // of names that are written: regulators first, and no name over another
+    pen.lineWidth = 3;
+    pen.strokeStyle = "white";
+    pen.fillStyle = "#222";
+    for (const [node, x, y, radius] of seen.sort(([one], [other]) => other.regulates - one.regulates || other.degree - one.degree)) {
+      if (near && !near.has(node)) continue;
+      pen.font = `${node.regulates ? "600 12" : "11"}px system-ui, sans-serif`;
+      const half = pen.measureText(node.name).width / 2 + 2, aside = half + radius + 3;
+      const places = [[x, y - radius - 7], [x, y + radius + 8], [x + aside, y], [x - aside, y]];
+      const free = ([a, b]) => boxes.every(([c, d, width]) => Math.abs(a - c) > half + width || Math.abs(b - d) > 13);
+      const place = places.find(free) || (node === hovered && places[0]);
+      if (!place) continue;
+      boxes.push([...place, half]);
+      pen.strokeText(node.name, ...place);
+      pen.fillText(node.name, ...place);
     }
-    pen.globalAlpha = 1;
   }
 
   function drawLink(from, to, raises) {

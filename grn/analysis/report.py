@@ -57,10 +57,16 @@ CAUSED = (
     "What interventions did: the change of each gene against control cells, in its sds, as of more of the regulator, "
     "with its 95 % interval. Whether it is direct is not known from it."
 )
-FILES = (
-    "As tables: edges.parquet (over all cells) and edges_by_type.parquet have edges with their q-values, activity.csv "
-    "has activities. For a spreadsheet: grn export RUN --format csv --max-q-value 0.05 --output edges.csv."
+MORE_CELLS = (
+    "Least correlation that shows: in so many cells, weaker ones cannot be told from chance; four times as many show "
+    "half of it. Borrowed: certain over all cells, and not by the cells of this type alone."
 )
+FILES = "Beside this page: edges.parquet and edges_by_type.parquet (with q-values), network.h5ad, activity.csv."
+NEXT = {
+    "the certain edges as a table": "grn export {run} --format csv --max-q-value 0.05 --output edges.csv",
+    "what differs between two conditions, a column of obs": "grn compare {run} --by COLUMN",
+    "the activity of well-known regulators": "grn activity {cells} --regulons collectri --by COLUMN",
+}
 
 MOST_EFFECTS, MOST_REGULATORS, TARGETS = 20, 5, 6  # rows; of a type; genes that each raises or lowers
 MOST_KNOWN = 20  # regulators beside known pairs
@@ -104,6 +110,7 @@ def write_report(
         "Activity of regulators": activity_section(activity, config.data.group_key is not None),
         "Test cells": test_cells(metrics, per_class, network.levels, shown.get("confusion", "")),
         "Training": shown.get("training", ""),
+        "Tables and next steps": next_steps(folder, config),
         "What the weights mean": meaning(network),
         "How to reproduce it": reproduce(config, network),
     }
@@ -158,10 +165,9 @@ def certain_section(edges: pd.DataFrame, by_type: Mapping[str, pd.DataFrame], ne
         parts.append(f"<p>{escape(CAUSED)}</p>{table(columns, rows, numbers=len(columns) - 2)}")
     columns, rows = found_texts(about)
     parts.append(table(columns, rows, numbers=len(columns) - 1) if rows else "")
-    if "found" in about and about["found"].get("borrowed", pd.Series(0)).any():
-        parts.append("<p>Borrowed: certain over all cells, and not by the cells of this type alone.</p>")
+    parts.append(f"<p>{MORE_CELLS}</p>" if rows else "")
     parts.append(top_regulators({ALL: edges, **by_type}, signed=network.signed))
-    sentences = [RATE if "q_value" in edges else "", states_sentence(about, list(network.by_type)), FILES]
+    sentences = [RATE if "q_value" in edges else "", states_sentence(about, list(network.by_type))]
     return "".join(parts) + f"<p>{escape(' '.join(filter(None, sentences)))}</p>"
 
 
@@ -203,9 +209,10 @@ def known_section(
     groups = of_groups(known, "cell_type").drop(columns="not certain")
     of_cells = table(["cells", *groups], [(str(name), *row) for name, *row in groups.itertuples()], numbers=3)
     columns, rows = of_regulators(known, activity)
-    parts = [table(columns, rows[:MOST_KNOWN], numbers=0)]
-    if others := rows[MOST_KNOWN:]:
-        more = table(columns, others, numbers=0)
+    first = [row for row in rows if row[-3:] != ("0", "0", "0")][:MOST_KNOWN]  # sorted by their certain edges
+    parts = [table(columns, first, numbers=4)] if first else []
+    if others := rows[len(first) :]:
+        more = table(columns, others, numbers=4)
         parts.append(f"<details><summary>Show all: {len(others)} more regulators</summary>{more}</details>")
     sentence = known_sentence(known, Path(str(config.network.regulons)).name, regulators, genes)
     return f"<p>{escape(sentence)} The table is known.csv.</p>{of_cells}{''.join(parts)}"
@@ -224,6 +231,12 @@ def activity_section(activity: pd.DataFrame | None, grouped: bool) -> str:
     )
     body = table(columns, rows, numbers=len(columns) - 2) if rows else "<p>No difference is certain.</p>"
     return f"<p>{escape(explained)}</p><details><summary>The largest certain differences</summary>{body}</details>"
+
+
+def next_steps(folder: Path, config: Config) -> str:
+    path = config.data.path if ":" in config.data.path else f"{Path(config.data.path).name}"
+    rows = [(what, command.format(run=folder.name, cells=path)) for what, command in NEXT.items()]
+    return f"<p>{FILES}</p>{table(['for', 'command'], rows, numbers=0)}"
 
 
 def reproduce(config: Config, network: SignedNetwork) -> str:

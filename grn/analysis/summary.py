@@ -22,7 +22,7 @@ SCORES = {
     "macro_f1": "macro F1",
     "auroc": "AUROC (one type against the rest)",
     "r2": "R2 of the genes, from their regulators",
-    "error": "error of the genes (of their means: 1)",
+    "error": "error of the genes, in their variances",
     "ridge_error": "error of ridge on the same regulators",
 }
 LOSSES = {
@@ -38,8 +38,8 @@ SHOWN = {  # column of an edge table -> its title, and the form of its values
     "caused_low": ("from", "+.2f"),
     "caused_high": ("to", "+.2f"),
     "caused_q": ("its q", ".2g"),
-    "weight": ("weight", "+.3f"),
-    "sd": ("sd", ".3f"),
+    "weight": ("weight", "+.2g"),
+    "sd": ("sd", ".2g"),
     "q_value": ("q", ".2g"),
 }
 CLASS_COLUMNS = ["cell type", "F1", "test cells", "genes above all other types"]
@@ -113,12 +113,16 @@ def certain_sentence(about: Mapping) -> str:
     """How many edges are certain, and what more cells would show."""
     if "found" not in about:
         return "Which edges are certain was not computed (network.false_discovery: false)."
-    every = about["found"].iloc[0]
+    every, types = about["found"].iloc[0], about["found"].iloc[1:]
+    alone = ", ".join(f"{row.label} {row.edges}" for row in types.itertuples() if row.edges)
+    alone = f" By the cells of one type alone: {alone}." if alone else ""
     if every["edges"]:
         number = f"{every['edges']} edge{'s are' if every['edges'] > 1 else ' is'}"
-        return f"{number} certain over all cells (q at most {SIGNIFICANT:g}): associations within states, not causes."
-    none, least = f"No edge is certain over all cells (q at most {SIGNIFICANT:g}).", every.get("least_effect", math.nan)
-    if math.isnan(least):
+        within = "cell types" if about.get("states") == "labels" else "states"
+        said = f"{number} certain over all cells (q at most {SIGNIFICANT:g}): associations within {within}, not causes."
+        return said + alone
+    none = f"No edge is certain over all cells (q at most {SIGNIFICANT:g}).{alone}"
+    if math.isnan(least := every.get("least_effect", math.nan)):
         return none
     shown = f"{none} {every['cells']} cells show correlations above {least:.2f} within a type"
     more = every["cells"] * (least / VISIBLE) ** 2  # the error of a correlation falls with the root of the cells

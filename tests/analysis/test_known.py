@@ -52,10 +52,10 @@ def test_certain_edges_are_confirmed_contradicted_or_new_and_other_known_pairs_a
     columns = ["cell_type", "regulator", "effect", "q_value"]
     active = pd.DataFrame([("T", "A", 1.5, 0.01), ("NK", "A", -2.5, 0.01), ("NK", "B", 9.0, 0.3)], columns=columns)
     assert of_regulators(table, active)[1] == [
-        ("A", "2", "1", "1", "1", "z", "-2.5 in NK"),
-        ("B", "2", "0", "0", "1", "x", ""),
+        ("A", "z", "-2.5 in NK", "2", "1", "1", "1"),
+        ("B", "x", "", "2", "0", "0", "1"),
     ]
-    assert of_regulators(table, None)[1][0][-1] == ""
+    assert of_regulators(table, None)[1][0][2] == ""
     sentence = known_sentence(table, "collectri", 2, 5)
     assert "lists 2 (2.0 by chance): 1 with the same sign, 1 with the other; 2 are new" in sentence
     assert "2 other pairs" in sentence
@@ -64,7 +64,7 @@ def test_certain_edges_are_confirmed_contradicted_or_new_and_other_known_pairs_a
 def test_nothing_is_certain():
     table = beside_known(EDGES.assign(q_value=0.5), OF_TYPES.head(0), KNOWN, ["A", "B"], GENES)
     assert set(table["known"]) == {"not certain"} and len(table) == 4
-    assert known_sentence(table, "collectri", 2, 5).startswith("Of 0 certain edges")
+    assert known_sentence(table, "collectri", 2, 5).startswith("collectri lists 4 pairs of these genes. No edge")
 
 
 def test_a_weight_of_0_says_nothing_of_a_listed_pair():

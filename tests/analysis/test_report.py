@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
+from grn.analysis.known import beside_known
 from grn.analysis.report import CAUSED, DEFINITION, RATE, write_report
 from grn.analysis.summary import certain_sentence, class_rows, edges_json, kept_edges
 from grn.config.schema import Config
@@ -18,6 +19,7 @@ from grn.networks.run_files import network_anndata, write_network
 from grn.networks.signed_network import edge_list, open_network
 from grn.networks.weights import Network
 from grn.regulation.states import States
+from grn.verbs.report import edges_of_types
 
 LABELS = ["T/<script>alert(1)</script>", "B & co"]
 GENES = ["<b>R</b>", "R2", "x", "y"]
@@ -61,8 +63,8 @@ def strongest_of_types(network) -> pd.DataFrame:
     return pd.concat([empty, *map(kept_edges, tables)], ignore_index=True)
 
 
-def report(folder, *, labelled=True, pictures=None, beside=None, without=(), of_types=None, activity=None) -> str:
-    """beside: further columns of the edges.   without: columns that they lack."""
+def report(folder, *, labelled=True, pictures=None, beside=None, without=(), of_types=None, **others) -> str:
+    """beside: further columns of the edges.   without: columns that they lack.   others: further tables."""
     network, edges = network_file(folder, labelled=labelled)
     edges = edges.assign(**(beside or {})).drop(columns=list(without))
     per_class = pd.DataFrame({"class": LABELS, "f1": [0.625, 0.0], "cells": [8, 0]}) if labelled else pd.DataFrame()
@@ -75,8 +77,8 @@ def report(folder, *, labelled=True, pictures=None, beside=None, without=(), of_
         network=network,
         pictures={"training": DOT, "network": DOT} if pictures is None else pictures,
         of_types=strongest_of_types(network) if of_types is None else of_types,
-        activity=activity,
         cells=900,
+        **others,
     )
     assert path == folder / "report.html"
     return path.read_text("utf-8")
@@ -97,7 +99,12 @@ def test_the_page_opens_with_what_is_certain(tmp_path):
 
 
 TYPED = pd.DataFrame(
-    [(GENES[0], "x", 1.8, 0.01, LABELS[0]), ("R2", "y", -0.4, 0.03, LABELS[0]), ("R2", "x", -0.6, 0.7, LABELS[1])],
+    [
+        (GENES[0], "x", 1.8, 0.01, LABELS[0]),
+        ("R2", "y", -0.4, 0.03, LABELS[0]),
+        ("R2", "x", -0.6, 0.7, LABELS[1]),
+        ("R2", "y", 0.2, np.nan, LABELS[1]),  # too few cells for a q-value
+    ],
     columns=["source", "target", "weight", "q_value", "cell_type"],
 )
 
@@ -155,6 +162,9 @@ def test_what_more_cells_would_show():
     assert certain_sentence({"found": found.assign(edges=3)}).startswith(
         "3 edges are certain over all cells (q at most 0.05)"
     )
+    types = found.assign(label="B", edges=2)
+    alone = certain_sentence({"found": pd.concat([found, types], ignore_index=True)})
+    assert "(q at most 0.05). By the cells of one type alone: B 2. 900 cells show" in alone
 
 
 def test_effects_of_interventions_come_first(tmp_path):
@@ -164,7 +174,7 @@ def test_effects_of_interventions_come_first(tmp_path):
     assert page.index(CAUSED) < page.index('class="top"')
     found = rows(page)
     place = found.index(["regulator", "target", "effect", "from", "to", "its q", "weight", "q"])
-    assert found[place + 1] == ["R2", "x", "-1.50", "-2.00", "-1.00", "0.001", "+0.300", "0.9"]
+    assert found[place + 1] == ["R2", "x", "-1.50", "-2.00", "-1.00", "0.001", "+0.3", "0.9"]
 
 
 def test_certain_activities_are_listed(tmp_path):
@@ -175,6 +185,39 @@ def test_certain_activities_are_listed(tmp_path):
     found = rows(page)
     assert found[found.index(head) + 1][:2] == [LABELS[0], "R2"] and [LABELS[1], "R2"] not in [row[:2] for row in found]
     assert "(collectri)" in page and "Cells are no replicates" in page
+
+
+def test_known_pairs_are_beside_the_certain_edges(tmp_path):
+    pairs = pd.DataFrame({"source": [*["<b>R</b>"] * 2, *"stuvw"], "target": list("xyzzzzz"), "weight": 1.0})
+    known = beside_known(TYPED.drop(columns="cell_type"), TYPED, pairs, [*"stuvw", "<b>R</b>", "R2"], list("xyz"))
+    page = report(tmp_path, known=known)
+    shown, folded = page[page.index("known.csv") :].split("Show all: 5 more regulators")
+    assert ["all cells", "1", "0", "1"] in rows(shown) and [LABELS[0], "1", "0", "1"] in rows(shown)
+    assert ["<b>R</b>", "", "", "2", "1", "0", "0"] in rows(shown) and ["R2", "y", "", "0", "0", "0", "1"] in rows(
+        shown
+    )
+    assert ["s", "", "", "1", "0", "0", "0"] in rows(folded), "without a certain edge"
+
+
+def test_the_page_agrees_with_the_tables_of_types(tmp_path):
+    """Its regulators, and the edges that it embeds, are those of edges_by_type.parquet."""
+    dice = np.random.default_rng(0)
+    pairs = [(f"r{n}", f"g{m}", label) for label in LABELS for n in range(6) for m in range(40)]
+    table = pd.DataFrame(pairs, columns=["source", "target", "cell_type"])
+    table["weight"], table["q_value"] = dice.normal(size=len(table)), dice.uniform(size=len(table)) ** 4
+    table = table.sort_values("weight", key=abs, ascending=False, kind="stable")
+    table.to_parquet(tmp_path / "edges_by_type.parquet")
+    of_types = edges_of_types(tmp_path / "edges_by_type.parquet")
+    page = report(tmp_path / "page", of_types=of_types)
+    sure = table[table["q_value"] <= 0.05].sort_values("q_value", kind="stable")
+    for label in LABELS:
+        own = sure[sure["cell_type"] == label]
+        shown = [row[1] for row in regulators(page) if row[0] == label]
+        assert shown == list(dict.fromkeys(own["source"]))[:5]
+        data = embedded(page)
+        at = data["types"].index(label)
+        held = {(data["genes"][s], data["genes"][t]) for s, t, k in zip(*map(data.get, "stk"), strict=True) if k == at}
+        assert held >= set(zip(own["source"], own["target"], strict=True))
 
 
 def test_labels_and_genes_are_escaped(tmp_path):

@@ -31,7 +31,8 @@ window.addEventListener("load", () => {
     seen[what] = { rows, found: at("found").textContent, drawn: +at("network").dataset.edges };
   };
   const reset = () => at("reset").click();
-  look("certain"); reset();
+  look("certain");
+  set("type", OTHER); look("without q"); reset();
   look("first");
   set("type", LABEL); look("type"); reset();
   set("sign", "-"); look("sign"); reset();
@@ -64,8 +65,9 @@ def seen(tmp_path_factory):
     """What the page showed after each action."""
     folder = tmp_path_factory.mktemp("report")
     page = report(folder, of_types=TYPED)
-    label = json.dumps(LABELS[0]).replace("<", "\\u003c")
-    page = page.replace("<head>", f"<head>{LISTEN}").replace("</body>", f"{DRIVE.replace('LABEL', label)}</body>")
+    label, other = (json.dumps(name).replace("<", "\\u003c") for name in LABELS)
+    drive = DRIVE.replace("LABEL", label).replace("OTHER", other)
+    page = page.replace("<head>", f"<head>{LISTEN}").replace("</body>", f"{drive}</body>")
     path = folder / "driven.html"
     path.write_text(page, "utf-8")
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000", "--dump-dom"]
@@ -87,6 +89,7 @@ def test_nothing_fails_and_no_name_becomes_html(seen):
 
 def test_certain_edges_are_shown_first_and_others_on_demand(seen):
     assert pairs(seen["certain"]) == [(GENES[0], "x"), (GENES[0], "y")]
+    assert seen["without q"]["rows"] == [] and "none of these is certain" in seen["without q"]["found"]
     assert [row[-1] for row in seen["certain"]["rows"]] == ["0.0010", "0.040"], "every edge has its q-value"
 
 
@@ -100,7 +103,7 @@ def test_each_filter_responds_in_the_table_and_in_the_network(seen):
     assert pairs(seen["least"]) == [(GENES[0], "x"), (GENES[0], "y")]  # 0.3 is below 36 % of 0.9
     assert seen["reset"] == seen["first"]
     for shown in (seen[name] for name in ("first", "type", "sign", "regulator", "gene", "least")):
-        assert shown["drawn"] == len(shown["rows"]) and shown["found"].startswith(f"{len(shown['rows'])} of 6 edges")
+        assert shown["drawn"] == len(shown["rows"]) and shown["found"].startswith(f"{len(shown['rows'])} of 7 edges")
 
 
 def test_a_column_sorts_a_click_looks_up_and_the_mouse_tells(seen):
