@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 import typer
 from rich.console import Console
 
+import grn
 from grn import __version__
 from grn.cli import main as cli
 from grn.cli.console import print_table
@@ -54,6 +56,24 @@ def test_all_commands_together_have_at_most_70_parameters_and_name_what_stands_e
     assert all("--quiet" in command.epilog and "--debug" in command.epilog for _, command in commands())
 
 
+NOT_IN_PYTHON = {
+    "--output": "Python returns what the command writes",
+    "--resume": "a run that Python started is continued on the command line",
+    "--interventions": "grn.evaluate_interventions",
+    "--leave-out": "of grn.evaluate_interventions",
+    "--towards": "of grn.screen",
+    "--network": "one of the networks= of grn.benchmark",
+}
+
+
+@pytest.mark.parametrize(("verb", "command"), [(name[4:], each) for name, each in commands() if hasattr(grn, name[4:])])
+def test_the_command_line_has_pythons_names_in_pythons_order(verb, command):
+    options = [each for each in command.params if each.opts[0] not in {"--help", *NOT_IN_PYTHON}]
+    words = [each.opts[0] if each.param_type_name == "option" else each.metavar or each.name for each in options]
+    names = [word.strip("-").replace("-", "_").lower() for word in words]
+    assert names == [name for name in inspect.signature(getattr(grn, verb)).parameters if name in names]
+
+
 @pytest.mark.parametrize(
     ("command", "field", "shown"),
     [
@@ -62,6 +82,7 @@ def test_all_commands_together_have_at_most_70_parameters_and_name_what_stands_e
         ("train x.h5ad", "data.path", "DATA"),
         ("train x.h5ad", "data.counts", None),
         ("init x.h5ad", "data.orientation", "--orientation"),
+        ("train x.csv", "data.orientation", "--orientation"),
         ("data get x", "file", "--file"),
     ],
 )

@@ -13,9 +13,7 @@ from grn.cli.options import REFERENCE
 def command(
     cells: Annotated[
         str,
-        typer.Argument(
-            metavar="CELLS|CONFIG|RUN", help="Cells (counts in X), a configuration or a run.", show_default=False
-        ),
+        typer.Argument(metavar="CELLS", help="Cells (counts in X), a configuration or a run.", show_default=False),
     ],
     reference: Annotated[Path, REFERENCE],
     networks: Annotated[

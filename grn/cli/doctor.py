@@ -24,7 +24,7 @@ def command(
     """Print what is installed, which kernels run here and why, and test them; of a run, estimate time and memory."""
     from grn.cli.console import console, plain
 
-    config = loaded_config(path, None, None, None, None) if path else None
+    config = loaded_config(path) if path else None
     if config is not None:
         from grn.training.machine import refuse_impossible_training
         from grn.training.run import checked_cells

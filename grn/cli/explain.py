@@ -13,8 +13,8 @@ TOP = 10  # genes of each type that are printed and drawn
 
 
 def command(
+    cells: Annotated[Path, typer.Argument(help="The cells, as for grn predict.", show_default=False)],
     run: ModelFolder,
-    data: Annotated[Path, typer.Argument(help="The cells, as for grn predict.", show_default=False)],
     cell_type: CellType = None,
     output: Annotated[
         Path | None,
@@ -31,7 +31,7 @@ def command(
 
     to = console()
     say = plain(to)
-    table = explain(data, run, cell_type=cell_type, quiet=to.quiet)
+    table = explain(cells, run, cell_type=cell_type, quiet=to.quiet)
     for name, own in table.groupby("cell_type", sort=False):
         read = own["cells"].iloc[0]
         say(f"{name} ({read} {'cell' if read == 1 else 'cells'} called so), change of its log odds:")

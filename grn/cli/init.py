@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from grn.cli.options import Orientation
+from grn.cli.options import ORIENTATION
 
 
 def command(
@@ -18,9 +18,7 @@ def command(
     output: Annotated[
         Path | None, typer.Option("--output", help="The configuration to write. Default: NAME.yaml, here.")
     ] = None,
-    orientation: Annotated[
-        Orientation | None, typer.Option("--orientation", help="What the rows and columns of a text file are.")
-    ] = None,
+    orientation: ORIENTATION = None,
 ) -> None:
     """Write a configuration for these cells: every field with its default and reason, and what was found in them."""
     from grn.cli.tables import refuse_output

@@ -14,6 +14,9 @@ class Orientation(StrEnum):
     genes_by_cells = "genes_by_cells"
 
 
+ORIENTATION = Annotated[
+    Orientation | None, typer.Option("--orientation", help="What the rows and columns of a text file are.")
+]
 EVERYWHERE = "Everywhere: [bold]--quiet[/] prints nothing but errors, [bold]--debug[/] the traceback of an error."
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of grn train.", show_default=False)]

@@ -11,10 +11,10 @@ from grn.cli.options import Counts, GeneKey, ModelFolder
 
 
 def command(
-    run: ModelFolder,
-    data: Annotated[
+    cells: Annotated[
         Path, typer.Argument(help="The cells: what data.path may name, as an .h5ad file.", show_default=False)
     ],
+    run: ModelFolder,
     output: Annotated[
         Path, typer.Option(help="The .h5ad file to write: the cells, with predictions.", show_default=False)
     ],
@@ -46,4 +46,4 @@ def command(
     from grn.cli.console import console, plain
 
     say, options = plain(console()), {"error": error, "labels": labels}
-    predict_file(data, run, output, say=say, counts=counts, gene_key=gene_key, **options)  # type: ignore[arg-type]
+    predict_file(cells, run, output, say=say, counts=counts, gene_key=gene_key, **options)  # type: ignore[arg-type]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grn.cli.options import ORIENTATION
+
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
@@ -53,13 +55,14 @@ def command(
         str | None,
         typer.Option("--config", help="A configuration: a file, or the name of one that comes with grn (pbmc.yaml)."),
     ] = None,
-    label_key: Label = None,
-    regulators: Regulators = None,
-    overrides: Overrides = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", help="The run folder to make. Default: runs/<config>-<date>-<n>."),
     ] = None,
+    label_key: Label = None,
+    regulators: Regulators = None,
+    orientation: ORIENTATION = None,
+    overrides: Overrides = None,
     resume: Annotated[
         Path | None,
         typer.Option("--resume", metavar="RUN", help="Continue the interrupted run in this folder."),
@@ -72,7 +75,7 @@ def command(
 
     to = console()
     if resume is not None:
-        if any((path, config, overrides, output, label_key, regulators)):
+        if any((path, config, output, label_key, regulators, orientation, overrides)):
             raise ConfigError(f"--resume continues {resume} as it was started; leave out everything else.")
         config = str(config_of(resume))
         refuse_lost(resume)
@@ -80,7 +83,7 @@ def command(
             plain(to)(f"The run in {resume} is complete; there is nothing to resume.")
             return
     # The configuration is checked before torch and Lightning are imported, which takes seconds.
-    loaded = loaded_config(path, config, label_key, regulators, overrides)
+    loaded = loaded_config(path, config, label_key, regulators, orientation, overrides)
     name = re.sub(r"[^\w.-]+", "_", Path(config or path or "").stem).strip("_")
 
     import pandas as pd
@@ -106,7 +109,12 @@ def command(
 
 
 def loaded_config(
-    path: str | None, config: str | None, label_key: str | None, regulators: str | None, overrides: list[str] | None
+    path: str | None,
+    config: str | None = None,
+    label_key: str | None = None,
+    regulators: str | None = None,
+    orientation: str | None = None,
+    overrides: list[str] | None = None,
 ) -> Config:
     """The configuration of a run: `config` (None: the defaults) with what the options say."""
     from grn.config.files import change_config, is_configuration, parse_override
@@ -121,7 +129,7 @@ def loaded_config(
         config, path = path, None
     names = regulators is not None and re.search(r",|^\[.*\]$", regulators) is not None
     chosen = re.findall(r"[^\s,\[\]]+", regulators or "") if names else regulators
-    keywords = {"path": path, "label_key": label_key, "regulators": chosen}
+    keywords = {"path": path, "label_key": label_key, "regulators": chosen, "orientation": orientation}
     return change_config(config or DEFAULTS, changed_fields(keywords, dict(map(parse_override, overrides or []))))
 
 

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @checked()
 def explain(
-    adata: AnnData | str | os.PathLike[str],
+    cells: AnnData | str | os.PathLike[str],
     run: Run | str | os.PathLike[str],
     *,
     cell_type: str | None = None,
     cell: str | None = None,
     map: Mapping[str, str] | None = None,
-    cells: Positive = 50,
+    sample: Positive = 50,
     counts: str | None = None,
     gene_key: str | None = None,
     orientation: Literal["cells_by_genes", "genes_by_cells"] | None = None,
@@ -37,12 +37,12 @@ def explain(
     `grn.plots.cell_type_genes` draws the table.
 
     Args:
-        adata: cells, as for `grn.predict`.
+        cells: as for `grn.predict`.
         run: the run whose model calls them.
         cell_type: explain the calls of this type alone; None: of every type that some cell is called.
         cell: explain the call of this cell, by its name in obs, for the type that it is called, or for `cell_type`.
         map: other names for cell types, as for `grn.predict`.
-        cells: how many cells of a type are read, drawn from those that are called so.
+        sample: how many cells of a type are read, drawn from those that are called so.
         counts: as for `grn.predict`.
         gene_key: as for `grn.predict`.
         orientation: as for `grn.predict`.
@@ -73,14 +73,14 @@ def explain(
     from grn.analysis.predict import pieces_of, without_counts
     from grn.cells.readers.registry import open_source
 
-    trained, config = model_for(run, adata, counts=counts, gene_key=gene_key, orientation=orientation)
+    trained, config = model_for(run, cells, counts=counts, gene_key=gene_key, orientation=orientation)
     names = dict(map or {})
     refuse_unused(names, trained.classes)
-    source = checked_anndata(adata if is_anndata(adata) else open_source(config))
+    source = checked_anndata(cells if is_anndata(cells) else open_source(config))
     (read,) = pieces_of(source, trained, config, None).pieces()
     empty = int(without_counts(read).sum())
     for line in () if quiet else (read.counts_from, *read.notes):
         print(line, flush=True)
     if empty and not quiet:
         print(f"{empty} of {len(read)} cells have none of the model's genes: there is nothing to explain.", flush=True)
-    return explain_types(trained, read, names=names, cell_type=cell_type, cell=cell, most=cells)
+    return explain_types(trained, read, names=names, cell_type=cell_type, cell=cell, most=sample)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @checked()
 def predict(
-    adata: AnnData | str | os.PathLike[str],
+    cells: AnnData | str | os.PathLike[str],
     run: Run | str | os.PathLike[str],
     *,
     key_added: str = "grn",
@@ -52,10 +52,10 @@ def predict(
         obs["KEY_property"]              where the model was trained to predict one, in its own unit
 
     Args:
-        adata: cells: an AnnData, cells x genes, or what `data.path` may name. Nothing is written to disk.
+        cells: an AnnData, cells x genes, or what `data.path` may name. Nothing is written to disk.
         run: the run whose model predicts: a Run, its folder, or its model folder.
         key_added: KEY above.
-        copy: write into a copy and leave `adata` as it is.
+        copy: write into a copy and leave `cells` as they are.
         counts: where the counts are: `X`, `raw`, `layer:NAME`, `recover`; None: as in training.
         gene_key: column of var with the gene names; None: as in training.
         orientation: what the rows of a text file are; None: as in training.
@@ -68,7 +68,7 @@ def predict(
         quiet: print nothing; otherwise what was found of the model's genes, in a few lines.
 
     Returns:
-        `adata` itself, or the copy, or what was read from the path.
+        `cells` themselves, or the copy, or what was read from the path.
 
     Raises:
         VocabularyMismatch: the cells have fewer than half of the model's genes.
@@ -87,18 +87,18 @@ def predict(
     """
     from grn.cells.readers.registry import open_source
 
-    trained, config = model_for(run, adata, counts=counts, gene_key=gene_key, orientation=orientation)
-    cells: AnnData = checked_anndata(adata if is_anndata(adata) else open_source(config))
-    if copy and is_anndata(adata):
-        cells = cells.to_memory() if cells.isbacked else cells.copy()
+    trained, config = model_for(run, cells, counts=counts, gene_key=gene_key, orientation=orientation)
+    adata: AnnData = checked_anndata(cells if is_anndata(cells) else open_source(config))
+    if copy and is_anndata(cells):
+        adata = adata.to_memory() if adata.isbacked else adata.copy()
     with writing_into_views():
         say = silent if quiet else print
-        annotate(cells, trained, config, key_added, say, error=error, names=map or {}, labels=labels)
-    return cells
+        annotate(adata, trained, config, key_added, say, error=error, names=map or {}, labels=labels)
+    return adata
 
 
 def predict_file(
-    data: Path,
+    cells: Path,
     run: Path,
     output: Path,
     *,
@@ -116,11 +116,11 @@ def predict_file(
     from grn.io.h5ad import write_anndata
     from grn.io.tables import spreadsheet_safe
 
-    trained, config = model_for(run, data, **reading)
+    trained, config = model_for(run, cells, **reading)
     with source_in_file(config) as adata:
         replaced, scores = annotate(adata, trained, config, "grn", say, error=error, names={}, labels=labels)
         if replaced:
-            say(f"{output} has new values of {', '.join(replaced)}; the old values are still in {data}.")
+            say(f"{output} has new values of {', '.join(replaced)}; the old values are still in {cells}.")
         write_anndata(output, adata)
     if scores is not None:
         write_text(confusion_of(output), spreadsheet_safe(scores.confusion).to_csv())

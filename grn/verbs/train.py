@@ -38,6 +38,7 @@ def train(
     state_key: str | None = None,
     regulators: Sequence[str] | str | os.PathLike[str] | None = None,
     genes: Positive | str | os.PathLike[str] | None = None,
+    orientation: Literal["cells_by_genes", "genes_by_cells"] | None = None,
     values: Literal["counts", "expression"] | None = None,
     counts: str | None = None,
     regulons: str | os.PathLike[str] | None = None,
@@ -61,6 +62,7 @@ def train(
         state_key: numeric column of obs along which regulation may change.
         regulators: names of the genes that may regulate, a file with one a line, or `all`.
         genes: how many of the most variable genes are used, a file with one a line, or `all`.
+        orientation: what the rows and columns of a text file are.
         values: `counts`: UMI counts; `expression`: continuous or log values, taken as they are.
         counts: where the counts are: `X`, `raw`, `layer:NAME`, or `recover`, from log1p values.
         regulons: known ones, whose activity the report shows: `collectri` or `dorothea`, or a table of edges.
@@ -90,8 +92,8 @@ def train(
         (380, 3)
     """
     keywords: dict[str, Any] = {"label_key": label, "group_key": group_key, "state_key": state_key}
-    keywords |= {"regulators": regulators, "genes": genes, "values": values, "counts": counts}
-    keywords |= {"regulons": regulons, "max_steps": max_steps, "seed": seed}
+    keywords |= {"regulators": regulators, "genes": genes, "orientation": orientation, "values": values}
+    keywords |= {"counts": counts, "regulons": regulons, "max_steps": max_steps, "seed": seed}
     changes = changed_fields(keywords, set)
     with interrupted_as_python_is():
         settings, adata, name = run_settings(data, config, changes)

@@ -31,13 +31,13 @@ def marked(tmp_path_factory):
 
 def test_planted_markers_speak_for_their_type_and_against_others(marked):
     adata, run = marked
-    table = grn.explain(adata, run, cells=20, quiet=True)
+    table = grn.explain(adata, run, sample=20, quiet=True)
     assert list(table) == ["cell_type", "gene", "effect", "agreement", "expressed", "cells"]
     for number, name in enumerate("abc"):
         own = table[table["cell_type"] == name]
         assert {f"g{2 * number}", f"g{2 * number + 1}"} <= set(own["gene"].head(4)), name
         assert own["effect"].is_monotonic_decreasing and len(own) == 24 and (own["cells"] == 20).all()
-    together = grn.explain(adata, run, map={"a": "ab", "b": "ab"}, cell_type="ab", cells=20, quiet=True)
+    together = grn.explain(adata, run, map={"a": "ab", "b": "ab"}, cell_type="ab", sample=20, quiet=True)
     assert {"g6", "g7"} <= set(together["gene"].head(8)) and {"g4", "g5"} & set(together["gene"].head(8))
 
 
@@ -52,14 +52,14 @@ def test_the_command_writes_a_table_and_a_picture(marked, tmp_path, capsys, monk
     adata, run = marked
     monkeypatch.chdir(tmp_path)
     adata.write_h5ad("cells.h5ad")
-    command = ["explain", str(run.folder), "cells.h5ad", "--cell-type", "a"]
+    command = ["explain", "cells.h5ad", str(run.folder), "--cell-type", "a"]
     assert main([*command, "--output", "table.csv"]) == 0
     assert "a (" in capsys.readouterr().out
     assert pd.read_csv("table.csv")["gene"].head(4).isin(["g0", "g1"]).sum() == 2
     assert main([*command, "--output", "a.png"]) == 0 and (tmp_path / "a.png").stat().st_size > 1000
     assert main([*command[:3], "--cell-type", "d"]) == 2
     assert "'d'" in capsys.readouterr().err
-    axes = grn.plots.cell_type_genes(grn.explain(adata, run, cells=2, quiet=True), "b", top=3, show=False)
+    axes = grn.plots.cell_type_genes(grn.explain(adata, run, sample=2, quiet=True), "b", top=3, show=False)
     assert next(text.get_text() for text in axes.get_yticklabels()) in ("g2", "g3") and 3 < len(axes.patches) <= 6
 
 
@@ -70,5 +70,5 @@ def test_a_cell_without_counts_is_not_explained(marked):
     for cell in ("cell1", "cell150"):
         with pytest.raises(DataError, match=cell):
             grn.explain(emptied, run, cell=cell, quiet=True)
-    table = grn.explain(emptied, run, quiet=True, cells=1000)
+    table = grn.explain(emptied, run, quiet=True, sample=1000)
     assert table.groupby("cell_type")["cells"].first().sum() == len(adata) - 2

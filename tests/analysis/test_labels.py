@@ -55,7 +55,7 @@ def test_predict_renames_types_and_scores_given_labels(tiny_run, tmp_path, capsy
     assert found.obsm["grn_probabilities"].shape[1] == len(found.uns["grn"]["classes"]) < len(own)
 
     adata.write_h5ad("cells.h5ad")
-    assert main(["predict", str(tiny_run), "cells.h5ad", "--output", "out.h5ad", "--labels", "cell_type"]) == 0
+    assert main(["predict", "cells.h5ad", str(tiny_run), "--output", "out.h5ad", "--labels", "cell_type"]) == 0
     assert "against the given labels" in " ".join(capsys.readouterr().out.split())
     written = anndata.read_h5ad("out.h5ad")
     again = grn.predict(adata, run, labels="cell_type", copy=True, quiet=True)

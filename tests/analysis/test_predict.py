@@ -190,9 +190,9 @@ def test_no_file_is_overwritten(tiny_run, data, tmp_path):
     (tmp_path / "mine.h5ad").write_text("mine")
     for output in (data, tmp_path / "mine.h5ad"):
         before = output.read_bytes()
-        assert main(["predict", str(tiny_run), str(data), "--output", str(output)]) == 2
+        assert main(["predict", str(data), str(tiny_run), "--output", str(output)]) == 2
         assert output.read_bytes() == before
-    assert main(["predict", str(tiny_run), str(data), "--output", str(tmp_path / "out.csv")]) == 2
+    assert main(["predict", str(data), str(tiny_run), "--output", str(tmp_path / "out.csv")]) == 2
 
 
 def in_pieces(monkeypatch):
