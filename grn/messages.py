@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 Say = Callable[[str], None]
@@ -21,16 +20,3 @@ def kept_in(notes: list[str], quiet: bool) -> Say:
             print(line, flush=True)
 
     return say
-
-
-def at_most_every(seconds: float, say: Say) -> Say:
-    """`say`, except that lines are dropped until `seconds` have passed since the last one (or since now)."""
-    last = time.monotonic()
-
-    def seldom(line: str) -> None:
-        nonlocal last
-        if time.monotonic() - last > seconds:
-            last = time.monotonic()
-            say(line)
-
-    return seldom

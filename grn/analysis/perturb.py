@@ -36,7 +36,7 @@ from grn.cells.readers.registry import open_source
 from grn.config.schema import Config
 from grn.devices import own_device
 from grn.errors import ConfigError, DataError, check_known
-from grn.messages import Say, at_most_every, silent
+from grn.messages import Say, silent
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
 from grn.networks.cells_of_run import cells_of_run, states_of_run
@@ -46,7 +46,7 @@ from grn.regulation.states import States
 KINDS = {"knock_out": "knock-out", "knock_down": "knock-down", "overexpress": "overexpression"}
 NEIGHBOURS = 30  # cells among which a shift finds its direction in an embedding
 SCREENED = 200  # cells of a type, in which each regulator is perturbed: a mean effect settles soon
-MESSAGE_EVERY_S = 15
+MESSAGES = 10  # of progress
 SHARPNESS = 0.1  # temperature of the cosines: as in the projections of RNA velocity
 
 
@@ -396,7 +396,7 @@ def screen_regulators(
         raise DataError(f"Cell types {cell_type!r} and {towards!r} have the same levels; name two that differ.")
     rows = here if len(here) <= SCREENED else here[np.linspace(0, len(here) - 1, SCREENED).round().astype(int)]
     measured, basal, states = subject.inputs(rows)
-    regulators, progress = subject.trained.regulators, at_most_every(MESSAGE_EVERY_S, say)
+    regulators = subject.trained.regulators
     found = []
     done, left_out = cells.interventions, np.zeros(0, np.int64)
     if done is not None:  # keys of guides whose gene has another key, or of which another kind alone is known
@@ -424,7 +424,8 @@ def screen_regulators(
         spread = share.std(ddof=1) if len(share) > 1 else np.nan
         size = float(np.sqrt(np.square(mean[others]).mean()))
         found.append((gene, share.mean(), spread, size, before, vocabulary[most] if mean[most] else "", mean[most]))
-        progress(f"Screening the regulators: {100 * (column + 1) // len(regulators)} % are done.")
+        if (column + 1) * MESSAGES // len(regulators) > column * MESSAGES // len(regulators):
+            say(f"Screening the regulators: {100 * (column + 1) // len(regulators)} % are done.")
     names = ["gene", "towards", "sd", "size", "before", "strongest", "strongest_effect"]
     table = pd.DataFrame(found, columns=names)
     return table.sort_values("towards", ascending=False, kind="stable").reset_index(drop=True)
