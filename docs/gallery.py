@@ -34,7 +34,6 @@ def pictures(run: grn.Run, cells) -> dict[str, object]:
     table = grn.activity(active, weights, by="bulk_labels", quiet=True)
     monocytes, dendritic = "CD14+ Monocyte", "Dendritic"
     knocked_out = grn.perturb(run, knock_out="SPI1", cell_type=monocytes, data=cells)
-    compared = grn.compare(run, "phase", conditions=("G1", "S"), data=cells, permutations=50, quiet=True)
     found = np.linspace(0.02, 1, 50)
     curves = {"network": pd.DataFrame({"recall": found, "precision": 0.1 + 0.7 * np.exp(-3 * found)})}
     curves["ridge"] = pd.DataFrame({"recall": found, "precision": 0.1 + 0.5 * np.exp(-3 * found)})
@@ -44,7 +43,6 @@ def pictures(run: grn.Run, cells) -> dict[str, object]:
         "network_graph_one": plots.network_graph(run, "SPI1", cell_type=dendritic, certain=False),
         "clustered_heatmap": plots.clustered_heatmap(run),
         "activity_heatmap": plots.activity_heatmap(table),
-        "network_difference": plots.network_difference(compared.edges),
         "attention_layers": plots.attention_layers(run),
         "perturbation_volcano": plots.perturbation_volcano(knocked_out),
         "cell_type_genes": plots.cell_type_genes(grn.explain(cells, run, quiet=True), "CD19+ B"),

@@ -17,19 +17,18 @@ if TYPE_CHECKING:
     from grn.plots.graph import network_graph as network_graph
     from grn.plots.heatmaps import attention_layers as attention_layers
     from grn.plots.heatmaps import clustered_heatmap as clustered_heatmap
-    from grn.plots.scatter import network_difference as network_difference
-    from grn.plots.scatter import perturbation_volcano as perturbation_volcano
     from grn.plots.scores import confusion_matrix as confusion_matrix
     from grn.plots.scores import precision_recall_curves as precision_recall_curves
     from grn.plots.scores import training_curves as training_curves
+    from grn.plots.volcano import perturbation_volcano as perturbation_volcano
 
 _NAMES = {
     "activity": "activity_heatmap",
     "bars": "cell_type_genes",
     "graph": "network_graph",
     "heatmaps": "attention_layers clustered_heatmap",
-    "scatter": "network_difference perturbation_volcano",
     "scores": "confusion_matrix precision_recall_curves training_curves",
+    "volcano": "perturbation_volcano",
 }
 _FILES = {name: file for file, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_FILES)

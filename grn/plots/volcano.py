@@ -1,89 +1,18 @@
-"""Dots: edges in two conditions, and the genes that a perturbation changes."""
+"""Dots: the genes that a perturbation changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.networks.evidence.false_discovery import SIGNIFICANT
-from grn.plots.given import columns_of, only_type
-from grn.plots.style import DOWN, INK, LINES, UP, canvas, note, plain, short, shown
+from grn.plots.given import columns_of
+from grn.plots.style import DOWN, INK, UP, canvas, note, plain, short, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
-
-REST = "#c4c4c4"
-
-
-def network_difference(
-    table: pd.DataFrame, *, named: int = 12, ax: Axes | None = None, show: bool | None = None
-) -> Axes:
-    """Each edge as a dot, its slope in one condition to the right and in the other upwards: equal ones on the diagonal.
-
-    table: `grn.compare(...).edges`, in all types together or in one. Edges that differ at a q-value of at most 0.05 are
-    coloured.   named: how many of these have their names beside them.   ax, show: as in grn.plots. Raises UserError.
-    """
-    wanted = "the edges that grn.compare returns"
-    names = [str(name) for name in getattr(table, "columns", ()) if str(name).startswith("weight_")][:2]
-    edges = columns_of(table, wanted, texts=("source", "target"), numbers=tuple(names), gaps=("effect", "q_value"))
-    types = edges["cell_type"].astype(str) if "cell_type" in edges else pd.Series("all", index=edges.index)
-    edges = edges[types == ("all" if (types == "all").any() or types.empty else only_type(types.unique()))]
-    axes = canvas(ax, 5.6, 5.4)
-    if edges.empty:
-        return shown(note(axes, "No edges were compared."), ax, show)
-    x, y = (edges[name].to_numpy() for name in names)
-    first, second = (name.removeprefix("weight_") for name in names)
-    limit = 1.12 * max(float(np.abs([x, y]).max()), 1e-9)
-    for line in (axes.axhline, axes.axvline):
-        line(0, color="#dddddd", linewidth=0.8, zorder=0)
-    axes.plot([-limit, limit], [-limit, limit], color="#bbbbbb", linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-    differ = (edges["q_value"] <= SIGNIFICANT).to_numpy()
-    axes.scatter(x[~differ], y[~differ], s=7, color=REST, linewidths=0, zorder=2, rasterized=len(edges) > 5000)
-    for chosen, colour, name in ((np.abs(y) >= np.abs(x), LINES[1], second), (np.abs(y) < np.abs(x), LINES[0], first)):
-        if (chosen := chosen & differ).any():
-            label = f"stronger in {short(name, 20)}"
-            look: dict[str, Any] = {"s": 22, "color": colour, "edgecolors": "white", "linewidths": 0.4, "zorder": 3}
-            axes.scatter(x[chosen], y[chosen], label=label, **look)
-    certain = edges[differ].sort_values("q_value", kind="stable").head(named)[[*names, "source", "target"]]
-    name_edges(axes, certain.itertuples(index=False), apart=(0.32 * limit, 0.06 * limit), turn=0.45 * limit)
-    axes.set_xlim(-limit, limit)
-    axes.set_ylim(-limit, limit)
-    axes.set_aspect("equal")
-    axes.set_xlabel(f"slope in {short(first)}")
-    axes.set_ylabel(f"slope in {short(second)}")
-    if differ.any():
-        axes.legend(frameon=False, fontsize=8.5, loc="upper left")
-    plain(axes, f"Edges that differ: {int(differ.sum())} of {len(edges)}, q at most {SIGNIFICANT:g}")
-    return shown(axes, ax, show)
-
-
-def name_edges(
-    axes: Axes, edges: Iterable[tuple[float, float, str, str]], *, apart: tuple[float, float], turn: float
-) -> None:
-    """Writes "source → target" beside each dot, left of it where its x is above `turn`; none over an earlier one.
-
-    edges: x, y, source and target of each, the most important first.   apart: how far two names must be from each other
-    in x or in y, in units of the axes.
-    """
-    taken: list[tuple[float, float]] = []
-    for x, y, source, target in edges:
-        if any(abs(x - other_x) < apart[0] and abs(y - other_y) < apart[1] for other_x, other_y in taken):
-            continue
-        taken.append((x, y))
-        left = x > turn
-        look: dict[str, Any] = {"xytext": (-6 if left else 6, 0), "ha": "right" if left else "left", "zorder": 4}
-        look |= {"textcoords": "offset points", "va": "center", "fontsize": 7.5, "fontstyle": "italic", "color": INK}
-        axes.annotate(
-            f"{short(source, 10)} → {short(target, 10)}",
-            (x, y),
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5},
-            **look,
-        )
-
 
 MOST = 20.0  # agreement beyond which dots are drawn at the edge
 CERTAIN = 2.0  # sds of the members from which on a change is coloured

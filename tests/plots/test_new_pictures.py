@@ -93,21 +93,6 @@ def test_a_network_is_drawn_as_far_as_it_is_certain(typed):
     assert len(dots) == 2, "of the certain edges"
 
 
-def test_a_comparison_is_drawn_for_its_conditions_and_certain_differences_stand_out():
-    table = pd.DataFrame(
-        {"source": ["A", "B"], "target": ["x", "y"], "effect": [0.5, 0.1], "q_value": [0.01, 0.9]}
-        | {"weight_ctrl": [0.1, 0.2], "weight_stim": [0.6, 0.3], "cell_type": "all"}
-    )
-    axes = grn.plots.network_difference(pd.concat([table, table.assign(cell_type="T", weight_stim=-1.0)]))
-    marked = [c for c in axes.collections if c.get_label() == "stronger in stim"]
-    np.testing.assert_allclose(marked[0].get_offsets(), [[0.1, 0.6]])
-    assert {"A → x", "slope in ctrl"} <= texts(axes) and "B → y" not in texts(axes)
-    none = grn.plots.network_difference(table.assign(q_value=0.5))
-    assert not {"A → x", "B → y"} & texts(none) and none.get_legend() is None
-    with pytest.raises(UserError, match="cell types alone"):
-        grn.plots.network_difference(pd.concat([table.assign(cell_type=name) for name in "TU"]))
-
-
 def test_layers_are_side_by_side_with_their_own_targets_and_signs(run):
     picture = grn.plots.attention_layers(run, regulators=3, targets=5)
     maps = [axes for axes in picture.axes if axes.get_title(loc="left")]

@@ -149,7 +149,6 @@ def test_every_plot_draws_a_run(tiny_run):
         "cell_type_genes": (pd.DataFrame({"cell_type": ["B", "B"], "gene": ["x", "y"], "effect": [1.0, -0.5]}),),
         "clustered_heatmap": (run,),
         "confusion_matrix": (run.confusion,),
-        "network_difference": (active.assign(source="A", target="x", q_value=0.01, weight_a=1.0, weight_b=0.5),),
         "network_graph": (run,),
         "perturbation_volcano": (grn.perturb(run, knock_out=run.edges["source"][0]),),
         "precision_recall_curves": (curves, 0.1),

@@ -20,8 +20,8 @@ PUBLIC = (
     "perturb plots predict read_network screen train"
 )
 PLOTS = (
-    "activity_heatmap attention_layers cell_type_genes clustered_heatmap confusion_matrix network_difference "
-    "network_graph perturbation_volcano precision_recall_curves training_curves"
+    "activity_heatmap attention_layers cell_type_genes clustered_heatmap confusion_matrix network_graph "
+    "perturbation_volcano precision_recall_curves training_curves"
 )
 FUNCTIONS = [name for name in sorted(grn.__all__) if name not in ("Run", "__version__", "errors", "plots")]
 RUN = ["cell_types", "config", "confusion", "edges", "folder", "history", "metrics", "module", "network"]
