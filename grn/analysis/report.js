@@ -221,7 +221,8 @@
       pen.arc(x, y, radius, 0, 7);
       pen.fill();
     }
-    const boxes = []; // of names that are written: regulators first, and no name over another
+    // Names of regulators first, beside their dot, and none over a dot or another name.
+    const boxes = seen.map(([, x, y, radius]) => [x, y, radius, radius]);
     pen.lineWidth = 3;
     pen.strokeStyle = "white";
     pen.fillStyle = "#222";
@@ -230,10 +231,10 @@
       pen.font = `${node.regulates ? "600 12" : "11"}px system-ui, sans-serif`;
       const half = pen.measureText(node.name).width / 2 + 2, aside = half + radius + 3;
       const places = [[x, y - radius - 7], [x, y + radius + 8], [x + aside, y], [x - aside, y]];
-      const free = ([a, b]) => boxes.every(([c, d, width]) => Math.abs(a - c) > half + width || Math.abs(b - d) > 13);
+      const free = ([a, b]) => boxes.every(([c, d, width, height]) => Math.abs(a - c) > half + width || Math.abs(b - d) > 6 + height);
       const place = places.find(free) || (node === hovered && places[0]);
       if (!place) continue;
-      boxes.push([...place, half]);
+      boxes.push([...place, half, 6]);
       pen.strokeText(node.name, ...place);
       pen.fillText(node.name, ...place);
     }

@@ -114,7 +114,7 @@ def certain_sentence(about: Mapping) -> str:
     if "found" not in about:
         return "Which edges are certain was not computed (network.false_discovery: false)."
     every, types = about["found"].iloc[0], about["found"].iloc[1:]
-    alone = ", ".join(f"{row.label} {row.edges}" for row in types.itertuples() if row.edges)
+    alone = ", ".join(f"{row.edges} in {row.label}" for row in types.itertuples() if row.edges)
     alone = f" By the cells of one type alone: {alone}." if alone else ""
     if every["edges"]:
         number = f"{every['edges']} edge{'s are' if every['edges'] > 1 else ' is'}"

@@ -164,7 +164,7 @@ def test_what_more_cells_would_show():
     )
     types = found.assign(label="B", edges=2)
     alone = certain_sentence({"found": pd.concat([found, types], ignore_index=True)})
-    assert "(q at most 0.05). By the cells of one type alone: B 2. 900 cells show" in alone
+    assert "(q at most 0.05). By the cells of one type alone: 2 in B. 900 cells show" in alone
 
 
 def test_effects_of_interventions_come_first(tmp_path):
