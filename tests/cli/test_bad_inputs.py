@@ -78,7 +78,7 @@ SENTENCES = {
     "train scaled.h5ad": "counts",
     "init missing.h5ad": "not finite",
     "train RUN/network.h5ad": "network",
-    "predict RUN turned.h5ad --output y.h5ad": "genes",
+    "predict turned.h5ad RUN --output y.h5ad": "genes",
     # Columns, genes and lists
     "train cells.h5ad --label nothing": "column of obs",
     "train cells.h5ad --regulators x,y": "'x'",
@@ -133,7 +133,7 @@ def other_cells(run) -> None:
 
 
 OF_RUNS = {
-    ("predict RUN cells.h5ad --output y.h5ad", unfinished): "cut off",
+    ("predict cells.h5ad RUN --output y.h5ad", unfinished): "cut off",
     ("perturb RUN --knock-out R1", other_cells): "cell_type",
 }
 
