@@ -20,7 +20,14 @@ from grn.messages import Say, silent
 from grn.model.saved import TrainedModel
 from grn.networks.cells_of_run import cells_of_run, states_of_run
 from grn.networks.evidence.caused import caused_effects
-from grn.networks.evidence.false_discovery import edge_evidence, found_edges, with_evidence
+from grn.networks.evidence.false_discovery import (
+    Evidence,
+    edge_evidence,
+    evidence_of,
+    found_edges,
+    most_certain,
+    with_evidence,
+)
 from grn.networks.evidence.false_discovery import summary as evidence_summary
 from grn.networks.intervened import Merge, compared, in_words, order_of
 from grn.networks.one_layer import LayerChoice, read_layer
@@ -63,8 +70,23 @@ class ReadNetwork:
         return self.prior.candidates(edges, genes, regulators), self.prior.candidates(by_type, genes, regulators)
 
 
-def network_of(config: Config, trained: TrainedModel, cells: Cells, states: States, say: Say) -> ReadNetwork:
-    """The network of a trained model over its cells. states: those that it was trained with."""
+def first_evidence(config: Config, cells: Cells, states: States, say: Say) -> Evidence | None:
+    """What knock-offs say of the edges over all cells, which needs no model, and says the most certain ones. None where
+    they are not asked. Of interventions, what they caused is said first, after training."""
+    if not config.network.false_discovery:
+        return None
+    table = CellTable.of(cells, np.arange(len(cells)), states.membership, device=own_device(config.trainer))
+    found = evidence_of(table, seed=config.trainer.seed, least_cells=config.network.least_cells)
+    if cells.interventions is None:
+        say(most_certain(found, cells.vocabulary, table.regulators))
+    return found
+
+
+def network_of(
+    config: Config, trained: TrainedModel, cells: Cells, states: States, say: Say, first: Evidence | None = None
+) -> ReadNetwork:
+    """The network of a trained model over its cells. states: those that it was trained with.   first: the evidence over
+    all cells, if it is known already."""
     seed, device = config.trainer.seed, own_device(config.trainer)
     trained.model.to(device)
     found = read_network(trained.model, cells, states, seed)
@@ -72,7 +94,7 @@ def network_of(config: Config, trained: TrainedModel, cells: Cells, states: Stat
     evidence = None
     if config.network.false_discovery:
         table = CellTable.of(cells, np.arange(len(cells)), states.membership, device=device)
-        together, of_states = edge_evidence(table, seed=seed, least_cells=config.network.least_cells)
+        together, of_states = edge_evidence(table, seed=seed, least_cells=config.network.least_cells, together=first)
         if merge is not None:
             together, of_states = merge.evidence(together), [merge.evidence(each) for each in of_states]
         found, evidence = with_evidence(found, together, of_states), (together, of_states)
@@ -95,11 +117,13 @@ def network_of(config: Config, trained: TrainedModel, cells: Cells, states: Stat
 
 
 def network_of_model(
-    config: Config, trained: TrainedModel, cells: Cells, states: States, say: Say
+    config: Config, trained: TrainedModel, cells: Cells, states: States, say: Say, first: Evidence | None = None
 ) -> tuple[AnnData, pd.DataFrame, pd.DataFrame]:
-    """The network of a trained model: as AnnData, its edges over all cells, and those of each state."""
+    """The network of a trained model: as AnnData, its edges over all cells, and those of each state.
+
+    first: see `network_of`."""
     settings = config.network
-    read = network_of(config, trained, cells, states, say)
+    read = network_of(config, trained, cells, states, say, first)
     rows = np.flatnonzero(np.isin(np.array(cells.vocabulary, object), np.array(read.genes, object)))
     every = len(rows) == len(cells.vocabulary)
     about: dict[str, Any] = {
@@ -132,10 +156,19 @@ def network_of_model(
 
 
 def write_network_files(
-    config: Config, trained: TrainedModel, cells: Cells, folder: Path, say: Say, *, states: States
+    config: Config,
+    trained: TrainedModel,
+    cells: Cells,
+    folder: Path,
+    say: Say,
+    *,
+    states: States,
+    first: Evidence | None = None,
 ) -> pd.DataFrame:
-    """Writes network.h5ad, edges.parquet and edges_by_type.parquet into `folder`; returns the edge table."""
-    adata, edges, by_type = network_of_model(config, trained, cells, states, say)
+    """Writes network.h5ad, edges.parquet and edges_by_type.parquet into `folder`; returns the edge table.
+
+    first: see `network_of`."""
+    adata, edges, by_type = network_of_model(config, trained, cells, states, say, first)
     write_network(folder, adata, edges, by_type)
     return edges
 

@@ -103,7 +103,8 @@ class Merge:
         return np.where(np.isin(self.first, self.pairs[0]), np.nan, self.columns(weights))
 
     def evidence(self, found: Evidence) -> Evidence:
-        return replace(found, q=self.columns(found.q), confidence=self.columns(found.confidence))
+        tables = {name: self.columns(getattr(found, name)) for name in ("q", "confidence", "raises")}
+        return replace(found, **tables)
 
     def with_caused(self, network: Network, caused: Caused) -> Network:
         """The network with what was caused; NaN for regulators that nobody intervened on."""

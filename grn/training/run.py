@@ -44,7 +44,7 @@ from grn.messages import Say, silent
 from grn.model.objectives import GENES
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
-from grn.networks.build import write_network_files
+from grn.networks.build import first_evidence, write_network_files
 from grn.networks.cells_of_run import refuse_lost_cells
 from grn.networks.prior import prior_of
 from grn.process_memory import give_back, keeping_pieces, returning_large_pieces
@@ -173,6 +173,7 @@ def train_in(
 
     states = states_of(cells, config.trainer.seed, genes_train=bool(config.objectives.masked_multiplicity.weight))
     say(states.summary())
+    evidence = first_evidence(config, cells, states, say) if first else None
     with threads_for(THREADED):
         fit = prepare(config, cells, split, states, say)
     model, data = fit.model, data_module(config, cells, split, fit)
@@ -207,7 +208,7 @@ def train_in(
 
     # The network, and the tables.
     started = time.monotonic()
-    edges = write_network_files(config, trained, cells, folder, say, states=states)
+    edges = write_network_files(config, trained, cells, folder, say, states=states, first=evidence)
     say(f"Read the network in {time.monotonic() - started:.0f} s.")
     tables = metric_tables(metrics, cells)
     if len(tables["confusion"]):

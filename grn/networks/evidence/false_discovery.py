@@ -12,6 +12,7 @@ Letters: N target genes, R regulators, P pairs of them, M knock-off pairs.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -43,17 +44,22 @@ SMOOTHED = 2**20  # most weights and knock-offs that local rates are estimated f
 class Evidence:
     """q [N, R]: q-values, 1 for pairs that are no candidates.   confidence [N, R], 0.5 to 1.   Both NaN where the cells
     are too few.   cells: how many there are, each copy counted once.   least_effect: the smallest partial correlation
-    that they can show (NaN: none)."""
+    that they can show (NaN: none).   raises [N, R]: bool, whether more of the regulator goes with more of the gene."""
 
     q: np.ndarray
     confidence: np.ndarray
     cells: int
     least_effect: float
+    raises: np.ndarray
 
 
-def edge_evidence(table: CellTable, *, seed: int, least_cells: int) -> tuple[Evidence, list[Evidence]]:
-    """What knock-offs say of the edges within all states together, and what they say of each state's own cells."""
-    together = evidence_of(table, seed=seed, least_cells=least_cells)
+def edge_evidence(
+    table: CellTable, *, seed: int, least_cells: int, together: Evidence | None = None
+) -> tuple[Evidence, list[Evidence]]:
+    """What knock-offs say of the edges within all states together, and what they say of each state's own cells.
+
+    together: the first of the two, if it is known already."""
+    together = together or evidence_of(table, seed=seed, least_cells=least_cells)
     states = table.states.shape[1]
     if states == 1:
         return together, []
@@ -81,7 +87,7 @@ def evidence_of(table: CellTable, *, seed: int, least_cells: int, draws: Draws |
     effect = least_effect(len(table) - len(np.unique(strata_of(table))), int(pairs.sum()))
     if not effect <= PLAUSIBLE:
         nothing = np.broadcast_to(np.float32(np.nan), pairs.shape)
-        return Evidence(nothing, nothing, len(table), effect)
+        return Evidence(nothing, nothing, len(table), effect, np.zeros_like(pairs))
     rows, columns = pairs.any(1), pairs.any(0)
     rows[table.regulators[columns]] = True
     found = np.ix_(rows, columns)
@@ -104,7 +110,9 @@ def evidence_of(table: CellTable, *, seed: int, least_cells: int, draws: Draws |
     q, confidence = np.ones(pairs.shape, np.float32), np.full(pairs.shape, 0.5, np.float32)
     q[pairs] = q_values(weight, every).cpu().numpy()
     confidence[pairs] = 1 - local_rates(weight, every).cpu().numpy() / 2
-    return Evidence(q, confidence, len(table), effect)
+    raises = np.zeros_like(pairs)
+    raises[pairs] = (weight > 0).cpu().numpy()
+    return Evidence(q, confidence, len(table), effect, raises)
 
 
 def cells_with_both(table: CellTable) -> tuple[np.ndarray, np.ndarray]:
@@ -196,6 +204,22 @@ def needed(cells: int, least_effect: float) -> str:
     if least_effect > PLAUSIBLE:
         return f"{cells} cells are too few, as they show correlations above {least_effect:.2f} alone"
     return f"with {cells} cells only correlations above {least_effect:.2f} can be seen"
+
+
+def most_certain(evidence: Evidence, genes: Sequence[str], regulators: np.ndarray, count: int = 10) -> str:
+    """How many edges are certain, and the `count` most certain of them with their signs, in a sentence.
+
+    genes: of the rows.   regulators [R]: the row of each column's gene.
+    """
+    target, source = np.nonzero(np.less_equal(evidence.q, SIGNIFICANT))
+    q, raises = evidence.q[target, source], evidence.raises[target, source]
+    some = np.argsort(q, kind="stable")[:count]
+    pairs = [
+        f"{genes[regulators[source[edge]]]} {'+' if raises[edge] else '-'} {genes[target[edge]]} (q {q[edge]:.2g})"
+        for edge in some
+    ]
+    first = f": {', '.join(pairs)}" if pairs else ""
+    return f"Before training, knock-offs find {len(q)} associations over all cells at q <= {SIGNIFICANT}{first}."
 
 
 def local_rates(weight: Tensor, null_weight: Tensor) -> Tensor:

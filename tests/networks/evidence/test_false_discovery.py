@@ -21,6 +21,7 @@ from grn.networks.evidence.false_discovery import (
     found_edges,
     least_effect,
     local_rates,
+    most_certain,
     null_share,
     p_values,
     q_values,
@@ -147,6 +148,21 @@ def test_each_type_is_judged_by_its_own_cells(make_table):
     assert (none.q > 0.05).all(), "40 cells without edges beside 300 with them"
 
 
+def test_what_is_certain_before_training_has_the_planted_signs(make_table):
+    table = some_table(make_table)
+    found = evidence_of(table, seed=0, least_cells=10)
+    gene, regulator = np.nonzero(is_edge())
+    both = table.multiplicity.toarray()
+    signs = [np.corrcoef(both[:, g], both[:, r])[0, 1] > 0 for g, r in zip(gene, regulator, strict=True)]
+    assert found.raises[gene, regulator].tolist() == signs
+    again, states = edge_evidence(table, seed=0, least_cells=10, together=found)
+    assert again is found and len(states) == 3
+    names = [f"gene{number}" for number in range(GENES)]
+    said = most_certain(found, names, table.regulators, count=3)
+    assert said.startswith(f"Before training, knock-offs find {(found.q <= 0.05).sum()} associations")
+    assert said.count("(q ") == 3 and "gene" in said
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_group_in_which_every_gene_was_permuted_has_no_edge_beside_real_ones(make_table, seed):
     """benchmarks/nulls.py has more draws, sizes and kinds of nulls. Copies of the permuted cells change nothing."""
@@ -221,7 +237,7 @@ def test_what_was_found_says_first_what_is_certain_and_then_what_is_needed():
     numbers[2, 0] = 0
     states = dict.fromkeys("abc", Network(*[numbers] * 6))
     evidence = [
-        Evidence(each, each, cells, effect)
+        Evidence(each, each, cells, effect, each < 1)
         for each, cells, effect in (
             (certain, 90, 0.2),
             (certain, 60, 0.3),
