@@ -103,7 +103,7 @@ class Merge:
         return np.where(np.isin(self.first, self.pairs[0]), np.nan, self.columns(weights))
 
     def evidence(self, found: Evidence) -> Evidence:
-        tables = {name: self.columns(getattr(found, name)) for name in ("q", "confidence", "raises")}
+        tables = {name: self.columns(getattr(found, name)) for name in ("q", "confidence", "slope")}
         return replace(found, **tables)
 
     def with_caused(self, network: Network, caused: Caused) -> Network:

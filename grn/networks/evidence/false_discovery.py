@@ -44,13 +44,14 @@ SMOOTHED = 2**20  # most weights and knock-offs that local rates are estimated f
 class Evidence:
     """q [N, R]: q-values, 1 for pairs that are no candidates.   confidence [N, R], 0.5 to 1.   Both NaN where the cells
     are too few.   cells: how many there are, each copy counted once.   least_effect: the smallest partial correlation
-    that they can show (NaN: none).   raises [N, R]: bool, whether more of the regulator goes with more of the gene."""
+    that they can show (NaN: none).   slope [N, R]: of each gene on the regulator beside the others and their
+    knock-offs, balanced, 0 for pairs that are no candidates."""
 
     q: np.ndarray
     confidence: np.ndarray
     cells: int
     least_effect: float
-    raises: np.ndarray
+    slope: np.ndarray
 
 
 def edge_evidence(
@@ -87,7 +88,7 @@ def evidence_of(table: CellTable, *, seed: int, least_cells: int, draws: Draws |
     effect = least_effect(len(table) - len(np.unique(strata_of(table))), int(pairs.sum()))
     if not effect <= PLAUSIBLE:
         nothing = np.broadcast_to(np.float32(np.nan), pairs.shape)
-        return Evidence(nothing, nothing, len(table), effect, np.zeros_like(pairs))
+        return Evidence(nothing, nothing, len(table), effect, np.zeros(pairs.shape, np.float32))
     rows, columns = pairs.any(1), pairs.any(0)
     rows[table.regulators[columns]] = True
     found = np.ix_(rows, columns)
@@ -110,9 +111,9 @@ def evidence_of(table: CellTable, *, seed: int, least_cells: int, draws: Draws |
     q, confidence = np.ones(pairs.shape, np.float32), np.full(pairs.shape, 0.5, np.float32)
     q[pairs] = q_values(weight, every).cpu().numpy()
     confidence[pairs] = 1 - local_rates(weight, every).cpu().numpy() / 2
-    raises = np.zeros_like(pairs)
-    raises[pairs] = (weight > 0).cpu().numpy()
-    return Evidence(q, confidence, len(table), effect, raises)
+    slope = np.zeros(pairs.shape, np.float32)
+    slope[pairs] = weight.cpu().numpy()
+    return Evidence(q, confidence, len(table), effect, slope)
 
 
 def cells_with_both(table: CellTable) -> tuple[np.ndarray, np.ndarray]:
@@ -212,10 +213,10 @@ def most_certain(evidence: Evidence, genes: Sequence[str], regulators: np.ndarra
     genes: of the rows.   regulators [R]: the row of each column's gene.
     """
     target, source = np.nonzero(np.less_equal(evidence.q, SIGNIFICANT))
-    q, raises = evidence.q[target, source], evidence.raises[target, source]
-    some = np.argsort(q, kind="stable")[:count]
+    q, slope = evidence.q[target, source], evidence.slope[target, source]
+    some = np.argsort(-np.abs(slope), kind="stable")[:count]  # q never rises with the strength
     pairs = [
-        f"{genes[regulators[source[edge]]]} {'+' if raises[edge] else '-'} {genes[target[edge]]} (q {q[edge]:.2g})"
+        f"{genes[regulators[source[edge]]]} {'+' if slope[edge] > 0 else '-'} {genes[target[edge]]} (q {q[edge]:.2g})"
         for edge in some
     ]
     first = f": {', '.join(pairs)}" if pairs else ""

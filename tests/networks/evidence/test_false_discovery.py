@@ -154,7 +154,7 @@ def test_what_is_certain_before_training_has_the_planted_signs(make_table):
     gene, regulator = np.nonzero(is_edge())
     both = table.multiplicity.toarray()
     signs = [np.corrcoef(both[:, g], both[:, r])[0, 1] > 0 for g, r in zip(gene, regulator, strict=True)]
-    assert found.raises[gene, regulator].tolist() == signs
+    assert (found.slope[gene, regulator] > 0).tolist() == signs
     again, states = edge_evidence(table, seed=0, least_cells=10, together=found)
     assert again is found and len(states) == 3
     names = [f"gene{number}" for number in range(GENES)]
@@ -237,7 +237,7 @@ def test_what_was_found_says_first_what_is_certain_and_then_what_is_needed():
     numbers[2, 0] = 0
     states = dict.fromkeys("abc", Network(*[numbers] * 6))
     evidence = [
-        Evidence(each, each, cells, effect, each < 1)
+        Evidence(each, each, cells, effect, each)
         for each, cells, effect in (
             (certain, 90, 0.2),
             (certain, 60, 0.3),
