@@ -11,7 +11,7 @@ from grn.analysis.summary import ALL, certain
 from grn.networks.evidence.false_discovery import SIGNIFICANT
 
 KNOWN = "known.csv"  # of a run
-CONFIRMED, CONTRADICTED, NEW, NOT_CERTAIN = STATES = ("confirmed", "contradicted", "new", "not certain")
+CONFIRMED, CONTRADICTED, NEW, NOT_CERTAIN = OUTCOMES = ("confirmed", "contradicted", "new", "not certain")
 PAIR = ["source", "target"]
 NAMED = 3  # new targets of a regulator that a table names
 
@@ -45,14 +45,14 @@ def of_groups(table: pd.DataFrame, by: str) -> pd.DataFrame:
     """How many rows of `beside_known` are confirmed, contradicted, new and not certain: a row a value of `by`, all
     cells first, then in the order of their certain edges."""
     counts = table.groupby([by, "known"], sort=False, observed=True).size().unstack(fill_value=0)
-    counts = counts.reindex(columns=list(STATES), fill_value=0)
+    counts = counts.reindex(columns=list(OUTCOMES), fill_value=0)
     fewer = counts[NOT_CERTAIN] - counts.sum(axis=1)
     return counts.iloc[np.lexsort([fewer, counts.index != ALL])]
 
 
 def known_sentence(table: pd.DataFrame, whose: str, regulators: int, genes: int) -> str:
     """What the known network says of the certain edges over all cells, and what chance would."""
-    count = table.loc[table["cell_type"] == ALL, "known"].value_counts().reindex(list(STATES), fill_value=0)
+    count = table.loc[table["cell_type"] == ALL, "known"].value_counts().reindex(list(OUTCOMES), fill_value=0)
     confirmed, contradicted, new, others = count.tolist()
     edges, listed = confirmed + contradicted + new, confirmed + contradicted + others
     if not edges:

@@ -12,7 +12,7 @@ from string import Template
 import pandas as pd
 
 from grn.analysis.activity import CELLS
-from grn.analysis.known import known_sentence, of_groups, of_regulators
+from grn.analysis.known import NOT_CERTAIN, known_sentence, of_groups, of_regulators
 from grn.analysis.summary import (
     ALL,
     CLASS_COLUMNS,
@@ -206,7 +206,7 @@ def known_section(
     """What a known network says of the certain edges, and what these add to its regulators."""
     if known is None:
         return ""
-    groups = of_groups(known, "cell_type").drop(columns="not certain")
+    groups = of_groups(known, "cell_type").drop(columns=NOT_CERTAIN)
     of_cells = table(["cells", *groups], [(str(name), *row) for name, *row in groups.itertuples()], numbers=3)
     columns, rows = of_regulators(known, activity)
     first = [row for row in rows if row[-3:] != ("0", "0", "0")][:MOST_KNOWN]  # sorted by their certain edges
@@ -234,7 +234,7 @@ def activity_section(activity: pd.DataFrame | None, grouped: bool) -> str:
 
 
 def next_steps(folder: Path, config: Config) -> str:
-    path = config.data.path if ":" in config.data.path else f"{Path(config.data.path).name}"
+    path = config.data.path if ":" in config.data.path else Path(config.data.path).name
     rows = [(what, command.format(run=folder.name, cells=path)) for what, command in NEXT.items()]
     return f"<p>{FILES}</p>{table(['for', 'command'], rows, numbers=0)}"
 

@@ -71,8 +71,10 @@ class ReadNetwork:
 
 
 def first_evidence(config: Config, cells: Cells, states: States, say: Say) -> Evidence | None:
-    """What knock-offs say of the edges over all cells, which needs no model, and says the most certain ones. None where
-    they are not asked. Of interventions, what they caused is said first, after training."""
+    """What knock-offs say of the edges over all cells, or None where `network.false_discovery` is off.
+
+    It needs no model, so `grn train` computes it first and says what is certain. Of a screen it says nothing: there,
+    interventions come first."""
     if not config.network.false_discovery:
         return None
     table = CellTable.of(cells, np.arange(len(cells)), states.membership, device=own_device(config.trainer))

@@ -124,7 +124,7 @@ def _of_cells(
     """The network of cells by a model that is trained here, on all of them."""
     from grn.cells.load import load_cells
     from grn.messages import silent
-    from grn.networks.build import network_of
+    from grn.networks.build import first_evidence, network_of
     from grn.networks.prior import prior_of
     from grn.networks.run_files import refuse_unknown_type
     from grn.regulation.states import states_of
@@ -142,10 +142,11 @@ def _of_cells(
         prior_of(settings.network, cells)
     for line in (cells.counts_from, *cells.notes, states.summary()):
         say(line)
+    first = first_evidence(settings, cells, states, say) if cell is None else None
     trained = fit_cells(settings, cells, states, say)
     if cell is not None:
         return _of_cell(trained, cells, states, cell)
-    read = network_of(settings, trained, cells, states, say)
+    read = network_of(settings, trained, cells, states, say, first)
     edges, by_type = read.tables(settings)
     if cell_type is None:
         return edges

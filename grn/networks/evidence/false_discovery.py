@@ -207,20 +207,24 @@ def needed(cells: int, least_effect: float) -> str:
     return f"with {cells} cells only correlations above {least_effect:.2f} can be seen"
 
 
-def most_certain(evidence: Evidence, genes: Sequence[str], regulators: np.ndarray, count: int = 10) -> str:
-    """How many edges are certain, and the `count` most certain of them with their signs, in a sentence.
+def most_certain(found: Evidence, genes: Sequence[str], regulators: np.ndarray, count: int = 10) -> str:
+    """How many associations are certain over all cells, and the `count` strongest of these with their signs; without
+    any, what so many cells can show.
 
     genes: of the rows.   regulators [R]: the row of each column's gene.
     """
-    target, source = np.nonzero(np.less_equal(evidence.q, SIGNIFICANT))
-    q, slope = evidence.q[target, source], evidence.slope[target, source]
-    some = np.argsort(-np.abs(slope), kind="stable")[:count]  # q never rises with the strength
+    rows, columns = np.nonzero(np.less_equal(found.q, SIGNIFICANT))
+    if not len(rows):
+        return f"Before training: no association over all cells is certain; {needed(found.cells, found.least_effect)}."
+    strongest = np.argsort(-np.abs(found.slope[rows, columns]), kind="stable")[:count]  # they have the lowest q
     pairs = [
-        f"{genes[regulators[source[edge]]]} {'+' if slope[edge] > 0 else '-'} {genes[target[edge]]} (q {q[edge]:.2g})"
-        for edge in some
+        f"{genes[regulators[column]]} {'+' if found.slope[row, column] > 0 else '-'} {genes[row]}"
+        for row, column in zip(rows[strongest], columns[strongest], strict=True)
     ]
-    first = f": {', '.join(pairs)}" if pairs else ""
-    return f"Before training, knock-offs find {len(q)} associations over all cells at q <= {SIGNIFICANT}{first}."
+    return (
+        f"Before training: {len(rows)} associations over all cells are certain (false discovery rate {SIGNIFICANT}). "
+        f"The strongest, regulator and gene with the sign: {', '.join(pairs)}."
+    )
 
 
 def local_rates(weight: Tensor, null_weight: Tensor) -> Tensor:
