@@ -222,7 +222,8 @@ def most_certain(found: Evidence, genes: Sequence[str], regulators: np.ndarray, 
         for row, column in zip(rows[strongest], columns[strongest], strict=True)
     ]
     return (
-        f"Before training: {len(rows)} associations over all cells are certain (direct or indirect; false discovery rate {SIGNIFICANT}). "
+        f"Before training: {len(rows)} associations over all cells are certain (direct or indirect; "
+        f"false discovery rate {SIGNIFICANT}). "
         f"The strongest, regulator and gene with the sign: {', '.join(pairs)}."
     )
 
