@@ -65,7 +65,8 @@ def compare_edges(
         part = compared.of_type(name)
         title = f"Cell type {name!r}" if name != ALL else "All cells together"
         title += " ({} and {} cells)".format(*part.sizes)
-        of_type = edges_by_type[edges_by_type["cell_type"] == name] if name != ALL else edges
+        states = [name, *(f"{name}, {condition}" for condition in part.names)]  # of a run with these conditions
+        of_type = edges_by_type[edges_by_type["cell_type"].isin(states)] if name != ALL else edges
         pairs, which = pairs_of_type(edges, of_type)
         pairs = _comparable(cells, part, pairs)
         if pairs.empty:
@@ -91,7 +92,7 @@ def pairs_of_type(edges: pd.DataFrame, of_type: pd.DataFrame) -> tuple[pd.DataFr
 
     Few pairs, chosen without a look at the conditions: the correction for many tests leaves the more to be found.
     """
-    chosen, which = certain(of_type), "certain"
+    chosen, which = certain(of_type).drop_duplicates(["source", "target"]), "certain"
     if len(chosen) < ENOUGH:
         chosen, which = edges.head(STRONGEST), "strong"
     return chosen[["source", "target"]].astype(str), which

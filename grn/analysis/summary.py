@@ -132,10 +132,11 @@ def certain_sentence(about: Mapping) -> str:
 
 def states_sentence(about: Mapping, states: Sequence[str]) -> str:
     """Which states the network is of, and where they come from; states: their names. "" for older networks."""
-    names = ", ".join(states[:12]) + (", ..." if len(states) > 12 else "")
+    names = "; ".join(states[:12]) + ("; ..." if len(states) > 12 else "")
     origins = {
         "labels": f"Cells are compared within {len(states)} states, the given labels: {names}.",
         "numeric": f"Cells are compared within {len(states)} states along a numeric column of obs: {names}.",
+        "conditions": f"Cells are compared within one condition, in {len(states)} states: {names}.",
         "found": f"There are no labels, so cells are compared within {len(states)} states that were found in the "
         f"leading principal components of the genes: {names}.",
         "one": "All cells are compared with each other: no two labels have several cells each, and no states "

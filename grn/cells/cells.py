@@ -34,7 +34,8 @@ class Cells:
     training cells' depth that each gene holds.
     target_total: the total to which log1p_normalised scaled each cell; None for the other transforms.
     counts_from: a sentence about which matrix the values were read from.   notes: more sentences for the user.
-    state [C]: float32, a number along which regulation may change (data.state_key), NaN where missing; None without.
+    state [C]: float32, a number along which regulation may change (data.state_key), or the position of the cell's
+    condition among conditions; NaN where missing; None without.
     counting: how counts became multiplicities; None where the values are not counts.
     var_names: [N], what the index of var calls the genes where their names are from a column of it
     (data.gene_key), else None.
@@ -63,6 +64,7 @@ class Cells:
     groups: np.ndarray | None = None
     state: np.ndarray | None = None
     state_name: str = ""
+    conditions: tuple[str, ...] = ()
     digest: str = ""
     counting: Counting | None = None
     var_names: tuple[str, ...] | None = None
@@ -93,7 +95,7 @@ class CellsInPieces:
 class Source:
     """What was read from a source of C cells and M genes, before anything is chosen.
 
-    obs_names [C], labels, classes, groups, state, property: as in Cells.
+    obs_names [C], labels, classes, groups, state, conditions, property: as in Cells.
     values: CSR float32 [C, M], each gene once.   names [M]: of the genes.   columns: row of var -> position in names.
     expression: its genes, where it is from, and the scale of its counts.
     truth, interventions: see Cells.   left_out: a sentence about the features that are not genes; empty where all are.
@@ -104,6 +106,7 @@ class Source:
     classes: tuple[str, ...]
     groups: np.ndarray | None
     state: np.ndarray | None
+    conditions: tuple[str, ...]
     property: np.ndarray
     values: sparse.csr_matrix
     names: list[str]

@@ -96,6 +96,7 @@ def load_cells(
         groups=joined(source.groups, copies),
         state=source.state,
         state_name=config.state_key or "",
+        conditions=source.conditions,
         counting=counting_of(transform, total, target) if counted else None,
         var_names=None if config.gene_key is None else tuple(map(str, source.expression.var.index[first])),
     )
@@ -225,7 +226,7 @@ def _read(config: DataConfig, property_key: str | None, adata: AnnData | None) -
     refuse_cells_as_genes(names, obs_names.tolist(), name_of(config))
     values = merge_duplicates(expression.values, columns)
     return Source(
-        obs_names, labels, classes, groups, state, predicted, values, names, columns, expression, truth, left_out, done
+        obs_names, labels, classes, groups, *state, predicted, values, names, columns, expression, truth, left_out, done
     )
 
 

@@ -66,14 +66,21 @@ def read_groups(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
     return groups
 
 
-def read_state(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
-    """The state of each cell, float32 [C], NaN where missing; None without a key."""
+def read_state(obs: pd.DataFrame, key: str | None) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """The state of each cell, float32 [C], NaN where missing, and no names where these are numbers; of texts, their
+    positions among the names that follow. None without a key."""
     if key is None:
-        return None
-    values = read_numbers(obs, key, "data.state_key")
+        return None, ()
+    column = column_of(obs, key, "data.state_key", "obs")
+    conditions: tuple[str, ...] = ()
+    if pd.to_numeric(column.astype(object), errors="coerce").notna().any():
+        values = read_numbers(obs, key, "data.state_key")
+    else:
+        labels, conditions = read_labels(obs, key, "give another column")
+        values = np.where(labels == MISSING, np.nan, labels).astype(np.float32)
     if np.unique(values[~np.isnan(values)]).size < 2:
-        _refuse("holds less than two numbers that differ in single precision", key, "data.state_key")
-    return values
+        _refuse("holds less than two conditions, or numbers, that differ", key, "data.state_key")
+    return values, conditions
 
 
 def read_numbers(obs: pd.DataFrame, key: str | None, field: str) -> np.ndarray:

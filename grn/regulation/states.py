@@ -1,21 +1,24 @@
 """The states of cells: what the model compares cells within, and what its scores may differ by.
 
 Given labels are states (cell types). Along a numeric column (data.state_key) the states are the two ends and the middle
-of its range, and a cell between two of them belongs to both in part; with labels, too, each type has these three.
-Without either, states are found: groups of cells in the leading principal components of all genes. In a screen these
-would be its effects, and there is one state.
+of its range, and a cell between two of them belongs to both in part; with labels, too, each type has these three. Where
+the column holds conditions (treated, control), each type has one state a condition, so that what the treatment does to
+levels is not taken for regulation. Without labels and column, states are found: groups of cells in the leading
+principal components of all genes. In a screen these would be its effects, and there is one state.
 
 Letters: C cells, N genes, K states.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
 
 from grn.cells.cells import Cells
+from grn.cells.obs import MISSING
 
 KNOTS = (0.0, 0.5, 1.0)  # quantiles of a numeric column at which there is a state
 MOST_COMPONENTS, MOST_STATES = 10, 12
@@ -27,8 +30,8 @@ LEAST_GENES = 50  # with fewer genes, each one decides about the states, so that
 @dataclass(frozen=True)
 class States:
     """membership: float32 [C, K], how much each cell belongs to each state; rows sum to 1.   names [K].
-    origin: labels | found | numeric | one | screen | together.   alone: cell types of one cell each, which are no
-    states."""
+    origin: labels | found | numeric | conditions | one | screen | together.   alone: cell types (in a condition) of one
+    cell each, which are no states."""
 
     membership: np.ndarray
     names: tuple[str, ...]
@@ -40,10 +43,11 @@ class States:
 
     def summary(self) -> str:
         alone = "".join(f" {name!r} has one cell, and so no network of its own." for name in self.alone)
-        several = f"{len(self)} states: {', '.join(self.names[:8])}{', ...' if len(self) > 8 else ''}"
+        several = f"{len(self)} states: {'; '.join(self.names[:8])}{'; ...' if len(self) > 8 else ''}"
         return {
             "labels": f"The given cell types are the {len(self)} states that cells are compared within.",
             "numeric": f"Cells are compared within {several}.",
+            "conditions": f"Cells are compared within one condition, in {several}.",
             "found": f"There are no labels, so cells are compared within {len(self)} states that were found.",
             "one": "All cells are compared with each other: no two labels have several cells each, and no states "
             "were found.",
@@ -60,8 +64,8 @@ def states_of(cells: Cells, seed: int, *, genes_train: bool = True) -> States:
     """
     if not genes_train:
         return States(np.ones((len(cells), 1), np.float32), ("all cells",), "together")
-    types = _of_labels(cells)
-    if cells.state is not None:
+    types = _of_conditions(cells) if cells.conditions else _of_labels(cells.labels, cells.classes)
+    if cells.state is not None and not cells.conditions:
         along, names = _of_numbers(cells.state, cells.state_name)
         if types is None:
             return States(along, names, "numeric")
@@ -74,15 +78,30 @@ def states_of(cells: Cells, seed: int, *, genes_train: bool = True) -> States:
     return found_states(cells.multiplicity, seed)
 
 
-def _of_labels(cells: Cells) -> States | None:
-    """One state for each label that several cells have; other cells belong to all, in proportion to their cells."""
-    labels, count = np.unique(cells.labels[cells.labels >= 0], return_counts=True)
-    present, alone = labels[count > 1], tuple(cells.classes[label] for label in labels[count == 1])
+def _of_labels(labels: np.ndarray, names: Sequence[str]) -> States | None:
+    """One state for each label [C] that several cells have; other cells belong to all, in proportion to their cells.
+
+    names: of the labels, which are positions in them; -1: missing.
+    """
+    given, count = np.unique(labels[labels >= 0], return_counts=True)
+    present, alone = given[count > 1], tuple(names[label] for label in given[count == 1])
     if len(present) < 2:
         return None
-    membership = (cells.labels[:, None] == present).astype(np.float32)
+    membership = (labels[:, None] == present).astype(np.float32)
     membership[membership.sum(1) == 0] = membership.sum(0) / membership.sum()
-    return States(membership, tuple(cells.classes[label] for label in present), "labels", alone)
+    return States(membership, tuple(names[label] for label in present), "labels", alone)
+
+
+def _of_conditions(cells: Cells) -> States | None:
+    """One state for each condition, or for each type in each condition: `B cell, treated`."""
+    assert cells.state is not None, "conditions are of states"
+    known, condition = np.isfinite(cells.state), np.nan_to_num(cells.state).astype(np.int64)
+    if not cells.classes:
+        found = _of_labels(np.where(known, condition, MISSING), cells.conditions)
+    else:
+        both = np.where(known & (cells.labels >= 0), cells.labels * len(cells.conditions) + condition, MISSING)
+        found = _of_labels(both, [f"{name}, {other}" for name in cells.classes for other in cells.conditions])
+    return None if found is None else replace(found, origin="conditions")
 
 
 def _of_numbers(values: np.ndarray, name: str) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -42,7 +42,7 @@ from grn.io.run_folder import (
 )
 from grn.messages import Say, silent
 from grn.model.objectives import GENES
-from grn.model.saved import TrainedModel
+from grn.model.saved import TrainedModel, round_as_saved
 from grn.model.transformer import Model
 from grn.networks.build import first_evidence, write_network_files
 from grn.networks.cells_of_run import refuse_lost_cells
@@ -308,6 +308,7 @@ def fit_model(
         if model.genes_train:  # held-out genes have chosen the step, which says nothing of what reads the cells
             best = {name: tensor for name, tensor in best.items() if not name.startswith("identity.")}
         model.load_state_dict(best, strict=not model.genes_train)
+        round_as_saved(model)
         model.to(own_device(settings)).eval()  # Lightning has moved it to the processor, where many cells take minutes
         if model.genes_train:
             set_gate(model, data.validation, data.judged)

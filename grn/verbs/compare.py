@@ -110,6 +110,11 @@ def compare(
         )
     columns = read_columns(config.data, cells, {by: "by"} | ({} if donors is None else {donors: "group"}), adata)
     donor = None if donors is None else columns[donors]
+    if config.data.state_key != by:
+        say(
+            f"The run compared cells across {by!r}: genes that it moves together can look as if they regulated each "
+            f"other. data.state_key: {by} in training keeps its conditions apart."
+        )
     compared = compared_cells(cells, columns[by], donor, conditions=conditions, say=say)
     if cell_type is not None:
         check_known(cell_type, set(compared.types), "The comparison", "cell type", "cell_type")

@@ -59,7 +59,7 @@ def train(
         output: the run folder to make; None: a temporary one, which goes with the Run unless `Run.save` keeps it.
         label: column of obs with the cell types.
         group_key: column of obs (donor, batch) whose cells stay together in the split.
-        state_key: numeric column of obs along which regulation may change.
+        state_key: column of obs along which regulation may change: numbers, or conditions (treated, control).
         regulators: names of the genes that may regulate, a file with one a line, or `all`.
         genes: how many of the most variable genes are used, a file with one a line, or `all`.
         orientation: what the rows and columns of a text file are.

@@ -190,6 +190,21 @@ def test_certain_edges_are_tested_or_the_strongest_where_they_are_few(make_plant
     pd.testing.assert_frame_equal(pairs_of_type(long, edges.head(0))[0], long[["source", "target"]].head(2000))
 
 
+def test_a_type_has_the_certain_edges_of_its_states_in_both_conditions(make_planted):
+    """Of a run whose states are types in conditions (data.state_key); a pair that is certain in both counts once."""
+    planted, lines = make_planted(6, types=2, cells=600), []
+    edges = network_of(planted.cells, planted.condition).assign(q_value=0.01)
+    name, (first, second) = planted.cells.classes[0], sorted(planted.condition.unique())
+    halves = edges.head(150).assign(cell_type=f"{name}, {first}"), edges[100:200].assign(cell_type=f"{name}, {second}")
+    chosen = compared_cells(planted.cells, planted.condition, None, conditions=None, say=silent)
+    table = compare_edges(planted.cells, chosen, edges, pd.concat(halves), permutations=20, say=lines.append)
+    of_type = table[table["cell_type"] == name]
+    assert {*zip(of_type.source, of_type.target, strict=True)} == {
+        *zip(edges.source.head(200), edges.target.head(200), strict=True)
+    }
+    assert any(f"{name!r}" in line and "of 200 certain edges" in line for line in lines)
+
+
 def test_types_themselves_are_compared(make_planted):
     """As conditions, they are not kept apart as types besides."""
     planted, lines = make_planted(4, changed=10), []

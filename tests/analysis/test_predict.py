@@ -24,7 +24,7 @@ from grn.config.files import load_config
 from grn.errors import DataError, VocabularyMismatch
 from grn.io import h5ad as disk
 from grn.io.h5ad import write_anndata
-from grn.model.saved import TrainedModel
+from grn.model.saved import TrainedModel, round_as_saved
 from grn.verbs.predict import predict_file
 
 ALL = np.ones(16, dtype=bool)
@@ -161,6 +161,7 @@ def test_the_run_s_own_configuration_is_the_default(tiny_run, tmp_path):
 def test_a_property_is_written_in_its_unit(make_model, simulated, data, tmp_path, genes_train):
     """Without the genes as an objective, the identity token reads them after the blocks."""
     own = make_model(16, dtype=torch.float32, genes_train=genes_train)
+    round_as_saved(own)
     model = saved(own, tmp_path, simulated, ("x", "y", "a/b"), "age/years")
     found, _ = write_predictions(model, data, tmp_path / "out.h5ad")
     assert found.uns["grn"]["property"] == "age/years"

@@ -75,7 +75,7 @@ def test_what_training_does_not_need_is_not_read(adata, write):
         ({"label_key": "lable"}, "data.label_key"),
         ({"group_key": "blank"}, "data.group_key"),
         ({"group_key": "number"}, "data.group_key"),
-        ({"state_key": "label"}, "data.state_key"),
+        ({"state_key": "same"}, "data.state_key"),
         ({"state_key": "one"}, "data.state_key"),
         ({"state_key": "large"}, "data.state_key"),
         ({"property_key": "label"}, "objectives.property.key"),
@@ -84,6 +84,7 @@ def test_what_training_does_not_need_is_not_read(adata, write):
 def test_columns_that_cannot_be_used_name_their_field(adata, write, fields, field):
     """That do not exist, hold nothing, a value for each cell, or the same number (in single precision) in all."""
     adata.obs["blank"], adata.obs["number"], adata.obs["one"] = np.nan, np.arange(adata.n_obs), 1.0
+    adata.obs["same"] = "treated"
     adata.obs["large"] = np.arange(adata.n_obs) + 2**62
     key = fields.pop("property_key", None)
     with pytest.raises(DataError) as caught:
@@ -108,6 +109,14 @@ def test_a_state_is_read_with_nan(adata, write):
     assert cells.state_name == "age" and cells.state.dtype == np.float32
     assert np.isnan(cells.state[:2]).all() and cells.state[2:].tolist() == [*range(38)]
     assert load_cells(DataConfig(path=path))[0].state is None
+
+
+def test_texts_of_the_state_are_conditions(adata, write):
+    treated = np.array(["treated", "control", None, ""], object)[np.arange(adata.n_obs) % 4]
+    adata.obs["treated"] = pd.Categorical(treated)
+    cells, _ = load_cells(DataConfig(path=write(adata), state_key="treated"))
+    assert cells.conditions == ("control", "treated") and cells.state_name == "treated"
+    assert cells.state[:2].tolist() == [1, 0] and np.isnan(cells.state[2:4]).all()
 
 
 def test_what_is_fitted_is_fitted_on_training_cells_alone(adata, write):

@@ -12,7 +12,7 @@ from safetensors.torch import load, save
 
 from grn.errors import RunFolderError
 from grn.model.folder import CONTENT, FILES, hash_of
-from grn.model.saved import TrainedModel
+from grn.model.saved import TrainedModel, round_as_saved
 
 VOCABULARY = ("NA", "nan", "CD8A", "HLA-DRA", "β2M", "1", "null", "MT-ND1", "true", "a\x0bb", "a b", "C1orf112")
 CLASSES = ("T/NK cell", "β", "")
@@ -23,6 +23,7 @@ SHARE = MEASURES / MEASURES.sum()
 @pytest.fixture
 def trained(make_model) -> TrainedModel:
     model = make_model(dtype=torch.float32, property=True, members=2, states=3)
+    round_as_saved(model)
     return TrainedModel(
         model, VOCABULARY, CLASSES, "counts", "log1p_normalised", 1234.5, (7.25, 0.1), MEASURES, SHARE, "age"
     )

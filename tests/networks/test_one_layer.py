@@ -64,7 +64,8 @@ def test_the_score_of_a_run_is_q_k_of_its_saved_tensors(tiny_run):
     saved, run = load_file(tiny_run / "model" / "model.safetensors"), load(tiny_run)
     for layer in (0, 1):
         edges = read_network(tiny_run, layer=layer, head=1, value="score")
-        part = {name.removeprefix(f"blocks.{layer}.embedding."): each for name, each in saved.items()}
+        block = f"blocks.{layer}.embedding."
+        part = {name.removeprefix(block): each.astype(np.float32) for name, each in saved.items()}
         query = part["query"][:, 1, None] + part["deviation"][:, 1]  # [P, S, n, E]
         key = part["key"][:, 1 // (run.config.model.query_heads // run.config.model.key_heads), None]
         score = (query @ key.swapaxes(-1, -2))[..., :-1].mean((0, 1))

@@ -86,6 +86,22 @@ def test_labels_and_numbers_are_crossed(simulated):
     np.testing.assert_allclose(crossed.sum(1), along.membership, rtol=1e-6)
 
 
+def test_each_type_has_a_state_in_each_condition(simulated):
+    """A cell without a condition, or without a type, belongs to all states, as much as other cells do."""
+    condition = np.arange(60, dtype=np.float32) // 30
+    condition[[0, 31]] = np.nan
+    crossed = replace(simulated, state=condition, conditions=("control", "treated"))
+    found = states_of(crossed, 0)
+    assert found.origin == "conditions" and len(found) == 6
+    assert found.names[:2] == tuple(f"{simulated.classes[0]}, {name}" for name in ("control", "treated"))
+    known = np.isfinite(condition)
+    expected = simulated.labels * 2 + np.nan_to_num(condition)
+    assert (found.membership[known].argmax(1) == expected[known]).all()
+    np.testing.assert_allclose(found.membership[~known], found.membership[known].mean(0)[None].repeat(2, 0), rtol=1e-5)
+    alone = states_of(replace(crossed, labels=np.full(60, -1), classes=()), 0)
+    assert alone.names == crossed.conditions and alone.origin == "conditions"
+
+
 @pytest.mark.parametrize("sizes", [[150, 150], [160, 90, 50], [80, 80, 70, 70]])
 def test_planted_groups_are_found(sizes):
     """From the largest to the smallest."""
