@@ -44,14 +44,13 @@ class Batch:
 
     seen: what the identity token reads: the same cells, some of them with fewer counts (None: the bags).   kept [C, N]:
     bool, the genes that are not hidden from it (None: all, and in training it reads none of this batch).   cells [C]:
-    row of each cell in its data set.   labels [C]: class index, -1 where missing.   property [C]: float32, NaN where
-    missing.   fold [C]: which ensemble members do not learn from the cell (see Model.held_out); -1: all learn.
+    row of each cell in its data set.   labels [C]: class index, -1 where missing.   fold [C]: which ensemble members do
+    not learn from the cell (see Model.held_out); -1: all learn.
     """
 
     bags: Bags
     cells: Tensor
     labels: Tensor
-    property: Tensor
     fold: Tensor
     seen: Bags | None = None
     kept: Tensor | None = None

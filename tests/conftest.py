@@ -32,7 +32,6 @@ def tiny_model(
     *,
     regulators=(0, 3, 5),
     classes: int = 3,
-    property: bool = True,
     members: int = 4,
     states: int = 1,
     genes_train: bool = True,
@@ -42,7 +41,7 @@ def tiny_model(
     """A model with every parameter and unit drawn at random: fresh ones predict the means alone."""
     config = ModelConfig(**{"width": 5, "query_heads": 4, "key_heads": 2, "hidden": 24, "members": members} | fields)
     chosen = None if regulators is None else torch.tensor(regulators)
-    identity = IdentityShape(members, classes, summary=8, hidden=10, embedding=6, held_out=20, property=property)
+    identity = IdentityShape(members, classes, summary=8, hidden=10, embedding=6, held_out=20)
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(7)
         model = Model(
@@ -68,7 +67,6 @@ def tiny_model(
         model.identity.axes.copy_(torch.randn_like(model.identity.axes))
         model.identity.confidence.copy_(torch.rand(20))
         model.identity.right.copy_(torch.rand(20) < model.identity.confidence)
-        model.property_scale.copy_(torch.tensor([40.0, 12.0]))
     return model.to(dtype).eval()
 
 

@@ -1,4 +1,4 @@
-"""Predicts cell types, representations and properties of cells.
+"""Predicts cell types and representations of cells.
 
 Letters: C cells, D width.
 """
@@ -31,11 +31,10 @@ UNASSIGNED = "unassigned"
 
 @dataclass(frozen=True)
 class Predictions:
-    """representation [C, D].   probabilities [C, classes] or None.   property [C] in its own unit, or None."""
+    """representation [C, D].   probabilities [C, classes] or None."""
 
     representation: np.ndarray
     probabilities: np.ndarray | None
-    property: np.ndarray | None
 
 
 def data_config(
@@ -121,25 +120,21 @@ def predict_cells(trained: TrainedModel, multiplicity: sparse.csr_matrix, basal:
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = trained.model.to(device).eval()
-    mean, sd = model.property_scale
-    parts: list[list[torch.Tensor]] = [[], [], []]
+    representation: list[torch.Tensor] = []
+    probabilities: list[torch.Tensor] = []
     step = READ if model.genes_train else BATCH
     for first in range(0, len(basal), step):
         part = slice(first, first + step)
         m, m_basal = torch.from_numpy(multiplicity[part].toarray()).to(device), torch.from_numpy(basal[part]).to(device)
         if model.genes_train:
-            cell, logits, found = model.identity(m, m_basal)
-            found = None if found is None else mean + sd * found
+            cell, logits = model.identity(m, m_basal)
         else:
             read = model(Bags(m, m_basal))
-            cell, logits, found = read.cell, read.logits, read.property
-        probabilities = None if logits is None else logits.softmax(-1)
-        for of_name, values in zip(parts, (cell, probabilities, found), strict=True):
-            if values is not None:
-                of_name.append(values.cpu())
-    representation, *others = (torch.cat(each).numpy() if each else None for each in parts)
-    assert representation is not None, "there are cells"
-    return Predictions(representation, *others)
+            cell, logits = read.cell, read.logits
+        representation.append(cell.cpu())
+        if logits is not None:
+            probabilities.append(logits.softmax(-1).cpu())
+    return Predictions(torch.cat(representation).numpy(), torch.cat(probabilities).numpy() if probabilities else None)
 
 
 def add_predictions(
@@ -173,9 +168,6 @@ def add_predictions(
         obs[f"{key}_cell_type"] = pd.Categorical.from_codes(best, categories=names)
         obs[f"{key}_cell_type_confidence"] = confidence
         obsm[f"{key}_probabilities"] = predictions.probabilities
-    if predictions.property is not None:
-        about["property"] = trained.property_key
-        obs[f"{key}_property"] = predictions.property
     replaced = []
     for name, values in {"obs": obs, "obsm": obsm, "uns": {key: about}}.items():
         replaced += [f"{name}[{each!r}]" for each in values if each in getattr(adata, name)]

@@ -28,7 +28,6 @@ SCORES = {
 LOSSES = {
     "cell_type_loss": "loss of cell types",
     "masked_multiplicity_loss": "loss of the genes",
-    "property_loss": "loss of the property",
 }
 SHOWN = {  # column of an edge table -> its title, and the form of its values
     "cell_type": ("cells", ""),

@@ -26,7 +26,7 @@ class Cells:
 
     multiplicity: CSR float32 [C, N], no stored zeros.   vocabulary [N].
     regulators: positions in the vocabulary, int64, or None where every gene may regulate.
-    labels [C]: position in classes, -1 where missing.   property [C]: float32, NaN where missing.
+    labels [C]: position in classes, -1 where missing.
     basal [C]: float32, multiplicity of the basal gene, computed from the cell's sequencing depth.
     depth: the scale of that computation (see depth_scale); None where every cell's basal multiplicity is 1.
     groups [C]: number of the cell's donor or batch (data.group_key), or of its exact copies; None without either.
@@ -51,7 +51,6 @@ class Cells:
     regulators: np.ndarray | None
     labels: np.ndarray
     classes: tuple[str, ...]
-    property: np.ndarray
     obs_names: np.ndarray
     basal: np.ndarray
     depth: DepthScale | None
@@ -95,7 +94,7 @@ class CellsInPieces:
 class Source:
     """What was read from a source of C cells and M genes, before anything is chosen.
 
-    obs_names [C], labels, classes, groups, state, conditions, property: as in Cells.
+    obs_names [C], labels, classes, groups, state, conditions: as in Cells.
     values: CSR float32 [C, M], each gene once.   names [M]: of the genes.   columns: row of var -> position in names.
     expression: its genes, where it is from, and the scale of its counts.
     truth, interventions: see Cells.   left_out: a sentence about the features that are not genes; empty where all are.
@@ -107,7 +106,6 @@ class Source:
     groups: np.ndarray | None
     state: np.ndarray | None
     conditions: tuple[str, ...]
-    property: np.ndarray
     values: sparse.csr_matrix
     names: list[str]
     columns: np.ndarray
@@ -129,7 +127,7 @@ def digest_of_cells(cells: Cells, values: sparse.csr_matrix, config: DataConfig,
     arrays += [split.train, split.test]
     if (done := cells.interventions) is not None:
         arrays += [done.given.indptr.astype(np.int64), done.given.indices.astype(np.int32), done.control, done.guide]
-    for array in [*arrays, cells.labels, cells.property, cells.groups, cells.state, cells.regulators]:
+    for array in [*arrays, cells.labels, cells.groups, cells.state, cells.regulators]:
         found.update(b"none" if array is None else f"{array.dtype}{array.shape}".encode())
         if array is not None:
             found.update(np.ascontiguousarray(array).data)

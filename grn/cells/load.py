@@ -28,7 +28,7 @@ from grn.cells.genes import (
 from grn.cells.guides import with_weights
 from grn.cells.interventions import Interventions, read_interventions, with_keys
 from grn.cells.notes import notes_on_cells, notes_on_interventions, notes_on_new_cells
-from grn.cells.obs import MISSING, column_of, read_groups, read_labels, read_numbers, read_state
+from grn.cells.obs import MISSING, column_of, read_groups, read_labels, read_state
 from grn.cells.preprocessing.counts import genes_of, read_expression
 from grn.cells.preprocessing.multiplicity import (
     DepthScale,
@@ -51,16 +51,14 @@ from grn.config.schema import DataConfig
 from grn.errors import DataError, VocabularyMismatch
 
 
-def load_cells(
-    config: DataConfig, property_key: str | None = None, seed: int = 0, adata: AnnData | None = None
-) -> tuple[Cells, Split]:
+def load_cells(config: DataConfig, seed: int = 0, adata: AnnData | None = None) -> tuple[Cells, Split]:
     """The cells of `data.path` and their split. Everything that is estimated from data uses the training cells alone.
 
-    property_key: the numeric column of obs that becomes Cells.property.   seed: of the split.
+    seed: of the split.
     adata: cells in memory, which are used instead of `data.path`; it is not changed.
     Raises UserError.
     """
-    source = _read(config, property_key, adata)
+    source = _read(config, adata)
     copies = copies_of(source.values, config.values)
     split = split_cells(source.labels, source.groups, config.test_fraction, seed, copies)
     chosen = choose(source.values[split.train], source.names, config)
@@ -84,7 +82,6 @@ def load_cells(
         regulators=chosen.regulators,
         labels=source.labels,
         classes=source.classes,
-        property=source.property,
         obs_names=source.obs_names,
         basal=basal_multiplicity(total, depth),
         depth=depth,
@@ -100,7 +97,7 @@ def load_cells(
         counting=counting_of(transform, total, target) if counted else None,
         var_names=None if config.gene_key is None else tuple(map(str, source.expression.var.index[first])),
     )
-    notes = notes_on_cells(cells, source, chosen, split, copies, config, property_key)
+    notes = notes_on_cells(cells, source, chosen, split, copies, config)
     if source.interventions is not None:
         cells = intervened(cells, source.interventions, source.groups, weighed=config.guide_key is not None)
         notes = (*notes, *notes_on_interventions(cells))
@@ -177,7 +174,7 @@ def cells_in_pieces(
     labels, label_names = read_labels(adata.obs, config.label_key)
     position_of = {label: position for position, label in enumerate(classes)}
     translate = np.array([position_of.get(label, MISSING) for label in label_names] + [MISSING], np.int64)
-    obs_names, no_property = adata.obs_names.to_numpy(str), read_numbers(adata.obs, None, "")
+    obs_names = adata.obs_names.to_numpy(str)
     counted = config.values == "counts"
     transform = config.multiplicity if counted else "counts"
     usual = target_total if target_total is not None else None if depth is None else float(np.expm1(depth[0]))
@@ -197,7 +194,6 @@ def cells_in_pieces(
                 regulators=regulators,
                 labels=translate[labels[here]],  # -1 reads the last entry: missing
                 classes=tuple(classes),
-                property=no_property[here],
                 obs_names=obs_names[here],
                 basal=basal_multiplicity(total, depth),
                 depth=depth,
@@ -212,22 +208,19 @@ def cells_in_pieces(
     return CellsInPieces(adata.n_obs, pieces, expression.origin, notes)
 
 
-def _read(config: DataConfig, property_key: str | None, adata: AnnData | None) -> Source:
+def _read(config: DataConfig, adata: AnnData | None) -> Source:
     """What training needs of the source, checked, each gene once."""
     with source_in_file(config, everything=False) if adata is None else nullcontext(adata) as opened:
         labels, classes = read_labels(opened.obs, config.label_key)
         done = read_interventions(opened.obs, config)
         groups, state = read_groups(opened.obs, config.group_key), read_state(opened.obs, config.state_key)
-        predicted = read_numbers(opened.obs, property_key, "objectives.property.key")
         expression = read_expression(opened, config)
         obs_names = opened.obs_names.to_numpy(str)
         truth, left_out = read_truth(opened), str(opened.uns.get(LEFT_OUT, ""))
     names, columns = once_each(gene_names(expression.var, config.gene_key), config)
     refuse_cells_as_genes(names, obs_names.tolist(), name_of(config))
     values = merge_duplicates(expression.values, columns)
-    return Source(
-        obs_names, labels, classes, groups, *state, predicted, values, names, columns, expression, truth, left_out, done
-    )
+    return Source(obs_names, labels, classes, groups, *state, values, names, columns, expression, truth, left_out, done)
 
 
 def _to_vocabulary(

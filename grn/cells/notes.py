@@ -30,7 +30,6 @@ def notes_on_cells(
     split: Split,
     copies: np.ndarray | None,
     config: DataConfig,
-    property_key: str | None,
 ) -> tuple[str, ...]:
     """Sentences about the cells of a training. copies: see copies_of."""
     var, names, vocabulary, regulators = source.expression.var, source.names, cells.vocabulary, cells.regulators
@@ -50,6 +49,7 @@ def notes_on_cells(
         reason = f"data.genes ({config.genes}) leaves them out"
     training = cells.multiplicity[split.train]
     constant = [] if regulators is None else [vocabulary[j] for j in regulators[~varying(training[:, regulators])]]
+    stateless = 0 if source.state is None else int(np.isnan(source.state).sum())
     found = {  # sentence -> whether it is true
         source.left_out: bool(source.left_out),
         **_unnamed(var, config.gene_key),
@@ -62,8 +62,7 @@ def notes_on_cells(
         "group.": alone,
         f"The label {', '.join(map(repr, texts))} is a text and so a cell type; leave it empty where it means that "
         "none is known.": texts,
-        **_without_number(source.state, config.state_key, "data.state_key"),
-        **_without_number(source.property, property_key, "objectives.property.key"),
+        f"{stateless} cells have nothing in the column {config.state_key!r} of obs (data.state_key).": stateless,
         f"No training cell has the type {listed([repr(cells.classes[each]) for each in untrained])}, as groups stay "
         "together in the split, and no cell will be called so; give more groups with such cells.": untrained.size,
         f"{chosen.positions.size} of {len(names)} genes are used ({listed(vocabulary, most=3)}){used}.": True,
@@ -151,11 +150,6 @@ def _unnamed(var: pd.DataFrame, key: str | None) -> dict[str, bool]:
     absent = int(without_name(var, key).sum())
     sentence = f"{absent} of {len(var)} genes have no name in the column {key!r} of var (data.gene_key)"
     return {f"{sentence}; they keep those of its index.": absent > 0}
-
-
-def _without_number(values: np.ndarray | None, key: str | None, field: str) -> dict[str, bool]:
-    absent = 0 if values is None or key is None else int(np.isnan(values).sum())
-    return {f"{absent} cells have no finite number in the column {key!r} of obs ({field}).": absent > 0}
 
 
 def _absent(absent: Sequence[str], names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Columns of obs: labels, groups, the state and the property; and numbers in obsm.
+"""Columns of obs: labels, groups, the state; and numbers in obsm.
 
 Letters: C cells.
 """

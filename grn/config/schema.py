@@ -146,15 +146,9 @@ class MaskedMultiplicityConfig(Section):
     fraction: float = Field(0.3, gt=0, lt=1)
 
 
-class PropertyConfig(Section):
-    weight: Weight = 0.0
-    key: str | None = None
-
-
 class ObjectivesConfig(Section):
     cell_type: CellTypeConfig = CellTypeConfig()
     masked_multiplicity: MaskedMultiplicityConfig = MaskedMultiplicityConfig()
-    property: PropertyConfig = PropertyConfig()
 
 
 class TrainerConfig(Section):

@@ -16,7 +16,7 @@ from grn.config.strict_yaml import parse_yaml
 from grn.errors import ConfigError, RunFolderError
 from grn.io.run_folder import no_such_run, refuse_cut_off, refuse_mixed_parts
 
-FORMAT = 9
+FORMAT = 10
 CARD = "card.json"
 CONTENT = ("config.yaml", "vocabulary.txt", "labels.json", "model.safetensors")
 FILES = (CARD, *CONTENT)

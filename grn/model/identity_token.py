@@ -1,4 +1,4 @@
-"""The identity token: the only path from a cell to its type, its representation X_grn and its property.
+"""The identity token: the only path from a cell to its type and its representation X_grn.
 
 The token's query is the same for every cell, so that the score of a gene in a head is one number: static spherical
 attention (basal_gene.py). Half of the heads read multiplicities, which tell what a cell has, the others standardised
@@ -34,7 +34,7 @@ HEADS, VALUE, RANK = 2, 16, 32  # of each kind, width of a value, rank of the li
 class IdentityShape:
     """members: in pairs, where there are cell types.   classes: cell types, 0 without.   summary: width of a member's.
     hidden: of the feed-forward map.   embedding: width of X_grn.   held_out: number of held-out cells that are kept
-    (see `threshold`).   property: whether one is predicted."""
+    (see `threshold`)."""
 
     members: int = MEMBERS
     classes: int = 0
@@ -42,11 +42,10 @@ class IdentityShape:
     hidden: int = 128
     embedding: int = 64
     held_out: int = 0
-    property: bool = False
 
 
 class IdentityToken(nn.Module):
-    """Multiplicities [C, N] -> (embedding [C, D], logits [C, K], property [C]) of an ensemble.
+    """Multiplicities [C, N] -> (embedding [C, D], logits [C, K]) of an ensemble.
 
     importance [P]: what each member's log probabilities count, chosen on held-out cells; their sum sharpens or softens
     the probabilities, so that a confidence of .9 is right nine times of ten.   axes [P * S, D]: the leading directions
@@ -79,7 +78,6 @@ class IdentityToken(nn.Module):
         self.head = nn.Parameter(torch.zeros(members, summary, classes))
         self.head_bias = nn.Parameter(torch.zeros(members, 1, classes))
         self.predict = nn.Parameter(torch.randn(members, summary, genes) * 0.01)
-        self.of_property = nn.Parameter(torch.zeros(members, summary + 1)) if shape.property else None
         self.register_buffer("mean", torch.zeros(genes))
         self.register_buffer("sd", torch.ones(genes))
         self.register_buffer("scale", torch.ones(()))
@@ -126,18 +124,12 @@ class IdentityToken(nn.Module):
 
     def forward(
         self, multiplicity: Tensor, basal: Tensor, standardised: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None]:
         """standardised: what is read in place of `standardised(multiplicity)`."""
         z = self.standardised(multiplicity) if standardised is None else standardised
         summaries = self.summaries(multiplicity, z, basal)
         cell = (summaries.transpose(0, 1).flatten(1) - self.centre) @ self.axes
-        found = None if self.of_property is None else self.expected_property(summaries).mean(0)
-        return cell, self.logits(summaries) if self.shape.classes else None, found
-
-    def expected_property(self, summaries: Tensor) -> Tensor:
-        """The property that each member expects, [P, C], in sds."""
-        assert self.of_property is not None, "the caller has asked whether there is one"
-        return (summaries @ self.of_property[:, :-1, None])[..., 0] + self.of_property[:, -1:]
+        return cell, self.logits(summaries) if self.shape.classes else None
 
     def without_each(self, multiplicity: Tensor, standardised: Tensor, basal: Tensor) -> Tensor:
         """The logits of one cell with each of its genes hidden in turn. [N] each, basal [] -> [N, K].

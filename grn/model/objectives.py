@@ -152,13 +152,11 @@ def judged_genes(batch: Batch, model: Model) -> Judged:
 
 
 def of_cells(batch: Batch, model: Model, learned: Tensor, *, genes: bool) -> dict[str, Loss]:
-    """What the identity token is trained for, by name and member, [P] each: cell_type, property and, if `genes`, the
-    genes of the cell. learned [P, C]: which cells count for which member."""
+    """What the identity token is trained for, by name and member, [P] each: cell_type and, if `genes`, the genes of
+    the cell. learned [P, C]: which cells count for which member."""
     found, summaries = {}, summaries_of(batch, model)
     if model.classes:
         found["cell_type"] = cell_type(summaries, batch, model, learned)
-    if model.identity.of_property is not None:
-        found["property"] = obs_property(summaries, batch, model, learned)
     if genes:
         found["genes"] = genes_of_cells(summaries, batch, model, learned)
     return found
@@ -196,11 +194,3 @@ def genes_of_cells(summaries: Tensor, batch: Batch, model: Model, learned: Tenso
     true = model.identity.standardised(batch.bags.multiplicity)[:, some]
     errors = (summaries @ model.identity.predict[:, :, some] - true).square().mean(-1)
     return Loss((errors * learned).sum(1), learned.sum(1))
-
-
-def obs_property(summaries: Tensor, batch: Batch, model: Model, learned: Tensor) -> Loss:
-    """Squared error of the obs property in units of its sd, over the cells that have it."""
-    known = learned * ~batch.property.isnan()
-    mean, sd = model.property_scale
-    error = model.identity.expected_property(summaries) - (batch.property.nan_to_num() - mean) / sd
-    return Loss((error.square() * known).sum(1), known.sum(1))

@@ -39,9 +39,9 @@ class TrainedModel:
     vocabulary: gene of each embedding row.   classes: cell type of each logit.   values, multiplicity: see DataConfig.
     target_total: to which counts are scaled (None: they are not).   depth: mean and sd of the training cells' log
     totals, the scale of the basal gene's multiplicity (None: it is always 1).   measures_depth: bool [V], the genes
-    that these totals are over.   depth_share [V]: the part of the totals in each gene.   property_key: obs column that
-    the property head predicts, or None.   cells: digest of the training cells (grn/cells/cells.py), or None.
-    keys: how many entries of the vocabulary, the last ones, are no genes but the keys of guides.
+    that these totals are over.   depth_share [V]: the part of the totals in each gene.   cells: digest of the training
+    cells (grn/cells/cells.py), or None.   keys: how many entries of the vocabulary, the last ones, are no genes but the
+    keys of guides.
     """
 
     model: Model
@@ -53,7 +53,6 @@ class TrainedModel:
     depth: tuple[float, float] | None
     measures_depth: np.ndarray
     depth_share: np.ndarray
-    property_key: str | None = None
     cells: str | None = None
     keys: int = 0
 
@@ -86,7 +85,6 @@ class TrainedModel:
             "states": len(self.model.share),
             "identity": vars(self.model.identity.shape),
             "genes_train": self.model.genes_train,
-            "property_key": self.property_key,
             "cells": self.cells,
             **({"keys": self.keys} if self.keys else {}),
         }
@@ -134,6 +132,6 @@ class TrainedModel:
                 depth_share=share,
                 depth=None if card["depth"] is None else tuple(card["depth"]),
                 keys=card.get("keys", 0),
-                **{name: card[name] for name in ("values", "multiplicity", "target_total", "property_key", "cells")},
+                **{name: card[name] for name in ("values", "multiplicity", "target_total", "cells")},
             )
         raise damaged_model(folder)

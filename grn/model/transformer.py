@@ -42,13 +42,11 @@ AMONG = 1024  # regulators; of more, each is read as it was counted, as block 1 
 
 @dataclass(frozen=True)
 class Prediction:
-    """multiplicity [C, N]: expected, from the regulators.   cell [C, D]: X_grn.   logits [C, K]: or None.   property
-    [C]: in the unit of its obs column, or None."""
+    """multiplicity [C, N]: expected, from the regulators.   cell [C, D]: X_grn.   logits [C, K]: or None."""
 
     multiplicity: Tensor
     cell: Tensor
     logits: Tensor | None
-    property: Tensor | None
 
 
 class Blocks(nn.ModuleList):
@@ -61,7 +59,7 @@ class Blocks(nn.ModuleList):
 
 
 class Model(nn.Module):
-    """Bags of genes -> expected multiplicities, cell types, representation, property.
+    """Bags of genes -> expected multiplicities, cell types, representation.
 
     regulators [R], targets: positions of the regulators and of all other genes.   place [N]: of each gene in the
     regulators followed by the targets.   mean, sd [N]: of each gene; sds are those within states, the unit of inputs
@@ -85,7 +83,6 @@ class Model(nn.Module):
     held_out: Tensor
     penalty: Tensor
     prior: Tensor | None
-    property_scale: Tensor
 
     def __init__(
         self,
@@ -112,7 +109,6 @@ class Model(nn.Module):
         self.register_buffer("held_out", torch.arange(members))
         self.register_buffer("penalty", torch.zeros(members + 1, 3))
         self.register_buffer("prior", None, persistent=False)
-        self.register_buffer("property_scale", torch.tensor([0.0, 1.0]))  # mean and sd of the property
         # Positions, which follow from is_regulator.
         others = (~is_regulator).nonzero()[:, 0]
         self.register_buffer("regulators", is_regulator.nonzero()[:, 0], persistent=False)
@@ -133,9 +129,8 @@ class Model(nn.Module):
         y = self.expected(m, self.states_of(bags, m), cut).mean(0)
         # Where types alone are learned, the identity token reads the genes after the blocks.
         stream = None if self.genes_train else self.identity.standardised(bags.multiplicity) + y
-        cell, logits, found = self.identity(bags.multiplicity, self.basal_of(bags), stream)
-        mean, sd = self.property_scale
-        return Prediction(self.mean + self.sd * y, cell, logits, None if found is None else mean + sd * found)
+        cell, logits = self.identity(bags.multiplicity, self.basal_of(bags), stream)
+        return Prediction(self.mean + self.sd * y, cell, logits)
 
     # The genes: what the regulators say of them.
 

@@ -23,7 +23,7 @@ def cells_of_run(run: Path, config: Config, trained: TrainedModel, adata: AnnDat
     """
     if adata is None:
         refuse_lost_cells(run, config)
-    cells, _ = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
+    cells, _ = load_cells(config.data, config.trainer.seed, adata)
     where = config.data.path if adata is None else "the AnnData"
     other_genes = cells.vocabulary != trained.vocabulary
     if other_genes or trained.cells not in (None, cells.digest):

@@ -110,7 +110,6 @@ PANELS = {
     "train/penalty_loss": "Penalty of the slopes",
     "train/cell_type_loss": "Loss of cell types",
     "train/genes_loss": "Loss of genes, identity token",
-    "train/property_loss": "Loss of the property",
 }
 
 

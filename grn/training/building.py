@@ -73,7 +73,6 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
         hidden=max(settings.hidden // 2, 1),
         embedding=settings.width,
         held_out=len(judging),
-        property=bool(objectives.property.weight),
     )
     model = Model(
         settings,
@@ -83,8 +82,6 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
         identity=identity,
         genes_train=bool(objectives.masked_multiplicity.weight),
     )
-    if objectives.property.weight:
-        model.property_scale.copy_(torch.tensor(property_scale(cells.property[split.train], objectives.property.key)))
 
     device = own_device(config.trainer)
     table = CellTable.of(cells, split.train, states.membership, device=device)
@@ -196,7 +193,6 @@ def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:
         depth=cells.depth,
         measures_depth=cells.measures_depth,
         depth_share=cells.depth_share,
-        property_key=config.objectives.property.key if model.identity.of_property is not None else None,
         cells=cells.digest or None,
         keys=0 if cells.interventions is None else len(cells.interventions.names),
     )
@@ -215,9 +211,9 @@ def refuse_too_many_scores(config: Config, genes: int, regulators: int, states: 
 
 
 def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
-    """Raises DataError where the training cells do not differ in what would be learned (genes, regulators, the
-    property), and ConfigError where cell types are the only objective and there are fewer than two."""
-    settings, objectives = config.trainer, config.objectives
+    """Raises DataError where genes or regulators do not differ between the training cells, and ConfigError where cell
+    types are the only objective and there are fewer than two."""
+    settings = config.trainer
     # DataError: too few cells
     EpochOrder(split.train, cells_of_step(settings, len(split.train)), settings.seed, 0, processes(settings))
     varies = varying(cells.multiplicity[split.train])
@@ -230,10 +226,7 @@ def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
             field="data.regulators",
             advice="give more cells or genes, or other regulators ({field})",
         )
-    if objectives.property.weight:
-        property_scale(cells.property[split.train], objectives.property.key)
-    others = objectives.masked_multiplicity.weight or objectives.property.weight
-    if not others and not trained_classes(config, cells):
+    if not config.objectives.masked_multiplicity.weight and not trained_classes(config, cells):
         column = f"The obs column {config.data.label_key!r}"
         found = f"{column} has one cell type only, {cells.classes[0]!r}" if cells.classes else "There are no cell types"
         raise ConfigError(
@@ -241,15 +234,3 @@ def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
             field="data.label_key",
             advice="set objectives.masked_multiplicity.weight above 0, or {field} to another column",
         )
-
-
-def property_scale(values: np.ndarray, key: str | None) -> tuple[float, float]:
-    """Mean and sd of the property over cells [C], NaN where missing. Raises DataError where it does not vary."""
-    known = values[~np.isnan(values)]
-    if len(known) < 2 or known.std() == 0:
-        raise DataError(
-            f"The obs column {key!r} has {len(np.unique(known))} different finite numbers among the training cells",
-            field="objectives.property.key",
-            advice="set {field} to another column",
-        )
-    return float(known.mean()), float(known.std())

@@ -45,11 +45,11 @@ class MetricDict(nn.ModuleDict):
 class Evaluation(nn.Module):
     """Metrics of test cells in one process: call `update` for each batch and `compute` once."""
 
-    def __init__(self, classes: int, *, genes: bool, property: bool):
+    def __init__(self, classes: int, *, genes: bool):
         super().__init__()
         self.has_genes = genes
         kept: dict[str, Any] = {"nan_strategy": math.nan, "sync_on_compute": False}
-        names = [*(["cell_type"] if classes else []), *(["property"] if property else [])]
+        names = ["cell_type"] if classes else []
         names += ["masked_multiplicity", "first", "second"] if genes else []
         self.means = MetricDict({name: MeanMetric(**kept) for name in names})
         self.cell_type = MetricDict()
@@ -71,10 +71,6 @@ class Evaluation(nn.Module):
             self.means["cell_type"].update(F.cross_entropy(logits, labels, reduction="none"))
             for metric in self.cell_type.values():
                 metric.update(logits.softmax(-1), labels)
-        if prediction.property is not None:
-            error = (prediction.property - batch.property) / model.property_scale[1]
-            if (there := ~error.isnan()).any():
-                self.means["property"].update(error[there].square())
         if self.has_genes:
             # Genes in sds over all cells, so that 1 is the error of their means.
             mean, sd = model.identity.mean, model.identity.sd

@@ -145,7 +145,7 @@ def train(
 
 def checked_cells(config: Config, adata: AnnData | None = None) -> tuple[Cells, Split]:
     """The cells of a run and their split. Raises UserError for what can be known before anything is trained."""
-    cells, split = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
+    cells, split = load_cells(config.data, config.trainer.seed, adata)
     refuse_nothing_to_learn(config, cells, split)
     if config.network.prior is not None:
         prior_of(config.network, cells)
@@ -326,8 +326,7 @@ def best_weights(path: Path) -> dict[str, torch.Tensor]:
 @torch.no_grad()
 def evaluate(model: Model, batches: Iterable[Batch]) -> dict[str, torch.Tensor]:
     """The metrics of the model, computed by this process alone."""
-    has_property = model.identity.of_property is not None
-    evaluation = Evaluation(model.classes, genes=model.genes_train, property=has_property).to(model.mean.device)
+    evaluation = Evaluation(model.classes, genes=model.genes_train).to(model.mean.device)
     for given in batches:
         batch = given.to(model.mean.device)
         evaluation.update(model(batch.bags), batch, model)

@@ -76,17 +76,10 @@ class Task(L.LightningModule):
 
     def of_members(self, means: dict[str, Tensor]) -> Tensor:
         """The identity token's loss of each member, [P]: genes shape the summaries of every second one more."""
-        labels = []
-        if "cell_type" in means:
-            labels.append(self.objectives.cell_type.weight * means["cell_type"])
-        if "property" in means:
-            labels.append(self.objectives.property.weight * means["property"])
-        if "genes" not in means:
-            return torch.stack(labels).sum(0)
-        genes = means["genes"]
-        if not labels:
-            return genes
-        return (torch.stack(labels).sum(0) + self.of_genes * genes) / (1 + self.of_genes)
+        if "cell_type" not in means:
+            return means["genes"]
+        labels = self.objectives.cell_type.weight * means["cell_type"]
+        return (labels + self.of_genes * means["genes"]) / (1 + self.of_genes) if "genes" in means else labels
 
     def on_train_start(self) -> None:
         parameters: list[Tensor] = [each for each in self.parameters() if each.requires_grad]

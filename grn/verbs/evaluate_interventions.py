@@ -82,7 +82,7 @@ def evaluate_interventions(
         source = open_source(subject.config.data) if given is None else given
         return left_out(subject.config, source, names, fit_cells, say)
     config = subject.config
-    _, split = load_cells(config.data, config.objectives.property.key, config.trainer.seed, given)
+    _, split = load_cells(config.data, config.trainer.seed, given)
     if not len(split.test):
         raise ConfigError("The run has no test cells ({field} is 0)", field="data.test_fraction")
     table = seen_interventions(subject, split.test)

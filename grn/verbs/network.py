@@ -131,7 +131,7 @@ def _of_cells(
     from grn.training.run import fit_cells
 
     say = silent if quiet else print
-    cells, _ = load_cells(settings.data, settings.objectives.property.key, settings.trainer.seed, adata)
+    cells, _ = load_cells(settings.data, settings.trainer.seed, adata)
     states = states_of(cells, settings.trainer.seed, genes_train=bool(settings.objectives.masked_multiplicity.weight))
     # What cannot be found is refused before the training.
     if cell is not None:

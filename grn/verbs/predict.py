@@ -49,7 +49,6 @@ def predict(
         obs["KEY_cell_type_confidence"]  its probability, 0 to 1
         obsm["KEY_probabilities"]        float32 [cells, types], columns in the order of uns["KEY"]["classes"]
         obsm["X_KEY"]                    float32 [cells, width]: the cell's representation, as for scanpy's neighbours
-        obs["KEY_property"]              where the model was trained to predict one, in its own unit
 
     Args:
         cells: an AnnData, cells x genes, or what `data.path` may name. Nothing is written to disk.

@@ -43,7 +43,6 @@ def cells_of(values: np.ndarray, regulators: int, types: np.ndarray, basal: np.n
         regulators=np.arange(regulators),
         labels=labels,
         classes=tuple(map(str, classes)) if len(classes) > 1 else (),
-        property=np.full(cells, np.nan, np.float32),
         obs_names=np.array([f"cell{n}" for n in range(cells)]),
         basal=np.ones(cells, np.float32) if basal is None else basal.astype(np.float32),
         depth=None,

@@ -78,7 +78,6 @@ def test_what_training_does_not_need_is_not_read(adata, write):
         ({"state_key": "same"}, "data.state_key"),
         ({"state_key": "one"}, "data.state_key"),
         ({"state_key": "large"}, "data.state_key"),
-        ({"property_key": "label"}, "objectives.property.key"),
     ],
 )
 def test_columns_that_cannot_be_used_name_their_field(adata, write, fields, field):
@@ -86,9 +85,8 @@ def test_columns_that_cannot_be_used_name_their_field(adata, write, fields, fiel
     adata.obs["blank"], adata.obs["number"], adata.obs["one"] = np.nan, np.arange(adata.n_obs), 1.0
     adata.obs["same"] = "treated"
     adata.obs["large"] = np.arange(adata.n_obs) + 2**62
-    key = fields.pop("property_key", None)
     with pytest.raises(DataError) as caught:
-        load_cells(DataConfig(path=write(adata), **fields), key)
+        load_cells(DataConfig(path=write(adata), **fields))
     assert caught.value.field == field
 
 

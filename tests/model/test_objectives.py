@@ -1,6 +1,5 @@
 """Losses: what they sum over, who learns from what, and that samples stand for the whole."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -27,9 +26,8 @@ FOLDS = torch.tensor([0, 1, -1, 0, 5])
 
 @pytest.fixture
 def batch(make_bags) -> Batch:
-    """Five cells of three states: two without a label, one without the property."""
-    labels, property = torch.tensor([0, 2, -1, 1, -1]), torch.tensor([30.0, 50.0, 41.0, math.nan, 38.0]).double()
-    return Batch(make_bags(states=3), torch.arange(5), labels, property, FOLDS)
+    """Five cells of three states: two without a label."""
+    return Batch(make_bags(states=3), torch.arange(5), torch.tensor([0, 2, -1, 1, -1]), FOLDS)
 
 
 def whole(model, cells: int = 5) -> Draw:
@@ -93,7 +91,7 @@ def test_a_member_does_not_learn_from_the_cells_of_its_fold(make_model, batch):
         assert not torch.equal(one[name][1:], other[name][1:]), name
 
 
-@pytest.mark.parametrize("name", ["cell_type", "property", "genes"])
+@pytest.mark.parametrize("name", ["cell_type", "genes"])
 def test_neither_does_a_member_of_the_identity_token(make_model, batch, name):
     model, found = make_model(states=3), []
     for each in (batch, moved(batch, [0, 3])):
@@ -214,17 +212,6 @@ def test_cell_types_leave_out_missing_labels_and_smooth_the_others(make_model, b
             expected -= float(smooth * learned[member, cell])
         assert float(found.sum[member].detach()) == pytest.approx(expected, rel=1e-6)
     assert found.count.tolist() == [1, 1, 2, 2]
-
-
-def test_a_property_leaves_out_missing_values_and_counts_in_sds(make_model, batch):
-    model = make_model(states=3)
-    every = torch.ones(4, 5).double()
-    found = of_cells(batch, model, every, genes=False)["property"]
-    expected = model.identity.expected_property(summaries_of(batch, model)) - (batch.property - 40) / 12
-    torch.testing.assert_close(found.sum, expected[:, [0, 1, 2, 4]].square().sum(1))
-    assert found.count.tolist() == [4] * 4
-    found.sum.sum().backward()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters()), "a missing value has no gradient"
 
 
 def test_genes_are_predicted_as_they_were_counted_from_what_is_left_to_see(make_model, batch):

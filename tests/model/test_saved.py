@@ -22,11 +22,9 @@ SHARE = MEASURES / MEASURES.sum()
 
 @pytest.fixture
 def trained(make_model) -> TrainedModel:
-    model = make_model(dtype=torch.float32, property=True, members=2, states=3)
+    model = make_model(dtype=torch.float32, members=2, states=3)
     round_as_saved(model)
-    return TrainedModel(
-        model, VOCABULARY, CLASSES, "counts", "log1p_normalised", 1234.5, (7.25, 0.1), MEASURES, SHARE, "age"
-    )
+    return TrainedModel(model, VOCABULARY, CLASSES, "counts", "log1p_normalised", 1234.5, (7.25, 0.1), MEASURES, SHARE)
 
 
 @pytest.fixture
@@ -38,9 +36,9 @@ def folder(trained, tmp_path):
 def test_a_round_trip_changes_no_bit(trained, folder, make_bags):
     loaded, bags = TrainedModel.load(folder), make_bags(dtype=torch.float32, states=3)
     before, after = trained.model(bags), loaded.model(bags)
-    for name in ("multiplicity", "cell", "logits", "property"):
+    for name in ("multiplicity", "cell", "logits"):
         assert torch.equal(getattr(before, name), getattr(after, name))
-    for name in ("vocabulary", "classes", "values", "multiplicity", "target_total", "depth", "property_key", "hash"):
+    for name in ("vocabulary", "classes", "values", "multiplicity", "target_total", "depth", "hash"):
         assert getattr(loaded, name) == getattr(trained, name)
     assert loaded.model.config == trained.model.config
     assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
@@ -59,11 +57,11 @@ def test_gene_names_come_back_whatever_line_ends_they_contain(trained, tmp_path)
 
 
 def test_models_without_heads_and_normalisation_come_back(make_model, tmp_path):
-    model = make_model(dtype=torch.float32, classes=0, property=False, regulators=None, genes_train=False)
+    model = make_model(dtype=torch.float32, classes=0, regulators=None, genes_train=False)
     TrainedModel(model, VOCABULARY, (), "expression", "log1p", None, None, MEASURES, SHARE).save(tmp_path / "model")
     loaded = TrainedModel.load(tmp_path / "model")
-    assert (loaded.classes, loaded.target_total, loaded.depth, loaded.property_key) == ((), None, None, None)
-    assert loaded.model.classes == 0 and loaded.model.identity.of_property is None
+    assert (loaded.classes, loaded.target_total, loaded.depth) == ((), None, None)
+    assert loaded.model.classes == 0
     assert len(loaded.regulators) == 12 and not loaded.model.genes_train
 
 
@@ -76,7 +74,6 @@ def test_models_without_heads_and_normalisation_come_back(make_model, tmp_path):
         {"multiplicity": "log1p"},
         {"target_total": 1234.6},
         {"depth": None},
-        {"property_key": "dose"},
         {"cells": "0" * 32},
     ],
 )

@@ -17,7 +17,7 @@ close = {"rtol": 1e-9, "atol": 1e-10}
 
 
 def same(found, expected) -> None:
-    for name in ("multiplicity", "cell", "logits", "property"):
+    for name in ("multiplicity", "cell", "logits"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), **close)
 
 
@@ -35,7 +35,7 @@ def test_cells_do_not_see_each_other(make_model, make_bags, states):
     model, bags = make_model(states=states), make_bags(states=states)
     whole, order = model(bags), [3, 0, 4]
     found = model(of_cells(bags, order))
-    for name in ("multiplicity", "cell", "logits", "property"):
+    for name in ("multiplicity", "cell", "logits"):
         torch.testing.assert_close(getattr(found, name), getattr(whole, name)[order], **close)
     assert whole.multiplicity.std() > 0.1 and whole.logits.std() > 0.1, "or any two predictions would be the same"
 
@@ -147,10 +147,6 @@ def test_multiplicities_are_the_members_mean_in_units_of_each_gene_s_sd_around_i
     y = model.expected(regulators_of(bags, model), bags.states)
     torch.testing.assert_close(model(bags).multiplicity, model.mean + model.sd * y.mean(0), **close)
     assert (y.std(0) > 1e-3).all(), "members differ"
-    mean, sd = model.property_scale
-    summaries = model.identity.summaries(bags.multiplicity, model.identity.standardised(bags.multiplicity), bags.basal)
-    expected = mean + sd * model.identity.expected_property(summaries).mean(0)
-    torch.testing.assert_close(model(bags).property, expected, **close)
 
 
 def test_inputs_are_multiplicities_in_sds_cut_off_far_above_the_mean(make_model):
@@ -178,8 +174,8 @@ def test_a_bag_of_zeros_is_finite_forward_and_backward(make_model):
     model = make_model(dtype=torch.float32)
     multiplicity = torch.zeros(2, 12, requires_grad=True)
     found = model(Bags(multiplicity, states=torch.ones(2, 1)))
-    (found.multiplicity.sum() + found.logits.square().sum() + found.property.sum()).backward()
-    tensors = [found.multiplicity, found.logits, found.property, multiplicity.grad]
+    (found.multiplicity.sum() + found.logits.square().sum()).backward()
+    tensors = [found.multiplicity, found.logits, multiplicity.grad]
     tensors += [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     assert len(tensors) > 20 and all(tensor.isfinite().all() for tensor in tensors)
 
@@ -189,7 +185,7 @@ def test_predictions_are_float32_in_half_precision_training(make_model, make_bag
     exact = model(bags).multiplicity
     with torch.autocast("cpu", torch.bfloat16):
         found = model(bags)
-    assert found.multiplicity.dtype == found.property.dtype == torch.float32
+    assert found.multiplicity.dtype == found.logits.dtype == torch.float32
     assert (found.multiplicity - exact).abs().amax() < 0.2 * exact.std()
 
 

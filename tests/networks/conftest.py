@@ -22,7 +22,6 @@ def some_cells(count: int = 9, states: int = 1, regulators=(0, 3, 5), soft: bool
         regulators=None if regulators is None else np.array(regulators),
         labels=share.argmax(1),
         classes=tuple("abc"[:states]),
-        property=np.full(count, np.nan, np.float32),
         obs_names=np.arange(count).astype(str),
         basal=generator.uniform(0.5, 1.5, count).astype(np.float32),
         depth=None,

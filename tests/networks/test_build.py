@@ -69,7 +69,7 @@ def test_copies_of_cells_are_no_more_evidence(tiny_run, monkeypatch):
         cells,
         multiplicity=cells.multiplicity[thrice],
         counting=None,
-        **{name: getattr(cells, name)[thrice] for name in ("basal", "labels", "property", "obs_names")},
+        **{name: getattr(cells, name)[thrice] for name in ("basal", "labels", "obs_names")},
     )
     once, copied = (
         network_of_model(config, trained, each, states_of(each, 0), silent)[0].uns["grn"]["found"]

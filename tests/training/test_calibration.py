@@ -146,7 +146,7 @@ def test_types_of_cells_that_were_not_seen_are_found_and_metrics_are_those_of_pr
     result, given, truth = typed
     found = grn.predict(given, result.folder, copy=True, quiet=True)
     config = grn.load(result.folder).config
-    test = load_cells(config.data, None, 0, given)[1].test
+    test = load_cells(config.data, 0, given)[1].test
     labelled = test[test % 5 != 0]
     right = found.obs["grn_cell_type"].to_numpy().astype(str) == truth
     assert result.metrics["accuracy"] == pytest.approx(right[labelled].mean())

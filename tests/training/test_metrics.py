@@ -17,14 +17,12 @@ from grn.training.metrics import Evaluation, scalars
 CLASSES = 4
 
 
-def part(labels: list[int], logits: torch.Tensor | None, *, property: float = float("nan")) -> tuple[Prediction, Batch]:
-    """Some cells, of which the first has a property, and their predictions: genes by their mean, property 0."""
+def part(labels: list[int], logits: torch.Tensor | None) -> tuple[Prediction, Batch]:
+    """Some cells and their predictions: genes by their mean."""
     count = len(labels)
-    known = torch.full((count,), float("nan"))
-    known[:1] = property
     values = torch.rand(count, 12, generator=torch.Generator().manual_seed(count))
-    batch = Batch(Bags(values), torch.arange(count), torch.tensor(labels), known, torch.full((count,), -1))
-    return Prediction(torch.zeros(count, 12), torch.zeros(count, 6), logits, torch.zeros(count)), batch
+    batch = Batch(Bags(values), torch.arange(count), torch.tensor(labels), torch.full((count,), -1))
+    return Prediction(torch.zeros(count, 12), torch.zeros(count, 6), logits), batch
 
 
 def right(labels: list[int]) -> torch.Tensor:
@@ -37,7 +35,7 @@ def evaluated(make_model):
     model = make_model(dtype=torch.float32)
 
     def call(*parts, genes: bool = False) -> dict[str, torch.Tensor]:
-        evaluation = Evaluation(CLASSES, genes=genes, property=True)
+        evaluation = Evaluation(CLASSES, genes=genes)
         for prediction, batch in parts:
             evaluation.update(prediction, batch, model)
         return evaluation.compute()
@@ -65,12 +63,9 @@ def test_means_over_classes_are_those_of_scikit_learn_over_the_classes_with_cell
 
 
 def test_what_no_cell_has_does_not_count(evaluated):
-    """Neither labels nor a property; a property counts in its sds, which are 12."""
-    unlabelled = part([-1, -1], right([-1, -1]), property=24.0)
-    assert {name: float(value) for name, value in evaluated(unlabelled).items()} == {"property_loss": 4.0}
-    found = evaluated(unlabelled, part([0, 1], right([0, 1])))
-    assert float(found["accuracy"]) == 1 and float(found["property_loss"]) == 4
-    assert evaluated(part([-1], right([-1]))) == {}
+    unlabelled = part([-1, -1], right([0, 1]))
+    assert evaluated(unlabelled) == {}
+    assert float(evaluated(unlabelled, part([0, 1], right([0, 1])))["accuracy"]) == 1
 
 
 def test_genes_count_in_sds_over_all_cells(evaluated, make_model):

@@ -11,7 +11,7 @@ def batch_on(device: str, seed: int = 0) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     values = torch.rand(6, 4, generator=generator)
     cells = torch.arange(6)
-    return Batch(Bags(values, values.sum(1)), cells, cells, values[:, 0], cells).to(device)
+    return Batch(Bags(values, values.sum(1)), cells, cells, cells).to(device)
 
 
 def recorder_of(parameter: torch.Tensor, calls: list[bool]) -> Recorder:
@@ -33,7 +33,7 @@ def test_a_processor_calls_the_losses_as_they_are():
 
 def test_all_tensors_of_a_batch_are_inputs():
     batch = batch_on("cpu")
-    names = ("multiplicity", "basal"), ("cells", "labels", "property", "fold")
+    names = ("multiplicity", "basal"), ("cells", "labels", "fold")
     expected = [getattr(batch.bags, name) for name in names[0]] + [getattr(batch, name) for name in names[1]]
     assert all(a is b for a, b in zip(tensors_of(batch), expected, strict=True))
 

@@ -1,8 +1,6 @@
 """Each step: its loss, the moving average of the weights, and steps that are not finite, which leave the parameters
 alone."""
 
-import math
-
 import lightning as L
 import pytest
 import torch
@@ -78,18 +76,16 @@ def test_a_checkpoint_of_another_machine_leaves_the_choice_of_fused_kernels_here
 
 @pytest.fixture
 def task_and_batch(make_model, make_bags, monkeypatch):
-    """A model in double precision, and five cells with two labels and three properties; nothing is hidden."""
+    """A model in double precision, and five cells with two labels; nothing is hidden."""
     config = Config.model_validate({
         "data": {"path": "simulated:"}, "objectives": {
             "masked_multiplicity": {"weight": 0.7, "fraction": 1e-12}, "cell_type": {"weight": 0.5},
-            "property": {"weight": 2.0, "key": "age"},
         },
     })  # fmt: skip
     labels = torch.tensor([-1, -1, 2, 0, -1])
-    property = torch.tensor([30.0, math.nan, 41.0, 50.0, math.nan]).double()
     bags, fold = make_bags(states=3), torch.tensor([0, 1, 2, 0, 5])
     nothing_hidden = torch.ones_like(bags.multiplicity, dtype=torch.bool)
-    batch = Batch(bags, torch.arange(5), labels, property, fold, kept=nothing_hidden)
+    batch = Batch(bags, torch.arange(5), labels, fold, kept=nothing_hidden)
     monkeypatch.setattr(Task, "mean_over_processes", lambda task, count: count)  # without a trainer
     return Task(make_model(states=3), config.objectives, config.trainer, 100), batch
 
@@ -107,10 +103,10 @@ def test_the_loss_of_a_step_is_that_of_all_members_by_the_weights_of_the_objecti
     each = {name: part.sum / part.count for name, part in parts_of_cells.items()}
     for member in range(4):
         weight = OF_GENES[member % 2]
-        labels = 0.5 * each["cell_type"][member] + 2 * each["property"][member]
+        labels = 0.5 * each["cell_type"][member]
         expected = expected + (labels + weight * each["genes"][member]) / (1 + weight)
     torch.testing.assert_close(found, expected)
-    assert set(parts) == {"masked_multiplicity", "penalty", "cell_type", "property", "genes"}
+    assert set(parts) == {"masked_multiplicity", "penalty", "cell_type", "genes"}
     torch.testing.assert_close(parts["penalty"], shrink / 4)
     torch.testing.assert_close(parts["cell_type"], each["cell_type"].mean())
 
@@ -123,7 +119,7 @@ def test_the_mean_over_processes_is_the_loss_of_the_whole_batch(task_and_batch, 
 
     def part(rows: slice) -> Batch:
         bags = Bags(*(getattr(batch.bags, name)[rows] for name in ("multiplicity", "basal", "states")))
-        rest = {name: getattr(batch, name)[rows] for name in ("cells", "labels", "property", "fold", "kept")}
+        rest = {name: getattr(batch, name)[rows] for name in ("cells", "labels", "fold", "kept")}
         return Batch(bags, **rest)
 
     parts, counts = [part(slice(cut)), part(slice(cut, None))], []

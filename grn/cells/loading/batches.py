@@ -96,7 +96,6 @@ class BagMaker(Dataset[Batch]):
             bags=bags,
             cells=torch.from_numpy(np.asarray(rows, np.int64)),
             labels=torch.from_numpy(self.cells.labels[rows]),
-            property=torch.from_numpy(self.cells.property[rows]),
             fold=torch.from_numpy(np.asarray(fold, np.int64)),
         ).to(self.device)
         return self.hidden(batch, epoch) if self.trains and step % self.read_every == 0 else batch

@@ -20,8 +20,7 @@ ROWS = np.array([4, 0, 17, 9])
 
 @pytest.fixture
 def cells(adata, write) -> Cells:
-    adata.obs["age"] = np.arange(adata.n_obs) / 2
-    return load_cells(DataConfig(path=write(adata), label_key="label"), property_key="age")[0]
+    return load_cells(DataConfig(path=write(adata), label_key="label"))[0]
 
 
 def test_batches_hold_the_multiplicities_and_what_is_known_of_each_cell(cells):
@@ -33,7 +32,6 @@ def test_batches_hold_the_multiplicities_and_what_is_known_of_each_cell(cells):
     np.testing.assert_array_equal(batch.bags.states, states[ROWS])
     assert batch.cells.tolist() == ROWS.tolist() and batch.fold.tolist() == fold[ROWS].tolist()
     assert batch.labels.tolist() == cells.labels[ROWS].tolist()
-    assert batch.property.tolist() == [2.0, 0.0, 8.5, 4.5]
     assert batch.seen is None and batch.kept is None
     plain = BagMaker(cells)[0, ROWS]
     assert plain.bags.states is None and plain.fold.tolist() == [-1] * 4
