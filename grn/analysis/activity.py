@@ -18,6 +18,7 @@ from scipy.special import stdtr, stdtrit
 from scipy.stats import false_discovery_control
 
 from grn.analysis.network_files import PredictedNetwork, network_of_table, reference_of_table
+from grn.analysis.summary import ALL
 from grn.cells.cells import Cells
 from grn.cells.readers.matrix import to_csr
 from grn.errors import DataError, VocabularyMismatch, check_known
@@ -144,7 +145,8 @@ def activity_between(
 
 
 def activity_of_run(cells: Cells, regulons: pd.DataFrame, *, own: bool, grouped: bool) -> pd.DataFrame:
-    """`activity_of_types` of a run's cells by their labels, with a column targets.
+    """`activity_of_types` of a run's cells by their labels or, of a run with two conditions (data.state_key),
+    `activity_between` these in each type, with a column targets.
 
     own: the regulons are its certain edges.   grouped: donors are the units. Raises DataError and VocabularyMismatch.
     """
@@ -155,9 +157,14 @@ def activity_of_run(cells: Cells, regulons: pd.DataFrame, *, own: bool, grouped:
             advice="network.regulons: collectri (grn data get collectri) shows that of known ones",
         )
     scores, targets = activity_of_cells(cells.multiplicity, pd.Index(cells.vocabulary), regulons, least)
-    types = np.array([*cells.classes, ""], object)[cells.labels]
+    types = np.array([*cells.classes, ""], object)[cells.labels] if cells.classes else np.full(len(cells), ALL, object)
     donors = cells.groups.astype(str).astype(object) if grouped and cells.groups is not None else None
-    table = activity_of_types(scores, types, donors, silent)
+    if cells.state is not None and len(cells.conditions) == 2:
+        known = np.isfinite(cells.state)
+        condition = np.where(known, np.array(cells.conditions, object)[np.where(known, cells.state, 0).astype(int)], "")
+        table = activity_between(scores, types, donors, condition, cells.conditions, silent)
+    else:
+        table = activity_of_types(scores, types, donors, silent)
     table.insert(2, "targets", targets.loc[table["regulator"]].to_numpy())
     return table
 

@@ -224,9 +224,13 @@ def activity_section(activity: pd.DataFrame | None, grouped: bool) -> str:
     found = activity[activity["q_value"] <= SIGNIFICANT].groupby("cell_type", sort=False).head(MOST_ACTIVE)
     columns, rows = activity_texts(found)
     whose = ", ".join(activity["regulons"].unique())
+    sides = [name.removeprefix("activity_") for name in activity if str(name).startswith("activity_")]
+    means = "a type's mean minus that of other cells"
+    if sides != ["others"]:
+        means = f"the mean in {sides[1]} minus that in {sides[0]}"
     explained = (
         "A regulator is active where the genes that it raises are high and those that it lowers are low "
-        f"({whose}): the t-value of a cell's values on its weights. effect: a type's mean minus that of other cells. "
+        f"({whose}): the t-value of a cell's values on its weights. effect: {means}. "
         + ("Donors are the units of intervals." if grouped else CELLS)
     )
     body = table(columns, rows, numbers=len(columns) - 2) if rows else "<p>No difference is certain.</p>"

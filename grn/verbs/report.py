@@ -69,8 +69,8 @@ def write_run_report(
 
 
 def write_activity(folder: Path, config: Config, cells: Cells, edges: pd.DataFrame, say: Say) -> None:
-    """Writes activity.csv: the activity of known regulators, or of those with certain edges, in each cell type; and, of
-    known ones, known.csv: the certain edges beside the known pairs.
+    """Writes activity.csv: the activity of known regulators, or of those with certain edges, in each cell type, or
+    between the run's two conditions; and, of known ones, known.csv: the certain edges beside the known pairs.
 
     Writes no activity, and says why, where no regulator has enough targets, or no type enough cells.
     """
@@ -82,7 +82,7 @@ def write_activity(folder: Path, config: Config, cells: Cells, edges: pd.DataFra
         of_types = edges_of_types(folder / "edges_by_type.parquet")
         table = beside_known(edges, of_types, known, names, cells.vocabulary)
         write_text(folder / KNOWN, table.to_csv(index=False, float_format="%.6g"))
-    if len(cells.classes) < 2:
+    if len(cells.classes) < 2 and len(cells.conditions) != 2:
         return
     grouped = config.data.group_key is not None
     try:

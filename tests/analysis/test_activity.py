@@ -11,9 +11,11 @@ import pandas as pd
 import pytest
 
 import grn
-from grn.analysis.activity import activity_of_types
+from grn.analysis.activity import activity_of_run, activity_of_types
 from grn.cells.gene_lists import get_list
+from grn.cells.load import load_cells
 from grn.cli.main import main
+from grn.config.schema import DataConfig
 from grn.errors import DataError, VocabularyMismatch
 from grn.messages import silent
 
@@ -53,6 +55,20 @@ def test_activity_follows_what_a_regulator_raises_and_lowers(net, cells):
     assert row["effect"] == pytest.approx(found["A"][:10].mean() - found["A"][10:].mean(), rel=1e-5)
     assert row["low"] < row["effect"] < row["high"] and row["q_value"] < 1e-6
     assert table["regulator"][0] == "A", "the largest difference of a type comes first"
+
+
+def test_a_run_with_two_conditions_compares_these_in_each_type(net, cells):
+    """A rises in the second half of the first type alone; a cell without a condition is in neither half."""
+    cells.obs["dose"] = ["none", "some"] * 15
+    cells.obs.iloc[0, cells.obs.columns.get_loc("dose")] = None
+    cells.X[2:10:2, :10] = 4
+    loaded, _ = load_cells(DataConfig(path="simulated:", genes="all", label_key="type", state_key="dose"), adata=cells)
+    found = activity_of_run(loaded, net, own=False, grouped=False)
+    table = found.set_index(["cell_type", "regulator"])
+    assert set(table.index.get_level_values(0)) == {"A", "B", "neither"}
+    assert list(found)[4:6] == ["activity_none", "activity_some"]
+    assert table.loc[("A", "A"), "effect"] > 1 and table.loc[("A", "A"), "q_value"] < 0.05
+    assert (table["q_value"].drop([("A", "A")]) > 0.05).all()
 
 
 def test_turning_all_signs_turns_the_activity(net, cells):

@@ -180,6 +180,8 @@ def test_effects_of_interventions_come_first(tmp_path):
 def test_certain_activities_are_listed(tmp_path):
     table = pd.DataFrame({"cell_type": LABELS, "regulator": "R2", "targets": 5, "cells": 9, "activity_others": 0.5})
     table = table.assign(activity=2.0, effect=1.5, low=1.0, high=2.0, q_value=[0.001, 0.2], regulons="collectri")
+    between = table.rename(columns={"activity_others": "activity_none", "activity": "activity_some"})
+    assert "effect: the mean in some minus that in none" in report(tmp_path, activity=between)
     page = report(tmp_path, activity=table)
     head = ["cell type", "regulator", "targets", "activity in others", "activity", "effect", "95 % interval", "q"]
     found = rows(page)
