@@ -20,7 +20,8 @@ ORIENTATION = Annotated[
 EVERYWHERE = "Everywhere: [bold]--quiet[/] prints nothing but errors, [bold]--debug[/] the traceback of an error."
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of grn train.", show_default=False)]
-ModelFolder = Annotated[Path, typer.Argument(help="A run folder, or the model folder inside one.", show_default=False)]
+MODEL = typer.Argument(help="A run folder, or the model folder inside one.", show_default=False)
+ModelFolder = Annotated[Path, MODEL]
 Counts = Annotated[
     str | None, typer.Option(help="Where the counts are: X, raw, layer:NAME, recover. Default: as in training.")
 ]

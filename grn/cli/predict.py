@@ -7,17 +7,20 @@ from typing import Annotated
 
 import typer
 
-from grn.cli.options import Counts, GeneKey, ModelFolder
+from grn.cli.options import MODEL, Counts, GeneKey
 
 
 def command(
     cells: Annotated[
         Path, typer.Argument(help="The cells: what data.path may name, as an .h5ad file.", show_default=False)
     ],
-    run: ModelFolder,
     output: Annotated[
         Path, typer.Option(help="The .h5ad file to write: the cells, with predictions.", show_default=False)
     ],
+    run: Annotated[Path | None, MODEL] = None,
+    model: Annotated[
+        str | None, typer.Option(help="In place of RUN, a model that comes with grn: blood.", show_default=False)
+    ] = None,
     counts: Counts = None,
     gene_key: GeneKey = None,
     error: Annotated[
@@ -46,4 +49,4 @@ def command(
     from grn.cli.console import console, plain
 
     say, options = plain(console()), {"error": error, "labels": labels}
-    predict_file(cells, run, output, say=say, counts=counts, gene_key=gene_key, **options)  # type: ignore[arg-type]
+    predict_file(cells, run, output, model=model, say=say, counts=counts, gene_key=gene_key, **options)  # type: ignore[arg-type]

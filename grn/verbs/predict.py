@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Interval
 
-from grn.errors import ConfigError
+from grn.errors import ConfigError, check_known
 from grn.messages import Say, silent
 from grn.verbs.checked import checked
 from grn.verbs.given_cells import checked_anndata, is_anndata, writing_into_views
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 @checked()
 def predict(
     cells: AnnData | str | os.PathLike[str],
-    run: Run | str | os.PathLike[str],
+    run: Run | str | os.PathLike[str] | None = None,
     *,
+    model: str | None = None,
     key_added: str = "grn",
     copy: bool = False,
     counts: str | None = None,
@@ -53,6 +54,7 @@ def predict(
     Args:
         cells: an AnnData, cells x genes, or what `data.path` may name. Nothing is written to disk.
         run: the run whose model predicts: a Run, its folder, or its model folder.
+        model: in place of a run, a model that comes with grn: `blood` (grn/pretrained/blood/README.md).
         key_added: KEY above.
         copy: write into a copy and leave `cells` as they are.
         counts: where the counts are: `X`, `raw`, `layer:NAME`, `recover`; None: as in training.
@@ -71,7 +73,8 @@ def predict(
 
     Raises:
         VocabularyMismatch: the cells have fewer than half of the model's genes.
-        DataError: negative counts, log values given as counts, a column that is missing, ...
+        ConfigError: neither a run nor a model, or both.
+        DataError: no such model, negative counts, log values given as counts, a column that is missing, ...
         RunFolderError: the run cannot be read.
 
     Source: arXiv 2505.09326.
@@ -83,24 +86,30 @@ def predict(
         >>> run = grn.train(adata, label="type", max_steps=20, set={"model.members": 2}, quiet=True)
         >>> grn.predict(adata, run, quiet=True).obsm["X_grn"].shape
         (100, 64)
+        >>> import scanpy as sc
+        >>> blood = grn.predict(sc.datasets.pbmc68k_reduced(), model="blood", counts="recover", quiet=True)
+        >>> str(blood.obs["grn_cell_type"].iloc[0])
+        'CD14+ Monocyte'
     """
     from grn.cells.readers.registry import open_source
 
-    trained, config = model_for(run, cells, counts=counts, gene_key=gene_key, orientation=orientation)
+    say = silent if quiet else print
+    chosen = run_or_pretrained(run, model, say)
+    trained, config = model_for(chosen, cells, counts=counts, gene_key=gene_key, orientation=orientation)
     adata: AnnData = checked_anndata(cells if is_anndata(cells) else open_source(config))
     if copy and is_anndata(cells):
         adata = adata.to_memory() if adata.isbacked else adata.copy()
     with writing_into_views():
-        say = silent if quiet else print
         annotate(adata, trained, config, key_added, say, error=error, names=map or {}, labels=labels)
     return adata
 
 
 def predict_file(
     cells: Path,
-    run: Path,
+    run: Path | None,
     output: Path,
     *,
+    model: str | None = None,
     error: float | None = None,
     labels: str | None = None,
     say: Say,
@@ -115,7 +124,7 @@ def predict_file(
     from grn.io.h5ad import write_anndata
     from grn.io.tables import spreadsheet_safe
 
-    trained, config = model_for(run, cells, **reading)
+    trained, config = model_for(run_or_pretrained(run, model, say), cells, **reading)
     with source_in_file(config) as adata:
         replaced, scores = annotate(adata, trained, config, "grn", say, error=error, names={}, labels=labels)
         if replaced:
@@ -125,6 +134,20 @@ def predict_file(
         write_text(confusion_of(output), spreadsheet_safe(scores.confusion).to_csv())
         say(f"Cells by given and by predicted type are in {confusion_of(output)}.")
     say(f"{adata.n_obs} cells with their predictions are in {output}.")
+
+
+def run_or_pretrained(
+    run: Run | str | os.PathLike[str] | None, model: str | None, say: Say
+) -> Run | str | os.PathLike[str]:
+    """The run, or the folder of the pretrained model of this name. Raises ConfigError, DataError."""
+    if run is not None and model is None:
+        return run
+    if model is None or run is not None:
+        raise ConfigError("Cells are labelled by a run or by {field}: give one of the two", field="model")
+    home = Path(__file__).parents[1] / "pretrained"
+    check_known(model, sorted(each.name for each in home.iterdir()), "grn", "pretrained model", "model")
+    say(f"What the model {model!r} was trained on, how good it is and its limits: {home / model / 'README.md'}")
+    return home / model
 
 
 def confusion_of(output: Path) -> Path:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import shutil
 import warnings
+from pathlib import Path
 
 import anndata
 import numpy as np
 import pandas as pd
 import pytest
+import scanpy
 
 import grn
 from grn.cells.simulated import simulate
-from grn.errors import DataError, RunFolderError, VocabularyMismatch
+from grn.config.files import load_config
+from grn.errors import ConfigError, DataError, RunFolderError, VocabularyMismatch
+from grn.model.saved import TrainedModel
 from grn.verbs.predict import predict_file
 
 WRITTEN = {"obs": {"grn_cell_type", "grn_cell_type_confidence"}, "obsm": {"X_grn", "grn_probabilities"}, "uns": {"grn"}}
@@ -30,6 +34,26 @@ def adata(run):
 
 def added(adata) -> dict[str, set[str]]:
     return {"obs": set(adata.obs) - {"cell_type"}, "obsm": set(adata.obsm), "uns": set(adata.uns) - {"truth"}}
+
+
+def test_the_pretrained_model_labels_blood_and_its_configuration_makes_it_again():
+    """Of its size and by the fields of its configuration; its own training cells, and not all of them rightly."""
+    cells = scanpy.datasets.pbmc68k_reduced()
+    grn.predict(cells, model="blood", counts="recover", quiet=True)
+    right = cells.obs["grn_cell_type"].astype(str) == cells.obs["bulk_labels"].astype(str)
+    assert 0.8 < right.mean() < 1
+    folder = Path(grn.__file__).parent / "pretrained" / "blood"
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 2e6
+    assert TrainedModel.load(folder).model.config == load_config("blood.yaml").model
+
+
+@pytest.mark.parametrize(("given", "error"), [({}, ConfigError), ({"model": "brain"}, DataError)])
+def test_cells_are_labelled_by_a_run_or_by_a_pretrained_model(adata, run, given, error):
+    with pytest.raises(error) as caught:
+        grn.predict(adata, **given, quiet=True)
+    assert caught.value.field == "model"
+    with pytest.raises(ConfigError):
+        grn.predict(adata, run, model="blood", quiet=True)
 
 
 def test_cells_in_memory_are_predicted_as_those_of_a_file(adata, run, tmp_path, monkeypatch):
