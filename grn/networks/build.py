@@ -26,6 +26,7 @@ from grn.networks.evidence.false_discovery import (
     evidence_of,
     found_edges,
     most_certain,
+    of_other_sign,
     with_evidence,
 )
 from grn.networks.evidence.false_discovery import summary as evidence_summary
@@ -109,6 +110,8 @@ def network_of(
     certain = None if evidence is None else found_edges(found, *evidence)
     for line in [] if certain is None else evidence_summary(certain):
         say(line)
+    if evidence is not None and (other := of_other_sign(found, evidence[0])):
+        say(f"Not counted: {other} certain associations of which the model's weight has the other sign.")
     if merge is None:
         return ReadNetwork(found, prior, cells.vocabulary, trained.regulators, certain)
     caused = caused_effects(cells, states)

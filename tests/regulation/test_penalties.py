@@ -10,8 +10,10 @@ from grn.regulation import penalties as module
 from grn.regulation.penalties import (
     COUNTED,
     KEPT,
+    MOST,
     RIDGE,
     HeldOut,
+    best_penalties,
     choose_penalties_of_blocks,
     shares_of_counting,
     solved,
@@ -93,6 +95,14 @@ def test_noise_is_penalised_more_than_what_regulators_explain(make_table):
     assert min(noise) > 10 * max(signal) and len(signal) == len(noise) == KEPT
 
 
+def test_no_penalty_is_so_large_that_the_optimiser_decides_the_signs(make_table):
+    """Of pure noise, the larger the better; it is cut off in proportion to the cells."""
+    values, state = values_of(0.0)
+    table = make_table(values, state, range(REGULATORS))
+    assert max(each.lam for each in best_penalties(table, fold(), False)) > MOST * CELLS
+    assert max(each.lam for each in choose_penalties_of_blocks(table, fold(), False)) == MOST * CELLS
+
+
 def test_states_are_as_free_as_their_slopes_differ(make_table):
     """A deviation costs lambda / rho^2."""
     same, other = (values_of(1.0, states=2, own=own) for own in (0.0, 1.5))
@@ -107,10 +117,10 @@ def test_with_too_many_features_the_usual_form_is_taken(make_table, monkeypatch)
     values, state = values_of(1.0, states=2)
     table = make_table(values, state, range(REGULATORS))
     monkeypatch.setattr(module, "FEATURES", 8)
-    first, among = choose_penalties_of_blocks(table, fold(), True)
+    first, among = best_penalties(table, fold(), True)
     assert (first.rho, first.t) == module.USUAL[:2] and first.lam in [lam * 2 for lam in RIDGE] and among.lam in RIDGE
     monkeypatch.setattr(module, "CELLS", 100)
-    assert len(choose_penalties_of_blocks(table, fold(), True)) == 2
+    assert len(best_penalties(table, fold(), True)) == 2
 
 
 def test_counting_s_share_is_that_of_what_the_others_leave(make_table):

@@ -145,12 +145,23 @@ def least_effect(cells: int, pairs: int) -> float:
 
 
 def with_evidence(network: Network, together: Evidence, of_states: list[Evidence]) -> Network:
-    """The network with confidences and q-values; no weight is changed."""
-    states = {
-        name: replace(of, confidence=found.confidence, q=found.q)
-        for (name, of), found in zip(network.of_states.items(), of_states, strict=True)
-    }
-    return replace(network, confidence=together.confidence, q=together.q, of_states=states)
+    """The network with confidences and q-values; no weight is changed.
+
+    They are about a weight and its sign: where the association has the other one, nothing is known of the edge.
+    """
+
+    def applied(of: Network, found: Evidence) -> Network:
+        other = of.weight * found.slope < 0
+        return replace(of, confidence=np.where(other, 0.5, found.confidence), q=np.where(other, 1.0, found.q))
+
+    pairs = zip(network.of_states.items(), of_states, strict=True)
+    states = {name: applied(of, found) for (name, of), found in pairs}
+    return replace(applied(network, together), of_states=states)
+
+
+def of_other_sign(network: Network, found: Evidence) -> int:
+    """How many certain associations the network has with the other sign, and so not among its certain edges."""
+    return int((np.less_equal(found.q, SIGNIFICANT) & (network.weight * found.slope < 0)).sum())
 
 
 def found_edges(network: Network, together: Evidence, of_states: list[Evidence]) -> pd.DataFrame:

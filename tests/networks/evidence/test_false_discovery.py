@@ -23,6 +23,7 @@ from grn.networks.evidence.false_discovery import (
     local_rates,
     most_certain,
     null_share,
+    of_other_sign,
     p_values,
     q_values,
     summary,
@@ -232,6 +233,16 @@ def test_the_least_effect_is_the_one_that_is_found_in_half_of_all_samples():
     assert least_effect(100, 10) < least_effect(50, 10) < least_effect(50, 1000)
 
 
+def test_an_edge_is_certain_with_the_sign_of_the_association_alone():
+    q, confidence = np.array([[0.01, 0.01], [0.5, np.nan]]), np.array([[0.99, 0.98], [0.7, np.nan]])
+    slope, weight = np.array([[1.0, -1.0], [1.0, 0.0]]), np.array([[-0.1, -0.1], [0.1, 0.1]])
+    one = Network(weight, *[np.ones((2, 2))] * 5)
+    network = with_evidence(one, Evidence(q, confidence, 90, 0.2, slope), [])
+    np.testing.assert_array_equal(network.q, [[1, 0.01], [0.5, np.nan]])
+    np.testing.assert_array_equal(network.confidence, [[0.5, 0.98], [0.7, np.nan]])
+    assert of_other_sign(one, Evidence(q, confidence, 90, 0.2, slope)) == 1
+
+
 def test_what_was_found_says_first_what_is_certain_and_then_what_is_needed():
     q = np.ones((3, 2))
     certain = q.copy()
@@ -249,8 +260,8 @@ def test_what_was_found_says_first_what_is_certain_and_then_what_is_needed():
         )
     ]
     network = with_evidence(replace(states["a"], of_states=states), evidence[0], evidence[1:])
-    assert network.q is certain and all(
-        of.q is each.q and of.weight is numbers
+    assert np.array_equal(network.q, certain) and all(
+        np.array_equal(of.q, each.q, equal_nan=True) and of.weight is numbers
         for of, each in zip(network.of_states.values(), evidence[1:], strict=True)
     )
     found = found_edges(network, evidence[0], evidence[1:])
