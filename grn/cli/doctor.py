@@ -10,7 +10,6 @@ import typer
 from grn.cli.train import loaded_config
 
 LIBRARIES = ("torch", "triton", "lightning", "anndata", "scanpy", "numpy", "scipy", "pandas", "pyarrow")
-OPTIONAL = {"tensorboard": "trainer.tensorboard"}
 
 
 def command(
@@ -50,12 +49,11 @@ def _installed() -> list[tuple[str, str]]:
     import grn
 
     found = [("grn", grn.__version__), ("python", f"{platform.python_version()} on {platform.platform()}")]
-    for name in (*LIBRARIES, *OPTIONAL):
+    for name in LIBRARIES:
         try:
             found.append((name, version(name)))
         except PackageNotFoundError:
-            missing = f"not installed; needed by {OPTIONAL[name]} alone" if name in OPTIONAL else "not installed"
-            found.append((name, missing))
+            found.append((name, "not installed"))
     return found
 
 

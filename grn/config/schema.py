@@ -167,7 +167,6 @@ class TrainerConfig(Section):
     precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = "auto"
     workers: int = Field(0, ge=0, le=1000)
     seed: Seed = 0
-    tensorboard: bool = False
 
 
 class NetworkConfig(Section):

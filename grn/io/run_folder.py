@@ -16,7 +16,7 @@ from grn.io.tables import does_not_exist
 
 RUNS = Path("runs")
 LOG, CONFIG, COMPLETE = "log.txt", "config.yaml", "report.html"  # in the order in which a run writes them
-CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"  # folders
+CHECKPOINTS = "checkpoints"  # a folder
 # Names, without their endings, of what a run writes: a killed run may leave temporary files beside these.
 WRITTEN = ("config", "truth", "metrics", "last", "best", "model", "network", "edges", "confusion", "activity", "report")
 
@@ -64,7 +64,7 @@ def refuse_links(run: Path) -> None:
 
     Other files and folders of a run are replaced as a whole, so that a link in their place is only removed.
     """
-    for name in (LOG, CHECKPOINTS, TENSORBOARD):
+    for name in (LOG, CHECKPOINTS):
         if (run / name).is_symlink():
             raise RunFolderError(
                 f"{run / name} is a symbolic link, through which the run would write into another folder",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,8 @@ def network_of(
     prior = None
     if config.network.prior is not None:
         prior = prior_of(config.network, cells)
+        if merge is not None:
+            prior = replace(prior, factor=merge.columns(prior.factor))
         found = prior.applied(found)
         say(prior_summary(prior))
     certain = None if evidence is None else found_edges(found, *evidence)

@@ -9,6 +9,7 @@ Letters: N genes, R regulators.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -19,7 +20,7 @@ import pandas as pd
 from grn.cells.cells import Cells
 from grn.cells.genes import near_miss
 from grn.config.schema import NetworkConfig
-from grn.errors import ConfigError, DataError
+from grn.errors import DataError
 from grn.networks.edge_tables import find_columns, names, numbers, read_table, unknown_columns
 from grn.networks.weights import Network
 
@@ -72,48 +73,49 @@ class Prior:
         return table[self.factor[rows, columns] > 0].reset_index(drop=True)
 
 
-def read_prior(path: str, use: Use, genes: tuple[str, ...], regulators: np.ndarray) -> Prior:
+def read_prior(path: str, use: Use, genes: tuple[str, ...], regulators: Sequence[str]) -> Prior:
     """The prior in a csv, tsv or parquet file with the columns source, target and, if it likes, weight.
 
-    regulators [R]: positions among `genes`. Raises DataError where it cannot be read, or no pair is among the genes.
+    regulators [R]: the gene of each key; of a screen, guides are keys of their own, and have the pairs of their gene.
+    Raises DataError where the file cannot be read, or no pair is among the genes.
     """
+    sources, key = np.unique(np.array(regulators, object), return_inverse=True)
     table = read_table(Path(path))
     columns = find_columns(table, COLUMNS)
     if columns is None:
         raise unknown_columns(path, table, COLUMNS[:1])
     source, target = (names(path, table[name]) for name in columns)
     row = pd.Index(genes, dtype=object).get_indexer(target)
-    column = pd.Index(np.asarray(genes, dtype=object)[regulators]).get_indexer(source)
+    column = pd.Index(sources).get_indexer(source)
     size = np.ones(len(table))
     if weight := find_columns(table, [("weight",)]):
         size = np.abs(numbers(path, table[weight[0]]))
-    here = (row >= 0) & (column >= 0) & (regulators[np.maximum(column, 0)] != row) & (size > 0)
+    here = (row >= 0) & (column >= 0) & (np.asarray(source) != np.asarray(target)) & (size > 0)
     if not here.any():
         raise DataError(
             f"None of the {len(table)} edges of {path} ({{field}}) is from a regulator to another gene of these cells",
             field="network.prior",
             advice=near_miss([*source, *target], genes)
-            or f"its sources must be named like the regulators, such as {genes[regulators[0]]!r}",
+            or f"its sources must be named like the regulators, such as {regulators[0]!r}",
         )
-    strength = np.zeros((len(genes), len(regulators)), np.float32)
+    strength = np.zeros((len(genes), len(sources)), np.float32)
     np.maximum.at(strength, (row[here], column[here]), size[here] / size[here].max())
+    listed, strength = int((strength > 0).sum()), strength[:, key]
     if use == "restrict":
         factor = (strength > 0).astype(np.float32)  # a candidate is one, whatever its weight
     else:
         factor = np.where(strength > 0, UNLISTED + (1 - UNLISTED) * strength, UNLISTED).astype(np.float32)
-    return Prior(factor, int((strength > 0).sum()), len(table), use, path)
+    return Prior(factor, listed, len(table), use, path)
 
 
 def prior_of(settings: NetworkConfig, cells: Cells) -> Prior:
     """The prior of a configuration, for the genes and regulators of the cells. Raises DataError."""
     assert settings.prior is not None
-    if cells.interventions is not None:
-        raise ConfigError(
-            "A prior network ({field}) does not know the keys of guides; leave out this or data.intervention_key",
-            field="network.prior",
-        )
-    regulators = np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
-    return read_prior(settings.prior, settings.prior_use, cells.vocabulary, regulators)
+    gene = np.array(cells.vocabulary, object)
+    if (done := cells.interventions) is not None:
+        gene[done.key] = done.names
+    regulators = gene if cells.regulators is None else gene[cells.regulators]
+    return read_prior(settings.prior, settings.prior_use, cells.vocabulary, regulators.tolist())
 
 
 def summary(prior: Prior) -> str:

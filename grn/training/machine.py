@@ -11,7 +11,6 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from grn.config.schema import TrainerConfig
@@ -84,13 +83,11 @@ def refuse_impossible_training(settings: TrainerConfig) -> None:
     try:
         with quiet(), warnings.catch_warnings(action="ignore"):  # the Trainer that trains will warn
             L.Trainer(**lightning_options(settings), logger=False, enable_checkpointing=False)
-            if settings.tensorboard:
-                TensorBoardLogger(".")  # ImportError where tensorboard is missing
-    except (ValueError, RuntimeError, MisconfigurationException, ImportError) as error:
+    except (ValueError, RuntimeError, MisconfigurationException) as error:
         raise ConfigError(
             f"Lightning refuses the trainer section on this machine ({one_line(error)})",
             field="trainer",
-            advice="set trainer.accelerator, strategy, precision and devices to auto, trainer.tensorboard to false; "
+            advice="set trainer.accelerator, strategy, precision and devices to auto; "
             "under SLURM, start as many tasks as trainer.devices x trainer.num_nodes",
         ) from error
 

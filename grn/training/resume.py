@@ -23,7 +23,7 @@ from grn.training.machine import processes
 from grn.training.metrics import METRICS, Rows, rows_before
 
 # Fields that may change: where the run is computed and logged, and what the digest of the cells checks anyway.
-ENVIRONMENT = ("accelerator", "devices", "num_nodes", "strategy", "workers", "tensorboard")
+ENVIRONMENT = ("accelerator", "devices", "num_nodes", "strategy", "workers")
 CELLS = ("path", "genes", "regulators")
 MAY_CHANGE = {*(f"trainer.{name}" for name in ENVIRONMENT), *(f"data.{name}" for name in CELLS)}
 

@@ -16,7 +16,6 @@ import pandas as pd
 import torch
 from anndata import AnnData
 from lightning.pytorch.callbacks import RichProgressBar
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from grn.bags import Batch
 from grn.cells.cells import Cells
@@ -32,7 +31,6 @@ from grn.io.run_folder import (
     CHECKPOINTS,
     CONFIG,
     LOG,
-    TENSORBOARD,
     WRITTEN,
     config_of,
     locked,
@@ -270,11 +268,6 @@ def fit_model(
     calibration = Calibration(data.validation, fit.judging, task.opened, say)
     callbacks: list[L.Callback] = [*averaging, calibration, checkpoints, Signals(checkpoints.folder)]
     callbacks += [lines, origin, *watch]
-    loggers: list[Logger] = []
-    if process_rank() == 0:
-        loggers = [MetricsFile(start.folder / METRICS, start.rows)]
-        if settings.tensorboard:
-            loggers.append(TensorBoardLogger(start.folder, name="", version=TENSORBOARD))
     trainer = L.Trainer(
         **lightning_options(settings),
         max_steps=total,
@@ -282,7 +275,7 @@ def fit_model(
         check_val_every_n_epoch=None,
         val_check_interval=min(settings.validate_every, total),
         callbacks=callbacks,
-        logger=loggers or False,
+        logger=MetricsFile(start.folder / METRICS, start.rows) if process_rank() == 0 else False,
         # Strategies that divide the weights over processes write checkpoints of their own.
         plugins=[StreamedCheckpoints()] if settings.strategy in ("auto", "ddp") else None,
         log_every_n_steps=min(settings.validate_every, total),

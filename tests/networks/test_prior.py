@@ -17,6 +17,8 @@ from grn.networks.weights import Network
 
 GENES = ("R1", "R2", "a", "b", "c")
 REGULATORS = np.array([0, 1])
+NAMED = [f"R{number}" for number in range(1, 7)]
+EVERY = pd.DataFrame({"source": [*NAMED, *NAMED], "target": [*["G1"] * 6, *["G2"] * 6]})
 
 
 def written(tmp_path, table, name="prior.csv"):
@@ -34,11 +36,19 @@ def pairs() -> pd.DataFrame:
 
 @pytest.mark.parametrize("name", ["prior.csv", "prior.parquet"])
 def test_pairs_are_placed_by_target_and_regulator(name, pairs, tmp_path):
-    prior = read_prior(written(tmp_path, pairs, name), "restrict", GENES, REGULATORS)
+    prior = read_prior(written(tmp_path, pairs, name), "restrict", GENES, ["R1", "R2"])
     assert (prior.listed, prior.pairs) == (2, 6)
     np.testing.assert_array_equal(prior.factor, [[0, 0], [0, 0], [1, 0], [0, 0], [0, 1]])
-    weighed = read_prior(written(tmp_path, pairs, name), "weigh", GENES, REGULATORS)
+    weighed = read_prior(written(tmp_path, pairs, name), "weigh", GENES, ["R1", "R2"])
     np.testing.assert_allclose(weighed.factor, [[0.5, 0.5], [0.5, 0.5], [1, 0.5], [0.5, 0.5], [0.5, 0.75]])
+
+
+def test_the_guides_of_a_gene_have_its_pairs(pairs, tmp_path):
+    prior = read_prior(written(tmp_path, pairs), "restrict", GENES, ["R1", "R2", "R2", "X"])
+    np.testing.assert_array_equal(prior.factor[:, :2], [[0, 0], [0, 0], [1, 0], [0, 0], [0, 1]])
+    np.testing.assert_array_equal(prior.factor[:, 2], prior.factor[:, 1])
+    assert prior.factor[:, 3].tolist() == [0, 0, 0, 1, 0], "a gene that was not measured, but intervened on"
+    assert prior.listed == 3
 
 
 def network(sure: bool = True) -> Network:
@@ -52,7 +62,7 @@ def network(sure: bool = True) -> Network:
 
 @pytest.mark.parametrize("sure", [True, False])
 def test_what_is_no_candidate_has_no_weight_and_what_is_one_keeps_its_own(pairs, tmp_path, sure):
-    prior, before = read_prior(written(tmp_path, pairs), "restrict", GENES, REGULATORS), network(sure)
+    prior, before = read_prior(written(tmp_path, pairs), "restrict", GENES, ["R1", "R2"]), network(sure)
     after = prior.applied(before)
     kept = prior.factor > 0
     for one, own in ((after, before), (after.of_states["B"], before.of_states["B"])):
@@ -69,7 +79,7 @@ def test_what_is_no_candidate_has_no_weight_and_what_is_one_keeps_its_own(pairs,
 
 
 def test_weighing_keeps_every_pair_and_is_for_the_fit_to_do(pairs, tmp_path):
-    prior, before = read_prior(written(tmp_path, pairs), "weigh", GENES, REGULATORS), network()
+    prior, before = read_prior(written(tmp_path, pairs), "weigh", GENES, ["R1", "R2"]), network()
     assert prior.applied(before) is before
     np.testing.assert_allclose(prior.strength, [[0, 0], [0, 0], [1, 0], [0, 0], [0, 0.5]])
     assert prior.candidates(pairs, GENES, REGULATORS) is pairs
@@ -89,7 +99,7 @@ def test_weighing_keeps_every_pair_and_is_for_the_fit_to_do(pairs, tmp_path):
 )
 def test_a_prior_that_cannot_be_used_is_refused(change, words, pairs, tmp_path):
     with pytest.raises(DataError, match=words):
-        read_prior("none.csv" if change is None else written(tmp_path, change(pairs)), "restrict", GENES, REGULATORS)
+        read_prior("none.csv" if change is None else written(tmp_path, change(pairs)), "restrict", GENES, ["R1", "R2"])
 
 
 def test_a_run_with_a_prior_has_its_candidates_alone(make_config, tmp_path, capsys):
@@ -108,6 +118,18 @@ def test_a_run_with_a_prior_has_its_candidates_alone(make_config, tmp_path, caps
     by_type = pd.read_parquet(tmp_path / "run" / "edges_by_type.parquet")
     assert len(by_type) == 6 and run.network.varp["grn"].nnz <= 3
     assert run.network.uns["grn"]["prior"] == {"use": "restrict", "pairs": 3}
+
+
+def test_a_prior_and_interventions_go_together(tmp_path):
+    """Edges are those of the prior, and what was caused stands beside them."""
+    screen = {"cells": 300, "genes": 30, "regulators": 6, "cell_types": 1, "interventions": 0.5}
+    own = {f"data.simulated.{name}": value for name, value in screen.items()}
+    own |= {"data.intervention_key": "intervention", "network.prior": written(tmp_path, EVERY), "model.members": 2}
+    run = grn.train("simulated:", regulators=NAMED, max_steps=5, set=own, quiet=True)
+    listed = set(EVERY.itertuples(index=False, name=None))
+    found = run.edges
+    assert len(found) > 0 and set(zip(found["source"], found["target"], strict=True)) <= listed
+    assert found["caused"].notna().any() and run.network.uns["grn"]["prior"]["pairs"] == len(listed)
 
 
 def test_a_wrong_prior_is_refused_before_anything_is_trained(make_config, tmp_path, capsys):
