@@ -116,11 +116,12 @@ def write_report(
     }
     sections = {title: body for title, body in sections.items() if body or title == EXPLORER}
     bodies = [f'<h2 id="{anchor(title)}">{title}</h2>\n{body}' for title, body in sections.items() if body]
+    states = "cell types" if network.about.get("states") == "labels" else "states of cells"
     page = Template(files("grn.analysis").joinpath("report.html").read_text("utf-8")).substitute(
         title=escape(title or folder.name),
         subtitle=escape(
             f"{config.data.path.rstrip(':')}: {len(network.genes)} genes, {edges['source'].nunique()} regulators, "
-            f"{len(network.by_type)} cell types. grn {network.about['version']}, model {network.about['model_hash']}."
+            f"{len(network.by_type)} {states}. grn {network.about['version']}, model {network.about['model_hash']}."
         ),
         links=" ".join(f'<a href="#{anchor(title)}">{title}</a>' for title in sections),
         numbers=numbers(cells, edges, network, metrics, per_class),
