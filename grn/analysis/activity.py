@@ -160,8 +160,7 @@ def activity_of_run(cells: Cells, regulons: pd.DataFrame, *, own: bool, grouped:
     types = np.array([*cells.classes, ""], object)[cells.labels] if cells.classes else np.full(len(cells), ALL, object)
     donors = cells.groups.astype(str).astype(object) if grouped and cells.groups is not None else None
     if cells.state is not None and len(cells.conditions) == 2:
-        known = np.isfinite(cells.state)
-        condition = np.where(known, np.array(cells.conditions, object)[np.where(known, cells.state, 0).astype(int)], "")
+        condition = np.array([*cells.conditions, ""], object)[np.nan_to_num(cells.state, nan=-1).astype(int)]
         table = activity_between(scores, types, donors, condition, cells.conditions, silent)
     else:
         table = activity_of_types(scores, types, donors, silent)

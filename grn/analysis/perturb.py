@@ -31,7 +31,6 @@ from grn.analysis.predict import predict_cells
 from grn.analysis.responsiveness import explained_share, response_sd
 from grn.cells.cells import Cells
 from grn.cells.load import read_columns
-from grn.cells.obs import numbers_in_obsm
 from grn.cells.readers.registry import open_source
 from grn.config.schema import Config
 from grn.devices import own_device
@@ -317,7 +316,7 @@ def perturbed_anndata(subject: Subject, plan: Plan, found: Perturbed, steps: int
     source = open_source(subject.config.data) if subject.adata is None else subject.adata
     if basis is not None:
         check_known(basis, source.obsm, "The AnnData", "embedding in obsm called", "basis")
-        embedding = numbers_in_obsm(source.obsm[basis], basis)[: len(cells)]
+        embedding = np.asarray(source.obsm[basis], np.float64)[: len(cells)]
     changed = cells.multiplicity[rows].toarray()
     changed[:, found.genes] = np.maximum(changed[:, found.genes] + found.change, 0)
     after = sparse.csr_matrix(changed)

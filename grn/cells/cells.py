@@ -98,6 +98,7 @@ class Source:
     values: CSR float32 [C, M], each gene once.   names [M]: of the genes.   columns: row of var -> position in names.
     expression: its genes, where it is from, and the scale of its counts.
     truth, interventions: see Cells.   left_out: a sentence about the features that are not genes; empty where all are.
+    hint: a sentence about a column that seems to hold conditions and is not used.
     """
 
     obs_names: np.ndarray
@@ -112,6 +113,7 @@ class Source:
     expression: Expression
     truth: pd.DataFrame | None
     left_out: str
+    hint: str
     interventions: Interventions | None = None
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 from anndata import AnnData
 
 from grn.cells.genes import ENSEMBL_ID, gene_names, once_each, refuse_cells_as_genes
+from grn.cells.obs import condition_column
 from grn.cells.preprocessing.counts import choices_that_hold, genes_of, read_expression
 from grn.cells.readers.registry import source_in_file
 from grn.config.schema import DataConfig
@@ -40,6 +41,8 @@ def describe(path: str, orientation: str | None = None) -> Found:
         for field, (value, sentence) in {"gene_key": _symbols(adata), "label_key": _labels(adata)}.items():
             fields[field] = value
             sentences.append(sentence)
+        fields["state_key"], sentence = condition_column(adata.obs, [fields["label_key"]])
+        sentences += [sentence] if sentence else []
         try:  # what training will refuse
             names = gene_names(genes_of(adata, counts), fields["gene_key"])
             refuse_cells_as_genes(names, list(map(str, adata.obs_names)), "these cells")

@@ -28,7 +28,7 @@ from grn.cells.genes import (
 from grn.cells.guides import with_weights
 from grn.cells.interventions import Interventions, read_interventions, with_keys
 from grn.cells.notes import notes_on_cells, notes_on_interventions, notes_on_new_cells
-from grn.cells.obs import MISSING, column_of, read_groups, read_labels, read_state
+from grn.cells.obs import MISSING, column_of, condition_column, read_groups, read_labels, read_state
 from grn.cells.preprocessing.counts import genes_of, read_expression
 from grn.cells.preprocessing.multiplicity import (
     DepthScale,
@@ -217,10 +217,14 @@ def _read(config: DataConfig, adata: AnnData | None) -> Source:
         expression = read_expression(opened, config)
         obs_names = opened.obs_names.to_numpy(str)
         truth, left_out = read_truth(opened), str(opened.uns.get(LEFT_OUT, ""))
+        used = config.label_key, config.group_key, config.intervention_key, config.guide_key
+        hint = "" if config.state_key is not None else condition_column(opened.obs, used)[1]
     names, columns = once_each(gene_names(expression.var, config.gene_key), config)
     refuse_cells_as_genes(names, obs_names.tolist(), name_of(config))
     values = merge_duplicates(expression.values, columns)
-    return Source(obs_names, labels, classes, groups, *state, values, names, columns, expression, truth, left_out, done)
+    return Source(
+        obs_names, labels, classes, groups, *state, values, names, columns, expression, truth, left_out, hint, done
+    )
 
 
 def _to_vocabulary(

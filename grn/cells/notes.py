@@ -62,6 +62,7 @@ def notes_on_cells(
         "group.": alone,
         f"The label {', '.join(map(repr, texts))} is a text and so a cell type; leave it empty where it means that "
         "none is known.": texts,
+        source.hint: bool(source.hint),
         f"{stateless} cells have nothing in the column {config.state_key!r} of obs (data.state_key).": stateless,
         f"No training cell has the type {listed([repr(cells.classes[each]) for each in untrained])}, as groups stay "
         "together in the split, and no cell will be called so; give more groups with such cells.": untrained.size,

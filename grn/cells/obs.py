@@ -1,4 +1,4 @@
-"""Columns of obs: labels, groups, the state; and numbers in obsm.
+"""Columns of obs: labels, groups, the state.
 
 Letters: C cells.
 """
@@ -6,15 +6,27 @@ Letters: C cells.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 import numpy as np
 import pandas as pd
-from scipy import sparse
 
 from grn.cells.preprocessing.split import MANY
 from grn.errors import DataError, nearest
 
 MISSING = -1
+CONDITIONS = (
+    "condition",
+    "conditions",
+    "stim",
+    "stimulation",
+    "treatment",
+    "treated",
+    "disease",
+    "genotype",
+    "timepoint",
+)
+MOST_CONDITIONS = 10
 CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # what tables, lists of a name a line, or XML cannot hold
 
 
@@ -83,6 +95,18 @@ def read_state(obs: pd.DataFrame, key: str | None) -> tuple[np.ndarray | None, t
     return values, conditions
 
 
+def condition_column(obs: pd.DataFrame, used: Collection[str | None] = ()) -> tuple[str | None, str]:
+    """A column, other than those that are used, that by its name holds conditions, and a sentence about it."""
+    for key in map(str, obs):
+        if key.lower() in CONDITIONS and key not in used and 2 <= obs[key].nunique() <= MOST_CONDITIONS:
+            values = ", ".join(map(str, obs[key].dropna().unique()[:3]))
+            return key, (
+                f"The column {key!r} of obs ({values}) seems to hold conditions; with data.state_key: {key}, genes "
+                "that a condition moves together do not look as if they regulated each other."
+            )
+    return None, ""
+
+
 def read_numbers(obs: pd.DataFrame, key: str | None, field: str) -> np.ndarray:
     """A numeric column of obs, float32 [C]; NaN where a number is missing or infinite, and without a key."""
     if key is None:
@@ -93,14 +117,3 @@ def read_numbers(obs: pd.DataFrame, key: str | None, field: str) -> np.ndarray:
     except (ValueError, TypeError):
         _refuse("is not numeric", key, field, "set {field} to a numeric column")
     return np.where(np.isfinite(values), values, np.float32(np.nan))
-
-
-def numbers_in_obsm(values: object, key: str) -> np.ndarray:
-    """What obsm[key] holds, an array, a sparse matrix or a table, as float64. Raises DataError for what are no finite
-    numbers.
-    """
-    dense = np.asarray(values.toarray() if sparse.issparse(values) else values)  # type: ignore[attr-defined]
-    found = dense.astype(np.float64) if dense.dtype.kind in "fiu" else np.array(np.nan)
-    if not np.isfinite(found).all():
-        raise DataError(f"obsm[{key!r}] holds values that are not finite numbers", advice="compute it again")
-    return found

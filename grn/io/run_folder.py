@@ -59,19 +59,6 @@ def refuse_lost(run: Path) -> None:
         refuse_cut_off(run, ("model", "network.h5ad", "edges.parquet"))
 
 
-def refuse_links(run: Path) -> None:
-    """Raises RunFolderError where resuming would follow a symbolic link and write outside of the run folder.
-
-    Other files and folders of a run are replaced as a whole, so that a link in their place is only removed.
-    """
-    for name in (LOG, CHECKPOINTS):
-        if (run / name).is_symlink():
-            raise RunFolderError(
-                f"{run / name} is a symbolic link, through which the run would write into another folder",
-                advice="replace it by a copy of what it leads to",
-            )
-
-
 def refuse_mixed_parts(run: Path) -> None:
     """Raises RunFolderError where files of a run's folder hold different hashes of the model.
 

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.plots.given import columns_of, only_type, refuse_unknown
+from grn.errors import check_known
+from grn.plots.given import columns_of, only_type
 from grn.plots.style import DOWN, UP, canvas, note, plain, short, shorten, shown
 
 
@@ -27,7 +28,7 @@ def cell_type_genes(
     table = columns_of(table, wanted, texts=("cell_type", "gene"), numbers=("effect",))
     types = table["cell_type"].unique()
     chosen = only_type(types) if cell_type is None else cell_type
-    refuse_unknown("cell type", chosen, types, "The table")
+    check_known(chosen, types, "The table", "cell type")
     own = table[table["cell_type"] == chosen].sort_values("effect", ascending=False, kind="stable")
     speaking = pd.concat([own[own["effect"] > 0].head(top), own[own["effect"] < 0].tail(top)])
     axes = canvas(ax, 4.6, 0.21 * max(len(speaking), 4) + 0.9)

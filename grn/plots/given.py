@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from grn.errors import DataError, nearest
+from grn.errors import DataError, check_known
 from grn.networks.run_files import read_edges
 from grn.networks.signed_network import SignedNetwork, edge_list, signed_network
 
@@ -53,7 +53,7 @@ def weights_of(network: SignedNetwork, cell_type: str | None) -> tuple[sparse.cs
     if cell_type is None and not network.about.get(ONLY_TYPES):
         return network.weights, "all cells"
     name = only_type(network.by_type) if cell_type is None else cell_type
-    refuse_unknown("cell type", name, network.by_type)
+    check_known(name, network.by_type, "The network", "cell type")
     return network.by_type[name], name
 
 
@@ -79,7 +79,7 @@ def genes_of(network: SignedNetwork, names: str | Iterable[str]) -> list[str]:
     """The names, each once. Raises DataError where one is no gene of the network."""
     wanted = list(dict.fromkeys([names] if isinstance(names, str) else names))
     for name in wanted:
-        refuse_unknown("gene", name, network.genes)
+        check_known(name, network.genes, "The network", "gene")
     return wanted
 
 
@@ -88,16 +88,6 @@ def targets_in_turn(edges: pd.DataFrame, regulators: Iterable[str], count: int) 
     kept = edges[edges["source"].isin(list(regulators))]
     turn = kept.groupby("source").cumcount().to_numpy()
     return list(dict.fromkeys(kept.iloc[np.argsort(turn, kind="stable")]["target"]))[:count]
-
-
-def refuse_unknown(what: str, name: str, known: Iterable[str], where: str = "The network") -> None:
-    """Raises DataError, with the nearest name, for a name that is not there."""
-    if name in known:
-        return
-    known = list(map(str, known))
-    near = nearest(name, known)
-    advice = f"did you mean {near!r}?" if near else f"there are {', '.join(map(repr, known[:12])) or 'none'}"
-    raise DataError(f"{where} has no {what} {name!r}", advice=advice)
 
 
 def only_type(types: Iterable[str]) -> str:

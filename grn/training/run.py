@@ -35,7 +35,6 @@ from grn.io.run_folder import (
     config_of,
     locked,
     make_run_folder,
-    refuse_links,
     remove_run,
 )
 from grn.messages import Say, silent
@@ -100,7 +99,6 @@ def train(
         start = None
         if resume is not None:
             config_of(resume)
-            refuse_links(resume)
             if first:
                 until_the_end.enter_context(locked(resume))
             start = find_start(resume)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from annotated_types import Interval
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from grn.analysis.labels import LabelScores
     from grn.config.schema import DataConfig
     from grn.model.saved import TrainedModel
+
+AnyRun: TypeAlias = Run | str | os.PathLike[str]
 
 
 @checked()
@@ -136,9 +138,7 @@ def predict_file(
     say(f"{adata.n_obs} cells with their predictions are in {output}.")
 
 
-def run_or_pretrained(
-    run: Run | str | os.PathLike[str] | None, model: str | None, say: Say
-) -> Run | str | os.PathLike[str]:
+def run_or_pretrained(run: AnyRun | None, model: str | None, say: Say) -> AnyRun:
     """The run, or the folder of the pretrained model of this name. Raises ConfigError, DataError."""
     if run is not None and model is None:
         return run
@@ -154,9 +154,7 @@ def confusion_of(output: Path) -> Path:
     return output.with_name(f"{output.stem}_confusion.csv")
 
 
-def model_for(
-    run: Run | str | os.PathLike[str], cells: AnnData | str | os.PathLike[str], **options: str | None
-) -> tuple[TrainedModel, DataConfig]:
+def model_for(run: AnyRun, cells: AnnData | str | Path, **options: str | None) -> tuple[TrainedModel, DataConfig]:
     """The model of a run, and the configuration by which it reads the cells. options: of `data_config`."""
     from grn.analysis.predict import data_config
     from grn.cells.readers.registry import MEMORY

@@ -109,6 +109,16 @@ def test_a_state_is_read_with_nan(adata, write):
     assert load_cells(DataConfig(path=path))[0].state is None
 
 
+def test_a_column_that_seems_to_hold_conditions_is_named_until_it_is_used(adata, write):
+    adata.obs["Treatment"] = np.array(["treated", "control"])[np.arange(adata.n_obs) % 2]
+    path = write(adata)
+    for fields, named in (({}, True), ({"state_key": "Treatment"}, False), ({"label_key": "Treatment"}, False)):
+        cells, _ = load_cells(DataConfig(path=path, **fields))
+        assert any("data.state_key: Treatment" in note for note in cells.notes) == named
+    adata.obs["Treatment"] = np.arange(adata.n_obs).astype(str)
+    assert not any("state_key" in note for note in load_cells(DataConfig(path=write(adata)))[0].notes)
+
+
 def test_texts_of_the_state_are_conditions(adata, write):
     treated = np.array(["treated", "control", None, ""], object)[np.arange(adata.n_obs) % 4]
     adata.obs["treated"] = pd.Categorical(treated)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pandas as pd
 import pytest
 
 import grn
@@ -32,21 +30,6 @@ def test_confidences_of_merged_types_are_at_most_one(cells, labelled):
     names = dict.fromkeys(labelled.cell_types, "cell")
     predicted = grn.predict(cells, labelled, map=names, copy=True, quiet=True)
     assert predicted.obs["grn_cell_type_confidence"].max() <= 1
-
-
-@pytest.mark.parametrize(
-    "embedding",
-    [
-        lambda n, names: pd.DataFrame({"a": ["x"] * n}, index=names),
-        lambda n, names: np.full((n, 2), np.nan),
-    ],
-)
-def test_what_is_no_embedding_is_said(embedding, cells, labelled):
-    given = cells.copy()
-    given.obsm["X_mine"] = embedding(len(given), given.obs_names)
-    regulator = labelled.edges["source"][0]
-    with pytest.raises(DataError, match="X_mine"):
-        grn.perturb(labelled, knock_out=regulator, basis="X_mine", data=given)
 
 
 def test_what_is_not_there_can_be_left_out(cells, labelled, unlabelled):
