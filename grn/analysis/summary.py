@@ -180,7 +180,7 @@ def edges_json(overall: pd.DataFrame, of_types: pd.DataFrame, *, signed: bool) -
         "t": gene_at.get_indexer(table["target"]).tolist(),
         "k": type_at.get_indexer(table["cell_type"]).tolist(),
         "w": [float(f"{value:.3g}") for value in table["weight"]],
-        "q": _numbers(table, "q_value", 3),
+        "q": _numbers(table, "q_value", 6),
     }
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     # Inside of a script element nothing but these could end it, or begin a comment.

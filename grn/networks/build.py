@@ -113,7 +113,7 @@ def network_of(
     for line in [] if certain is None else evidence_summary(certain):
         say(line)
     if evidence is not None and (other := of_other_sign(found, evidence[0])):
-        say(f"Not counted: {other} certain associations of which the model's weight has the other sign.")
+        say(f"Not counted among them: {other} of the certain associations, of which the weight has the other sign.")
     if merge is None:
         return ReadNetwork(found, prior, cells.vocabulary, trained.regulators, certain)
     caused = caused_effects(cells, states)
