@@ -42,6 +42,8 @@ class Cells:
     digest: of everything that training reads from the cells and their split; empty for cells of another source.
     truth: the planted edges of simulated cells: source, target, sign, and cell_type where edges differ by it (see
     grn.cells.simulated_network); None for other cells.
+    targets: the matrix that genes are predicted as (data.targets): it holds all but the regulators, which are as the
+    model reads them, and as `apart`, the last entries of the vocabulary, the regulators once more.
     interventions: what was done to the cells; their guides' keys are the last entries of the vocabulary. guides: the
     table of `guides.with_weights`. None without interventions, and without guides.
     """
@@ -69,9 +71,20 @@ class Cells:
     var_names: tuple[str, ...] | None = None
     interventions: Interventions | None = None
     guides: pd.DataFrame | None = None
+    targets: str | None = None
 
     def __len__(self) -> int:
         return self.multiplicity.shape[0]
+
+    @property
+    def apart(self) -> int:
+        """How many entries of the vocabulary are the regulators as targets."""
+        return 0 if self.targets is None or self.regulators is None else len(self.regulators)
+
+    @property
+    def keys(self) -> int:
+        """How many entries of the vocabulary, the last ones, are not one more gene."""
+        return self.apart if self.interventions is None else len(self.interventions.names)
 
 
 @dataclass(frozen=True)
@@ -97,6 +110,7 @@ class Source:
     obs_names [C], labels, classes, groups, state, conditions: as in Cells.
     values: CSR float32 [C, M], each gene once.   names [M]: of the genes.   columns: row of var -> position in names.
     expression: its genes, where it is from, and the scale of its counts.
+    of_targets: the values in data.targets, CSR float32 [C, M]; None without.
     truth, interventions: see Cells.   left_out: a sentence about the features that are not genes; empty where all are.
     hint: a sentence about a column that seems to hold conditions and is not used.
     """
@@ -115,6 +129,7 @@ class Source:
     left_out: str
     hint: str
     interventions: Interventions | None = None
+    of_targets: sparse.csr_matrix | None = None
 
 
 def digest_of_cells(cells: Cells, values: sparse.csr_matrix, config: DataConfig, split: Split) -> str:

@@ -29,7 +29,7 @@ from grn.cells.guides import with_weights
 from grn.cells.interventions import Interventions, read_interventions, with_keys
 from grn.cells.notes import notes_on_cells, notes_on_interventions, notes_on_new_cells
 from grn.cells.obs import MISSING, column_of, condition_column, read_groups, read_labels, read_state
-from grn.cells.preprocessing.counts import genes_of, read_expression
+from grn.cells.preprocessing.counts import Expression, genes_of, read_expression
 from grn.cells.preprocessing.multiplicity import (
     DepthScale,
     basal_multiplicity,
@@ -98,6 +98,8 @@ def load_cells(config: DataConfig, seed: int = 0, adata: AnnData | None = None) 
         var_names=None if config.gene_key is None else tuple(map(str, source.expression.var.index[first])),
     )
     notes = notes_on_cells(cells, source, chosen, split, copies, config)
+    if source.of_targets is not None:
+        cells = with_targets(cells, source.of_targets[:, chosen.positions], config)
     if source.interventions is not None:
         cells = intervened(cells, source.interventions, source.groups, weighed=config.guide_key is not None)
         notes = (*notes, *notes_on_interventions(cells))
@@ -123,6 +125,47 @@ def intervened(cells: Cells, done: Interventions, groups: np.ndarray | None, *, 
         interventions=done,
         guides=guides,
     )
+
+
+def with_targets(cells: Cells, values: sparse.csr_matrix, config: DataConfig) -> Cells:
+    """The cells with genes as in data.targets: all but the regulators in their places, and the regulators last.
+
+    values: CSR [C, N], of data.targets; scaled to the same total as the other counts.
+    """
+    regulators = np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
+    more = tuple(f"target({cells.vocabulary[place]})" for place in regulators)
+    return replace(
+        cells,
+        multiplicity=_as_targets(cells.multiplicity, values, regulators, cells.measures_depth, cells.target_total, config),
+        vocabulary=(*cells.vocabulary, *more),
+        regulators=regulators,
+        measures_depth=np.concatenate([cells.measures_depth, np.zeros(len(more), bool)]),
+        depth_share=np.concatenate([cells.depth_share, np.zeros(len(more))]),
+        var_names=None if cells.var_names is None else (*cells.var_names, *more),
+        targets=config.targets,
+        counts_from=f"{cells.counts_from} Genes are predicted as they are in {config.targets} (data.targets).",
+    )
+
+
+def _as_targets(
+    read: sparse.csr_matrix,
+    values: sparse.csr_matrix,
+    regulators: np.ndarray,
+    measures: np.ndarray,
+    target_total: float | None,
+    config: DataConfig,
+) -> sparse.csr_matrix:
+    """CSR float32 [C, N + R]: of multiplicities `read` [C, N] the regulators, of `values` [C, N] all other genes and,
+    last, the regulators."""
+    transform = config.multiplicity if config.values == "counts" else "counts"
+    targets = to_multiplicity(values, transform, totals(values, measures), target_total)
+    regulates = np.zeros(read.shape[1], np.float32)
+    regulates[regulators] = 1
+    both = read @ sparse.diags(regulates) + targets @ sparse.diags(1 - regulates)
+    whole = sparse.hstack([both, targets[:, regulators]], format="csr").astype(np.float32)
+    whole.eliminate_zeros()
+    whole.sort_indices()
+    return whole
 
 
 def read_columns(
@@ -170,6 +213,7 @@ def cells_in_pieces(
     share = np.zeros(len(vocabulary)) if share_of_depth is None else share_of_depth
     lost = float(share[~shared].sum())
     there = 1 - lost if 0 < lost < 1 else 1.0
+    of_targets = None if config.targets is None else _of_targets(adata, config, rows)
     expression = read_expression(adata, config, rows, weights=to_vocabulary @ measures.astype(np.float64) / there)
     labels, label_names = read_labels(adata.obs, config.label_key)
     position_of = {label: position for position, label in enumerate(classes)}
@@ -182,14 +226,19 @@ def cells_in_pieces(
     notes = notes_on_new_cells(left_out, var, config.gene_key, measured, 1 - there, expression.scale, usual)
 
     def pieces() -> Iterator[Cells]:
-        first = 0
+        first, others = 0, iter(() if of_targets is None else of_targets.pieces())
         for piece in expression.pieces():
             here = slice(first, first := first + piece.shape[0])
             values = (piece @ to_vocabulary).tocsr()
             values.sort_indices()
             total = totals(values if counted else detected(values), measures) / there
+            multiplicity = to_multiplicity(values, transform, total, target_total)
+            if of_targets is not None and regulators is not None:
+                genes, second = slice(0, len(vocabulary) - keys), (next(others) @ to_vocabulary).tocsr()
+                of_genes = multiplicity[:, genes], second[:, genes], regulators, measures[genes]
+                multiplicity = _as_targets(*of_genes, target_total, config)
             yield Cells(
-                multiplicity=to_multiplicity(values, transform, total, target_total),
+                multiplicity=multiplicity,
                 vocabulary=tuple(vocabulary),
                 regulators=regulators,
                 labels=translate[labels[here]],  # -1 reads the last entry: missing
@@ -215,16 +264,34 @@ def _read(config: DataConfig, adata: AnnData | None) -> Source:
         done = read_interventions(opened.obs, config)
         groups, state = read_groups(opened.obs, config.group_key), read_state(opened.obs, config.state_key)
         expression = read_expression(opened, config)
+        others = None if config.targets is None else _of_targets(opened, config)
         obs_names = opened.obs_names.to_numpy(str)
         truth, left_out = read_truth(opened), str(opened.uns.get(LEFT_OUT, ""))
         used = config.label_key, config.group_key, config.intervention_key, config.guide_key
         hint = "" if config.state_key is not None else condition_column(opened.obs, used)[1]
     names, columns = once_each(gene_names(expression.var, config.gene_key), config)
     refuse_cells_as_genes(names, obs_names.tolist(), name_of(config))
-    values = merge_duplicates(expression.values, columns)
+    values, of_targets = (None if each is None else merge_duplicates(each.values, columns) for each in (expression, others))
     return Source(
-        obs_names, labels, classes, groups, *state, values, names, columns, expression, truth, left_out, hint, done
+        obs_names,
+        labels,
+        classes,
+        groups,
+        *state,
+        values,
+        names,
+        columns,
+        expression,
+        truth,
+        left_out,
+        hint,
+        done,
+        of_targets,
     )
+
+
+def _of_targets(adata: AnnData, config: DataConfig, rows: int | None = None) -> Expression:
+    return read_expression(adata, config.model_copy(update={"counts": config.targets}), rows, field="data.targets")
 
 
 def _to_vocabulary(

@@ -83,6 +83,7 @@ class DataConfig(Section):
     orientation: Orientation | None = None
     values: Literal["counts", "expression"] = "counts"
     counts: str = "X"
+    targets: str | None = None
     genes: Annotated[Positive | str, BeforeValidator(_number)] = 2000
     gene_key: str | None = None
     duplicates: Literal["refuse", "sum"] = "refuse"
@@ -113,6 +114,11 @@ class DataConfig(Section):
         _refuse(
             self.group_key is not None and self.group_key == self.label_key,
             f"data.group_key and data.label_key are both {self.label_key!r}; set data.group_key to the donor or batch",
+        )
+        _refuse(
+            self.targets is not None
+            and (self.intervention_key is not None or {self.counts, self.targets} & {"raw", "recover"}),
+            "data.targets goes with data.counts: X or layer:NAME, of the same genes, and without data.intervention_key",
         )
         return self
 

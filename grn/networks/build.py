@@ -81,7 +81,11 @@ def first_evidence(config: Config, cells: Cells, states: States, say: Say) -> Ev
     table = CellTable.of(cells, np.arange(len(cells)), states.membership, device=own_device(config.trainer))
     found = evidence_of(table, seed=config.trainer.seed, least_cells=config.network.least_cells)
     if cells.interventions is None:
-        say(most_certain(found, cells.vocabulary, table.regulators))
+        merge = Merge.of(cells, table.regulators)
+        if merge is None:
+            say(most_certain(found, cells.vocabulary, table.regulators))
+        else:
+            say(most_certain(merge.evidence(found), merge.names, merge.regulators))
     return found
 
 
@@ -116,6 +120,8 @@ def network_of(
         say(f"Not counted among them: {other} of the certain associations, of which the weight has the other sign.")
     if merge is None:
         return ReadNetwork(found, prior, cells.vocabulary, trained.regulators, certain)
+    if not merge.intervened:
+        return ReadNetwork(found, prior, merge.names, merge.regulators, certain)
     caused = caused_effects(cells, states)
     found, upstream = merge.with_caused(found, caused), order_of(caused, merge.intervened)
     for line in [*compared(found), *in_words(upstream)]:
@@ -158,6 +164,7 @@ def network_of_model(
         top_k=settings.top_k,
         var_names=None if cells.var_names is None else [cells.var_names[row] for row in rows],
         about=about,
+        blocks=1 if cells.apart else 2,
     )
     return (adata, *read.tables(config))
 

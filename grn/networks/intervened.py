@@ -47,13 +47,20 @@ class Merge:
 
     @classmethod
     def of(cls, cells: Cells, regulators: np.ndarray, caused: Caused | None = None) -> Merge | None:
-        """regulators [R]: of the model, the guides' keys among them; None where nothing was done to the cells.
+        """regulators [R]: of the model, the guides' keys among them; None where nothing was done to the cells, and
+        genes are predicted as they are read. With data.targets, a regulator's row is that of its own targets.
 
         caused: what their guides say counts as far as it is certain; None: as it is.
         """
         done = cells.interventions
-        if done is None:
+        if done is None and not cells.apart:
             return None
+        if done is None:
+            rows = np.arange(len(cells.vocabulary) - cells.apart)
+            names = cells.vocabulary[: len(rows)]
+            rows[regulators] = len(rows) + np.arange(cells.apart)
+            none = np.zeros((2, 0), np.int64)
+            return cls(rows, regulators, np.arange(cells.apart), none, names, (), 1.0)
         rows = np.setdiff1d(np.arange(len(cells.vocabulary)), done.key[done.place >= 0])
         gene = np.where(done.place >= 0, done.place, done.key)  # whose regulator the guides' key is
         counted = regulators[~np.isin(regulators, done.key)]
@@ -76,6 +83,11 @@ class Merge:
 
         mean, sd [N]: of all genes.   units [R]: the usual sd of each key, in `sd`.   regulators [R]: their positions.
         """
+        rows = torch.as_tensor(self.rows, device=units.device)
+        if not self.intervened:  # data.targets: what a gene's messengers say of its new ones is no regulation
+            others = units.new_ones(len(rows), len(units))
+            others[torch.as_tensor(self.regulators), torch.arange(len(units))] = 0
+            return lambda weights: weights[..., rows, :] * others
         found = units.new_zeros(len(units), len(self.first))
         keys, columns = torch.as_tensor(self.pairs, device=units.device)
         first = torch.as_tensor(self.first, device=units.device)
@@ -86,7 +98,6 @@ class Merge:
         scale = torch.where(of_guides[columns], typical, usual[first[columns]])
         whole = units[keys] * sd[regulators][keys]  # of the guides: how much of one a usual sd is
         found[keys, columns] = self.sign * scale / whole.clamp(min=1e-9)
-        rows = torch.as_tensor(self.rows, device=units.device)
         if self.certain is None:
             return lambda weights: weights[..., rows, :] @ found
         # The slope on the guides of few cells is noise, and a whole guide is many sds of it.

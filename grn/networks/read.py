@@ -43,7 +43,7 @@ class Slopes:
 def read_network(model: Model, cells: Cells, states: States, seed: int) -> Network:
     """The network over all cells and that of each state, on the device of the model; without q-values.
 
-    Where there were interventions, it is over the genes of a `Merge`. seed: of the choice of cells, where there are
+    Where there were interventions, or with data.targets, it is over the genes of a `Merge`. seed: of the choice of cells, where there are
     many.
     """
     model = model.eval()
@@ -146,7 +146,7 @@ def _network(
     weights, observed = slopes.direct * units, None
     if merge is not None:
         merged = merge.map(model.mean, model.sd, units, model.regulators)
-        observed = merge.observed(weights.mean(0).float().cpu().numpy())
+        observed = merge.observed(weights.mean(0).float().cpu().numpy()) if merge.intervened else None
         weights, between, cells = merged(weights), merge.columns(between), merge.columns(cells)
     mean = weights.mean(0)
     factor = row_factors(mean)

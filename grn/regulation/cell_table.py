@@ -31,7 +31,7 @@ class CellTable:
     positions among the genes.   noise [C, R]: variance of the regulators by counting, CSR; None where cells have no
     counts.   groups [C]: each cell's donor or batch, whose cells are held out together; None: each by itself.   device:
     of the tensors.   pooled: whether differences between states count.   keys: positions of guides' keys, which nobody
-    counted, among the genes."""
+    counted, among the genes.   apart: how many genes, the last ones, are the regulators as targets."""
 
     multiplicity: sp.csr_matrix
     basal: np.ndarray
@@ -42,6 +42,7 @@ class CellTable:
     device: torch.device | str = "cpu"
     pooled: bool = False
     keys: tuple[int, ...] = ()
+    apart: int = 0
 
     @classmethod
     def of(
@@ -60,7 +61,8 @@ class CellTable:
                 noise = noise.multiply(~np.isin(regulators, keys)).tocsr()
         groups = None if cells.groups is None else cells.groups[rows]
         groups = groups if groups is not None and (groups != groups[0]).any() else None
-        return cls(multiplicity, cells.basal[rows], states[rows], regulators, noise, groups, device, pooled, keys)
+        told = cells.basal[rows], states[rows], regulators
+        return cls(multiplicity, *told, noise, groups, device, pooled, keys, cells.apart)
 
     def __len__(self) -> int:
         return len(self.basal)
@@ -70,7 +72,7 @@ class CellTable:
         noise = None if self.noise is None else self.noise[rows]
         groups = None if self.groups is None else self.groups[rows]
         cells = self.multiplicity[rows], self.basal[rows], self.states[rows]
-        return CellTable(*cells, self.regulators, noise, groups, self.device, self.pooled, self.keys)
+        return CellTable(*cells, self.regulators, noise, groups, self.device, self.pooled, self.keys, self.apart)
 
     # Units.
 

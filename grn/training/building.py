@@ -194,7 +194,8 @@ def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:
         measures_depth=cells.measures_depth,
         depth_share=cells.depth_share,
         cells=cells.digest or None,
-        keys=0 if cells.interventions is None else len(cells.interventions.names),
+        keys=cells.keys,
+        targets=cells.targets,
     )
 
 

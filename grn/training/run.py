@@ -231,7 +231,7 @@ def describe(cells: Cells, split: Split) -> list[str]:
     """The loaded cells, in a few sentences."""
     labelled = int((cells.labels >= 0).sum())
     sizes = f"{len(split.train)} to train, {len(split.test)} to test"
-    genes = len(cells.vocabulary) - (0 if cells.interventions is None else len(cells.interventions.names))
+    genes = len(cells.vocabulary) - cells.keys
     lines = [f"{len(cells)} cells x {genes} genes ({sizes}).", cells.counts_from, *cells.notes]
     if cells.classes:
         lines.append(f"{len(cells.classes)} cell types; {labelled} of {len(cells)} cells are labelled.")

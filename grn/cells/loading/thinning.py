@@ -30,8 +30,8 @@ class Thinning:
 
     @classmethod
     def of(cls, cells: Cells, multiplicity: str) -> Thinning | None:
-        """None where there are no counts. multiplicity: as in DataConfig."""
-        if cells.counting is None:
+        """None where there are no counts, or two kinds of them. multiplicity: as in DataConfig."""
+        if cells.counting is None or cells.apart:
             return None
         unit = cells.counting.unit
         return cls(

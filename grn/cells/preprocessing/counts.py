@@ -65,7 +65,11 @@ class Expression:
 
 
 def read_expression(
-    adata: AnnData, config: DataConfig, rows: int | None = None, weights: np.ndarray | None = None
+    adata: AnnData,
+    config: DataConfig,
+    rows: int | None = None,
+    weights: np.ndarray | None = None,
+    field: str = "data.counts",
 ) -> Expression:
     """The values that `data.counts` names, in pieces of `rows` cells (None: one piece), all of them checked.
 
@@ -75,7 +79,7 @@ def read_expression(
     problem, found = _examined(adata, config.counts, config.values, rows, weights)
     if found is None:
         advice = _alternatives(adata, config.counts, config.values, rows)
-        raise DataError(problem, field="data.counts", advice=advice)
+        raise DataError(problem, field=field, advice=advice)
     return found
 
 
