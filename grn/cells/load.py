@@ -136,7 +136,9 @@ def with_targets(cells: Cells, values: sparse.csr_matrix, config: DataConfig) ->
     more = tuple(f"target({cells.vocabulary[place]})" for place in regulators)
     return replace(
         cells,
-        multiplicity=_as_targets(cells.multiplicity, values, regulators, cells.measures_depth, cells.target_total, config),
+        multiplicity=_as_targets(
+            cells.multiplicity, values, regulators, cells.measures_depth, cells.target_total, config
+        ),
         vocabulary=(*cells.vocabulary, *more),
         regulators=regulators,
         measures_depth=np.concatenate([cells.measures_depth, np.zeros(len(more), bool)]),
@@ -271,7 +273,9 @@ def _read(config: DataConfig, adata: AnnData | None) -> Source:
         hint = "" if config.state_key is not None else condition_column(opened.obs, used)[1]
     names, columns = once_each(gene_names(expression.var, config.gene_key), config)
     refuse_cells_as_genes(names, obs_names.tolist(), name_of(config))
-    values, of_targets = (None if each is None else merge_duplicates(each.values, columns) for each in (expression, others))
+    values, of_targets = (
+        None if each is None else merge_duplicates(each.values, columns) for each in (expression, others)
+    )
     return Source(
         obs_names,
         labels,

@@ -43,8 +43,8 @@ class Slopes:
 def read_network(model: Model, cells: Cells, states: States, seed: int) -> Network:
     """The network over all cells and that of each state, on the device of the model; without q-values.
 
-    Where there were interventions, or with data.targets, it is over the genes of a `Merge`. seed: of the choice of cells, where there are
-    many.
+    Where there were interventions, or with data.targets, it is over the genes of a `Merge`. seed: of the choice of
+    cells, where there are many.
     """
     model = model.eval()
     device, regulators = model.mean.device, model.regulators.cpu().numpy()

@@ -197,3 +197,51 @@ def test_var_names_are_kept_beside_symbols(adata, write):
         gene: expected[gene] for gene in cells.vocabulary
     }
     assert load_cells(DataConfig(path=write(adata), genes="all"))[0].var_names is None
+
+
+@pytest.mark.parametrize("values", ["counts", "expression"])
+def test_targets_of_another_layer_stand_in_all_places_but_the_regulators_and_last_for_these(values):
+    """So it is in training, and for a trained model; a layer that is X itself changes nothing but the last genes."""
+    drawn = np.random.default_rng(1).poisson(2.0, (2, 40, 12)).astype(np.float32)
+    genes = pd.DataFrame(index=[f"g{gene}" for gene in range(12)])
+    adata = AnnData(drawn[0], obs=pd.DataFrame(index=[f"c{i}" for i in range(40)]), var=genes)
+    adata.layers.update(new=drawn[1], same=drawn[0])
+    config = DataConfig(path="x.h5ad", values=values, regulators=["g2", "g7"], genes="all")
+    plain, _ = load_cells(config, adata=adata)
+    other, _ = load_cells(config.model_copy(update={"counts": "layer:new"}), adata=adata)
+    same, _ = load_cells(config.model_copy(update={"targets": "layer:same"}), adata=adata)
+    found, _ = load_cells(config.model_copy(update={"targets": "layer:new"}), adata=adata)
+    assert (plain.keys, found.keys, found.apart) == (0, 2, 2)
+    assert found.vocabulary == (*plain.vocabulary, "target(g2)", "target(g7)")
+    read, together = plain.multiplicity.toarray(), same.multiplicity.toarray()
+    np.testing.assert_array_equal(together, np.concatenate([read, read[:, [2, 7]]], 1))
+    seen, targets = found.multiplicity.toarray(), np.delete(np.arange(12), [2, 7])
+    np.testing.assert_array_equal(seen[:, [2, 7]], read[:, [2, 7]])
+    np.testing.assert_array_equal(found.basal, plain.basal)
+    # Both matrices are scaled to one total.
+    given, scale = other.multiplicity.toarray(), 1.0 if values == "expression" else None
+    if scale is None:
+        given = np.log1p(np.expm1(given) * plain.target_total / other.target_total)
+    np.testing.assert_allclose(seen[:, targets], given[:, targets], rtol=1e-5)
+    np.testing.assert_allclose(seen[:, 12:], given[:, [2, 7]], rtol=1e-5)
+
+    new = cells_in_pieces(
+        adata,
+        config.model_copy(update={"targets": "layer:new"}),
+        found.vocabulary,
+        rows=7,
+        regulators=found.regulators,
+        target_total=found.target_total,
+        depth=found.depth,
+        measures_depth=found.measures_depth,
+        share_of_depth=found.depth_share,
+        keys=found.keys,
+    )
+    pieces = np.concatenate([piece.multiplicity.toarray() for piece in new.pieces()])
+    np.testing.assert_allclose(pieces, seen, rtol=1e-6)
+
+
+def test_a_layer_of_targets_that_is_missing_is_named(adata):
+    with pytest.raises(DataError) as refused:
+        load_cells(DataConfig(path="x.h5ad", targets="layer:unspliced"), adata=adata)
+    assert refused.value.field == "data.targets"
