@@ -276,22 +276,8 @@ def _read(config: DataConfig, adata: AnnData | None) -> Source:
     values, of_targets = (
         None if each is None else merge_duplicates(each.values, columns) for each in (expression, others)
     )
-    return Source(
-        obs_names,
-        labels,
-        classes,
-        groups,
-        *state,
-        values,
-        names,
-        columns,
-        expression,
-        truth,
-        left_out,
-        hint,
-        done,
-        of_targets,
-    )
+    about = obs_names, labels, classes, groups, *state
+    return Source(*about, values, names, columns, expression, truth, left_out, hint, done, of_targets)
 
 
 def _of_targets(adata: AnnData, config: DataConfig, rows: int | None = None) -> Expression:

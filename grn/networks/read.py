@@ -208,4 +208,6 @@ def read_cell(model: Model, cells: Cells, states: States, cell: int) -> np.ndarr
         of_state = slopes_of(model, m, state, m.new_ones(1)).direct.mean(0)
         total += float(states.membership[cell, state]) * of_state
     total = total * (measured[0] > 0)
+    if cells.apart:
+        total[-cells.apart :].fill_diagonal_(0)
     return without_self((total * row_factors(total)).float().cpu().numpy(), regulators)
