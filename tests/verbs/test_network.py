@@ -72,7 +72,8 @@ def test_the_mean_over_the_cells_of_a_state_is_close_to_its_network(make_model):
     generator = np.random.default_rng(0)
     multiplicity = (1 + 0.3 * generator.random((60, 12))).astype(np.float32)
     one = np.ones(60, np.float32)
-    cells = SimpleNamespace(multiplicity=sparse.csr_matrix(multiplicity), basal=one, interventions=None)
+    of = {"basal": one, "interventions": None, "apart": 0}
+    cells = SimpleNamespace(multiplicity=sparse.csr_matrix(multiplicity), **of)
     states = States(np.eye(2, dtype=np.float32)[np.arange(60) % 2], ("a", "b"), "labels")
     network = read_network(model, cells, states, seed=0)
     means = [np.mean([read_cell(model, cells, states, cell) for cell in range(state, 60, 2)], 0) for state in (0, 1)]
