@@ -111,8 +111,8 @@ def present(multiplicity: Tensor, mean: Tensor, sd: Tensor) -> Tensor:
 
 
 def present_inputs(self: Model, regulators: Tensor, basal: Tensor | None) -> Tensor:
-    where = self.is_regulator
-    return INPUTS(self, present(regulators, self.mean[where], self.sd[where]), basal)
+    own = self.regulators  # positions: a mask would make the CPU wait, which a recorded step must not
+    return INPUTS(self, present(regulators, self.mean[own], self.sd[own]), basal)
 
 
 def present_table(self: CellTable) -> Tensor:
