@@ -84,10 +84,6 @@ class Merge:
         mean, sd [N]: of all genes.   units [R]: the usual sd of each key, in `sd`.   regulators [R]: their positions.
         """
         rows = torch.as_tensor(self.rows, device=units.device)
-        if not self.intervened:  # data.targets: what a gene's messengers say of its new ones is no regulation
-            others = units.new_ones(len(rows), len(units))
-            others[torch.as_tensor(self.regulators), torch.arange(len(units))] = 0
-            return lambda weights: weights[..., rows, :] * others
         found = units.new_zeros(len(units), len(self.first))
         keys, columns = torch.as_tensor(self.pairs, device=units.device)
         first = torch.as_tensor(self.first, device=units.device)

@@ -61,7 +61,7 @@ def read_network(model: Model, cells: Cells, states: States, seed: int) -> Netwo
         m = model.inputs(measured[rows].to(device), torch.as_tensor(cells.basal[rows], device=device))
         weight = membership[rows, state].to(m)
         weight = weight / weight.sum().clamp(min=1e-9)
-        slopes.append(slopes_of(model, m, state, weight))
+        slopes.append(slopes_of(model, m, state, weight, cells.apart))
         sds.append((weight @ (m - weight @ m).square()).sqrt()[:-1])
     of_states = torch.stack(sds)
     usual = (share @ of_states.square()).sqrt()
@@ -84,8 +84,11 @@ def read_network(model: Model, cells: Cells, states: States, seed: int) -> Netwo
     return replace(network, of_states=found)
 
 
-def slopes_of(model: Model, m: Tensor, state: int, share: Tensor) -> Slopes:
-    """Of cells m [C, R + 1] of one state, each of which counts its share [C]."""
+def slopes_of(model: Model, m: Tensor, state: int, share: Tensor, apart: int = 0) -> Slopes:
+    """Of cells m [C, R + 1] of one state, each of which counts its share [C].
+
+    apart: see Cells; what a gene's messengers say of its own new ones is no regulation, and is 0.
+    """
     first, second = model.blocks
     regulators, members = len(model.counting), model.config.members
     states = m.new_zeros(len(m), len(model.share))
@@ -103,6 +106,8 @@ def slopes_of(model: Model, m: Tensor, state: int, share: Tensor) -> Slopes:
     context = through_context(model, m[some], states[some], among)
     others = m.new_zeros(model.genes, regulators)
     others[model.targets] = (through + context).mean(0)
+    for table in (found, others) if apart else ():
+        table[..., -apart:, :].diagonal(dim1=-2, dim2=-1).zero_()
     return Slopes(found, others)
 
 
@@ -205,9 +210,7 @@ def read_cell(model: Model, cells: Cells, states: States, cell: int) -> np.ndarr
     m = model.inputs(measured, torch.as_tensor(cells.basal[[cell]], device=device))
     total = torch.zeros(model.genes, len(regulators), device=device)
     for state in np.flatnonzero(states.membership[cell] > 0).tolist():
-        of_state = slopes_of(model, m, state, m.new_ones(1)).direct.mean(0)
+        of_state = slopes_of(model, m, state, m.new_ones(1), cells.apart).direct.mean(0)
         total += float(states.membership[cell, state]) * of_state
     total = total * (measured[0] > 0)
-    if cells.apart:
-        total[-cells.apart :].fill_diagonal_(0)
     return without_self((total * row_factors(total)).float().cpu().numpy(), regulators)
