@@ -154,7 +154,7 @@ def planted_rows(seed: int) -> Iterator[dict]:
     guides = screen.uns["guides"].set_index("guide")["works"]
     for name, adata in (("grn, interventions", screen), ("grn, observed", simulate(Simulation(**size)))):
         fields = {"data.path": MEMORY, "data.genes": "all", "trainer.seed": seed, "trainer.accelerator": "cpu"}
-        fields["network.false_discovery"] = False
+        fields |= {"network.false_discovery": False, "network.top_k": None}
         if adata is screen:
             fields |= {"data.intervention_key": "intervention", "data.guide_key": "guide"}
         config = change_config(None, fields)
