@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,14 +83,13 @@ def train(
     name: str = "run",
     say: Say = print,
     terminal: bool = False,
-    watch: Sequence[L.Callback] = (),
 ) -> TrainResult | None:
     """Trains, evaluates, reads the network and writes the run folder. Returns None in every process but the first.
 
     adata: cells in memory, which are used instead of those of `data.path`; it is not changed.
     resume: the run folder of an interrupted run with this configuration, which continues there; `output` is not used.
     name: of the configuration, for the name of a new folder.   say: gets every line of progress.
-    terminal: shows a live progress bar; otherwise `say` gets a line for each validation.   watch: further callbacks.
+    terminal: shows a live progress bar; otherwise `say` gets a line for each validation.
     Raises UserError (ConfigError, DataError, RunFolderError, TrainingDiverged), and Interrupted after a signal.
     """
     refuse_impossible_training(config.trainer)
@@ -127,9 +126,7 @@ def train(
         if resume is not None:
             say(f"Resuming the run in {resume} after step {start.step}.")
         try:
-            return train_in(
-                start, config, cells, split, origin, say=say, terminal=terminal, watch=watch, started=started
-            )
+            return train_in(start, config, cells, split, origin, say=say, terminal=terminal, started=started)
         except BaseException as stopped:
             if isinstance(stopped, Interrupted) or not isinstance(stopped, Exception):
                 say(f"The run was interrupted; grn train --resume {start.folder} resumes it.")
@@ -157,7 +154,6 @@ def train_in(
     *,
     say: Say,
     terminal: bool,
-    watch: Sequence[L.Callback],
     started: float,
 ) -> TrainResult | None:
     """The run after its cells are read; arguments as for `train`. started: when reading them began."""
@@ -177,7 +173,7 @@ def train_in(
     say(f"Ready to train after {time.monotonic() - started:.0f} s.")
     started = time.monotonic()
     with quiet(), keeping_pieces():
-        trainer, checkpoints = fit_model(config, fit, data, start, origin, say=say, terminal=terminal, watch=watch)
+        trainer, checkpoints = fit_model(config, fit, data, start, origin, say=say, terminal=terminal)
     if not first:
         return None
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
@@ -223,7 +219,7 @@ def fit_cells(config: Config, cells: Cells, states: States, say: Say) -> Trained
         fit = prepare(config, cells, split, states, say)
     data, origin = data_module(config, cells, split, fit), Origin(config, cells)
     with TemporaryDirectory(prefix="grn-") as folder, quiet(), keeping_pieces():
-        fit_model(config, fit, data, Start(Path(folder)), origin, say=say, terminal=False, watch=())
+        fit_model(config, fit, data, Start(Path(folder)), origin, say=say, terminal=False)
     return trained_model(config, cells, fit.model.requires_grad_(False))
 
 
@@ -249,7 +245,6 @@ def fit_model(
     *,
     say: Say,
     terminal: bool,
-    watch: Sequence[L.Callback],
 ) -> tuple[L.Trainer, Checkpoints]:
     """Trains the model in place, from `start` until its last step or until its patience is over.
 
@@ -265,7 +260,7 @@ def fit_model(
     lines = RichProgressBar(leave=False) if terminal else ProgressLines(say, total)
     calibration = Calibration(data.validation, fit.judging, task.opened, say)
     callbacks: list[L.Callback] = [*averaging, calibration, checkpoints, Signals(checkpoints.folder)]
-    callbacks += [lines, origin, *watch]
+    callbacks += [lines, origin]
     trainer = L.Trainer(
         **lightning_options(settings),
         max_steps=total,
