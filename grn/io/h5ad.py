@@ -49,7 +49,7 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
     )
 
 
-def write_anndata(path: Path, adata: AnnData) -> None:
+def write_anndata(path: Path, adata: AnnData, compression: str | None = None) -> None:
     """Writes `adata` as the .h5ad file `path`, completely or not at all. Raises RunFolderError on a full disk."""
     import anndata
     import h5py
@@ -64,7 +64,7 @@ def write_anndata(path: Path, adata: AnnData) -> None:
     with replacing_file(path) as beside, RememberingFile(beside) as file, anndata.settings.override(**known):
         try:
             with h5py.File(file, "w") as store:
-                write_dispatched(store, "/", adata, _write_part)
+                write_dispatched(store, "/", adata, _write_part, dataset_kwargs={"compression": compression})
         except Exception:  # once a write has failed, HDF5 reads back what it did not write
             if file.problem is None:
                 raise

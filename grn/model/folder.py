@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,9 +18,10 @@ from grn.config.strict_yaml import parse_yaml
 from grn.errors import ConfigError, RunFolderError
 from grn.io.run_folder import no_such_run, refuse_cut_off, refuse_mixed_parts
 
-FORMAT = 10
+FORMAT = 11
 CARD = "card.json"
-CONTENT = ("config.yaml", "vocabulary.txt", "labels.json", "model.safetensors")
+WEIGHTS = "model.safetensors.gz"
+CONTENT = ("config.yaml", "vocabulary.txt", "labels.json", WEIGHTS)
 FILES = (CARD, *CONTENT)
 
 
@@ -48,8 +51,9 @@ def read_model_folder(folder: Path) -> ModelFiles:
         )
     content = {name: (folder / name).read_bytes() for name in FILES}
     error = damaged_model(folder)
-    with suppress(ValueError, TypeError, KeyError, ConfigError):
+    with suppress(ValueError, TypeError, KeyError, ConfigError, EOFError, OSError, zlib.error):
         card = json.loads(content.pop(CARD))
+        content[WEIGHTS] = gzip.decompress(content[WEIGHTS])
         if card["format"] != FORMAT:
             error = RunFolderError(
                 f"{folder} has format {card['format']!r}, and this version reads {FORMAT}",
@@ -62,7 +66,7 @@ def read_model_folder(folder: Path) -> ModelFiles:
                 config=ModelConfig(**dict(values)),
                 vocabulary=names_in(content["vocabulary.txt"]),
                 classes=tuple(json.loads(content["labels.json"])),
-                tensors=content["model.safetensors"],
+                tensors=content[WEIGHTS],
             )
     raise error
 
@@ -74,13 +78,22 @@ def damaged_model(folder: Path) -> RunFolderError:
 
 
 def hash_of(card: Mapping[str, Any], content: Mapping[str, bytes]) -> str:
-    """First 16 hex digits of the SHA-256 over the card, without its hash, and the files in CONTENT, with lengths."""
+    """First 16 hex digits of the SHA-256 over the card, without its hash, and the files in CONTENT, with lengths.
+
+    content: unpacked, as another zlib may pack the same bytes into others.
+    """
     entries = {name: value for name, value in card.items() if name != "hash"}
     found = hashlib.sha256()
     for part in (json.dumps(entries, sort_keys=True).encode(), *(content[name] for name in CONTENT)):
         found.update(len(part).to_bytes(8, "little"))
         found.update(part)
     return found.hexdigest()[:16]
+
+
+def packed(content: bytes) -> bytes:
+    """As a .gz file. Numbers hardly repeat each other, so that codes of single bytes (Huffman's) pack them best."""
+    by_bytes = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS, 9, zlib.Z_HUFFMAN_ONLY)
+    return by_bytes.compress(content) + by_bytes.flush()
 
 
 def lines_of(names: Sequence[str]) -> bytes:

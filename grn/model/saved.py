@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,23 +14,56 @@ import torch
 import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load, save
+from torch import Tensor, nn
 
 from grn.io.atomic import replacing_folder
-from grn.model.folder import CARD, FORMAT, damaged_model, hash_of, lines_of, read_model_folder
+from grn.model.folder import CARD, FORMAT, WEIGHTS, damaged_model, hash_of, lines_of, packed, read_model_folder
 from grn.model.identity_token import IdentityShape
 from grn.model.transformer import Model
 
 MEASURES, SHARE = "measures_depth", "depth_share"
 
 
-@torch.no_grad()
-def round_as_saved(model: Model) -> None:
-    """Rounds the parameters to half precision, in which a model folder keeps them: three digits, half of the bytes.
+LARGE = 2**16  # numbers of a table, from which on it is kept as whole numbers of 7 bits and a sign
+STEP = ".step"  # after the name of such a table: what its whole numbers are multiples of
 
-    Training ends with this, before anything is read, so that the saved model gives what the trained one gave.
+
+@torch.no_grad()
+def round_as_saved(model: nn.Module) -> None:
+    """Rounds the parameters as a model folder keeps them: to half precision, and large tables to multiples of a step.
+
+    Training ends with this, before anything is read, so that the saved model gives what the trained one gave. A step is
+    a hundredth of a table's largest number, far below the sd between members: what it adds to a sum of 64 products of
+    query and key is a few hundredths of it.
     """
     for parameter in model.parameters():
-        parameter.copy_(parameter.half())
+        parameter.copy_(parameter.half() if parameter.numel() < LARGE else _whole(parameter) * _step(parameter))
+
+
+def _step(table: Tensor) -> Tensor:
+    """The power of two of which all numbers of a table are fewer than 128 multiples, and the largest at least 64."""
+    return torch.ldexp(torch.ones(()), table.detach().abs().max().cpu().frexp().exponent - 7).to(table)
+
+
+def _whole(table: Tensor) -> Tensor:
+    """A table as multiples of its step, -127 to 127: rounded once, it has the same step and the same multiples."""
+    return (table / _step(table)).round().clamp(-127, 127)
+
+
+def packed_parameters(parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """Parameters as a file holds them."""
+    found = {}
+    for name, parameter in parameters:
+        large = parameter.numel() >= LARGE
+        found[name] = _whole(parameter).to(torch.int8) if large else parameter.half()
+        found |= {name + STEP: _step(parameter)} if large else {}
+    return found
+
+
+def unpacked_parameters(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What `packed_parameters` made, as floating-point numbers."""
+    steps = {name.removesuffix(STEP): tensors.pop(name) for name in list(tensors) if name.endswith(STEP)}
+    return tensors | {name: tensors[name] * step for name, step in steps.items()}
 
 
 @dataclass(frozen=True)
@@ -72,7 +106,7 @@ class TrainedModel:
         card, content = self._card_and_content()
         with replacing_folder(folder) as beside:
             for name, whole in content.items():
-                (beside / name).write_bytes(whole)
+                (beside / name).write_bytes(packed(whole) if name == WEIGHTS else whole)
             (beside / CARD).write_text(json.dumps(card, indent=1))
 
     def _card_and_content(self) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -90,15 +124,15 @@ class TrainedModel:
             **({"keys": self.keys} if self.keys else {}),
             **({"targets": self.targets} if self.targets else {}),
         }
-        parameters = {name: parameter.detach().half() for name, parameter in self.model.named_parameters()}
-        state = self.model.state_dict() | parameters
+        with torch.no_grad():
+            state = self.model.state_dict() | packed_parameters(self.model.named_parameters())
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
         measures, share = torch.as_tensor(self.measures_depth), torch.as_tensor(self.depth_share)
         content = {
             "config.yaml": yaml.safe_dump(self.model.config.model_dump(), sort_keys=False).encode(),
             "vocabulary.txt": lines_of(self.vocabulary),
             "labels.json": json.dumps(self.classes, ensure_ascii=False, indent=1).encode(),
-            "model.safetensors": save(tensors | {MEASURES: measures, SHARE: share}),
+            WEIGHTS: save(tensors | {MEASURES: measures, SHARE: share}),
         }
         return card | {"hash": hash_of(card, content)}, content
 
@@ -111,7 +145,7 @@ class TrainedModel:
         files = read_model_folder(folder)
         card = files.card
         with suppress(RuntimeError, KeyError, TypeError, ValueError, SafetensorError):
-            tensors = load(files.tensors)
+            tensors = unpacked_parameters(load(files.tensors))
             if not all(tensor.isfinite().all() for tensor in tensors.values()):
                 raise ValueError("a weight is not finite")
             if len(files.classes) != card["identity"]["classes"]:

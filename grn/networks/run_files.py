@@ -41,24 +41,45 @@ def slugs(labels: Sequence[str]) -> dict[str, str]:
     return slug_of
 
 
-def kept(network: Network, top_k: int | None) -> np.ndarray:
+def kept(network: Network, top_k: int | None, least: np.ndarray | float = 0.0) -> np.ndarray:
     """bool [N, R]: the edges that files hold. None: all; else those that are certain, by association or intervention,
-    and the top_k strongest of each target among those whose genes are seen together in some cell."""
+    and the top_k strongest of each target among those whose genes are seen together in some cell.
+
+    least: of these, weights below it are left out, [N, 1]."""
     if top_k is None:
         return np.ones(network.weight.shape, dtype=bool)
     seen = network.cells > 0
-    found = strongest(np.where(seen, network.weight, 0), top_k) & seen
+    found = strongest(np.where(seen, network.weight, 0), top_k) & seen & (np.abs(network.weight) >= least)
     for q in (network.q, network.caused_q):
         if q is not None:
             found |= q <= SIGNIFICANT
     return found
 
 
-def edge_table(network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None) -> pd.DataFrame:
+def least_of_states(network: Network, top_k: int | None) -> np.ndarray:
+    """The size of the top_k-th strongest edge of each target over all states together, [N, 1].
+
+    Files of states hold what is at least as strong, so that those of fifteen states are not fifteen times as large."""
+    if top_k is None:
+        return np.zeros((len(network.weight), 1))
+    sizes = [np.where(of.cells > 0, np.abs(of.weight), 0) for of in network.of_states.values()]
+    first = min(top_k, network.weight.shape[1])
+    largest = np.concatenate([-np.partition(-size, first - 1, axis=1)[:, :first] for size in sizes], axis=1)
+    last = min(top_k, largest.shape[1]) - 1
+    return -np.partition(-largest, last, axis=1)[:, last : last + 1]
+
+
+def edge_table(
+    network: Network,
+    genes: Sequence[str],
+    regulators: np.ndarray,
+    top_k: int | None,
+    least: np.ndarray | float = 0.0,
+) -> pd.DataFrame:
     """A row per edge that is `kept`, by falling |weight|, without self loops: source, target, weight, sd, q_value and
     confidence if they are known, between, indirect, cells, and caused, with its interval and q-value, where there were
-    interventions. regulators [R]: positions."""
-    target, column = kept(network, top_k).nonzero()
+    interventions. regulators [R]: positions.   least: see `kept`."""
+    target, column = kept(network, top_k, least).nonzero()
     others = target != regulators[column]
     target, column = target[others], column[others]
     order = np.argsort(-np.abs(network.weight[target, column]), kind="stable")
@@ -75,14 +96,17 @@ def edges_of(weight: np.ndarray, genes: Sequence[str], regulators: np.ndarray) -
 
 
 def edges_by_type(network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None) -> pd.DataFrame:
-    """The edge tables of all states, one after the other, with a last column cell_type."""
+    """The edge tables of all states, one after the other, with a last column cell_type.
+
+    Of each target they hold the certain edges and, over all states together, the top_k strongest."""
     tables, names = [], list(network.of_states)
+    if not names:
+        return edge_table(network, genes, regulators, top_k).head(0).assign(cell_type="")
+    least = least_of_states(network, top_k)
     for number, of_state in enumerate(network.of_states.values()):
-        table = edge_table(of_state, genes, regulators, top_k)
+        table = edge_table(of_state, genes, regulators, top_k, least)
         table["cell_type"] = pd.Categorical.from_codes(np.full(len(table), number), names)
         tables.append(table)
-    if not tables:
-        return edge_table(network, genes, regulators, top_k).head(0).assign(cell_type="")
     return pd.concat(tables, ignore_index=True)
 
 
@@ -130,7 +154,8 @@ def network_anndata(
     first = np.where(is_regulator & (blocks > 1), weight, 0)
     tables = {"grn": weight, "grn_total": total, "grn_layer0": first, "grn_layer1": weight - first}
     of_states = {slug_of[name]: of for name, of in network.of_states.items() if name in slug_of}
-    tables |= {f"grn_{slug}": np.where(kept(of, top_k), of.weight, 0) for slug, of in of_states.items()}
+    least = least_of_states(network, top_k) if of_states else 0.0
+    tables |= {f"grn_{slug}": np.where(kept(of, top_k, least), of.weight, 0) for slug, of in of_states.items()}
     for key, values in tables.items():
         adata.varp[key] = square_matrix(values, regulators)
     adata.uns["grn"] = {
@@ -157,7 +182,7 @@ def write_network(folder: Path, adata, edges: pd.DataFrame, by_type: pd.DataFram
 
     Raises RunFolderError where the disk has no room for them.
     """
-    write_anndata(folder / "network.h5ad", adata)
+    write_anndata(folder / "network.h5ad", adata, "gzip")
     for name, table in (("edges.parquet", edges), ("edges_by_type.parquet", by_type)):
         with replacing_file(folder / name) as beside:
             _write_table(beside, table, str(adata.uns["grn"].get("model_hash", "")))

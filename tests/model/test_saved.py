@@ -1,5 +1,6 @@
 """A trained model as a folder of plain files."""
 
+import gzip
 import json
 import zipfile
 from dataclasses import replace
@@ -8,11 +9,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from safetensors.torch import load, save
 
 from grn.errors import RunFolderError
-from grn.model.folder import CONTENT, FILES, hash_of
-from grn.model.saved import TrainedModel, round_as_saved
+from grn.model.folder import CONTENT, FILES, WEIGHTS, hash_of, packed
+from grn.model.saved import TrainedModel, packed_parameters, round_as_saved, unpacked_parameters
 
 VOCABULARY = ("NA", "nan", "CD8A", "HLA-DRA", "β2M", "1", "null", "MT-ND1", "true", "a\x0bb", "a b", "C1orf112")
 CLASSES = ("T/NK cell", "β", "")
@@ -48,6 +52,22 @@ def test_a_round_trip_changes_no_bit(trained, folder, make_bags):
     assert np.array_equal(loaded.measures_depth, MEASURES) and loaded.measures_depth.dtype == bool
     assert np.array_equal(loaded.depth_share, SHARE)
     assert not loaded.model.training
+
+
+@given(arrays(np.int32, 2**16, elements=st.integers(-999, 999)), st.sampled_from([1e-6, 1 / 128, 1.0, 1e6]))
+def test_large_tables_are_whole_multiples_of_a_step_rounded_once(numbers, scale):
+    """To 1/64 of their largest number; rounding again changes nothing, and the file holds just that."""
+    values = (numbers * scale).astype(np.float32)
+    table = torch.nn.Linear(2**16, 1, bias=False)
+    table.weight.data[0] = torch.from_numpy(values)
+    round_as_saved(table)
+    rounded = table.weight[0].detach().clone()
+    assert float((rounded - torch.from_numpy(values)).abs().max()) <= float(np.abs(values).max()) / 64
+    kept = packed_parameters(table.named_parameters())
+    assert kept["weight"].dtype == torch.int8 and kept["weight"].abs().max() <= 127
+    assert torch.equal(unpacked_parameters(load(save(kept)))["weight"][0], rounded)
+    round_as_saved(table)
+    assert torch.equal(table.weight[0], rounded)
 
 
 def test_gene_names_come_back_whatever_line_ends_they_contain(trained, tmp_path):
@@ -101,6 +121,7 @@ def test_there_is_no_pickle(folder):
 def rewrite(folder, card):
     """Writes card.json with the hash that belongs to it and to the other files, as someone who means it would."""
     content = {name: (folder / name).read_bytes() for name in CONTENT}
+    content[WEIGHTS] = gzip.decompress(content[WEIGHTS])
     (folder / "card.json").write_text(json.dumps(card | {"hash": hash_of(card, content)}))
 
 
@@ -125,9 +146,9 @@ def writing(name, content: bytes):
 
 def with_a_weight(value: float):
     def change(folder):
-        tensors = load((folder / "model.safetensors").read_bytes())
+        tensors = load(gzip.decompress((folder / WEIGHTS).read_bytes()))
         tensors["basal.output"][0, 3] = value
-        writing("model.safetensors", save(tensors))(folder)
+        writing(WEIGHTS, packed(save(tensors)))(folder)
 
     return change
 
@@ -139,7 +160,8 @@ ALIASES = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n"
     "damage",
     [
         lambda folder: (folder / "labels.json").unlink(),
-        writing("model.safetensors", b""),
+        writing(WEIGHTS, packed(b"")),
+        lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-99]),
         writing("card.json", b"{"),
         writing("card.json", b"[]"),
         writing("card.json", b"\xff\xfe"),

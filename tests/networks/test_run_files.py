@@ -190,12 +190,27 @@ def test_every_column_of_an_edge_is_about_that_edge():
 
 
 @pytest.mark.parametrize("sure", [False, True])
-@pytest.mark.parametrize("top_k", [None, 1])
-def test_edges_by_type_are_the_tables_of_the_types_one_after_the_other(sure, top_k):
+def test_edges_by_type_are_the_tables_of_the_types_one_after_the_other(sure):
     read = network(LABELS, sure=sure)
-    found = edges_by_type(read, GENES, REGULATORS, top_k)
+    found = edges_by_type(read, GENES, REGULATORS, None)
     assert list(found["cell_type"].unique()) == list(LABELS)
     assert ("q_value" in found) == ("confidence" in found) == sure
     for name in LABELS:
         own = found[found["cell_type"] == name].drop(columns="cell_type").reset_index(drop=True)
-        pd.testing.assert_frame_equal(own, edge_table(read.of_states[name], GENES, REGULATORS, top_k))
+        pd.testing.assert_frame_equal(own, edge_table(read.of_states[name], GENES, REGULATORS, None))
+
+
+@pytest.mark.parametrize("top_k", [1, 3, 99])
+def test_files_hold_the_strongest_edges_of_a_target_over_all_types(top_k):
+    """And each type's certain ones; the matrices hold the same."""
+    read = network(LABELS)
+    every, found = (edges_by_type(read, GENES, REGULATORS, count) for count in (None, top_k))
+    size = every["weight"].abs().where(every["cells"] > 0, 0)
+    rank = size.groupby(every["target"]).rank(ascending=False)
+    # Of a target, a type has top_k edges at most.
+    own = size.groupby([every["target"], every["cell_type"]], observed=True).rank(ascending=False)
+    expected = every[((rank <= top_k) & (own <= top_k) & (size > 0)) | (every["q_value"] <= 0.05)]
+    pd.testing.assert_frame_equal(found, expected.reset_index(drop=True))
+    adata = as_anndata(top_k=top_k, read=read)
+    stored = sum(adata.varp[f"grn_{slug}"].nnz for slug in adata.uns["grn"]["cell_types"]["slug"])
+    assert stored == len(found)
