@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,14 @@ from grn.cells.preprocessing.counts import Expression
 from grn.cells.preprocessing.multiplicity import Counting, DepthScale
 from grn.cells.preprocessing.split import Split
 from grn.config.schema import DataConfig
+
+
+class ReadCells(NamedTuple):
+    """Some cells: multiplicity CSR float32 [B, N], basal float32 [B], and unit float64 [B], see Counting."""
+
+    multiplicity: sparse.csr_matrix
+    basal: np.ndarray
+    unit: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,7 @@ class Cells:
     grn.cells.simulated_network); None for other cells.
     targets: the matrix that genes are predicted as (data.targets): it holds all but the regulators, which are as the
     model reads them, and as `apart`, the last entries of the vocabulary, the regulators once more.
+    sample: the rows of the source that these cells are, and how many it has; None where they are all.
     interventions: what was done to the cells; their guides' keys are the last entries of the vocabulary. guides: the
     table of `guides.with_weights`. None without interventions, and without guides.
     """
@@ -72,9 +82,14 @@ class Cells:
     interventions: Interventions | None = None
     guides: pd.DataFrame | None = None
     targets: str | None = None
+    sample: tuple[np.ndarray, int] | None = None
 
     def __len__(self) -> int:
         return self.multiplicity.shape[0]
+
+    def read(self, rows: np.ndarray, *_: np.ndarray | None) -> ReadCells:
+        unit = None if self.counting is None else self.counting.unit
+        return ReadCells(self.multiplicity[rows], self.basal[rows], None if unit is None else unit[rows])
 
     @property
     def apart(self) -> int:
@@ -112,7 +127,7 @@ class Source:
     expression: its genes, where it is from, and the scale of its counts.
     of_targets: the values in data.targets, CSR float32 [C, M]; None without.
     truth, interventions: see Cells.   left_out: a sentence about the features that are not genes; empty where all are.
-    hint: a sentence about a column that seems to hold conditions and is not used.
+    hint: a sentence about a column that seems to hold conditions and is not used.   sample: see Cells.
     """
 
     obs_names: np.ndarray
@@ -130,6 +145,7 @@ class Source:
     hint: str
     interventions: Interventions | None = None
     of_targets: sparse.csr_matrix | None = None
+    sample: tuple[np.ndarray, int] | None = None
 
 
 def digest_of_cells(cells: Cells, values: sparse.csr_matrix, config: DataConfig, split: Split) -> str:

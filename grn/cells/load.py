@@ -29,8 +29,9 @@ from grn.cells.guides import with_weights
 from grn.cells.interventions import Interventions, read_interventions, with_keys
 from grn.cells.notes import notes_on_cells, notes_on_interventions, notes_on_new_cells
 from grn.cells.obs import MISSING, column_of, condition_column, read_groups, read_labels, read_state
-from grn.cells.preprocessing.counts import Expression, genes_of, read_expression
+from grn.cells.preprocessing.counts import Expression, genes_of, in_file, read_expression
 from grn.cells.preprocessing.multiplicity import (
+    Counting,
     DepthScale,
     basal_multiplicity,
     counting_of,
@@ -54,11 +55,11 @@ from grn.errors import DataError, VocabularyMismatch
 def load_cells(config: DataConfig, seed: int = 0, adata: AnnData | None = None) -> tuple[Cells, Split]:
     """The cells of `data.path` and their split. Everything that is estimated from data uses the training cells alone.
 
-    seed: of the split.
+    seed: of the split, and of the sample where the file has more than `data.sample` cells.
     adata: cells in memory, which are used instead of `data.path`; it is not changed.
     Raises UserError.
     """
-    source = _read(config, adata)
+    source = _read(config, adata, seed)
     copies = copies_of(source.values, config.values)
     split = split_cells(source.labels, source.groups, config.test_fraction, seed, copies)
     chosen = choose(source.values[split.train], source.names, config)
@@ -96,6 +97,7 @@ def load_cells(config: DataConfig, seed: int = 0, adata: AnnData | None = None) 
         conditions=source.conditions,
         counting=counting_of(transform, total, target) if counted else None,
         var_names=None if config.gene_key is None else tuple(map(str, source.expression.var.index[first])),
+        sample=source.sample,
     )
     notes = notes_on_cells(cells, source, chosen, split, copies, config)
     if source.of_targets is not None:
@@ -179,9 +181,10 @@ def read_columns(
     Raises DataError where obs has no such column, or the data are no longer those of the cells.
     """
     with source_in_file(config, everything=False) if adata is None else nullcontext(adata) as source:
-        if not np.array_equal(source.obs_names.to_numpy(str), cells.obs_names):
+        obs = source.obs if cells.sample is None else source.obs.iloc[cells.sample[0]]
+        if not np.array_equal(obs.index.to_numpy(str), cells.obs_names):
             raise DataError(f"{config.path} changed while it was read: its cells are others now", advice="try again")
-        return {name: column_of(source.obs, name, option, "obs") for name, option in columns.items()}
+        return {name: column_of(obs, name, option, "obs") for name, option in columns.items()}
 
 
 def cells_in_pieces(
@@ -208,7 +211,7 @@ def cells_in_pieces(
     Raises VocabularyMismatch where the data have fewer than half of the genes, and DataError.
     """
     var = genes_of(adata, config.counts)
-    to_vocabulary, measured = _to_vocabulary(var, adata.obs_names, config, vocabulary[: len(vocabulary) - keys])
+    to_vocabulary, measured = to_vocabulary_of(var, adata.obs_names, config, vocabulary[: len(vocabulary) - keys])
     to_vocabulary.resize(to_vocabulary.shape[0], len(vocabulary))
     shared = np.concatenate([measured, np.zeros(keys, bool)])
     measures = np.ones(len(vocabulary), dtype=bool) if measures_depth is None else measures_depth
@@ -221,8 +224,6 @@ def cells_in_pieces(
     position_of = {label: position for position, label in enumerate(classes)}
     translate = np.array([position_of.get(label, MISSING) for label in label_names] + [MISSING], np.int64)
     obs_names = adata.obs_names.to_numpy(str)
-    counted = config.values == "counts"
-    transform = config.multiplicity if counted else "counts"
     usual = target_total if target_total is not None else None if depth is None else float(np.expm1(depth[0]))
     left_out = adata.uns.get(LEFT_OUT, "")
     notes = notes_on_new_cells(left_out, var, config.gene_key, measured, 1 - there, expression.scale, usual)
@@ -232,9 +233,7 @@ def cells_in_pieces(
         for piece in expression.pieces():
             here = slice(first, first := first + piece.shape[0])
             values = (piece @ to_vocabulary).tocsr()
-            values.sort_indices()
-            total = totals(values if counted else detected(values), measures) / there
-            multiplicity = to_multiplicity(values, transform, total, target_total)
+            multiplicity, basal, counting = transformed(values, config, measures, target_total, depth, there)
             if of_targets is not None and regulators is not None:
                 genes, second = slice(0, len(vocabulary) - keys), (next(others) @ to_vocabulary).tocsr()
                 of_genes = multiplicity[:, genes], second[:, genes], regulators, measures[genes]
@@ -246,45 +245,74 @@ def cells_in_pieces(
                 labels=translate[labels[here]],  # -1 reads the last entry: missing
                 classes=tuple(classes),
                 obs_names=obs_names[here],
-                basal=basal_multiplicity(total, depth),
+                basal=basal,
                 depth=depth,
                 measures_depth=measures,
                 depth_share=share,
                 target_total=target_total,
                 counts_from=expression.origin,
-                counting=counting_of(transform, total, target_total) if counted else None,
+                counting=counting,
                 notes=notes,
             )
 
     return CellsInPieces(adata.n_obs, pieces, expression.origin, notes)
 
 
-def _read(config: DataConfig, adata: AnnData | None) -> Source:
+def transformed(
+    values: sparse.csr_matrix,
+    config: DataConfig,
+    measures: np.ndarray,
+    target_total: float | None,
+    depth: DepthScale | None,
+    there: float = 1.0,
+) -> tuple[sparse.csr_matrix, np.ndarray, Counting | None]:
+    """Multiplicities [C, N], basal multiplicities [C], and how counts became the former; in place where it can.
+
+    values: CSR [C, N], as read, over the vocabulary.   there: the share of the depth that the data measure.
+    """
+    counted = config.values == "counts"
+    transform = config.multiplicity if counted else "counts"
+    values.sort_indices()
+    total = totals(values if counted else detected(values), measures) / there
+    counting = counting_of(transform, total, target_total) if counted else None
+    return to_multiplicity(values, transform, total, target_total), basal_multiplicity(total, depth), counting
+
+
+PIECE = 4096  # cells of a file that are checked at a time
+
+
+def _read(config: DataConfig, adata: AnnData | None, seed: int) -> Source:
     """What training needs of the source, checked, each gene once."""
     with source_in_file(config, everything=False) if adata is None else nullcontext(adata) as opened:
-        labels, classes = read_labels(opened.obs, config.label_key)
-        done = read_interventions(opened.obs, config)
-        groups, state = read_groups(opened.obs, config.group_key), read_state(opened.obs, config.state_key)
-        expression = read_expression(opened, config)
-        others = None if config.targets is None else _of_targets(opened, config)
-        obs_names = opened.obs_names.to_numpy(str)
+        sample, rows, obs = None, None, opened.obs
+        if adata is None and opened.n_obs > config.sample and in_file(opened, config.counts):
+            rows = np.sort(np.random.default_rng(seed).permutation(opened.n_obs)[: config.sample])
+            sample, obs = (rows, opened.n_obs), obs.iloc[rows]
+        size = None if rows is None else PIECE
+        labels, classes = read_labels(obs, config.label_key)
+        done = read_interventions(obs, config)
+        groups, state = read_groups(obs, config.group_key), read_state(obs, config.state_key)
+        expression = read_expression(opened, config, size)
+        others = None if config.targets is None else _of_targets(opened, config, size)
+        read = [
+            None if each is None else each.values if rows is None else each.some(rows) for each in (expression, others)
+        ]
+        obs_names = obs.index.to_numpy(str)
         truth, left_out = read_truth(opened), str(opened.uns.get(LEFT_OUT, ""))
         used = config.label_key, config.group_key, config.intervention_key, config.guide_key
-        hint = "" if config.state_key is not None else condition_column(opened.obs, used)[1]
+        hint = "" if config.state_key is not None else condition_column(obs, used)[1]
     names, columns = once_each(gene_names(expression.var, config.gene_key), config)
     refuse_cells_as_genes(names, obs_names.tolist(), name_of(config))
-    values, of_targets = (
-        None if each is None else merge_duplicates(each.values, columns) for each in (expression, others)
-    )
+    values, of_targets = (None if each is None else merge_duplicates(each, columns) for each in read)
     about = obs_names, labels, classes, groups, *state
-    return Source(*about, values, names, columns, expression, truth, left_out, hint, done, of_targets)
+    return Source(*about, values, names, columns, expression, truth, left_out, hint, done, of_targets, sample)
 
 
 def _of_targets(adata: AnnData, config: DataConfig, rows: int | None = None) -> Expression:
     return read_expression(adata, config.model_copy(update={"counts": config.targets}), rows, field="data.targets")
 
 
-def _to_vocabulary(
+def to_vocabulary_of(
     var: pd.DataFrame, obs_names: pd.Index, config: DataConfig, vocabulary: Sequence[str]
 ) -> tuple[sparse.csr_matrix, np.ndarray]:
     """What takes values with the genes of `var` to those of the vocabulary, CSR float32 [M, N], and which of the latter

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from grn.cells.atlas import Atlas, only_the_sample
 from grn.cells.cells import Cells
 from grn.cells.loading.module import CellsDataModule
 from grn.cells.loading.order import EpochOrder
@@ -161,14 +162,29 @@ def folds_of(cells: Cells, rows: np.ndarray, states: States, folds: int, seed: i
     return found
 
 
-def data_module(config: Config, cells: Cells, split: Split, fit: Fit) -> CellsDataModule:
+def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> Atlas | None:
+    """The cells of the file that training reads, where the cells in memory are a sample of them and it can."""
+    if cells.sample is None:
+        return None
+    if reason := only_the_sample(config.data, cells, fit.states.origin):
+        say(f"Training reads the {len(cells)} cells in memory alone, as {reason}.")
+        return None
+    atlas = Atlas(config.data, cells, split, fit.states.membership, fit.fold)
+    # A penalty is over the cells that are learned from, each of which counts once however often it is seen.
+    visited = config.trainer.max_steps * cells_of_step(config.trainer, len(atlas.rows)) * processes(config.trainer)
+    fit.model.penalty[:, 0] *= len(split.train) / max(min(len(atlas.rows), visited), len(split.train))
+    say(f"Training reads {len(atlas.rows)} cells of the file; units, penalties, network and scores are of the sample.")
+    return atlas
+
+
+def data_module(config: Config, cells: Cells, split: Split, fit: Fit, atlas: Atlas | None = None) -> CellsDataModule:
     """Batches for Lightning."""
     judges = fit.model.held_out if fit.model.genes_train else fit.model.identity.held_out
     judged = np.flatnonzero(np.isin(fit.fold, np.unique(judges.numpy())))
     return CellsDataModule(
         cells,
         split,
-        batch_size=cells_of_step(config.trainer, len(split.train)),
+        batch_size=cells_of_step(config.trainer, len(split.train if atlas is None else atlas.rows)),
         seed=config.trainer.seed,
         states=fit.states.membership,
         fold=fit.fold,
@@ -178,6 +194,7 @@ def data_module(config: Config, cells: Cells, split: Split, fit: Fit) -> CellsDa
         read_every=READ_EVERY if fit.model.genes_train else 1,
         num_workers=config.trainer.workers,
         device=own_device(config.trainer),
+        atlas=atlas,
     )
 
 

@@ -47,7 +47,7 @@ from grn.networks.prior import prior_of
 from grn.process_memory import give_back, keeping_pieces, returning_large_pieces
 from grn.regulation.states import States, states_of
 from grn.threads import threads_for
-from grn.training.building import Fit, data_module, prepare, refuse_nothing_to_learn, trained_model
+from grn.training.building import Fit, atlas_of, data_module, prepare, refuse_nothing_to_learn, trained_model
 from grn.training.calibration import Calibration, judge, set_axes, set_gate
 from grn.training.callbacks import ProgressLines, Signals, exits_are_interruptions, process_rank
 from grn.training.checkpoints import Checkpoints, StreamedCheckpoints, load_checkpoint
@@ -168,7 +168,7 @@ def train_in(
     evidence = first_evidence(config, cells, states, say) if first else None
     with threads_for(THREADED):
         fit = prepare(config, cells, split, states, say)
-    model, data = fit.model, data_module(config, cells, split, fit)
+    model, data = fit.model, data_module(config, cells, split, fit, atlas_of(config, cells, split, fit, say))
     give_back()
     say(f"Ready to train after {time.monotonic() - started:.0f} s.")
     started = time.monotonic()
@@ -228,7 +228,8 @@ def describe(cells: Cells, split: Split) -> list[str]:
     labelled = int((cells.labels >= 0).sum())
     sizes = f"{len(split.train)} to train, {len(split.test)} to test"
     genes = len(cells.vocabulary) - cells.keys
-    lines = [f"{len(cells)} cells x {genes} genes ({sizes}).", cells.counts_from, *cells.notes]
+    of = "" if cells.sample is None else f" of {cells.sample[1]}, a sample,"
+    lines = [f"{len(cells)} cells{of} x {genes} genes ({sizes}).", cells.counts_from, *cells.notes]
     if cells.classes:
         lines.append(f"{len(cells.classes)} cell types; {labelled} of {len(cells)} cells are labelled.")
     if len(cells.classes) == 1:

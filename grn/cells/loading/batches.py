@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from grn.bags import Bags, Batch
+from grn.cells.atlas import Atlas
 from grn.cells.cells import Cells
 from grn.cells.interventions import cut_rows
 from grn.cells.loading.order import Request
@@ -65,7 +66,7 @@ def _mix(state: Tensor, part: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class BagMaker(Dataset[Batch]):
-    """Makes the batch of a request (epoch, rows).
+    """Makes the batch of a request (epoch, rows). cells: those in memory, or all cells of a file.
 
     states [C, S], fold [C]: of all cells, see Bags and Batch; None: not known, no folds.
     trains: in every `read_every`-th step, cells hide genes and some of them lose counts, each a function of (seed,
@@ -73,7 +74,7 @@ class BagMaker(Dataset[Batch]):
     are the same on each, lost counts are drawn by the device's own generator.
     """
 
-    cells: Cells
+    cells: Cells | Atlas
     states: np.ndarray | None = None
     fold: np.ndarray | None = None
     seed: int = 0
@@ -83,13 +84,13 @@ class BagMaker(Dataset[Batch]):
     device: torch.device | str = "cpu"
 
     def __getitem__(self, request: Request) -> Batch:
-        epoch, rows, step = Request(*request)
-        done = self.cells.interventions
+        epoch, rows, step, *buffers = Request(*request)
+        done, read = self.cells.interventions, self.cells.read(rows, *buffers)
         bags = Bags(
-            multiplicity=torch.from_numpy(self.cells.multiplicity[rows].toarray()),
-            basal=torch.from_numpy(self.cells.basal[rows]),
+            multiplicity=torch.from_numpy(read.multiplicity.toarray()),
+            basal=torch.from_numpy(read.basal),
             states=None if self.states is None else torch.from_numpy(self.states[rows]),
-            cut=None if done is None else torch.from_numpy(cut_rows(done, rows, self.cells.multiplicity.shape[1])),
+            cut=None if done is None else torch.from_numpy(cut_rows(done, rows, read.multiplicity.shape[1])),
         )
         fold = np.full(len(rows), -1) if self.fold is None else self.fold[rows]
         batch = Batch(
@@ -98,17 +99,20 @@ class BagMaker(Dataset[Batch]):
             labels=torch.from_numpy(self.cells.labels[rows]),
             fold=torch.from_numpy(np.asarray(fold, np.int64)),
         ).to(self.device)
-        return self.hidden(batch, epoch) if self.trains and step % self.read_every == 0 else batch
+        if not self.trains or step % self.read_every:
+            return batch
+        unit = None if read.unit is None else torch.from_numpy(read.unit).float().to(self.device)
+        return self.hidden(batch, epoch, unit)
 
-    def hidden(self, batch: Batch, epoch: int) -> Batch:
-        """The batch, with what the identity token reads of it."""
+    def hidden(self, batch: Batch, epoch: int, unit: Tensor | None) -> Batch:
+        """The batch, with what the identity token reads of it. unit: see `Thinning.thinned`."""
         cells, bags, seen = batch.cells, batch.bags, None
         if self.thinning is not None:
             state = cell_states(self.seed, THINNING, epoch, cells[:1])  # of the batch: torch draws for all its cells
             generator = torch.Generator(cells.device).manual_seed(int(shifted(state, 1)))
             left = shares(len(cells), LEAST_COUNTS, DEEP, generator)
             assert bags.basal is not None
-            seen = Bags(*self.thinning.thinned(bags.multiplicity, bags.basal, cells, left, generator))
+            seen = Bags(*self.thinning.thinned(bags.multiplicity, bags.basal, unit, left, generator))
         drawn = uniform(self.seed, SHARE, epoch, cells, 2)
         share = MOST_HIDDEN * drawn[:, :1] * (drawn[:, 1:] >= WHOLE)
         kept = uniform(self.seed, HIDDEN, epoch, cells, bags.multiplicity.shape[1]) >= share

@@ -11,6 +11,7 @@ from lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
 from grn.bags import Batch
+from grn.cells.atlas import Atlas
 from grn.cells.cells import Cells
 from grn.cells.loading.batches import BagMaker
 from grn.cells.loading.order import EpochOrder, once_in_order
@@ -24,7 +25,8 @@ class CellsDataModule(LightningDataModule):
     states [C, S], fold [C]: see BagMaker.   judged: rows of the training cells that validate: each is judged by the
     member that has not learned from it.   states_are_known: of test cells, too; states that were found in the genes are
     not.   multiplicity: as in DataConfig; None: no cell loses counts in training.   read_every: see BagMaker.   device:
-    that makes the training batches, unless there are workers.
+    that makes the training batches, unless there are workers.   atlas: the cells that are trained on, where `cells` are
+    a sample of them.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class CellsDataModule(LightningDataModule):
         read_every: int = 1,
         num_workers: int = 0,
         device: torch.device | str = "cpu",
+        atlas: Atlas | None = None,
     ):
         super().__init__()
         self.split, self.batch_size, self.seed = split, batch_size, seed
@@ -49,20 +52,23 @@ class CellsDataModule(LightningDataModule):
         # batch_size None: a sampler's item is already a whole batch; workers persist, as an epoch may be a few batches.
         self.options: dict = {"batch_size": None, "num_workers": num_workers, "persistent_workers": num_workers > 0}
         thinning = None if multiplicity is None else Thinning.of(cells, multiplicity)
-        made_on = "cpu" if num_workers else device
-        self.training = BagMaker(cells, states, fold, seed, True, read_every, thinning, made_on)
+        how = seed, True, read_every, thinning, "cpu" if num_workers else device
+        if atlas is None:
+            self.training, self.rows = BagMaker(cells, states, fold, *how), split.train
+        else:  # a thread of its own reads the file
+            self.training, self.rows = BagMaker(atlas, atlas.states, atlas.fold, *how), atlas.rows
+            self.options = {"batch_size": None}
         known = states if states_are_known else None
         self.validation, self.test = BagMaker(cells, known, fold), BagMaker(cells, known)
 
     def steps_per_epoch(self, world: int = 1) -> int:
         """Optimiser steps of one pass, from the data alone: the schedule must not change when a run resumes."""
-        return len(EpochOrder(self.split.train, self.batch_size, self.seed, 0, world))
+        return len(EpochOrder(self.rows, self.batch_size, self.seed, 0, world))
 
     def train_dataloader(self) -> DataLoader:
-        rank, world = self._rank()
-        return ResumableLoader(
-            self.training, EpochOrder(self.split.train, self.batch_size, self.seed, rank, world), **self.options
-        )
+        buffered = isinstance(self.training.cells, Atlas)
+        order = EpochOrder(self.rows, self.batch_size, self.seed, *self._rank(), buffered)
+        return ResumableLoader(self.training, order, **self.options)
 
     def val_dataloader(self) -> DataLoader:
         return self._once(self.validation, self.judged, *self._rank())

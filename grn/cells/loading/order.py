@@ -10,13 +10,21 @@ from torch.utils.data import Sampler
 
 from grn.errors import DataError
 
+BLOCK, BUFFER = 64, 2**15  # cells that lie side by side in a file, and cells that are mixed with each other
+
 
 class Request(NamedTuple):
-    """All that is needed to make a batch: its epoch, its rows and, in training, the number of its step."""
+    """All that is needed to make a batch: its epoch, its rows and, in training, the number of its step.
+
+    buffer, following: the rows that are mixed with these, and those of the next buffer, sorted, where cells are read
+    from a file.
+    """
 
     epoch: int
     rows: np.ndarray
     step: int = 0
+    buffer: np.ndarray | None = None
+    following: np.ndarray | None = None
 
 
 class EpochOrder(Sampler[Request]):
@@ -25,24 +33,46 @@ class EpochOrder(Sampler[Request]):
     The k-th batches of all `world` processes together are the k-th batch of one process with batch size
     world * batch_size. The last global batch is dropped where it is incomplete, unless it is the only one.
     After a resume, the first `start` batches of the epoch are left out: training has had them before.
+
+    More than BUFFER rows are shuffled in two steps, so that few cells have to be in memory: blocks of BLOCK neighbours
+    among each other, then the cells of BUFFER rows that follow each other. buffered: requests say which these are.
     """
 
-    def __init__(self, rows: np.ndarray, batch_size: int, seed: int, rank: int = 0, world: int = 1):
+    def __init__(
+        self, rows: np.ndarray, batch_size: int, seed: int, rank: int = 0, world: int = 1, buffered: bool = False
+    ):
         if len(rows) < world:
             problem = f"There are {len(rows)} training cells for {world} processes"
             raise DataError(problem, field="trainer.devices", advice="set {field} to 1, or use more cells")
         self.rows, self.batch_size, self.seed, self.rank, self.world = rows, batch_size, seed, rank, world
-        self.epoch = self.start = 0
+        self.buffered, self.epoch, self.start = buffered, 0, 0
 
     def __len__(self) -> int:
         return max(len(self.rows) // (self.world * self.batch_size), 1)
 
     def __iter__(self) -> Iterator[Request]:
-        order = np.random.default_rng((self.seed, self.epoch)).permutation(self.rows)
         size = self.world * self.batch_size
-        for batch in range(self.start, len(self)):
-            rows = order[batch * size : (batch + 1) * size]  # of all processes
-            yield Request(self.epoch, np.array_split(rows, self.world)[self.rank], self.epoch * len(self) + batch)
+        mixed = max(BUFFER // size, 1)  # batches
+        order = self.shuffled(mixed * size)
+        of_all = (order[batch * size : (batch + 1) * size] for batch in range(len(self)))
+        batches = [np.array_split(rows, self.world)[self.rank] for rows in of_all]
+        starts = range(0, len(batches), mixed) if self.buffered else ()
+        buffers = [np.sort(np.concatenate(batches[first : first + mixed])) for first in starts]
+        for number in range(self.start, len(self)):
+            near = buffers[number // mixed :][:2]
+            yield Request(self.epoch, batches[number], self.epoch * len(self) + number, *near)
+
+    def shuffled(self, mixed: int) -> np.ndarray:
+        """The rows in the order of this epoch. mixed: how many are shuffled among each other."""
+        generator = np.random.default_rng((self.seed, self.epoch))
+        if len(self.rows) <= BUFFER:
+            return generator.permutation(self.rows)
+        first = generator.permutation(np.arange(0, len(self.rows), BLOCK))
+        place = (first[:, None] + np.arange(BLOCK)).ravel()
+        order = self.rows[place[place < len(self.rows)]]
+        for start in range(0, len(order), mixed):
+            generator.shuffle(order[start : start + mixed])
+        return order
 
 
 def once_in_order(rows: np.ndarray, batch_size: int, rank: int = 0, world: int = 1) -> list[Request]:

@@ -17,14 +17,12 @@ from grn.cells.preprocessing.multiplicity import LEAST, STEP
 
 @dataclass(frozen=True)
 class Thinning:
-    """How the multiplicities of a set of cells follow from their counts.
+    """How the multiplicities of cells follow from their counts.
 
-    unit [C]: what one count adds to exp(multiplicity) - 1; None: multiplicities are counts.   normalised: whether the
-    unit is over the cell's total, which is smaller after thinning.   depth_sd: of the log totals; None: the basal
-    multiplicity does not tell the depth.
+    normalised: whether a count's unit is over the cell's total, which is smaller after thinning.   depth_sd: of the log
+    totals; None: the basal multiplicity does not tell the depth.
     """
 
-    unit: Tensor | None
     normalised: bool
     depth_sd: float | None
 
@@ -33,24 +31,21 @@ class Thinning:
         """None where there are no counts, or two kinds of them. multiplicity: as in DataConfig."""
         if cells.counting is None or cells.apart:
             return None
-        unit = cells.counting.unit
-        return cls(
-            unit=None if unit is None else torch.from_numpy(unit).float(),
-            normalised=multiplicity == "log1p_normalised",
-            depth_sd=None if cells.depth is None else cells.depth[1],
-        )
+        return cls(multiplicity == "log1p_normalised", None if cells.depth is None else cells.depth[1])
 
     def thinned(
-        self, multiplicity: Tensor, basal: Tensor, rows: Tensor, share: Tensor, generator: torch.Generator
+        self, multiplicity: Tensor, basal: Tensor, unit: Tensor | None, share: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Multiplicities [B, N] and basal multiplicities [B] of the cells `rows` [B] that keep a share [B] of their
-        counts, each count with this probability; a cell with the share 1 is as it was."""
-        unit = share.new_ones(len(rows)) if self.unit is None else self.unit.to(rows.device)[rows]
+        """Multiplicities [B, N] and basal multiplicities [B] of cells that keep a share [B] of their counts, each count
+        with this probability; a cell with the share 1 is as it was.
+
+        unit [B]: what one count adds to exp(multiplicity) - 1; None: multiplicities are counts.
+        """
         found = multiplicity.nonzero(as_tuple=True)
         cell = found[0]
-        values = multiplicity[found] if self.unit is None else torch.expm1(multiplicity[found]) / unit[cell]
+        values = multiplicity[found] if unit is None else torch.expm1(multiplicity[found]) / unit[cell]
         counts = torch.binomial(values.round(), share[cell], generator=generator)
-        if self.unit is not None:
+        if unit is not None:
             counts = torch.log1p(counts * (unit / share if self.normalised else unit)[cell])
         whole = share == 1
         thin = torch.zeros_like(multiplicity).index_put(found, counts)

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
+import h5py
 import numpy as np
 import pandas as pd
 from anndata import AnnData
+from anndata.abc import CSCDataset, CSRDataset
 from scipy import sparse
 
 from grn.cells.preprocessing.recover import recovery
@@ -62,6 +64,15 @@ class Expression:
         """All cells, where they are one piece: clean CSR float32 [C, N]."""
         (whole,) = self.pieces()
         return whole
+
+    def some(self, rows: np.ndarray) -> sparse.csr_matrix:
+        """The cells `rows` [C], sorted: clean CSR float32 [C, N]."""
+        found, first = [], 0
+        for piece in self.pieces():
+            last = first + piece.shape[0]
+            found.append(piece[rows[(rows >= first) & (rows < last)] - first])
+            first = last
+        return sparse.vstack(found, format="csr")
 
 
 def read_expression(
@@ -135,18 +146,29 @@ def _matrix(adata: AnnData, choice: str, rows: int | None) -> tuple[Pieces, pd.D
     """The matrix that a choice of `data.counts` names, its genes, and its name in messages."""
     kind, _, layer = choice.partition(":")
     name = {"X": "X", "raw": ".raw", "layer": f"layer {layer!r}"}.get(kind, f"matrix {choice!r}")
-    if choice == "X":
-        found = adata.X if _has_x(adata) else None
-    elif choice == "raw":
-        found = None if adata.raw is None else adata.raw.X
-    else:  # AnnData 0.13 lists X among the layers, with the name None
-        found = adata.layers.get(layer) if kind == "layer" and layer else None
+    found = stored_matrix(adata, choice)
     if found is None:
         raise DataError(f"The AnnData has no {name}")
     if rows is not None:
         return partial(csr_pieces, found, name, rows), genes_of(adata, choice), name
     whole = to_csr(found, name)
     return lambda: (whole,), genes_of(adata, choice), name
+
+
+def stored_matrix(adata: AnnData, choice: str) -> Any:
+    """The matrix of a choice of `data.counts`, in memory or in a file, as it is stored; None where there is none."""
+    if choice == "X":
+        return adata.X if _has_x(adata) else None
+    if choice == "raw":
+        return None if adata.raw is None else adata.raw.X
+    kind, _, layer = choice.partition(":")  # AnnData 0.13 lists X among the layers, with the name None
+    return adata.layers.get(layer) if kind == "layer" and layer else None
+
+
+def in_file(adata: AnnData, choice: str) -> bool:
+    """Whether the matrix of a choice of `data.counts` is in a file, so that some of its cells can be read."""
+    own = choice if choice != "recover" else "X" if adata.raw is None else "raw"
+    return isinstance(stored_matrix(adata, own), (CSRDataset, CSCDataset, h5py.Dataset))
 
 
 def _has_x(adata: AnnData) -> bool:

@@ -57,7 +57,9 @@ def h5ad_in_file(path: Path, config: DataConfig, *, everything: bool = True) -> 
 
 
 def read_zarr_folder(path: Path, config: DataConfig, *, everything: bool = True) -> AnnData:
-    """The AnnData in a .zarr folder; everything: see h5ad_in_file. Raises DataError where damaged."""
+    """The AnnData in a .zarr folder; everything: see h5ad_in_file, whose sparse matrices stay in files here, too.
+
+    Raises DataError where damaged."""
     import anndata
     import zarr
     from anndata.experimental import read_dispatched
@@ -72,12 +74,12 @@ def read_zarr_folder(path: Path, config: DataConfig, *, everything: bool = True)
 
 
 def _read_part(everything: bool, read: Any, name: str, stored: Any, iospec: Any) -> Any:
-    """Called by AnnData for every part: what is not needed is not read, and large matrices of HDF5 stay in the file."""
+    """Called by AnnData for every part: what is not needed is not read, and large matrices stay in the file."""
     if not everything and stored.name in UNREAD:
         return {}
     if not everything and stored.name == "/uns":
         return _planted_edges(stored)
-    if not stored.name.startswith(LARGE) or not isinstance(stored, (h5py.Dataset, h5py.Group)):
+    if not stored.name.startswith(LARGE):
         return read(stored)
     if iospec.encoding_type in ("csr_matrix", "csc_matrix"):
         from anndata.io import sparse_dataset

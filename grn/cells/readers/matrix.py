@@ -11,6 +11,7 @@ from scipy import sparse
 
 from grn.cells.readers import reading
 
+GAP = 64  # rows that are read though nobody wants them, as a file is read in larger pieces
 ROWS = 4096  # cells that are read from disk at a time
 STORED = 4_000_000  # numbers that are read from disk at a time where cells are wanted in pieces, if a piece has fewer
 
@@ -38,6 +39,21 @@ def csr_pieces(values, where: str, rows: int | None = None) -> Iterator[sparse.c
                 yield from (clean[start : start + rows] for start in range(0, clean.shape[0], rows))
 
 
+def rows_of(values, where: str, rows: np.ndarray) -> sparse.csr_matrix:
+    """Some rows [R], sorted, of a matrix in a file; rows that lie close to each other are read together."""
+    cuts = np.flatnonzero(np.diff(rows) > GAP) + 1
+    with reading(f"{where} cannot be read", field=None):
+        if isinstance(values, CSCDataset):
+            return _clean(values.to_memory())[rows]
+        ends = check_pointers(values) if isinstance(values, CSRDataset) else None
+        found = []
+        for near in np.split(rows, cuts):
+            here = slice(int(near[0]), int(near[-1]) + 1)
+            block = values[here] if ends is None else _stored_rows(values, ends, here)
+            found.append(_clean(block)[near - near[0]])
+        return sparse.vstack(found, format="csr")
+
+
 def _blocks(values, rows: int | None) -> Iterator:
     """A dense matrix, or one on disk, in blocks of rows, so that no copy is ever whole; any other as one block.
 
@@ -61,9 +77,8 @@ def _blocks(values, rows: int | None) -> Iterator:
 
 
 def _rows_of(values: CSRDataset, rows: int | None) -> Iterator[sparse.csr_matrix]:
-    """Blocks of rows, from the stored arrays: AnnData's own slicing would use indices before they are checked."""
-    data, indices = (values.group[name] for name in ("data", "indices"))
-    cells, genes = values.shape
+    """Blocks of rows."""
+    cells = values.shape[0]
     ends = check_pointers(values)
     start = 0
     while start < max(cells, 1):
@@ -71,10 +86,15 @@ def _rows_of(values: CSRDataset, rows: int | None) -> Iterator[sparse.csr_matrix
         if rows is not None:
             fitting = int(np.searchsorted(ends, ends[start] + STORED, side="right")) - 1 - start
             stop = start + rows * max(1, fitting // rows)
-        own = ends[start : stop + 1]
-        stored = slice(own[0], own[-1])
-        yield sparse.csr_matrix((data[stored], indices[stored], own - own[0]), shape=(own.size - 1, genes))
+        yield _stored_rows(values, ends, slice(start, stop))
         start = stop
+
+
+def _stored_rows(values: CSRDataset, ends: np.ndarray, rows: slice) -> sparse.csr_matrix:
+    """Neighbouring rows; AnnData's own slicing would use indices before they are checked. ends: its row pointers."""
+    own = ends[rows.start : rows.stop + 1]
+    data, indices = (values.group[name][own[0] : own[-1]] for name in ("data", "indices"))
+    return sparse.csr_matrix((data, indices, own - own[0]), shape=(own.size - 1, values.shape[1]))
 
 
 def check_pointers(values: CSRDataset | CSCDataset) -> np.ndarray:

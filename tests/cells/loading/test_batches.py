@@ -78,12 +78,12 @@ def test_a_thinned_cell_is_what_its_fewer_counts_give(transform):
     scale = depth_scale(total)
     unit = counting_of(transform, total, TARGET).unit
     unit = None if unit is None else torch.from_numpy(unit).float()
-    thinning = Thinning(unit, transform == "log1p_normalised", scale[1])
+    thinning = Thinning(transform == "log1p_normalised", scale[1])
     x = torch.from_numpy(to_multiplicity(counts, transform, total, TARGET).toarray())
     basal = torch.from_numpy(basal_multiplicity(total, scale))
     share = torch.full((COUNTED,), 0.5)
     share[0] = 1
-    thin, lower = thinning.thinned(x, basal, torch.arange(COUNTED), share, torch.Generator().manual_seed(0))
+    thin, lower = thinning.thinned(x, basal, unit, share, torch.Generator().manual_seed(0))
 
     assert torch.equal(thin[0], x[0]) and lower[0] == basal[0], "a share of 1 leaves the cell as it was"
     # What the thinned multiplicities say the counts are, at half of the cell's total.

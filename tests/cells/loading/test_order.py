@@ -1,10 +1,12 @@
 """Which cells form which batch, and which process has them."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grn.cells.loading.order import EpochOrder, once_in_order
+from grn.cells.loading import order as loading_order
+from grn.cells.loading.order import BLOCK, EpochOrder, once_in_order
 
 worlds = st.integers(1, 5)
 sizes = st.integers(1, 9)
@@ -27,6 +29,29 @@ def test_processes_share_the_batches_of_one(cells, size, world, epoch):
     seen = [row for step in together for row in step]
     whole = cells // (size * world) * size * world
     assert len(seen) == len(set(seen)) == (whole or cells), "only the incomplete batch is left out"
+
+
+@given(cells=st.integers(300, 2000), size=sizes, world=worlds, start=st.integers(0, 3))
+def test_many_cells_are_mixed_in_buffers_of_few_blocks(cells, size, world, start):
+    """The same batches with and without a file, and after a resume; what a batch needs is in the buffer it names."""
+    rows = np.arange(7, 7 + cells)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading_order, "BUFFER", 256)
+        orders = [EpochOrder(rows, size, 3, rank, world, buffered=True) for rank in range(world)]
+        plain = [batches(EpochOrder(rows, size, 3, rank, world)) for rank in range(world)]
+        requests = [list(order) for order in orders]
+        orders[0].start = start
+        later = list(orders[0])
+    assert plain == [[request.rows.tolist() for request in each] for each in requests]
+    assert [request.rows.tolist() for request in later] == plain[0][start:]
+    seen = np.concatenate([request.rows for each in requests for request in each])
+    assert len(np.unique(seen)) == len(seen) == cells // (size * world) * size * world
+    for request, following in zip(requests[0], [*requests[0][1:], None], strict=True):
+        assert np.isin(request.rows, request.buffer).all() and (np.diff(request.buffer) > 0).all()
+        assert len(request.buffer) <= max(256, size)
+        assert len(np.unique((request.buffer - 7) // BLOCK)) <= 2 * 256 * world // BLOCK + 2, "few blocks"
+        if following is not None and following.buffer is not request.buffer:
+            assert following.buffer is request.following
 
 
 def test_each_seed_has_its_own_order():

@@ -1,0 +1,116 @@
+"""Cells that stay in their file: training reads all of them, and a sample that is in memory says everything else.
+
+Units, penalties, the network and all scores are of `data.sample` cells, as many as a mean over cells needs. What more
+cells give is experience: every step reads others of them from the file, as `order.py` shuffles them.
+
+Letters: A cells of the file, C cells of the sample, N genes, S states.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from anndata.abc import CSCDataset
+
+from grn.cells.cells import Cells, ReadCells
+from grn.cells.load import to_vocabulary_of, transformed
+from grn.cells.obs import MISSING, read_groups, read_labels, read_state
+from grn.cells.preprocessing.counts import genes_of, stored_matrix
+from grn.cells.preprocessing.split import Split
+from grn.cells.readers.matrix import rows_of
+from grn.cells.readers.registry import source_in_file
+from grn.config.schema import DataConfig
+
+KNOWN = ("labels", "conditions", "one", "together")  # origins of states that labels and conditions tell
+
+
+def only_the_sample(config: DataConfig, cells: Cells, origin: str) -> str:
+    """Why training reads the sample alone; empty where it reads all cells. origin: see States."""
+    with source_in_file(config, everything=False) as source:
+        by_columns = isinstance(stored_matrix(source, config.counts), CSCDataset)
+    reasons = {
+        "the file stores its matrix by columns (write it as CSR)": by_columns,
+        "its counts are recovered": config.counts == "recover",
+        "it is a screen": cells.interventions is not None,
+        "genes are predicted as data.targets": cells.targets is not None,
+        "the states of the other cells are not known without labels": origin not in KNOWN,
+    }
+    return next((reason for reason, true in reasons.items() if true), "")
+
+
+class Atlas:
+    """All cells of a file, of which `cells` are a sample. membership [C, S], fold [C]: of the sample.
+
+    rows: those that are trained on, all but the test cells and their donors.   labels [A]: see Cells.   states [A, S]:
+    see States; those of a cell with the same label and condition.   fold [A]: see Batch; that of its donor, -1 for
+    cells outside of the sample without one.
+    """
+
+    interventions = None
+
+    def __init__(self, config: DataConfig, cells: Cells, split: Split, membership: np.ndarray, fold: np.ndarray):
+        assert cells.sample is not None, "the cells are a sample"
+        self.config, self.cells = config, cells
+        sample, count = cells.sample
+        obs = self.source.obs
+        labels, names = read_labels(obs, config.label_key)
+        position = pd.Index(cells.classes).get_indexer(pd.Index([*names]))
+        self.labels = np.append(position, MISSING)[labels]  # -1 reads the last entry: missing
+        condition = read_state(obs, config.state_key)[0]
+        known = np.full(count, MISSING) if condition is None else np.nan_to_num(condition, nan=MISSING)
+        kinds, kind = np.unique(np.stack([self.labels, known]), axis=1, return_inverse=True)
+        of_kinds = np.tile(membership.mean(0), (kinds.shape[1], 1)).astype(np.float32)
+        of_kinds[kind.reshape(-1)[sample]] = membership
+        self.states = of_kinds[kind.reshape(-1)]
+
+        trained, self.fold = np.ones(count, bool), np.full(count, -1)
+        self.fold[sample], trained[sample[split.test]] = fold, False
+        groups = read_groups(obs, config.group_key)
+        if groups is not None:
+            trained &= ~np.isin(groups, groups[sample[split.test]])
+            of_groups = dict(zip(groups[sample].tolist(), fold.tolist(), strict=True))
+            self.fold = np.array([of_groups.get(group, -1) for group in groups.tolist()])
+        self.rows = np.flatnonzero(trained)
+        self.reader = ThreadPoolExecutor(1)  # HDF5 is read by one thread
+        self.held: list[tuple[np.ndarray, Future[ReadCells]]] = []
+
+    @cached_property
+    def source(self) -> Any:
+        """The AnnData, whose file stays open."""
+        self.open = ExitStack()
+        return self.open.enter_context(source_in_file(self.config, everything=False))
+
+    @cached_property
+    def to_vocabulary(self) -> Any:
+        var = genes_of(self.source, self.config.counts)
+        return to_vocabulary_of(var, self.source.obs_names, self.config, self.cells.vocabulary)[0]
+
+    def read(
+        self, rows: np.ndarray, buffer: np.ndarray | None = None, following: np.ndarray | None = None
+    ) -> ReadCells:
+        """Some cells. buffer: the sorted rows that they are among, which are read once; following: those read next."""
+        if buffer is None:
+            return self._at(np.unique(rows), self._load(np.unique(rows)), rows)
+        for wanted in (buffer, following):
+            if wanted is not None and not any(rows_ is wanted for rows_, _ in self.held):
+                self.held.append((wanted, self.reader.submit(self._load, wanted)))
+        self.held = [each for each in self.held if each[0] is buffer or each[0] is following]
+        return self._at(buffer, next(found for rows_, found in self.held if rows_ is buffer).result(), rows)
+
+    def _at(self, own: np.ndarray, read: ReadCells, rows: np.ndarray) -> ReadCells:
+        place = np.searchsorted(own, rows)
+        return ReadCells(*(None if each is None else each[place] for each in read))  # type: ignore[arg-type]
+
+    def _load(self, rows: np.ndarray) -> ReadCells:
+        """The cells `rows`, sorted."""
+        cells, pieces = self.cells, rows_of(stored_matrix(self.source, self.config.counts), self.config.path, rows)
+        values = (pieces @ self.to_vocabulary).tocsr()
+        multiplicity, basal, counting = transformed(
+            values, self.config, cells.measures_depth, cells.target_total, cells.depth
+        )
+        return ReadCells(multiplicity, basal, None if counting is None else counting.unit)

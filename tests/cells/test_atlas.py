@@ -1,0 +1,111 @@
+"""Cells in a file of which a sample is in memory: the same values, no test cell, and a run that reads them all."""
+
+import numpy as np
+import pytest
+from anndata.abc import CSCDataset
+from scipy import sparse
+
+import grn
+from grn.cells.atlas import Atlas, only_the_sample
+from grn.cells.load import load_cells
+from grn.cells.loading.order import EpochOrder
+from grn.cells.simulated import simulate
+from grn.config.schema import DataConfig, SimulatedConfig
+
+CELLS, SAMPLE = 2400, 1000
+
+
+@pytest.fixture(scope="module")
+def adata():
+    adata = simulate(SimulatedConfig(cells=CELLS, genes=60, regulators=8, cell_types=3, seed=3))
+    adata.obs["donor"] = [f"donor {number // 7 % 20}" for number in range(CELLS)]
+    adata.obs["treated"] = np.where(np.arange(CELLS) % 5 < 2, "yes", "no")
+    return adata
+
+
+FORMS = {"csr": sparse.csr_matrix, "csc": sparse.csc_matrix, "dense": lambda values: values.toarray(), "zarr": None}
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def path(request, adata, tmp_path_factory):
+    folder, stored = tmp_path_factory.mktemp("atlas"), adata.copy()
+    if request.param == "zarr":
+        stored.write_zarr(folder / "cells.zarr")
+        return str(folder / "cells.zarr")
+    stored.X = FORMS[request.param](stored.X)
+    stored.write_h5ad(folder / "cells.h5ad", compression="gzip")
+    return str(folder / "cells.h5ad")
+
+
+def atlas_of(path, **fields):
+    config = DataConfig(path=path, label_key="cell_type", regulators=["R1", "R2", "R3"], sample=SAMPLE, **fields)
+    cells, split = load_cells(config, 5)
+    fold = np.full(len(cells), -1)
+    fold[split.train] = np.arange(len(split.train)) % 5
+    membership = np.eye(3, dtype=np.float32)[cells.labels]
+    return cells, split, fold, Atlas(config, cells, split, membership, fold)
+
+
+def test_every_cell_is_read_as_the_sample_is(path):
+    cells, split, fold, atlas = atlas_of(path)
+    rows, count = cells.sample
+    assert count == CELLS and len(rows) == len(cells) == SAMPLE
+    shuffled = np.random.default_rng(0).permutation(SAMPLE)
+    for own, there in zip(cells.read(shuffled), atlas.read(rows[shuffled]), strict=True):
+        own, there = (each.toarray() if sparse.issparse(each) else each for each in (own, there))
+        np.testing.assert_array_equal(own, there)
+    np.testing.assert_array_equal(atlas.labels[rows], cells.labels)
+    np.testing.assert_array_equal(atlas.states, np.eye(3)[atlas.labels])
+    np.testing.assert_array_equal(atlas.fold[rows], fold)
+    by_columns = "by columns" in only_the_sample(atlas.config, cells, "labels")
+    assert by_columns == isinstance(atlas.source.X, CSCDataset)
+    assert len(atlas.rows) == CELLS - len(split.test) and not np.isin(rows[split.test], atlas.rows).any()
+
+
+def test_buffers_are_read_once_and_give_the_same_cells(path, monkeypatch):
+    monkeypatch.setattr("grn.cells.loading.order.BUFFER", 512)
+    _, _, _, atlas = atlas_of(path)
+    loads, load = [], atlas._load
+    monkeypatch.setattr(atlas, "_load", lambda rows: loads.append(len(rows)) or load(rows))
+    requests = list(EpochOrder(atlas.rows, 50, 0, buffered=True))
+    found = [atlas.read(each.rows, each.buffer, each.following) for each in requests]
+    assert len(loads) == len({id(each.buffer) for each in requests}) and sum(loads) == 50 * len(requests)
+    for each, read in zip(requests[::7], found[::7], strict=True):
+        assert (read.multiplicity != atlas.read(each.rows).multiplicity).nnz == 0
+
+
+def test_donors_of_test_cells_are_not_trained_on_and_others_stay_in_one_fold(adata, tmp_path):
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    path = str(tmp_path / "cells.h5ad")
+    config = DataConfig(path=path, label_key="cell_type", group_key="donor", sample=SAMPLE)
+    cells, split = load_cells(config)
+    fold = np.where(np.isin(np.arange(len(cells)), split.test), -1, cells.groups % 5)
+    atlas = Atlas(config, cells, split, np.eye(3, dtype=np.float32)[cells.labels], fold)
+    donors, (rows, _) = adata.obs["donor"].to_numpy(str), cells.sample
+    assert not set(donors[atlas.rows]) & set(donors[rows[split.test]])
+    for donor in np.unique(donors[atlas.rows]):
+        assert len(np.unique(atlas.fold[donors == donor])) == 1
+
+
+def test_states_are_those_of_cells_with_the_same_label_and_condition(adata, tmp_path):
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    config = DataConfig(path=str(tmp_path / "cells.h5ad"), label_key="cell_type", state_key="treated", sample=SAMPLE)
+    cells, split = load_cells(config)
+    own = np.eye(6, dtype=np.float32)[cells.labels * 2 + cells.state.astype(int)]
+    atlas = Atlas(config, cells, split, own, np.zeros(len(cells), int))
+    kind = adata.obs["cell_type"].cat.codes * 2 + (adata.obs["treated"] == "yes")
+    np.testing.assert_array_equal(atlas.states.argmax(1), kind)
+    assert not only_the_sample(config, cells, "conditions") and "states" in only_the_sample(config, cells, "found")
+
+
+def test_a_run_reads_all_cells_and_its_network_the_same_sample_again(adata, tmp_path, capsys):
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    fields = {"data.sample": SAMPLE, "model.members": 2, "trainer.max_steps": 12, "trainer.validate_every": 6}
+    regulators = list(adata.var_names[:8])
+    run = grn.train(
+        tmp_path / "cells.h5ad", label="cell_type", regulators=regulators, set=fields, output=tmp_path / "run"
+    )
+    said = capsys.readouterr().out
+    assert f"{SAMPLE} cells of {CELLS}, a sample," in said and "Training reads 2300 cells of the file" in said
+    again = run.read_networks()
+    np.testing.assert_array_equal(again.varp["grn"].toarray(), run.network.varp["grn"].toarray())
