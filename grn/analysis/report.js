@@ -19,7 +19,8 @@
   at("certainty").hidden = !known;
   for (const type of data.types) filters.type.add(new Option(type, type));
   filters.type.add(new Option("every cell type", ""));
-  const certain = edges.filter((edge) => edge.q !== null && edge.q <= 0.05);
+  const sure = (edge) => edge.q !== null && edge.q <= 0.05, doubtful = (edge) => known && !sure(edge);
+  const certain = edges.filter(sure);
   if (certain.length && !certain.some((edge) => edge.type === data.types[0])) filters.type.value = ""; // in single types alone
   for (const name of [...new Set(edges.map((edge) => edge.source))].sort()) at("regulators").append(new Option(name, name));
   for (const name of data.genes) at("genes").append(new Option(name, name));
@@ -37,7 +38,7 @@
     const fits = (name, text) => !text || (names.has(text) ? name.toLowerCase() === text : name.toLowerCase().startsWith(text));
     return edges.filter(
       (edge) =>
-        (!filters.certain.checked || (edge.q !== null && edge.q <= 0.05)) &&
+        (!filters.certain.checked || sure(edge)) &&
         (!type || edge.type === type) &&
         (!sign || (sign === "+" ? edge.weight > 0 : edge.weight < 0)) &&
         Math.abs(edge.weight) >= least * widest[edge.type] &&
@@ -47,7 +48,7 @@
   }
 
   // ---- The table ----
-  let sorted = { column: "weight", falling: true };
+  let sorted = known ? { column: "q", falling: false } : { column: "weight", falling: true };
   const columns = [
     ["source", "regulator"], ["effect", ""], ["target", "target"], ["type", "cell type"],
     ["weight", "weight"], ["q", "q"],
@@ -80,7 +81,7 @@
   }
 
   const texts = {
-    effect: (edge) => (data.signed ? (edge.weight > 0 ? "raises" : "lowers") : ""),
+    effect: (edge) => (data.signed ? (edge.weight > 0 ? "raises" : "lowers") + (doubtful(edge) ? "?" : "") : ""),
     weight: (edge) => (edge.weight > 0 ? "+" : "") + edge.weight.toPrecision(2),
     q: (edge) => (edge.q === null ? "" : edge.q.toPrecision(2)),
   };
@@ -102,9 +103,19 @@
       cell.setAttribute("aria-sort", cell.dataset.column !== sorted.column ? "none" : sorted.falling ? "descending" : "ascending");
     }
     const rows = Math.min(found.length, MOST_ROWS);
-    const others = filters.certain.checked ? ": none of these is certain; untick the box to see others" : ": none of these is among the certain and the strongest";
-    const none = found.length ? "" : others;
+    const none = found.length ? "" : `: ${why()}`;
     at("found").textContent = `${found.length} of ${edges.length} edges${none}` + (rows < found.length ? `, the first ${rows} are listed` : "");
+  }
+
+  function why() { // no edge passes
+    const typed = { gene: filters.gene.value.trim(), regulator: filters.regulator.value.trim() };
+    const has = (names, text) => names.some((name) => name.toLowerCase().startsWith(text.toLowerCase()));
+    for (const text of Object.values(typed)) {
+      if (text && !has(data.genes, text) && !has(data.others, text)) return `${text} is not among the ${data.genes.length + data.others.length} genes of this run, so that nothing can be said of it`;
+    }
+    if (typed.regulator && !has(data.regulators, typed.regulator)) return `${typed.regulator} is not among the ${data.regulators.length} regulators of this run`;
+    if (filters.certain.checked) return "none of these is certain, which does not show that there is no effect; untick the box to see others";
+    return "none of these is among the certain and the strongest, which does not show that there is no effect";
   }
 
   // ---- The network ----
@@ -122,7 +133,7 @@
       }
       return byName.get(name);
     };
-    const strongest = [...found].sort((a, b) => Math.abs(b.weight) - Math.abs(a.weight)).slice(0, +at("count").value);
+    const strongest = [...found].sort((a, b) => doubtful(a) - doubtful(b) || Math.abs(b.weight) - Math.abs(a.weight)).slice(0, +at("count").value);
     const largest = Math.max(1e-9, ...strongest.map((edge) => Math.abs(edge.weight)));
     links = strongest.map((edge) => ({ edge, from: node(edge.source), to: node(edge.target), size: Math.abs(edge.weight) / largest }));
     for (const link of links) { link.from.degree++; link.to.degree++; link.from.regulates++; }
@@ -132,7 +143,8 @@
     heat = 1;
     canvas.parentElement.hidden = !links.length;
     resize();
-    at("drawn").textContent = `${links.length} edges between ${nodes.length} genes are drawn`;
+    const number = known ? `, ${links.filter(({ edge }) => sure(edge)).length} of them certain` : "";
+    at("drawn").textContent = `${links.length} edges between ${nodes.length} genes are drawn${number}`;
     at("drawn").parentElement.hidden = !links.length;
     canvas.dataset.edges = links.length;
   }
@@ -194,11 +206,13 @@
   function paint() {
     pen.clearRect(0, 0, canvas.width, canvas.height);
     const near = hovered && new Set(links.flatMap(({ from, to }) => (from === hovered || to === hovered ? [from, to] : [])));
-    for (const colour of [UP, DOWN]) {
+    for (const [colour, dashed] of [[UP, true], [DOWN, true], [UP, false], [DOWN, false]]) {
+      pen.setLineDash(dashed ? [4, 3] : []);
       for (let part = 0; part < 4; part++) { // edges of about one strength are one stroke
         pen.beginPath();
         for (const { edge, from, to, size } of links) {
           if ((edge.weight > 0) !== (colour === UP) || Math.min(3, Math.floor(4 * size)) !== part) continue;
+          if (doubtful(edge) !== dashed) continue;
           if (hovered && from !== hovered && to !== hovered) continue;
           drawLink(from, to, edge.weight > 0);
         }
@@ -323,7 +337,7 @@
   for (const each of [...Object.values(filters), at("count")]) each.addEventListener("input", update);
   at("reset").onclick = () => {
     for (const each of Object.values(filters)) each.value = each === filters.least ? 0 : each === filters.type ? data.types[0] : "";
-    filters.certain.checked = false;
+    filters.certain.checked = known;
     update();
   };
   document.addEventListener("click", (event) => { // a gene anywhere on the page is looked up

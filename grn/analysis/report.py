@@ -19,9 +19,11 @@ from grn.analysis.summary import (
     LOSSES,
     SCORES,
     activity_texts,
+    both_ways,
     caused,
     certain,
     certain_sentence,
+    change_sentence,
     class_rows,
     edge_texts,
     edges_json,
@@ -36,17 +38,17 @@ from grn.networks.evidence.false_discovery import SIGNIFICANT
 from grn.networks.signed_network import SignedNetwork
 
 DEFINITION = (
-    "w = what the trained model expects of the target when the regulator is raised: the derivative of the signed block "
-    "that predicts the target, with the change of its norm, for a usual sd of the regulator within states, in sds of "
-    "the target, over the square root of the norm of the target's row; the mean over cells and over the ensemble's "
-    "members (sd: over these). It is the direct effect: other regulators, and what genes read of the basal gene, are "
-    "held fixed; the column indirect has their share of the total. The network of a cell type is that of its cells; "
-    "a regulator that does not vary in the type has weight 0 in it. between: the correlation of the target's levels "
-    "with those of the regulator over the states, which is no part of a weight."
+    "How the expression of the target that the trained model expects changes, in standard deviations of it, when the "
+    "regulator rises by one of its own within cell types and all else stays: the mean over cells and over the "
+    "members of the ensemble (sd: over these). Weights of a target are divided by the square root of their size, so "
+    "that targets that are hard to predict have edges, too; so compare weights, and do not read them as sizes. The "
+    "network of a cell type is that of its cells; a regulator that does not vary there has weight 0. indirect: the "
+    "share of the whole effect that goes through other regulators. between: how the levels of the two correlate over "
+    "cell types, which is no part of a weight. In formulas: docs/outputs.md."
 )
 RATE = (
-    "An edge is certain where its q-value is at most 0.05: the rate of false associations within states, against "
-    "knock-off regulators, among the edges at least as strong. It says nothing about false causes."
+    "An edge is certain where its q-value is at most 0.05: of all edges with such a q-value or a smaller one, at most "
+    "this share is expected to be chance. That is about associations, direct or indirect, and not about causes."
 )
 CAUTION = (
     "The weights describe what the model predicts, not what causes what: observed cells alone do not distinguish a "
@@ -58,13 +60,22 @@ CAUSED = (
     "with its 95 % interval. Whether it is direct is not known from it."
 )
 MORE_CELLS = (
-    "Least correlation that shows: in so many cells, weaker ones cannot be told from chance; four times as many show "
-    "half of it. Borrowed: certain over all cells, and not by the cells of this type alone."
+    "With so many cells, weaker correlations than the last column says cannot be told from chance; with four times as "
+    "many cells, half of it can be seen. Genes and regulators that were not measured, or not used, have no edges. "
+    "Borrowed: certain over all cells, and not by the cells of this type alone."
 )
-FILES = "Beside this page: edges.parquet and edges_by_type.parquet (with q-values), network.h5ad, activity.csv."
+FILES = {
+    "certain.csv": "the certain edges, over all cells and by type: the table for a paper",
+    "activity.csv": "the activity of regulators, with intervals and q-values",
+    "known.csv": "the certain edges beside known pairs",
+    "edges.parquet, edges_by_type.parquet": "the certain and the strongest edges",
+    "network.h5ad": "the same as signed matrices for scanpy",
+    "metrics.csv, confusion.csv": "scores of the test cells",
+    "truth.csv": "the planted edges of simulated cells",
+}
 NEXT = {
-    "the certain edges as a table": "grn export {run} --format csv --max-q-value 0.05 --output edges.csv",
-    "what differs between two conditions, a column of obs": "grn compare {run} --by COLUMN",
+    "all pairs of one gene, or another format": "grn export {run} --targets GENE --format csv --output gene.csv",
+    "what differs between two conditions, a column of the cells' table": "grn compare {run} --by {condition}",
     "the activity of well-known regulators": "grn activity {cells} --regulons collectri --by COLUMN",
 }
 
@@ -98,18 +109,19 @@ def write_report(
     shown = {name: image(picture, name) for name, picture in pictures.items()}
     label = of_types["cell_type"].astype(str)
     by_type = {name: of_types[label == name] for name in dict.fromkeys([*network.by_type, *label])}
-    data, held = edges_json(edges, of_types, signed=network.signed)
+    data, held = edges_json(edges, of_types, signed=network.signed, genes=network.genes)
     every = int((edges["weight"] != 0).sum()) + sum(weights.nnz for weights in network.by_type.values())
     opening = [shown[name] for name in ("network", "activity") if name in shown]
     if "network" not in shown:  # nothing is certain: types that are told right are what the cells say
         opening.append(shown.pop("confusion", ""))
+    sentence = f"{change_sentence(activity)} {certain_sentence(network.about)}".strip()
     sections = {
         "What is certain": certain_section(edges, by_type, network),
         EXPLORER: "",
         "Beside known pairs": known_section(known, activity, config, edges["source"].nunique(), len(network.genes)),
         "Activity of regulators": activity_section(activity, config.data.group_key is not None),
         "Test cells": test_cells(metrics, per_class, network.levels, shown.get("confusion", "")),
-        "Training": shown.get("training", ""),
+        "Training": f"<details><summary>Losses and errors</summary>{shown.get('training', '')}</details>",
         "Tables and next steps": next_steps(folder, config),
         "What the weights mean": meaning(network),
         "How to reproduce it": reproduce(config, network),
@@ -125,11 +137,11 @@ def write_report(
         ),
         links=" ".join(f'<a href="#{anchor(title)}">{title}</a>' for title in sections),
         numbers=numbers(cells, edges, network, metrics, per_class),
-        sentence=escape(certain_sentence(network.about)),
+        sentence=escape(sentence),
         pictures=side_by_side([picture for picture in opening if picture]),
         first=bodies[0],
-        share=f"It holds the certain and the strongest {held} of {every} edges; all are in edges.parquet and "
-        "edges_by_type.parquet.",
+        share=f"This page holds the certain and the strongest {held} of {every} edges, those of "
+        "genes that are seen together in 10 cells; all are in edges.parquet and edges_by_type.parquet.",
         raises="raises the target" if network.signed else "positive",
         lowers="lowers the target" if network.signed else "negative",
         sections="\n".join(bodies[1:]),
@@ -152,9 +164,12 @@ def numbers(
     if "caused_q" in edges:
         found["certain effects of interventions"] = str(len(caused(edges)))
     if "found" in network.about:
-        found["certain edges"] = str(network.about["found"]["edges"].iloc[0])
+        found["certain edges, direct or indirect"] = str(network.about["found"]["edges"].iloc[0])
     if "accuracy" in metrics and len(per_class):
-        found[f"of {int(per_class['cells'].sum())} test cells told right"] = f"{metrics['accuracy']:.0%}"
+        scored = f" (macro F1 {metrics['macro_f1']:.2f})" if "macro_f1" in metrics else ""
+        found[f"of {int(per_class['cells'].sum())} test cells get their given label{scored}"] = (
+            f"{metrics['accuracy']:.0%}"
+        )
     return "".join(f"<div><strong>{value}</strong> {escape(what)}</div>" for what, value in found.items())
 
 
@@ -168,7 +183,7 @@ def certain_section(edges: pd.DataFrame, by_type: Mapping[str, pd.DataFrame], ne
     parts.append(table(columns, rows, numbers=len(columns) - 1) if rows else "")
     parts.append(f"<p>{MORE_CELLS}</p>" if rows else "")
     parts.append(top_regulators({ALL: edges, **by_type}, signed=network.signed))
-    sentences = [RATE if "q_value" in edges else "", states_sentence(about, list(network.by_type))]
+    sentences = [both_ways(edges), RATE if "q_value" in edges else "", states_sentence(about, list(network.by_type))]
     return "".join(parts) + f"<p>{escape(' '.join(filter(None, sentences)))}</p>"
 
 
@@ -178,7 +193,8 @@ def top_regulators(edges_of: Mapping[str, pd.DataFrame], *, signed: bool) -> str
     rows = []
     for label, edges in edges_of.items():
         found = certain(edges)
-        for regulator in list(dict.fromkeys(found["source"]))[:MOST_REGULATORS]:
+        regulators = list(dict.fromkeys(found["source"]))
+        for regulator in regulators[:MOST_REGULATORS]:
             own = found[found["source"] == regulator]
             parts = [f"<td>{escape(label)}</td><th>{_gene(regulator, label)}</th>"]
             for colour, chosen in (("up", own["weight"] > 0), ("down", own["weight"] < 0)):
@@ -190,6 +206,10 @@ def top_regulators(edges_of: Mapping[str, pd.DataFrame], *, signed: bool) -> str
                 more = [f"{int(chosen.sum()) - TARGETS} more"] if chosen.sum() > TARGETS else []
                 parts.append(f'<td class="{colour}">{", ".join([*genes, *more])}</td>')
             rows.append(f"<tr>{''.join(parts)}</tr>")
+        if others := regulators[MOST_REGULATORS:]:
+            number = int(found["source"].isin(others).sum())
+            left = f"{len(others)} more regulators with {number} edges: certain.csv"
+            rows.append(f'<tr><td>{escape(label)}</td><td class="small" colspan="3">{left}</td></tr>')
     if not rows:
         return ""
     up, down = ("raises", "lowers") if signed else ("positive", "negative")
@@ -230,18 +250,30 @@ def activity_section(activity: pd.DataFrame | None, grouped: bool) -> str:
     if sides != ["others"]:
         means = f"the mean in {sides[1]} minus that in {sides[0]}"
     explained = (
+        f"This is read from published targets ({whose}) and not from the network of this run; the regulator itself "
+        "need not be measured. "
+        if "certain edges" not in whose
+        else ""
+    ) + (
         "A regulator is active where the genes that it raises are high and those that it lowers are low "
-        f"({whose}): the t-value of a cell's values on its weights. effect: {means}. "
+        f"({whose}): the t-value of a cell's values on its weights. Effect: {means}. "
         + ("Donors are the units of intervals." if grouped else CELLS)
     )
-    body = table(columns, rows, numbers=len(columns) - 2) if rows else "<p>No difference is certain.</p>"
-    return f"<p>{escape(explained)}</p><details><summary>The largest certain differences</summary>{body}</details>"
+    body = (
+        table(columns, rows, numbers=len(columns) - 2)
+        if rows
+        else "<p>No difference has a q-value of at most 0.05.</p>"
+    )
+    largest = f"<details open><summary>The largest differences in activity</summary>{body}</details>"
+    return f"<p>{escape(explained)}</p>{largest}"
 
 
 def next_steps(folder: Path, config: Config) -> str:
-    path = config.data.path if ":" in config.data.path else Path(config.data.path).name
-    rows = [(what, command.format(run=folder.name, cells=path)) for what, command in NEXT.items()]
-    return f"<p>{FILES}</p>{table(['for', 'command'], rows, numbers=0)}"
+    there = [(name, what) for name, what in FILES.items() if (folder / name.split(",")[0]).is_file()]
+    simulated = config.data.path == "simulated:"
+    known = {"run": folder, "cells": config.data.path, "condition": config.data.state_key or "COLUMN"}
+    rows = [(what, text.format(**known)) for what, text in NEXT.items() if "{cells}" not in text or not simulated]
+    return table(["beside this page", ""], there, numbers=0) + table(["for", "command"], rows, numbers=0)
 
 
 def reproduce(config: Config, network: SignedNetwork) -> str:
@@ -257,7 +289,12 @@ def test_cells(
 ) -> str:
     rows = [(name, f"{value:.3f}") for name, value in score_rows(metrics, SCORES | LOSSES)]
     parts = [table(["metric", "value"], rows, numbers=1)] if rows else []
-    parts += [table(CLASS_COLUMNS, class_rows(per_class, levels), numbers=3)] if len(per_class) else []
+    if len(per_class):
+        of_types = class_rows(per_class, levels)
+        told = any(markers for *_, markers in of_types)
+        columns = ["cell type", *(["marker genes"] if told else []), *CLASS_COLUMNS[1:3]]
+        classes = [(name, *([markers] if told else []), f1, cells) for name, f1, cells, markers in of_types]
+        parts.append(table(columns, classes, numbers=2))
     return side_by_side(parts) + confusion
 
 

@@ -15,20 +15,17 @@ ALL = "all cells"
 EACH_SIGN = 4  # edges of each sign that every target has in each cell type, beside those that are certain
 MOST = 40_000  # in a report: about a megabyte
 MARKERS = 5  # genes of a cell type
+FEWEST = 10  # cells with both genes: with fewer, large weights are chance
 VISIBLE = 0.1  # a correlation within a type that is worth more cells
 
 SCORES = {
     "accuracy": "accuracy",
     "macro_f1": "macro F1",
     "auroc": "AUROC (one type against the rest)",
-    "r2": "R2 of the genes, from their regulators",
-    "error": "error of the genes, in their variances",
+    "error": "error of the genes from their regulators (1: that of their means)",
     "ridge_error": "error of ridge on the same regulators",
 }
-LOSSES = {
-    "cell_type_loss": "loss of cell types",
-    "masked_multiplicity_loss": "loss of the genes",
-}
+LOSSES = {"cell_type_loss": "loss of cell types"}
 SHOWN = {  # column of an edge table -> its title, and the form of its values
     "cell_type": ("cells", ""),
     "source": ("regulator", ""),
@@ -41,13 +38,13 @@ SHOWN = {  # column of an edge table -> its title, and the form of its values
     "sd": ("sd", ".2g"),
     "q_value": ("q", ".2g"),
 }
-CLASS_COLUMNS = ["cell type", "F1", "test cells", "genes above all other types"]
+CLASS_COLUMNS = ["cell type", "F1", "test cells", "marker genes"]
 FOUND = {  # column of uns["grn"]["found"] -> its title
     "label": "cells",
     "cells": "number",
     "edges": "certain edges",
     "borrowed": "borrowed",
-    "least_effect": "least correlation that shows",
+    "least_effect": "least correlation that could be seen",
 }
 
 
@@ -113,20 +110,54 @@ def certain_sentence(about: Mapping) -> str:
     if "found" not in about:
         return "Which edges are certain was not computed (network.false_discovery: false)."
     every, types = about["found"].iloc[0], about["found"].iloc[1:]
-    alone = ", ".join(f"{row.edges} in {row.label}" for row in types.itertuples() if row.edges)
+    alone = "; ".join(f"{row.label} {row.edges}" for row in types.itertuples() if row.edges)
     alone = f" By the cells of one type alone: {alone}." if alone else ""
     if every["edges"]:
         number = f"{every['edges']} edge{'s are' if every['edges'] > 1 else ' is'}"
         within = "cell types" if about.get("states") == "labels" else "states"
-        said = f"{number} certain over all cells (q at most {SIGNIFICANT:g}): associations within {within}, not causes."
+        said = f"{number} certain over all cells (q at most {SIGNIFICANT:g}): associations within {within}, direct or "
+        said += "indirect, not causes."
         return said + alone
     none = f"No edge is certain over all cells (q at most {SIGNIFICANT:g}).{alone}"
     if math.isnan(least := every.get("least_effect", math.nan)):
         return none
-    shown = f"{none} {every['cells']} cells show correlations above {least:.2f} within a type"
+    shown = (
+        f"{none} With {every['cells']} cells, only correlations above {least:.2f} within a type could have been seen"
+    )
     more = every["cells"] * (least / VISIBLE) ** 2  # the error of a correlation falls with the root of the cells
     needed = f"; for those above {VISIBLE:g}, about {float(f'{more:.1g}'):,.0f} cells are needed"
     return shown + (needed if least > VISIBLE else "") + "."
+
+
+def certain_table(edges: pd.DataFrame, of_types: pd.DataFrame) -> pd.DataFrame:
+    """The certain edges over all cells, then those of each type, with a last column cell_type."""
+    every = [certain(edges).assign(cell_type=ALL), certain(of_types)]
+    table = pd.concat([each for each in every if len(each)] or every[:1], ignore_index=True)
+    return table.sort_values("cell_type", key=lambda names: names.map({ALL: 0}).fillna(1), kind="stable")
+
+
+def both_ways(edges: pd.DataFrame) -> str:
+    """How many pairs of regulators are certain in both directions; "" where none are."""
+    found = certain(edges)
+    pairs = set(zip(found["source"], found["target"], strict=True))
+    number = sum((target, source) in pairs for source, target in pairs) // 2
+    return f"{number} pairs are certain in both directions: which of the two regulates is not known." if number else ""
+
+
+def change_sentence(activity: pd.DataFrame | None, count: int = 4) -> str:
+    """Between two conditions, which regulators' activity differs in most cell types; "" otherwise."""
+    sides = [] if activity is None else [str(name)[9:] for name in activity if str(name).startswith("activity_")]
+    if activity is None or "others" in sides or len(sides) != 2:
+        return ""
+    sure = activity[activity["q_value"] <= SIGNIFICANT]
+    of_each = sure.groupby("regulator")["effect"].agg(["size", "mean"])
+    of_each = of_each[of_each["size"] == of_each["size"].max()]
+    if of_each.empty:
+        return f"No activity of regulators differs between {sides[0]} and {sides[1]}."
+    first = of_each.iloc[np.argsort(-of_each["mean"].abs().to_numpy(), kind="stable")[:count]]
+    said = ", ".join(f"{name} ({change:+.1f})" for name, change in first["mean"].items())
+    types = f"{first['size'].iloc[0]} of {activity['cell_type'].nunique()} cell types"
+    return f"{sides[1]} against {sides[0]}, the activity of known regulators differs most in {types}: {said}."
 
 
 def states_sentence(about: Mapping, states: Sequence[str]) -> str:
@@ -157,24 +188,31 @@ def kept_edges(edges: pd.DataFrame, count: int = EACH_SIGN) -> pd.DataFrame:
     return edges[kept & (edges["weight"] != 0)]
 
 
-def edges_json(overall: pd.DataFrame, of_types: pd.DataFrame, *, signed: bool) -> tuple[str, int]:
+def edges_json(
+    overall: pd.DataFrame, of_types: pd.DataFrame, *, signed: bool, genes: Sequence[str] = ()
+) -> tuple[str, int]:
     """The edges of a report as JSON that may stand inside of HTML, and how many they are.
 
-    overall: over all cells, sorted by |weight|.   of_types: the same with a column cell_type. At most MOST are kept:
-    first those that are certain, then the strongest edge of every target, then the second ones.
+    overall: over all cells, sorted by |weight|.   of_types: the same with a column cell_type.   genes: all of the run.
+    At most MOST are kept: first those that are certain, then the strongest edge of every target, then the second ones;
+    of edges that are not certain, those whose genes are seen together in FEWEST cells.
     """
     table = pd.concat([kept_edges(overall).assign(cell_type=ALL), of_types], ignore_index=True)
+    if {"cells", "q_value"} <= set(table):
+        table = table[(table["cells"] >= FEWEST) | (table["q_value"] <= SIGNIFICANT)].reset_index(drop=True)
     table["cell_type"] = table["cell_type"].astype(str)
     place = table.groupby([table["target"], table["cell_type"], table["weight"] > 0], sort=False).cumcount()
     doubtful = table["q_value"] > SIGNIFICANT if "q_value" in table else np.ones(len(table), dtype=bool)
     order = np.lexsort([-table["weight"].abs(), place, doubtful])[:MOST]
     table = table.iloc[np.sort(order)]
-    genes = sorted(set(table["source"]) | set(table["target"]))
+    names = sorted(set(table["source"]) | set(table["target"]))
     types = list(dict.fromkeys([ALL, *table["cell_type"]]))
-    gene_at, type_at = pd.Index(genes), pd.Index(types)
+    gene_at, type_at = pd.Index(names), pd.Index(types)
     content = {
         "signed": signed,
-        "genes": genes,
+        "genes": names,
+        "others": sorted(set(genes).difference(names)),
+        "regulators": sorted(set(overall["source"])),
         "types": types,
         "s": gene_at.get_indexer(table["source"]).tolist(),
         "t": gene_at.get_indexer(table["target"]).tolist(),

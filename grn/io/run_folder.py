@@ -18,7 +18,10 @@ RUNS = Path("runs")
 LOG, CONFIG, COMPLETE = "log.txt", "config.yaml", "report.html"  # in the order in which a run writes them
 CHECKPOINTS = "checkpoints"  # a folder
 # Names, without their endings, of what a run writes: a killed run may leave temporary files beside these.
-WRITTEN = ("config", "truth", "metrics", "last", "best", "model", "network", "edges", "confusion", "activity", "report")
+WRITTEN = (
+    *("config", "truth", "metrics", "last", "best", "model", "network", "edges", "confusion"),
+    *("activity", "known", "certain", "report"),
+)
 
 
 def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:

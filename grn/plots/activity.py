@@ -33,7 +33,7 @@ def activity_heatmap(
     effect, low, q = (
         by_pair[name].unstack().reindex(index=rows, columns=names) for name in ("effect", "low", "q_value")
     )
-    limit = float(np.nanquantile(effect.abs(), 0.95)) or 1.0
+    limit = float(np.nanmax(effect.abs())) or 1.0
     image = axes.imshow(effect.where(q <= SIGNIFICANT, 0), cmap=SIGNED, vmin=-limit, vmax=limit, aspect="auto")
     for (row, column), value in np.ndenumerate(effect.to_numpy()):
         if np.isfinite(value):
@@ -45,9 +45,10 @@ def activity_heatmap(
         range(len(names)), shorten(names, 22), rotation=45, ha="right", rotation_mode="anchor", fontsize=8.5
     )
     axes.set_yticks(range(len(rows)), shorten(rows, 14), fontsize=8.5, fontstyle="italic")
-    plain(axes, "Activity of regulators")
     unframed(axes)
     means = [str(name).removeprefix("activity_") for name in table if str(name).startswith("activity_")]
     versus = "against other cells" if "others" in means else " against ".join(shorten(means[::-1], 14))
-    colour_bar(whole(axes), image, f"{versus}: blue is more active", ax=axes, shrink=0.7, aspect=15, pad=0.02)
+    plain(axes, ", ".join(filter(None, ["Activity of regulators", versus])))
+    label = "blue is more active; ± half of the 95 % interval"
+    colour_bar(whole(axes), image, label, ax=axes, shrink=0.9, aspect=15, pad=0.02)
     return shown(axes, ax, show)

@@ -82,7 +82,7 @@ def network_graph(
     axes.set_ylim(-HEIGHT / 2, HEIGHT / 2)
     axes.set_axis_off()
     bound = f", q at most {table['q_value'].max():.2g}" if known else ", q-values are not known"
-    title = f"{len(table)} edges{bound}: {short(whose)}"
+    title = f"The {len(table)} most certain edges{bound}: {short(whose)}"
     title += " (dashed: above 0.05)" if known and (table["q_value"] > SIGNIFICANT).any() else ""
     axes.set_title(title if genes is None else f"{', '.join(short(each, 14) for each in focus[:4])}, {title}")
     axes.title.set(fontsize=11, fontweight="bold", color=INK)

@@ -19,8 +19,8 @@ CELLS = 128  # test cells that are predicted at the same time
 
 @torch.no_grad()
 def held_out_errors(model: Model, states: States, cells: Cells, split: Split) -> dict[str, float]:
-    """`error` and `ridge_error`: mean squared error over genes and test cells, in variances of the genes; empty where
-    ridge would take too much time.
+    """`error` and `ridge_error` of genes in test cells, over that of their means in the training cells (so that 1 is as
+    good as these), each gene in its sds; empty where ridge would take too much time.
 
     Genes are predicted from the cell's regulators, none from itself, and from its state where states are given (labels,
     a numeric column); found states come from the very genes that are predicted.
@@ -32,6 +32,7 @@ def held_out_errors(model: Model, states: States, cells: Cells, split: Split) ->
     model = model.eval()
     device = model.mean.device
     spread = model.identity.sd.cpu().numpy()
+    mean, of_means = np.asarray(cells.multiplicity[split.train].mean(0)), 0.0
     total = {"error": 0.0, "ridge_error": 0.0}
     judged = np.ones((len(split.test), genes), bool)
     if cells.interventions is not None:
@@ -46,9 +47,10 @@ def held_out_errors(model: Model, states: States, cells: Cells, split: Split) ->
         predicted = (model.mean + model.sd * y).cpu().numpy()
         wrong = np.square((predicted - true) / spread, dtype=np.float64)
         total["error"] += float((wrong * judged[first : first + CELLS]).sum())
+        of_means += float((np.square((true - mean) / spread) * judged[first : first + CELLS]).sum())
     train, test = cells.multiplicity[split.train], cells.multiplicity[split.test]
     columns = test.tocsc()
     for some, predicted in ridge_predictions(train, test, positions):
         wrong = np.square((predicted - columns[:, some].toarray()) / spread[some])
         total["ridge_error"] += float((wrong * judged[:, some]).sum())
-    return {name: error / max(int(judged.sum()), 1) for name, error in total.items()}
+    return {name: error / max(of_means, 1e-9) for name, error in total.items()}

@@ -188,8 +188,8 @@ def train_in(
         logger.save()
     if held_out:
         say(
-            f"Error on {len(split.test)} test cells, in variances of the genes: the model {held_out['error']:.4f}, "
-            f"ridge on the same regulators {held_out['ridge_error']:.4f}."
+            f"Error of the genes in {len(split.test)} test cells, over that of their means: the model "
+            f"{held_out['error']:.4f}, ridge on the same regulators {held_out['ridge_error']:.4f}."
         )
     trained = trained_model(config, cells, model)
     trained.save(folder / "model")

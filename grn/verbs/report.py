@@ -12,7 +12,7 @@ import pandas as pd
 from grn.analysis.activity import ACTIVITY, activity_of_run
 from grn.analysis.known import KNOWN, beside_known
 from grn.analysis.report import write_report
-from grn.analysis.summary import certain, kept_edges
+from grn.analysis.summary import certain, certain_table, kept_edges
 from grn.cells.cells import Cells
 from grn.config.schema import Config
 from grn.errors import DataError
@@ -27,6 +27,8 @@ from grn.plots.scores import confusion_matrix, training_curves
 from grn.plots.style import as_png
 from grn.verbs.activity import known_regulons
 
+CERTAIN = "certain.csv"
+
 
 def write_run_report(
     folder: Path,
@@ -39,7 +41,7 @@ def write_run_report(
     network: SignedNetwork,
     title: str | None = None,
 ) -> Path:
-    """Writes report.html, with which a run is complete and needs no checkpoints any more, and returns its path.
+    """Writes certain.csv and report.html, with which a run is complete and needs no checkpoints, and returns its path.
 
     metrics, history, confusion, edges: as in grn.Run.   title: of the page; None: the folder's name.
     """
@@ -50,6 +52,9 @@ def write_run_report(
         drawn["activity"] = activity_heatmap(activity, show=False)
     if len(confusion):
         drawn["confusion"] = confusion_matrix(confusion, show=False)
+    of_types = edges_of_types(folder / "edges_by_type.parquet")
+    if "q_value" in edges:
+        write_text(folder / CERTAIN, certain_table(edges, of_types).to_csv(index=False, float_format="%.4g"))
     report = write_report(
         folder,
         config=config,
@@ -58,7 +63,7 @@ def write_run_report(
         edges=edges,
         network=network,
         pictures={name: as_png(picture) for name, picture in drawn.items()},
-        of_types=edges_of_types(folder / "edges_by_type.parquet"),
+        of_types=of_types,
         activity=activity,
         known=read_table_of(folder, KNOWN),
         cells=network.about.get("parameters", {}).get("cells"),

@@ -13,7 +13,15 @@ from scipy import sparse
 
 from grn.analysis.known import beside_known
 from grn.analysis.report import CAUSED, DEFINITION, RATE, write_report
-from grn.analysis.summary import certain_sentence, class_rows, edges_json, kept_edges
+from grn.analysis.summary import (
+    both_ways,
+    certain_sentence,
+    certain_table,
+    change_sentence,
+    class_rows,
+    edges_json,
+    kept_edges,
+)
 from grn.config.schema import Config
 from grn.networks.run_files import network_anndata, write_network
 from grn.networks.signed_network import edge_list, open_network
@@ -92,7 +100,8 @@ def rows(page: str) -> list[list[str]]:
 def test_the_page_opens_with_what_is_certain(tmp_path):
     page = html.unescape(report(tmp_path))
     numbers = re.findall(r"<div><strong>(.*?)</strong> (.*?)</div>", page)
-    assert numbers == [("900", "cells"), ("7", "certain edges"), ("81%", "of 8 test cells told right")]
+    assert numbers[:2] == [("900", "cells"), ("7", "certain edges, direct or indirect")]
+    assert numbers[2][0] == "81%" and numbers[2][1].startswith("of 8 test cells get their given label")
     places = [page.index(text) for text in ("7 edges are certain", "<img", "<h2", "<input", "Test cells</h2>")]
     assert places == sorted(places), "numbers, pictures, certain edges, all edges, test cells"
     assert RATE in page and DEFINITION in page and "edges_by_type.parquet" in page
@@ -112,10 +121,10 @@ TYPED = pd.DataFrame(
 def test_the_tables_hold_what_was_found(tmp_path):
     found = rows(report(tmp_path, of_types=TYPED))
     assert ["accuracy", "0.812"] in found
-    assert [LABELS[0], "0.625", "8", ""] in found  # all levels are the same
-    assert [LABELS[1], "-", "0", ""] in found  # no test cell, no F1
+    assert [LABELS[0], "0.625", "8"] in found  # all levels are the same: there are no markers
+    assert [LABELS[1], "-", "0"] in found  # no test cell, no F1
     assert not any("AUROC" in row[0] for row in found)  # not measured
-    assert ["cells", "number", "certain edges", "borrowed", "least correlation that shows"] in found
+    assert ["cells", "number", "certain edges", "borrowed", "least correlation that could be seen"] in found
     assert ["all cells", "900", "7", "0", "0.12"] in found and [LABELS[1], "10", "0", "3", "none"] in found
 
 
@@ -154,17 +163,19 @@ def test_without_a_certain_edge_there_is_no_ranking(tmp_path):
 def test_what_more_cells_would_show():
     found = pd.DataFrame({"label": ["all cells"], "edges": [0], "cells": [900], "least_effect": [0.2]})
     assert certain_sentence({"found": found}) == (
-        "No edge is certain over all cells (q at most 0.05). 900 cells show correlations above 0.20 within a type; for "
-        "those above 0.1, about 4,000 cells are needed."
+        "No edge is certain over all cells (q at most 0.05). With 900 cells, only correlations above 0.20 within a "
+        "type could have been seen; for those above 0.1, about 4,000 cells are needed."
     )
-    assert certain_sentence({"found": found.assign(least_effect=0.08)}).endswith("above 0.08 within a type.")
+    assert certain_sentence({"found": found.assign(least_effect=0.08)}).endswith(
+        "above 0.08 within a type could have been seen."
+    )
     assert certain_sentence({"found": found.assign(least_effect=np.nan)}).endswith("(q at most 0.05).")
     assert certain_sentence({"found": found.assign(edges=3)}).startswith(
         "3 edges are certain over all cells (q at most 0.05)"
     )
     types = found.assign(label="B", edges=2)
     alone = certain_sentence({"found": pd.concat([found, types], ignore_index=True)})
-    assert "(q at most 0.05). By the cells of one type alone: 2 in B. 900 cells show" in alone
+    assert "(q at most 0.05). By the cells of one type alone: B 2. With 900 cells" in alone
 
 
 def test_effects_of_interventions_come_first(tmp_path):
@@ -181,7 +192,12 @@ def test_certain_activities_are_listed(tmp_path):
     table = pd.DataFrame({"cell_type": LABELS, "regulator": "R2", "targets": 5, "cells": 9, "activity_others": 0.5})
     table = table.assign(activity=2.0, effect=1.5, low=1.0, high=2.0, q_value=[0.001, 0.2], regulons="collectri")
     between = table.rename(columns={"activity_others": "activity_none", "activity": "activity_some"})
-    assert "effect: the mean in some minus that in none" in report(tmp_path, activity=between)
+    page = report(tmp_path, activity=between)
+    assert "Effect: the mean in some minus that in none" in page
+    said = "some against none, the activity of known regulators differs most in 1 of 2 cell types: R2 (+1.5)."
+    assert said in page and change_sentence(table) == change_sentence(None) == ""
+    nothing = between.assign(q_value=0.3)
+    assert change_sentence(nothing) == "No activity of regulators differs between none and some."
     page = report(tmp_path, activity=table)
     head = ["cell type", "regulator", "targets", "activity in others", "activity", "effect", "95 % interval", "q"]
     found = rows(page)
@@ -215,7 +231,12 @@ def test_the_page_agrees_with_the_tables_of_types(tmp_path):
     for label in LABELS:
         own = sure[sure["cell_type"] == label]
         shown = [row[1] for row in regulators(page) if row[0] == label]
-        assert shown == list(dict.fromkeys(own["source"]))[:5]
+        first = list(dict.fromkeys(own["source"]))
+        left = int(own["source"].isin(first[5:]).sum())
+        assert shown == [
+            *first[:5],
+            *([f"{len(first) - 5} more regulators with {left} edges: certain.csv"] if left else []),
+        ]
         data = embedded(page)
         at = data["types"].index(label)
         held = {(data["genes"][s], data["genes"][t]) for s, t, k in zip(*map(data.get, "stk"), strict=True) if k == at}
@@ -268,3 +289,25 @@ def test_certain_edges_are_never_left_out_and_others_are_those_that_a_target_has
     assert count == 3 and json.loads(text)["w"] == [0.9, 0.2, 0.1], "each target's strongest comes before a second one"
     text, _ = edges_json(edges.assign(q_value=[0.9, 0.04, 0.9, 0.9]), none, signed=True)
     assert json.loads(text)["w"] == [0.9, 0.8, 0.2]
+
+
+def test_the_table_for_a_paper_has_the_certain_edges_of_all_cells_first():
+    edges = pd.DataFrame({"source": ["a", "b", "a"], "target": ["b", "a", "c"], "weight": [0.5, -0.2, 0.9]})
+    edges["q_value"] = [0.04, 0.01, 0.2]
+    of_types = edges.assign(cell_type=["B", "A", "A"], q_value=[0.001, 0.03, 0.9])
+    table = certain_table(edges, of_types)
+    assert table[["source", "cell_type"]].to_numpy().tolist() == [
+        *[["b", "all cells"], ["a", "all cells"]],
+        *[["a", "B"], ["b", "A"]],
+    ]
+    assert certain_table(edges.assign(q_value=1.0), of_types.head(0)).empty
+    assert both_ways(edges).startswith("1 pairs are certain in both directions") and not both_ways(edges.head(1))
+
+
+def test_uncertain_edges_of_genes_that_are_hardly_seen_together_are_not_on_the_page():
+    edges = pd.DataFrame({"source": "R", "target": list("abc"), "weight": 1.0, "q_value": [0.9, 0.9, 0.01]})
+    edges["cells"] = [9, 10, 3]
+    text, count = edges_json(edges, edges.head(0).assign(cell_type=""), signed=True, genes=[*"abcz", "R"])
+    data = json.loads(text)
+    assert count == 2 and data["genes"] == ["R", "b", "c"] and data["others"] == ["a", "z"]
+    assert data["regulators"] == ["R"]

@@ -30,7 +30,7 @@ window.addEventListener("load", () => {
     const rows = [...at("edges").tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.textContent));
     seen[what] = { rows, found: at("found").textContent, drawn: +at("network").dataset.edges };
   };
-  const reset = () => at("reset").click();
+  const reset = () => { at("reset").click(); at("certain").click(); };
   look("certain");
   set("type", OTHER); look("without q"); reset();
   look("first");
@@ -39,6 +39,7 @@ window.addEventListener("load", () => {
   set("regulator", "R2"); look("regulator"); reset();
   set("gene", "y"); look("gene"); reset();
   set("least", "60"); look("least"); reset();
+  set("gene", "SPI1"); look("absent"); reset();
   look("reset");
   document.querySelector("th[data-column=target]").click(); look("sorted");
   document.querySelectorAll(".top th .gene")[2].click(); look("clicked"); reset();
@@ -91,6 +92,11 @@ def test_certain_edges_are_shown_first_and_others_on_demand(seen):
     assert pairs(seen["certain"]) == [(GENES[0], "x"), (GENES[0], "y")]
     assert seen["without q"]["rows"] == [] and "none of these is certain" in seen["without q"]["found"]
     assert [row[-1] for row in seen["certain"]["rows"]] == ["0.0010", "0.040"], "every edge has its q-value"
+
+
+def test_a_gene_that_the_run_does_not_have_is_said_to_be_absent(seen):
+    assert "SPI1 is not among the" in seen["absent"]["found"] and "nothing can be said of it" in seen["absent"]["found"]
+    assert seen["first"]["rows"][-1][1].endswith("s?"), "an edge that is not certain has a question mark"
 
 
 def test_each_filter_responds_in_the_table_and_in_the_network(seen):

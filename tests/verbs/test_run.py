@@ -61,7 +61,7 @@ def test_a_saved_run_is_whole_and_its_temporary_folder_is_gone(run, temporary, t
     assert run.save(tmp_path / "deep" / "kept") == run.folder == tmp_path / "deep" / "kept"
     assert not list(temporary.iterdir())
     names = {path.name for path in tiny_run.iterdir()} - {"checkpoints"}  # a complete run needs none
-    assert {path.name for path in run.folder.iterdir()} == names | {"report.html"}
+    assert {path.name for path in run.folder.iterdir()} == names | {"report.html", "certain.csv"}
     assert "<title>kept" in (run.folder / "report.html").read_text("utf-8").replace("\n", "")
     assert repr(run) == before.replace("temporary, until save(FOLDER) keeps it", str(run.folder))
     again = grn.load(run.folder)

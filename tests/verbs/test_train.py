@@ -120,7 +120,7 @@ def test_output_is_an_ordinary_run_folder(adata, config, temporary, tiny_run, ca
     printed = capsys.readouterr().out
     assert " in kept" in printed
     assert run.folder == Path("kept").absolute()
-    names = {path.name for path in tiny_run.iterdir()} - {"checkpoints"} | {"report.html"}
+    names = {path.name for path in tiny_run.iterdir()} - {"checkpoints"} | {"report.html", "certain.csv"}
     assert {path.name for path in run.folder.iterdir()} == names
     folder = run.folder
     del run
