@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import h5py
 import numpy as np
@@ -41,17 +42,28 @@ def csr_pieces(values, where: str, rows: int | None = None) -> Iterator[sparse.c
 
 def rows_of(values, where: str, rows: np.ndarray) -> sparse.csr_matrix:
     """Some rows [R], sorted, of a matrix in a file; rows that lie close to each other are read together."""
-    cuts = np.flatnonzero(np.diff(rows) > GAP) + 1
     with reading(f"{where} cannot be read", field=None):
         if isinstance(values, CSCDataset):
             return _clean(values.to_memory())[rows]
-        ends = check_pointers(values) if isinstance(values, CSRDataset) else None
-        found = []
-        for near in np.split(rows, cuts):
-            here = slice(int(near[0]), int(near[-1]) + 1)
-            block = values[here] if ends is None else _stored_rows(values, ends, here)
-            found.append(_clean(block)[near - near[0]])
-        return sparse.vstack(found, format="csr")
+        parts = np.split(rows, np.flatnonzero(np.diff(rows) > GAP) + 1)
+        spans = [slice(int(near[0]), int(near[-1]) + 1) for near in parts]
+        first = np.cumsum(
+            [0, *(span.stop - span.start for span in spans)]
+        )  # row of each span among those that are read
+        place = np.concatenate([near - near[0] + start for near, start in zip(parts, first, strict=False)])
+        if not isinstance(values, CSRDataset):
+            return _clean(np.concatenate([values[span] for span in spans])[place])
+        ends = check_pointers(values)
+        stored = [slice(ends[span.start], ends[span.stop]) for span in spans]
+        data, indices = (np.concatenate([of[part] for part in stored]) for of in arrays_of(values))
+        size = np.concatenate([np.diff(ends[span.start : span.stop + 1]) for span in spans])
+        read = sparse.csr_matrix((data, indices, np.append(0, np.cumsum(size))), shape=(len(size), values.shape[1]))
+        return _clean(read[place] if len(place) < len(size) else read)
+
+
+def arrays_of(values: CSRDataset) -> tuple[Any, Any]:
+    """The values and the columns of a matrix on disk."""
+    return values.group["data"], values.group["indices"]
 
 
 def _blocks(values, rows: int | None) -> Iterator:
@@ -77,7 +89,7 @@ def _blocks(values, rows: int | None) -> Iterator:
 
 
 def _rows_of(values: CSRDataset, rows: int | None) -> Iterator[sparse.csr_matrix]:
-    """Blocks of rows."""
+    """Blocks of rows, from the stored arrays: AnnData's own slicing would use indices before they are checked."""
     cells = values.shape[0]
     ends = check_pointers(values)
     start = 0
@@ -86,15 +98,10 @@ def _rows_of(values: CSRDataset, rows: int | None) -> Iterator[sparse.csr_matrix
         if rows is not None:
             fitting = int(np.searchsorted(ends, ends[start] + STORED, side="right")) - 1 - start
             stop = start + rows * max(1, fitting // rows)
-        yield _stored_rows(values, ends, slice(start, stop))
+        own = ends[start : stop + 1]
+        data, indices = (of[own[0] : own[-1]] for of in arrays_of(values))
+        yield sparse.csr_matrix((data, indices, own - own[0]), shape=(own.size - 1, values.shape[1]))
         start = stop
-
-
-def _stored_rows(values: CSRDataset, ends: np.ndarray, rows: slice) -> sparse.csr_matrix:
-    """Neighbouring rows; AnnData's own slicing would use indices before they are checked. ends: its row pointers."""
-    own = ends[rows.start : rows.stop + 1]
-    data, indices = (values.group[name][own[0] : own[-1]] for name in ("data", "indices"))
-    return sparse.csr_matrix((data, indices, own - own[0]), shape=(own.size - 1, values.shape[1]))
 
 
 def check_pointers(values: CSRDataset | CSCDataset) -> np.ndarray:
