@@ -30,21 +30,24 @@
 
   function passing() {
     const { type, sign } = { type: filters.type.value, sign: filters.sign.value };
-    const regulator = filters.regulator.value.trim().toLowerCase(), gene = filters.gene.value.trim().toLowerCase();
     const least = (filters.least.value / 100) ** 2; // finer where most edges are
     at("least_value").textContent = `${(100 * least).toFixed(1)} % of the strongest`;
-    // A whole name is that gene alone; a part of one, all genes that begin so.
-    const names = new Set(data.genes.map((name) => name.toLowerCase()));
-    const fits = (name, text) => !text || (names.has(text) ? name.toLowerCase() === text : name.toLowerCase().startsWith(text));
     return edges.filter(
       (edge) =>
         (!filters.certain.checked || sure(edge)) &&
         (!type || edge.type === type) &&
         (!sign || (sign === "+" ? edge.weight > 0 : edge.weight < 0)) &&
         Math.abs(edge.weight) >= least * widest[edge.type] &&
-        fits(edge.source, regulator) &&
-        (!gene || fits(edge.source, gene) || fits(edge.target, gene)),
+        fitting(edge),
     );
+  }
+
+  // A whole name is that gene alone; a part of one, all genes that begin so.
+  const names = new Set(data.genes.map((name) => name.toLowerCase()));
+  function fitting(edge) {
+    const regulator = filters.regulator.value.trim().toLowerCase(), gene = filters.gene.value.trim().toLowerCase();
+    const fits = (name, text) => !text || (names.has(text) ? name.toLowerCase() === text : name.toLowerCase().startsWith(text));
+    return fits(edge.source, regulator) && (!gene || fits(edge.source, gene) || fits(edge.target, gene));
   }
 
   // ---- The table ----
@@ -114,6 +117,8 @@
       if (text && !has(data.genes, text) && !has(data.others, text)) return `${text} is not among the ${data.genes.length + data.others.length} genes of this run, so that nothing can be said of it`;
     }
     if (typed.regulator && !has(data.regulators, typed.regulator)) return `${typed.regulator} is not among the ${data.regulators.length} regulators of this run`;
+    const elsewhere = new Set(edges.filter((edge) => sure(edge) && fitting(edge)).map((edge) => edge.type));
+    if (filters.certain.checked && elsewhere.size) return `none of these is certain here, but in ${[...elsewhere].join("; ")}`;
     if (filters.certain.checked) return "none of these is certain, which does not show that there is no effect; untick the box to see others";
     return "none of these is among the certain and the strongest, which does not show that there is no effect";
   }

@@ -60,21 +60,25 @@ CAUSED = (
     "with its 95 % interval. Whether it is direct is not known from it."
 )
 MORE_CELLS = (
-    "With so many cells, weaker correlations than the last column says cannot be told from chance; with four times as "
-    "many cells, half of it can be seen. Genes and regulators that were not measured, or not used, have no edges. "
-    "Borrowed: certain over all cells, and not by the cells of this type alone."
+    "With so many cells, weaker correlations than the last column says cannot be told from chance; correlations half "
+    "as strong need four times the cells. Genes and regulators that were not measured, or not used, cannot appear. "
+    "Borrowed: certain over all cells, and not shown by the cells of this type."
+)
+COUNTS = (
+    "Counts do not compare conditions: what is certain in one may be just short of it in the other. "
+    "For differences: grn compare RUN --by {}."
 )
 FILES = {
     "certain.csv": "the certain edges, over all cells and by type: the table for a paper",
     "activity.csv": "the activity of regulators, with intervals and q-values",
     "known.csv": "the certain edges beside known pairs",
-    "edges.parquet, edges_by_type.parquet": "the certain and the strongest edges",
+    "edges.parquet, edges_by_type.parquet": "the certain edges and the strongest others, most of them not certain",
     "network.h5ad": "the same as signed matrices for scanpy",
     "metrics.csv, confusion.csv": "scores of the test cells",
     "truth.csv": "the planted edges of simulated cells",
 }
 NEXT = {
-    "all pairs of one gene, or another format": "grn export {run} --targets GENE --format csv --output gene.csv",
+    "the strongest regulators of one gene": "grn export {run} --targets GENE --format csv --output gene.csv",
     "what differs between two conditions, a column of the cells' table": "grn compare {run} --by {condition}",
     "the activity of well-known regulators": "grn activity {cells} --regulons collectri --by COLUMN",
 }
@@ -116,7 +120,7 @@ def write_report(
         opening.append(shown.pop("confusion", ""))
     sentence = f"{change_sentence(activity)} {certain_sentence(network.about)}".strip()
     sections = {
-        "What is certain": certain_section(edges, by_type, network),
+        "What is certain": certain_section(edges, by_type, network, config.data.state_key),
         EXPLORER: "",
         "Beside known pairs": known_section(known, activity, config, edges["source"].nunique(), len(network.genes)),
         "Activity of regulators": activity_section(activity, config.data.group_key is not None),
@@ -173,7 +177,9 @@ def numbers(
     return "".join(f"<div><strong>{value}</strong> {escape(what)}</div>" for what, value in found.items())
 
 
-def certain_section(edges: pd.DataFrame, by_type: Mapping[str, pd.DataFrame], network: SignedNetwork) -> str:
+def certain_section(
+    edges: pd.DataFrame, by_type: Mapping[str, pd.DataFrame], network: SignedNetwork, condition: str | None
+) -> str:
     """Effects of interventions; then how many edges are certain, over all cells and in each type, and these edges."""
     about, parts = network.about, []
     if len(effects := caused(edges)):
@@ -181,7 +187,8 @@ def certain_section(edges: pd.DataFrame, by_type: Mapping[str, pd.DataFrame], ne
         parts.append(f"<p>{escape(CAUSED)}</p>{table(columns, rows, numbers=len(columns) - 2)}")
     columns, rows = found_texts(about)
     parts.append(table(columns, rows, numbers=len(columns) - 1) if rows else "")
-    parts.append(f"<p>{MORE_CELLS}</p>" if rows else "")
+    more = [MORE_CELLS, *([COUNTS.format(condition)] if about.get("states") == "conditions" else [])]
+    parts.append(f"<p>{escape(' '.join(more))}</p>" if rows else "")
     parts.append(top_regulators({ALL: edges, **by_type}, signed=network.signed))
     sentences = [both_ways(edges), RATE if "q_value" in edges else "", states_sentence(about, list(network.by_type))]
     return "".join(parts) + f"<p>{escape(' '.join(filter(None, sentences)))}</p>"

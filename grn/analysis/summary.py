@@ -157,7 +157,7 @@ def change_sentence(activity: pd.DataFrame | None, count: int = 4) -> str:
     first = of_each.iloc[np.argsort(-of_each["mean"].abs().to_numpy(), kind="stable")[:count]]
     said = ", ".join(f"{name} ({change:+.1f})" for name, change in first["mean"].items())
     types = f"{first['size'].iloc[0]} of {activity['cell_type'].nunique()} cell types"
-    return f"{sides[1]} against {sides[0]}, the activity of known regulators differs most in {types}: {said}."
+    return f"{sides[1]} against {sides[0]}, the activity of these regulators changes in {types} (mean change): {said}."
 
 
 def states_sentence(about: Mapping, states: Sequence[str]) -> str:

@@ -48,7 +48,10 @@ def activity_heatmap(
     unframed(axes)
     means = [str(name).removeprefix("activity_") for name in table if str(name).startswith("activity_")]
     versus = "against other cells" if "others" in means else " against ".join(shorten(means[::-1], 14))
-    plain(axes, ", ".join(filter(None, ["Activity of regulators", versus])))
+    published = "regulons" in table and not table["regulons"].astype(str).str.startswith("certain edges").any()
+    plain(
+        axes, ", ".join(filter(None, [f"Activity {'by published targets' if published else 'of regulators'}", versus]))
+    )
     label = "blue is more active; ± half of the 95 % interval"
     colour_bar(whole(axes), image, label, ax=axes, shrink=0.9, aspect=15, pad=0.02)
     return shown(axes, ax, show)

@@ -32,7 +32,8 @@ def held_out_errors(model: Model, states: States, cells: Cells, split: Split) ->
     model = model.eval()
     device = model.mean.device
     spread = model.identity.sd.cpu().numpy()
-    mean, of_means = np.asarray(cells.multiplicity[split.train].mean(0)), 0.0
+    train, test = cells.multiplicity[split.train], cells.multiplicity[split.test]
+    mean, of_means = np.asarray(train.sum(0, dtype=np.float64)) / max(len(split.train), 1), 0.0
     total = {"error": 0.0, "ridge_error": 0.0}
     judged = np.ones((len(split.test), genes), bool)
     if cells.interventions is not None:
@@ -48,7 +49,6 @@ def held_out_errors(model: Model, states: States, cells: Cells, split: Split) ->
         wrong = np.square((predicted - true) / spread, dtype=np.float64)
         total["error"] += float((wrong * judged[first : first + CELLS]).sum())
         of_means += float((np.square((true - mean) / spread) * judged[first : first + CELLS]).sum())
-    train, test = cells.multiplicity[split.train], cells.multiplicity[split.test]
     columns = test.tocsc()
     for some, predicted in ridge_predictions(train, test, positions):
         wrong = np.square((predicted - columns[:, some].toarray()) / spread[some])

@@ -168,7 +168,8 @@ def train_in(
     evidence = first_evidence(config, cells, states, say) if first else None
     with threads_for(THREADED):
         fit = prepare(config, cells, split, states, say)
-    model, data = fit.model, data_module(config, cells, split, fit, atlas_of(config, cells, split, fit, say))
+    atlas = atlas_of(config, cells, split, fit, say)
+    model, data = fit.model, data_module(config, cells, split, fit, atlas)
     give_back()
     say(f"Ready to train after {time.monotonic() - started:.0f} s.")
     started = time.monotonic()
@@ -177,6 +178,8 @@ def train_in(
     if not first:
         return None
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
+    if atlas is not None:
+        atlas.held.clear()  # room for what follows
 
     model.requires_grad_(False)
     set_axes(model, data.validation, split.train)

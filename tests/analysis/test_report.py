@@ -194,7 +194,7 @@ def test_certain_activities_are_listed(tmp_path):
     between = table.rename(columns={"activity_others": "activity_none", "activity": "activity_some"})
     page = report(tmp_path, activity=between)
     assert "Effect: the mean in some minus that in none" in page
-    said = "some against none, the activity of known regulators differs most in 1 of 2 cell types: R2 (+1.5)."
+    said = "some against none, the activity of these regulators changes in 1 of 2 cell types (mean change): R2 (+1.5)."
     assert said in page and change_sentence(table) == change_sentence(None) == ""
     nothing = between.assign(q_value=0.3)
     assert change_sentence(nothing) == "No activity of regulators differs between none and some."

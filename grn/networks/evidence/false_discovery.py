@@ -97,7 +97,10 @@ def evidence_of(table: CellTable, *, seed: int, least_cells: int, draws: Draws |
     found = np.ix_(rows, columns)
     place = np.cumsum(rows) - 1
     part = replace(
-        table, multiplicity=table.multiplicity[:, rows], regulators=place[table.regulators[columns]], noise=None
+        table,
+        multiplicity=table.multiplicity if rows.all() else table.multiplicity[:, rows],
+        regulators=place[table.regulators[columns]],
+        noise=None,
     )
     chosen = torch.as_tensor(pairs[found], device=table.device)
     weight, null = torch.zeros(int(chosen.sum()), device=table.device), []
