@@ -119,7 +119,7 @@ def set_units(model: Model, table: CellTable, fold: np.ndarray) -> None:
     identity = model.identity
     identity.mean.copy_(table.mean)
     identity.sd.copy_(table.spread)
-    squares = float(np.vdot(table.multiplicity.data, table.multiplicity.data))  # without an array of them
+    squares = float(np.einsum("i,i", *[table.multiplicity.data] * 2, dtype=np.float64))  # without an array of them
     identity.sd[list(table.keys)] = HIDDEN
     identity.scale.fill_(math.sqrt(math.prod(table.multiplicity.shape) / squares) if squares else 1.0)
     if model.layered:
