@@ -62,7 +62,6 @@ NOT_IN_PYTHON = {
     "--interventions": "grn.evaluate_interventions",
     "--leave-out": "of grn.evaluate_interventions",
     "--towards": "of grn.screen",
-    "--network": "one of the networks= of grn.benchmark",
 }
 
 

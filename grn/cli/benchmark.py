@@ -16,18 +16,8 @@ def command(
         typer.Argument(metavar="CELLS", help="Cells (counts in X), a configuration or a run.", show_default=False),
     ],
     reference: Annotated[Path, REFERENCE],
-    networks: Annotated[
-        list[str] | None,
-        typer.Option("--network", metavar="NAME=FILE", help="A network of another tool to score, too. Repeatable."),
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--output", help="The table to write: .csv or .parquet.")] = None,
 ) -> None:
     """Infer networks by grn, Pearson and ridge from your cells, and score all of them against known edges."""
-    from grn.cli.tables import pairs_of, refuse_output, write
-
-    named = pairs_of(networks, "networks")
-    refuse_output(output)
-
     from grn.analysis.evaluate import SCORES
     from grn.cli.console import console, print_table
     from grn.config.files import is_configuration, load_config
@@ -35,8 +25,6 @@ def command(
 
     to = console()
     source = load_config(cells) if is_configuration(cells) else cells
-    table = benchmark(source, reference, networks=named, quiet=to.quiet).reset_index()
+    table = benchmark(source, reference, quiet=to.quiet).reset_index()
     titles = [SCORES.get(name, name) for name in table]
     print_table(f"Networks of {cells} against {reference}", titles, table.itertuples(index=False), to)
-    if output is not None:
-        write(table, output, to)

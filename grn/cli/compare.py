@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from grn.cli.options import CellType, RunFolder
+from grn.cli.options import RunFolder
 
 PRINTED, OF_TYPE = 15, 6  # most edges; most regulators of a cell type
 
@@ -23,7 +23,6 @@ def command(
         str | None,
         typer.Option(metavar="COLUMN", help="The column of obs with the donors. Default: the run's data.group_key."),
     ] = None,
-    cell_type: CellType = None,
     output: Annotated[
         Path | None, typer.Option(help="The table of tested edges to write, a .csv or .parquet file.")
     ] = None,
@@ -39,7 +38,7 @@ def command(
     from grn.verbs.compare import compare
 
     to = console()
-    activity, edges = compare(run, by, conditions=conditions, group=group, cell_type=cell_type, quiet=to.quiet)
+    activity, edges = compare(run, by, conditions=conditions, group=group, quiet=to.quiet)
     to.print()
     if activity is not None:
         differ = activity[activity["q_value"] <= SIGNIFICANT]

@@ -20,6 +20,7 @@ from grn.cli import (
     explain,
     export,
     init,
+    network,
     perturb,
     predict,
     report,
@@ -52,7 +53,22 @@ def start(
         typer.echo(context.get_help())
 
 
-for each in (train, init, predict, explain, activity, export, evaluate, compare, perturb, report, doctor, benchmark):
+COMMANDS = (
+    train,
+    network,
+    init,
+    predict,
+    explain,
+    activity,
+    export,
+    evaluate,
+    compare,
+    perturb,
+    report,
+    benchmark,
+    doctor,
+)
+for each in COMMANDS:
     app.command(each.__name__.rpartition(".")[2], epilog=EVERYWHERE)(each.command)
 app.add_typer(data.app, name="data", epilog=EVERYWHERE)
 

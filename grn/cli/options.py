@@ -33,3 +33,15 @@ REFERENCE = typer.Argument(
     help="The true edges: a csv or tsv of BEELINE, TRRUST or decoupler, or the truth.csv of a simulated run.",
     show_default=False,
 )
+Label = Annotated[
+    str | None, typer.Option("--label", metavar="COLUMN", help="The column of obs with the cell types: data.label_key.")
+]
+Regulators = Annotated[
+    str | None,
+    typer.Option(
+        "--regulators",
+        metavar="FILE|LIST|NAME,NAME,...",
+        help="The genes that may regulate: a file with one a line, a list of grn data get, as human_tfs, or their "
+        "names: data.regulators.",
+    ),
+]

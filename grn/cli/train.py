@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grn.cli.options import ORIENTATION
+from grn.cli.options import ORIENTATION, Label, Regulators
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,18 +22,6 @@ DEFAULTS = "own_data.yaml"
 EDGES = 12  # on the terminal, and effects of interventions
 ACTIVE = 3  # regulators of each cell type
 
-Label = Annotated[
-    str | None, typer.Option("--label", metavar="COLUMN", help="The column of obs with the cell types: data.label_key.")
-]
-Regulators = Annotated[
-    str | None,
-    typer.Option(
-        "--regulators",
-        metavar="FILE|LIST|NAME,NAME,...",
-        help="The genes that may regulate: a file with one a line, a list of grn data get, as human_tfs, or their "
-        "names: data.regulators.",
-    ),
-]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(

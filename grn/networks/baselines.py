@@ -12,7 +12,7 @@ import pandas as pd
 from scipy import sparse
 
 PENALTIES = np.logspace(0, 5, 11)
-TOGETHER = 256  # genes whose regressions are computed at the same time
+TOGETHER, NUMBERS = 256, 2**21  # genes whose regressions are computed at the same time, and the numbers of each table
 
 
 def pearson(matrix: np.ndarray, genes: Sequence[str], regulators: Sequence[str]) -> pd.DataFrame:
@@ -34,7 +34,7 @@ def ridge(matrix: np.ndarray, genes: Sequence[str], regulators: Sequence[str]) -
     """
     positions, values = _positions(genes, regulators), _standardised(matrix)
     fit = _RidgeFit(values[:, positions])
-    blocks = [fit.coefficients(values[:, some], some, positions) for some in _blocks(values.shape[1])]
+    blocks = [fit.coefficients(values[:, some], some, positions) for some in _blocks(*values.shape[::-1])]
     return _edges(np.concatenate(blocks, axis=1), genes, positions)
 
 
@@ -51,7 +51,7 @@ def ridge_predictions(
     mean, sd = _mean_and_sd(measured)
     given = (test[:, regulators].toarray() - mean) / sd
     fit = _RidgeFit(_standardised(measured))
-    for some in _blocks(training.shape[1]):
+    for some in _blocks(*training.shape[::-1]):
         values = columns[:, some].toarray().astype(np.float64)
         mean, sd = _mean_and_sd(values)
         yield some, mean + sd * (given @ fit.coefficients(_standardised(values), some, regulators))
@@ -96,10 +96,11 @@ class _RidgeFit:
         return weights
 
 
-def _blocks(genes: int) -> Iterator[slice]:
+def _blocks(genes: int, cells: int) -> Iterator[slice]:
     """All genes, so many at a time that what is computed of them is small."""
-    for first in range(0, genes, TOGETHER):
-        yield slice(first, min(first + TOGETHER, genes))
+    together = max(1, min(TOGETHER, NUMBERS // max(cells, 1)))
+    for first in range(0, genes, together):
+        yield slice(first, min(first + together, genes))
 
 
 def _positions(genes: Sequence[str], regulators: Sequence[str]) -> np.ndarray:

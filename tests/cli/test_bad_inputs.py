@@ -59,8 +59,6 @@ SENTENCES = {
     "train pbmc3.yaml": "did you mean pbmc3k.yaml?",
     "train flat.yaml": "did you mean data.path?",
     "init cells.h5ad --output c.txt": "--output is c.txt",
-    "benchmark cells.h5ad RUN/truth.csv --network A": "--network",
-    "benchmark RUN RUN/truth.csv --network grn=x.csv": "--network",
     "perturb RUN --towards x": "--towards",
     "perturb RUN --knock-out x --where cell_type": "--where",
     "export run --output x --top-k 0": "--top-k",
