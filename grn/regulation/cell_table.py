@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from grn.cells.cells import Cells
-from grn.cells.preprocessing.moments import mean_and_sd
+from grn.cells.preprocessing.moments import moments
 from grn.model.transformer import DEPTH, LIMIT
 from grn.regulation.ridge import Columns
 
@@ -79,14 +79,19 @@ class CellTable:
     # Units.
 
     @cached_property
+    def moments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return moments(self.multiplicity)
+
+    @cached_property
     def mean(self) -> Tensor:
         """[N], over all cells."""
-        return torch.as_tensor(np.asarray(self.multiplicity.mean(0, dtype=np.float64)).ravel()).float()
+        return torch.as_tensor(self.moments[0]).float()
 
     @cached_property
     def spread(self) -> Tensor:
-        """[N], sds over all cells."""
-        return mean_and_sd(self.multiplicity)[1]
+        """[N], sds over all cells; 1 for a constant gene."""
+        _, sd, varies = self.moments
+        return torch.as_tensor(np.where(varies, sd, 1)).float()
 
     @cached_property
     def sd(self) -> Tensor:
@@ -94,8 +99,8 @@ class CellTable:
         if self.pooled:
             return self.spread
         size = self.states.sum(0, dtype=np.float64) / len(self)
-        square = np.asarray(self.multiplicity.multiply(self.multiplicity).mean(0, dtype=np.float64)).ravel()
-        variance = square - size @ np.square(self._state_means(self.multiplicity, self.states), dtype=np.float64)
+        mean, sd, _ = self.moments
+        variance = np.square(sd) + np.square(mean) - size @ np.square(self._state_means(self.multiplicity, self.states), dtype=np.float64)
         found = np.sqrt(np.maximum(variance, 0))
         return torch.as_tensor(np.where(found > LEAST_SD, found, self.spread.numpy())).float()
 
@@ -142,15 +147,12 @@ class CellTable:
     def means(self, rows: np.ndarray | None = None) -> tuple[Tensor, Tensor]:
         """What states keep for themselves, from some of the cells (None: all): the mean of m, [S, R + 1], and of the
         standardised genes, [S, N]. Where states are pooled, both are those of all these cells."""
-        some = slice(None) if rows is None else rows
-        states = self.states[some]
-        if self.pooled:
-            states = np.ones_like(states)
-        means = self._state_means(self.multiplicity[some], states)
-        level = (torch.as_tensor(means, dtype=torch.float32) - self.mean) / self.sd
+        states = np.ones_like(self.states) if self.pooled else self.states
+        if rows is not None:  # the others count 0: a copy of nearly all cells would take their room once more
+            states = states * np.isin(np.arange(len(self)), rows)[:, None].astype(states.dtype)
+        level = (torch.as_tensor(self._state_means(self.multiplicity, states)).float() - self.mean) / self.sd
         share = torch.as_tensor(states, dtype=torch.float32, device=self.device)
-        chosen = self.inputs if rows is None else self.inputs[torch.as_tensor(rows, device=self.device)]
-        centre = share.T @ chosen / share.sum(0)[:, None].clamp(min=1e-9)
+        centre = share.T @ self.inputs / share.sum(0)[:, None].clamp(min=1e-9)
         return centre, level.to(self.device)
 
     @staticmethod

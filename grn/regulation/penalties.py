@@ -77,7 +77,7 @@ class HeldOut:
             others = np.setdiff1d(every, table.regulators)
             genes = np.random.default_rng(0).permutation(others if len(others) else every)
             genes = genes[: max(64, NUMBERS // len(table))]
-        self.y = (table.targets(genes) - self.states @ level[:, torch.as_tensor(genes, device=device)]).double()
+        self.y = table.targets(genes).sub_(self.states @ level[:, torch.as_tensor(genes, device=device)]).double()
         # The number of each target among the regulators, none of which is predicted from itself; -1 for the others.
         number = np.full(table.multiplicity.shape[1], -1)
         number[table.regulators] = np.arange(len(table.regulators))

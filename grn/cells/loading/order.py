@@ -10,7 +10,7 @@ from torch.utils.data import Sampler
 
 from grn.errors import DataError
 
-BLOCK, BUFFER = 256, 2**15  # cells that lie side by side in a file, and cells that are mixed with each other
+BLOCK, BUFFER = 128, 2**14  # cells that lie side by side in a file, and cells that are mixed with each other
 
 
 class Request(NamedTuple):
