@@ -100,7 +100,8 @@ class CellTable:
             return self.spread
         size = self.states.sum(0, dtype=np.float64) / len(self)
         mean, sd, _ = self.moments
-        variance = np.square(sd) + np.square(mean) - size @ np.square(self._state_means(self.multiplicity, self.states), dtype=np.float64)
+        between = size @ np.square(self._state_means(self.multiplicity, self.states), dtype=np.float64)
+        variance = np.square(sd) + np.square(mean) - between
         found = np.sqrt(np.maximum(variance, 0))
         return torch.as_tensor(np.where(found > LEAST_SD, found, self.spread.numpy())).float()
 
