@@ -220,7 +220,8 @@ def fit_cells(config: Config, cells: Cells, states: States, say: Say) -> Trained
     L.seed_everything(config.trainer.seed, verbose=False)
     with threads_for(THREADED):
         fit = prepare(config, cells, split, states, say)
-    data, origin = data_module(config, cells, split, fit), Origin(config, cells)
+    data = data_module(config, cells, split, fit, atlas_of(config, cells, split, fit, say))
+    origin = Origin(config, cells)
     with TemporaryDirectory(prefix="grn-") as folder, quiet(), keeping_pieces():
         fit_model(config, fit, data, Start(Path(folder)), origin, say=say, terminal=False)
     return trained_model(config, cells, fit.model.requires_grad_(False))

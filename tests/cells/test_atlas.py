@@ -107,5 +107,8 @@ def test_a_run_reads_all_cells_and_its_network_the_same_sample_again(adata, tmp_
     )
     said = capsys.readouterr().out
     assert f"{SAMPLE} cells of {CELLS}, a sample," in said and "Training reads 2300 cells of the file" in said
+    options = {"label": "cell_type", "regulators": regulators, "set": fields}
+    grn.network(tmp_path / "cells.h5ad", **options)
+    assert "Training reads 2400 cells of the file" in capsys.readouterr().out, "nothing is held out to test"
     again = run.read_networks()
     np.testing.assert_array_equal(again.varp["grn"].toarray(), run.network.varp["grn"].toarray())
