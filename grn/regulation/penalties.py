@@ -108,7 +108,8 @@ class HeldOut:
         by; None: 1."""
         x, y, number, count = self.features(rho), self.y[:, :targets], self.own[:targets], self.x.shape[1] - 1
         blocks = (x.shape[1] - 1) // max(count, 1)
-        gram, cross = x[self.training].T @ x[self.training], x[self.training].T @ y[self.training]
+        learned = x * self.training[:, None]  # rather than a copy of y, which is larger
+        gram, cross = learned.T @ x, learned.T @ y
         # The features of one regulator are one group; the depth is a group of its own, hardly penalised.
         group = torch.cat([torch.arange(count + 1), torch.arange(count).repeat(blocks - 1)]).to(x.device)
         itself = (number[:, None] == group) & (number[:, None] >= 0)  # [targets, F]
