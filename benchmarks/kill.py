@@ -44,7 +44,7 @@ from grn.training.run import train
 MOST_KILLS = 3  # of one trial
 LONGEST = 120  # seconds of one process, after which it hangs
 DONE, REFUSED, FAULT = 0, 3, 4  # how a process ends that is not killed
-COMPARED = ("metrics.csv", "edges.parquet", "model/card.json", "model/model.safetensors.gz")
+COMPARED = ("metrics.csv", "edges.parquet", "model/card.json", "model/model.safetensors")
 
 
 def tiny(**trainer: object) -> Config:

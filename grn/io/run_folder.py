@@ -47,7 +47,7 @@ def no_such_run(run: Path, otherwise: str) -> str:
 def refuse_cut_off(run: Path, needed: Iterable[str]) -> None:
     """Raises RunFolderError where a run has not written a `needed` file or folder yet, or has lost it."""
     missing = [name for name in needed if not (run / name).exists()]
-    is_model = (run / "model.safetensors.gz").is_file()  # a model folder has a config.yaml, too
+    is_model = (run / "model.safetensors").is_file()  # a model folder has a config.yaml, too
     if not missing or is_model or not all((run / name).is_file() for name in (CONFIG, LOG)):
         return
     problem, advice = f"was cut off, as {missing[0]} is missing", f"grn train --resume {run} goes on with it"

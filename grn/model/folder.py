@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load
 
 from grn.config.schema import ModelConfig
 from grn.config.strict_yaml import parse_yaml
@@ -20,20 +23,22 @@ from grn.io.run_folder import no_such_run, refuse_cut_off, refuse_mixed_parts
 
 FORMAT = 11
 CARD = "card.json"
-WEIGHTS = "model.safetensors.gz"
+WEIGHTS = "model.safetensors"
+STEP = ".step"  # after the name of a table of whole numbers, int8: what these are multiples of
 CONTENT = ("config.yaml", "vocabulary.txt", "labels.json", WEIGHTS)
 FILES = (CARD, *CONTENT)
 
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The content of a model folder whose hash is right. card: the fields of TrainedModel that no other file has."""
+    """The content of a model folder whose hash is right. card: the fields of TrainedModel that no other file has.
+    tensors: tables of whole numbers are flat."""
 
     card: dict[str, Any]
     config: ModelConfig
     vocabulary: tuple[str, ...]
     classes: tuple[str, ...]
-    tensors: bytes
+    tensors: dict[str, np.ndarray]
 
 
 def read_model_folder(folder: Path) -> ModelFiles:
@@ -51,22 +56,21 @@ def read_model_folder(folder: Path) -> ModelFiles:
         )
     content = {name: (folder / name).read_bytes() for name in FILES}
     error = damaged_model(folder)
-    with suppress(ValueError, TypeError, KeyError, ConfigError, EOFError, OSError, zlib.error):
+    with suppress(ValueError, TypeError, KeyError, ConfigError, SafetensorError, zlib.error):
         card = json.loads(content.pop(CARD))
-        content[WEIGHTS] = gzip.decompress(content[WEIGHTS])
         if card["format"] != FORMAT:
             error = RunFolderError(
                 f"{folder} has format {card['format']!r}, and this version reads {FORMAT}",
                 advice="train again, or use the version that wrote it",
             )
-        elif card["hash"] == hash_of(card, content):
+        elif card["hash"] == hash_of(card, content, tensors := unpacked(load(content[WEIGHTS]))):
             values, _ = parse_yaml(content["config.yaml"].decode(), "config.yaml")
             return ModelFiles(
                 card=card,
                 config=ModelConfig(**dict(values)),
                 vocabulary=names_in(content["vocabulary.txt"]),
                 classes=tuple(json.loads(content["labels.json"])),
-                tensors=content[WEIGHTS],
+                tensors=tensors,
             )
     raise error
 
@@ -77,23 +81,44 @@ def damaged_model(folder: Path) -> RunFolderError:
     )
 
 
-def hash_of(card: Mapping[str, Any], content: Mapping[str, bytes]) -> str:
-    """First 16 hex digits of the SHA-256 over the card, without its hash, and the files in CONTENT, with lengths.
+def hash_of(card: Mapping[str, Any], content: Mapping[str, bytes], tensors: Mapping[str, np.ndarray]) -> str:
+    """First 16 hex digits of the SHA-256 over the card, without its hash, the files in CONTENT, and the tensors, with
+    lengths.
 
-    content: unpacked, as another zlib may pack the same bytes into others.
+    tensors: in place of their file, in which another zlib may pack the same numbers into other bytes.
     """
     entries = {name: value for name, value in card.items() if name != "hash"}
     found = hashlib.sha256()
-    for part in (json.dumps(entries, sort_keys=True).encode(), *(content[name] for name in CONTENT)):
+    names = sorted(tensors)
+    parts = [json.dumps(entries, sort_keys=True).encode(), *(content[name] for name in CONTENT if name != WEIGHTS)]
+    parts += [part for name in names for part in (name.encode(), np.ascontiguousarray(tensors[name]).tobytes())]
+    for part in parts:
         found.update(len(part).to_bytes(8, "little"))
         found.update(part)
     return found.hexdigest()[:16]
 
 
-def packed(content: bytes) -> bytes:
-    """As a .gz file. Numbers hardly repeat each other, so that codes of single bytes (Huffman's) pack them best."""
-    by_bytes = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS, 9, zlib.Z_HUFFMAN_ONLY)
-    return by_bytes.compress(content) + by_bytes.flush()
+def packed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Tensors as their file holds them: tables of whole numbers as bytes that zlib has packed, uint8.
+
+    Numbers hardly repeat each other, so that codes of single bytes (Huffman's) pack them best.
+    """
+    found = dict(tensors)
+    for name in tables_of(tensors):
+        by_bytes = zlib.compressobj(6, zlib.DEFLATED, zlib.MAX_WBITS, 9, zlib.Z_HUFFMAN_ONLY)
+        found[name] = np.frombuffer(by_bytes.compress(tensors[name].tobytes()) + by_bytes.flush(), np.uint8)
+    return found
+
+
+def unpacked(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What `packed` was given; tables of whole numbers are flat."""
+    tables = {name: np.frombuffer(zlib.decompress(tensors[name].tobytes()), np.int8) for name in tables_of(tensors)}
+    return {**tensors, **tables}
+
+
+def tables_of(tensors: Iterable[str]) -> list[str]:
+    """The names of the tables of whole numbers."""
+    return [name.removesuffix(STEP) for name in tensors if name.endswith(STEP)]
 
 
 def lines_of(names: Sequence[str]) -> bytes:

@@ -12,12 +12,22 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.numpy import save
 from torch import Tensor, nn
 
 from grn.io.atomic import replacing_folder
-from grn.model.folder import CARD, FORMAT, WEIGHTS, damaged_model, hash_of, lines_of, packed, read_model_folder
+from grn.model.folder import (
+    CARD,
+    FORMAT,
+    STEP,
+    WEIGHTS,
+    damaged_model,
+    hash_of,
+    lines_of,
+    packed,
+    read_model_folder,
+    tables_of,
+)
 from grn.model.identity_token import IdentityShape
 from grn.model.transformer import Model
 
@@ -25,7 +35,6 @@ MEASURES, SHARE = "measures_depth", "depth_share"
 
 
 LARGE = 2**16  # numbers of a table, from which on it is kept as whole numbers of 7 bits and a sign
-STEP = ".step"  # after the name of such a table: what its whole numbers are multiples of
 
 
 @torch.no_grad()
@@ -62,8 +71,8 @@ def packed_parameters(parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Ten
 
 def unpacked_parameters(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """What `packed_parameters` made, as floating-point numbers."""
-    steps = {name.removesuffix(STEP): tensors.pop(name) for name in list(tensors) if name.endswith(STEP)}
-    return tensors | {name: tensors[name] * step for name, step in steps.items()}
+    found = {name: tensor for name, tensor in tensors.items() if not name.endswith(STEP)}
+    return found | {name: tensors[name] * tensors[name + STEP] for name in tables_of(tensors)}
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,7 @@ class TrainedModel:
         card, content = self._card_and_content()
         with replacing_folder(folder) as beside:
             for name, whole in content.items():
-                (beside / name).write_bytes(packed(whole) if name == WEIGHTS else whole)
+                (beside / name).write_bytes(whole)
             (beside / CARD).write_text(json.dumps(card, indent=1))
 
     def _card_and_content(self) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -126,15 +135,15 @@ class TrainedModel:
         }
         with torch.no_grad():
             state = self.model.state_dict() | packed_parameters(self.model.named_parameters())
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-        measures, share = torch.as_tensor(self.measures_depth), torch.as_tensor(self.depth_share)
+        tensors = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in state.items()}
+        tensors |= {MEASURES: self.measures_depth, SHARE: self.depth_share}
         content = {
             "config.yaml": yaml.safe_dump(self.model.config.model_dump(), sort_keys=False).encode(),
             "vocabulary.txt": lines_of(self.vocabulary),
             "labels.json": json.dumps(self.classes, ensure_ascii=False, indent=1).encode(),
-            WEIGHTS: save(tensors | {MEASURES: measures, SHARE: share}),
+            WEIGHTS: save(packed(tensors)),
         }
-        return card | {"hash": hash_of(card, content)}, content
+        return card | {"hash": hash_of(card, content, tensors)}, content
 
     @staticmethod
     def load(folder: Path) -> TrainedModel:
@@ -144,8 +153,9 @@ class TrainedModel:
         """
         files = read_model_folder(folder)
         card = files.card
-        with suppress(RuntimeError, KeyError, TypeError, ValueError, SafetensorError):
-            tensors = unpacked_parameters(load(files.tensors))
+        with suppress(RuntimeError, KeyError, TypeError, ValueError):
+            tensors = {name: torch.from_numpy(each.copy()) for name, each in files.tensors.items()}
+            tensors = unpacked_parameters(tensors)
             if not all(tensor.isfinite().all() for tensor in tensors.values()):
                 raise ValueError("a weight is not finite")
             if len(files.classes) != card["identity"]["classes"]:
@@ -159,6 +169,8 @@ class TrainedModel:
                 identity=IdentityShape(**card["identity"]),
                 genes_train=card["genes_train"],
             )
+            for name, parameter in model.named_parameters():
+                tensors[name] = tensors[name].reshape(parameter.shape)  # whole numbers are flat
             model.load_state_dict(tensors)
             return TrainedModel(
                 model.eval().requires_grad_(False),

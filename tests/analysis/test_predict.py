@@ -318,7 +318,7 @@ def test_the_exported_folder_loads_and_predicts_as_the_run_and_has_a_card(tiny_r
     folder = tmp_path / "blood"
     assert main(["export", str(tiny_run), "--format", "huggingface", "--output", str(folder)]) == 0
     names = sorted(path.name for path in folder.iterdir())
-    assert names == ["README.md", "card.json", "config.yaml", "labels.json", "model.safetensors.gz", "vocabulary.txt"]
+    assert names == ["README.md", "card.json", "config.yaml", "labels.json", "model.safetensors", "vocabulary.txt"]
     run = grn.load(tiny_run)
     adata = simulate(run.config.data.simulated)
     own, exported = (grn.predict(adata, each, copy=True, quiet=True) for each in (run, grn.load(folder)))

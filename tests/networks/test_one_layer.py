@@ -1,12 +1,10 @@
 """One block of the model: scores, effects and weights of its heads, in a model and in a run."""
 
-import gzip
-
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from safetensors.numpy import load as from_bytes
+from safetensors.numpy import load_file
 
 from grn import load, read_network
 from grn.errors import ConfigError, DataError
@@ -62,9 +60,8 @@ def test_several_states_count_by_their_cells(make_model, make_cells):
 
 
 def test_the_score_of_a_run_is_q_k_of_its_saved_tensors(tiny_run):
-    """Ten lines of NumPy on model.safetensors.gz: the types' mean, as they have equally many cells."""
-    packed, run = (tiny_run / "model" / "model.safetensors.gz").read_bytes(), load(tiny_run)
-    saved = from_bytes(gzip.decompress(packed))
+    """Ten lines of NumPy on model.safetensors: the types' mean, as they have equally many cells."""
+    saved, run = load_file(tiny_run / "model" / "model.safetensors"), load(tiny_run)
     for layer in (0, 1):
         edges = read_network(tiny_run, layer=layer, head=1, value="score")
         block = f"blocks.{layer}.embedding."
