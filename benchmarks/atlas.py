@@ -90,7 +90,7 @@ def main() -> None:
     making.add_argument("--genes", type=int, default=20_000)
     making.add_argument("--depth", type=float, default=0.2, help="mean count of a regulated gene")
     making.add_argument("--processes", type=int, default=8)
-    running.add_argument("--sample", type=int, default=40_000)
+    running.add_argument("--sample", type=int, default=36_000)
     running.add_argument("--set", action="append", default=[], dest="fields", help="further fields of grn train")
     chosen = vars(parser.parse_args())
     {"make": make, "run": run}[chosen.pop("command")](**chosen)

@@ -97,7 +97,7 @@ class DataConfig(Section):
     regulators: str | list[str] = "all"
     multiplicity: Literal["counts", "log1p", "log1p_normalised"] = "log1p_normalised"
     depth: Literal["auto", "none"] = "auto"
-    sample: int = Field(40_000, ge=1000, le=1_000_000_000)
+    sample: int = Field(36_000, ge=1000, le=1_000_000_000)
     test_fraction: Fraction = 0.1
     simulated: SimulatedConfig = SimulatedConfig()
 
