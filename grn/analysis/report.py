@@ -16,6 +16,7 @@ from grn.analysis.known import NOT_CERTAIN, known_sentence, of_groups, of_regula
 from grn.analysis.summary import (
     ALL,
     CLASS_COLUMNS,
+    FEWEST,
     LOSSES,
     SCORES,
     activity_texts,
@@ -144,8 +145,8 @@ def write_report(
         sentence=escape(sentence),
         pictures=side_by_side([picture for picture in opening if picture]),
         first=bodies[0],
-        share=f"This page holds the certain and the strongest {held} of {every} edges, those of "
-        "genes that are seen together in 10 cells; all are in edges.parquet and edges_by_type.parquet.",
+        share=f"This page holds {held} of {every} edges: the certain ones, and of the others the strongest whose genes "
+        f"are seen together in {FEWEST} cells; all are in edges.parquet and edges_by_type.parquet.",
         raises="raises the target" if network.signed else "positive",
         lowers="lowers the target" if network.signed else "negative",
         sections="\n".join(bodies[1:]),

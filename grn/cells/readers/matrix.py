@@ -12,7 +12,7 @@ from scipy import sparse
 
 from grn.cells.readers import reading
 
-GAP = 64  # rows that are read though nobody wants them, as a file is read in larger pieces
+GAP = 64  # rows between two wanted ones up to which both are read at once, with those between them
 ROWS = 4096  # cells that are read from disk at a time
 STORED = 4_000_000  # numbers that are read from disk at a time where cells are wanted in pieces, if a piece has fewer
 
@@ -41,15 +41,12 @@ def csr_pieces(values, where: str, rows: int | None = None) -> Iterator[sparse.c
 
 
 def rows_of(values, where: str, rows: np.ndarray) -> sparse.csr_matrix:
-    """Some rows [R], sorted, of a matrix in a file; rows that lie close to each other are read together."""
+    """Some rows [R], sorted, of a matrix that a file stores by rows; those close to each other are read together."""
     with reading(f"{where} cannot be read", field=None):
-        if isinstance(values, CSCDataset):
-            return _clean(values.to_memory())[rows]
         parts = np.split(rows, np.flatnonzero(np.diff(rows) > GAP) + 1)
         spans = [slice(int(near[0]), int(near[-1]) + 1) for near in parts]
-        first = np.cumsum(
-            [0, *(span.stop - span.start for span in spans)]
-        )  # row of each span among those that are read
+        # Where each span begins among the rows that are read.
+        first = np.cumsum([0, *(span.stop - span.start for span in spans)])
         place = np.concatenate([near - near[0] + start for near, start in zip(parts, first, strict=False)])
         if not isinstance(values, CSRDataset):
             return _clean(np.concatenate([values[span] for span in spans])[place])
