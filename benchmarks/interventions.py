@@ -224,13 +224,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--protocols", nargs="+", default=["pathway", "each", "replicate", "planted"])
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--without", nargs="*", default=[], choices=["grn"])
     parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     screen, rows = Screen(), []
     for protocol in arguments.protocols:
-        for seed in range(arguments.seeds):
+        for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
             rows += [row | {"seed": seed} for row in rows_of(screen, protocol, seed, "grn" not in arguments.without)]
         table = pd.DataFrame(rows)
         of_protocol = table[table["protocol"].str.startswith(protocol)]
