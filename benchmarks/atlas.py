@@ -69,12 +69,15 @@ def make(path: Path, cells: int, genes: int, regulators: int, depth: float, proc
 
 
 def run(path: Path, sample: int, regulators: int, fields: list[str]) -> None:
-    names = ",".join(f"R{number + 1}" for number in range(regulators))
+    from anndata import read_h5ad
+
+    names = ",".join(read_h5ad(path, backed="r").var_names[:regulators])  # those that regulate come first
     output = path.with_name(f"{path.stem}-{sample}")
     options = ["--label", "cell_type", "--regulators", names, "--output", str(output)]
     command = [sys.executable, "-m", "grn", "train", str(path), *options, "--set", f"data.sample={sample}"]
     started = time.monotonic()
-    subprocess.run([*command, *(word for field in fields for word in ("--set", field))], check=True)
+    if subprocess.run([*command, *(word for field in fields for word in ("--set", field))]).returncode:
+        raise SystemExit(1)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
     print(f"sample {sample}: {time.monotonic() - started:.0f} s in all, at most {peak:.2f} GiB", flush=True)
 
@@ -85,7 +88,7 @@ def main() -> None:
     making, running = commands.add_parser("make"), commands.add_parser("run")
     for each in (making, running):
         each.add_argument("path", type=Path)
-        each.add_argument("--regulators", type=int, default=100)
+        each.add_argument("--regulators", type=int, default=100, help="planted, or read: the file's first genes")
     making.add_argument("--cells", type=int, default=1_000_000)
     making.add_argument("--genes", type=int, default=20_000)
     making.add_argument("--depth", type=float, default=0.2, help="mean count of a regulated gene")

@@ -11,6 +11,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from grn.config.schema import TrainerConfig
@@ -58,8 +59,11 @@ def lightning_options(settings: TrainerConfig) -> dict[str, Any]:
         "accelerator": settings.accelerator,
         "devices": settings.devices,
         "num_nodes": settings.num_nodes,
-        # The identity token learns in every second step alone, in which DDP would wait for its gradients.
-        "strategy": "ddp_find_unused_parameters_true" if several else settings.strategy,
+        # The identity token learns in every second step alone, in which DDP would wait for its gradients. Buffers are
+        # the same in all processes.
+        "strategy": DDPStrategy(find_unused_parameters=True, broadcast_buffers=False)
+        if several
+        else settings.strategy,
         "precision": "32-true" if settings.precision == "auto" else settings.precision,
     }
 

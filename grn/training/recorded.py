@@ -24,16 +24,17 @@ Losses = Callable[[Batch, bool], tuple[Tensor, dict[str, Tensor]]]
 class Recorder:
     """`losses(batch, opened)`, recorded where the batches are on a GPU; elsewhere it is called as it is.
 
-    parameters: that have gradients.   states: number of the states of cells.
+    parameters: that have gradients.   states: number of the states of cells.   alone: no other processes train with
+    this one. What these tell each other within a step (how many cells have a label) is not recorded: it hung on two GPUs.
     """
 
-    def __init__(self, losses: Losses, parameters: list[Tensor], states: int):
-        self.losses, self.parameters, self.states = losses, parameters, states
+    def __init__(self, losses: Losses, parameters: list[Tensor], states: int, alone: bool = True):
+        self.losses, self.parameters, self.recorded = losses, parameters, alone and states <= MOST_STATES
         self.graphs: dict[Any, Graph] = {}
         self.seen: dict[Any, int] = {}
 
     def __call__(self, batch: Batch, opened: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        if not batch.cells.is_cuda or self.states > MOST_STATES or torch.is_autocast_enabled("cuda"):
+        if not batch.cells.is_cuda or not self.recorded or torch.is_autocast_enabled("cuda"):
             return self.losses(batch, opened)
         kind = opened, *(each.shape for each in tensors_of(batch))
         self.seen[kind] = self.seen.get(kind, 0) + 1
@@ -48,13 +49,16 @@ class Graph:
     """One recorded kind of step. parts: of the loss, by name; new values take their place in every step."""
 
     def __init__(self, losses: Losses, batch: Batch, opened: bool, parameters: list[Tensor]):
-        self.parameters, self.batch = parameters, batch.to(batch.cells.device)
+        self.batch = batch.to(batch.cells.device)
         self.inputs = tensors_of(self.batch)
         self.graph = torch.cuda.CUDAGraph()
         # Other threads may use the GPU meanwhile: one of them makes the next batch.
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             self.loss, parts = losses(self.batch, opened)
-            self.gradients = torch.autograd.grad(self.loss, parameters, allow_unused=True)
+            gradients = torch.autograd.grad(self.loss, parameters, allow_unused=True)
+        # Those that this kind of step does not use are left alone by the optimiser, with several processes, too.
+        used = [(each, gradient) for each, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
+        self.parameters, self.gradients = zip(*used, strict=True)
         self.loss, self.parts = self.loss.detach(), {name: part.detach() for name, part in parts.items()}
 
     def __call__(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -73,7 +77,7 @@ class _Replay(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *(None if each is None else each * upstream for each in ctx.step.gradients)
+        return None, *torch._foreach_mul(ctx.step.gradients, upstream)
 
 
 def tensors_of(batch: Batch) -> list[Tensor]:

@@ -83,7 +83,7 @@ class Task(L.LightningModule):
 
     def on_train_start(self) -> None:
         parameters: list[Tensor] = [each for each in self.parameters() if each.requires_grad]
-        self.recorder = Recorder(self.losses, parameters, len(self.model.share))
+        self.recorder = Recorder(self.losses, parameters, len(self.model.share), alone=self.trainer.world_size == 1)
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
         """Seeds torch by step and process: a resumed run draws what it would have drawn without the interruption."""
@@ -97,9 +97,10 @@ class Task(L.LightningModule):
         loss, parts = self.recorder(batch, self.global_step >= self.opened)
         self.batch, self.loss = batch, loss.detach()
         self.latest |= {name: mean.detach() for name, mean in parts.items()}
-        logged = {"train/loss": self.loss} | {f"train/{name}_loss": mean for name, mean in self.latest.items()}
-        # Averaged over processes these are the means of the whole batch.
-        self.log_dict(logged, batch_size=len(batch.cells), sync_dist=True)
+        if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:  # the losses of the whole batch
+            logged = {"train/loss": self.loss} | {f"train/{name}_loss": mean for name, mean in self.latest.items()}
+            means = self.mean_over_processes(torch.stack([torch.as_tensor(each).to(loss) for each in logged.values()]))
+            self.log_dict(dict(zip(logged, means, strict=True)), batch_size=len(batch.cells))
         return loss
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -108,8 +109,13 @@ class Task(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.latest = dict(checkpoint["latest"])
 
-    def mean_over_processes(self, count: Tensor) -> Tensor:
-        return self.trainer.strategy.reduce(count, reduce_op="mean") if self.trainer.world_size > 1 else count
+    def mean_over_processes(self, values: Tensor) -> Tensor:
+        """Not Lightning's `reduce`, where processes wait for each other, which a recorded step cannot hold."""
+        if self.trainer.world_size == 1:
+            return values
+        total = values.detach().clone()
+        torch.distributed.all_reduce(total)
+        return total / self.trainer.world_size
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None) -> None:
         # Not clipped: members share the norm, and Adam's steps do not depend on the size of gradients.

@@ -37,20 +37,23 @@ def configured(make_config, **trainer) -> Config:
     return change_config(make_config(max_steps=STEPS, validate_every=5, **trainer), SAME)
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory, make_config) -> Path:
+@pytest.fixture(
+    scope="module",
+    params=["cpu", pytest.param("gpu", marks=pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two GPUs"))],
+)
+def runs(request, tmp_path_factory, make_config) -> Path:
     """Run folders `two` of two processes, and `alone` of one with the double batch."""
     from grn.training.run import train
 
     folder = tmp_path_factory.mktemp("shared")
-    config = configured(make_config, batch_size=8, devices=2, strategy="ddp")
+    config = configured(make_config, accelerator=request.param, batch_size=8, devices=2, strategy="ddp")
     (folder / "two.json").write_text(config.model_dump_json())
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = [*launcher, __file__, str(folder)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as two:
         try:
-            train(configured(make_config, batch_size=16), folder / "alone", say=silent)
+            train(configured(make_config, accelerator=request.param, batch_size=16, devices=1), folder / "alone", say=silent)
             output = two.communicate(timeout=250)[0]
         finally:
             two.terminate()

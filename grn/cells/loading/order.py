@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from torch.utils.data import Sampler
 from grn.errors import DataError
 
 BLOCK, BUFFER = 128, 2**14  # cells that lie side by side in a file, and cells that are mixed with each other
+LANES = 64  # parts of a buffer, each of a few blocks
 
 
 class Request(NamedTuple):
@@ -35,7 +37,9 @@ class EpochOrder(Sampler[Request]):
     After a resume, the first `start` batches of the epoch are left out: training has had them before.
 
     More than BUFFER rows are shuffled in two steps, so that few cells have to be in memory: blocks of BLOCK neighbours
-    among each other, then the cells of BUFFER rows that follow each other. buffered: requests say which these are.
+    among each other, then the cells of BUFFER rows that follow each other, of which each lane of a few blocks gives
+    every batch as many. A process has lanes of its own, so that no other reads its blocks, where `world` divides LANES
+    and the cells of a batch are a multiple of it. buffered: requests say which rows a buffer holds.
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class EpochOrder(Sampler[Request]):
     def __iter__(self) -> Iterator[Request]:
         size = self.world * self.batch_size
         mixed = max(BUFFER // size, 1)  # batches
-        order = self.shuffled(mixed * size)
+        order = self.shuffled(mixed, size)
         of_all = (order[batch * size : (batch + 1) * size] for batch in range(len(self)))
         batches = [np.array_split(rows, self.world)[self.rank] for rows in of_all]
         starts = range(0, len(batches), mixed) if self.buffered else ()
@@ -62,16 +66,20 @@ class EpochOrder(Sampler[Request]):
             near = buffers[number // mixed :][:2]
             yield Request(self.epoch, batches[number], self.epoch * len(self) + number, *near)
 
-    def shuffled(self, mixed: int) -> np.ndarray:
-        """The rows in the order of this epoch. mixed: how many are shuffled among each other."""
+    def shuffled(self, mixed: int, size: int) -> np.ndarray:
+        """The rows in the order of this epoch. mixed: batches of `size` rows whose rows are mixed with each other."""
         generator = np.random.default_rng((self.seed, self.epoch))
         if len(self.rows) <= BUFFER:
             return generator.permutation(self.rows)
         first = generator.permutation(np.arange(0, len(self.rows), BLOCK))
         place = (first[:, None] + np.arange(BLOCK)).ravel()
         order = self.rows[place[place < len(self.rows)]]
-        for start in range(0, len(order), mixed):
-            generator.shuffle(order[start : start + mixed])
+        for start in range(0, len(self) * size, mixed * size):
+            batches = min(mixed, len(self) - start // size)
+            buffer = order[start : start + batches * size]
+            lanes = math.gcd(len(buffer) // batches, LANES)
+            mixture = generator.permuted(buffer.reshape(lanes, -1), axis=1)
+            buffer[:] = mixture.reshape(lanes, batches, -1).swapaxes(0, 1).ravel()
         return order
 
 
