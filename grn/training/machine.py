@@ -61,9 +61,7 @@ def lightning_options(settings: TrainerConfig) -> dict[str, Any]:
         "num_nodes": settings.num_nodes,
         # The identity token learns in every second step alone, in which DDP would wait for its gradients. Buffers are
         # the same in all processes.
-        "strategy": DDPStrategy(find_unused_parameters=True, broadcast_buffers=False)
-        if several
-        else settings.strategy,
+        "strategy": DDPStrategy(find_unused_parameters=True, broadcast_buffers=False) if several else settings.strategy,
         "precision": "32-true" if settings.precision == "auto" else settings.precision,
     }
 

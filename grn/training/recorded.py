@@ -25,7 +25,7 @@ class Recorder:
     """`losses(batch, opened)`, recorded where the batches are on a GPU; elsewhere it is called as it is.
 
     parameters: that have gradients.   states: number of the states of cells.   alone: no other processes train with
-    this one. What these tell each other within a step (how many cells have a label) is not recorded: it hung on two GPUs.
+    this one. What these tell each other within a step (how many cells have a label) is not recorded: two GPUs hung.
     """
 
     def __init__(self, losses: Losses, parameters: list[Tensor], states: int, alone: bool = True):

@@ -276,7 +276,7 @@ def fit_model(
         logger=MetricsFile(start.folder / METRICS, start.rows) if process_rank() == 0 else False,
         # Strategies that divide the weights over processes write checkpoints of their own.
         plugins=[StreamedCheckpoints()] if settings.strategy in ("auto", "ddp") else None,
-        log_every_n_steps=min(settings.validate_every, total),
+        log_every_n_steps=task.log_every,
         enable_checkpointing=False,
         enable_progress_bar=terminal,
         enable_model_summary=False,

@@ -40,6 +40,7 @@ class Task(L.LightningModule):
     def __init__(self, model: Model, objectives: ObjectivesConfig, trainer: TrainerConfig, total_steps: int):
         super().__init__()
         self.model, self.objectives, self.settings, self.total_steps = model, objectives, trainer, total_steps
+        self.log_every = min(trainer.validate_every, total_steps)
         # Types alone: nothing else could choose the step, so that members never learn from their folds.
         self.opened = opened_at(total_steps) if model.genes_train else total_steps + 1
         self.judged = SumOfJudged(len(model.held_out) if model.genes_train else len(model.identity.held_out))
@@ -97,7 +98,7 @@ class Task(L.LightningModule):
         loss, parts = self.recorder(batch, self.global_step >= self.opened)
         self.batch, self.loss = batch, loss.detach()
         self.latest |= {name: mean.detach() for name, mean in parts.items()}
-        if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:  # the losses of the whole batch
+        if (self.global_step + 1) % self.log_every == 0:  # the losses of the whole batch
             logged = {"train/loss": self.loss} | {f"train/{name}_loss": mean for name, mean in self.latest.items()}
             means = self.mean_over_processes(torch.stack([torch.as_tensor(each).to(loss) for each in logged.values()]))
             self.log_dict(dict(zip(logged, means, strict=True)), batch_size=len(batch.cells))

@@ -53,7 +53,11 @@ def runs(request, tmp_path_factory, make_config) -> Path:
     command = [*launcher, __file__, str(folder)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as two:
         try:
-            train(configured(make_config, accelerator=request.param, batch_size=16, devices=1), folder / "alone", say=silent)
+            train(
+                configured(make_config, accelerator=request.param, batch_size=16, devices=1),
+                folder / "alone",
+                say=silent,
+            )
             output = two.communicate(timeout=250)[0]
         finally:
             two.terminate()
