@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 DEFAULTS = "own_data.yaml"
 EDGES = 12  # on the terminal, and effects of interventions
 ACTIVE = 3  # regulators of each cell type
+WHERE = {
+    f"trainer.{name}" for name in ("accelerator", "devices", "num_nodes", "strategy")
+}  # a resumed run may change it
 
 Overrides = Annotated[
     list[str] | None,
@@ -53,7 +56,11 @@ def command(
     overrides: Overrides = None,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", metavar="RUN", help="Continue the interrupted run in this folder."),
+        typer.Option(
+            "--resume",
+            metavar="RUN",
+            help="Continue the interrupted run in this folder, with --set trainer.devices=N on as many processors.",
+        ),
     ] = None,
 ) -> None:
     """Train a model, and write its predictions of cell types and its network into a run folder."""
@@ -63,8 +70,12 @@ def command(
 
     to = console()
     if resume is not None:
-        if any((path, config, output, label_key, regulators, orientation, overrides)):
-            raise ConfigError(f"--resume continues {resume} as it was started; leave out everything else.")
+        fields = {override.partition("=")[0] for override in overrides or []}
+        if any((path, config, output, label_key, regulators, orientation)) or fields - WHERE:
+            raise ConfigError(
+                f"--resume continues {resume} as it was started; leave out everything else (--set may change "
+                f"{', '.join(sorted(WHERE))})."
+            )
         config = str(config_of(resume))
         refuse_lost(resume)
         if (resume / COMPLETE).exists():  # a queue that gives the same command until it succeeds must end

@@ -2,7 +2,8 @@
 
 A checkpoint holds all that training has changed. The rest (cells, split, hidden genes, dropout's draws, penalties)
 follows from the configuration, the seed and the cells, which every checkpoint records as its Origin. On the same CPU, a
-resumed run ends as it would have without the interruption, to the last bit.
+resumed run ends as it would have without the interruption, to the last bit. Another number of processes has the same
+steps, of the same cells, with other draws of what the model does not see.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import lightning as L
 
 import grn
 from grn.cells.cells import Cells
+from grn.config.files import change_config
 from grn.config.schema import Config
 from grn.errors import ConfigError, DataError, RunFolderError
 from grn.io.run_folder import CHECKPOINTS, COMPLETE, CONFIG, refuse_lost
@@ -42,11 +44,10 @@ class Start:
     rows: Rows = field(default_factory=list)
 
     def refuse_another_configuration(self, config: Config) -> None:
-        """Raises ConfigError where the run was started with another configuration or number of processes."""
+        """Raises ConfigError where the run was started with another configuration."""
         if self.origin is None:
             return
-        ours = fields(config) | {"processes": processes(config.trainer)}
-        theirs = self.origin["fields"] | {"processes": self.origin["processes"]}
+        ours, theirs = fields(config), self.origin["fields"]
         for name in sorted((ours.keys() | theirs.keys()) - MAY_CHANGE):
             if ours.get(name) != theirs.get(name):
                 raise ConfigError(
@@ -54,6 +55,19 @@ class Start:
                     field=name,
                     advice=f"restore that value ({self.folder / CONFIG}), or train again",
                 )
+
+    def with_its_steps(self, config: Config) -> Config:
+        """The configuration whose processes share the steps of the interrupted run. Raises ConfigError."""
+        if self.origin is None:
+            return config
+        cells, count = self.origin["cells_of_step"], processes(config.trainer)
+        if cells % count:
+            raise ConfigError(
+                f"A step of the run in {self.folder} has {cells} cells, which {count} processes cannot share evenly",
+                field="trainer.devices",
+                advice=f"set {{field}} x trainer.num_nodes to a divisor of {cells}",
+            )
+        return change_config(config, {"trainer.batch_size": cells // count})
 
     def refuse_other_cells(self, origin: Origin) -> None:
         """Raises DataError where the run was started with other cells than those of `origin`."""
@@ -66,7 +80,9 @@ class Start:
 
 
 class Origin(L.Callback):
-    """Records in every checkpoint what the run was started with."""
+    """Records in every checkpoint what the run was started with. cells_of_step: of all processes."""
+
+    cells_of_step: int
 
     def __init__(self, config: Config, cells: Cells):
         self.config, self.cells = config, cells.digest
@@ -76,7 +92,7 @@ class Origin(L.Callback):
             "version": grn.__version__,
             "fields": fields(self.config),
             "cells": self.cells,
-            "processes": processes(self.config.trainer),
+            "cells_of_step": self.cells_of_step,
         }
 
 

@@ -114,6 +114,7 @@ def train(
         # Nothing is written before this line, so that whatever is refused leaves nothing behind.
         if start is not None:
             start.refuse_other_cells(origin)
+            config = start.with_its_steps(config)
             if first:
                 remove_leftovers(start.folder, WRITTEN)
         else:
@@ -256,6 +257,7 @@ def fit_model(
     In the first process, blocks and context then have the weights that predicted held-out genes best, and the identity
     token its last ones."""
     settings, model = config.trainer, fit.model
+    origin.cells_of_step = data.batch_size * processes(settings)
     per_epoch = data.steps_per_epoch(processes(settings))
     total = min(settings.max_steps, (settings.max_epochs or settings.max_steps) * per_epoch)
     task = Task(model, config.objectives, settings, total)

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import torch
 
-from grn.config.files import change_config
+from grn.config.files import change_config, load_config
 from grn.config.schema import Config
 from grn.errors import ConfigError
 from grn.messages import silent
@@ -84,6 +84,36 @@ def test_parameters_and_their_average_are_those_of_one_process(runs, name):
     assert alone.keys() == two.keys()
     for parameter, tensor in alone.items():
         torch.testing.assert_close(two[parameter], tensor, rtol=0, atol=PARAMETER, msg=parameter)
+
+
+@pytest.mark.slow
+def test_a_run_of_one_process_goes_on_with_two(runs, make_config, tmp_path, monkeypatch):
+    from grn.training.run import train
+    from grn.training.task import Task
+
+    config = load_config(runs / "alone" / "config.yaml")
+    monkeypatch.setattr(Task, "on_validation_epoch_end", stopping_at(12, Task.on_validation_epoch_end))
+    with pytest.raises(KeyError, match="stop"):
+        train(config, tmp_path / "run", say=silent)
+    monkeypatch.undo()
+    command = [sys.executable, "-m", "grn", "train", "--resume", str(tmp_path / "run"), "--set", "trainer.devices=2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    assert "Resuming" in done.stdout
+    alone, both = (
+        pd.read_csv(each / "metrics.csv").groupby("step").first() for each in (runs / "alone", tmp_path / "run")
+    )
+    pd.testing.assert_frame_equal(alone, both[alone.columns], rtol=LOSS, atol=LOSS)
+
+
+def stopping_at(step: int, hook):
+    def stopping(task):
+        if task.global_step >= step:
+            raise KeyError("stop")
+        return hook(task)
+
+    return stopping
 
 
 @pytest.mark.slow

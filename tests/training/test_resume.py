@@ -204,7 +204,7 @@ def test_cells_and_lists_that_are_lost_or_replaced_are_named_as_what_the_run_was
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "named"), [("learning_rate", 0.5, "trainer.learning_rate"), ("devices", 2, "processes")]
+    ("field", "value", "named"), [("learning_rate", 0.5, "trainer.learning_rate"), ("devices", 7, "trainer.devices")]
 )
 def test_another_configuration_is_refused(cut_off, field, value, named):
     found = load_config(cut_off / "config.yaml").model_dump()
