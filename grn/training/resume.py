@@ -58,9 +58,9 @@ class Start:
 
     def with_its_steps(self, config: Config) -> Config:
         """The configuration whose processes share the steps of the interrupted run. Raises ConfigError."""
-        if self.origin is None:
+        cells, count = (self.origin or {}).get("cells_of_step"), processes(config.trainer)
+        if cells is None:  # nothing was trained, or by a version that did not record it
             return config
-        cells, count = self.origin["cells_of_step"], processes(config.trainer)
         if cells % count:
             raise ConfigError(
                 f"A step of the run in {self.folder} has {cells} cells, which {count} processes cannot share evenly",
