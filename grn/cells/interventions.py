@@ -80,7 +80,7 @@ def read_interventions(obs: pd.DataFrame, config: DataConfig) -> Interventions |
     present = np.unique(code[known])
     names = sorted({name for value in present for name in parts[value]})
     if control.sum() < FEWEST or not names:
-        found = ", ".join(map(repr, values[present][:8]))
+        found = ", ".join(map(repr, values[present][:8].tolist()))
         raise DataError(
             f"Column {config.intervention_key!r} of obs names {len(names)} genes and {control.sum()} control cells; it "
             f"has {found}",
