@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 DEFAULTS = "own_data.yaml"
 EDGES = 12  # on the terminal, and effects of interventions
 ACTIVE = 3  # regulators of each cell type
-WHERE = {
-    f"trainer.{name}" for name in ("accelerator", "devices", "num_nodes", "strategy")
-}  # a resumed run may change it
+WHERE = {"trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.strategy"}  # --resume may change them
 
 Overrides = Annotated[
     list[str] | None,
