@@ -338,7 +338,12 @@ def test_metrics_csv_is_complete_at_every_moment(tmp_path, monkeypatch):
 
 def test_the_command_resumes_a_run_once_and_explains_what_it_refuses(cut_off, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["train", "--resume", "run"]) == 0
+    before = state(cut_off)
+    for other in (["--set", "trainer.max_steps=9"], ["--label", "cell_type"]):
+        assert main(["train", "--resume", "run", *other]) == 2
+        assert "--set may change trainer.accelerator, trainer.devices" in capsys.readouterr().err
+    assert state(cut_off) == before
+    assert main(["train", "--resume", "run", "--set", "trainer.devices=1"]) == 0
     assert "Resuming the run in run after step 5.\n" in capsys.readouterr().out
     log = (cut_off / "log.txt").read_text().splitlines()
     assert any(line.endswith(f"The run was interrupted; grn train --resume {cut_off} resumes it.") for line in log)
