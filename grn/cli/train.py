@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 DEFAULTS = "own_data.yaml"
 EDGES = 12  # on the terminal, and effects of interventions
 ACTIVE = 3  # regulators of each cell type
-WHERE = {"trainer.accelerator", "trainer.devices", "trainer.num_nodes", "trainer.strategy"}  # --resume may change them
 
 Overrides = Annotated[
     list[str] | None,
@@ -57,22 +56,24 @@ def command(
         typer.Option(
             "--resume",
             metavar="RUN",
-            help="Continue the interrupted run in this folder, with --set trainer.devices=N on as many processors.",
+            help="Continue the interrupted run in this folder; --set trainer.devices=N: with N processes.",
         ),
     ] = None,
 ) -> None:
     """Train a model, and write its predictions of cell types and its network into a run folder."""
     from grn.cli.console import console, plain
+    from grn.config.schema import WHERE
     from grn.errors import ConfigError
     from grn.io.run_folder import COMPLETE, config_of, refuse_lost
 
     to = console()
     if resume is not None:
-        fields = {override.partition("=")[0] for override in overrides or []}
-        if any((path, config, output, label_key, regulators, orientation)) or fields - WHERE:
+        allowed = [f"trainer.{name}" for name in WHERE]
+        others = {override.partition("=")[0] for override in overrides or []}.difference(allowed)
+        if others or any((path, config, output, label_key, regulators, orientation)):
             raise ConfigError(
                 f"--resume continues {resume} as it was started; leave out everything else (--set may change "
-                f"{', '.join(sorted(WHERE))})."
+                f"{', '.join(allowed)})."
             )
         config = str(config_of(resume))
         refuse_lost(resume)

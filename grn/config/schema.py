@@ -158,6 +158,10 @@ class ObjectivesConfig(Section):
     masked_multiplicity: MaskedMultiplicityConfig = MaskedMultiplicityConfig()
 
 
+# Fields of TrainerConfig that say where a run is computed: a resumed run may have others.
+WHERE = ("accelerator", "devices", "num_nodes", "strategy", "workers")
+
+
 class TrainerConfig(Section):
     max_epochs: Positive | None = None
     max_steps: Positive = 800

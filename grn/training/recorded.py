@@ -24,8 +24,8 @@ Losses = Callable[[Batch, bool], tuple[Tensor, dict[str, Tensor]]]
 class Recorder:
     """`losses(batch, opened)`, recorded where the batches are on a GPU; elsewhere it is called as it is.
 
-    parameters: that have gradients.   states: number of the states of cells.   alone: no other processes train with
-    this one. What these tell each other within a step (how many cells have a label) is not recorded: two GPUs hung.
+    parameters: that have gradients.   states: number of the states of cells.   alone: one process trains. Several
+    exchange numbers within a step (how many cells have a label), and two GPUs hung when that was recorded.
     """
 
     def __init__(self, losses: Losses, parameters: list[Tensor], states: int, alone: bool = True):
@@ -56,7 +56,7 @@ class Graph:
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             self.loss, parts = losses(self.batch, opened)
             gradients = torch.autograd.grad(self.loss, parameters, allow_unused=True)
-        # Those that this kind of step does not use are left alone by the optimiser, with several processes, too.
+        # The optimiser leaves those alone that this kind of step does not use.
         used = [(each, gradient) for each, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
         self.parameters, self.gradients = zip(*used, strict=True)
         self.loss, self.parts = self.loss.detach(), {name: part.detach() for name, part in parts.items()}

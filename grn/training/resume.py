@@ -2,8 +2,8 @@
 
 A checkpoint holds all that training has changed. The rest (cells, split, hidden genes, dropout's draws, penalties)
 follows from the configuration, the seed and the cells, which every checkpoint records as its Origin. On the same CPU, a
-resumed run ends as it would have without the interruption, to the last bit. Another number of processes has the same
-steps, of the same cells, with other draws of what the model does not see.
+resumed run ends as it would have without the interruption, to the last bit. With another number of processes, each step
+has the same cells; dropout and what the basal gene does not see are drawn anew.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ import lightning as L
 import grn
 from grn.cells.cells import Cells
 from grn.config.files import change_config
-from grn.config.schema import Config
+from grn.config.schema import WHERE, Config
 from grn.errors import ConfigError, DataError, RunFolderError
 from grn.io.run_folder import CHECKPOINTS, COMPLETE, CONFIG, refuse_lost
 from grn.training.checkpoints import INSTEAD, load_checkpoint
 from grn.training.machine import processes
 from grn.training.metrics import METRICS, Rows, rows_before
 
-# Fields that may change: where the run is computed and logged, and what the digest of the cells checks anyway.
-ENVIRONMENT = ("accelerator", "devices", "num_nodes", "strategy", "workers")
+# Fields that may change: where the run is computed, and what the digest of the cells checks anyway.
 CELLS = ("path", "genes", "regulators")
-MAY_CHANGE = {*(f"trainer.{name}" for name in ENVIRONMENT), *(f"data.{name}" for name in CELLS)}
+MAY_CHANGE = {*(f"trainer.{name}" for name in WHERE), *(f"data.{name}" for name in CELLS)}
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Start:
                 )
 
     def with_its_steps(self, config: Config) -> Config:
-        """The configuration whose processes share the steps of the interrupted run. Raises ConfigError."""
+        """The configuration with the cells per process that make a step of the interrupted run. Raises ConfigError."""
         cells, count = (self.origin or {}).get("cells_of_step"), processes(config.trainer)
         if cells is None:  # nothing was trained, or by a version that did not record it
             return config

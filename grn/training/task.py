@@ -111,7 +111,7 @@ class Task(L.LightningModule):
         self.latest = dict(checkpoint["latest"])
 
     def mean_over_processes(self, values: Tensor) -> Tensor:
-        """Not Lightning's `reduce`, where processes wait for each other, which a recorded step cannot hold."""
+        """The mean of each number over the processes. (Lightning's `reduce` makes them wait for each other besides.)"""
         if self.trainer.world_size == 1:
             return values
         total = values.detach().clone()
