@@ -1,8 +1,8 @@
-"""What a model is trained for. Each objective is a sum of losses and the number of items in the sum.
+"""What a model is trained for. Each objective is a sum of losses over cells; `divisors` says how many cells count.
 
-The two are kept apart so that several processes can divide by the number of items of all of them. The gradient is then
-that of one process with the whole batch, however unevenly labels are distributed over processes. A member's loss leaves
-out the cells of its own fold.
+The two are kept apart so that several processes can divide by the number of cells of all of them. The gradient is then
+that of one process with the whole batch, however unevenly labels are distributed over processes. Labels and folds alone
+say the number, so that processes agree on it before a step. A member's loss leaves out the cells of its own fold.
 
 Letters: P members, C cells, N genes, n of them, R regulators, K cell types.
 """
@@ -25,14 +25,6 @@ LABEL_SMOOTHING = 0.1  # probability spread over the other classes: labels of si
 GENES, GENES_ON_GPU, FEWEST = 512, 4096, 32
 SUMMARISED = 256  # genes that a step predicts from the summaries of cells
 OF_GENES = (10.0, 300.0)  # weight of these genes beside the labels, of every other member and of the rest
-
-
-@dataclass(frozen=True)
-class Loss:
-    """sum: of the losses of some items.   count: number of items, or the sum of their weights."""
-
-    sum: Tensor
-    count: Tensor
 
 
 @dataclass(frozen=True)
@@ -64,16 +56,34 @@ def members_cells(batch: Batch, model: Model) -> Tensor:
     return _learned(batch, model.held_out)
 
 
-def readers_cells(batch: Batch, model: Model) -> Tensor:
-    """The same for the members of the identity token."""
-    return _learned(batch, model.identity.held_out)
+def readers_cells(batch: Batch, model: Model, opened: bool = False) -> Tensor:
+    """The same for the members of the identity token. opened: whether they learn from the cells of their folds."""
+    learned = _learned(batch, model.identity.held_out)
+    return torch.ones_like(learned) if opened else learned
 
 
 def _learned(batch: Batch, held_out: Tensor) -> Tensor:
     return (batch.fold != held_out[:, None]).to(batch.bags.multiplicity.dtype)
 
 
-def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Loss, Tensor]:
+def labelled(batch: Batch, learned: Tensor) -> Tensor:
+    """`learned` [P, C] where the cell type is known, else 0."""
+    return learned * (batch.labels >= 0)
+
+
+def divisors(batch: Batch, model: Model, opened: bool) -> dict[str, Tensor]:
+    """What the sum of each loss is divided by: the number of cells, of an average member [] for the genes that the
+    regulators explain, of each member [P] for what the identity token is trained for."""
+    found = {}
+    if model.genes_train:
+        found["masked_multiplicity"] = members_cells(batch, model).sum(1).mean()
+    if batch.kept is not None:
+        learned = readers_cells(batch, model, opened)
+        found |= {"cell_type": labelled(batch, learned).sum(1), "genes": learned.sum(1)}
+    return found
+
+
+def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Tensor, Tensor]:
     """Squared error of the genes, each member's mean over genes, and the penalty of the slopes, both summed over
     members.
 
@@ -105,7 +115,7 @@ def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Loss, T
     of_others = len(model.targets) / max(len(draw.targets), 1)
     each = of_regulators * among.sum(-1) + of_others * errors.sum(-1)  # [P, C]
     learned = members_cells(batch, model)
-    loss = Loss(((each / model.genes + inferred) * learned).sum(), learned.sum() / len(learned))
+    loss = ((each / model.genes + inferred) * learned).sum()
     own_prior, prior = (None if model.prior is None else model.prior[genes] for genes in (own, others))
     shrink = of_regulators * first.penalty(scores, draw.regulators, model.penalty[-1:], own_prior)
     shrink = shrink + of_others * second.penalty(of_targets, draw.targets, model.penalty[:-1], prior)
@@ -151,7 +161,7 @@ def judged_genes(batch: Batch, model: Model) -> Judged:
     return Judged(own.sum(1), *((each * own).sum(1) / model.genes for each in (direct, product, square)))
 
 
-def of_cells(batch: Batch, model: Model, learned: Tensor, *, genes: bool) -> dict[str, Loss]:
+def of_cells(batch: Batch, model: Model, learned: Tensor, *, genes: bool) -> dict[str, Tensor]:
     """What the identity token is trained for, by name and member, [P] each: cell_type and, if `genes`, the genes of
     the cell. learned [P, C]: which cells count for which member."""
     found, summaries = {}, summaries_of(batch, model)
@@ -174,18 +184,18 @@ def summaries_of(batch: Batch, model: Model) -> Tensor:
     return model.identity.summaries(multiplicity, z, model.basal_of(bags))
 
 
-def cell_type(summaries: Tensor, batch: Batch, model: Model, learned: Tensor) -> Loss:
+def cell_type(summaries: Tensor, batch: Batch, model: Model, learned: Tensor) -> Tensor:
     """Cross entropy over the labelled cells."""
-    known = learned * (batch.labels >= 0)
+    known = labelled(batch, learned)
     logits = summaries @ model.identity.head + model.identity.head_bias
     labels = batch.labels.clamp(min=0).expand(len(known), -1)
     losses = F.cross_entropy(
         logits.flatten(0, 1), labels.flatten(), label_smoothing=LABEL_SMOOTHING, reduction="none"
     ).view_as(known)
-    return Loss((losses * known).sum(1), known.sum(1))
+    return (losses * known).sum(1)
 
 
-def genes_of_cells(summaries: Tensor, batch: Batch, model: Model, learned: Tensor) -> Loss:
+def genes_of_cells(summaries: Tensor, batch: Batch, model: Model, learned: Tensor) -> Tensor:
     """Squared error of some genes that are predicted from the summaries of cells; cells need no label for it.
 
     Genes are predicted as they were counted, also where the token sees fewer counts.
@@ -193,4 +203,4 @@ def genes_of_cells(summaries: Tensor, batch: Batch, model: Model, learned: Tenso
     some = torch.randperm(model.genes, device=summaries.device)[:SUMMARISED]
     true = model.identity.standardised(batch.bags.multiplicity)[:, some]
     errors = (summaries @ model.identity.predict[:, :, some] - true).square().mean(-1)
-    return Loss((errors * learned).sum(1), learned.sum(1))
+    return (errors * learned).sum(1)

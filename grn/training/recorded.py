@@ -2,6 +2,7 @@
 
 A step is a thousand small kernels: the GPU computes them in 4 ms, and Python takes 50 ms to start them. A graph starts
 them all at once. Random numbers come from the GPU's generator, which is seeded before each step, recorded or not.
+Processes tell each other nothing within a step, so that nothing in it waits: two GPUs would hang.
 """
 
 from __future__ import annotations
@@ -18,51 +19,49 @@ from grn.bags import Bags, Batch
 EAGER = 3  # steps of a kind before it is recorded: libraries load and kernels compile in them
 MOST_STATES = 16  # every cell is read in every state (signed_block.py); with more states this would take longer
 
-Losses = Callable[[Batch, bool], tuple[Tensor, dict[str, Tensor]]]
+Losses = Callable[[Batch, dict[str, Tensor], bool], tuple[Tensor, dict[str, Tensor]]]
 
 
 class Recorder:
-    """`losses(batch, opened)`, recorded where the batches are on a GPU; elsewhere it is called as it is.
+    """`losses(batch, by, opened)`, recorded where the batches are on a GPU; elsewhere it is called as it is.
 
-    parameters: that have gradients.   states: number of the states of cells.   alone: one process trains. Several
-    exchange numbers within a step (how many cells have a label), and two GPUs hung when that was recorded.
+    parameters: that have gradients.   states: number of the states of cells.   by: see Task.losses.
     """
 
-    def __init__(self, losses: Losses, parameters: list[Tensor], states: int, alone: bool = True):
-        self.losses, self.parameters, self.recorded = losses, parameters, alone and states <= MOST_STATES
+    def __init__(self, losses: Losses, parameters: list[Tensor], states: int):
+        self.losses, self.parameters, self.recorded = losses, parameters, states <= MOST_STATES
         self.graphs: dict[Any, Graph] = {}
         self.seen: dict[Any, int] = {}
 
-    def __call__(self, batch: Batch, opened: bool) -> tuple[Tensor, dict[str, Tensor]]:
+    def __call__(self, batch: Batch, by: dict[str, Tensor], opened: bool) -> tuple[Tensor, dict[str, Tensor]]:
         if not batch.cells.is_cuda or not self.recorded or torch.is_autocast_enabled("cuda"):
-            return self.losses(batch, opened)
+            return self.losses(batch, by, opened)
         kind = opened, *(each.shape for each in tensors_of(batch))
         self.seen[kind] = self.seen.get(kind, 0) + 1
         if self.seen[kind] <= EAGER:
-            return self.losses(batch, opened)
+            return self.losses(batch, by, opened)
         if kind not in self.graphs:
-            self.graphs[kind] = Graph(self.losses, batch, opened, self.parameters)
-        return self.graphs[kind](batch)
+            self.graphs[kind] = Graph(self.losses, batch, by, opened, self.parameters)
+        return self.graphs[kind](batch, by)
 
 
 class Graph:
     """One recorded kind of step. parts: of the loss, by name; new values take their place in every step."""
 
-    def __init__(self, losses: Losses, batch: Batch, opened: bool, parameters: list[Tensor]):
-        self.batch = batch.to(batch.cells.device)
-        self.inputs = tensors_of(self.batch)
+    def __init__(self, losses: Losses, batch: Batch, by: dict[str, Tensor], opened: bool, parameters: list[Tensor]):
+        self.inputs = [*tensors_of(batch), *by.values()]
         self.graph = torch.cuda.CUDAGraph()
         # Other threads may use the GPU meanwhile: one of them makes the next batch.
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-            self.loss, parts = losses(self.batch, opened)
+            self.loss, parts = losses(batch, by, opened)
             gradients = torch.autograd.grad(self.loss, parameters, allow_unused=True)
         # The optimiser leaves those alone that this kind of step does not use.
         used = [(each, gradient) for each, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
         self.parameters, self.gradients = zip(*used, strict=True)
         self.loss, self.parts = self.loss.detach(), {name: part.detach() for name, part in parts.items()}
 
-    def __call__(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        torch._foreach_copy_(self.inputs, tensors_of(batch))
+    def __call__(self, batch: Batch, by: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        torch._foreach_copy_(self.inputs, [*tensors_of(batch), *by.values()])
         return _Replay.apply(self, *self.parameters), self.parts
 
 

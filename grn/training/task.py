@@ -15,7 +15,17 @@ from grn.bags import Batch
 from grn.cells.loading.batches import STEPS, cell_states
 from grn.config.schema import ObjectivesConfig, TrainerConfig
 from grn.errors import TrainingDiverged
-from grn.model.objectives import OF_GENES, Draw, Judged, judged_genes, masked_multiplicity, of_cells, readers_cells
+from grn.model.objectives import (
+    OF_GENES,
+    Draw,
+    Judged,
+    divisors,
+    judged_genes,
+    labelled,
+    masked_multiplicity,
+    of_cells,
+    readers_cells,
+)
 from grn.model.transformer import Model
 from grn.training.calibration import opened_at
 from grn.training.finite import FiniteCheck, Step
@@ -49,10 +59,11 @@ class Task(L.LightningModule):
         self.register_buffer("of_genes", torch.tensor(OF_GENES)[torch.arange(count) % 2], persistent=False)
         self.latest: dict[str, Tensor | float] = {}  # losses by name; those of the identity token are not of every step
 
-    def losses(self, batch: Batch, opened: bool) -> tuple[Tensor, dict[str, Tensor]]:
+    def losses(self, batch: Batch, by: dict[str, Tensor], opened: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a step, which members share out evenly, and its parts by name, of an average member.
 
-        opened: whether members of the identity token learn from the cells of their folds.
+        by: `divisors`, the mean over processes.   opened: whether members of the identity token learn from the cells of
+        their folds.
         """
         model, objectives = self.model, self.objectives
         found: dict[str, Tensor] = {}
@@ -60,17 +71,13 @@ class Task(L.LightningModule):
         members = model.config.members
         if model.genes_train:
             draw = Draw.of(model, len(batch.cells), objectives.masked_multiplicity.fraction)
-            loss, shrink = masked_multiplicity(batch, model, draw)
-            error = loss.sum / self.mean_over_processes(loss.count).clamp(min=1e-9)
+            error, shrink = masked_multiplicity(batch, model, draw)
+            error = error / by["masked_multiplicity"].clamp(min=1e-9)
             found |= {"masked_multiplicity": error / members, "penalty": shrink / members}
             total.append(objectives.masked_multiplicity.weight * (error + shrink))
         if batch.kept is not None:  # else the identity token has nothing to learn in this step
-            learned = torch.ones_like(readers_cells(batch, model)) if opened else readers_cells(batch, model)
-            parts = of_cells(batch, model, learned, genes=model.genes_train)
-            means = {}
-            for name, part in parts.items():
-                count = self.mean_over_processes(part.count)
-                means[name] = part.sum / torch.where(count > 0, count, 1)
+            sums = of_cells(batch, model, readers_cells(batch, model, opened), genes=model.genes_train)
+            means = {name: each / torch.where(by[name] > 0, by[name], 1) for name, each in sums.items()}
             total.append(self.of_members(means).sum())
             found |= {name: mean.mean() for name, mean in means.items()}
         return torch.stack(total).sum(), found
@@ -84,7 +91,7 @@ class Task(L.LightningModule):
 
     def on_train_start(self) -> None:
         parameters: list[Tensor] = [each for each in self.parameters() if each.requires_grad]
-        self.recorder = Recorder(self.losses, parameters, len(self.model.share), alone=self.trainer.world_size == 1)
+        self.recorder = Recorder(self.losses, parameters, len(self.model.share))
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
         """Seeds torch by step and process: a resumed run draws what it would have drawn without the interruption."""
@@ -95,7 +102,9 @@ class Task(L.LightningModule):
         read = batch.bags.multiplicity
         if read.device.type == "cpu" and not read.isfinite().all():
             self.refuse(Step(self.global_step, batch.cells, torch.tensor([False, True])))
-        loss, parts = self.recorder(batch, self.global_step >= self.opened)
+        opened = self.global_step >= self.opened
+        by = {name: self.mean_over_processes(each) for name, each in divisors(batch, self.model, opened).items()}
+        loss, parts = self.recorder(batch, by, opened)
         self.batch, self.loss = batch, loss.detach()
         self.latest |= {name: mean.detach() for name, mean in parts.items()}
         if (self.global_step + 1) % self.log_every == 0:  # the losses of the whole batch
@@ -149,10 +158,10 @@ class Task(L.LightningModule):
         if self.model.genes_train:
             self.judged.update(judged_genes(batch, self.model))
         else:
-            parts = of_cells(batch, self.model, 1 - readers_cells(batch, self.model), genes=False)
-            loss = next(iter(parts.values()))
-            nothing = torch.zeros_like(loss.sum)
-            self.judged.update(Judged(loss.count, loss.sum, nothing, nothing))
+            unseen = 1 - readers_cells(batch, self.model)
+            loss = of_cells(batch, self.model, unseen, genes=False)["cell_type"]
+            nothing = torch.zeros_like(loss)
+            self.judged.update(Judged(labelled(batch, unseen).sum(1), loss, nothing, nothing))
 
     def on_validation_epoch_end(self) -> None:
         # Without cells that a member has not seen, the last step is as good as any.

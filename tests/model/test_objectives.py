@@ -10,6 +10,7 @@ from grn.model import objectives
 from grn.model.objectives import (
     LABEL_SMOOTHING,
     Draw,
+    divisors,
     judged_genes,
     masked_multiplicity,
     members_cells,
@@ -74,15 +75,15 @@ def test_masked_multiplicity_is_the_error_of_the_signed_network_and_of_context_o
     learned = members_cells(batch, model)
     # And the state of a cell, which is asked for where it is not known.
     states = torch.einsum("cs,pcs->pc", bags.states, -model.state_scores(m))
-    torch.testing.assert_close(found.sum, ((each / 12 + states) * learned).sum())
-    assert float(found.count) == pytest.approx(float(learned.sum()) / 4)
+    torch.testing.assert_close(found, ((each / 12 + states) * learned).sum())
+    assert float(divisors(batch, model, False)["masked_multiplicity"]) == pytest.approx(float(learned.sum()) / 4)
 
 
 def test_a_member_does_not_learn_from_the_cells_of_its_fold(make_model, batch):
     """Its gradient does not change in any bit when these cells have other genes; the other members' do."""
     model = make_model(states=3)
     one, other = (
-        gradients(masked_multiplicity(each, model, whole(model))[0].sum, model)
+        gradients(masked_multiplicity(each, model, whole(model))[0], model)
         for each in (batch, moved(batch, [0, 3]))  # the cells of fold 0
     )
     assert {name.split(".")[0] for name in one} == {"blocks", "basal"}
@@ -96,7 +97,7 @@ def test_neither_does_a_member_of_the_identity_token(make_model, batch, name):
     model, found = make_model(states=3), []
     for each in (batch, moved(batch, [0, 3])):
         torch.manual_seed(0)
-        found.append(gradients(of_cells(each, model, readers_cells(each, model), genes=True)[name].sum.sum(), model))
+        found.append(gradients(of_cells(each, model, readers_cells(each, model), genes=True)[name].sum(), model))
     one, other = found
     assert one and all(name.startswith("identity.") for name in one)
     for name in one:
@@ -107,10 +108,10 @@ def test_neither_does_a_member_of_the_identity_token(make_model, batch, name):
 def test_what_context_learns_changes_nothing_in_the_signed_network(make_model, batch):
     """The network's gradient is that of its own error; the context's that of what the network leaves over."""
     model = make_model(states=3)
-    network = gradients(masked_multiplicity(batch, model, whole(model))[0].sum, model)
+    network = gradients(masked_multiplicity(batch, model, whole(model))[0], model)
     model.basal.query.data.mul_(3)
     model.basal.bias.data.add_(1)
-    other = gradients(masked_multiplicity(batch, model, whole(model))[0].sum, model)
+    other = gradients(masked_multiplicity(batch, model, whole(model))[0], model)
     for name in network:
         same = torch.allclose(network[name], other[name], rtol=1e-12, atol=1e-14)
         # Context reads m', and so block 1; what it makes of it is nothing that block 1 learns.
@@ -121,7 +122,7 @@ def test_multiplicities_that_are_hidden_from_the_basal_gene_are_not(make_model, 
     """From the network: they change the context alone."""
     model = make_model(states=3)
     hidden = replace(whole(model), hidden=torch.ones(4, 5, 4, dtype=torch.bool))
-    one, other = (gradients(masked_multiplicity(batch, model, each)[0].sum, model) for each in (whole(model), hidden))
+    one, other = (gradients(masked_multiplicity(batch, model, each)[0], model) for each in (whole(model), hidden))
     for name in one:
         assert torch.equal(one[name], other[name]) == name.startswith(("blocks.", "basal.state")), name
     torch.manual_seed(0)
@@ -136,7 +137,7 @@ def test_a_sample_of_genes_stands_for_all_of_them(make_model, batch, monkeypatch
     model = make_model(states=3, layers=layers)
     model.penalty.copy_(torch.tensor([[2.0, 0.5, 0.1]]).expand(5, -1))
     expected = [
-        masked_multiplicity(batch, model, whole(model))[0].sum,
+        masked_multiplicity(batch, model, whole(model))[0],
         masked_multiplicity(batch, model, whole(model))[1],
     ]
     regulators = [torch.arange(3)] if layers > 1 else list(torch.combinations(torch.arange(3), 2))
@@ -145,7 +146,7 @@ def test_a_sample_of_genes_stands_for_all_of_them(make_model, batch, monkeypatch
         for some in regulators
         for others in torch.combinations(torch.arange(9), 2)
     ]
-    torch.testing.assert_close(torch.stack([loss.sum for loss, _ in samples]).mean(), expected[0])
+    torch.testing.assert_close(torch.stack([loss for loss, _ in samples]).mean(), expected[0])
     torch.testing.assert_close(torch.stack([shrink for _, shrink in samples]).mean(), expected[1])
     monkeypatch.setattr(objectives, "GENES", 2)
     drawn = Draw.of(model, 5, 0.3)
@@ -210,8 +211,10 @@ def test_cell_types_leave_out_missing_labels_and_smooth_the_others(make_model, b
                 member, cell
             ].mean()
             expected -= float(smooth * learned[member, cell])
-        assert float(found.sum[member].detach()) == pytest.approx(expected, rel=1e-6)
-    assert found.count.tolist() == [1, 1, 2, 2]
+        assert float(found[member].detach()) == pytest.approx(expected, rel=1e-6)
+    seen = replace(batch, kept=torch.ones_like(batch.bags.multiplicity, dtype=torch.bool))
+    assert divisors(seen, model, False)["cell_type"].tolist() == [1, 1, 2, 2]
+    assert divisors(seen, model, True)["cell_type"].tolist() == [3] * 4
 
 
 def test_genes_are_predicted_as_they_were_counted_from_what_is_left_to_see(make_model, batch):
@@ -226,14 +229,15 @@ def test_genes_are_predicted_as_they_were_counted_from_what_is_left_to_see(make_
     errors = (
         (summaries @ model.identity.predict - model.identity.standardised(batch.bags.multiplicity)).square().mean(-1)
     )
-    torch.testing.assert_close(found.sum, (errors * readers_cells(seen, model)).sum(1))
+    torch.testing.assert_close(found, (errors * readers_cells(seen, model)).sum(1))
+    assert torch.equal(divisors(seen, model, False)["genes"], readers_cells(seen, model).sum(1))
 
 
 def test_types_alone_reach_the_blocks(make_model, batch):
     model, found = make_model(states=3, genes_train=False), []
     for each in (batch, moved(batch, [0, 3])):
         loss = of_cells(each, model, readers_cells(each, model), genes=False)["cell_type"]
-        found.append(gradients(loss.sum.sum(), model))
+        found.append(gradients(loss.sum(), model))
     one, other = found
     assert one["blocks.1.embedding.query"].abs().max() > 0
     assert all(torch.equal(one[name][:2], other[name][:2]) for name in one if name.startswith("identity."))
@@ -243,8 +247,8 @@ def test_a_batch_with_nothing_to_learn_costs_nothing(make_model, batch):
     model = make_model(states=3)
     unlabelled = replace(batch, labels=torch.full((5,), -1))
     found = of_cells(unlabelled, model, readers_cells(batch, model), genes=False)["cell_type"]
-    assert found.sum.tolist() == found.count.tolist() == [0] * 4
-    assert all((each == 0).all() for each in gradients(found.sum.sum(), model).values())
+    assert found.tolist() == [0] * 4
+    assert all((each == 0).all() for each in gradients(found.sum(), model).values())
 
 
 def test_what_an_intervention_has_set_is_no_target(make_model, batch):
@@ -258,7 +262,7 @@ def test_what_an_intervention_has_set_is_no_target(make_model, batch):
     for values, mask in ((batch.bags.multiplicity, cut), (multiplicity, cut), (multiplicity, None)):
         one = replace(batch, bags=replace(batch.bags, multiplicity=values, cut=mask))
         judged = judged_genes(one, model)
-        found.append((masked_multiplicity(one, model, whole(model))[0].sum, judged.direct, judged.product))
+        found.append((masked_multiplicity(one, model, whole(model))[0], judged.direct, judged.product))
     for set_before, set_after, not_cut in zip(*found, strict=True):
         torch.testing.assert_close(set_before, set_after)
         assert not torch.allclose(set_after, not_cut)

@@ -92,7 +92,7 @@ def test_members_learn_from_the_cells_that_have_judged_them_from_the_middle_on(m
     learned, judged = [], []
     original, on_start = Task.losses, Calibration.on_train_batch_start
 
-    def recorded(task, batch, opened):
+    def recorded(task, batch, by, opened):
         from grn.training import task as module
 
         of_cells = module.of_cells
@@ -104,7 +104,7 @@ def test_members_learn_from_the_cells_that_have_judged_them_from_the_middle_on(m
                     learned.append((task.global_step, bool((which == 1).all()))) or of_cells(b, m, which, **options)
                 ),
             )
-            return original(task, batch, opened)
+            return original(task, batch, by, opened)
 
     def started(self, trainer, task, batch, index):
         before = task.model.identity.confidence.clone()

@@ -14,10 +14,16 @@ def batch_on(device: str, seed: int = 0) -> Batch:
     return Batch(Bags(values, values.sum(1)), cells, cells, cells).to(device)
 
 
+def divisor(cells: float, device: str = "cpu") -> dict[str, torch.Tensor]:
+    return {"loss": torch.tensor(cells, device=device)}
+
+
 def recorder_of(parameter: torch.Tensor, calls: list[bool]) -> Recorder:
-    def losses(batch: Batch, opened: bool):
+    def losses(batch: Batch, by: dict[str, torch.Tensor], opened: bool):
         calls.append(opened)
-        loss = (batch.bags.multiplicity @ parameter + torch.rand(6, device=parameter.device)).square().mean()
+        loss = (batch.bags.multiplicity @ parameter + torch.rand(6, device=parameter.device)).square().sum() / by[
+            "loss"
+        ]
         return loss, {"loss": loss}
 
     return Recorder(losses, [parameter], states=1)
@@ -27,7 +33,7 @@ def test_a_processor_calls_the_losses_as_they_are():
     parameter, calls = torch.ones(4, requires_grad=True), []
     recorder = recorder_of(parameter, calls)
     for _ in range(EAGER + 2):
-        recorder(batch_on("cpu"), True)
+        recorder(batch_on("cpu"), divisor(6.0), True)
     assert calls == [True] * (EAGER + 2) and not recorder.graphs
 
 
@@ -47,7 +53,7 @@ def test_a_recorded_step_has_the_loss_and_the_gradient_of_the_step():
         found = []
         for losses in (recorder, recorder.losses):
             torch.manual_seed(seed)
-            loss, parts = losses(batch, False)
+            loss, parts = losses(batch, divisor(seed + 1.0, "cuda"), False)
             found.append((loss.detach(), parts["loss"].detach().clone(), *torch.autograd.grad(2 * loss, parameter)))
             del loss, parts  # a graph of autograd that lives on waits for the stream that it was made on
         torch.testing.assert_close(*found)

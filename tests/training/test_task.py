@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from grn.bags import Bags, Batch
 from grn.config.schema import Config
-from grn.model.objectives import OF_GENES, Draw, masked_multiplicity, of_cells, readers_cells
+from grn.model.objectives import OF_GENES, Draw, divisors, masked_multiplicity, of_cells, readers_cells
 from grn.training.finite import skip_unless_finite
 from grn.training.task import MovingAverage, Task, as_fused_here
 
@@ -86,7 +86,6 @@ def task_and_batch(make_model, make_bags, monkeypatch):
     bags, fold = make_bags(states=3), torch.tensor([0, 1, 2, 0, 5])
     nothing_hidden = torch.ones_like(bags.multiplicity, dtype=torch.bool)
     batch = Batch(bags, torch.arange(5), labels, fold, kept=nothing_hidden)
-    monkeypatch.setattr(Task, "mean_over_processes", lambda task, count: count)  # without a trainer
     return Task(make_model(states=3), config.objectives, config.trainer, 100), batch
 
 
@@ -94,13 +93,14 @@ def test_the_loss_of_a_step_is_that_of_all_members_by_the_weights_of_the_objecti
     """Of the identity token, genes shape the summaries of every second member more."""
     task, batch = task_and_batch
     torch.manual_seed(0)
-    found, parts = task.losses(batch, opened=False)
     model = task.model
+    by = divisors(batch, model, False)
+    found, parts = task.losses(batch, by, opened=False)
     torch.manual_seed(0)
     loss, shrink = masked_multiplicity(batch, model, Draw.of(model, 5, 1e-12))
-    expected = 0.7 * (loss.sum / loss.count + shrink)
-    parts_of_cells = of_cells(batch, model, readers_cells(batch, model), genes=True)
-    each = {name: part.sum / part.count for name, part in parts_of_cells.items()}
+    expected = 0.7 * (loss / by["masked_multiplicity"] + shrink)
+    sums = of_cells(batch, model, readers_cells(batch, model), genes=True)
+    each = {name: sums[name] / by[name] for name in sums}
     for member in range(4):
         weight = OF_GENES[member % 2]
         labels = 0.5 * each["cell_type"][member]
@@ -112,25 +112,19 @@ def test_the_loss_of_a_step_is_that_of_all_members_by_the_weights_of_the_objecti
 
 
 @pytest.mark.parametrize("cut", [1, 2, 4])
-def test_the_mean_over_processes_is_the_loss_of_the_whole_batch(task_and_batch, monkeypatch, cut):
+def test_the_mean_over_processes_is_the_loss_of_the_whole_batch(task_and_batch, cut):
     """However unevenly labels fall, none in some processes included."""
     task, batch = task_and_batch
-    whole = task.losses(batch, opened=False)[0]
+    whole = task.losses(batch, divisors(batch, task.model, False), opened=False)[0]
 
     def part(rows: slice) -> Batch:
         bags = Bags(*(getattr(batch.bags, name)[rows] for name in ("multiplicity", "basal", "states")))
         rest = {name: getattr(batch, name)[rows] for name in ("cells", "labels", "fold", "kept")}
         return Batch(bags, **rest)
 
-    parts, counts = [part(slice(cut)), part(slice(cut, None))], []
-    for each in parts:
-        counts.append([])
-        monkeypatch.setattr(task, "mean_over_processes", lambda count: counts[-1].append(count) or count)
-        task.losses(each, opened=False)
-    means, losses = [torch.stack(pair).mean(0) for pair in zip(*counts, strict=True)], []
-    for each in parts:
-        known = iter(means)
-        monkeypatch.setattr(task, "mean_over_processes", lambda _, known=known: next(known))
-        losses.append(task.losses(each, opened=False)[0])
+    parts = [part(slice(cut)), part(slice(cut, None))]
+    one, other = (divisors(each, task.model, False) for each in parts)
+    by = {name: (one[name] + other[name]) / 2 for name in one}
+    losses = [task.losses(each, by, opened=False)[0] for each in parts]
     torch.testing.assert_close(torch.stack(losses).mean(), whole)
     assert (losses[0] - losses[1]).abs() > 0.01
