@@ -3,6 +3,7 @@
     python benchmarks/atlas.py make atlas.h5ad --cells 1000000 --genes 20000    # minutes on 16 cores
     python benchmarks/atlas.py run atlas.h5ad                                   # all cells from the file
     python benchmarks/atlas.py run atlas.h5ad --sample 1000000                  # all of them in memory
+    python benchmarks/atlas.py run atlas.h5ad --processes 2 --set trainer.max_steps=400     # by torchrun
 
 `make` simulates 100 000 cells of 2000 genes (grn/cells/simulated.py), whose counts every part keeps with a chance of .9
 each, so that no two cells are equal, beside genes that nothing regulates; parts are joined as anyone would join files.
@@ -68,18 +69,23 @@ def make(path: Path, cells: int, genes: int, regulators: int, depth: float, proc
     print(f"made {path}, {path.stat().st_size / 1e9:.1f} GB, in {time.monotonic() - started:.0f} s")
 
 
-def run(path: Path, sample: int, regulators: int, fields: list[str]) -> None:
+def run(path: Path, sample: int, regulators: int, processes: int, fields: list[str]) -> None:
     from anndata import read_h5ad
 
     names = ",".join(read_h5ad(path, backed="r").var_names[:regulators])  # those that regulate come first
-    output = path.with_name(f"{path.stem}-{sample}")
+    output = path.with_name(f"{path.stem}-{sample}-{processes}-{int(time.time())}")
     options = ["--label", "cell_type", "--regulators", names, "--output", str(output)]
-    command = [sys.executable, "-m", "grn", "train", str(path), *options, "--set", f"data.sample={sample}"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
+    command = [sys.executable, *launcher, "-m", "grn", "train", str(path), *options]
+    fields = [f"data.sample={sample}", f"trainer.devices={processes}", *fields]
     started = time.monotonic()
     if subprocess.run([*command, *(word for field in fields for word in ("--set", field))]).returncode:
         raise SystemExit(1)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-    print(f"sample {sample}: {time.monotonic() - started:.0f} s in all, at most {peak:.2f} GiB", flush=True)
+    print(
+        f"sample {sample}, processes {processes}: {time.monotonic() - started:.0f} s, at most {peak:.2f} GiB",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -94,6 +100,7 @@ def main() -> None:
     making.add_argument("--depth", type=float, default=0.2, help="mean count of a regulated gene")
     making.add_argument("--processes", type=int, default=8)
     running.add_argument("--sample", type=int, default=36_000)
+    running.add_argument("--processes", type=int, default=1, help="one for each GPU")
     running.add_argument("--set", action="append", default=[], dest="fields", help="further fields of grn train")
     chosen = vars(parser.parse_args())
     {"make": make, "run": run}[chosen.pop("command")](**chosen)
