@@ -52,13 +52,14 @@ def make(path: Path, cells: int, genes: int, regulators: int, depth: float, proc
     import anndata
     from anndata.experimental import concat_on_disk
 
-    from grn.cells.simulated import simulate
+    from grn.cells.simulated import TRUTH, simulate
     from grn.config.schema import Simulation
 
     started = time.monotonic()
     anndata.settings.allow_write_nullable_strings = True  # pandas 3 stores names so
     planted = {"regulators": regulators, "cell_types": 4, "depth": depth, "seed": 7}
     base = simulate(Simulation(cells=min(cells, SIMULATED), genes=REGULATED, **planted))
+    base.uns.pop(TRUTH).to_csv(path.with_suffix(".truth.csv"), index=False)
     base.uns.clear()
     one = partial(part, folder=path.parent, base=base, genes=genes)
     with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from grn.errors import Interrupted
@@ -30,7 +31,7 @@ class Signals(L.Callback):
     def __init__(self, folder: Path):
         self.folder = folder
         self.received: int | None = None
-        self.process = 0
+        self.process, self.group = 0, None
         self.previous: dict[int, Any] = {}
 
     def on_fit_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
@@ -45,6 +46,8 @@ class Signals(L.Callback):
         self.process = os.getpid()
         for number in self.previous:
             signal.signal(number, self.receive)
+        if trainer.world_size > 1:  # on the hosts: through GPUs, these would have to finish every step first
+            self.group = torch.distributed.new_group(backend="gloo")
 
     def receive(self, number: int, frame) -> None:
         if os.getpid() != self.process:
@@ -70,8 +73,10 @@ class Signals(L.Callback):
     def stop_if_asked(self, trainer: L.Trainer, how: str | None = None, *, save: bool = False) -> None:
         """Raises Interrupted where any process received a signal; a collective that every process has to call."""
         stop = self.received is not None
-        if trainer.world_size > 1:
-            stop = trainer.strategy.reduce_boolean_decision(stop, all=False)
+        if self.group is not None:
+            asked = torch.tensor(stop)
+            torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX, self.group)
+            stop = bool(asked)
         if stop:
             if save:
                 save_checkpoint(trainer, self.folder / "last.ckpt")

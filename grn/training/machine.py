@@ -11,12 +11,12 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from grn.config.schema import TrainerConfig
 from grn.devices import uses_gpu
 from grn.errors import ConfigError, one_line
+from grn.training.together import MeanGradients
 
 # Variables of torchrun, srun, mpirun, LSF and manual starts about the other machines.
 LAUNCHERS = ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "LSB_JOBID", "MASTER_ADDR", "NODE_RANK")
@@ -59,9 +59,7 @@ def lightning_options(settings: TrainerConfig) -> dict[str, Any]:
         "accelerator": settings.accelerator,
         "devices": settings.devices,
         "num_nodes": settings.num_nodes,
-        # The identity token learns in every second step alone, in which DDP would wait for its gradients. Buffers are
-        # the same in all processes.
-        "strategy": DDPStrategy(find_unused_parameters=True, broadcast_buffers=False) if several else settings.strategy,
+        "strategy": MeanGradients() if several else settings.strategy,
         "precision": "32-true" if settings.precision == "auto" else settings.precision,
     }
 

@@ -31,6 +31,7 @@ from grn.training.calibration import opened_at
 from grn.training.finite import FiniteCheck, Step
 from grn.training.metrics import SumOfJudged
 from grn.training.recorded import Recorder
+from grn.training.together import mean_over_processes
 
 WARMUP = 0.05  # share of the steps over which the learning rate rises
 # The learning rate and the weight decay of the parts, relative to trainer.learning_rate and trainer.weight_decay.
@@ -103,13 +104,13 @@ class Task(L.LightningModule):
         if read.device.type == "cpu" and not read.isfinite().all():
             self.refuse(Step(self.global_step, batch.cells, torch.tensor([False, True])))
         opened = self.global_step >= self.opened
-        by = {name: self.mean_over_processes(each) for name, each in divisors(batch, self.model, opened).items()}
+        by = {name: mean_over_processes(each) for name, each in divisors(batch, self.model, opened).items()}
         loss, parts = self.recorder(batch, by, opened)
         self.batch, self.loss = batch, loss.detach()
         self.latest |= {name: mean.detach() for name, mean in parts.items()}
         if (self.global_step + 1) % self.log_every == 0:  # the losses of the whole batch
             logged = {"train/loss": self.loss} | {f"train/{name}_loss": mean for name, mean in self.latest.items()}
-            means = self.mean_over_processes(torch.stack([torch.as_tensor(each).to(loss) for each in logged.values()]))
+            means = mean_over_processes(torch.stack([torch.as_tensor(each).to(loss) for each in logged.values()]))
             self.log_dict(dict(zip(logged, means, strict=True)), batch_size=len(batch.cells))
         return loss
 
@@ -118,14 +119,6 @@ class Task(L.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.latest = dict(checkpoint["latest"])
-
-    def mean_over_processes(self, values: Tensor) -> Tensor:
-        """The mean of each number over the processes. (Lightning's `reduce` makes them wait for each other besides.)"""
-        if self.trainer.world_size == 1:
-            return values
-        total = values.detach().clone()
-        torch.distributed.all_reduce(total)
-        return total / self.trainer.world_size
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None) -> None:
         # Not clipped: members share the norm, and Adam's steps do not depend on the size of gradients.

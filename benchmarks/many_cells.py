@@ -1,0 +1,130 @@
+"""How long do grn, RegDiffusion and GRNBoost2 take for 2000 genes and 100 regulators as cells grow, and how well?
+
+    python benchmarks/atlas.py make m.h5ad --cells 100000 --genes 2000
+    python benchmarks/many_cells.py m.h5ad --methods grn regdiffusion     # one GPU
+    python benchmarks/many_cells.py m.h5ad --methods grnboost2 --targets 8
+
+grn is the whole of `grn train`, which reads the file. RegDiffusion is its authors' package with their settings, from
+the start of its Python to its matrix, in a Python that GRN_BENCHMARK_REGDIFFUSION_PYTHON names; log1p of the counts of
+all cells, scaled to the same total, are in its memory. GRNBoost2 (peers/trees.py) fits one gene after another, so that
+its time is measured for a few genes with one thread, and **extrapolated** to all. AUPRC is over all pairs of a
+regulator and a gene. Prints a line a method, and writes it to `many_cells.csv`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from peers.peer import edge_table, standardised
+from peers.regdiffusion import VARIABLE
+from peers.trees import GRNBOOST2, boosting_importances
+from results_file import merged, write
+from scipy import sparse
+from sklearn.metrics import average_precision_score
+
+REGULATORS = 100
+KEYS = ["method", "cells"]
+DIFFUSION = """
+import sys
+import numpy as np
+import regdiffusion
+from scipy import sparse
+source, result = sys.argv[1:]
+trainer = regdiffusion.RegDiffusionTrainer(sparse.load_npz(source), device="cuda", seed=0)
+trainer.train()
+np.save(result, np.abs(trainer.model.get_adj_().detach().cpu().numpy()))
+"""
+
+
+def run(command: list[str]) -> float:
+    """Runs it; returns its seconds."""
+    started = time.monotonic()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.monotonic() - started
+
+
+def grn(path: Path, genes: list[str]) -> tuple[float, pd.DataFrame]:
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--label", "cell_type", "--regulators", ",".join(genes[:REGULATORS]), "--output", f"{folder}/run"]
+        seconds = run([sys.executable, "-m", "grn", "train", str(path), *options, "--quiet"])
+        return seconds, pd.read_parquet(Path(folder, "run", "edges.parquet"))
+
+
+def logarithms(path: Path) -> sparse.csr_matrix:
+    from anndata import read_h5ad
+
+    counts = read_h5ad(path).X
+    totals = np.asarray(counts.sum(1)).ravel()
+    return (
+        sparse.csr_matrix(sparse.diags(np.median(totals) / np.maximum(totals, 1)) @ counts).log1p().astype(np.float32)
+    )
+
+
+def regdiffusion(path: Path, genes: list[str]) -> tuple[float, pd.DataFrame]:
+    with tempfile.TemporaryDirectory() as folder:
+        source, result = f"{folder}/values.npz", f"{folder}/adjacency.npy"
+        sparse.save_npz(source, logarithms(path), compressed=False)
+        seconds = run([os.environ[VARIABLE], "-c", DIFFUSION, source, result])
+        return seconds, edge_table(np.load(result)[:REGULATORS], genes, genes[:REGULATORS])
+
+
+def grnboost2(path: Path, genes: list[str], targets: int) -> float:
+    """Fits a few genes; the seconds that all would take."""
+    values = logarithms(path)
+    some = np.linspace(REGULATORS, len(genes) - 1, targets).astype(int)
+    inputs, wanted = values[:, :REGULATORS].toarray(), standardised(values[:, some].toarray())
+    settings = dict(GRNBOOST2.settings)
+    window = int(settings.pop("window"))
+    settings["n_estimators"] = int(settings.pop("rounds"))
+    started = time.monotonic()
+    for target in wanted.T:
+        boosting_importances(inputs, target, 0, window=window, settings=settings)
+    return (time.monotonic() - started) * len(genes) / targets
+
+
+def auprc(edges: pd.DataFrame, truth: pd.DataFrame, genes: list[str]) -> float:
+    """Pairs without a weight have 0."""
+    pairs = pd.MultiIndex.from_product([genes[:REGULATORS], genes])
+    pairs = pairs[pairs.get_level_values(0) != pairs.get_level_values(1)]
+    weight = edges.set_index(["source", "target"])["weight"].abs().reindex(pairs, fill_value=0)
+    return float(average_precision_score(pairs.isin(pd.MultiIndex.from_frame(truth[["source", "target"]])), weight))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--methods", nargs="+", default=["grn"], choices=["grn", "regdiffusion", "grnboost2"])
+    parser.add_argument("--targets", type=int, default=8, help="genes that GRNBoost2 is measured on")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results", metavar="DIR")
+    chosen = parser.parse_args()
+
+    from anndata import read_h5ad
+
+    stored = read_h5ad(chosen.path, backed="r")
+    genes, cells = list(stored.var_names), stored.n_obs
+    truth = pd.read_csv(chosen.path.with_suffix(".truth.csv"))
+    for method in chosen.methods:
+        row = {"method": method, "cells": cells, "genes": len(genes)}
+        if method == "grnboost2":
+            row |= {"seconds": round(grnboost2(chosen.path, genes, chosen.targets), 1), "extrapolated": True}
+        else:
+            seconds, edges = {"grn": grn, "regdiffusion": regdiffusion}[method](chosen.path, genes)
+            peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20  # of the largest child so far
+            row |= {"seconds": round(seconds, 1), "extrapolated": False, "peak_gib": round(peak, 2)}
+            row["auprc"] = round(auprc(edges, truth, genes), 3)
+        print(row, flush=True)
+        path = chosen.output / "many_cells.csv"
+        write(path, merged(path, pd.DataFrame([row]), KEYS).sort_values(KEYS))
+
+
+if __name__ == "__main__":
+    main()
