@@ -45,6 +45,8 @@ VALUE = 8  # cuDNN's least width of a value
 def by_softmax(block: SignedBlock, m: Tensor, states: Tensor, pick: Tensor, scores: Tensor | None = None) -> Tensor:
     """SignedBlock.forward with softmax: every cell in its one state."""
     query, key = block.embedding(pick)
+    if not len(pick):
+        return states @ block.level[..., pick]
     state = states.argmax(1)
     m = (m if m.ndim == 3 else m.expand(len(query), -1, -1))[:, None, :, :, None]  # [P, 1, C, R + 1, 1]
     value = F.pad(block.amounts()[:, :, None, :, None] * m, (0, VALUE - 1))

@@ -32,10 +32,10 @@ class Bags:
         return len(self.multiplicity)
 
     def to(self, device: torch.device | str) -> Self:
-        return _map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))
+        return map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Self:
-        return _map_tensors(self, Tensor.pin_memory)
+        return map_tensors(self, Tensor.pin_memory)
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class Batch:
     kept: Tensor | None = None
 
     def to(self, device: torch.device | str) -> Self:
-        return _map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))
+        return map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Self:
-        return _map_tensors(self, Tensor.pin_memory)
+        return map_tensors(self, Tensor.pin_memory)
 
 
-def _map_tensors(record, function):
+def map_tensors(record, function):
     """The same record with `function` applied to each tensor, nested records included."""
     changed = {}
     for field in fields(record):
@@ -70,5 +70,5 @@ def _map_tensors(record, function):
         if isinstance(value, Tensor):
             changed[field.name] = function(value)
         elif isinstance(value, Bags):
-            changed[field.name] = _map_tensors(value, function)
+            changed[field.name] = map_tensors(value, function)
     return replace(record, **changed)

@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from anndata.abc import CSCDataset
 
-from grn.cells.cells import Cells, ReadCells
+from grn.cells.cells import Cells
 from grn.cells.load import to_vocabulary_of, transformed
+from grn.cells.loading.tables import Table
 from grn.cells.obs import MISSING, read_groups, read_labels, read_state
 from grn.cells.preprocessing.counts import genes_of, stored_matrix
 from grn.cells.preprocessing.split import Split
@@ -77,7 +79,7 @@ class Atlas:
             self.fold = np.array([of_groups.get(group, -1) for group in groups.tolist()])
         self.rows = np.flatnonzero(trained)
         self.reader = ThreadPoolExecutor(1)  # HDF5 is read by one thread
-        self.held: list[tuple[np.ndarray, Future[ReadCells]]] = []
+        self.held: list[tuple[np.ndarray, Future[Table]]] = []
 
     @cached_property
     def source(self) -> Any:
@@ -90,27 +92,20 @@ class Atlas:
         var = genes_of(self.source, self.config.counts)
         return to_vocabulary_of(var, self.source.obs_names, self.config, self.cells.vocabulary)[0]
 
-    def read(
-        self, rows: np.ndarray, buffer: np.ndarray | None = None, following: np.ndarray | None = None
-    ) -> ReadCells:
-        """Some cells. buffer: the sorted rows that they are among, which are read once; following: those read next."""
-        if buffer is None:
-            return self._at(np.unique(rows), self._load(np.unique(rows)), rows)
+    def table(self, buffer: np.ndarray, following: np.ndarray | None, device: torch.device | str) -> Table:
+        """The cells `buffer`, sorted rows, which are read once, however often they are asked for. following: those that
+        are read next."""
         for wanted in (buffer, following):
-            if wanted is not None and not any(rows_ is wanted for rows_, _ in self.held):
-                self.held.append((wanted, self.reader.submit(self._load, wanted)))
+            if wanted is not None and not any(rows is wanted for rows, _ in self.held):
+                self.held.append((wanted, self.reader.submit(self._load, wanted, device)))
         self.held = [each for each in self.held if each[0] is buffer or each[0] is following]
-        return self._at(buffer, next(found for rows_, found in self.held if rows_ is buffer).result(), rows)
+        return next(found for rows, found in self.held if rows is buffer).result()
 
-    def _at(self, own: np.ndarray, read: ReadCells, rows: np.ndarray) -> ReadCells:
-        place = np.searchsorted(own, rows)
-        return ReadCells(*(None if each is None else each[place] for each in read))  # type: ignore[arg-type]
-
-    def _load(self, rows: np.ndarray) -> ReadCells:
+    def _load(self, rows: np.ndarray, device: torch.device | str) -> Table:
         """The cells `rows`, sorted."""
         cells, pieces = self.cells, rows_of(stored_matrix(self.source, self.config.counts), self.config.path, rows)
         values = (pieces @ self.to_vocabulary).tocsr()
         multiplicity, basal, counting = transformed(
             values, self.config, cells.measures_depth, cells.target_total, cells.depth
         )
-        return ReadCells(multiplicity, basal, None if counting is None else counting.unit)
+        return Table.of(multiplicity, basal, None if counting is None else counting.unit, device)

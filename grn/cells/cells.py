@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,14 +18,6 @@ from grn.cells.preprocessing.counts import Expression
 from grn.cells.preprocessing.multiplicity import Counting, DepthScale
 from grn.cells.preprocessing.split import Split
 from grn.config.schema import DataConfig
-
-
-class ReadCells(NamedTuple):
-    """Some cells: multiplicity CSR float32 [B, N], basal float32 [B], and unit float64 [B], see Counting."""
-
-    multiplicity: sparse.csr_matrix
-    basal: np.ndarray
-    unit: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -86,10 +77,6 @@ class Cells:
 
     def __len__(self) -> int:
         return self.multiplicity.shape[0]
-
-    def read(self, rows: np.ndarray, *_: np.ndarray | None) -> ReadCells:
-        unit = None if self.counting is None else self.counting.unit
-        return ReadCells(self.multiplicity[rows], self.basal[rows], None if unit is None else unit[rows])
 
     @property
     def apart(self) -> int:

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy import sparse
 
 import grn
 from grn.cells.atlas import Atlas, only_the_sample
 from grn.cells.load import load_cells
+from grn.cells.loading.batches import BagMaker
 from grn.cells.loading.order import EpochOrder
 from grn.cells.simulated import simulate
 from grn.config.schema import DataConfig, SimulatedConfig
@@ -50,9 +52,10 @@ def test_every_cell_is_read_as_the_sample_is(path):
     rows, count = cells.sample
     assert count == CELLS and len(rows) == len(cells) == SAMPLE
     shuffled = np.random.default_rng(0).permutation(SAMPLE)
-    for own, there in zip(cells.read(shuffled), atlas.read(rows[shuffled]), strict=True):
-        own, there = (each.toarray() if sparse.issparse(each) else each for each in (own, there))
-        np.testing.assert_array_equal(own, there)
+    there = atlas.table(rows, None, "cpu")
+    own, other = BagMaker(cells).whole[shuffled], there[shuffled]
+    for name in ("value", "cell", "gene", "basal", "unit"):
+        assert torch.equal(getattr(own, name), getattr(other, name)), name
     np.testing.assert_array_equal(atlas.labels[rows], cells.labels)
     np.testing.assert_array_equal(atlas.states, np.eye(3)[atlas.labels])
     np.testing.assert_array_equal(atlas.fold[rows], fold)
@@ -76,12 +79,13 @@ def test_buffers_are_read_once_and_give_the_same_cells(path, monkeypatch):
     monkeypatch.setattr("grn.cells.loading.order.BUFFER", 512)
     _, _, _, atlas = atlas_of(path)
     loads, load = [], atlas._load
-    monkeypatch.setattr(atlas, "_load", lambda rows: loads.append(len(rows)) or load(rows))
-    requests = list(EpochOrder(atlas.rows, 50, 0, buffered=True))
-    found = [atlas.read(each.rows, each.buffer, each.following) for each in requests]
+    monkeypatch.setattr(atlas, "_load", lambda rows, device: loads.append(len(rows)) or load(rows, device))
+    requests, maker = list(EpochOrder(atlas.rows, 50, 0, buffered=True)), BagMaker(atlas)
+    found = [maker[each].bags.multiplicity for each in requests]
     assert len(loads) == len({id(each.buffer) for each in requests}) and sum(loads) == 50 * len(requests)
-    for each, read in zip(requests[::7], found[::7], strict=True):
-        assert (read.multiplicity != atlas.read(each.rows).multiplicity).nnz == 0
+    for each, multiplicity in zip(requests[::7], found[::7], strict=True):
+        read = atlas.table(np.sort(each.rows), None, "cpu")[np.searchsorted(np.sort(each.rows), each.rows)]
+        assert torch.equal(multiplicity, read.dense(read.value))
 
 
 def test_donors_of_test_cells_are_not_trained_on_and_others_stay_in_one_fold(adata, tmp_path):

@@ -9,6 +9,7 @@ Letters: C cells, B cells of a batch, N genes of the vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from grn.cells.atlas import Atlas
 from grn.cells.cells import Cells
 from grn.cells.interventions import cut_rows
 from grn.cells.loading.order import Request
+from grn.cells.loading.tables import Rows, Table, on
 from grn.cells.loading.thinning import Thinning, shares
 
 # splitmix64 (Steele, Lea and Flood 2014): the golden-ratio step and the two mixing multipliers, as signed integers.
@@ -84,35 +86,44 @@ class BagMaker(Dataset[Batch]):
     device: torch.device | str = "cpu"
 
     def __getitem__(self, request: Request) -> Batch:
-        epoch, rows, step, *buffers = Request(*request)
-        done, read = self.cells.interventions, self.cells.read(rows, *buffers)
+        epoch, rows, step, buffer, following = Request(*request)
+        if isinstance(self.cells, Atlas):
+            assert buffer is not None, "cells of a file are read in buffers"
+            read = self.cells.table(buffer, following, self.device)[np.searchsorted(buffer, rows)].to(self.device)
+        else:
+            read = self.whole[rows].to(self.device)
+        here, done = partial(on, self.device), self.cells.interventions
         bags = Bags(
-            multiplicity=torch.from_numpy(read.multiplicity.toarray()),
-            basal=torch.from_numpy(read.basal),
-            states=None if self.states is None else torch.from_numpy(self.states[rows]),
-            cut=None if done is None else torch.from_numpy(cut_rows(done, rows, read.multiplicity.shape[1])),
+            multiplicity=read.dense(read.value),
+            basal=read.basal,
+            states=None if self.states is None else here(self.states[rows]),
+            cut=None if done is None else here(cut_rows(done, rows, read.genes)),
         )
-        fold = np.full(len(rows), -1) if self.fold is None else self.fold[rows]
         batch = Batch(
             bags=bags,
-            cells=torch.from_numpy(np.asarray(rows, np.int64)),
-            labels=torch.from_numpy(self.cells.labels[rows]),
-            fold=torch.from_numpy(np.asarray(fold, np.int64)),
-        ).to(self.device)
-        if not self.trains or step % self.read_every:
-            return batch
-        unit = None if read.unit is None else torch.from_numpy(read.unit).float().to(self.device)
-        return self.hidden(batch, epoch, unit)
+            cells=here(np.asarray(rows, np.int64)),
+            labels=here(self.cells.labels[rows]),
+            fold=here(np.full(len(rows), -1) if self.fold is None else self.fold[rows].astype(np.int64)),
+        )
+        return self.hidden(batch, epoch, read, int(rows[0])) if self.trains and step % self.read_every == 0 else batch
 
-    def hidden(self, batch: Batch, epoch: int, unit: Tensor | None) -> Batch:
-        """The batch, with what the identity token reads of it. unit: see `Thinning.thinned`."""
+    @cached_property
+    def whole(self) -> Table:
+        """All cells, where they are in memory."""
+        cells = self.cells
+        assert isinstance(cells, Cells)
+        unit = None if cells.counting is None else cells.counting.unit
+        return Table.of(cells.multiplicity, cells.basal, unit, self.device)
+
+    def hidden(self, batch: Batch, epoch: int, read: Rows, first: int) -> Batch:
+        """The batch, with what the identity token reads of it. first: the row of its first cell, on the host."""
         cells, bags, seen = batch.cells, batch.bags, None
         if self.thinning is not None:
-            state = cell_states(self.seed, THINNING, epoch, cells[:1])  # of the batch: torch draws for all its cells
+            # Of the batch: torch draws for all its cells.
+            state = cell_states(self.seed, THINNING, epoch, torch.tensor([first]))
             generator = torch.Generator(cells.device).manual_seed(int(shifted(state, 1)))
             left = shares(len(cells), LEAST_COUNTS, DEEP, generator)
-            assert bags.basal is not None
-            seen = Bags(*self.thinning.thinned(bags.multiplicity, bags.basal, unit, left, generator))
+            seen = Bags(*self.thinning.thinned(read, left, generator))
         drawn = uniform(self.seed, SHARE, epoch, cells, 2)
         share = MOST_HIDDEN * drawn[:, :1] * (drawn[:, 1:] >= WHOLE)
         kept = uniform(self.seed, HIDDEN, epoch, cells, bags.multiplicity.shape[1]) >= share

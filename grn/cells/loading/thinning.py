@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from grn.cells.cells import Cells
+from grn.cells.loading.tables import Rows
 from grn.cells.preprocessing.multiplicity import LEAST, STEP
 
 
@@ -33,26 +34,19 @@ class Thinning:
             return None
         return cls(multiplicity == "log1p_normalised", None if cells.depth is None else cells.depth[1])
 
-    def thinned(
-        self, multiplicity: Tensor, basal: Tensor, unit: Tensor | None, share: Tensor, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def thinned(self, rows: Rows, share: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Multiplicities [B, N] and basal multiplicities [B] of cells that keep a share [B] of their counts, each count
-        with this probability; a cell with the share 1 is as it was.
-
-        unit [B]: what one count adds to exp(multiplicity) - 1; None: multiplicities are counts.
-        """
-        found = multiplicity.nonzero(as_tuple=True)
-        cell = found[0]
-        values = multiplicity[found] if unit is None else torch.expm1(multiplicity[found]) / unit[cell]
-        counts = torch.binomial(values.round(), share[cell], generator=generator)
+        with this probability; a cell with the share 1 is as it was."""
+        cell, value, basal, unit = rows.cell, rows.value, rows.basal, rows.unit
+        counts = value if unit is None else torch.expm1(value) / unit[cell]
+        counts = torch.binomial(counts.round(), share[cell], generator=generator)
         if unit is not None:
             counts = torch.log1p(counts * (unit / share if self.normalised else unit)[cell])
         whole = share == 1
-        thin = torch.zeros_like(multiplicity).index_put(found, counts)
         if self.depth_sd is not None:
             lower = (basal + STEP * share.log() / self.depth_sd).clamp(min=LEAST)
             basal = torch.where(whole, basal, lower)
-        return torch.where(whole[:, None], multiplicity, thin), basal
+        return rows.dense(torch.where(whole[cell], value, counts)), basal
 
 
 def shares(cells: int, least: float, whole: float, generator: torch.Generator) -> Tensor:

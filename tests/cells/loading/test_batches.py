@@ -11,6 +11,7 @@ from grn.cells.cells import Cells
 from grn.cells.load import load_cells
 from grn.cells.loading.batches import MOST_HIDDEN, WHOLE, BagMaker, uniform
 from grn.cells.loading.order import EpochOrder
+from grn.cells.loading.tables import Table
 from grn.cells.loading.thinning import Thinning, shares
 from grn.cells.preprocessing.multiplicity import basal_multiplicity, counting_of, depth_scale, to_multiplicity
 from grn.config.schema import DataConfig
@@ -77,13 +78,13 @@ def test_a_thinned_cell_is_what_its_fewer_counts_give(transform):
     total = np.asarray(counts.sum(1)).ravel()
     scale = depth_scale(total)
     unit = counting_of(transform, total, TARGET).unit
-    unit = None if unit is None else torch.from_numpy(unit).float()
     thinning = Thinning(transform == "log1p_normalised", scale[1])
     x = torch.from_numpy(to_multiplicity(counts, transform, total, TARGET).toarray())
     basal = torch.from_numpy(basal_multiplicity(total, scale))
     share = torch.full((COUNTED,), 0.5)
     share[0] = 1
-    thin, lower = thinning.thinned(x, basal, unit, share, torch.Generator().manual_seed(0))
+    rows = Table.of(sparse.csr_matrix(x.numpy()), basal.numpy(), unit, "cpu")[np.arange(COUNTED)]
+    thin, lower = thinning.thinned(rows, share, torch.Generator().manual_seed(0))
 
     assert torch.equal(thin[0], x[0]) and lower[0] == basal[0], "a share of 1 leaves the cell as it was"
     # What the thinned multiplicities say the counts are, at half of the cell's total.

@@ -1,0 +1,80 @@
+"""Cells as compressed rows, on the device that makes batches of them: a batch crosses to a GPU as a list of its rows.
+
+Letters: C cells of a table, B cells of a batch, N genes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from grn.bags import map_tensors
+
+SHARE = 0.25  # of a GPU's free memory, which a table may take; a larger one stays with the host
+
+
+@dataclass(frozen=True)
+class Rows:
+    """B cells of a table, with the numbers above 0 one cell after another: value (float32), cell and gene (int64) [n].
+
+    basal [B].   unit [B]: what one count adds to exp(multiplicity) - 1; None: multiplicities are counts.
+    """
+
+    value: Tensor
+    cell: Tensor
+    gene: Tensor
+    basal: Tensor
+    unit: Tensor | None
+    genes: int
+
+    def dense(self, value: Tensor) -> Tensor:
+        """[B, N], with `value` [n] at the places of the numbers above 0."""
+        return value.new_zeros(len(self.basal), self.genes).index_put_((self.cell, self.gene), value)
+
+    def to(self, device: torch.device | str) -> Rows:
+        return map_tensors(self, lambda tensor: tensor.to(device))
+
+
+@dataclass(frozen=True)
+class Table:
+    """first [C + 1]: where the numbers of each cell begin, on the host.   value, gene: of all cells.   basal, unit [C],
+    genes: see Rows."""
+
+    first: np.ndarray
+    value: Tensor
+    gene: Tensor
+    basal: Tensor
+    unit: Tensor | None
+    genes: int
+
+    @classmethod
+    def of(
+        cls, values: sparse.csr_matrix, basal: np.ndarray, unit: np.ndarray | None, device: torch.device | str
+    ) -> Table:
+        """Of multiplicities [C, N], no zeros among them, whose arrays a table on the host shares."""
+        size = values.data.nbytes + values.indices.nbytes
+        if torch.device(device).type == "cuda" and size > SHARE * torch.cuda.mem_get_info(device)[0]:
+            device = "cpu"
+        value, gene, known = (torch.from_numpy(each).to(device) for each in (values.data, values.indices, basal))
+        counted = None if unit is None else torch.from_numpy(unit.astype(np.float32)).to(device)
+        return cls(values.indptr.astype(np.int64), value, gene, known, counted, values.shape[1])
+
+    def __getitem__(self, rows: np.ndarray) -> Rows:
+        """The cells `rows` [B]. Nothing in it waits for a GPU."""
+        device, first, size = self.value.device, self.first[rows], self.first[1:][rows] - self.first[rows]
+        given = on(device, np.stack([rows, size, first - np.cumsum(size) + size]))
+        total = int(size.sum())
+        cell = torch.arange(len(rows), device=device).repeat_interleave(given[1], output_size=total)
+        place = torch.arange(total, device=device) + given[2, cell]
+        unit = None if self.unit is None else self.unit[given[0]]
+        return Rows(self.value[place], cell, self.gene[place].long(), self.basal[given[0]], unit, self.genes)
+
+
+def on(device: torch.device | str, values: np.ndarray) -> Tensor:
+    """The array as a tensor there. The copy to a GPU runs beside the host."""
+    tensor = torch.from_numpy(values)
+    return tensor.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else tensor
