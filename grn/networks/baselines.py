@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
+import torch
 from scipy import sparse
 
 PENALTIES = np.logspace(0, 5, 11)
@@ -33,24 +34,24 @@ def ridge(matrix: np.ndarray, genes: Sequence[str], regulators: Sequence[str]) -
     alpha_per_target=True), computed for all targets from one eigendecomposition.
     """
     positions, values = _positions(genes, regulators), _standardised(matrix)
-    fit = _RidgeFit(values[:, positions])
+    fit = _RidgeFit(values[:, positions], "cpu")
     blocks = [fit.coefficients(values[:, some], some, positions) for some in _blocks(*values.shape[::-1])]
     return _edges(np.concatenate(blocks, axis=1), genes, positions)
 
 
 def ridge_predictions(
-    training: sparse.csr_matrix, test: sparse.csr_matrix, regulators: np.ndarray
+    training: sparse.csr_matrix, test: sparse.csr_matrix, regulators: np.ndarray, device: torch.device | str = "cpu"
 ) -> Iterator[tuple[slice, np.ndarray]]:
     """Expected multiplicities of D test cells by the regression of `ridge` on C training cells, in blocks of genes.
 
     training [C, N], test [D, N].   regulators [R]: positions among the genes. No gene is predicted from itself. Yields
-    which genes, and their predictions [D, n].
+    which genes, and their predictions [D, n]. device: that computes them.
     """
     columns = training.tocsc()
     measured = columns[:, regulators].toarray().astype(np.float64)
     mean, sd = _mean_and_sd(measured)
     given = (test[:, regulators].toarray() - mean) / sd
-    fit = _RidgeFit(_standardised(measured))
+    fit = _RidgeFit(_standardised(measured), device)
     for some in _blocks(*training.shape[::-1]):
         values = columns[:, some].toarray().astype(np.float64)
         mean, sd = _mean_and_sd(values)
@@ -58,42 +59,43 @@ def ridge_predictions(
 
 
 class _RidgeFit:
-    """Ridge regressions on the same regulators. inputs [C, R]: their standardised multiplicities."""
+    """Ridge regressions on the same regulators, in double precision. inputs [C, R]: their standardised
+    multiplicities."""
 
-    def __init__(self, inputs: np.ndarray):
-        self.inputs = inputs
-        self.eigenvalues, self.vectors = np.linalg.eigh(inputs.T @ inputs)
-        self.rotated = inputs @ self.vectors
+    def __init__(self, inputs: np.ndarray, device: torch.device | str):
+        self.inputs = torch.from_numpy(inputs).to(device)
+        self.eigenvalues, self.vectors = torch.linalg.eigh(self.inputs.T @ self.inputs)
+        self.rotated = self.inputs @ self.vectors
 
     def coefficients(self, values: np.ndarray, some: slice, positions: np.ndarray) -> np.ndarray:
         """[R, n] of the genes `some`, 0 for a gene on itself. values [C, n]: standardised.   positions [R]: of all
         regulators among all genes."""
-        here = np.flatnonzero((positions >= some.start) & (positions < some.stop))
-        genes = positions[here] - some.start
-        products = self.rotated.T @ values
-        best = np.full(values.shape[1], np.inf)
-        weights = np.zeros(products.shape)
+        among = np.flatnonzero((positions >= some.start) & (positions < some.stop))
+        here, genes = (torch.from_numpy(each).to(self.inputs.device) for each in (among, positions[among] - some.start))
+        y = torch.from_numpy(values).to(self.inputs)
+        products = self.rotated.T @ y
+        best = torch.full_like(y[0], torch.inf)
+        weights = torch.zeros_like(products)
         for penalty in PENALTIES:
-            shrink = 1 / (np.maximum(self.eigenvalues, 0) + penalty)
+            shrink = 1 / (self.eigenvalues.clamp(min=0) + penalty)
             coefficients = (self.vectors * shrink) @ products
-            leverage = ((self.rotated**2) @ shrink)[:, None]
-            residuals = values - self.inputs @ coefficients
-            leverages = np.broadcast_to(leverage, residuals.shape).copy()
+            residuals = y - self.inputs @ coefficients
+            leverages = (self.rotated.square() @ shrink)[:, None].repeat(1, y.shape[1])
             # A regulator that is the target is not among the inputs. With P = (X'X + penalty)^-1, block inversion gives
             # its coefficients on the others as -P_ij / P_ii and its residuals as X P_i / P_ii, and it reduces the
             # leverage by (X P_i)^2 / P_ii.
             inverse = (self.vectors * shrink) @ self.vectors[here].T
-            own = inverse[here, np.arange(len(here))]
+            own = inverse[here, torch.arange(len(here))]
             projected = self.inputs @ inverse
             coefficients[:, genes] = -inverse / own
             residuals[:, genes] = projected / own
-            leverages[:, genes] -= projected**2 / own
+            leverages[:, genes] -= projected.square() / own
             # 1 / C is the leverage of the intercept.
-            error = ((residuals / (1 - leverages - 1 / len(values))) ** 2).mean(0)
-            better = error < best
-            best[better], weights[:, better] = error[better], coefficients[:, better]
+            error = residuals.div_(leverages.neg_().add_(1 - 1 / len(y))).square_().mean(0)
+            weights = torch.where(error < best, coefficients, weights)
+            best = torch.minimum(error, best)
         weights[here, genes] = 0
-        return weights
+        return weights.cpu().numpy()
 
 
 def _blocks(genes: int, cells: int) -> Iterator[slice]:

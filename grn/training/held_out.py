@@ -50,7 +50,7 @@ def held_out_errors(model: Model, states: States, cells: Cells, split: Split) ->
         total["error"] += float((wrong * judged[first : first + CELLS]).sum())
         of_means += float((np.square((true - mean) / spread) * judged[first : first + CELLS]).sum())
     columns = test.tocsc()
-    for some, predicted in ridge_predictions(train, test, positions):
+    for some, predicted in ridge_predictions(train, test, positions, device):
         wrong = np.square((predicted - columns[:, some].toarray()) / spread[some])
         total["ridge_error"] += float((wrong * judged[:, some]).sum())
     return {name: error / max(of_means, 1e-9) for name, error in total.items()}
