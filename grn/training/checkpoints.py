@@ -1,4 +1,4 @@
-"""Checkpoints: written beside their final name, read back, and checked whenever they are read.
+"""Checkpoints: written beside their final name, and checked whenever they are read.
 
 A checkpoint is a zip file with a checksum of each of its parts. torch does not check them.
 """
@@ -6,6 +6,8 @@ A checkpoint is a zip file with a checksum of each of its parts. torch does not 
 from __future__ import annotations
 
 import math
+import os
+import shutil
 import zipfile
 from pathlib import Path
 from typing import IO, Any, cast
@@ -45,13 +47,23 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
-    """Writes a checkpoint beside `path`, reads it back and moves it to `path`. Raises RunFolderError."""
+    """Writes a checkpoint beside `path` and moves it to `path` when it is whole. Raises RunFolderError."""
     if not trainer.is_global_zero:
         trainer.save_checkpoint(path)  # takes part in the collectives; only the first process writes
         return
     with replacing_file(path) as beside:
         trainer.save_checkpoint(beside)
-        load_checkpoint(beside)  # Lightning may write nothing and say nothing
+        if not zipfile.is_zipfile(beside):  # Lightning may write nothing and say nothing
+            raise RunFolderError(f"{path} could not be written", advice="look for what removes files there")
+
+
+def same_file(path: Path, other: Path) -> None:
+    """Makes `other` a second name of the file, or a copy where the disk has no second names."""
+    other.unlink()
+    try:
+        os.link(path, other)
+    except OSError:
+        shutil.copyfile(path, other)
 
 
 class Checkpoints(L.Callback):
@@ -78,9 +90,12 @@ class Checkpoints(L.Callback):
             self.best, self.best_step, self.waited = value, trainer.global_step, 0
         else:
             self.waited += 1
-        # last.ckpt is saved last: a run that is interrupted between the two resumes before this validation.
-        for name in ["best", "last"] if improved else ["last"]:
-            save_checkpoint(trainer, self.folder / f"{name}.ckpt")
+        # last.ckpt comes last: a run that is interrupted between the two resumes before this validation.
+        last, best = self.folder / "last.ckpt", self.folder / "best.ckpt"
+        save_checkpoint(trainer, best if improved else last)
+        if improved and trainer.is_global_zero:
+            with replacing_file(last) as beside:
+                same_file(best, beside)
         self.stop_if_patience_is_over(trainer)
 
     def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from grn.bags import Batch
-from grn.cells.loading.batches import STEPS, cell_states
+from grn.cells.loading.batches import STEPS, state_of
 from grn.config.schema import ObjectivesConfig, TrainerConfig
 from grn.errors import TrainingDiverged
 from grn.model.objectives import (
@@ -96,8 +96,10 @@ class Task(L.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
         """Seeds torch by step and process: a resumed run draws what it would have drawn without the interruption."""
-        draws = cell_states(self.settings.seed, STEPS, self.global_rank, torch.tensor([self.global_step]))
-        torch.manual_seed(int(draws) % 2**64)
+        draws = state_of(self.settings.seed, STEPS, self.global_rank, self.global_step)
+        torch.default_generator.manual_seed(draws)
+        if batch.cells.is_cuda:  # torch.manual_seed would look for every other kind of device, too: a millisecond
+            torch.cuda.manual_seed(draws)
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         read = batch.bags.multiplicity

@@ -9,7 +9,7 @@ Letters: C cells, B cells of a batch, N genes of the vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 import torch
@@ -45,10 +45,20 @@ def uniform(seed: int, stream: int, epoch: int, cells: Tensor, genes: int) -> Te
 
 def cell_states(seed: int, stream: int, epoch: int, cells: Tensor) -> Tensor:
     """State of each cell, int64 [C], from which its random numbers are made."""
-    state = cells.new_zeros(1)
-    for part in (seed, stream, epoch):
-        state = _mix(state, torch.full_like(state, part))
-    return _mix(state, cells)
+    state = state_of(seed, stream, epoch)
+    return _mix(state - (state >> 63 << 64), cells)  # the same bits, as int64 has a sign
+
+
+@lru_cache
+def state_of(*parts: int) -> int:
+    """One state for all the parts, 64 bits: what `_mix` makes of them, one after the other."""
+    bits, most = 0, 2**64 - 1
+    for part in parts:
+        bits = (bits + (part + 1) * STEP) & most
+        for shift, factor in ((30, FIRST), (27, SECOND)):
+            bits = (bits ^ bits >> shift) * factor & most
+        bits ^= bits >> 31
+    return bits
 
 
 def shifted(bits: Tensor, by: int) -> Tensor:
@@ -56,7 +66,7 @@ def shifted(bits: Tensor, by: int) -> Tensor:
     return (bits >> by) & ((1 << (64 - by)) - 1)
 
 
-def _mix(state: Tensor, part: Tensor) -> Tensor:
+def _mix(state: Tensor | int, part: Tensor) -> Tensor:
     """A new state from a state and a number, modulo 2^64; computed in place, as it runs over all genes of all cells."""
     bits = state + (part + 1) * STEP
     for shift, factor in ((30, FIRST), (27, SECOND)):
@@ -120,8 +130,7 @@ class BagMaker(Dataset[Batch]):
         cells, bags, seen = batch.cells, batch.bags, None
         if self.thinning is not None:
             # Of the batch: torch draws for all its cells.
-            state = cell_states(self.seed, THINNING, epoch, torch.tensor([first]))
-            generator = torch.Generator(cells.device).manual_seed(int(shifted(state, 1)))
+            generator = torch.Generator(cells.device).manual_seed(state_of(self.seed, THINNING, epoch, first) >> 1)
             left = shares(len(cells), LEAST_COUNTS, DEEP, generator)
             seen = Bags(*self.thinning.thinned(read, left, generator))
         drawn = uniform(self.seed, SHARE, epoch, cells, 2)
