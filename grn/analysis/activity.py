@@ -8,6 +8,7 @@ Letters: C cells, N genes, R regulators, D donors.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from scipy.stats import false_discovery_control
 from grn.analysis.network_files import PredictedNetwork, network_of_table, reference_of_table
 from grn.analysis.summary import ALL
 from grn.cells.cells import Cells
-from grn.cells.readers.matrix import to_csr
+from grn.cells.readers.matrix import csr_pieces
 from grn.errors import DataError, VocabularyMismatch, check_known
 from grn.messages import Say, silent
 from grn.networks.edge_tables import find_columns, read_table
@@ -29,6 +30,7 @@ from grn.networks.evidence.false_discovery import SIGNIFICANT
 ACTIVITY = "activity.csv"  # of a run
 LEAST_OWN, LEAST_KNOWN = 10, 5  # targets of a regulator: certain edges of the same cells, of which few tell little
 FEWEST, FEWEST_DONORS = 3, 2  # on either side of a difference
+PIECE = 4096  # cells whose values are in memory at a time
 CELLS = "Cells are no replicates: with cells as units, intervals are too narrow for a statement about other donors."
 
 
@@ -67,12 +69,12 @@ def regulons_of(network: PredictedNetwork) -> pd.DataFrame:
 
 
 def activity_of_cells(
-    values: sparse.csr_matrix, genes: pd.Index, regulons: pd.DataFrame, min_targets: int
+    pieces: Iterable[sparse.csr_matrix], genes: pd.Index, regulons: pd.DataFrame, min_targets: int
 ) -> tuple[pd.DataFrame, pd.Series]:
     """Activities, float32 [C, R], of the regulators that have enough targets; and how many each has.
 
-    values [C, N]: log values.   regulons: source, target, weight. A cell without any value has activity 0. Raises
-    VocabularyMismatch. Source: Badia-i-Mompel et al. 2022 (decoupler's ulm).
+    pieces: log values [.., N] of cells, one piece after another.   regulons: source, target, weight. A cell without any
+    value has activity 0. Raises VocabularyMismatch. Source: Badia-i-Mompel et al. 2022 (decoupler's ulm).
     """
     edges = regulons[(regulons["weight"] != 0) & regulons["target"].isin(genes)]
     edges = edges.drop_duplicates(["source", "target"])
@@ -87,11 +89,14 @@ def activity_of_cells(
     places = genes.get_indexer(edges["target"]), targets.index.get_indexer(edges["source"])
     shape = (len(genes), len(targets))
     weights = sparse.csc_matrix((edges["weight"].to_numpy(np.float64), places), shape=shape)
-    (mean, sd), (weight, spread) = _moments(values, axis=1), _moments(weights, axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        correlation = ((values @ weights).toarray() / len(genes) - mean * weight) / (sd * spread)
-        t = correlation * np.sqrt((len(genes) - 2) / np.maximum(1 - correlation**2, 1e-12))
-    return pd.DataFrame(np.nan_to_num(t).astype(np.float32), columns=targets.index.astype(str)), targets
+    (weight, spread), scores = _moments(weights, axis=0), []
+    for values in pieces:
+        mean, sd = _moments(values, axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            correlation = ((values @ weights).toarray() / len(genes) - mean * weight) / (sd * spread)
+            t = correlation * np.sqrt((len(genes) - 2) / np.maximum(1 - correlation**2, 1e-12))
+        scores.append(np.nan_to_num(t).astype(np.float32))
+    return pd.DataFrame(np.concatenate(scores), columns=targets.index.astype(str)), targets
 
 
 def _moments(values: sparse.spmatrix, axis: int) -> tuple[np.ndarray, np.ndarray]:
@@ -101,21 +106,37 @@ def _moments(values: sparse.spmatrix, axis: int) -> tuple[np.ndarray, np.ndarray
     return mean, np.sqrt(np.maximum(square - mean**2, 0))
 
 
-def log_values(adata: AnnData, layer: str | None, say: Say) -> sparse.csr_matrix:
-    """The values of X or a layer, float32 [C, N]; of counts, log1p of them at the median total of the cells."""
+def log_pieces(adata: AnnData, layer: str | None, say: Say) -> Callable[[], Iterator[sparse.csr_matrix]]:
+    """The values of X or a layer, float32, some cells at a time, each time anew; of counts, log1p of them at the median
+    total of all cells."""
     name = "X" if layer is None else f"layer {layer!r}"
     if layer is not None:
         check_known(layer, adata.layers, "The AnnData", "layer", "layer")
     matrix = adata.X if layer is None else adata.layers[layer]
-    values = to_csr(matrix, name).astype(np.float32)
-    if not np.isfinite(values.data).all():
-        raise DataError(f"{name} has values that are not finite; remove them first.")
-    if values.nnz and (values.data >= 0).all() and (values.data == np.rint(values.data)).all():
-        total = np.asarray(values.sum(1)).ravel()
-        scale = np.median(total[total > 0]) / np.where(total > 0, total, 1)
-        values = sparse.csr_matrix(sparse.diags(scale.astype(np.float32)) @ values).log1p()
-        say(f"{name} holds counts; log1p of them, scaled to the median total of the cells, is used.")
-    return values
+
+    def pieces() -> Iterator[sparse.csr_matrix]:
+        return (piece.astype(np.float32) for piece in csr_pieces(matrix, name, PIECE))
+
+    totals, counted = [], True
+    for values in pieces():
+        if not np.isfinite(values.data).all():
+            raise DataError(f"{name} has values that are not finite; remove them first.")
+        counted = counted and bool((values.data >= 0).all() and (values.data == np.rint(values.data)).all())
+        totals.append(np.asarray(values.sum(1)).ravel())
+    total = np.concatenate(totals)
+    if not counted or not total.any():
+        return pieces
+    say(f"{name} holds counts; log1p of them, scaled to the median total of the cells, is used.")
+    scale = (np.median(total[total > 0]) / np.where(total > 0, total, 1)).astype(np.float32)
+
+    def logarithms() -> Iterator[sparse.csr_matrix]:
+        first = 0
+        for values in pieces():
+            own = scale[first : first + values.shape[0]]
+            first += values.shape[0]
+            yield sparse.csr_matrix(sparse.diags(own) @ values).log1p()
+
+    return logarithms
 
 
 def activity_of_types(activity: pd.DataFrame, types: np.ndarray, donors: np.ndarray | None, say: Say) -> pd.DataFrame:
@@ -156,7 +177,7 @@ def activity_of_run(cells: Cells, regulons: pd.DataFrame, *, own: bool, grouped:
             f"no regulator has {least} certain edges",
             advice="network.regulons: collectri (grn data get collectri) shows that of known ones",
         )
-    scores, targets = activity_of_cells(cells.multiplicity, pd.Index(cells.vocabulary), regulons, least)
+    scores, targets = activity_of_cells([cells.multiplicity], pd.Index(cells.vocabulary), regulons, least)
     types = np.array([*cells.classes, ""], object)[cells.labels] if cells.classes else np.full(len(cells), ALL, object)
     donors = cells.groups.astype(str).astype(object) if grouped and cells.groups is not None else None
     if cells.state is not None and len(cells.conditions) == 2:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,8 +41,9 @@ def activity(
     `obsm["X_regulon"]`, a table float32 [cells, regulators].
 
     Args:
-        cells: an AnnData, cells x genes, or a file or source of cells, as `grn.train` takes them. Counts are turned
-            into log1p at the median total; other values are used as they are.
+        cells: an AnnData, cells x genes, or a file or source of cells, as `grn.train` takes them; the values of an
+            .h5ad file are read in pieces. Counts are turned into log1p at the median total; other values are used as
+            they are.
         regulons: what regulates what: `collectri` or `dorothea`, once `grn data get` has got them; a table of edges
             with weights or signs, or its file, as CollecTRI's, DoRothEA's and TRRUST's; or a Run or its folder. Of a
             network with q-values, as a run's, the edges with a q-value of at most 0.05 count.
@@ -84,23 +86,30 @@ def activity(
         >>> adata.obsm["X_regulon"].shape
         (20, 1)
     """
-    from grn.analysis.activity import activity_between, activity_of_cells, activity_of_types, log_values
+    from grn.analysis.activity import activity_between, activity_of_cells, activity_of_types, log_pieces
     from grn.analysis.conditions import two_of
+    from grn.cells.readers.registry import source_in_file
+    from grn.config.schema import DataConfig
 
     notes: list[str] = []
     say = kept_in(notes, quiet)
     known = known_regulons(regulons)
-    adata = checked_anndata(cells if is_anndata(cells) else _opened(os.fspath(cells)))  # type: ignore[arg-type]
-    types, condition = _labels(adata, by, "by"), _labels(adata, compare, "compare")
-    donors = _labels(adata, group, "group")
-    chosen = None if condition is None else two_of(sorted({*condition} - {""}), conditions)
-    if not (known["weight"] < 0).any():
-        say(
-            "No weight of the network is negative, as in networks without signs: a regulator counts as active where "
-            "its targets are high, whether it raises or lowers them."
-        )
-    genes = adata.var_names.astype(str)
-    scores, targets = activity_of_cells(log_values(adata, layer, say), genes, known, min_targets)
+    with ExitStack() as reading:
+        if is_anndata(cells):
+            adata = checked_anndata(cells)
+        else:
+            config = DataConfig(path=os.fspath(cells))  # type: ignore[arg-type]
+            adata = checked_anndata(reading.enter_context(source_in_file(config, everything=False)))
+        types, condition = _labels(adata, by, "by"), _labels(adata, compare, "compare")
+        donors = _labels(adata, group, "group")
+        chosen = None if condition is None else two_of(sorted({*condition} - {""}), conditions)
+        if not (known["weight"] < 0).any():
+            say(
+                "No weight of the network is negative, as in networks without signs: a regulator counts as active "
+                "where its targets are high, whether it raises or lowers them."
+            )
+        genes = adata.var_names.astype(str)
+        scores, targets = activity_of_cells(log_pieces(adata, layer, say)(), genes, known, min_targets)
     say(
         f"Activity of {scores.shape[1]} regulators in {len(adata)} cells, from {targets.median():.0f} targets each "
         "(median)."
@@ -115,8 +124,9 @@ def activity(
         table = means.assign(cell_type="all", cells=len(adata))[["cell_type", "regulator", "cells", "activity"]]
     table.insert(2, "targets", targets.loc[table["regulator"]].to_numpy())
     table.attrs["notes"] = notes
-    with writing_into_views():
-        adata.obsm[f"X_{key_added}"] = scores.set_index(adata.obs_names)
+    if is_anndata(cells):
+        with writing_into_views():
+            adata.obsm[f"X_{key_added}"] = scores.set_index(adata.obs_names)
     return table
 
 
@@ -132,13 +142,6 @@ def known_regulons(given: object) -> pd.DataFrame:
     if path is not None and path.is_file() and path.suffix != ".h5ad" and path.name != "edges.parquet":
         return regulons_in(path)
     return regulons_of(predicted_network(given if path is None else path))  # type: ignore[arg-type]
-
-
-def _opened(path: str) -> AnnData:
-    from grn.cells.readers.registry import open_source
-    from grn.config.schema import DataConfig
-
-    return open_source(DataConfig(path=path))
 
 
 def _labels(adata: AnnData, key: str | None, field: str) -> np.ndarray | None:

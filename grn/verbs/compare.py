@@ -142,7 +142,7 @@ def _activity(cells: Cells, compared: Compared, regulons: pd.DataFrame, say: Say
         return None
     try:
         values = cells.multiplicity[compared.rows]
-        scores, targets = activity_of_cells(values, pd.Index(cells.vocabulary), regulons, LEAST_TARGETS)
+        scores, targets = activity_of_cells([values], pd.Index(cells.vocabulary), regulons, LEAST_TARGETS)
         donors = None if compared.donors is None else compared.donors.astype(str).astype(object)
         condition = np.array(compared.names, object)[(compared.sign > 0).astype(int)]
         table = activity_between(scores, compared.types, donors, condition, compared.names, say)

@@ -9,6 +9,7 @@ import anndata
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 
 import grn
 from grn.analysis.activity import activity_of_run, activity_of_types
@@ -55,6 +56,17 @@ def test_activity_follows_what_a_regulator_raises_and_lowers(net, cells):
     assert row["effect"] == pytest.approx(found["A"][:10].mean() - found["A"][10:].mean(), rel=1e-5)
     assert row["low"] < row["effect"] < row["high"] and row["q_value"] < 1e-6
     assert table["regulator"][0] == "A", "the largest difference of a type comes first"
+
+
+@pytest.mark.parametrize("stored", ["csr", "dense"])
+def test_a_file_that_is_read_in_pieces_gives_what_its_cells_in_memory_give(net, cells, tmp_path, monkeypatch, stored):
+    if stored == "csr":
+        cells.X = sparse.csr_matrix(cells.X)
+    cells.write_h5ad(tmp_path / "cells.h5ad")
+    whole = grn.activity(cells, net, by="type", quiet=True)
+    monkeypatch.setattr("grn.analysis.activity.PIECE", 7)
+    pd.testing.assert_frame_equal(grn.activity(tmp_path / "cells.h5ad", net, by="type", quiet=True), whole, rtol=1e-5)
+    assert whole.attrs["notes"][0].startswith("X holds counts")
 
 
 def test_a_run_with_two_conditions_compares_these_in_each_type(net, cells):
