@@ -124,7 +124,8 @@ class Task(L.LightningModule):
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None) -> None:
         # Not clipped: members share the norm, and Adam's steps do not depend on the size of gradients.
-        norm = nn.utils.get_total_norm([each.grad for each in self.parameters() if each.grad is not None])
+        gradients = [each.grad for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
         # Before the optimiser steps: the parameters are still good.
         self.refuse(self.finite_check.next(self.global_step, self.batch.cells, self.loss, norm, optimizer))
 
