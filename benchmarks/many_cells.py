@@ -1,7 +1,7 @@
 """How long do grn, RegDiffusion and GRNBoost2 take for 2000 genes and 100 regulators as cells grow, and how well?
 
     python benchmarks/atlas.py make m.h5ad --cells 100000 --genes 2000
-    python benchmarks/many_cells.py m.h5ad --methods grn regdiffusion     # one GPU
+    python benchmarks/many_cells.py m.h5ad --methods grn regdiffusion     # on a GPU, where there is one
     python benchmarks/many_cells.py m.h5ad --methods grnboost2 --targets 8
 
 grn is the whole of `grn train`, which reads the file. RegDiffusion is its authors' package with their settings, from
@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 from peers.peer import edge_table, standardised
 from peers.regdiffusion import VARIABLE
 from peers.trees import GRNBOOST2, boosting_importances
@@ -32,7 +33,7 @@ from scipy import sparse
 from sklearn.metrics import average_precision_score
 
 REGULATORS = 100
-KEYS = ["method", "cells"]
+KEYS = ["method", "cells", "device"]
 DIFFUSION = """
 import sys
 import numpy as np
@@ -113,7 +114,9 @@ def main() -> None:
     genes, cells = list(stored.var_names), stored.n_obs
     truth = pd.read_csv(chosen.path.with_suffix(".truth.csv"))
     for method in chosen.methods:
-        row = {"method": method, "cells": cells, "genes": len(genes)}
+        device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} threads"
+        device = "1 thread" if method == "grnboost2" else device
+        row = {"method": method, "cells": cells, "genes": len(genes), "device": device}
         if method == "grnboost2":
             row |= {"seconds": round(grnboost2(chosen.path, genes, chosen.targets), 1), "extrapolated": True}
         else:

@@ -34,9 +34,6 @@ class Bags:
     def to(self, device: torch.device | str) -> Self:
         return map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))
 
-    def pin_memory(self) -> Self:
-        return map_tensors(self, Tensor.pin_memory)
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -57,9 +54,6 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Self:
         return map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pin_memory(self) -> Self:
-        return map_tensors(self, Tensor.pin_memory)
 
 
 def map_tensors(record, function):

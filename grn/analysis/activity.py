@@ -8,7 +8,7 @@ Letters: C cells, N genes, R regulators, D donors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -106,9 +106,9 @@ def _moments(values: sparse.spmatrix, axis: int) -> tuple[np.ndarray, np.ndarray
     return mean, np.sqrt(np.maximum(square - mean**2, 0))
 
 
-def log_pieces(adata: AnnData, layer: str | None, say: Say) -> Callable[[], Iterator[sparse.csr_matrix]]:
-    """The values of X or a layer, float32, some cells at a time, each time anew; of counts, log1p of them at the median
-    total of all cells."""
+def log_pieces(adata: AnnData, layer: str | None, say: Say) -> Iterator[sparse.csr_matrix]:
+    """The values of X or a layer, float32, some cells at a time; of counts, log1p of them at the median total of all
+    cells."""
     name = "X" if layer is None else f"layer {layer!r}"
     if layer is not None:
         check_known(layer, adata.layers, "The AnnData", "layer", "layer")
@@ -124,19 +124,14 @@ def log_pieces(adata: AnnData, layer: str | None, say: Say) -> Callable[[], Iter
         counted = counted and bool((values.data >= 0).all() and (values.data == np.rint(values.data)).all())
         totals.append(np.asarray(values.sum(1)).ravel())
     total = np.concatenate(totals)
-    if not counted or not total.any():
-        return pieces
-    say(f"{name} holds counts; log1p of them, scaled to the median total of the cells, is used.")
-    scale = (np.median(total[total > 0]) / np.where(total > 0, total, 1)).astype(np.float32)
-
-    def logarithms() -> Iterator[sparse.csr_matrix]:
-        first = 0
-        for values in pieces():
-            own = scale[first : first + values.shape[0]]
-            first += values.shape[0]
-            yield sparse.csr_matrix(sparse.diags(own) @ values).log1p()
-
-    return logarithms
+    counted = counted and bool(total.any())
+    if counted:
+        say(f"{name} holds counts; log1p of them, scaled to the median total of the cells, is used.")
+        scale = (np.median(total[total > 0]) / np.where(total > 0, total, 1)).astype(np.float32)
+    first = 0
+    for values in pieces():
+        here = slice(first, first := first + values.shape[0])
+        yield sparse.csr_matrix(sparse.diags(scale[here]) @ values).log1p() if counted else values
 
 
 def activity_of_types(activity: pd.DataFrame, types: np.ndarray, donors: np.ndarray | None, say: Say) -> pd.DataFrame:

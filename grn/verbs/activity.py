@@ -109,7 +109,7 @@ def activity(
                 "where its targets are high, whether it raises or lowers them."
             )
         genes = adata.var_names.astype(str)
-        scores, targets = activity_of_cells(log_pieces(adata, layer, say)(), genes, known, min_targets)
+        scores, targets = activity_of_cells(log_pieces(adata, layer, say), genes, known, min_targets)
     say(
         f"Activity of {scores.shape[1]} regulators in {len(adata)} cells, from {targets.median():.0f} targets each "
         "(median)."
