@@ -41,14 +41,21 @@ class Draw:
         """From torch's generator. fraction: of the multiplicities, which is hidden."""
         device, members = model.mean.device, model.config.members
 
-        def some(count: int, most: int) -> Tensor:
+        def some(count: int, drawn: int) -> Tensor:
             every = torch.arange(count, device=device)
-            return every if count <= most else torch.randperm(count, device=device)[:most].sort()[0]
+            return every if drawn == count else torch.randperm(count, device=device)[:drawn].sort()[0]
 
-        genes = min(GENES if device.type == "cpu" else GENES_ON_GPU, max(FEWEST, model.genes_at_once))
-        regulators = some(len(model.regulators), len(model.regulators) if model.layered else genes)
+        count, others = genes_of_step(model)
+        regulators = some(len(model.regulators), count)
         hidden = torch.rand(members, cells, len(model.regulators) + 1, device=device) < fraction
-        return cls(regulators, some(len(model.targets), genes), hidden)
+        return cls(regulators, some(len(model.targets), others), hidden)
+
+
+def genes_of_step(model: Model) -> tuple[int, int]:
+    """How many regulators, and how many other genes, a step predicts."""
+    most = min(GENES if model.mean.device.type == "cpu" else GENES_ON_GPU, max(FEWEST, model.genes_at_once))
+    count = len(model.regulators)
+    return count if model.layered else min(count, most), min(len(model.targets), most)
 
 
 def members_cells(batch: Batch, model: Model) -> Tensor:

@@ -20,6 +20,7 @@ from grn.model.objectives import (
     Draw,
     Judged,
     divisors,
+    genes_of_step,
     judged_genes,
     labelled,
     masked_multiplicity,
@@ -170,6 +171,8 @@ class Task(L.LightningModule):
             {"params": list(getattr(self.model, name).parameters()), "lr": rate * share, "weight_decay": decay * part}
             for name, (share, part) in RATES.items()
         ]
+        # A gene that is in a share of the steps alone is learned from fewer cells: smaller steps average over more.
+        groups[0]["lr"] *= math.sqrt(sum(genes_of_step(self.model)) / self.model.genes)
         # Fused: one pass over all parameters. Not in 16-mixed, where a fused optimiser would unscale gradients itself.
         fused = self.settings.precision != "16-mixed"
         optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), fused=fused)

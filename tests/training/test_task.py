@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader
 
 from grn.bags import Bags, Batch
 from grn.config.schema import Config
+from grn.model import objectives
 from grn.model.objectives import OF_GENES, Draw, divisors, masked_multiplicity, of_cells, readers_cells
 from grn.training.finite import skip_unless_finite
 from grn.training.task import MovingAverage, Task, as_fused_here
@@ -109,6 +110,18 @@ def test_the_loss_of_a_step_is_that_of_all_members_by_the_weights_of_the_objecti
     assert set(parts) == {"masked_multiplicity", "penalty", "cell_type", "genes"}
     torch.testing.assert_close(parts["penalty"], shrink / 4)
     torch.testing.assert_close(parts["cell_type"], each["cell_type"].mean())
+
+
+def test_blocks_learn_in_smaller_steps_where_a_step_predicts_some_of_the_genes(task_and_batch, monkeypatch):
+    """3 regulators and 9 others."""
+    task, _ = task_and_batch
+    rates = []
+    for most in (9, 1):
+        monkeypatch.setattr(objectives, "GENES", most)
+        monkeypatch.setattr(objectives, "FEWEST", 1)
+        optimizer = task.configure_optimizers()["optimizer"]
+        rates.append([group["initial_lr"] for group in optimizer.param_groups])
+    assert rates[1][0] == pytest.approx(rates[0][0] * (4 / 12) ** 0.5) and rates[1][1:] == rates[0][1:]
 
 
 @pytest.mark.parametrize("cut", [1, 2, 4])
