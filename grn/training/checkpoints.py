@@ -57,7 +57,7 @@ def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
             raise RunFolderError(f"{path} could not be written", advice="look for what removes files there")
 
 
-def same_file(path: Path, other: Path) -> None:
+def link_or_copy(path: Path, other: Path) -> None:
     """Makes `other` a second name of the file, or a copy where the disk has no second names."""
     other.unlink()
     try:
@@ -95,7 +95,7 @@ class Checkpoints(L.Callback):
         save_checkpoint(trainer, best if improved else last)
         if improved and trainer.is_global_zero:
             with replacing_file(last) as beside:
-                same_file(best, beside)
+                link_or_copy(best, beside)
         self.stop_if_patience_is_over(trainer)
 
     def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:

@@ -97,7 +97,7 @@ class Task(L.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
         """Seeds torch by step and process: a resumed run draws what it would have drawn without the interruption."""
-        draws = state_of(self.settings.seed, STEPS, self.global_rank, self.global_step)
+        draws = state_of(self.settings.seed, STEPS, self.global_rank, self.global_step) % 2**64
         torch.default_generator.manual_seed(draws)
         if batch.cells.is_cuda:  # torch.manual_seed would look for every other kind of device, too: a millisecond
             torch.cuda.manual_seed(draws)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,12 +94,12 @@ def activity(
     notes: list[str] = []
     say = kept_in(notes, quiet)
     known = known_regulons(regulons)
-    with ExitStack() as reading:
-        if is_anndata(cells):
-            adata = checked_anndata(cells)
-        else:
-            config = DataConfig(path=os.fspath(cells))  # type: ignore[arg-type]
-            adata = checked_anndata(reading.enter_context(source_in_file(config, everything=False)))
+    if in_memory := is_anndata(cells):
+        source: AbstractContextManager[AnnData] = nullcontext(cells)
+    else:
+        source = source_in_file(DataConfig(path=os.fspath(cells)), everything=False)  # type: ignore[arg-type]
+    with source as opened:
+        adata = checked_anndata(opened)
         types, condition = _labels(adata, by, "by"), _labels(adata, compare, "compare")
         donors = _labels(adata, group, "group")
         chosen = None if condition is None else two_of(sorted({*condition} - {""}), conditions)
@@ -124,7 +124,7 @@ def activity(
         table = means.assign(cell_type="all", cells=len(adata))[["cell_type", "regulator", "cells", "activity"]]
     table.insert(2, "targets", targets.loc[table["regulator"]].to_numpy())
     table.attrs["notes"] = notes
-    if is_anndata(cells):
+    if in_memory:
         with writing_into_views():
             adata.obsm[f"X_{key_added}"] = scores.set_index(adata.obs_names)
     return table

@@ -45,20 +45,16 @@ def uniform(seed: int, stream: int, epoch: int, cells: Tensor, genes: int) -> Te
 
 def cell_states(seed: int, stream: int, epoch: int, cells: Tensor) -> Tensor:
     """State of each cell, int64 [C], from which its random numbers are made."""
-    state = state_of(seed, stream, epoch)
-    return _mix(state - (state >> 63 << 64), cells)  # the same bits, as int64 has a sign
+    return _mix(state_of(seed, stream, epoch), cells)
 
 
 @lru_cache
 def state_of(*parts: int) -> int:
-    """One state for all the parts, 64 bits: what `_mix` makes of them, one after the other."""
-    bits, most = 0, 2**64 - 1
+    """The state that all parts make, one after the other; computed on the host, so that no GPU is waited for."""
+    state = torch.zeros(1, dtype=torch.int64)
     for part in parts:
-        bits = (bits + (part + 1) * STEP) & most
-        for shift, factor in ((30, FIRST), (27, SECOND)):
-            bits = (bits ^ bits >> shift) * factor & most
-        bits ^= bits >> 31
-    return bits
+        state = _mix(state, torch.tensor([part]))
+    return int(state)
 
 
 def shifted(bits: Tensor, by: int) -> Tensor:
@@ -130,7 +126,9 @@ class BagMaker(Dataset[Batch]):
         cells, bags, seen = batch.cells, batch.bags, None
         if self.thinning is not None:
             # Of the batch: torch draws for all its cells.
-            generator = torch.Generator(cells.device).manual_seed(state_of(self.seed, THINNING, epoch, first) >> 1)
+            generator = torch.Generator(cells.device).manual_seed(
+                state_of(self.seed, THINNING, epoch, first) % 2**64 >> 1
+            )
             left = shares(len(cells), LEAST_COUNTS, DEEP, generator)
             seen = Bags(*self.thinning.thinned(read, left, generator))
         drawn = uniform(self.seed, SHARE, epoch, cells, 2)
