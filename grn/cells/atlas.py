@@ -17,9 +17,10 @@ import numpy as np
 import pandas as pd
 import torch
 from anndata.abc import CSCDataset
+from scipy import sparse
 
 from grn.cells.cells import Cells
-from grn.cells.load import to_vocabulary_of, transformed
+from grn.cells.load import in_vocabulary, to_vocabulary_of, transformed
 from grn.cells.loading.tables import Table
 from grn.cells.obs import MISSING, read_groups, read_labels, read_state
 from grn.cells.preprocessing.counts import genes_of, stored_matrix
@@ -27,7 +28,9 @@ from grn.cells.preprocessing.split import Split
 from grn.cells.readers.matrix import rows_of
 from grn.cells.readers.registry import source_in_file
 from grn.config.schema import DataConfig
+from grn.threads import most_threads
 
+PART, WORKERS = 4096, 4  # cells that a thread prepares at a time, and the most threads
 KNOWN = ("labels", "conditions", "one", "together")  # origins of states that labels and conditions tell
 
 
@@ -78,7 +81,11 @@ class Atlas:
             of_groups = dict(zip(groups[sample].tolist(), fold.tolist(), strict=True))
             self.fold = np.array([of_groups.get(group, -1) for group in groups.tolist()])
         self.rows = np.flatnonzero(trained)
-        self.reader = ThreadPoolExecutor(1)  # HDF5 is read by one thread
+        var = genes_of(self.source, config.counts)
+        self.to_vocabulary = to_vocabulary_of(var, self.source.obs_names, config, cells.vocabulary)[0]
+        self.reader = ThreadPoolExecutor(1)
+        # HDF5 reads for one thread at a time; to make multiplicities of what it reads takes longer, and is shared out.
+        self.workers = ThreadPoolExecutor(min(WORKERS, most_threads()))
         self.held: list[tuple[np.ndarray, Future[Table]]] = []
 
     @cached_property
@@ -86,11 +93,6 @@ class Atlas:
         """The AnnData, whose file stays open."""
         self.open = ExitStack()
         return self.open.enter_context(source_in_file(self.config, everything=False))
-
-    @cached_property
-    def to_vocabulary(self) -> Any:
-        var = genes_of(self.source, self.config.counts)
-        return to_vocabulary_of(var, self.source.obs_names, self.config, self.cells.vocabulary)[0]
 
     def table(self, buffer: np.ndarray, following: np.ndarray | None, device: torch.device | str) -> Table:
         """The cells `buffer`, sorted rows, which are read once, however often they are asked for. following: those that
@@ -103,9 +105,16 @@ class Atlas:
 
     def _load(self, rows: np.ndarray, device: torch.device | str) -> Table:
         """The cells `rows`, sorted."""
+        parts = self.workers.map(self._part, (rows[start : start + PART] for start in range(0, len(rows), PART)))
+        multiplicity, basal, unit = zip(*parts, strict=True)
+        whole = sparse.vstack(multiplicity, format="csr")
+        return Table.of(whole, np.concatenate(basal), None if unit[0] is None else np.concatenate(unit), device)
+
+    def _part(self, rows: np.ndarray) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray | None]:
+        """Multiplicity, basal and unit of some cells: see Table."""
         cells, pieces = self.cells, rows_of(stored_matrix(self.source, self.config.counts), self.config.path, rows)
-        values = (pieces @ self.to_vocabulary).tocsr()
+        values = in_vocabulary(pieces, self.to_vocabulary)
         multiplicity, basal, counting = transformed(
             values, self.config, cells.measures_depth, cells.target_total, cells.depth
         )
-        return Table.of(multiplicity, basal, None if counting is None else counting.unit, device)
+        return multiplicity, basal, None if counting is None else counting.unit
