@@ -23,7 +23,9 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 import pandas as pd
+import torch
 from sets import VARIABLE, folder, read_reference
+from torch import Tensor
 
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
@@ -46,18 +48,16 @@ SERGIO = ("sergio_ds1", "sergio_ds2")
 STRATA, SMALLEST = 20, 20  # of depth in each cell type, where each has at least so many cells
 
 
-def shuffled(
-    values: np.ndarray, basal: np.ndarray, strata: np.ndarray, generator: np.random.Generator
-) -> Iterator[np.ndarray]:
+def shuffled(values: Tensor, basal: Tensor, strata: np.ndarray, generator: torch.Generator) -> Iterator[Tensor]:
     """values [C, R] with whole rows permuted among cells of one stratum [C] and of nearly the same depth: only these
     relate a knock-off to a target, so that a small q-value means association with a true regulator."""
     while True:
-        moved = values.copy()
+        moved = values.clone()
         for stratum in np.unique(strata):
             cells = np.flatnonzero(strata == stratum)
-            ordered = cells[np.argsort(basal[cells], kind="stable")]
+            ordered = cells[np.argsort(basal[cells].numpy(), kind="stable")]
             for part in np.array_split(ordered, max(1, min(STRATA, len(cells) // SMALLEST))):
-                moved[part] = values[generator.permutation(part)]
+                moved[part] = values[part[torch.randperm(len(part), generator=generator).numpy()]]
         yield moved
 
 

@@ -16,6 +16,7 @@ Letters: C cells, N genes, R regulators.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -25,14 +26,14 @@ from grn.model.transformer import LIMIT
 from grn.regulation.cell_table import CellTable
 from grn.regulation.linear import slopes_on, without
 from grn.regulation.regressions import columns_of, held_out_penalties, sampled
+from grn.regulation.ridge import Columns
 
 ROUNDS, SETTLED = 100, 1e-4  # of the search for the independent shares: most rounds, and the least relative gain
 ENOUGH = 5  # cells per regulator: with at least so many, correlations are taken as measured, without shrinkage
-MANY = 500  # regulators from which on a GPU searches for the shares, where there is one
 RIDGE = 1e-3  # added to correlations, so that regulators which never vary leave the matrix positive definite
 BASAL_POWERS = 3  # of the basal gene's multiplicity that a regulator's mean may follow
 
-Draws = Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], Iterator[np.ndarray]]
+Draws = Callable[[Tensor, Tensor, np.ndarray, torch.Generator], Iterator[Tensor]]
 
 
 def fits_with_knockoffs(table: CellTable, *, seed: int, draws: Draws | None = None) -> Iterator[tuple[Tensor, Tensor]]:
@@ -42,24 +43,27 @@ def fits_with_knockoffs(table: CellTable, *, seed: int, draws: Draws | None = No
     place of `knockoffs`.
     """
     rows, own = sampled(table, seed), torch.as_tensor(table.regulators)
-    mean, sd = table.mean[own].numpy(), table.sd[own].numpy()
-    stratum = strata_of(table)[rows.cpu().numpy()]
+    mean, sd = (each[own].to(table.device) for each in (table.mean, table.sd))
+    here = rows.cpu().numpy()
+    stratum = strata_of(table)[here]
     levels = torch.as_tensor(stratum[:, None] == np.unique(stratum), device=table.device)
     depth = table.inputs[rows, -1:]
     rest = without(torch.cat([table.membership[rows], levels, depth - depth.mean()], 1))
 
-    def standardised(values: np.ndarray) -> Tensor:
-        x = rest(torch.as_tensor(((values - mean) / sd).clip(max=LIMIT), device=table.device))
+    def standardised(values: Tensor) -> Tensor:
+        x = rest(((values - mean) / sd).clamp(max=LIMIT))
         return x / x.square().mean(0).sqrt().clamp(min=1e-6)
 
-    real = table.multiplicity[rows.cpu().numpy()][:, table.regulators].toarray()
+    real = torch.as_tensor(table.multiplicity[here][:, table.regulators].toarray(), device=table.device)
     x = standardised(real)
     y, own = columns_of(table, rows, x).each(rest), own.to(x.device)
+    if x.is_cuda:  # read once: a GPU has the GiB that they are at most (`sampled`)
+        y = Columns.of(y.read(slice(None)))
     # One penalty for all targets: a target that seems to depend on the real regulators by chance would choose a smaller
     # one, and with it have larger slopes than those of knock-offs elsewhere.
     penalty = held_out_penalties(table, x, y, rows, seed)[0].log().mean().exp().expand(y.shape[1])
-    basal = table.basal[rows.cpu().numpy()]
-    for false in (draws or knockoffs)(real, basal, stratum, own_generator(seed)):
+    basal = torch.as_tensor(table.basal[here], device=table.device)
+    for false in (draws or knockoffs)(real, basal, stratum, torch.Generator(table.device).manual_seed(seed)):
         slopes = slopes_on(torch.cat([x, standardised(false)], 1), y, own, penalty)
         yield slopes[:, : len(own)], slopes[:, len(own) :]
 
@@ -72,14 +76,7 @@ def strata_of(table: CellTable) -> np.ndarray:
     return np.unique(np.stack([state, groups]), axis=1, return_inverse=True)[1].reshape(-1)
 
 
-def own_generator(seed: int) -> np.random.Generator:
-    """Random numbers of knock-offs alone: drawn from those of simulated cells, they would be copies of regulators."""
-    return np.random.default_rng([seed, *b"knock-offs"])
-
-
-def knockoffs(
-    values: np.ndarray, basal: np.ndarray, strata: np.ndarray, generator: np.random.Generator
-) -> Iterator[np.ndarray]:
+def knockoffs(values: Tensor, basal: Tensor, strata: np.ndarray, generator: torch.Generator) -> Iterator[Tensor]:
     """Draws without end of values [C, R], each column permuted within strata into the order of a Gaussian knock-off.
 
     The means that follow from stratum and depth stay. Around them, the knock-offs correlate among each other and with
@@ -87,52 +84,61 @@ def knockoffs(
     """
     from sklearn.covariance import ledoit_wolf
 
-    levels = strata[:, None] == np.unique(strata)
-    design = np.column_stack([levels, *(basal**power for power in range(1, BASAL_POWERS + 1))])
-    design = design.astype(np.float64)
-    expected = design @ np.linalg.lstsq(design, values.astype(np.float64), rcond=None)[0]
-    rest = values - expected
-    spread = rest.std(0)
+    levels = torch.as_tensor(strata[:, None] == np.unique(strata), device=values.device)
+    powers = basal[:, None].double() ** torch.arange(1, BASAL_POWERS + 1, device=values.device)
+    rest = without(torch.cat([levels, powers], 1))(values.double())
+    expected = values - rest
+    spread = rest.std(0, correction=0)
     spread[spread < 1e-6] = 1
     rest /= spread
-    # Shrunken correlations would make knock-offs too free of the other regulators, and so too weak a null.
-    enough = len(rest) >= ENOUGH * rest.shape[1]
-    correlation = rest.T @ rest / len(rest) if enough else ledoit_wolf(rest, assume_centered=True)[0]
-    correlation += RIDGE * np.eye(len(correlation))
-    size = np.sqrt(correlation.diagonal())
+    if len(rest) >= ENOUGH * rest.shape[1]:  # shrunken, they would make too weak a null
+        correlation = rest.mT @ rest / len(rest)
+    else:
+        correlation = torch.as_tensor(ledoit_wolf(rest.cpu().numpy(), assume_centered=True)[0]).to(rest)
+    one = torch.eye(len(correlation)).to(rest)
+    correlation += RIDGE * one
+    size = correlation.diagonal().sqrt()
     correlation /= size[:, None] * size
     share = independent_shares(correlation)
-    kept = np.linalg.solve(correlation, np.diag(share))  # S^-1 diag(s)
-    noise = 2 * np.diag(share) - share[:, None] * kept
-    root = np.linalg.cholesky(noise + 1e-8 * np.eye(len(noise)))
+    kept = torch.linalg.solve(correlation, share.diag())  # S^-1 diag(s)
+    root = torch.linalg.cholesky(2 * share.diag() - share[:, None] * kept + 1e-8 * one)
     kept_part = expected + spread * (rest - rest @ kept)
+    order = Order.of(values, strata)
     while True:
-        drawn = kept_part + spread * (generator.standard_normal(rest.shape) @ root.T)
-        yield in_order_of(drawn, values, strata)
+        noise = torch.randn(rest.shape, generator=generator, dtype=rest.dtype, device=rest.device)
+        yield order(kept_part + spread * (noise @ root.mT))
 
 
-def in_order_of(drawn: np.ndarray, values: np.ndarray, strata: np.ndarray) -> np.ndarray:
-    """values [C, R], each column sorted into the order of the same column of `drawn` within strata [C]."""
-    moved = np.empty_like(values)
-    for stratum in np.unique(strata):
-        cells = np.flatnonzero(strata == stratum)
+@dataclass(frozen=True)
+class Order:
+    """The values of each stratum: its cells, [c], and their values in ascending order, [R, c]."""
+
+    ascending: list[tuple[Tensor, Tensor]]
+
+    @classmethod
+    def of(cls, values: Tensor, strata: np.ndarray) -> Order:
+        """values [C, R]; strata [C]."""
+        every = (torch.as_tensor(np.flatnonzero(strata == one), device=values.device) for one in np.unique(strata))
         # Rows of a contiguous table are sorted by several threads.
-        order = torch.as_tensor(np.ascontiguousarray(drawn[cells].T)).argsort(dim=1, stable=True)
-        ascending = torch.as_tensor(np.ascontiguousarray(values[cells].T)).sort(1)[0]
-        moved[cells] = torch.empty_like(ascending).scatter_(1, order, ascending).numpy().T
-    return moved
+        return cls([(cells, values[cells].mT.contiguous().sort(1)[0]) for cells in every])
+
+    def __call__(self, drawn: Tensor) -> Tensor:
+        """The values [C, R], each column sorted into the order of the same column of `drawn` within strata."""
+        moved = torch.empty_like(drawn, dtype=self.ascending[0][1].dtype)
+        for cells, ascending in self.ascending:
+            order = drawn[cells].mT.contiguous().argsort(dim=1, stable=True)
+            moved[cells] = torch.empty_like(ascending).scatter_(1, order, ascending).mT
+        return moved
 
 
-def independent_shares(correlation: np.ndarray) -> np.ndarray:
+def independent_shares(correlation: Tensor) -> Tensor:
     """s [R], 0 to 1: the share of its variance that each knock-off does not have in common with its regulator.
 
-    correlation S [R, R]: positive definite. s minimises tr((2 S - diag s)^-1) + sum 1 / s. The gradient is 0 where
-    s_j^-2 is the j-th diagonal element of (2 S - diag s)^-2. This is iterated, with shorter steps where a whole one
-    would increase the loss or leave the cone of valid s. Source: Spector and Janson 2022.
+    correlation S [R, R]: float64, positive definite. s minimises tr((2 S - diag s)^-1) + sum 1 / s. The gradient is 0
+    where s_j^-2 is the j-th diagonal element of (2 S - diag s)^-2. This is iterated, with shorter steps where a whole
+    one would increase the loss or leave the cone of valid s. Source: Spector and Janson 2022.
     """
-    # Thousands of regulators take minutes on a processor and seconds on a GPU.
-    device = "cuda" if len(correlation) > MANY and torch.cuda.is_available() else "cpu"
-    twice = 2 * torch.as_tensor(correlation, dtype=torch.float64, device=device)
+    twice = 2 * correlation
     share = twice.new_full((len(twice),), min(1.0, float(torch.linalg.eigvalsh(twice)[0]) / 2))
 
     def inverse(share: Tensor) -> tuple[Tensor, float]:
@@ -156,4 +162,4 @@ def independent_shares(correlation: np.ndarray) -> np.ndarray:
         share, inverted, loss = trial, trial_inverted, trial_loss
         if settled:
             break
-    return share.cpu().numpy()
+    return share
