@@ -97,11 +97,12 @@ class Atlas:
     def table(self, buffer: np.ndarray, following: np.ndarray | None, device: torch.device | str) -> Table:
         """The cells `buffer`, sorted rows, which are read once, however often they are asked for. following: those that
         are read next."""
-        for wanted in (buffer, following):
-            if wanted is not None and not any(rows is wanted for rows, _ in self.held):
-                self.held.append((wanted, self.reader.submit(self._load, wanted, device)))
-        self.held = [each for each in self.held if each[0] is buffer or each[0] is following]
-        return next(found for rows, found in self.held if rows is buffer).result()
+        wanted = [rows for rows in (buffer, following) if rows is not None]
+        for rows in wanted:
+            if not any(np.array_equal(rows, known) for known, _ in self.held):
+                self.held.append((rows, self.reader.submit(self._load, rows, device)))
+        self.held = [each for each in self.held if any(np.array_equal(each[0], rows) for rows in wanted)]
+        return next(found for rows, found in self.held if np.array_equal(rows, buffer)).result()
 
     def _load(self, rows: np.ndarray, device: torch.device | str) -> Table:
         """The cells `rows`, sorted."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from grn.cells.cells import Cells
+from grn.cells.preprocessing.moments import seen_together
 from grn.model.signed_block import SignedBlock
 from grn.model.transformer import Model
 from grn.networks.evidence.caused import caused_effects
@@ -71,16 +72,16 @@ def read_network(model: Model, cells: Cells, states: States, seed: int) -> Netwo
         sum(part * each.direct for part, each in zip(share, slopes, strict=True)),
         sum(part * each.others for part, each in zip(share, slopes, strict=True)),
     )
-    seen = without_self(cells_with_both(cells, regulators), regulators)
-    network = _network(model, mean, usual, between, seen, merge)
+    owner = states.membership.argmax(1)
+    both = [seen_together(cells.multiplicity[owner == state], regulators, device) for state in range(len(states))]
+    both = [without_self(each, regulators) for each in both]
+    network = _network(model, mean, usual, between, np.stack(both).sum(0, dtype=np.int32), merge)
     if len(states) == 1:
         return network
     units = usual * presence(of_states, usual)
-    owner = states.membership.argmax(1)
     found = {}
-    for state, name in enumerate(states.names):
-        own = without_self(cells_with_both(cells, regulators, np.flatnonzero(owner == state)), regulators)
-        found[name] = _network(model, slopes[state], units[state], between, own, merge)
+    for name, own, unit, seen in zip(states.names, slopes, units, both, strict=True):
+        found[name] = _network(model, own, unit, between, seen, merge)
     return replace(network, of_states=found)
 
 
@@ -182,13 +183,6 @@ def _network(
         cells=cells,
         observed=observed,
     )
-
-
-def cells_with_both(cells: Cells, regulators: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
-    """In how many cells a gene and a regulator are both expressed, int32 [N, R]."""
-    found = cells.multiplicity if rows is None else cells.multiplicity[rows]
-    there = found.astype(bool).astype(np.float32)
-    return (there.T @ there[:, regulators]).toarray().astype(np.int32)
 
 
 def level_correlation(levels: np.ndarray, regulators: np.ndarray, cells: np.ndarray) -> np.ndarray:

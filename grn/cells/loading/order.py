@@ -18,8 +18,8 @@ LANES = 64  # parts of a buffer, each of a few blocks
 class Request(NamedTuple):
     """All that is needed to make a batch: its epoch, its rows and, in training, the number of its step.
 
-    buffer, following: the rows that are mixed with these, and those of the next buffer, sorted, where cells are read
-    from a file.
+    buffer, following: the rows that are mixed with these, and those of the next buffer, which may be of the next epoch,
+    sorted, where cells are read from a file.
     """
 
     epoch: int
@@ -55,20 +55,33 @@ class EpochOrder(Sampler[Request]):
         return max(len(self.rows) // (self.world * self.batch_size), 1)
 
     def __iter__(self) -> Iterator[Request]:
-        size = self.world * self.batch_size
-        mixed = max(BUFFER // size, 1)  # batches
-        order = self.shuffled(mixed, size)
-        of_all = (order[batch * size : (batch + 1) * size] for batch in range(len(self)))
-        batches = [np.array_split(rows, self.world)[self.rank] for rows in of_all]
-        starts = range(0, len(batches), mixed) if self.buffered else ()
-        buffers = [np.sort(np.concatenate(batches[first : first + mixed])) for first in starts]
+        batches = self.batches(self.epoch)
+        mixed = self.mixed
+        buffers = [self.buffer(batches, first) for first in range(0, len(batches), mixed)] if self.buffered else []
+        if self.buffered:  # the last one is followed by the first of the next pass
+            buffers.append(self.buffer(self.batches(self.epoch + 1), 0))
         for number in range(self.start, len(self)):
             near = buffers[number // mixed :][:2]
             yield Request(self.epoch, batches[number], self.epoch * len(self) + number, *near)
 
-    def shuffled(self, mixed: int, size: int) -> np.ndarray:
-        """The rows in the order of this epoch. mixed: batches of `size` rows whose rows are mixed with each other."""
-        generator = np.random.default_rng((self.seed, self.epoch))
+    @property
+    def mixed(self) -> int:
+        """Batches whose cells are mixed with each other."""
+        return max(BUFFER // (self.world * self.batch_size), 1)
+
+    def batches(self, epoch: int) -> list[np.ndarray]:
+        """The rows of each batch of this process."""
+        size = self.world * self.batch_size
+        order = self.shuffled(epoch, self.mixed, size)
+        of_all = (order[batch * size : (batch + 1) * size] for batch in range(len(self)))
+        return [np.array_split(rows, self.world)[self.rank] for rows in of_all]
+
+    def buffer(self, batches: list[np.ndarray], first: int) -> np.ndarray:
+        return np.sort(np.concatenate(batches[first : first + self.mixed]))
+
+    def shuffled(self, epoch: int, mixed: int, size: int) -> np.ndarray:
+        """The rows in the order of an epoch. mixed: batches of `size` rows whose rows are mixed with each other."""
+        generator = np.random.default_rng((self.seed, epoch))
         if len(self.rows) <= BUFFER:
             return generator.permutation(self.rows)
         first = generator.permutation(np.arange(0, len(self.rows), BLOCK))

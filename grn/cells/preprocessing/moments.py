@@ -48,6 +48,25 @@ def moments(multiplicity: sparse.csr_matrix) -> tuple[np.ndarray, np.ndarray, np
     return mean, sd, sd > 1e-6 * np.maximum(mean, 1)
 
 
+TOGETHER = 1024  # cells that are held densely at a time
+
+
+def seen_together(
+    multiplicity: sparse.csr_matrix, regulators: np.ndarray, device: torch.device | str = "cpu"
+) -> np.ndarray:
+    """In how many cells a gene and a regulator are both above 0, int32 [N, R]. multiplicity: CSR [C, N].
+
+    regulators [R]: their positions.   device: that counts. Dense: a sparse product takes seven times as long where
+    genes are in half of the cells, and half as long where they are in a twentieth.
+    """
+    picked = torch.as_tensor(regulators, device=device)
+    count = torch.zeros(multiplicity.shape[1], len(regulators), device=device)
+    for first in range(0, multiplicity.shape[0], TOGETHER):
+        there = torch.as_tensor(multiplicity[first : first + TOGETHER].toarray(), device=device).bool().float()
+        count.addmm_(there.mT, there[:, picked])
+    return count.int().cpu().numpy()
+
+
 OVERDISPERSION = 1 / 100  # of technical noise, as in the paper: variance mu + mu^2 / 100
 BLOCK = 4_000_000  # entries that are held densely at a time
 

@@ -23,6 +23,7 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
+from grn.cells.preprocessing.moments import seen_together
 from grn.cells.preprocessing.split import distinct_cells
 from grn.networks.weights import Network, balanced
 from grn.regulation.cell_table import CellTable
@@ -132,7 +133,7 @@ def cells_with_both(table: CellTable) -> tuple[np.ndarray, np.ndarray]:
     state = table.states.argmax(1)[None] == np.arange(table.states.shape[1])[:, None]
     seen = (there.T @ state.T.astype(np.float32)).T  # [S, N]
     share = seen / np.maximum(state.sum(1, keepdims=True), 1)
-    return share.T @ seen[:, table.regulators], (there.T @ there[:, table.regulators]).toarray()
+    return share.T @ seen[:, table.regulators], seen_together(table.multiplicity, table.regulators, table.device)
 
 
 def least_effect(cells: int, pairs: int) -> float:
