@@ -219,7 +219,6 @@ class MovingAverage(WeightAveraging):
         else:
             torch._foreach_lerp_(averages, weights, 1 - self.decay)  # one pass, without a copy of all weights
         # Buffers have no average: what calibration has found holds for both.
-        for kept, now in zip(self._average_model.module.buffers(), pl_module.buffers(), strict=True):
-            kept.copy_(now)
+        torch._foreach_copy_(list(self._average_model.module.buffers()), list(pl_module.buffers()))
         self._average_model.n_averaged += 1
         self._latest_update_step = trainer.global_step

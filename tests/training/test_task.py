@@ -20,8 +20,10 @@ class Line(L.LightningModule):
         super().__init__()
         torch.manual_seed(0)
         self.layers = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 1))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
 
     def training_step(self, batch, index):
+        self.seen += len(batch)
         return self.layers(batch).square().mean()
 
     def configure_optimizers(self):

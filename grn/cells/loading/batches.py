@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +34,9 @@ DEEP = 0.5  # share of those that keep all counts; with fewer, cells of the same
 LEAST_COUNTS = 0.3  # the others keep a share of their counts, from this to 1; smaller shares cost accuracy
 
 
+Bits = TypeVar("Bits", Tensor, np.ndarray)  # int64
+
+
 def uniform(seed: int, stream: int, epoch: int, cells: Tensor, genes: int) -> Tensor:
     """Numbers in [0, 1), float32 [C, N], each a function of (seed, stream, epoch, cell, gene) alone.
 
@@ -50,19 +54,20 @@ def cell_states(seed: int, stream: int, epoch: int, cells: Tensor) -> Tensor:
 
 @lru_cache
 def state_of(*parts: int) -> int:
-    """The state that all parts make, one after the other; computed on the host, so that no GPU is waited for."""
-    state = torch.zeros(1, dtype=torch.int64)
+    """The state that all parts make, one after the other; by NumPy, as every operation of torch lets another thread
+    have Python."""
+    state = np.zeros(1, np.int64)
     for part in parts:
-        state = _mix(state, torch.tensor([part]))
-    return int(state)
+        state = _mix(state, np.array([part]))
+    return int(state[0])
 
 
-def shifted(bits: Tensor, by: int) -> Tensor:
+def shifted(bits: Bits, by: int) -> Bits:
     """The bits of int64 numbers moved to the right, with zeros in their place."""
     return (bits >> by) & ((1 << (64 - by)) - 1)
 
 
-def _mix(state: Tensor | int, part: Tensor) -> Tensor:
+def _mix(state: Bits | int, part: Bits) -> Bits:
     """A new state from a state and a number, modulo 2^64; computed in place, as it runs over all genes of all cells."""
     bits = state + (part + 1) * STEP
     for shift, factor in ((30, FIRST), (27, SECOND)):
