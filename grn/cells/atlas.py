@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from anndata.abc import CSCDataset
+from anndata.abc import CSCDataset, CSRDataset
 from scipy import sparse
 
 from grn.cells.cells import Cells
@@ -25,7 +25,7 @@ from grn.cells.loading.tables import Table
 from grn.cells.obs import MISSING, read_groups, read_labels, read_state
 from grn.cells.preprocessing.counts import genes_of, stored_matrix
 from grn.cells.preprocessing.split import Split
-from grn.cells.readers.matrix import rows_of
+from grn.cells.readers.matrix import check_pointers, rows_of
 from grn.cells.readers.registry import source_in_file
 from grn.config.schema import DataConfig
 from grn.threads import most_threads
@@ -83,6 +83,8 @@ class Atlas:
         self.rows = np.flatnonzero(trained)
         var = genes_of(self.source, config.counts)
         self.to_vocabulary = to_vocabulary_of(var, self.source.obs_names, config, cells.vocabulary)[0]
+        self.stored = stored_matrix(self.source, config.counts)
+        self.ends = check_pointers(self.stored) if isinstance(self.stored, CSRDataset) else None
         self.reader = ThreadPoolExecutor(1)
         # HDF5 reads for one thread at a time; to make multiplicities of what it reads takes longer, and is shared out.
         self.workers = ThreadPoolExecutor(min(WORKERS, most_threads()))
@@ -113,8 +115,8 @@ class Atlas:
 
     def _part(self, rows: np.ndarray) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray | None]:
         """Multiplicity, basal and unit of some cells: see Table."""
-        cells, pieces = self.cells, rows_of(stored_matrix(self.source, self.config.counts), self.config.path, rows)
-        values = in_vocabulary(pieces, self.to_vocabulary)
+        cells = self.cells
+        values = in_vocabulary(rows_of(self.stored, self.config.path, rows, self.ends), self.to_vocabulary)
         multiplicity, basal, counting = transformed(
             values, self.config, cells.measures_depth, cells.target_total, cells.depth
         )

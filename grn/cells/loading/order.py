@@ -55,14 +55,16 @@ class EpochOrder(Sampler[Request]):
         return max(len(self.rows) // (self.world * self.batch_size), 1)
 
     def __iter__(self) -> Iterator[Request]:
-        batches = self.batches(self.epoch)
-        mixed = self.mixed
-        buffers = [self.buffer(batches, first) for first in range(0, len(batches), mixed)] if self.buffered else []
-        if self.buffered:  # the last one is followed by the first of the next pass
-            buffers.append(self.buffer(self.batches(self.epoch + 1), 0))
+        batches, buffer, following = self.batches(self.epoch), None, None
         for number in range(self.start, len(self)):
-            near = buffers[number // mixed :][:2]
-            yield Request(self.epoch, batches[number], self.epoch * len(self) + number, *near)
+            if self.buffered and (buffer is None or number % self.mixed == 0):
+                first = number - number % self.mixed
+                buffer = self.buffer(batches, first) if following is None else following
+                last = first + self.mixed >= len(batches)  # then the next pass follows
+                following = self.buffer(
+                    self.batches(self.epoch + 1) if last else batches, 0 if last else first + self.mixed
+                )
+            yield Request(self.epoch, batches[number], self.epoch * len(self) + number, buffer, following)
 
     @property
     def mixed(self) -> int:

@@ -40,8 +40,11 @@ def csr_pieces(values, where: str, rows: int | None = None) -> Iterator[sparse.c
                 yield from (clean[start : start + rows] for start in range(0, clean.shape[0], rows))
 
 
-def rows_of(values, where: str, rows: np.ndarray) -> sparse.csr_matrix:
-    """Some rows [R], sorted, of a matrix that a file stores by rows; those close to each other are read together."""
+def rows_of(values, where: str, rows: np.ndarray, ends: np.ndarray | None = None) -> sparse.csr_matrix:
+    """Some rows [R], sorted, of a matrix that a file stores by rows; those close to each other are read together.
+
+    ends: its row pointers, where they are known: all of them are read otherwise.
+    """
     with reading(f"{where} cannot be read", field=None):
         parts = np.split(rows, np.flatnonzero(np.diff(rows) > GAP) + 1)
         spans = [slice(int(near[0]), int(near[-1]) + 1) for near in parts]
@@ -50,7 +53,7 @@ def rows_of(values, where: str, rows: np.ndarray) -> sparse.csr_matrix:
         place = np.concatenate([near - near[0] + start for near, start in zip(parts, first, strict=False)])
         if not isinstance(values, CSRDataset):
             return _clean(np.concatenate([values[span] for span in spans])[place])
-        ends = check_pointers(values)
+        ends = check_pointers(values) if ends is None else ends
         stored = [slice(ends[span.start], ends[span.stop]) for span in spans]
         data, indices = (np.concatenate([of[part] for part in stored]) for of in arrays_of(values))
         size = np.concatenate([np.diff(ends[span.start : span.stop + 1]) for span in spans])
