@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
 # OpenMP's own variable, and Intel's and LLVM's, whose threads spin for 200 ms otherwise.
 PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
@@ -49,3 +51,15 @@ def most_threads() -> int:
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return min(available, int(given)) if given.isdecimal() and int(given) else available
+
+
+Value = TypeVar("Value")
+
+
+def ahead(values: Iterator[Value]) -> Iterator[Value]:
+    """The same values, none of them None; a thread of its own makes each while the one before it is used."""
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, values, None)
+        while (value := following.result()) is not None:
+            following = pool.submit(next, values, None)
+            yield value

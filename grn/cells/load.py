@@ -292,11 +292,9 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int) -> Source:
         labels, classes = read_labels(obs, config.label_key)
         done = read_interventions(obs, config)
         groups, state = read_groups(obs, config.group_key), read_state(obs, config.state_key)
-        expression = read_expression(opened, config, size)
-        others = None if config.targets is None else _of_targets(opened, config, size)
-        read = [
-            None if each is None else each.values if rows is None else each.some(rows) for each in (expression, others)
-        ]
+        expression = read_expression(opened, config, size, some=rows)
+        others = None if config.targets is None else _of_targets(opened, config, size, rows)
+        read = [None if each is None else each.values if rows is None else each.some for each in (expression, others)]
         obs_names = obs.index.to_numpy(str)
         truth, left_out = read_truth(opened), str(opened.uns.get(LEFT_OUT, ""))
         used = config.label_key, config.group_key, config.intervention_key, config.guide_key
@@ -305,11 +303,15 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int) -> Source:
     refuse_cells_as_genes(names, obs_names.tolist(), name_of(config))
     values, of_targets = (None if each is None else merge_duplicates(each, columns) for each in read)
     about = obs_names, labels, classes, groups, *state
+    expression = replace(expression, some=None)  # its room is needed
     return Source(*about, values, names, columns, expression, truth, left_out, hint, done, of_targets, sample)
 
 
-def _of_targets(adata: AnnData, config: DataConfig, rows: int | None = None) -> Expression:
-    return read_expression(adata, config.model_copy(update={"counts": config.targets}), rows, field="data.targets")
+def _of_targets(
+    adata: AnnData, config: DataConfig, rows: int | None = None, some: np.ndarray | None = None
+) -> Expression:
+    config = config.model_copy(update={"counts": config.targets})
+    return read_expression(adata, config, rows, field="data.targets", some=some)
 
 
 def to_vocabulary_of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from grn.cells.loading.batches import BagMaker
 from grn.cells.loading.order import EpochOrder, once_in_order
 from grn.cells.loading.thinning import Thinning
 from grn.cells.preprocessing.split import Split
+from grn.threads import ahead
 
 
 class CellsDataModule(LightningDataModule):
@@ -112,12 +112,3 @@ class ResumableLoader(DataLoader):
     def load_state_dict(self, state: dict[str, int]) -> None:
         whole, start = divmod(state["handed_out"], len(self.order))
         self.epoch, self.handed_out = self.following = (state["epoch"] + whole, start)
-
-
-def ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """The same batches; a thread of its own makes each while the step before it is computed."""
-    with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(next, batches, None)
-        while (batch := following.result()) is not None:
-            following = pool.submit(next, batches, None)
-            yield batch

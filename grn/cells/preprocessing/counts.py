@@ -5,7 +5,7 @@ Letters: C cells, N genes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from grn.cells.preprocessing.recover import recovery
 from grn.cells.readers.matrix import csr_pieces, to_csr
 from grn.config.schema import DataConfig
 from grn.errors import DataError
+from grn.threads import ahead
 
 LARGEST = 1e7  # count: more than a gene has in any cell
 ALONE, TIMES = 1e5, 1000  # a count above ALONE and above TIMES the gene's next largest is a mistake
@@ -52,27 +53,19 @@ class Scale:
 @dataclass(frozen=True)
 class Expression:
     """pieces: the values as float32.   var: the genes.   origin: a sentence about where the values are from.
-    scale: of counts; None for expression."""
+    scale: of counts; None for expression.   some: of the cells that were asked for, clean CSR float32 [S, N]."""
 
     pieces: Pieces
     var: pd.DataFrame
     origin: str
     scale: Scale | None = None
+    some: sparse.csr_matrix | None = None
 
     @property
     def values(self) -> sparse.csr_matrix:
         """All cells, where they are one piece: clean CSR float32 [C, N]."""
         (whole,) = self.pieces()
         return whole
-
-    def some(self, rows: np.ndarray) -> sparse.csr_matrix:
-        """The cells `rows` [C], sorted: clean CSR float32 [C, N]."""
-        found, first = [], 0
-        for piece in self.pieces():
-            last = first + piece.shape[0]
-            found.append(piece[rows[(rows >= first) & (rows < last)] - first])
-            first = last
-        return sparse.vstack(found, format="csr")
 
 
 def read_expression(
@@ -81,13 +74,14 @@ def read_expression(
     rows: int | None = None,
     weights: np.ndarray | None = None,
     field: str = "data.counts",
+    some: np.ndarray | None = None,
 ) -> Expression:
     """The values that `data.counts` names, in pieces of `rows` cells (None: one piece), all of them checked.
 
-    A matrix on disk is read once for the check, and again whenever its pieces are asked for.
-    weights: see Scale.measured, float64 [N]. Raises DataError.
+    A matrix on disk is read once for the check, in which the cells `some` [S], sorted, are kept; and again whenever its
+    pieces are asked for.   weights: see Scale.measured, float64 [N]. Raises DataError.
     """
-    problem, found = _examined(adata, config.counts, config.values, rows, weights)
+    problem, found = _examined(adata, config.counts, config.values, rows, weights, some)
     if found is None:
         advice = _alternatives(adata, config.counts, config.values, rows)
         raise DataError(problem, field=field, advice=advice)
@@ -107,10 +101,15 @@ def choices_that_hold(adata: AnnData, values: Values, rows: int | None = None) -
 
 
 def _examined(
-    adata: AnnData, choice: str, values: Values, rows: int | None, weights: np.ndarray | None = None
+    adata: AnnData,
+    choice: str,
+    values: Values,
+    rows: int | None,
+    weights: np.ndarray | None = None,
+    some: np.ndarray | None = None,
 ) -> tuple[str, Expression | None]:
     """What is wrong with a choice of `data.counts`, and its values where nothing is."""
-    scale = None
+    scale, kept = None, list[sparse.csr_matrix]()
     try:
         if choice == "recover" and values == "counts":
             pieces, var, name, origin = _recovered(adata, rows)
@@ -119,15 +118,29 @@ def _examined(
             origin = f"Counts are read from {name}."
     except DataError as error:
         return error.problem, None
+    read = pieces if some is None else partial(_keeping, pieces, some, kept)
     if values == "expression":
-        problem = _expression_problem(pieces, adata.obs_names, var.index, name)
+        problem = _expression_problem(read, adata.obs_names, var.index, name)
         origin = f"Expression values are read from {name} and used as they are."
     else:
-        problem, scale = _judge_counts(pieces, adata.obs_names, var.index, name, weights)
+        problem, scale = _judge_counts(read, adata.obs_names, var.index, name, weights)
     if problem:
         return problem, None
-    found = Expression(lambda: (piece.astype(np.float32, copy=False) for piece in pieces()), var, origin, scale)
-    return "", found
+    of_some = sparse.vstack(kept, format="csr") if kept else None
+    return "", Expression(
+        lambda: (piece.astype(np.float32, copy=False) for piece in pieces()), var, origin, scale, of_some
+    )
+
+
+def _keeping(pieces: Pieces, rows: np.ndarray, kept: list[sparse.csr_matrix]) -> Iterator[sparse.csr_matrix]:
+    """The pieces; as they pass, `kept` becomes the cells `rows`, sorted, of each as float32."""
+    kept.clear()
+    first = 0
+    for piece in pieces():
+        last = first + piece.shape[0]
+        kept.append(piece[rows[(rows >= first) & (rows < last)] - first].astype(np.float32, copy=False))
+        first = last
+        yield piece
 
 
 def _alternatives(adata: AnnData, tried: str, values: Values, rows: int | None) -> str:
@@ -150,7 +163,7 @@ def _matrix(adata: AnnData, choice: str, rows: int | None) -> tuple[Pieces, pd.D
     if found is None:
         raise DataError(f"The AnnData has no {name}")
     if rows is not None:
-        return partial(csr_pieces, found, name, rows), genes_of(adata, choice), name
+        return lambda: ahead(csr_pieces(found, name, rows)), genes_of(adata, choice), name
     whole = to_csr(found, name)
     return lambda: (whole,), genes_of(adata, choice), name
 
