@@ -50,6 +50,7 @@ from grn.cells.readers.tenx import LEFT_OUT
 from grn.cells.simulated import read_truth
 from grn.config.schema import DataConfig
 from grn.errors import DataError, VocabularyMismatch
+from grn.process_memory import give_back
 
 
 def load_cells(config: DataConfig, seed: int = 0, adata: AnnData | None = None) -> tuple[Cells, Split]:
@@ -303,7 +304,8 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int) -> Source:
     refuse_cells_as_genes(names, obs_names.tolist(), name_of(config))
     values, of_targets = (None if each is None else merge_duplicates(each, columns) for each in read)
     about = obs_names, labels, classes, groups, *state
-    expression = replace(expression, some=None)  # its room is needed
+    expression, read = replace(expression, some=None), []
+    give_back()
     return Source(*about, values, names, columns, expression, truth, left_out, hint, done, of_targets, sample)
 
 
