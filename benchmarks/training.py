@@ -42,7 +42,7 @@ POINTS += [(2000, 100, 1024), (2000, 100, 64), (20_000, 1500, 64), (20_000, 1500
 VALUE = 8  # cuDNN's least width of a value
 
 
-def by_softmax(block: SignedBlock, m: Tensor, states: Tensor, pick: Tensor, scores: Tensor | None = None) -> Tensor:
+def by_softmax(block: SignedBlock, m: Tensor, states: Tensor, pick: Tensor, *_) -> Tensor:
     """SignedBlock.forward with softmax: every cell in its one state."""
     query, key = block.embedding(pick)
     if not len(pick):
@@ -77,11 +77,13 @@ def stepping(genes: int, regulators: int, cells: int, device: str) -> Callable[[
     task = Task(model, config.objectives, config.trainer, 10**6).to(device).train()
     present = torch.rand(cells, genes, device=device) < EXPRESSED
     labels = torch.randint(STATES, (cells,), device=device)
-    bags = Bags(torch.rand(cells, genes, device=device) * present, None, F.one_hot(labels, STATES).float())
+    room = tuple(labels.bincount(minlength=STATES).tolist())
+    states = F.one_hot(labels, STATES).float()
+    bags = Bags(torch.rand(cells, genes, device=device) * present, states=states, room=room)
     number = torch.arange(cells, device=device)
     kinds = [Batch(bags, number, labels, number % 5, kept=kept) for kept in (present | True, None)]
     optimizer = task.configure_optimizers()["optimizer"]
-    recorder = Recorder(task.losses, list(task.parameters()), STATES)
+    recorder = Recorder(task.losses, list(task.parameters()))
     order = itertools.cycle(kinds)
 
     def step() -> None:

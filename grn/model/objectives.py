@@ -104,10 +104,10 @@ def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Tensor,
     inferred = -(states * model.state_scores(m)).sum(-1)  # [P, C]: new cells, of which no state is known, ask for it
     true = model.standardised(bags.multiplicity)
     scores, of_targets = first.scores(draw.regulators), second.scores(draw.targets)
-    y = first(m, states, draw.regulators, scores)
+    y = first(m, states, draw.regulators, scores, bags.room)
     cut = None if bags.cut is None else bags.cut[:, model.regulators]
     corrected = model.corrected(m, y.detach() if model.layered else None, states, cut)
-    direct = second(corrected, states, draw.targets, of_targets)
+    direct = second(corrected, states, draw.targets, of_targets, bags.room)
     context = model.context(corrected, states, draw.targets, draw.hidden)
 
     own, others = model.regulators[draw.regulators], model.targets[draw.targets]

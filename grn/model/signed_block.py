@@ -16,6 +16,7 @@ Letters: P members, B cells, n genes, R regulators, H query heads, K key heads, 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -96,13 +97,21 @@ class SignedBlock(nn.Module):
         """g_i and b_i, above 0: [P, H, n] each."""
         return F.softplus(self.raw_gain[:, :, pick]), self.log_basal[:, :, pick].exp()
 
-    def forward(self, m: Tensor, states: Tensor, pick: Tensor, scores: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        m: Tensor,
+        states: Tensor,
+        pick: Tensor,
+        scores: Tensor | None = None,
+        room: Sequence[int] | None = None,
+    ) -> Tensor:
         """m [B, R + 1], or [P, B, R + 1] of each member, states [B, S] -> [P, B, n] in sds of the genes.
 
         A cell that belongs to several states in part has their mean. scores: where they are known, `scores(pick)`.
+        room: see Bags.
         """
         scores = self.scores(pick) if scores is None else scores
-        state, cell, sizes = bags_of_states(states)
+        cell, share, sizes = bags_of_states(states, room)
         gain, basal = self.gains(pick)
         read = attention_by_scores(
             scores,
@@ -112,7 +121,7 @@ class SignedBlock(nn.Module):
             basal=basal,
             groups=sizes,
         )  # [P, H, cells in their states, n, 1]
-        change = (read[..., 0] * gain[:, :, None]).sum(1) * states[cell, state, None]
+        change = (read[..., 0] * gain[:, :, None]).sum(1) * share[:, None]
         level = states @ self.level[..., pick] + states.sum(1, keepdim=True) * self.bias[:, None, pick]
         return level.index_add(1, cell, change)
 
@@ -156,15 +165,19 @@ class SignedBlock(nn.Module):
         return s * (inverse.mT @ m) / m.shape[-2]
 
 
-def bags_of_states(states: Tensor) -> tuple[Tensor, Tensor, list[int]]:
-    """The state and the cell of each bag, one state's bags after another's, and their number in each state.
+def bags_of_states(states: Tensor, room: Sequence[int] | None = None) -> tuple[Tensor, Tensor, Sequence[int]]:
+    """The cell of each bag and how much it belongs to the bag's state, one state's bags after another's, and their
+    number in each state.
 
-    A cell is a bag in each state [C, S] that it belongs to. In a CUDA graph, whose shapes are the same in every step,
-    it is one in every state, and its share in the others is 0.
+    A cell is a bag in each state [C, S] that it belongs to. Where there is more room, the rest are bags of cell 0 that
+    belong to the state by 0: the shapes of a CUDA graph are the same in every step.
     """
-    cells, count = states.shape
-    if states.is_cuda and torch.cuda.is_current_stream_capturing():
-        number = torch.arange(cells * count, device=states.device)
-        return number // cells, number % cells, [cells] * count
-    state, cell = states.T.nonzero(as_tuple=True)
-    return state, cell, torch.bincount(state, minlength=count).tolist()
+    belongs, number = states.T > 0, torch.arange(len(states), device=states.device)
+    sizes = belongs.sum(1).tolist() if room is None else room
+    place = belongs.cumsum(1) - 1
+    cells, shares = [], []
+    for state, size in enumerate(sizes):
+        to = place[state].where(belongs[state], size)  # the others: one beyond the end
+        cells.append(number.new_zeros(size + 1).scatter_(0, to, number)[:size])
+        shares.append(states.new_zeros(size + 1).scatter_(0, to, states[:, state])[:size])
+    return torch.cat(cells), torch.cat(shares), sizes

@@ -8,7 +8,7 @@ Processes tell each other nothing within a step, so that nothing in it waits: tw
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from grn.bags import Bags, Batch
 
 EAGER = 3  # steps of a kind before it is recorded: libraries load and kernels compile in them
-MOST_STATES = 16  # every cell is read in every state (signed_block.py); with more states this would take longer
+SPARE = 8  # a graph has room for one more cell of a state in so many than the largest batch had
 
 Losses = Callable[[Batch, dict[str, Tensor], bool], tuple[Tensor, dict[str, Tensor]]]
 
@@ -25,24 +25,38 @@ Losses = Callable[[Batch, dict[str, Tensor], bool], tuple[Tensor, dict[str, Tens
 class Recorder:
     """`losses(batch, by, opened)`, recorded where the batches are on a GPU; elsewhere it is called as it is.
 
-    parameters: that have gradients.   states: number of the states of cells.   by: see Task.losses.
+    parameters: that have gradients.   by: see Task.losses.   room: for the cells of each state, see Bags.
     """
 
-    def __init__(self, losses: Losses, parameters: list[Tensor], states: int):
-        self.losses, self.parameters, self.recorded = losses, parameters, states <= MOST_STATES
+    def __init__(self, losses: Losses, parameters: list[Tensor]):
+        self.losses, self.parameters = losses, parameters
+        self.room: tuple[int, ...] = ()
         self.graphs: dict[Any, Graph] = {}
         self.seen: dict[Any, int] = {}
 
     def __call__(self, batch: Batch, by: dict[str, Tensor], opened: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        if not batch.cells.is_cuda or not self.recorded or torch.is_autocast_enabled("cuda"):
+        if not batch.cells.is_cuda or torch.is_autocast_enabled("cuda"):
             return self.losses(batch, by, opened)
         kind = opened, *(each.shape for each in tensors_of(batch))
         self.seen[kind] = self.seen.get(kind, 0) + 1
         if self.seen[kind] <= EAGER:
             return self.losses(batch, by, opened)
+        batch = self.with_room(batch)
         if kind not in self.graphs:
             self.graphs[kind] = Graph(self.losses, batch, by, opened, self.parameters)
         return self.graphs[kind](batch, by)
+
+    def with_room(self, batch: Batch) -> Batch:
+        """The batch with room for the cells of any so far. With more room than before, steps are recorded anew."""
+        needed = batch.bags.room
+        if needed is None:
+            return batch
+        room = self.room or (0,) * len(needed)
+        if any(size > most for size, most in zip(needed, room, strict=True)):
+            more = (min(size + size // SPARE + 1, len(batch.cells)) for size in needed)
+            self.room = tuple(map(max, room, more))
+            self.graphs.clear()
+        return replace(batch, bags=replace(batch.bags, room=self.room))
 
 
 class Graph:
@@ -85,5 +99,5 @@ def tensors_of(batch: Batch) -> list[Tensor]:
     for field in fields(batch):
         value = getattr(batch, field.name)
         parts = [getattr(value, each.name) for each in fields(value)] if isinstance(value, Bags) else [value]
-        found += [part for part in parts if part is not None]
+        found += [part for part in parts if isinstance(part, Tensor)]
     return found

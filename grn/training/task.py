@@ -93,7 +93,7 @@ class Task(L.LightningModule):
 
     def on_train_start(self) -> None:
         parameters: list[Tensor] = [each for each in self.parameters() if each.requires_grad]
-        self.recorder = Recorder(self.losses, parameters, len(self.model.share))
+        self.recorder = Recorder(self.losses, parameters)
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
         """Seeds torch by step and process: a resumed run draws what it would have drawn without the interruption."""

@@ -164,3 +164,18 @@ def test_a_cell_of_several_states_is_predicted_by_their_mean_and_members_may_rea
     torch.testing.assert_close(both[1], block(2 * m, share, EVERY)[1], **close)
     some = torch.tensor([3, 1])
     torch.testing.assert_close(block(m, share, some), whole[..., some], **close)
+
+
+@pytest.mark.parametrize("room", [(7, 7, 7), (7, 9, 8)])
+def test_more_room_for_the_cells_of_a_state_changes_nothing(room):
+    """As in a CUDA graph; a state without cells, one of all cells, and cells of two states."""
+    block, states = some_block(3).requires_grad_(True), torch.zeros(CELLS, 3, dtype=torch.float64)
+    states[:, 1] = torch.linspace(0.4, 1.0, CELLS)
+    states[:, 0] = 1 - states[:, 1]
+    found = []
+    for size in (None, room):
+        m = some_cells().requires_grad_(True)
+        y = block(m, states, EVERY, None, size)
+        used = [each for each in block.parameters() if each.requires_grad]
+        found.append((y.detach(), *torch.autograd.grad(y.square().sum(), [m, *used])))
+    torch.testing.assert_close(found[0], found[1], **close)

@@ -1,5 +1,7 @@
 """Recorded steps are the steps that they record."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -26,7 +28,7 @@ def recorder_of(parameter: torch.Tensor, calls: list[bool]) -> Recorder:
         ]
         return loss, {"loss": loss}
 
-    return Recorder(losses, [parameter], states=1)
+    return Recorder(losses, [parameter])
 
 
 def test_a_processor_calls_the_losses_as_they_are():
@@ -42,6 +44,20 @@ def test_all_tensors_of_a_batch_are_inputs():
     names = ("multiplicity", "basal"), ("cells", "labels", "fold")
     expected = [getattr(batch.bags, name) for name in names[0]] + [getattr(batch, name) for name in names[1]]
     assert all(a is b for a, b in zip(tensors_of(batch), expected, strict=True))
+
+
+def test_a_graph_has_room_for_more_cells_of_a_state_and_is_recorded_anew_for_many_more():
+    recorder, batch = recorder_of(torch.ones(4), []), batch_on("cpu")
+
+    def room(*sizes: int) -> tuple[int, ...]:
+        recorder.graphs["kind"] = None
+        given = replace(batch, bags=replace(batch.bags, room=sizes))
+        return recorder.with_room(given).bags.room
+
+    assert recorder.with_room(batch) is batch
+    assert room(2, 4) == (3, 5) and not recorder.graphs
+    assert room(3, 3) == (3, 5) and recorder.graphs, "the same graphs"
+    assert room(0, 6) == (3, 6) and not recorder.graphs, "as many as there are cells"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

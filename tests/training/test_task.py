@@ -1,10 +1,13 @@
 """Each step: its loss, the moving average of the weights, and steps that are not finite, which leave the parameters
 alone."""
 
+from dataclasses import replace
+
 import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils.data import DataLoader
 
 from grn.bags import Bags, Batch
@@ -124,6 +127,18 @@ def test_blocks_learn_in_smaller_steps_where_a_step_predicts_some_of_the_genes(t
         optimizer = task.configure_optimizers()["optimizer"]
         rates.append([group["initial_lr"] for group in optimizer.param_groups])
     assert rates[1][0] == pytest.approx(rates[0][0] * (4 / 12) ** 0.5) and rates[1][1:] == rates[0][1:]
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_step_asks_for_no_number_so_that_a_gpu_can_record_it(task_and_batch, opened):
+    """Fake tensors have shapes and no numbers. Without room for the cells of each state, their number is asked for."""
+    task, batch = task_and_batch
+    by = divisors(batch, task.model, opened)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        loss, _ = task.losses(replace(batch, bags=replace(batch.bags, room=(5, 5, 5))), by, opened)
+        torch.autograd.grad(loss, list(task.parameters()), allow_unused=True)
+        with pytest.raises(DataDependentOutputException):
+            task.losses(batch, by, opened)
 
 
 @pytest.mark.parametrize("cut", [1, 2, 4])

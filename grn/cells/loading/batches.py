@@ -104,10 +104,12 @@ class BagMaker(Dataset[Batch]):
         else:
             read = self.whole[rows].to(self.device)
         here, done = partial(on, self.device), self.cells.interventions
+        states = None if self.states is None else self.states[rows]
         bags = Bags(
             multiplicity=read.dense(read.value),
             basal=read.basal,
-            states=None if self.states is None else here(self.states[rows]),
+            states=None if states is None else here(states),
+            room=None if states is None else tuple(np.count_nonzero(states, 0).tolist()),
             cut=None if done is None else here(cut_rows(done, rows, read.genes)),
         )
         batch = Batch(
