@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from grn.model.penalty import Penalty
 from grn.regulation.cell_table import CellTable
+from grn.regulation.ridge import products
 
 FORMS = ((0.0, 1.0), (0.1, 1.0), (0.1, 2.0), (0.05, 2.0), (0.05, 4.0), (0.03, 4.0), (0.03, 8.0))  # t, times ridge's
 RHOS = (0.05, 0.25, 1.0, 2.0)
@@ -108,8 +109,8 @@ class HeldOut:
         by; None: 1."""
         x, y, number, count = self.features(rho), self.y[:, :targets], self.own[:targets], self.x.shape[1] - 1
         blocks = (x.shape[1] - 1) // max(count, 1)
-        learned = x * self.training[:, None]  # rather than a copy of y, which is larger
-        gram, cross = learned.T @ x, learned.T @ y
+        learned = self.training.nonzero()[:, 0]
+        gram, cross = products(x, cells=learned), products(x, y, learned)
         # The features of one regulator are one group; the depth is a group of its own, hardly penalised.
         group = torch.cat([torch.arange(count + 1), torch.arange(count).repeat(blocks - 1)]).to(x.device)
         itself = (number[:, None] == group) & (number[:, None] >= 0)  # [targets, F]
