@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, replace
+from math import isqrt
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from grn.bags import Bags, Batch
 
 EAGER = 3  # steps of a kind before it is recorded: libraries load and kernels compile in them
-SPARE = 8  # a graph has room for one more cell of a state in so many than the largest batch had
+SPARE = 4  # roots of a number of cells, that a graph has room for beyond it: sds of a number that chance decides
 
 Losses = Callable[[Batch, dict[str, Tensor], bool], tuple[Tensor, dict[str, Tensor]]]
 
@@ -53,7 +54,7 @@ class Recorder:
             return batch
         room = self.room or (0,) * len(needed)
         if any(size > most for size, most in zip(needed, room, strict=True)):
-            more = (min(size + size // SPARE + 1, len(batch.cells)) for size in needed)
+            more = (min(size + SPARE * (isqrt(size) + 1), len(batch.cells)) for size in needed)
             self.room = tuple(map(max, room, more))
             self.graphs.clear()
         return replace(batch, bags=replace(batch.bags, room=self.room))

@@ -47,7 +47,7 @@ def test_all_tensors_of_a_batch_are_inputs():
 
 
 def test_a_graph_has_room_for_more_cells_of_a_state_and_is_recorded_anew_for_many_more():
-    recorder, batch = recorder_of(torch.ones(4), []), batch_on("cpu")
+    recorder, batch = recorder_of(torch.ones(4), []), replace(batch_on("cpu"), cells=torch.arange(100))
 
     def room(*sizes: int) -> tuple[int, ...]:
         recorder.graphs["kind"] = None
@@ -55,9 +55,9 @@ def test_a_graph_has_room_for_more_cells_of_a_state_and_is_recorded_anew_for_man
         return recorder.with_room(given).bags.room
 
     assert recorder.with_room(batch) is batch
-    assert room(2, 4) == (3, 5) and not recorder.graphs
-    assert room(3, 3) == (3, 5) and recorder.graphs, "the same graphs"
-    assert room(0, 6) == (3, 6) and not recorder.graphs, "as many as there are cells"
+    assert room(0, 64) == (4, 100) and not recorder.graphs, "at most all cells"
+    assert room(4, 70) == (4, 100) and recorder.graphs, "the same graphs"
+    assert room(9, 25) == (25, 100) and not recorder.graphs
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
