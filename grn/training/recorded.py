@@ -57,6 +57,7 @@ class Recorder:
             more = (min(size + SPARE * (isqrt(size) + 1), len(batch.cells)) for size in needed)
             self.room = tuple(map(max, room, more))
             self.graphs.clear()
+            torch.cuda.empty_cache()  # their memory: while a graph is recorded, none can be given back
         return replace(batch, bags=replace(batch.bags, room=self.room))
 
 
