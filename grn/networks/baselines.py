@@ -40,7 +40,7 @@ def ridge(matrix: np.ndarray, genes: Sequence[str], regulators: Sequence[str]) -
 
 
 def ridge_predictions(
-    training: sparse.csr_matrix, test: sparse.csr_matrix, regulators: np.ndarray, device: torch.device | str = "cpu"
+    training: sparse.spmatrix, test: sparse.spmatrix, regulators: np.ndarray, device: torch.device | str = "cpu"
 ) -> Iterator[tuple[slice, np.ndarray]]:
     """Expected multiplicities of D test cells by the regression of `ridge` on C training cells, in blocks of genes.
 

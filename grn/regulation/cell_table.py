@@ -134,7 +134,9 @@ class CellTable:
     def targets(self, genes: np.ndarray | slice) -> Tensor:
         """Standardised multiplicities of some genes: [C, n]."""
         mean, sd = (each[genes].to(self.device) for each in (self.mean, self.sd))
-        values = torch.as_tensor(self.by_gene[:, genes].toarray(), device=self.device)
+        # Blocks of genes are read time and again, others once: they do not leave a second copy of the table behind.
+        values = self.by_gene[:, genes] if isinstance(genes, slice) else self.multiplicity[:, genes]
+        values = torch.as_tensor(values.toarray(), device=self.device)
         return values.sub_(mean).div_(sd).clamp_(max=LIMIT)
 
     def columns(self, like: Tensor) -> Columns:
