@@ -19,7 +19,7 @@ LOG, CONFIG, COMPLETE = "log.txt", "config.yaml", "report.html"  # in the order 
 CHECKPOINTS = "checkpoints"  # a folder
 # Names, without their endings, of what a run writes: a killed run may leave temporary files beside these.
 WRITTEN = (
-    *("config", "truth", "metrics", "last", "best", "model", "network", "edges", "confusion"),
+    *("config", "truth", "metrics", "last", "best", "model", "network", "edges", "edges_by_type", "confusion"),
     *("activity", "known", "certain", "report"),
 )
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from grn.errors import RunFolderError
-from grn.io.run_folder import MODEL_HASH, make_run_folder, refuse_mixed_parts
+from grn.io.run_folder import MODEL_HASH, WRITTEN, make_run_folder, refuse_mixed_parts
 from grn.verbs.run import load
 
 
@@ -20,6 +20,12 @@ def test_the_same_command_works_twice_and_a_name_that_is_taken_by_a_file_is_pass
     folders = [make_run_folder(None, "pbmc", tmp_path / "runs") for _ in range(3)]
     assert [folder.name for folder in folders] == [f"pbmc-{today}-{number}" for number in (1, 3, 4)]
     assert all(list(folder.iterdir()) == [] for folder in folders)
+
+
+def test_temporary_files_of_everything_that_a_run_writes_are_known(tiny_run):
+    """A run that is killed while it writes one of these leaves nothing behind once it is resumed."""
+    there = {path.stem for path in (*tiny_run.iterdir(), *(tiny_run / "checkpoints").iterdir())}
+    assert there <= {*WRITTEN, "log", "checkpoints"} and "edges_by_type" in there
 
 
 @pytest.mark.parametrize("part", ["model/card.json", "network.h5ad", "edges.parquet", "edges_by_type.parquet"])
