@@ -19,9 +19,9 @@ class Bags:
     multiplicity [C, N]: float32, not negative; a gene of multiplicity 0 is absent as a key (not expressed, masked,
     knocked out) and still present as a query.   basal [C]: multiplicity of the basal gene, the cell's sequencing depth
     (None: 1).   states [C, S]: how much each cell belongs to each state (its type, for example); rows sum to 1. None:
-    not known.   room: how many cells belong to each of the S states, or more, so that no GPU is asked; None: not known.
-    cut [C, N]: bool, genes whose multiplicity an intervention has set, so that nothing is to be learned of
-    what regulates them there. None: none are.
+    not known.   room: for each of the S states, at least as many cells as belong to it; the host knows it, and need
+    not wait for a GPU. None: not known.   cut [C, N]: bool, genes whose multiplicity an intervention has set, so that
+    nothing is to be learned of what regulates them there. None: none are.
     """
 
     multiplicity: Tensor

@@ -88,7 +88,7 @@ class Atlas:
         self.reader = ThreadPoolExecutor(1)
         # HDF5 reads for one thread at a time; to make multiplicities of what it reads takes longer, and is shared out.
         self.workers = ThreadPoolExecutor(min(WORKERS, most_threads()))
-        self.held: list[tuple[np.ndarray, Future[Table]]] = []
+        self.held: dict[bytes, Future[Table]] = {}  # by their rows
 
     @cached_property
     def source(self) -> Any:
@@ -99,12 +99,11 @@ class Atlas:
     def table(self, buffer: np.ndarray, following: np.ndarray | None, device: torch.device | str) -> Table:
         """The cells `buffer`, sorted rows, which are read once, however often they are asked for. following: those that
         are read next."""
-        wanted = [rows for rows in (buffer, following) if rows is not None]
-        for rows in wanted:
-            if not any(np.array_equal(rows, known) for known, _ in self.held):
-                self.held.append((rows, self.reader.submit(self._load, rows, device)))
-        self.held = [each for each in self.held if any(np.array_equal(each[0], rows) for rows in wanted)]
-        return next(found for rows, found in self.held if np.array_equal(rows, buffer)).result()
+        wanted = {rows.tobytes(): rows for rows in (buffer, following) if rows is not None}
+        self.held = {
+            name: self.held.get(name) or self.reader.submit(self._load, rows, device) for name, rows in wanted.items()
+        }
+        return self.held[buffer.tobytes()].result()
 
     def _load(self, rows: np.ndarray, device: torch.device | str) -> Table:
         """The cells `rows`, sorted."""

@@ -304,7 +304,7 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int) -> Source:
     refuse_cells_as_genes(names, obs_names.tolist(), name_of(config))
     values, of_targets = (None if each is None else merge_duplicates(each, columns) for each in read)
     about = obs_names, labels, classes, groups, *state
-    expression, read = replace(expression, some=None), []
+    expression, read = replace(expression, some=None), []  # the sample is now `values`
     give_back()
     return Source(*about, values, names, columns, expression, truth, left_out, hint, done, of_targets, sample)
 
@@ -339,7 +339,7 @@ def to_vocabulary_of(
 def in_vocabulary(values: sparse.csr_matrix, to_vocabulary: sparse.csr_matrix) -> sparse.csr_matrix:
     """Values [C, M] of a file with the genes of the vocabulary, [C, N]. to_vocabulary: see to_vocabulary_of."""
     genes = to_vocabulary.tocsc()
-    if (np.diff(genes.indptr) == 1).all():  # each is one column: to pick it keeps their order, and takes half as long
+    if (np.diff(genes.indptr) == 1).all():  # each is one column: picking it is faster, and keeps rows sorted
         return values[:, genes.indices]
     return (values @ to_vocabulary).tocsr()
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from grn.bags import Bags, Batch
 
 EAGER = 3  # steps of a kind before it is recorded: libraries load and kernels compile in them
-SPARE = 4  # roots of a number of cells, that a graph has room for beyond it: sds of a number that chance decides
+SPARE = 4  # a graph has room for n + SPARE sqrt(n) cells of a state: a number that varies by chance has the sd sqrt(n)
 
 Losses = Callable[[Batch, dict[str, Tensor], bool], tuple[Tensor, dict[str, Tensor]]]
 
@@ -57,7 +57,7 @@ class Recorder:
             more = (min(size + SPARE * (isqrt(size) + 1), len(batch.cells)) for size in needed)
             self.room = tuple(map(max, room, more))
             self.graphs.clear()
-            torch.cuda.empty_cache()  # their memory: while a graph is recorded, none can be given back
+            torch.cuda.empty_cache()  # frees their memory, which is impossible while a graph is recorded
         return replace(batch, bags=replace(batch.bags, room=self.room))
 
 

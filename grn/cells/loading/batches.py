@@ -54,8 +54,8 @@ def cell_states(seed: int, stream: int, epoch: int, cells: Tensor) -> Tensor:
 
 @lru_cache
 def state_of(*parts: int) -> int:
-    """The state that all parts make, one after the other; by NumPy, as every operation of torch lets another thread
-    have Python."""
+    """The state that all parts make, one after the other. By NumPy: a torch operation would hand Python's lock to
+    another thread."""
     state = np.zeros(1, np.int64)
     for part in parts:
         state = _mix(state, np.array([part]))

@@ -59,11 +59,8 @@ class EpochOrder(Sampler[Request]):
         for number in range(self.start, len(self)):
             if self.buffered and (buffer is None or number % self.mixed == 0):
                 first = number - number % self.mixed
-                buffer = self.buffer(batches, first) if following is None else following
-                last = first + self.mixed >= len(batches)  # then the next pass follows
-                following = self.buffer(
-                    self.batches(self.epoch + 1) if last else batches, 0 if last else first + self.mixed
-                )
+                buffer = self.buffer(batches[first:]) if following is None else following
+                following = self.buffer(batches[first + self.mixed :] or self.batches(self.epoch + 1))
             yield Request(self.epoch, batches[number], self.epoch * len(self) + number, buffer, following)
 
     @property
@@ -78,8 +75,9 @@ class EpochOrder(Sampler[Request]):
         of_all = (order[batch * size : (batch + 1) * size] for batch in range(len(self)))
         return [np.array_split(rows, self.world)[self.rank] for rows in of_all]
 
-    def buffer(self, batches: list[np.ndarray], first: int) -> np.ndarray:
-        return np.sort(np.concatenate(batches[first : first + self.mixed]))
+    def buffer(self, batches: list[np.ndarray]) -> np.ndarray:
+        """The rows of the first batches, sorted: those that are mixed with each other."""
+        return np.sort(np.concatenate(batches[: self.mixed]))
 
     def shuffled(self, epoch: int, mixed: int, size: int) -> np.ndarray:
         """The rows in the order of an epoch. mixed: batches of `size` rows whose rows are mixed with each other."""

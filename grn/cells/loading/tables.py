@@ -14,7 +14,7 @@ from torch import Tensor
 
 from grn.bags import map_tensors
 
-PIECE = 2**22  # numbers that are copied to a GPU at a time
+PIECE = 2**22  # numbers, or rows, that are copied to a GPU at a time
 SHARE = 0.25  # of a GPU's free memory, which a table may take; a larger one stays with the host
 
 
@@ -60,8 +60,8 @@ class Table:
         size = values.data.nbytes + values.indices.nbytes
         if torch.device(device).type == "cuda" and size > SHARE * torch.cuda.mem_get_info(device)[0]:
             device = "cpu"
-        value, gene, known = (in_pieces(device, each) for each in (values.data, values.indices, basal))
-        counted = None if unit is None else in_pieces(device, unit.astype(np.float32))
+        value, gene, known = (on(device, each) for each in (values.data, values.indices, basal))
+        counted = None if unit is None else on(device, unit.astype(np.float32))
         return cls(values.indptr.astype(np.int64), value, gene, known, counted, values.shape[1])
 
     def __getitem__(self, rows: np.ndarray) -> Rows:
@@ -76,17 +76,15 @@ class Table:
 
 
 def on(device: torch.device | str, values: np.ndarray) -> Tensor:
-    """The array as a tensor there. The copy to a GPU runs beside the host."""
+    """The array as a tensor there; on the host they share their memory.
+
+    A GPU gets it in pieces of pinned memory, beside what the host does. A large copy from other memory would pass
+    through a small buffer of the driver, and training steps would wait for it.
+    """
     tensor = torch.from_numpy(values)
-    return tensor.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else tensor
-
-
-def in_pieces(device: torch.device | str, values: np.ndarray) -> Tensor:
-    """The same for many numbers, which a tensor on the host shares. Copied as they are, they would come through a small
-    buffer of the driver's, and training steps would wait for it."""
     if torch.device(device).type != "cuda":
-        return torch.from_numpy(values)
-    found = torch.empty(len(values), dtype=torch.from_numpy(values[:0]).dtype, device=device)
-    for part, piece in zip(found.split(PIECE), np.split(values, range(PIECE, len(values), PIECE)), strict=True):
-        part.copy_(torch.from_numpy(piece).pin_memory(), non_blocking=True)
+        return tensor
+    found = torch.empty_like(tensor, device=device)
+    for part, piece in zip(found.split(PIECE), tensor.split(PIECE), strict=True):
+        part.copy_(piece.pin_memory(), non_blocking=True)
     return found
