@@ -3,34 +3,34 @@
 Units, penalties, the network and all scores are of `data.sample` cells, as many as a mean over cells needs. What more
 cells give is experience: every step reads others of them from the file, as `order.py` shuffles them.
 
-Letters: A cells of the file, C cells of the sample, N genes, S states.
+Letters: A cells and M columns of the file, C cells of the sample, N genes, S states.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from anndata.abc import CSCDataset, CSRDataset
-from scipy import sparse
+from torch.nn import functional as F
 
 from grn.cells.cells import Cells
-from grn.cells.load import in_vocabulary, to_vocabulary_of, transformed
-from grn.cells.loading.tables import Table
+from grn.cells.load import to_vocabulary_of
+from grn.cells.loading.tables import Table, beside_steps, empty_for, fitting, on
 from grn.cells.obs import MISSING, read_groups, read_labels, read_state
 from grn.cells.preprocessing.counts import genes_of, stored_matrix
+from grn.cells.preprocessing.multiplicity import basal_multiplicity, counting_of
 from grn.cells.preprocessing.split import Split
 from grn.cells.readers.matrix import check_pointers, rows_of
 from grn.cells.readers.registry import source_in_file
 from grn.config.schema import DataConfig
-from grn.threads import most_threads
 
-PART, WORKERS = 4096, 4  # cells that a thread prepares at a time, and the most threads
+PART = 2048  # cells that are prepared at a time
 KNOWN = ("labels", "conditions", "one", "together")  # origins of states that labels and conditions tell
 
 
@@ -53,7 +53,8 @@ class Atlas:
 
     rows: those that are trained on, all but the test cells and their donors.   labels [A]: see Cells.   states [A, S]:
     see States; those of a cell with the same label and condition.   fold [A]: see Batch; that of its donor, -1 for
-    cells outside of the sample without one.
+    cells outside of the sample without one.   gene_of [M]: the gene of each column of the file, N where it
+    has none.
     """
 
     interventions = None
@@ -82,12 +83,12 @@ class Atlas:
             self.fold = np.array([of_groups.get(group, -1) for group in groups.tolist()])
         self.rows = np.flatnonzero(trained)
         var = genes_of(self.source, config.counts)
-        self.to_vocabulary = to_vocabulary_of(var, self.source.obs_names, config, cells.vocabulary)[0]
+        columns = to_vocabulary_of(var, self.source.obs_names, config, cells.vocabulary)[0].tocoo()
+        self.gene_of = np.full(columns.shape[0], len(cells.vocabulary))
+        self.gene_of[columns.row] = columns.col
         self.stored = stored_matrix(self.source, config.counts)
         self.ends = check_pointers(self.stored) if isinstance(self.stored, CSRDataset) else None
         self.reader = ThreadPoolExecutor(1)
-        # HDF5 reads for one thread at a time; to make multiplicities of what it reads takes longer, and is shared out.
-        self.workers = ThreadPoolExecutor(min(WORKERS, most_threads()))
         self.held: dict[bytes, Future[Table]] = {}  # by their rows
 
     @cached_property
@@ -107,16 +108,35 @@ class Atlas:
 
     def _load(self, rows: np.ndarray, device: torch.device | str) -> Table:
         """The cells `rows`, sorted."""
-        parts = self.workers.map(self._part, (rows[start : start + PART] for start in range(0, len(rows), PART)))
-        multiplicity, basal, unit = zip(*parts, strict=True)
-        whole = sparse.vstack(multiplicity, format="csr")
-        return Table.of(whole, np.concatenate(basal), None if unit[0] is None else np.concatenate(unit), device)
+        parts = [rows[start : start + PART] for start in range(0, len(rows), PART)]
+        most = len(rows) * len(self.cells.vocabulary)
+        stored = most if self.ends is None else int((self.ends[rows + 1] - self.ends[rows]).sum())
+        device = fitting(device, stored)
+        with beside_steps(device):
+            return Table.joined([self._part(part, device) for part in parts])
 
-    def _part(self, rows: np.ndarray) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray | None]:
-        """Multiplicity, basal and unit of some cells: see Table."""
-        cells = self.cells
-        values = in_vocabulary(rows_of(self.stored, self.config.path, rows, self.ends), self.to_vocabulary)
-        multiplicity, basal, counting = transformed(
-            values, self.config, cells.measures_depth, cells.target_total, cells.depth
-        )
-        return multiplicity, basal, None if counting is None else counting.unit
+    def _part(self, rows: np.ndarray, device: torch.device | str) -> Table:
+        """Some cells. The device makes multiplicities of what is stored: NumPy takes longer than a GPU's steps."""
+        cells, config, here = self.cells, self.config, partial(on, device)
+        count, genes = len(rows), len(cells.vocabulary)
+        stored, column, size, place = rows_of(self.stored, config.path, rows, self.ends, empty_for(device))
+        value, gene = here(stored), here(self.gene_of)[here(column)]
+        cell = here(place).repeat_interleave(here(size), output_size=len(stored))
+        used = ((gene < genes) & (cell < count) & (value != 0)).nonzero()[:, 0]
+        value, gene, cell = value[used], gene[used], cell[used]
+        flat = cell * genes + gene
+        if (flat[1:] <= flat[:-1]).any():  # out of order, or several columns of a gene, which add up
+            flat, entry = flat.unique(return_inverse=True)
+            value = torch.zeros(len(flat), device=device).index_add_(0, entry, value)
+            cell, gene = flat // genes, flat % genes
+
+        counted = config.values == "counts"
+        first = torch.searchsorted(cell, torch.arange(count + 1, device=device))
+        weight = here(cells.measures_depth.astype(np.float64))[gene]
+        sums = F.pad((weight * value if counted else weight).cumsum(0), (1, 0))  # exact: of whole numbers
+        total = sums[first].diff().cpu().numpy()
+        unit = counting_of(config.multiplicity, total, cells.target_total).unit if counted else None
+        known = None if unit is None else here(unit.astype(np.float32))
+        value = value if known is None else torch.log1p(value * known[cell])
+        basal = here(basal_multiplicity(total, cells.depth))
+        return Table(first.cpu().numpy(), value, gene.int(), basal, known, genes)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from anndata import AnnData
 from scipy import sparse
 
 import grn
@@ -14,6 +15,7 @@ from grn.cells.simulated import simulate
 from grn.config.schema import DataConfig, SimulatedConfig
 
 CELLS, SAMPLE = 2400, 1000
+gpu = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))
 
 
 @pytest.fixture(scope="module")
@@ -47,20 +49,44 @@ def atlas_of(path, **fields):
     return cells, split, fold, Atlas(config, cells, split, membership, fold)
 
 
-def test_every_cell_is_read_as_the_sample_is(path):
+@pytest.mark.parametrize("device", ["cpu", gpu])
+def test_every_cell_is_read_as_the_sample_is(path, device):
     cells, split, fold, atlas = atlas_of(path)
     rows, count = cells.sample
     assert count == CELLS and len(rows) == len(cells) == SAMPLE
     shuffled = np.random.default_rng(0).permutation(SAMPLE)
-    there = atlas.table(rows, None, "cpu")
-    own, other = BagMaker(cells).whole[shuffled], there[shuffled]
-    for name in ("value", "cell", "gene", "basal", "unit"):
+    there = atlas.table(rows, None, device)
+    assert there.value.device.type == device
+    own, other = BagMaker(cells).whole[shuffled], there[shuffled].to("cpu")
+    for name in ("cell", "gene", "basal", "unit"):
         assert torch.equal(getattr(own, name), getattr(other, name)), name
+    torch.testing.assert_close(own.value, other.value, rtol=1e-6, atol=0)  # the logarithms are NumPy's and torch's
     np.testing.assert_array_equal(atlas.labels[rows], cells.labels)
     np.testing.assert_array_equal(atlas.states, np.eye(3)[atlas.labels])
     np.testing.assert_array_equal(atlas.fold[rows], fold)
     assert not only_the_sample(atlas.config, cells, "labels")
     assert len(atlas.rows) == CELLS - len(split.test) and not np.isin(rows[split.test], atlas.rows).any()
+
+
+def test_columns_of_one_gene_and_entries_of_one_place_add_up(adata, tmp_path):
+    """Each count is stored as two entries, in any order, and half of the counts in a second column of its gene."""
+    stored, counts = adata.copy(), sparse.coo_matrix(adata.X)
+    order, second = np.random.default_rng(0).permutation(2 * counts.nnz), counts.data // 2
+    column = np.concatenate([counts.col, counts.col + 60])[order]
+    row, data = np.tile(counts.row, 2)[order], np.concatenate([counts.data - second, second])[order]
+    by_row = np.argsort(np.tile(row, 2), kind="stable")
+    ends = np.append(0, np.cumsum(np.bincount(row, minlength=CELLS) * 2))
+    halves = np.concatenate([np.floor(data / 2), data - np.floor(data / 2)])[by_row], np.tile(column, 2)[by_row], ends
+    twice = AnnData(sparse.csr_matrix(halves, shape=(CELLS, 120)), obs=stored.obs)
+    twice.var_names = [*stored.var_names, *stored.var_names]
+    for name, each in {"once": stored, "twice": twice}.items():
+        each.write_h5ad(tmp_path / f"{name}.h5ad")
+    paths = (str(tmp_path / f"{name}.h5ad") for name in ("once", "twice"))
+    (cells, _, _, once), (_, _, _, other) = (atlas_of(path, duplicates="sum") for path in paths)
+    rows = cells.sample[0]
+    one, two = (each.table(rows, None, "cpu")[np.arange(len(rows))] for each in (once, other))
+    for name in ("value", "cell", "gene", "basal", "unit"):
+        assert torch.equal(getattr(one, name), getattr(two, name)), name
 
 
 def test_a_matrix_that_is_stored_by_columns_gives_the_sample_alone(adata, tmp_path):

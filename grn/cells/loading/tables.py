@@ -5,7 +5,10 @@ Letters: C cells of a table, B cells of a batch, N genes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -15,6 +18,7 @@ from torch import Tensor
 from grn.bags import map_tensors
 
 PIECE = 2**22  # numbers, or rows, that are copied to a GPU at a time
+NUMBER = 8  # bytes of a number above 0 and its gene
 SHARE = 0.25  # of a GPU's free memory, which a table may take; a larger one stays with the host
 
 
@@ -57,12 +61,20 @@ class Table:
         cls, values: sparse.csr_matrix, basal: np.ndarray, unit: np.ndarray | None, device: torch.device | str
     ) -> Table:
         """Of multiplicities [C, N], no zeros among them, whose arrays a table on the host shares."""
-        size = values.data.nbytes + values.indices.nbytes
-        if torch.device(device).type == "cuda" and size > SHARE * torch.cuda.mem_get_info(device)[0]:
-            device = "cpu"
+        device = fitting(device, values.nnz)
         value, gene, known = (on(device, each) for each in (values.data, values.indices, basal))
         counted = None if unit is None else on(device, unit.astype(np.float32))
         return cls(values.indptr.astype(np.int64), value, gene, known, counted, values.shape[1])
+
+    @classmethod
+    def joined(cls, parts: list[Table]) -> Table:
+        """The cells of all parts, one part after the other."""
+        size = np.concatenate([np.diff(part.first) for part in parts])
+        value, gene, basal = (torch.cat([getattr(part, name) for part in parts]) for name in ("value", "gene", "basal"))
+        units = [part.unit for part in parts if part.unit is not None]
+        return cls(
+            np.append(0, np.cumsum(size)), value, gene, basal, torch.cat(units) if units else None, parts[0].genes
+        )
 
     def __getitem__(self, rows: np.ndarray) -> Rows:
         """The cells `rows` [B]. Nothing in it waits for a GPU."""
@@ -88,3 +100,36 @@ def on(device: torch.device | str, values: np.ndarray) -> Tensor:
     for part, piece in zip(found.split(PIECE), tensor.split(PIECE), strict=True):
         part.copy_(piece.pin_memory(), non_blocking=True)
     return found
+
+
+def fitting(device: torch.device | str, numbers: int) -> torch.device | str:
+    """The device, or the host where a table of so many numbers would take too much of a GPU."""
+    on_gpu = torch.device(device).type == "cuda"
+    return "cpu" if on_gpu and NUMBER * numbers > SHARE * torch.cuda.mem_get_info(device)[0] else device
+
+
+def empty_for(device: torch.device | str) -> Callable[..., np.ndarray]:
+    """`np.empty`, in pinned memory if it is for a GPU, which `on` copies as it is."""
+    if torch.device(device).type != "cuda":
+        return np.empty
+    kinds = {np.float32: torch.float32, np.int32: torch.int32}
+    return lambda size, dtype: torch.empty(size, dtype=kinds[dtype], pin_memory=True).numpy()
+
+
+@contextmanager
+def beside_steps(device: torch.device | str) -> Iterator[None]:
+    """What a GPU is given within it does not wait for the training steps that it has been given before, and is done at
+    the end."""
+    if torch.device(device).type != "cuda":
+        yield
+        return
+    stream = _stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))  # these steps may read tables whose memory is used again
+    with torch.cuda.stream(stream):
+        yield
+    stream.synchronize()
+
+
+@lru_cache
+def _stream(device: torch.device | str) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device, priority=-1)

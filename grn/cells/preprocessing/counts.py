@@ -218,7 +218,8 @@ def _judge_counts(
     totals, measured, smallest, ratios = [], [], [], []
     for values in pieces():
         data = values.data
-        quarters = quarters and bool((4 * data == np.rint(4 * data)).all())
+        whole = bool((data == np.rint(data)).all())
+        quarters = quarters and (whole or bool((4 * data == np.rint(4 * data)).all()))
         for reason, test in wrong.items():
             if reason not in found and (at := test(data)).any():
                 found[reason] = _named(values, int(at.argmax()), cells[first:], genes)

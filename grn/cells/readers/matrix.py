@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import h5py
@@ -40,25 +40,33 @@ def csr_pieces(values, where: str, rows: int | None = None) -> Iterator[sparse.c
                 yield from (clean[start : start + rows] for start in range(0, clean.shape[0], rows))
 
 
-def rows_of(values, where: str, rows: np.ndarray, ends: np.ndarray | None = None) -> sparse.csr_matrix:
-    """Some rows [R], sorted, of a matrix that a file stores by rows; those close to each other are read together.
+def rows_of(
+    values, where: str, rows: np.ndarray, ends: np.ndarray | None, empty: Callable[..., np.ndarray] = np.empty
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Some rows [R], sorted, of a matrix that a file stores by rows, as they are stored, with those between them that
+    are cheaper to read than to skip. ends: the row pointers of a sparse matrix.   empty: makes the first two arrays.
 
-    ends: its row pointers, where they are known: all of them are read otherwise.
+    Returns value (float32) and column (int32) of the numbers of one row after another; how many numbers each row has;
+    and its place among `rows`, R for a row between them.
     """
     with reading(f"{where} cannot be read", field=None):
-        parts = np.split(rows, np.flatnonzero(np.diff(rows) > GAP) + 1)
-        spans = [slice(int(near[0]), int(near[-1]) + 1) for near in parts]
-        # Where each span begins among the rows that are read.
-        first = np.cumsum([0, *(span.stop - span.start for span in spans)])
-        place = np.concatenate([near - near[0] + start for near, start in zip(parts, first, strict=False)])
-        if not isinstance(values, CSRDataset):
-            return _clean(np.concatenate([values[span] for span in spans])[place])
-        ends = check_pointers(values) if ends is None else ends
+        near = np.split(rows, np.flatnonzero(np.diff(rows) > GAP) + 1)
+        spans = [slice(int(each[0]), int(each[-1]) + 1) for each in near]
+        read = np.concatenate([np.arange(span.start, span.stop) for span in spans])
+        at = np.searchsorted(rows, read)
+        place = np.where(rows[at] == read, at, len(rows))
+        if ends is None:
+            block = sparse.csr_matrix(np.concatenate([values[span] for span in spans]), dtype=np.float32)
+            return block.data, block.indices, np.diff(block.indptr), place
         stored = [slice(ends[span.start], ends[span.stop]) for span in spans]
-        data, indices = (np.concatenate([of[part] for part in stored]) for of in arrays_of(values))
-        size = np.concatenate([np.diff(ends[span.start : span.stop + 1]) for span in spans])
-        read = sparse.csr_matrix((data, indices, np.append(0, np.cumsum(size))), shape=(len(size), values.shape[1]))
-        return _clean(read[place] if len(place) < len(size) else read)
+        first = np.cumsum([0, *(part.stop - part.start for part in stored)])
+        value, column = empty(first[-1], dtype=np.float32), empty(first[-1], dtype=np.int32)
+        for source, found in zip(arrays_of(values), (value, column), strict=True):
+            for start, stop, part in zip(first, first[1:], stored, strict=False):
+                found[start:stop] = source[part]
+        if len(column) and not 0 <= column.min() <= column.max() < values.shape[1]:
+            raise ValueError("it has positions outside of the matrix")
+        return value, column, ends[read + 1] - ends[read], place
 
 
 def arrays_of(values: CSRDataset) -> tuple[Any, Any]:
