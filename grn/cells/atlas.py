@@ -29,8 +29,9 @@ from grn.cells.preprocessing.split import Split
 from grn.cells.readers.matrix import check_pointers, rows_of
 from grn.cells.readers.registry import source_in_file
 from grn.config.schema import DataConfig
+from grn.threads import ahead
 
-PART = 2048  # cells that are prepared at a time
+AT_ONCE = 2**22  # numbers that are read, and made multiplicities of, at a time
 KNOWN = ("labels", "conditions", "one", "together")  # origins of states that labels and conditions tell
 
 
@@ -108,18 +109,28 @@ class Atlas:
 
     def _load(self, rows: np.ndarray, device: torch.device | str) -> Table:
         """The cells `rows`, sorted."""
-        parts = [rows[start : start + PART] for start in range(0, len(rows), PART)]
         most = len(rows) * len(self.cells.vocabulary)
         stored = most if self.ends is None else int((self.ends[rows + 1] - self.ends[rows]).sum())
         device = fitting(device, stored)
+        parts = [part for part in np.array_split(rows, stored // AT_ONCE + 1) if len(part)]
+        empty = empty_for(device)
+        read = ahead(rows_of(self.stored, self.config.path, part, self.ends, empty) for part in parts)
         with beside_steps(device):
-            return Table.joined([self._part(part, device) for part in parts])
+            return Table.joined([self._part(len(part), *each, device) for part, each in zip(parts, read, strict=True)])
 
-    def _part(self, rows: np.ndarray, device: torch.device | str) -> Table:
-        """Some cells. The device makes multiplicities of what is stored: NumPy takes longer than a GPU's steps."""
+    def _part(
+        self,
+        count: int,
+        stored: np.ndarray,
+        column: np.ndarray,
+        size: np.ndarray,
+        place: np.ndarray,
+        device: torch.device | str,
+    ) -> Table:
+        """So many cells, as `rows_of` has read them. The device makes their multiplicities: NumPy takes longer than the
+        steps of a GPU."""
         cells, config, here = self.cells, self.config, partial(on, device)
-        count, genes = len(rows), len(cells.vocabulary)
-        stored, column, size, place = rows_of(self.stored, config.path, rows, self.ends, empty_for(device))
+        genes = len(cells.vocabulary)
         value, gene = here(stored), here(self.gene_of)[here(column)]
         cell = here(place).repeat_interleave(here(size), output_size=len(stored))
         used = ((gene < genes) & (cell < count) & (value != 0)).nonzero()[:, 0]

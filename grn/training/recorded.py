@@ -24,9 +24,11 @@ Losses = Callable[[Batch, dict[str, Tensor], bool], tuple[Tensor, dict[str, Tens
 
 
 class Recorder:
-    """`losses(batch, by, opened)`, recorded where the batches are on a GPU; elsewhere it is called as it is.
+    """`losses(batch, by, opened)`, recorded with its gradients where the batches are on a GPU; elsewhere it is called as
+    it is.
 
-    parameters: that have gradients.   by: see Task.losses.   room: for the cells of each state, see Bags.
+    parameters: that have gradients.   by: see Task.losses.   room: for the cells of each state, see Bags.   latest: the
+    graph of the latest step, if it was a recorded one.
     """
 
     def __init__(self, losses: Losses, parameters: list[Tensor]):
@@ -34,8 +36,10 @@ class Recorder:
         self.room: tuple[int, ...] = ()
         self.graphs: dict[Any, Graph] = {}
         self.seen: dict[Any, int] = {}
+        self.latest: Graph | None = None
 
     def __call__(self, batch: Batch, by: dict[str, Tensor], opened: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        self.latest = None
         if not batch.cells.is_cuda or torch.is_autocast_enabled("cuda"):
             return self.losses(batch, by, opened)
         kind = opened, *(each.shape for each in tensors_of(batch))
@@ -45,7 +49,16 @@ class Recorder:
         batch = self.with_room(batch)
         if kind not in self.graphs:
             self.graphs[kind] = Graph(self.losses, batch, by, opened, self.parameters)
-        return self.graphs[kind](batch, by)
+        self.latest = self.graphs[kind]
+        return self.latest(batch, by)
+
+    def backward(self, loss: Tensor) -> None:
+        """Gives the parameters the gradients of the latest loss: a recorded step has computed them already."""
+        if self.latest is None:
+            loss.backward()
+            return
+        for parameter, gradient in zip(self.latest.parameters, self.latest.gradients, strict=True):
+            parameter.grad = gradient
 
     def with_room(self, batch: Batch) -> Batch:
         """The batch with room for the cells of any so far. With more room than before, steps are recorded anew."""
@@ -78,21 +91,8 @@ class Graph:
 
     def __call__(self, batch: Batch, by: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         torch._foreach_copy_(self.inputs, [*tensors_of(batch), *by.values()])
-        return _Replay.apply(self, *self.parameters), self.parts
-
-
-class _Replay(torch.autograd.Function):
-    """The recorded loss, with the recorded gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, step: Graph, *parameters: Tensor) -> Tensor:
-        step.graph.replay()
-        ctx.step = step
-        return step.loss.clone()
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *torch._foreach_mul(ctx.step.gradients, upstream)
+        self.graph.replay()
+        return self.loss.clone(), self.parts
 
 
 def tensors_of(batch: Batch) -> list[Tensor]:

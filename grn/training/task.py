@@ -64,10 +64,11 @@ class Task(L.LightningModule):
     def losses(self, batch: Batch, by: dict[str, Tensor], opened: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a step, which members share out evenly, and its parts by name, of an average member.
 
-        by: `divisors`, the mean over processes.   opened: whether members of the identity token learn from the cells of
-        their folds.
+        by: `divisors`, the mean over processes; empty: those of this batch.   opened: whether members of the identity
+        token learn from the cells of their folds.
         """
         model, objectives = self.model, self.objectives
+        by = by or divisors(batch, model, opened)
         found: dict[str, Tensor] = {}
         total: list[Tensor] = []
         members = model.config.members
@@ -107,7 +108,9 @@ class Task(L.LightningModule):
         if read.device.type == "cpu" and not read.isfinite().all():
             self.refuse(Step(self.global_step, batch.cells, torch.tensor([False, True])))
         opened = self.global_step >= self.opened
-        by = {name: mean_over_processes(each) for name, each in divisors(batch, self.model, opened).items()}
+        # One process leaves them to the losses, where they are recorded.
+        own = divisors(batch, self.model, opened) if self.trainer.world_size > 1 else {}
+        by = {name: mean_over_processes(each) for name, each in own.items()}
         loss, parts = self.recorder(batch, by, opened)
         self.batch, self.loss = batch, loss.detach()
         self.latest |= {name: mean.detach() for name, mean in parts.items()}
@@ -116,6 +119,9 @@ class Task(L.LightningModule):
             means = mean_over_processes(torch.stack([torch.as_tensor(each).to(loss) for each in logged.values()]))
             self.log_dict(dict(zip(logged, means, strict=True)), batch_size=len(batch.cells))
         return loss
+
+    def backward(self, loss: Tensor, *_: Any) -> None:
+        self.recorder.backward(loss)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["latest"] = {name: float(mean) for name, mean in self.latest.items()}
