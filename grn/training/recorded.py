@@ -24,8 +24,7 @@ Losses = Callable[[Batch, dict[str, Tensor], bool], tuple[Tensor, dict[str, Tens
 
 
 class Recorder:
-    """`losses(batch, by, opened)`, recorded with its gradients where the batches are on a GPU; elsewhere it is called as
-    it is.
+    """`losses(batch, by, opened)`, recorded with its gradients where the batches are on a GPU; elsewhere called as it is.
 
     parameters: that have gradients.   by: see Task.losses.   room: for the cells of each state, see Bags.   latest: the
     graph of the latest step, if it was a recorded one.
