@@ -115,8 +115,11 @@ class Atlas:
         parts = [part for part in np.array_split(rows, stored // AT_ONCE + 1) if len(part)]
         empty = empty_for(device)
         read = ahead(rows_of(self.stored, self.config.path, part, self.ends, empty) for part in parts)
-        with beside_steps(device):
+
+        def make() -> Table:
             return Table.joined([self._part(len(part), *each, device) for part, each in zip(parts, read, strict=True)])
+
+        return beside_steps(make, device)
 
     def _part(
         self,

@@ -24,7 +24,7 @@ Losses = Callable[[Batch, dict[str, Tensor], bool], tuple[Tensor, dict[str, Tens
 
 
 class Recorder:
-    """`losses(batch, by, opened)`, recorded with its gradients where the batches are on a GPU; elsewhere called as it is.
+    """`losses(batch, by, opened)`, recorded with its gradients where batches are on a GPU; elsewhere called as it is.
 
     parameters: that have gradients.   by: see Task.losses.   room: for the cells of each state, see Bags.   latest: the
     graph of the latest step, if it was a recorded one.
@@ -82,7 +82,8 @@ class Graph:
         # Other threads may use the GPU meanwhile: one of them makes the next batch.
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             self.loss, parts = losses(batch, by, opened)
-            gradients = torch.autograd.grad(self.loss, parameters, allow_unused=True)
+            found = torch.autograd.grad(self.loss, parameters, allow_unused=True)
+            gradients = [None if each is None else each.contiguous() for each in found]  # as the parameters are
         # The optimiser leaves those alone that this kind of step does not use.
         used = [(each, gradient) for each, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
         self.parameters, self.gradients = zip(*used, strict=True)

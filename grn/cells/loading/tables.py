@@ -5,8 +5,7 @@ Letters: C cells of a table, B cells of a batch, N genes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -116,18 +115,19 @@ def empty_for(device: torch.device | str) -> Callable[..., np.ndarray]:
     return lambda size, dtype: torch.empty(size, dtype=kinds[dtype], pin_memory=True).numpy()
 
 
-@contextmanager
-def beside_steps(device: torch.device | str) -> Iterator[None]:
-    """What a GPU is given within it does not wait for the training steps that it has been given before, and is done at
-    the end."""
+def beside_steps(make: Callable[[], Table], device: torch.device | str) -> Table:
+    """The table that `make` makes. What it gives a GPU to do does not wait for the training steps that the GPU has been
+    given before, and is done when this returns."""
     if torch.device(device).type != "cuda":
-        yield
-        return
-    stream = _stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))  # these steps may read tables whose memory is used again
+        return make()
+    stream, training = _stream(device), torch.cuda.current_stream(device)
     with torch.cuda.stream(stream):
-        yield
+        table = make()
     stream.synchronize()
+    for each in (table.value, table.gene, table.basal, table.unit):
+        if each is not None:
+            each.record_stream(training)  # when it is deleted, its memory is free once the steps before have read it
+    return table
 
 
 @lru_cache

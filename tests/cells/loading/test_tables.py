@@ -37,3 +37,18 @@ def test_rows_of_a_table_are_those_of_the_matrix(device, rows, seed):
 def test_a_table_that_would_take_the_memory_of_the_gpu_stays_on_the_host(monkeypatch):
     monkeypatch.setattr(tables, "SHARE", 0.0)
     assert table_of("cuda")[1].value.device.type == "cpu"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_memory_of_a_table_is_used_again_only_when_steps_have_read_it():
+    def filled(number: float) -> Table:
+        values = sparse.csr_matrix(np.full((500, 400), number, np.float32))
+        return tables.beside_steps(lambda: Table.of(values, np.ones(500, np.float32), None, "cuda"), "cuda")
+
+    table = filled(1.0)
+    torch.cuda._sleep(2 * 10**9)  # a second, in which the GPU has no time to read it
+    read = table.value.clone()
+    del table
+    others = [filled(2.0) for _ in range(3)]
+    assert not torch.cuda.current_stream().query(), "these did not wait"
+    assert (read == 1).all() and all((each.value == 2).all() for each in others)
