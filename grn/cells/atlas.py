@@ -26,12 +26,12 @@ from grn.cells.obs import MISSING, read_groups, read_labels, read_state
 from grn.cells.preprocessing.counts import genes_of, stored_matrix
 from grn.cells.preprocessing.multiplicity import basal_multiplicity, counting_of
 from grn.cells.preprocessing.split import Split
-from grn.cells.readers.matrix import check_pointers, rows_of
+from grn.cells.readers.matrix import StoredRows, check_pointers, rows_of
 from grn.cells.readers.registry import source_in_file
 from grn.config.schema import DataConfig
 from grn.threads import ahead
 
-AT_ONCE = 2**22  # numbers that are read, and made multiplicities of, at a time
+AT_ONCE = {"cpu": 2**20, "cuda": 2**22}  # numbers that are read, and made multiplicities of, at a time
 KNOWN = ("labels", "conditions", "one", "together")  # origins of states that labels and conditions tell
 
 
@@ -85,7 +85,7 @@ class Atlas:
         self.rows = np.flatnonzero(trained)
         var = genes_of(self.source, config.counts)
         columns = to_vocabulary_of(var, self.source.obs_names, config, cells.vocabulary)[0].tocoo()
-        self.gene_of = np.full(columns.shape[0], len(cells.vocabulary))
+        self.gene_of = np.full(columns.shape[0], len(cells.vocabulary), np.int32)
         self.gene_of[columns.row] = columns.col
         self.stored = stored_matrix(self.source, config.counts)
         self.ends = check_pointers(self.stored) if isinstance(self.stored, CSRDataset) else None
@@ -112,45 +112,35 @@ class Atlas:
         most = len(rows) * len(self.cells.vocabulary)
         stored = most if self.ends is None else int((self.ends[rows + 1] - self.ends[rows]).sum())
         device = fitting(device, stored)
-        parts = [part for part in np.array_split(rows, stored // AT_ONCE + 1) if len(part)]
+        pieces = stored // AT_ONCE[torch.device(device).type] + 1
+        parts = [part for part in np.array_split(rows, pieces) if len(part)]
         empty = empty_for(device)
         read = ahead(rows_of(self.stored, self.config.path, part, self.ends, empty) for part in parts)
 
         def make() -> Table:
-            return Table.joined([self._part(len(part), *each, device) for part, each in zip(parts, read, strict=True)])
+            return Table.joined([self._part(len(part), each, device) for part, each in zip(parts, read, strict=True)])
 
         return beside_steps(make, device)
 
-    def _part(
-        self,
-        count: int,
-        stored: np.ndarray,
-        column: np.ndarray,
-        size: np.ndarray,
-        place: np.ndarray,
-        device: torch.device | str,
-    ) -> Table:
-        """So many cells, as `rows_of` has read them. The device makes their multiplicities: NumPy takes longer than the
-        steps of a GPU."""
+    def _part(self, count: int, read: StoredRows, device: torch.device | str) -> Table:
+        """So many cells. The device makes multiplicities of what is stored: NumPy takes longer than a GPU's steps."""
         cells, config, here = self.cells, self.config, partial(on, device)
         genes = len(cells.vocabulary)
-        value, gene = here(stored), here(self.gene_of)[here(column)]
-        cell = here(place).repeat_interleave(here(size), output_size=len(stored))
+        value, gene = here(read.value), here(self.gene_of)[here(read.column)]
+        cell = here(read.place).repeat_interleave(here(read.size), output_size=len(value))
         used = ((gene < genes) & (cell < count) & (value != 0)).nonzero()[:, 0]
         value, gene, cell = value[used], gene[used], cell[used]
-        flat = cell * genes + gene
-        if (flat[1:] <= flat[:-1]).any():  # out of order, or several columns of a gene, which add up
-            flat, entry = flat.unique(return_inverse=True)
+        if ((cell[1:] == cell[:-1]) & (gene[1:] <= gene[:-1])).any():  # several columns of a gene add up
+            flat, entry = (cell.long() * genes + gene).unique(return_inverse=True)
             value = torch.zeros(len(flat), device=device).index_add_(0, entry, value)
-            cell, gene = flat // genes, flat % genes
+            cell, gene = (flat // genes).int(), (flat % genes).int()
 
         counted = config.values == "counts"
-        first = torch.searchsorted(cell, torch.arange(count + 1, device=device))
+        first = torch.searchsorted(cell, torch.arange(count + 1, dtype=cell.dtype, device=device))
         weight = here(cells.measures_depth.astype(np.float64))[gene]
         sums = F.pad((weight * value if counted else weight).cumsum(0), (1, 0))  # exact: of whole numbers
         total = sums[first].diff().cpu().numpy()
         unit = counting_of(config.multiplicity, total, cells.target_total).unit if counted else None
         known = None if unit is None else here(unit.astype(np.float32))
         value = value if known is None else torch.log1p(value * known[cell])
-        basal = here(basal_multiplicity(total, cells.depth))
-        return Table(first.cpu().numpy(), value, gene.int(), basal, known, genes)
+        return Table(first.cpu().numpy(), value, gene, here(basal_multiplicity(total, cells.depth)), known, genes)

@@ -26,7 +26,13 @@ def adata():
     return adata
 
 
-FORMS = {"csr": sparse.csr_matrix, "dense": lambda values: values.toarray(), "zarr": None}
+def of_int64(values) -> sparse.csr_matrix:
+    matrix = sparse.csr_matrix(values, dtype=np.int64)
+    matrix.indices = matrix.indices.astype(np.int64)
+    return matrix
+
+
+FORMS = {"csr": sparse.csr_matrix, "int64": of_int64, "dense": lambda values: values.toarray(), "zarr": None}
 
 
 @pytest.fixture(scope="module", params=FORMS)

@@ -68,25 +68,36 @@ def seen_together(
 
 
 OVERDISPERSION = 1 / 100  # of technical noise, as in the paper: variance mu + mu^2 / 100
-BLOCK = 4_000_000  # entries that are held densely at a time
+BLOCK = 2**18  # numbers that are held densely at a time: as many as a processor's cache holds
 
 
 def residual_variance(counts: sparse.csr_matrix) -> np.ndarray:
-    """Variance [N] over cells of each gene's Pearson residuals, clipped at the square root of C. counts: CSR [C, N]."""
+    """Variance [N] over cells of each gene's Pearson residuals, clipped at the square root of C. counts: CSR [C, N].
+
+    For the expected count e, the residual of a zero is -sqrt(e / (1 + e / 100)); the others are few.
+    """
     cells, genes = counts.shape
     totals = np.asarray(counts.sum(axis=1, dtype=np.float64)).ravel()
     share = np.asarray(counts.sum(axis=0, dtype=np.float64)).ravel() / max(totals.sum(), 1)
     by_gene = counts.tocsc()
-    found = np.zeros(genes)
+    of_cell, of_gene = totals.astype(np.float32), share.astype(np.float32)
+    square, linear = np.zeros(genes), np.zeros(genes)  # sums over cells
     step = max(BLOCK // max(cells, 1), 1)
     for start in range(0, genes, step):
-        block = slice(start, start + step)
-        expected = np.outer(totals, share[block]).astype(np.float32)
-        residual = by_gene[:, block].toarray() - expected
-        sd = np.sqrt(expected + OVERDISPERSION * expected**2)
-        residual /= np.where(sd > 0, sd, 1)
-        found[block] = residual.clip(-np.sqrt(cells), np.sqrt(cells)).var(axis=0, dtype=np.float64)
-    return found
+        block = slice(start, min(start + step, genes))
+        expected = np.outer(of_gene[block], of_cell)
+        zero = np.minimum(expected / (1 + OVERDISPERSION * expected), cells)
+
+        ends = by_gene.indptr[start : block.stop + 1]
+        entries, gene = slice(ends[0], ends[-1]), np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+        at = gene, by_gene.indices[entries]
+        mean = expected[at]
+        residual = (by_gene.data[entries] - mean) / np.sqrt(mean + OVERDISPERSION * mean**2)
+        residual = residual.clip(-np.sqrt(cells), np.sqrt(cells))
+        more = residual**2 - zero[at], residual + np.sqrt(zero[at])
+        square[block] = zero.sum(1) + np.bincount(gene, more[0], len(ends) - 1)
+        linear[block] = np.bincount(gene, more[1], len(ends) - 1) - np.sqrt(zero, out=zero).sum(1)
+    return square / max(cells, 1) - (linear / max(cells, 1)) ** 2
 
 
 def variance(values: sparse.csr_matrix) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -40,33 +40,59 @@ def csr_pieces(values, where: str, rows: int | None = None) -> Iterator[sparse.c
                 yield from (clean[start : start + rows] for start in range(0, clean.shape[0], rows))
 
 
+class StoredRows(NamedTuple):
+    """Rows as a file stores them. value (float32), column (int32): of the numbers of one row after another.   size: how
+    many each row has.   place (int32): of each row among the R that were asked for; R for one between them."""
+
+    value: np.ndarray
+    column: np.ndarray
+    size: np.ndarray
+    place: np.ndarray
+
+
 def rows_of(
     values, where: str, rows: np.ndarray, ends: np.ndarray | None, empty: Callable[..., np.ndarray] = np.empty
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Some rows [R], sorted, of a matrix that a file stores by rows, as they are stored, with those between them that
-    are cheaper to read than to skip. ends: the row pointers of a sparse matrix.   empty: makes the first two arrays.
-
-    Returns value (float32) and column (int32) of the numbers of one row after another; how many numbers each row has;
-    and its place among `rows`, R for a row between them.
-    """
+) -> StoredRows:
+    """Some rows [R], sorted, of a matrix that a file stores by rows, with those between them that are cheaper to read
+    than to skip. ends: the row pointers of a sparse matrix.   empty: makes the arrays of values and columns."""
     with reading(f"{where} cannot be read", field=None):
         near = np.split(rows, np.flatnonzero(np.diff(rows) > GAP) + 1)
         spans = [slice(int(each[0]), int(each[-1]) + 1) for each in near]
         read = np.concatenate([np.arange(span.start, span.stop) for span in spans])
         at = np.searchsorted(rows, read)
-        place = np.where(rows[at] == read, at, len(rows))
+        place = np.where(rows[at] == read, at, len(rows)).astype(np.int32)
         if ends is None:
             block = sparse.csr_matrix(np.concatenate([values[span] for span in spans]), dtype=np.float32)
-            return block.data, block.indices, np.diff(block.indptr), place
-        stored = [slice(ends[span.start], ends[span.stop]) for span in spans]
-        first = np.cumsum([0, *(part.stop - part.start for part in stored)])
-        value, column = empty(first[-1], dtype=np.float32), empty(first[-1], dtype=np.int32)
+            return StoredRows(block.data, block.indices, np.diff(block.indptr), place)
+        stored = [slice(int(ends[span.start]), int(ends[span.stop])) for span in spans]
+        count = sum(part.stop - part.start for part in stored)
+        value, column = empty(count, dtype=np.float32), empty(count, dtype=np.int32)
         for source, found in zip(arrays_of(values), (value, column), strict=True):
-            for start, stop, part in zip(first, first[1:], stored, strict=False):
-                found[start:stop] = source[part]
+            _read(source, stored, found)
         if len(column) and not 0 <= column.min() <= column.max() < values.shape[1]:
             raise ValueError("it has positions outside of the matrix")
-        return value, column, ends[read + 1] - ends[read], place
+        return StoredRows(value, column, ends[read + 1] - ends[read], place)
+
+
+def _read(source, parts: list[slice], found: np.ndarray) -> None:
+    """Parts of a one-dimensional array in a file, one after the other.
+
+    HDF5 reads all of them in one call: Python's lock, which is taken and given back around every call, is what threads
+    of a training run wait for.
+    """
+    if isinstance(source, h5py.Dataset) and len(found):
+        places = source.id.get_space()
+        places.select_none()
+        for part in parts:
+            if part.stop > part.start:
+                places.select_hyperslab((part.start,), (part.stop - part.start,), op=h5py.h5s.SELECT_OR)
+        source.id.read(h5py.h5s.create_simple((len(found),)), places, found)
+        return
+    first = 0
+    for part in parts:
+        size = part.stop - part.start
+        found[first : first + size] = source[part]
+        first += size
 
 
 def arrays_of(values: CSRDataset) -> tuple[Any, Any]:
