@@ -86,7 +86,7 @@ class SignedBlock(nn.Module):
         if not self.of_regulators:
             return scores
         itself = self.own[pick][:, None] == torch.arange(key.shape[-2], device=pick.device)
-        return scores.masked_fill(itself, 0.0)
+        return scores.masked_fill_(itself, 0.0)
 
     def amounts(self) -> Tensor:
         """a_j, above 0, of the regulators and the basal gene: [P, H, R + 1]."""
