@@ -54,8 +54,7 @@ class Atlas:
 
     rows: those that are trained on, all but the test cells and their donors.   labels [A]: see Cells.   states [A, S]:
     see States; those of a cell with the same label and condition.   fold [A]: see Batch; that of its donor, -1 for
-    cells outside of the sample without one.   gene_of [M]: the gene of each column of the file, N where it
-    has none.
+    cells outside of the sample without one.   gene_of [M]: the gene of each column, N where it has none.
     """
 
     interventions = None
