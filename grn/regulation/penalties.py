@@ -78,7 +78,7 @@ class HeldOut:
             others = np.setdiff1d(every, table.regulators)
             genes = np.random.default_rng(0).permutation(others if len(others) else every)
             genes = genes[: max(64, NUMBERS // len(table))]
-        self.y = table.targets(genes).sub_(self.states @ level[:, torch.as_tensor(genes, device=device)]).double()
+        self.y = table.targets(genes).sub_(self.states @ level[:, torch.as_tensor(genes, device=device)])
         # The number of each target among the regulators, none of which is predicted from itself; -1 for the others.
         number = np.full(table.multiplicity.shape[1], -1)
         number[table.regulators] = np.arange(len(table.regulators))
@@ -94,8 +94,12 @@ class HeldOut:
         """[C, F]: regulators and depth, then rho times the regulators in each state."""
         if not rho or self.states.shape[1] == 1:
             return self.x
-        of_states = self.states.double()[:, :, None] * self.x[:, None, :-1]
-        return torch.cat([self.x, rho * of_states.flatten(1)], 1)
+        cells, states, regulators = *self.states.shape, self.among.shape[1]
+        found = self.x.new_empty(cells, regulators + 1 + states * regulators)
+        found[:, : regulators + 1] = self.x
+        of_states = found[:, regulators + 1 :].view(cells, states, regulators)
+        torch.mul(rho * self.states.double()[:, :, None], self.x[:, None, :-1], out=of_states)
+        return found
 
     def errors(self, penalties: Sequence[Penalty], rho: float, targets: int) -> list[float]:
         """Held-out squared error of the first targets, for penalties of one rho."""
@@ -109,8 +113,11 @@ class HeldOut:
         by; None: 1."""
         x, y, number, count = self.features(rho), self.y[:, :targets], self.own[:targets], self.x.shape[1] - 1
         blocks = (x.shape[1] - 1) // max(count, 1)
-        learned = self.training.nonzero()[:, 0]
+        learned, judged = self.training.nonzero()[:, 0], self.judged.nonzero()[:, 0]
         gram, cross = products(x, cells=learned), products(x, y, learned)
+        # The squared error of y - x w is y y - 2 w x y + w x x w.
+        judged_gram, judged_cross = products(x, cells=judged), products(x, y, judged)
+        squares_of_y = torch.linalg.vector_norm(y[judged], dim=0, dtype=x.dtype).square()
         # The features of one regulator are one group; the depth is a group of its own, hardly penalised.
         group = torch.cat([torch.arange(count + 1), torch.arange(count).repeat(blocks - 1)]).to(x.device)
         itself = (number[:, None] == group) & (number[:, None] >= 0)  # [targets, F]
@@ -131,7 +138,7 @@ class HeldOut:
                 factor = 1 / (1 + squares / penalty.t**2)
                 factor[count] = 1
                 w = solved(system, root, cross, base, (factor.T * pairs)[:, group], itself, w)
-            found.append((x[self.judged] @ w - y[self.judged]).square().mean(0))
+            found.append((squares_of_y + (w * (judged_gram @ w - 2 * judged_cross)).sum(0)) / len(judged))
         return torch.stack(found)
 
 

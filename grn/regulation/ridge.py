@@ -58,7 +58,7 @@ def products(features: Tensor, targets: Tensor | None = None, cells: Tensor | No
     total = features.new_zeros(features.shape[1], (features if targets is None else targets).shape[1])
     for some in rows.split(CELLS):
         matrix = features[some]
-        total.addmm_(matrix.mT, matrix if targets is None else targets[some])
+        total.addmm_(matrix.mT, matrix if targets is None else targets[some].to(matrix))
     return total
 
 
