@@ -63,18 +63,20 @@ def load_cells(config: DataConfig, seed: int = 0, adata: AnnData | None = None) 
     source = _read(config, adata, seed)
     copies = copies_of(source.values, config.values)
     split = split_cells(source.labels, source.groups, config.test_fraction, seed, copies)
-    chosen = choose(source.values[split.train], source.names, config)
-    every = len(chosen.positions) == len(source.names)
-    values = source.values if every else source.values[:, chosen.positions]
+    values, training = source.values, source.values[split.train]
+    chosen = choose(training, source.names, config)
+    if len(chosen.positions) < len(source.names):
+        values, training = (each[:, chosen.positions] for each in (values, training))
     counted = config.values == "counts"
     transform = config.multiplicity if counted else "counts"  # expression is used as it is
-    counts = values if counted else detected(values)  # depth is measured in counts, or in detected genes
-    training = counts[split.train]
+    # Depth is measured in counts, or in detected genes.
+    counts, training = (values, training) if counted else (detected(values), detected(training))
     measures = measures_depth(training, chosen.regulators)
-    total = totals(counts, measures)
+    total, share = totals(counts, measures), depth_share(training, measures)
     target = median_total(total[split.train]) if transform == "log1p_normalised" else None
     measured = config.depth == "auto" and (counted or zeros_reflect_depth(training, measures))
     depth = depth_scale(total[split.train]) if measured else None
+    del training  # as large as all cells
     vocabulary = tuple(source.names[position] for position in chosen.positions)
     # Of a gene with several columns, the first one's name in the index of var.
     first = np.unique(source.columns, return_index=True)[1][chosen.positions]
@@ -88,7 +90,7 @@ def load_cells(config: DataConfig, seed: int = 0, adata: AnnData | None = None) 
         basal=basal_multiplicity(total, depth),
         depth=depth,
         measures_depth=measures,
-        depth_share=depth_share(training, measures),
+        depth_share=share,
         target_total=target,
         counts_from=source.expression.origin,
         truth=source.truth,

@@ -47,8 +47,9 @@ def notes_on_cells(
     reason = "no training cell expresses them"
     if not isinstance(config.genes, int):
         reason = f"data.genes ({config.genes}) leaves them out"
-    training = cells.multiplicity[split.train]
-    constant = [] if regulators is None else [vocabulary[j] for j in regulators[~varying(training[:, regulators])]]
+    constant = []
+    if regulators is not None:
+        constant = [vocabulary[j] for j in regulators[~varying(cells.multiplicity[:, regulators][split.train])]]
     stateless = 0 if source.state is None else int(np.isnan(source.state).sum())
     found = {  # sentence -> whether it is true
         source.left_out: bool(source.left_out),

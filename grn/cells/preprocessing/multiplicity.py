@@ -26,6 +26,7 @@ from grn.errors import DataError
 STEP = 0.5  # change of the basal multiplicity for one sd of the log total
 LEAST = 0.5  # smallest basal multiplicity: with less, a single gene would dominate a nearly empty bag
 FEWEST = 50  # genes that are needed to estimate depth from zeros: with fewer, zeros reflect those genes' regulation
+CELLS = 4096  # whose totals are computed at a time
 LEAST_TOTAL = 0.05  # of the target total: cells with a smaller total are scaled as if they had this one
 
 DepthScale = tuple[float, float]  # mean and sd of the log totals of the training cells
@@ -45,7 +46,10 @@ def measures_depth(counts: sparse.csr_matrix, regulators: np.ndarray | None) -> 
 
 def totals(counts: sparse.csr_matrix, measures: np.ndarray) -> np.ndarray:
     """Total of each cell over the genes that measure depth, float64 [C]. counts: CSR [C, N]; measures: bool [N]."""
-    return np.asarray(counts @ measures.astype(np.float64)).ravel()
+    weight = measures.astype(np.float64)
+    # Some at a time: SciPy makes all numbers of a product float64.
+    parts = [counts[first : first + CELLS] @ weight for first in range(0, counts.shape[0], CELLS)]
+    return np.concatenate([np.empty(0), *parts])
 
 
 def depth_share(counts: sparse.csr_matrix, measures: np.ndarray) -> np.ndarray:
@@ -104,7 +108,8 @@ def to_multiplicity(
     # Shares the indices with `counts`, but not the values.
     values = sparse.csr_matrix((counts.data.astype(np.float32), counts.indices, counts.indptr), shape=counts.shape)
     if (unit := counting_of(transform, totals, target_total).unit) is not None:
-        values.data = np.log1p(values.data * np.repeat(unit, np.diff(values.indptr)).astype(np.float32))
+        values.data *= np.repeat(unit.astype(np.float32), np.diff(values.indptr))
+        np.log1p(values.data, out=values.data)
     return values
 
 
