@@ -115,7 +115,7 @@ class _OneNumber(torch.autograd.Function):
 
     With u the sums of a bag, f = 1 / n, and G the gradient of o = u f:
 
-        d s = (G f)^T ((m - c) v) + 2 s (h^T m^2),    h = -G u f^3 / 2
+        d s = (G f)^T ((m - c) v) + s (h^T m^2),    h = -G u f^3, twice the gradient of n^2
     """
 
     @staticmethod
@@ -148,19 +148,19 @@ class _OneNumber(torch.autograd.Function):
         of_values, of_centre = torch.zeros_like(values), torch.zeros_like(centre)
         of_multiplicity = torch.zeros_like(multiplicity) if ctx.needs_input_grad[2] else None
         of_sums = upstream * inverse
-        of_squares = (of_sums * every).mul_(inverse).mul_(inverse).mul_(-0.5)
+        bend = (of_sums * every).mul_(inverse).mul_(inverse).neg_()
         for group, bags in _bags(ctx.groups):
             m, table = multiplicity[..., bags, :], scores[..., group, :, :]
-            sums, squares = of_sums[..., bags, :], of_squares[..., bags, :]
+            sums, h = of_sums[..., bags, :], bend[..., bags, :]
             change = m - centre[..., group, None, :]
             own = of_scores[..., group, :, :]
-            torch.mul(squares.mT @ (m * m), table, out=own).mul_(2).add_(sums.mT @ (change * values.unsqueeze(-2)))
+            torch.mul(h.mT @ (m * m), table, out=own).add_(sums.mT @ (change * values.unsqueeze(-2)))
             read = sums @ table  # [..., C, M]
             of_values += (read * change).sum(-2).sum_to_size(values.shape)
             of_change = read * values.unsqueeze(-2)
             of_centre[..., group, :] -= of_change.sum(-2).sum_to_size(of_centre[..., group, :].shape)
             if of_multiplicity is not None:
-                of_m = of_change + 2 * m * (squares @ (table * table))
+                of_m = of_change + m * (h @ (table * table))
                 of_multiplicity[..., bags, :] = of_m.sum_to_size(m.shape)
-        of_basal = 2 * basal * of_squares.sum(-2).sum_to_size(basal.shape)
+        of_basal = basal * bend.sum(-2).sum_to_size(basal.shape)
         return of_scores, of_values, of_multiplicity, of_centre, of_basal, None, None
