@@ -139,7 +139,7 @@ class Atlas:
         weight = here(cells.measures_depth.astype(np.float64))[gene]
         sums = F.pad((weight * value if counted else weight).cumsum(0), (1, 0))  # exact: of whole numbers
         total = sums[first].diff().cpu().numpy()
-        unit = counting_of(config.multiplicity, total, cells.target_total).unit if counted else None
-        known = None if unit is None else here(unit.astype(np.float32))
-        value = value if known is None else torch.log1p(value * known[cell])
-        return Table(first.cpu().numpy(), value, gene, here(basal_multiplicity(total, cells.depth)), known, genes)
+        units = counting_of(config.multiplicity, total, cells.target_total).unit if counted else None
+        unit = None if units is None else here(units.astype(np.float32))
+        value = value if unit is None else torch.log1p(value * unit[cell])
+        return Table(first.cpu().numpy(), value, gene, here(basal_multiplicity(total, cells.depth)), unit, genes)

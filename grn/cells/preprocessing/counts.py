@@ -218,11 +218,11 @@ def _judge_counts(
     totals, measured, smallest, ratios = [], [], [], []
     for values in pieces():
         data = values.data
-        whole = bool((data == np.rint(data)).all())
-        quarters = quarters and (whole or bool((4 * data == np.rint(4 * data)).all()))
         for reason, test in wrong.items():
             if reason not in found and (at := test(data)).any():
                 found[reason] = _named(values, int(at.argmax()), cells[first:], genes)
+        if "which is not a whole number" in found:
+            quarters = quarters and bool((4 * data == np.rint(4 * data)).all())
         largest, stored, first = data.max(initial=largest), stored + values.nnz, first + values.shape[0]
         totals.append(np.asarray(values.sum(axis=1, dtype=np.float64)).ravel())
         if weights is not None:
