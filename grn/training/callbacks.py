@@ -46,8 +46,12 @@ class Signals(L.Callback):
         self.process = os.getpid()
         for number in self.previous:
             signal.signal(number, self.receive)
-        if trainer.world_size > 1:  # on the hosts: through GPUs, these would have to finish every step first
+        if trainer.received_sigterm:  # between the two
+            self.received = signal.SIGTERM
+        if trainer.world_size > 1:
+            # On the hosts. Lightning asks through the GPUs before every step, for which these have to finish the last.
             self.group = torch.distributed.new_group(backend="gloo")
+            trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
     def receive(self, number: int, frame) -> None:
         if os.getpid() != self.process:
