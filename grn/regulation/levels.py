@@ -51,17 +51,22 @@ class Levels:
 
 
 def levels_of(table: CellTable, fold: np.ndarray) -> Levels | None:
-    """What held-out cells (fold 0) and states say; None with one state, or too many regulators. fold [C]."""
+    """What held-out cells (fold 0) and states say; None with one state, a single gene, or too many regulators. fold [C].
+
+    Where every gene regulates, half of the genes, and at most GENES, are explained by the others: none by itself.
+    """
     states, regulators = table.states.shape[1], len(table.regulators)
-    if states < 2 or regulators > MOST:
+    others = np.setdiff1d(np.arange(table.multiplicity.shape[1]), table.regulators)
+    most = GENES if len(others) else min(GENES, regulators // 2)
+    genes = np.random.default_rng(0).permutation(others if len(others) else table.regulators)[:most]
+    if states < 2 or regulators > MOST or not len(genes):
         return None
     if len(table) > CELLS:
         rows = np.sort(np.random.default_rng(0).permutation(len(table))[:CELLS])
         table, fold = table.some(rows), fold[rows]
-    others = np.setdiff1d(np.arange(table.multiplicity.shape[1]), table.regulators)
-    genes = np.random.default_rng(0).permutation(others if len(others) else table.regulators)[:GENES]
     together = replace(table, pooled=True)  # in units of all cells
-    x, y = together.inputs[:, :-1].double(), together.targets(genes).double()
+    read = torch.as_tensor(~np.isin(table.regulators, genes), device=table.inputs.device)
+    x, y = together.inputs[:, :-1][:, read].double(), together.targets(genes).double()
     x, y = x - x.mean(0), y - y.mean(0)
     share = table.membership.double()
     training = torch.as_tensor(fold != 0, device=x.device)

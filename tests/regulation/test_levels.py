@@ -56,6 +56,15 @@ def test_levels_of_composition_do_not(cells, seed):
     assert not found.count and "may be composition" in found.summary()
 
 
+@pytest.mark.parametrize("composition", [0, 3])
+def test_no_gene_explains_itself_where_every_gene_regulates(cells, composition):
+    """Else nothing would be left over, and levels of composition would count."""
+    table = cells(follows=1 - composition / 3, composition=composition)
+    found = levels_of(replace(table, regulators=np.arange(GENES)), fold(table))
+    assert found.within_error > 0.05 and found.count == (composition == 0)
+    assert levels_of(replace(table, multiplicity=table.multiplicity[:, :1], regulators=np.arange(1)), fold(table)) is None
+
+
 def test_slopes_of_other_cells_judge_held_out_ones(cells):
     """With the targets of held-out cells shuffled, no slope predicts them: the strongest penalty is the best."""
     table = cells(follows=1, composition=0, states=2)
