@@ -56,6 +56,7 @@ def make(path: Path, cells: int, genes: int, regulators: int, depth: float, proc
     from grn.config.schema import Simulation
 
     started = time.monotonic()
+    path.parent.mkdir(parents=True, exist_ok=True)
     anndata.settings.allow_write_nullable_strings = True  # pandas 3 stores names so
     planted = {"regulators": regulators, "cell_types": 4, "depth": depth, "seed": 7}
     base = simulate(Simulation(cells=min(cells, SIMULATED), genes=REGULATED, **planted))

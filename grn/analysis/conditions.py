@@ -100,7 +100,8 @@ def compared_cells(
     donors = np.zeros(len(cells), np.int64) if donor is None else _numbered(donor)[0]
     known = np.isin(number, [first, second]) & (types != MISSING) & (donors != MISSING)
     if not known.all():
-        say(f"Left out: {int((~known).sum())} cells without one of the two conditions, a cell type or a donor.")
+        lacks = ["one of the two conditions", *["a cell type"] * bool(cells.classes), *["a donor"] * (donor is not None)]
+        say(f"Left out: {int((~known).sum())} cells without {' or '.join(lacks)}.")
     sign = np.where(number == second, 1, -1).astype(np.int8)
     shared = np.intersect1d(types[known & (sign < 0)], types[known & (sign > 0)])
     labels = np.array(cells.classes or (ALL,), object)[types]

@@ -39,7 +39,8 @@ def activity_heatmap(
         if np.isfinite(value):
             sure = q.iloc[row, column] <= SIGNIFICANT
             ink = "#999999" if not sure else "white" if abs(value) > 0.5 * limit else INK
-            text = f"{value:+.1f}\n±{value - low.iloc[row, column]:.1f}"
+            half = value - low.iloc[row, column]
+            text = f"{value:+.1f}\n±{half:{'.1f' if half >= 0.1 else '.1g'}}"
             axes.text(column, row, text, ha="center", va="center", fontsize=6.5, color=ink, linespacing=0.95)
     axes.set_xticks(
         range(len(names)), shorten(names, 22), rotation=45, ha="right", rotation_mode="anchor", fontsize=8.5
@@ -52,6 +53,6 @@ def activity_heatmap(
     plain(
         axes, ", ".join(filter(None, [f"Activity {'by published targets' if published else 'of regulators'}", versus]))
     )
-    label = "blue is more active; ± half of the 95 % interval"
+    label = "blue: more active\n±: half of the 95 % interval"
     colour_bar(whole(axes), image, label, ax=axes, shrink=0.9, aspect=15, pad=0.02)
     return shown(axes, ax, show)

@@ -45,6 +45,8 @@ def as_network(value: NetworkLike) -> SignedNetwork:
         return value
     if isinstance(value, pd.DataFrame):
         return _network_of_table(edges_of_table(value))
+    if isinstance(value, (str, Path)):
+        raise DataError(f"{str(value)!r} is a path, not a run", advice="draw grn.load(path)")
     return signed_network(value.network if is_run(value) else value)  # type: ignore[union-attr, arg-type]
 
 

@@ -104,7 +104,7 @@ def precision_recall_curves(
 
 
 PANELS = {
-    "validation/loss": "Error on unseen cells",
+    "validation/loss": "Validation loss, unseen cells",
     "train/loss": "Training loss, all members",
     "train/masked_multiplicity_loss": "Loss of the genes",
     "train/penalty_loss": "Penalty of the slopes",

@@ -110,7 +110,7 @@ def compare(
         )
     columns = read_columns(config.data, cells, {by: "by"} | ({} if donors is None else {donors: "group"}), adata)
     donor = None if donors is None else columns[donors]
-    if config.data.state_key != by:
+    if by not in (config.data.state_key, config.data.label_key):
         say(
             f"The run compared cells across {by!r}: genes that it moves together can look as if they regulated each "
             f"other. data.state_key: {by} in training keeps its conditions apart."
