@@ -191,8 +191,8 @@ def describe(evaluation: Evaluation, predicted: PredictedNetwork, truth: Referen
         )
     if evaluation.signed and evaluation.silent:
         lines.append(
-            f"{evaluation.silent} of the {ups + downs} signed true edges have no weight and count as wrong signs. (A run "
-            "keeps the strongest edges of each gene, and all of them with network.top_k: null.)"
+            f"{evaluation.silent} of the {ups + downs} signed true edges have no weight and count as wrong signs. "
+            "(A run keeps the strongest edges of each gene, and all of them with network.top_k: null.)"
         )
     if not predicted.signs_have_meaning:
         lines.append(

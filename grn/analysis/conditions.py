@@ -100,8 +100,9 @@ def compared_cells(
     donors = np.zeros(len(cells), np.int64) if donor is None else _numbered(donor)[0]
     known = np.isin(number, [first, second]) & (types != MISSING) & (donors != MISSING)
     if not known.all():
-        lacks = ["one of the two conditions", *["a cell type"] * bool(cells.classes), *["a donor"] * (donor is not None)]
-        say(f"Left out: {int((~known).sum())} cells without {' or '.join(lacks)}.")
+        lacked = {"one of the two conditions": True, "a cell type": bool(cells.classes), "a donor": donor is not None}
+        lack = " or ".join(each for each, asked in lacked.items() if asked)
+        say(f"Left out: {int((~known).sum())} cells without {lack}.")
     sign = np.where(number == second, 1, -1).astype(np.int8)
     shared = np.intersect1d(types[known & (sign < 0)], types[known & (sign > 0)])
     labels = np.array(cells.classes or (ALL,), object)[types]

@@ -51,7 +51,7 @@ class Levels:
 
 
 def levels_of(table: CellTable, fold: np.ndarray) -> Levels | None:
-    """What held-out cells (fold 0) and states say; None with one state, a single gene, or too many regulators. fold [C].
+    """What held-out cells (fold 0) and states say; None with one state, one gene, or too many regulators. fold [C].
 
     Where every gene regulates, half of the genes, and at most GENES, are explained by the others: none by itself.
     """

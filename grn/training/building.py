@@ -171,7 +171,8 @@ def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> 
         return None
     atlas = Atlas(config.data, cells, split, fit.states.membership, fit.fold)
     # A penalty is over the cells that are learned from, each of which counts once however often it is seen.
-    visited = config.trainer.max_steps * cells_of_step(config.trainer, len(atlas.rows)) * processes(config.trainer)
+    settings = config.trainer
+    visited = settings.max_steps * cells_of_step(settings, len(atlas.rows), of_a_file=True) * processes(settings)
     fit.model.penalty[:, 0] *= len(split.train) / max(min(len(atlas.rows), visited), len(split.train))
     say(f"Training reads {len(atlas.rows)} cells of the file; units, penalties, network and scores are of the sample.")
     return atlas
@@ -184,7 +185,9 @@ def data_module(config: Config, cells: Cells, split: Split, fit: Fit, atlas: Atl
     return CellsDataModule(
         cells,
         split,
-        batch_size=cells_of_step(config.trainer, len(split.train if atlas is None else atlas.rows)),
+        batch_size=cells_of_step(
+            config.trainer, len(split.train if atlas is None else atlas.rows), of_a_file=atlas is not None
+        ),
         seed=config.trainer.seed,
         states=fit.states.membership,
         fold=fit.fold,
@@ -233,7 +236,8 @@ def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
     types are the only objective and there are fewer than two."""
     settings = config.trainer
     # DataError: too few cells
-    EpochOrder(split.train, cells_of_step(settings, len(split.train)), settings.seed, 0, processes(settings))
+    cells_each = cells_of_step(settings, len(split.train), of_a_file=False)
+    EpochOrder(split.train, cells_each, settings.seed, 0, processes(settings))
     varies = varying(cells.multiplicity[split.train])
     regulators = np.arange(len(varies)) if cells.regulators is None else cells.regulators
     if varies.sum() < 2 or not varies[regulators].any():

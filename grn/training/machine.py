@@ -32,6 +32,7 @@ NOISE = (
 )
 
 LEAST_CELLS, MOST_CELLS = 128, 1024  # of a step, where none are asked for
+OF_A_FILE = 512  # on a processor: steps take 1.8 times as long as with 128, and see four times as many other cells
 STEPS_OF_ALL = 16  # steps in which all processes together have seen every cell
 
 
@@ -41,14 +42,15 @@ def processes(settings: TrainerConfig) -> int:
     return settings.num_nodes * (settings.devices if isinstance(settings.devices, int) else automatic)
 
 
-def cells_of_step(settings: TrainerConfig, training: int) -> int:
-    """Cells per step and process, of so many training cells.
+def cells_of_step(settings: TrainerConfig, training: int, *, of_a_file: bool) -> int:
+    """Cells per step and process, of so many training cells. of_a_file: which are more than memory holds.
 
     On a GPU steps with more cells take hardly longer and are less noisy (docs/log.md). On a processor they take longer.
     """
     if settings.batch_size != "auto":
         return settings.batch_size
-    share = training // (STEPS_OF_ALL * processes(settings)) if uses_gpu(settings) else LEAST_CELLS
+    on_processor = OF_A_FILE // processes(settings) if of_a_file else LEAST_CELLS
+    share = training // (STEPS_OF_ALL * processes(settings)) if uses_gpu(settings) else on_processor
     return min(max(share, LEAST_CELLS), MOST_CELLS)
 
 
