@@ -117,9 +117,8 @@ def test_buffers_are_read_once_and_give_the_same_cells(path, monkeypatch):
     order.epoch = 1
     requests += list(order)
     found = [maker[each].bags.multiplicity for each in requests]
-    for table in atlas.held.values():  # the last one is of the pass to come
-        table.result()
-    assert sum(loads[:-1]) == 50 * len(requests) and len(loads) == len({id(each.buffer) for each in requests}) + 1
+    # Beside a GPU, the next buffer would be read meanwhile.
+    assert sum(loads) == 50 * len(requests) and len(loads) == len({id(each.buffer) for each in requests})
     for each, multiplicity in zip(requests[::7], found[::7], strict=True):
         read = atlas.table(np.sort(each.rows), None, "cpu")[np.searchsorted(np.sort(each.rows), each.rows)]
         assert torch.equal(multiplicity, read.dense(read.value))

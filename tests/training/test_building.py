@@ -113,9 +113,9 @@ def test_more_scores_than_memory_holds_are_refused(loaded, monkeypatch):
 
 def test_a_step_has_more_cells_where_they_cost_no_time(monkeypatch):
     settings = TrainerConfig()
-    assert [cells_of_step(settings, 10**6, of_a_file=file) for file in (False, True)] == [128, 512]
+    assert [cells_of_step(settings, 10**6, of_a_file=file) for file in (False, True)] == [128, 256]
     monkeypatch.setattr(machine, "processes", lambda _: 2)
-    assert cells_of_step(settings, 10**6, of_a_file=True) == 256  # of each process
+    assert cells_of_step(settings, 10**6, of_a_file=True) == 128  # of each process
     monkeypatch.setattr(machine, "uses_gpu", lambda _: True)
     assert [cells_of_step(settings, cells, of_a_file=True) for cells in (1000, 20_000, 10**6)] == [128, 625, 1024]
     assert cells_of_step(settings.model_copy(update={"batch_size": 7}), 20_000, of_a_file=False) == 7
