@@ -44,7 +44,7 @@ def only_the_sample(config: DataConfig, cells: Cells, origin: str) -> str:
         "its counts are recovered": config.counts == "recover",
         "it is a screen": cells.interventions is not None,
         "genes are predicted as data.targets": cells.targets is not None,
-        "the states of the other cells are not known without labels": origin not in KNOWN,
+        "the states of the other cells are not known (labels and conditions tell them)": origin not in KNOWN,
     }
     return next((reason for reason, true in reasons.items() if true), "")
 
@@ -79,8 +79,10 @@ class Atlas:
         groups = read_groups(obs, config.group_key)
         if groups is not None:
             trained &= ~np.isin(groups, groups[sample[split.test]])
-            of_groups = dict(zip(groups[sample].tolist(), fold.tolist(), strict=True))
-            self.fold = np.array([of_groups.get(group, -1) for group in groups.tolist()])
+            of_groups = set(zip(groups[sample[split.train]].tolist(), fold[split.train].tolist(), strict=True))
+            if len(of_groups) == len({group for group, _ in of_groups}):  # else folds divide the cells of a donor
+                fold_of = dict(of_groups)
+                self.fold = np.array([fold_of.get(group, -1) for group in groups.tolist()])
         self.rows = np.flatnonzero(trained)
         var = genes_of(self.source, config.counts)
         columns = to_vocabulary_of(var, self.source.obs_names, config, cells.vocabulary)[0].tocoo()

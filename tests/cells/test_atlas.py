@@ -137,6 +137,20 @@ def test_donors_of_test_cells_are_not_trained_on_and_others_stay_in_one_fold(ada
         assert len(np.unique(atlas.fold[donors == donor])) == 1
 
 
+def test_folds_that_divide_the_cells_of_one_donor_are_those_of_the_sample(adata, tmp_path):
+    """With two donors one tests: all cells of the other, in the fold of one of them, would be hidden from a member."""
+    adata.obs["donor"] = np.where(np.arange(len(adata)) % 2, "A", "B")
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    config = DataConfig(path=str(tmp_path / "cells.h5ad"), label_key="cell_type", group_key="donor", sample=SAMPLE)
+    cells, split = load_cells(config)
+    fold = np.full(len(cells), -1)
+    fold[split.train] = np.arange(len(split.train)) % 5
+    atlas = Atlas(config, cells, split, np.eye(3, dtype=np.float32)[cells.labels], fold)
+    rows, _ = cells.sample
+    np.testing.assert_array_equal(atlas.fold[rows], fold)
+    assert (np.delete(atlas.fold, rows) == -1).all()
+
+
 def test_states_are_those_of_cells_with_the_same_label_and_condition(adata, tmp_path):
     adata.write_h5ad(tmp_path / "cells.h5ad")
     config = DataConfig(path=str(tmp_path / "cells.h5ad"), label_key="cell_type", state_key="treated", sample=SAMPLE)
