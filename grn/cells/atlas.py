@@ -101,8 +101,7 @@ class Atlas:
 
     def table(self, buffer: np.ndarray, following: np.ndarray | None, device: torch.device | str) -> Table:
         """The cells `buffer`, sorted rows, which are read once, however often they are asked for. following: those that
-        are read next: beside the steps of a GPU. A processor, which would be no faster, needs less memory."""
-        following = following if torch.device(device).type == "cuda" else None
+        are read next."""
         wanted = {rows.tobytes(): rows for rows in (buffer, following) if rows is not None}
         self.held = {
             name: self.held.get(name) or self.reader.submit(self._load, rows, device) for name, rows in wanted.items()

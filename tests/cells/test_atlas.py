@@ -117,8 +117,13 @@ def test_buffers_are_read_once_and_give_the_same_cells(path, monkeypatch):
     order.epoch = 1
     requests += list(order)
     found = [maker[each].bags.multiplicity for each in requests]
-    # Beside a GPU, the next buffer would be read meanwhile.
-    assert sum(loads) == 50 * len(requests) and len(loads) == len({id(each.buffer) for each in requests})
+    buffers = len({id(each.buffer) for each in requests})
+    assert sum(loads) == 50 * len(requests) and len(loads) == buffers
+    last = requests[-1]
+    for _ in range(2):  # beside a GPU, the next buffer is read meanwhile, here that of the pass to come
+        atlas.table(last.buffer, last.following, "cpu")
+        atlas.held[last.following.tobytes()].result()
+    assert len(loads) == buffers + 1 and list(atlas.held) == [last.buffer.tobytes(), last.following.tobytes()]
     for each, multiplicity in zip(requests[::7], found[::7], strict=True):
         read = atlas.table(np.sort(each.rows), None, "cpu")[np.searchsorted(np.sort(each.rows), each.rows)]
         assert torch.equal(multiplicity, read.dense(read.value))
