@@ -52,9 +52,10 @@ def only_the_sample(config: DataConfig, cells: Cells, origin: str) -> str:
 class Atlas:
     """All cells of a file, of which `cells` are a sample. membership [C, S], fold [C]: of the sample.
 
-    rows: those that are trained on, all but the test cells and their donors.   labels [A]: see Cells.   states [A, S]:
-    see States; those of a cell with the same label and condition.   fold [A]: see Batch; that of its donor, -1 for
-    cells outside of the sample without one.   gene_of [M]: the gene of each column, N where it has none.
+    rows: those that are trained on, all but the test cells, their copies and their donors.   labels [A]: see Cells.
+    states [A, S]: see States; those of a cell with the same label and condition.   fold [A]: see Batch; that of the
+    cell that it is a copy of, else of its donor; -1 for other cells outside of the sample.   gene_of [M]: the gene of
+    each column, N where it has none.
     """
 
     interventions = None
@@ -62,7 +63,8 @@ class Atlas:
     def __init__(self, config: DataConfig, cells: Cells, split: Split, membership: np.ndarray, fold: np.ndarray):
         assert cells.sample is not None, "the cells are a sample"
         self.config, self.cells = config, cells
-        sample, count = cells.sample
+        sample, mark = cells.sample
+        count = len(mark)
         obs = self.source.obs
         labels, names = read_labels(obs, config.label_key)
         position = pd.Index(cells.classes).get_indexer(pd.Index([*names]))
@@ -83,6 +85,12 @@ class Atlas:
             if len(of_groups) == len({group for group, _ in of_groups}):  # else folds divide the cells of a donor
                 fold_of = dict(of_groups)
                 self.fold = np.array([fold_of.get(group, -1) for group in groups.tolist()])
+        of_sample, first = np.unique(mark[sample], return_index=True)
+        place = np.searchsorted(of_sample, mark).clip(max=len(of_sample) - 1)
+        copy = of_sample[place] == mark  # not of a cell with NaN
+        copy[sample] = False
+        self.fold[copy] = fold[first[place[copy]]]
+        trained[copy] &= ~np.isin(mark[copy], mark[sample[split.test]])
         self.rows = np.flatnonzero(trained)
         var = genes_of(self.source, config.counts)
         columns = to_vocabulary_of(var, self.source.obs_names, config, cells.vocabulary)[0].tocoo()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,13 @@ from grn.cells.preprocessing.counts import Expression
 from grn.cells.preprocessing.multiplicity import Counting, DepthScale
 from grn.cells.preprocessing.split import Split
 from grn.config.schema import DataConfig
+
+
+class Sample(NamedTuple):
+    """Some cells of a source of A.   rows: theirs, sorted.   mark [A]: see counts.Some."""
+
+    rows: np.ndarray
+    mark: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class Cells:
     grn.cells.simulated_network); None for other cells.
     targets: the matrix that genes are predicted as (data.targets): it holds all but the regulators, which are as the
     model reads them, and as `apart`, the last entries of the vocabulary, the regulators once more.
-    sample: the rows of the source that these cells are, and how many it has; None where they are all.
+    sample: which cells of the source these are; None where they are all.
     interventions: what was done to the cells; their guides' keys are the last entries of the vocabulary. guides: the
     table of `guides.with_weights`. None without interventions, and without guides.
     """
@@ -73,7 +81,7 @@ class Cells:
     interventions: Interventions | None = None
     guides: pd.DataFrame | None = None
     targets: str | None = None
-    sample: tuple[np.ndarray, int] | None = None
+    sample: Sample | None = None
 
     def __len__(self) -> int:
         return self.multiplicity.shape[0]
@@ -132,7 +140,7 @@ class Source:
     hint: str
     interventions: Interventions | None = None
     of_targets: sparse.csr_matrix | None = None
-    sample: tuple[np.ndarray, int] | None = None
+    sample: Sample | None = None
 
 
 def digest_of_cells(cells: Cells, values: sparse.csr_matrix, config: DataConfig, split: Split) -> str:

@@ -14,7 +14,7 @@ import pandas as pd
 from anndata import AnnData
 from scipy import sparse
 
-from grn.cells.cells import Cells, CellsInPieces, Source, digest_of_cells
+from grn.cells.cells import Cells, CellsInPieces, Sample, Source, digest_of_cells
 from grn.cells.genes import (
     ENSEMBL_ID,
     choose,
@@ -184,7 +184,7 @@ def read_columns(
     Raises DataError where obs has no such column, or the data are no longer those of the cells.
     """
     with source_in_file(config, everything=False) if adata is None else nullcontext(adata) as source:
-        obs = source.obs if cells.sample is None else source.obs.iloc[cells.sample[0]]
+        obs = source.obs if cells.sample is None else source.obs.iloc[cells.sample.rows]
         if not np.array_equal(obs.index.to_numpy(str), cells.obs_names):
             raise DataError(f"{config.path} changed while it was read: its cells are others now", advice="try again")
         return {name: column_of(obs, name, option, "obs") for name, option in columns.items()}
@@ -287,17 +287,21 @@ PIECE = 4096  # cells of a file that are checked at a time
 def _read(config: DataConfig, adata: AnnData | None, seed: int) -> Source:
     """What training needs of the source, checked, each gene once."""
     with source_in_file(config, everything=False) if adata is None else nullcontext(adata) as opened:
-        sample, rows, obs = None, None, opened.obs
+        rows, obs = None, opened.obs
         if adata is None and opened.n_obs > config.sample and in_file(opened, config.counts):
             rows = np.sort(np.random.default_rng(seed).permutation(opened.n_obs)[: config.sample])
-            sample, obs = (rows, opened.n_obs), obs.iloc[rows]
+            obs = obs.iloc[rows]
         size = None if rows is None else PIECE
         labels, classes = read_labels(obs, config.label_key)
         done = read_interventions(obs, config)
         groups, state = read_groups(obs, config.group_key), read_state(obs, config.state_key)
         expression = read_expression(opened, config, size, some=rows)
         others = None if config.targets is None else _of_targets(opened, config, size, rows)
-        read = [None if each is None else each.values if rows is None else each.some for each in (expression, others)]
+        sample = None if rows is None or expression.some is None else Sample(rows, expression.some.mark)
+        read = [
+            None if each is None else each.values if each.some is None else each.some.values
+            for each in (expression, others)
+        ]
         obs_names = obs.index.to_numpy(str)
         truth, left_out = read_truth(opened), str(opened.uns.get(LEFT_OUT, ""))
         used = config.label_key, config.group_key, config.intervention_key, config.guide_key

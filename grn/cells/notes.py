@@ -51,14 +51,13 @@ def notes_on_cells(
     if regulators is not None:
         constant = [vocabulary[j] for j in regulators[~varying(cells.multiplicity[:, regulators][split.train])]]
     stateless = 0 if source.state is None else int(np.isnan(source.state).sum())
-    elsewhere = "" if cells.sample is None else " of the sample (training reads those in the rest of the file)"
     found = {  # sentence -> whether it is true
         source.left_out: bool(source.left_out),
         **_unnamed(var, config.gene_key),
         f"{empty} of {len(cells)} cells hold none of the genes; nothing is learned from them.": empty,
         **dict.fromkeys(_of_scale(source.expression.scale), True),
         f"{same} of {len(cells)} cells are exact copies of another cell. Copies stay together in the split and in "
-        f"every fold{elsewhere}, but each counts as a cell of its own, so that q-values are too small; remove "
+        f"every fold, but each counts as a cell of its own, so that q-values are too small; remove "
         "them.": same,
         f"{unlabelled} cells have no label in the column {config.label_key!r} of obs.": unlabelled,
         f"{alone} cells have nothing in the column {config.group_key!r} of obs; they stay together as one "

@@ -233,7 +233,7 @@ def describe(cells: Cells, split: Split) -> list[str]:
     labelled = int((cells.labels >= 0).sum())
     sizes = f"{len(split.train)} to train, {len(split.test)} to test"
     genes = len(cells.vocabulary) - cells.keys
-    of = "" if cells.sample is None else f" of {cells.sample[1]}, a sample,"
+    of = "" if cells.sample is None else f" of {len(cells.sample.mark)}, a sample,"
     lines = [f"{len(cells)} cells{of} x {genes} genes ({sizes}).", cells.counts_from, *cells.notes]
     if cells.classes:
         lines.append(f"{len(cells.classes)} cell types; {labelled} of {len(cells)} cells are labelled.")

@@ -58,8 +58,8 @@ def atlas_of(path, **fields):
 @pytest.mark.parametrize("device", ["cpu", gpu])
 def test_every_cell_is_read_as_the_sample_is(path, device):
     cells, split, fold, atlas = atlas_of(path)
-    rows, count = cells.sample
-    assert count == CELLS and len(rows) == len(cells) == SAMPLE
+    rows, mark = cells.sample
+    assert len(mark) == CELLS and len(rows) == len(cells) == SAMPLE
     shuffled = np.random.default_rng(0).permutation(SAMPLE)
     there = atlas.table(rows, None, device)
     assert there.value.device.type == device
@@ -140,6 +140,23 @@ def test_donors_of_test_cells_are_not_trained_on_and_others_stay_in_one_fold(ada
     assert not set(donors[atlas.rows]) & set(donors[rows[split.test]])
     for donor in np.unique(donors[atlas.rows]):
         assert len(np.unique(atlas.fold[donors == donor])) == 1
+
+
+def test_copies_of_test_cells_are_not_trained_on_and_others_have_the_fold_of_their_original(adata, tmp_path):
+    """Half of the file are copies, in another order, of the other half."""
+    order = np.random.default_rng(0).permutation(CELLS)
+    original = np.concatenate([np.arange(CELLS), order])
+    twice = adata[original].copy()
+    twice.obs_names_make_unique()
+    twice.write_h5ad(tmp_path / "cells.h5ad")
+    cells, split, fold, atlas = atlas_of(str(tmp_path / "cells.h5ad"))
+    rows = cells.sample.rows
+    assert not set(original[atlas.rows]) & set(original[rows[split.test]])
+    assert len(atlas.rows) == 2 * CELLS - 2 * len(np.unique(original[rows[split.test]]))
+    of_original = dict(zip(original[rows], fold, strict=True))
+    known = np.isin(original, list(of_original)) & ~np.isin(np.arange(2 * CELLS), rows)
+    assert known.sum() > SAMPLE / 2
+    assert (atlas.fold[known] == [of_original[each] for each in original[known]]).all()
 
 
 def test_folds_that_divide_the_cells_of_one_donor_are_those_of_the_sample(adata, tmp_path):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import h5py
 import numpy as np
@@ -18,6 +18,7 @@ from anndata.abc import CSCDataset, CSRDataset
 from scipy import sparse
 
 from grn.cells.preprocessing.recover import recovery
+from grn.cells.preprocessing.split import GENES
 from grn.cells.readers.matrix import csr_pieces, to_csr
 from grn.config.schema import DataConfig
 from grn.errors import DataError
@@ -50,16 +51,24 @@ class Scale:
     multiples: float
 
 
+class Some(NamedTuple):
+    """values: of the cells that were asked for, clean CSR float32 [S, N].   mark [C]: a number for each cell, float64,
+    that two cells share if all their values are equal, else by chance alone (2^-52); NaN for cells with few genes."""
+
+    values: sparse.csr_matrix
+    mark: np.ndarray
+
+
 @dataclass(frozen=True)
 class Expression:
     """pieces: the values as float32.   var: the genes.   origin: a sentence about where the values are from.
-    scale: of counts; None for expression.   some: of the cells that were asked for, clean CSR float32 [S, N]."""
+    scale: of counts; None for expression.   some: None if no cells were asked for."""
 
     pieces: Pieces
     var: pd.DataFrame
     origin: str
     scale: Scale | None = None
-    some: sparse.csr_matrix | None = None
+    some: Some | None = None
 
     @property
     def values(self) -> sparse.csr_matrix:
@@ -109,7 +118,7 @@ def _examined(
     some: np.ndarray | None = None,
 ) -> tuple[str, Expression | None]:
     """What is wrong with a choice of `data.counts`, and its values where nothing is."""
-    scale, kept = None, list[sparse.csr_matrix]()
+    scale, kept = None, list[Some]()
     try:
         if choice == "recover" and values == "counts":
             pieces, var, name, origin = _recovered(adata, rows)
@@ -126,19 +135,25 @@ def _examined(
         problem, scale = _judge_counts(read, adata.obs_names, var.index, name, weights)
     if problem:
         return problem, None
-    of_some = sparse.vstack(kept, format="csr") if kept else None
+    of_some = None
+    if kept:
+        of_pieces, marks = zip(*kept, strict=True)
+        of_some = Some(sparse.vstack(of_pieces, format="csr"), np.concatenate(marks))
     return "", Expression(
         lambda: (piece.astype(np.float32, copy=False) for piece in pieces()), var, origin, scale, of_some
     )
 
 
-def _keeping(pieces: Pieces, rows: np.ndarray, kept: list[sparse.csr_matrix]) -> Iterator[sparse.csr_matrix]:
-    """The pieces; as they pass, `kept` becomes the cells `rows`, sorted, of each as float32."""
+def _keeping(pieces: Pieces, rows: np.ndarray, kept: list[Some]) -> Iterator[sparse.csr_matrix]:
+    """The pieces; as they pass, `kept` becomes the cells `rows`, sorted, and the marks, of each."""
     kept.clear()
     first = 0
     for piece in pieces():
         last = first + piece.shape[0]
-        kept.append(piece[rows[(rows >= first) & (rows < last)] - first].astype(np.float32, copy=False))
+        mark = piece @ np.random.default_rng(0).random(piece.shape[1])
+        mark[np.diff(piece.indptr) < GENES] = np.nan
+        own = piece[rows[(rows >= first) & (rows < last)] - first].astype(np.float32, copy=False)
+        kept.append(Some(own, mark))
         first = last
         yield piece
 
