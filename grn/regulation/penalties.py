@@ -170,6 +170,11 @@ def solved(
     return w
 
 
+def ridge_penalties(cells: int) -> tuple[float, ...]:
+    """RIDGE and, of many cells, larger ones up to the largest."""
+    return RIDGE + tuple(10 ** np.arange(4.75, np.log10(MOST * cells) + 0.25, 0.25))
+
+
 def choose_penalties_of_blocks(table: CellTable, fold: np.ndarray, layered: bool) -> list[Penalty]:
     """The best penalties of block 2, the best first, and last that of block 1. fold [C]: folds 0 and 1 are held out."""
     most = MOST * len(table)
@@ -189,12 +194,13 @@ def best_penalties(table: CellTable, fold: np.ndarray, layered: bool) -> list[Pe
         return np.sum([part.errors(penalties, rho, targets) for part in parts], 0)
 
     every, size = parts[0].y.shape[1], count + 1
+    tried_by_ridge = ridge_penalties(len(table))
     work = OPERATIONS_ON_GPU if torch.device(table.device).type == "cuda" else OPERATIONS
     if bool((parts[0].own >= 0).any()):  # every target has a solution of its own, without itself
-        every = min(every, max(16, int(work / (tries * len(RIDGE) * PRODUCTS * size**2))))
-    ridge = [Penalty(lam) for lam in RIDGE]
+        every = min(every, max(16, int(work / (tries * len(tried_by_ridge) * PRODUCTS * size**2))))
+    ridge = [Penalty(lam) for lam in tried_by_ridge]
     lam = ridge[int(errors(ridge, 0.0, every).argmin())].lam
-    among = Penalty(_among(parts[0]))
+    among = Penalty(_among(parts[0], tried_by_ridge))
     if count * (states + 1) > FEATURES:
         rho, t, strength = USUAL
         return [Penalty(lam * strength, rho, t), among]
@@ -211,8 +217,8 @@ def best_penalties(table: CellTable, fold: np.ndarray, layered: bool) -> list[Pe
     return [penalty for _, penalty in sorted(tried, key=lambda one: one[0])[:KEPT]] + [among]
 
 
-def _among(part: HeldOut) -> float:
-    """Ridge's penalty with which the regulators predict each other best."""
+def _among(part: HeldOut, penalties: Sequence[float]) -> float:
+    """The penalty of ridge regression with which the regulators predict each other best."""
     x, judged = part.among[part.training], part.among[part.judged]
-    errors = [float((judged - by_others(x, judged, lam)).square().mean()) for lam in RIDGE]
-    return RIDGE[int(np.argmin(errors))]
+    errors = [float((judged - by_others(x, judged, lam)).square().mean()) for lam in penalties]
+    return penalties[int(np.argmin(errors))]

@@ -179,6 +179,9 @@ class Task(L.LightningModule):
         ]
         # A gene that is in a share of the steps alone is learned from fewer cells: smaller steps average over more.
         groups[0]["lr"] *= math.sqrt(sum(genes_of_step(self.model)) / self.model.genes)
+        # A penalty makes slopes 1 / (1 + lambda) as large and their loss as much steeper: so much smaller steps take as
+        # many to get there, and leave noise of the same share of the slopes.
+        groups[0]["lr"] /= 1 + float(self.model.penalty[:, 0].mean())
         # Fused: one pass over all parameters. Not in 16-mixed, where a fused optimiser would unscale gradients itself.
         fused = self.settings.precision != "16-mixed"
         optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), fused=fused)

@@ -103,6 +103,15 @@ def test_no_penalty_is_so_large_that_the_optimiser_decides_the_signs(make_table)
     assert max(each.lam for each in choose_penalties_of_blocks(table, fold(), False)) == MOST * CELLS
 
 
+def test_of_many_cells_both_blocks_may_have_the_largest_penalty(make_table):
+    """Of pure noise. With a smaller one, the edges of one block would be larger than those of the other by that alone."""
+    cells = 6000
+    values = np.random.default_rng(2).normal(size=(cells, 50)) + 6
+    table = make_table(values, np.zeros(cells, int), range(40))
+    found = choose_penalties_of_blocks(table, np.arange(cells) % 5, False)
+    assert MOST * cells > RIDGE[-1] and {each.lam for each in found} == {MOST * cells}
+
+
 def test_states_are_as_free_as_their_slopes_differ(make_table):
     """A deviation costs lambda / rho^2."""
     same, other = (values_of(1.0, states=2, own=own) for own in (0.0, 1.5))

@@ -129,6 +129,16 @@ def test_blocks_learn_in_smaller_steps_where_a_step_predicts_some_of_the_genes(t
     assert rates[1][0] == pytest.approx(rates[0][0] * (4 / 12) ** 0.5) and rates[1][1:] == rates[0][1:]
 
 
+def test_blocks_learn_in_smaller_steps_where_a_penalty_makes_slopes_smaller(task_and_batch):
+    task, _ = task_and_batch
+    rates = []
+    for penalty in (0.0, 3.0):
+        task.model.penalty[:, 0] = penalty
+        optimizer = task.configure_optimizers()["optimizer"]
+        rates.append([group["initial_lr"] for group in optimizer.param_groups])
+    assert rates[1][0] == pytest.approx(rates[0][0] / 4) and rates[1][1:] == rates[0][1:]
+
+
 @pytest.mark.parametrize("opened", [False, True])
 def test_a_step_asks_for_no_number_so_that_a_gpu_can_record_it(task_and_batch, opened):
     """Fake tensors have shapes and no numbers. Without room for the cells of each state, their number is asked for."""
