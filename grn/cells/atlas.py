@@ -55,7 +55,7 @@ class Atlas:
     rows: those that are trained on, all but the test cells, their copies and their donors.   labels [A]: see Cells.
     states [A, S]: see States; those of a cell with the same label and condition.   fold [A]: see Batch; that of the
     cell that it is a copy of, else of its donor; -1 for other cells outside of the sample.   gene_of [M]: the gene of
-    each column, N where it has none.
+    each column, N where it has none.   absent: labels that no cell of the sample has.
     """
 
     interventions = None
@@ -69,6 +69,7 @@ class Atlas:
         labels, names = read_labels(obs, config.label_key)
         position = pd.Index(cells.classes).get_indexer(pd.Index([*names]))
         self.labels = np.append(position, MISSING)[labels]  # -1 reads the last entry: missing
+        self.absent = [name for name, place in zip(names, position, strict=True) if place == MISSING]
         condition = read_state(obs, config.state_key)[0]
         known = np.full(count, MISSING) if condition is None else np.nan_to_num(condition, nan=MISSING)
         kinds, kind = np.unique(np.stack([self.labels, known]), axis=1, return_inverse=True)

@@ -11,6 +11,7 @@ import torch
 from grn.cells.atlas import Atlas, only_the_sample
 from grn.cells.cells import Cells
 from grn.cells.loading.module import CellsDataModule
+from grn.cells.notes import listed
 from grn.cells.loading.order import EpochOrder
 from grn.cells.preprocessing.moments import varying
 from grn.cells.preprocessing.split import Split
@@ -175,6 +176,8 @@ def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> 
     visited = settings.max_steps * cells_of_step(settings, len(atlas.rows), of_a_file=True) * processes(settings)
     fit.model.penalty[:, 0] *= len(split.train) / max(min(len(atlas.rows), visited), len(split.train))
     say(f"Training reads {len(atlas.rows)} cells of the file; units, penalties, network and scores are of the sample.")
+    if atlas.absent:
+        say(f"No cell of the sample has the type {listed(atlas.absent)}; cells of the file with it count as unlabelled.")
     return atlas
 
 

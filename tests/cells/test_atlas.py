@@ -32,16 +32,20 @@ def of_int64(values) -> sparse.csr_matrix:
     return matrix
 
 
-FORMS = {"csr": sparse.csr_matrix, "int64": of_int64, "dense": lambda values: values.toarray(), "zarr": None}
+def dense(values) -> np.ndarray:
+    return values.toarray()
+
+
+FORMS = {"csr": sparse.csr_matrix, "int64": of_int64, "dense": dense, "zarr": sparse.csr_matrix, "zarr dense": dense}
 
 
 @pytest.fixture(scope="module", params=FORMS)
 def path(request, adata, tmp_path_factory):
     folder, stored = tmp_path_factory.mktemp("atlas"), adata.copy()
-    if request.param == "zarr":
+    stored.X = FORMS[request.param](stored.X)
+    if request.param.startswith("zarr"):
         stored.write_zarr(folder / "cells.zarr")
         return str(folder / "cells.zarr")
-    stored.X = FORMS[request.param](stored.X)
     stored.write_h5ad(folder / "cells.h5ad", compression="gzip")
     return str(folder / "cells.h5ad")
 
@@ -185,6 +189,9 @@ def test_states_are_those_of_cells_with_the_same_label_and_condition(adata, tmp_
 
 
 def test_a_run_reads_all_cells_and_its_network_the_same_sample_again(adata, tmp_path, capsys):
+    adata = adata.copy()
+    outside = np.random.default_rng(0).permutation(CELLS)[SAMPLE]  # 0 is the seed
+    adata.obs["cell_type"] = np.where(np.arange(CELLS) == outside, "rare", adata.obs["cell_type"].astype(str))
     adata.write_h5ad(tmp_path / "cells.h5ad")
     fields = {"data.sample": SAMPLE, "model.members": 2, "trainer.max_steps": 12, "trainer.validate_every": 6}
     regulators = list(adata.var_names[:8])
@@ -193,6 +200,7 @@ def test_a_run_reads_all_cells_and_its_network_the_same_sample_again(adata, tmp_
     )
     said = capsys.readouterr().out
     assert f"{SAMPLE} cells of {CELLS}, a sample," in said and "Training reads 2300 cells of the file" in said
+    assert "No cell of the sample has the type rare" in said
     options = {"label": "cell_type", "regulators": regulators, "set": fields}
     grn.network(tmp_path / "cells.h5ad", **options)
     assert "Training reads 2400 cells of the file" in capsys.readouterr().out, "nothing is held out to test"

@@ -104,7 +104,7 @@ def test_no_penalty_is_so_large_that_the_optimiser_decides_the_signs(make_table)
 
 
 def test_of_many_cells_both_blocks_may_have_the_largest_penalty(make_table):
-    """Of pure noise. With a smaller one, the edges of one block would be larger than those of the other by that alone."""
+    """Of pure noise. With a smaller one, a block's edges would be larger than the other's by that alone."""
     cells = 6000
     values = np.random.default_rng(2).normal(size=(cells, 50)) + 6
     table = make_table(values, np.zeros(cells, int), range(40))

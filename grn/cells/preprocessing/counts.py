@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-import h5py
 import numpy as np
 import pandas as pd
 from anndata import AnnData
@@ -19,7 +18,7 @@ from scipy import sparse
 
 from grn.cells.preprocessing.recover import recovery
 from grn.cells.preprocessing.split import GENES
-from grn.cells.readers.matrix import csr_pieces, to_csr
+from grn.cells.readers.matrix import DENSE, csr_pieces, to_csr
 from grn.config.schema import DataConfig
 from grn.errors import DataError
 from grn.threads import ahead
@@ -196,7 +195,7 @@ def stored_matrix(adata: AnnData, choice: str) -> Any:
 def in_file(adata: AnnData, choice: str) -> bool:
     """Whether the matrix of a choice of `data.counts` is in a file, so that some of its cells can be read."""
     own = choice if choice != "recover" else "X" if adata.raw is None else "raw"
-    return isinstance(stored_matrix(adata, own), (CSRDataset, CSCDataset, h5py.Dataset))
+    return isinstance(stored_matrix(adata, own), (CSRDataset, CSCDataset, *DENSE))
 
 
 def _has_x(adata: AnnData) -> bool:

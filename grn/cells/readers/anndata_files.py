@@ -12,7 +12,7 @@ import h5py
 from anndata import AnnData
 
 from grn.cells.readers import reading
-from grn.cells.readers.matrix import check_pointers
+from grn.cells.readers.matrix import DENSE, check_pointers
 from grn.cells.simulated import TRUTH
 from grn.config.schema import DataConfig
 from grn.errors import DataError
@@ -57,9 +57,8 @@ def h5ad_in_file(path: Path, config: DataConfig, *, everything: bool = True) -> 
 
 
 def read_zarr_folder(path: Path, config: DataConfig, *, everything: bool = True) -> AnnData:
-    """The AnnData in a .zarr folder; everything: see h5ad_in_file, whose sparse matrices stay in files here, too.
-
-    Raises DataError where damaged."""
+    """The AnnData in a .zarr folder, in memory. everything: False: not what h5ad_in_file then leaves out, and matrices
+    stay in the folder. Raises DataError where damaged."""
     import anndata
     import zarr
     from anndata.experimental import read_dispatched
@@ -87,7 +86,7 @@ def _read_part(everything: bool, read: Any, name: str, stored: Any, iospec: Any)
         matrix = sparse_dataset(stored)
         check_pointers(matrix)
         return matrix
-    of_numbers = isinstance(stored, h5py.Dataset) and stored.ndim == 2 and stored.dtype.kind in "fiub"
+    of_numbers = isinstance(stored, DENSE) and stored.ndim == 2 and stored.dtype.kind in "fiub"
     return stored if of_numbers and iospec.encoding_type == "array" else read(stored)
 
 

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
+import zarr
 from anndata.abc import CSCDataset, CSRDataset
 from scipy import sparse
 
 from grn.cells.readers import reading
 
+DENSE = (h5py.Dataset, zarr.Array)  # what a dense matrix in a file is
 GAP = 64  # rows between two wanted ones up to which both are read at once, with those between them
 ROWS = 4096  # cells that are read from disk at a time
 STORED = 4_000_000  # numbers that are read from disk at a time where cells are wanted in pieces, if a piece has fewer
@@ -110,7 +112,7 @@ def _blocks(values, rows: int | None) -> Iterator:
         yield values.to_memory()
     elif isinstance(values, CSRDataset):
         yield from _rows_of(values, rows)
-    elif isinstance(values, (h5py.Dataset, np.ndarray)) and values.ndim == 2:
+    elif isinstance(values, (*DENSE, np.ndarray)) and values.ndim == 2:
         step = ROWS if rows is None else rows * max(1, STORED // (rows * max(values.shape[1], 1)))
         for start in range(0, max(values.shape[0], 1), step):
             yield values[start : start + step]
