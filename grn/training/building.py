@@ -11,8 +11,8 @@ import torch
 from grn.cells.atlas import Atlas, only_the_sample
 from grn.cells.cells import Cells
 from grn.cells.loading.module import CellsDataModule
-from grn.cells.notes import listed
 from grn.cells.loading.order import EpochOrder
+from grn.cells.notes import listed
 from grn.cells.preprocessing.moments import varying
 from grn.cells.preprocessing.split import Split
 from grn.config.schema import Config
@@ -177,7 +177,7 @@ def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> 
     fit.model.penalty[:, 0] *= len(split.train) / max(min(len(atlas.rows), visited), len(split.train))
     say(f"Training reads {len(atlas.rows)} cells of the file; units, penalties, network and scores are of the sample.")
     if atlas.absent:
-        say(f"No cell of the sample has the type {listed(atlas.absent)}; cells of the file with it count as unlabelled.")
+        say(f"No cell of the sample has the type {listed(atlas.absent)}; cells of it in the file count as unlabelled.")
     return atlas
 
 
