@@ -174,8 +174,12 @@ def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> 
     # A penalty is over the cells that are learned from, each of which counts once however often it is seen.
     settings = config.trainer
     visited = settings.max_steps * cells_of_step(settings, len(atlas.rows), of_a_file=True) * processes(settings)
-    fit.model.penalty[:, 0] *= len(split.train) / max(min(len(atlas.rows), visited), len(split.train))
-    say(f"Training reads {len(atlas.rows)} cells of the file; units, penalties, network and scores are of the sample.")
+    read = min(len(atlas.rows), visited)
+    fit.model.penalty[:, 0] *= len(split.train) / max(read, len(split.train))
+    some = "" if read == len(atlas.rows) else f" of {len(atlas.rows)}"
+    say(f"Training reads {read}{some} cells of the file; units, penalties, network and scores are of the sample.")
+    if some:
+        say(f"More steps read more of them (trainer.max_steps is {settings.max_steps}).")
     if atlas.absent:
         say(f"No cell of the sample has the type {listed(atlas.absent)}; cells of it in the file count as unlabelled.")
     return atlas
