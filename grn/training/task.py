@@ -35,8 +35,8 @@ from grn.training.recorded import Recorder
 from grn.training.together import mean_over_processes
 
 WARMUP = 0.05  # share of the steps over which the learning rate rises
-# The learning rate and the weight decay of the parts, relative to trainer.learning_rate and trainer.weight_decay.
-RATES = {"blocks": (1.0, 0.0), "basal": (0.4, 1.0), "identity": (0.8, 1 / 6)}
+# Of what is no signed block: learning rate and weight decay, in those of the trainer.
+RATES = {"basal": (0.4, 1.0), "identity": (0.8, 1 / 6)}
 
 
 class Task(L.LightningModule):
@@ -172,16 +172,20 @@ class Task(L.LightningModule):
 
     def configure_optimizers(self):
         """AdamW; linear warm-up, then a cosine to zero over `total_steps`."""
-        rate, decay = self.settings.learning_rate, self.settings.weight_decay
-        groups = [
-            {"params": list(getattr(self.model, name).parameters()), "lr": rate * share, "weight_decay": decay * part}
-            for name, (share, part) in RATES.items()
-        ]
+        model, rate, decay = self.model, self.settings.learning_rate, self.settings.weight_decay
         # A gene that is in a share of the steps alone is learned from fewer cells: smaller steps average over more.
-        groups[0]["lr"] *= math.sqrt(sum(genes_of_step(self.model)) / self.model.genes)
+        of_blocks = rate * math.sqrt(sum(genes_of_step(model)) / model.genes)
         # A penalty makes slopes 1 / (1 + lambda) as large and their loss as much steeper: so much smaller steps take as
         # many to get there, and leave noise of the same share of the slopes.
-        groups[0]["lr"] /= 1 + float(self.model.penalty[:, 0].mean())
+        steeper = [1 + float(lam.mean()) for lam in (model.penalty[-1:, 0], model.penalty[:-1, 0])]
+        groups = [
+            {"params": list(block.parameters()), "lr": of_blocks / times, "weight_decay": 0.0}
+            for block, times in zip(model.blocks, steeper, strict=True)
+        ]
+        groups += [
+            {"params": list(getattr(model, name).parameters()), "lr": rate * share, "weight_decay": decay * part}
+            for name, (share, part) in RATES.items()
+        ]
         # Fused: one pass over all parameters. Not in 16-mixed, where a fused optimiser would unscale gradients itself.
         fused = self.settings.precision != "16-mixed"
         optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), fused=fused)
