@@ -91,7 +91,7 @@ class Atlas:
         copy = of_sample[place] == mark  # not of a cell with NaN
         copy[sample] = False
         self.fold[copy] = fold[first[place[copy]]]
-        trained[copy] &= ~np.isin(mark[copy], mark[sample[split.test]])
+        trained &= ~np.isin(mark, mark[sample[split.test]])
         self.rows = np.flatnonzero(trained)
         var = genes_of(self.source, config.counts)
         columns = to_vocabulary_of(var, self.source.obs_names, config, cells.vocabulary)[0].tocoo()

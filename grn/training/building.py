@@ -181,7 +181,8 @@ def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> 
     if some:
         say(f"More steps read more of them (trainer.max_steps is {settings.max_steps}).")
     if atlas.absent:
-        say(f"No cell of the sample has the type {listed(atlas.absent)}; cells of it in the file count as unlabelled.")
+        names = listed([repr(name) for name in atlas.absent], most=5)
+        say(f"The sample lacks types of the file ({names}), whose cells count as unlabelled.")
     return atlas
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
@@ -18,6 +19,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from grn.errors import Interrupted
 from grn.messages import Say
 from grn.training.checkpoints import MONITOR, save_checkpoint
+from grn.training.together import leave
 
 
 class Signals(L.Callback):
@@ -51,6 +53,7 @@ class Signals(L.Callback):
         if trainer.world_size > 1:
             # On the hosts. Lightning asks through the GPUs before every step, for which these have to finish the last.
             self.group = torch.distributed.new_group(backend="gloo")
+            atexit.register(leave)
             trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
     def receive(self, number: int, frame) -> None:

@@ -35,6 +35,7 @@ from grn.training.recorded import Recorder
 from grn.training.together import mean_over_processes
 
 WARMUP = 0.05  # share of the steps over which the learning rate rises
+STEEPEST = 10.0  # of penalties that held-out cells choose (MOST); steps for larger ones would not get anywhere
 # Of what is no signed block: learning rate and weight decay, in those of the trainer.
 RATES = {"basal": (0.4, 1.0), "identity": (0.8, 1 / 6)}
 
@@ -177,7 +178,7 @@ class Task(L.LightningModule):
         of_blocks = rate * math.sqrt(sum(genes_of_step(model)) / model.genes)
         # A penalty makes slopes 1 / (1 + lambda) as large and their loss as much steeper: so much smaller steps take as
         # many to get there, and leave noise of the same share of the slopes.
-        steeper = [1 + float(lam.mean()) for lam in (model.penalty[-1:, 0], model.penalty[:-1, 0])]
+        steeper = [1 + min(float(lam.mean()), STEEPEST) for lam in (model.penalty[-1:, 0], model.penalty[:-1, 0])]
         groups = [
             {"params": list(block.parameters()), "lr": of_blocks / times, "weight_decay": 0.0}
             for block, times in zip(model.blocks, steeper, strict=True)

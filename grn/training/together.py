@@ -3,14 +3,11 @@ GPU."""
 
 from __future__ import annotations
 
-import atexit
-
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, distributed
 
 
-@atexit.register
 def leave() -> None:
     """Ends Gloo's threads while Python still runs: a thread that drops its last tensor later aborts the process, and
     torchrun then ends the others, of which one may be reading the network. Lightning leaves a group of Gloo open."""

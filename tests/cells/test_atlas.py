@@ -59,6 +59,11 @@ def atlas_of(path, **fields):
     return cells, split, fold, Atlas(config, cells, split, membership, fold)
 
 
+def atlas_of_file(adata, path, **fields):
+    adata.write_h5ad(path)
+    return atlas_of(str(path), **fields)
+
+
 @pytest.mark.parametrize("device", ["cpu", gpu])
 def test_every_cell_is_read_as_the_sample_is(path, device):
     cells, split, fold, atlas = atlas_of(path)
@@ -163,6 +168,20 @@ def test_copies_of_test_cells_are_not_trained_on_and_others_have_the_fold_of_the
     assert (atlas.fold[known] == [of_original[each] for each in original[known]]).all()
 
 
+def test_a_few_copies_of_test_cells_in_the_sample_are_not_trained_on_either(adata, tmp_path):
+    """So few that the split takes them for chance. Values differ beyond float32, which is what is compared."""
+    changed = adata.copy()
+    rows = np.sort(np.random.default_rng(5).permutation(CELLS)[:SAMPLE])
+    test = atlas_of_file(changed, tmp_path / "first.h5ad")[1].test
+    train = np.setdiff1d(np.arange(SAMPLE), test)
+    values = changed.X.toarray().astype(np.float64)
+    values[rows[train[:3]]] = values[rows[test[:3]]] * (1 + 1e-12)
+    changed.X = values
+    cells, split, _, atlas = atlas_of_file(changed, tmp_path / "second.h5ad", values="expression")
+    assert cells.groups is None and np.array_equal(split.test, test)
+    assert not np.isin(rows[train[:3]], atlas.rows).any() and np.isin(rows[train[3:]], atlas.rows).all()
+
+
 def test_folds_that_divide_the_cells_of_one_donor_are_those_of_the_sample(adata, tmp_path):
     """With two donors one tests: all cells of the other, in the fold of one of them, would be hidden from a member."""
     adata.obs["donor"] = np.where(np.arange(len(adata)) % 2, "A", "B")
@@ -200,7 +219,7 @@ def test_a_run_reads_all_cells_and_its_network_the_same_sample_again(adata, tmp_
     )
     said = capsys.readouterr().out
     assert f"{SAMPLE} cells of {CELLS}, a sample," in said and "Training reads 2300 cells of the file" in said
-    assert "No cell of the sample has the type rare" in said
+    assert "The sample lacks types of the file ('rare'), whose cells count as unlabelled." in said
     options = {"label": "cell_type", "regulators": regulators, "set": fields}
     options["set"] = fields | {"trainer.batch_size": 64}
     grn.network(tmp_path / "cells.h5ad", **options)

@@ -52,7 +52,8 @@ class Scale:
 
 class Some(NamedTuple):
     """values: of the cells that were asked for, clean CSR float32 [S, N].   mark [C]: a number for each cell, float64,
-    that two cells share if all their values are equal, else by chance alone (2^-52); NaN for cells with few genes."""
+    that two cells share if all their values are equal, else by chance alone (2^-52); NaN for cells with few genes,
+    which are equal by chance."""
 
     values: sparse.csr_matrix
     mark: np.ndarray
@@ -149,10 +150,10 @@ def _keeping(pieces: Pieces, rows: np.ndarray, kept: list[Some]) -> Iterator[spa
     first = 0
     for piece in pieces():
         last = first + piece.shape[0]
-        mark = piece @ np.random.default_rng(0).random(piece.shape[1])
-        mark[np.diff(piece.indptr) < GENES] = np.nan
-        own = piece[rows[(rows >= first) & (rows < last)] - first].astype(np.float32, copy=False)
-        kept.append(Some(own, mark))
+        values = piece.astype(np.float32, copy=False)
+        mark = values @ np.random.default_rng(0).random(values.shape[1])
+        mark[np.diff(values.indptr) < GENES] = np.nan
+        kept.append(Some(values[rows[(rows >= first) & (rows < last)] - first], mark))
         first = last
         yield piece
 
