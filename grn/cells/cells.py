@@ -22,7 +22,7 @@ from grn.config.schema import DataConfig
 
 
 class Sample(NamedTuple):
-    """Some cells of a source of A.   rows: theirs, sorted.   mark [A]: see counts.Some."""
+    """Some cells of a source of A.   rows: theirs, sorted.   mark [A]: see counts.Kept."""
 
     rows: np.ndarray
     mark: np.ndarray

@@ -297,9 +297,9 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int) -> Source:
         groups, state = read_groups(obs, config.group_key), read_state(obs, config.state_key)
         expression = read_expression(opened, config, size, some=rows)
         others = None if config.targets is None else _of_targets(opened, config, size, rows)
-        sample = None if rows is None or expression.some is None else Sample(rows, expression.some.mark)
+        sample = None if rows is None or expression.kept is None else Sample(rows, expression.kept.mark)
         read = [
-            None if each is None else each.values if each.some is None else each.some.values
+            None if each is None else each.values if each.kept is None else each.kept.values
             for each in (expression, others)
         ]
         obs_names = obs.index.to_numpy(str)
@@ -310,7 +310,7 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int) -> Source:
     refuse_cells_as_genes(names, obs_names.tolist(), name_of(config))
     values, of_targets = (None if each is None else merge_duplicates(each, columns) for each in read)
     about = obs_names, labels, classes, groups, *state
-    expression, read = replace(expression, some=None), []  # the sample is now `values`
+    expression, read = replace(expression, kept=None), []  # the sample is now `values`
     give_back()
     return Source(*about, values, names, columns, expression, truth, left_out, hint, done, of_targets, sample)
 

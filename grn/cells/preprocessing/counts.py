@@ -17,7 +17,7 @@ from anndata.abc import CSCDataset, CSRDataset
 from scipy import sparse
 
 from grn.cells.preprocessing.recover import recovery
-from grn.cells.preprocessing.split import GENES
+from grn.cells.preprocessing.split import GENES, marks_of
 from grn.cells.readers.matrix import DENSE, csr_pieces, to_csr
 from grn.config.schema import DataConfig
 from grn.errors import DataError
@@ -50,10 +50,9 @@ class Scale:
     multiples: float
 
 
-class Some(NamedTuple):
-    """values: of the cells that were asked for, clean CSR float32 [S, N].   mark [C]: a number for each cell, float64,
-    that two cells share if all their values are equal, else by chance alone (2^-52); NaN for cells with few genes,
-    which are equal by chance."""
+class Kept(NamedTuple):
+    """values: of the cells that were asked for, clean CSR float32 [S, N].   mark [C]: of each cell, see marks_of; NaN
+    where so few genes were detected that cells are equal by chance."""
 
     values: sparse.csr_matrix
     mark: np.ndarray
@@ -62,13 +61,13 @@ class Some(NamedTuple):
 @dataclass(frozen=True)
 class Expression:
     """pieces: the values as float32.   var: the genes.   origin: a sentence about where the values are from.
-    scale: of counts; None for expression.   some: None if no cells were asked for."""
+    scale: of counts; None for expression.   kept: None if no cells were asked for."""
 
     pieces: Pieces
     var: pd.DataFrame
     origin: str
     scale: Scale | None = None
-    some: Some | None = None
+    kept: Kept | None = None
 
     @property
     def values(self) -> sparse.csr_matrix:
@@ -118,7 +117,7 @@ def _examined(
     some: np.ndarray | None = None,
 ) -> tuple[str, Expression | None]:
     """What is wrong with a choice of `data.counts`, and its values where nothing is."""
-    scale, kept = None, list[Some]()
+    scale, kept = None, list[Kept]()
     try:
         if choice == "recover" and values == "counts":
             pieces, var, name, origin = _recovered(adata, rows)
@@ -135,25 +134,25 @@ def _examined(
         problem, scale = _judge_counts(read, adata.obs_names, var.index, name, weights)
     if problem:
         return problem, None
-    of_some = None
+    of_kept = None
     if kept:
         of_pieces, marks = zip(*kept, strict=True)
-        of_some = Some(sparse.vstack(of_pieces, format="csr"), np.concatenate(marks))
+        of_kept = Kept(sparse.vstack(of_pieces, format="csr"), np.concatenate(marks))
     return "", Expression(
-        lambda: (piece.astype(np.float32, copy=False) for piece in pieces()), var, origin, scale, of_some
+        lambda: (piece.astype(np.float32, copy=False) for piece in pieces()), var, origin, scale, of_kept
     )
 
 
-def _keeping(pieces: Pieces, rows: np.ndarray, kept: list[Some]) -> Iterator[sparse.csr_matrix]:
+def _keeping(pieces: Pieces, rows: np.ndarray, kept: list[Kept]) -> Iterator[sparse.csr_matrix]:
     """The pieces; as they pass, `kept` becomes the cells `rows`, sorted, and the marks, of each."""
     kept.clear()
     first = 0
     for piece in pieces():
         last = first + piece.shape[0]
         values = piece.astype(np.float32, copy=False)
-        mark = values @ np.random.default_rng(0).random(values.shape[1])
+        mark = marks_of(values)
         mark[np.diff(values.indptr) < GENES] = np.nan
-        kept.append(Some(values[rows[(rows >= first) & (rows < last)] - first], mark))
+        kept.append(Kept(values[rows[(rows >= first) & (rows < last)] - first], mark))
         first = last
         yield piece
 

@@ -46,9 +46,13 @@ def measures_depth(counts: sparse.csr_matrix, regulators: np.ndarray | None) -> 
 
 def totals(counts: sparse.csr_matrix, measures: np.ndarray) -> np.ndarray:
     """Total of each cell over the genes that measure depth, float64 [C]. counts: CSR [C, N]; measures: bool [N]."""
-    weight = measures.astype(np.float64)
+    return weighted_sums(counts, measures.astype(np.float64))
+
+
+def weighted_sums(values: sparse.csr_matrix, weight: np.ndarray) -> np.ndarray:
+    """The sum of each cell's values [C, N], each times the weight of its gene, float64 [C]."""
     # Some at a time: SciPy makes all numbers of a product float64.
-    parts = [counts[first : first + CELLS] @ weight for first in range(0, counts.shape[0], CELLS)]
+    parts = [values[first : first + CELLS] @ weight for first in range(0, values.shape[0], CELLS)]
     return np.concatenate([np.empty(0), *parts])
 
 

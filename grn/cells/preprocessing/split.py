@@ -5,7 +5,6 @@ Letters: C cells, N genes.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +12,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from sklearn.model_selection import GroupShuffleSplit
 
+from grn.cells.preprocessing.multiplicity import weighted_sums
 from grn.errors import DataError
 
 MANY = 20  # cells; of fewer, each may well be of another type
@@ -42,21 +42,21 @@ def distinct_cells(values: sparse.csr_matrix) -> np.ndarray:
 
 
 def first_equal(values: sparse.csr_matrix) -> np.ndarray:
-    """The row of the first cell that is exactly equal to each cell, int64 [C].
+    """The row of the first cell that is equal to each cell, int64 [C].
 
     values: CSR [C, N] with sorted indices. Cells without values are equal to none.
     """
-    size = np.diff(values.indptr)
-    total = np.asarray(values.sum(axis=1, dtype=np.float64)).ravel()
-    _, place, times = np.unique(total + 1j * size, return_inverse=True, return_counts=True)
-    first: dict[bytes, int] = {}
-    found = np.arange(len(size))
-    for row in np.flatnonzero((times[place] > 1) & (size > 0)).tolist():
-        own = slice(values.indptr[row], values.indptr[row + 1])
-        digest = hashlib.blake2b(np.ascontiguousarray(values.indices[own]).data, digest_size=16)
-        digest.update(np.ascontiguousarray(values.data[own]).data)
-        found[row] = first.setdefault(digest.digest(), row)
-    return found
+    _, first, place = np.unique(marks_of(values), return_index=True, return_inverse=True)
+    return np.where(np.diff(values.indptr) > 0, first[place], np.arange(values.shape[0]))
+
+
+def marks_of(values: sparse.csr_matrix) -> np.ndarray:
+    """A number for each cell, float64 [C], that two cells share if all their values are equal, else by chance alone
+    (2^-52): the sum of their values, each times a random number of its gene.
+
+    values: CSR [C, N] with sorted indices.
+    """
+    return weighted_sums(values, np.random.default_rng(0).random(values.shape[1]))
 
 
 def is_copy(copies: np.ndarray) -> np.ndarray:
