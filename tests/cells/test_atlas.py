@@ -213,6 +213,7 @@ def test_a_run_reads_all_cells_and_its_network_the_same_sample_again(adata, tmp_
     adata.obs["cell_type"] = np.where(np.arange(CELLS) == outside, "rare", adata.obs["cell_type"].astype(str))
     adata.write_h5ad(tmp_path / "cells.h5ad")
     fields = {"data.sample": SAMPLE, "model.members": 2, "trainer.max_steps": 12, "trainer.validate_every": 6}
+    fields |= {"trainer.batch_size": 256}  # that of a processor
     regulators = list(adata.var_names[:8])
     run = grn.train(
         tmp_path / "cells.h5ad", label="cell_type", regulators=regulators, set=fields, output=tmp_path / "run"

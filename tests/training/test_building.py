@@ -113,6 +113,7 @@ def test_more_scores_than_memory_holds_are_refused(loaded, monkeypatch):
 
 def test_a_step_has_more_cells_where_they_cost_no_time(monkeypatch):
     settings = TrainerConfig()
+    monkeypatch.setattr(machine, "uses_gpu", lambda _: False)
     assert [cells_of_step(settings, 10**6, of_a_file=file) for file in (False, True)] == [128, 256]
     monkeypatch.setattr(machine, "processes", lambda _: 2)
     assert cells_of_step(settings, 10**6, of_a_file=True) == 128  # of each process
