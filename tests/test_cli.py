@@ -80,7 +80,6 @@ def test_the_command_line_has_pythons_names_in_pythons_order(verb, command):
         ("train x.h5ad", "data.regulators", "--regulators"),
         ("train x.h5ad", "data.path", "DATA"),
         ("train x.h5ad", "data.counts", None),
-        ("init x.h5ad", "data.orientation", "--orientation"),
         ("train x.csv", "data.orientation", "--orientation"),
         ("data get x", "file", "--file"),
     ],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
 
 import pandas as pd
 from anndata import AnnData
@@ -10,8 +12,8 @@ from anndata import AnnData
 from grn.cells.genes import ENSEMBL_ID, gene_names, once_each, refuse_cells_as_genes
 from grn.cells.obs import condition_column
 from grn.cells.preprocessing.counts import choices_that_hold, genes_of, read_expression
-from grn.cells.readers.registry import source_in_file
-from grn.config.schema import DataConfig
+from grn.cells.readers.registry import is_text, open_source, source_in_file
+from grn.config.schema import DataConfig, Orientation
 from grn.errors import DataError
 
 LABELS = (
@@ -31,8 +33,9 @@ class Found:
     sentences: list[str]
 
 
-def describe(path: str, orientation: str | None = None) -> Found:
+def describe(path: str) -> Found:
     """What the cells at `path` hold. Raises DataError, ConfigError."""
+    orientation = _orientation_of(path) if is_text(Path(path)) else None
     config = DataConfig(path=path, orientation=orientation)
     with source_in_file(config, everything=False) as adata:
         counts, sentence = _counts(adata, config)
@@ -50,6 +53,25 @@ def describe(path: str, orientation: str | None = None) -> Found:
         except DataError as error:
             sentences.append(str(error))
     return Found(fields, sentences)
+
+
+def _orientation_of(path: str) -> Orientation:
+    """What the rows of a text file are, by their names. Raises DataError where these do not tell."""
+    possible, refusal = list[Orientation](), None
+    for orientation in get_args(Orientation):
+        try:
+            open_source(DataConfig(path=path, orientation=orientation))
+            possible.append(orientation)
+        except DataError as error:
+            refusal = error
+    if not possible and refusal is not None:
+        raise refusal
+    if len(possible) > 1:
+        raise DataError(
+            f"Names do not tell whether a row of {path} is a cell or a gene",
+            advice=f"say it when you train: grn train {path} --orientation {possible[0]} (or {possible[1]})",
+        )
+    return possible[0]
 
 
 def _counts(adata: AnnData, config: DataConfig) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""`grn data`: lists of transcription factors, which `data.regulators` takes by name, and known regulons."""
+"""`grn data`: published lists of transcription factors and regulons, by name; many files of cells as one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import typer
 
 from grn.cli.options import EVERYWHERE
 
-app = typer.Typer(help="Published lists of transcription factors, and known regulons: list, get.")
+app = typer.Typer(
+    help="Published lists of transcription factors, and known regulons (list, get); many files as one (shard)."
+)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of grn data list.", show_default=False)]
 
 
@@ -50,3 +52,21 @@ def get(
         else f"train cells.h5ad --regulators {name}"
     )
     say(f"Use it with: grn {use}")
+
+
+@app.command("shard", epilog=EVERYWHERE)
+def shard(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILES...", help="Cells in any format but text.", show_default=False)
+    ],
+    output: Annotated[Path, typer.Option("--output", help="The .zarr folder, or .h5ad file, to make.")],
+) -> None:
+    """Join files of cells by gene name into one that grn train reads without holding it in memory."""
+    from grn.cli.tables import refuse_output
+
+    refuse_output(output, (".zarr", ".h5ad"))
+
+    from grn.cells.shards import shard as join
+    from grn.cli.console import console, plain
+
+    join(files, output, plain(console()))

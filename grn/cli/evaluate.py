@@ -29,13 +29,6 @@ def command(
             help="The regulators whose edges are scored: those of the reference, all genes of it, or those in a file.",
         ),
     ] = "reference",
-    genes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="reference|network|data|FILE",
-            help="The genes whose edges are scored. Default: those of the data or run, else those of the reference.",
-        ),
-    ] = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -102,7 +95,7 @@ def command(
         reference_of(reference),
         expression,
         regulators=regulators,
-        genes=genes,
+        genes=None,
         cell_type=cell_type,
         permutations=PERMUTATIONS,
         seed=SEED,

@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from grn.cli.options import ORIENTATION
-
 
 def command(
     path: Annotated[
@@ -18,7 +16,6 @@ def command(
     output: Annotated[
         Path | None, typer.Option("--output", help="The configuration to write. Default: NAME.yaml, here.")
     ] = None,
-    orientation: ORIENTATION = None,
 ) -> None:
     """Write a configuration for these cells: every field with its default and reason, and what was found in them."""
     from grn.cli.tables import refuse_output
@@ -33,7 +30,7 @@ def command(
     from grn.config.files import shipped_configs
     from grn.config.strict_yaml import dump_yaml
 
-    found = describe(path, orientation)
+    found = describe(path)
     text = (shipped_configs() / "own_data.yaml").read_text("utf-8")
     for field, value in found.fields.items():
         line = f"  {dump_yaml({field: value}).strip()}".replace("\\", r"\\")

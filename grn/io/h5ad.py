@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,24 +52,37 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
 
 def write_anndata(path: Path, adata: AnnData, compression: str | None = None) -> None:
     """Writes `adata` as the .h5ad file `path`, completely or not at all. Raises RunFolderError on a full disk."""
-    import anndata
-    import h5py
     from anndata.experimental import write_dispatched
 
-    # pandas 3 stores text in string arrays; anndata 0.12 writes them only with this option (0.11 and newer read them).
-    option = "allow_write_nullable_strings"
-    known = {option: True} if hasattr(anndata.settings, option) else {}
     adata.strings_to_categoricals()
     if adata.raw is not None:
         adata.strings_to_categoricals(adata.raw.var)
-    with replacing_file(path) as beside, RememberingFile(beside) as file, anndata.settings.override(**known):
+    with new_h5ad(path) as store:
+        write_dispatched(store, "/", adata, _write_part, dataset_kwargs={"compression": compression})
+
+
+@contextmanager
+def new_h5ad(path: Path) -> Iterator[Any]:
+    """A new HDF5 file, which replaces `path` at the end if all was written. Raises RunFolderError on a full disk."""
+    import h5py
+
+    with replacing_file(path) as beside, RememberingFile(beside) as file, of_any_pandas():
         try:
             with h5py.File(file, "w") as store:
-                write_dispatched(store, "/", adata, _write_part, dataset_kwargs={"compression": compression})
+                yield store
         except Exception:  # once a write has failed, HDF5 reads back what it did not write
             if file.problem is None:
                 raise
         file.raise_problem()
+
+
+def of_any_pandas() -> AbstractContextManager[None]:
+    """pandas 3 stores text in string arrays; anndata 0.12 writes them only within this (0.11 and newer read them)."""
+    import anndata
+
+    option = "allow_write_nullable_strings"
+    known = {option: True} if hasattr(anndata.settings, option) else {}
+    return anndata.settings.override(**known)
 
 
 def _write_part(write: Any, store: Any, key: str, part: Any, dataset_kwargs: Any, iospec: Any) -> None:

@@ -95,7 +95,6 @@ SENTENCES = {
     "evaluate RUN RUN/truth.csv --cell-type c": "cell type 'c'",
     "evaluate RUN/truth.csv RUN/truth.csv": "truth.csv",
     "evaluate RUN RUN/truth.csv --regulators al": "al",
-    "evaluate other.csv RUN/truth.csv --genes data": "--genes is data",
     "evaluate RUN RUN/truth.csv --data pbm.yaml": "pbm.yaml",
     "evaluate other.csv RUN/truth.csv --output other.csv": "other.csv",
 }

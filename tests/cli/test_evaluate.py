@@ -66,8 +66,6 @@ def test_the_table_follows_a_description_of_its_universe(grn_evaluate):
 def test_curated_signs_come_with_a_caution_and_conflicts_are_counted(grn_evaluate):
     _, printed, _ = grn_evaluate("network.csv", "trrust.tsv")
     assert CAUTION in printed.splitlines() and "both signs" in printed
-    _, within, _ = grn_evaluate("network.csv", "trrust.tsv", "--genes", "network")
-    assert "2 regulators x 3 genes" in within
     Path("unsigned.tsv").write_text("TF\ttarget\timportance\nA\tB\t1\nB\tD\t2\n")
     _, unsigned, _ = grn_evaluate("unsigned.tsv", "trrust.tsv")
     assert CAUTION not in unsigned and "sign accuracy" not in unsigned

@@ -63,10 +63,16 @@ def test_nothing_is_overwritten_and_wrong_cells_leave_nothing(cells, capsys):
     assert sorted(path.name for path in cells.iterdir()) == ["cells.h5ad", "mine.yaml"]
 
 
-def test_the_orientation_of_a_text_file_is_written(cells):
-    (cells / "m.csv").write_text("cell,A,B\n" + "".join(f"c{cell},{cell},{cell % 3}\n" for cell in range(9)))
-    assert cli.main(["init", "m.csv", "--orientation", "cells_by_genes"]) == 0
+def test_names_tell_the_orientation_of_a_text_file_or_the_user_is_asked(cells, capsys):
+    lines = [f"{cell},{cell % 3}\n" for cell in range(9)]
+    (cells / "m.csv").write_text(
+        "cell,A,B\n" + "".join(f"{'ACGT'[n % 4] * 14}-{n},{line}" for n, line in enumerate(lines))
+    )
+    assert cli.main(["init", "m.csv"]) == 0
     assert load_config("m.yaml").data.orientation == "cells_by_genes"
+    (cells / "n.csv").write_text("cell,A,B\n" + "".join(f"c{n},{line}" for n, line in enumerate(lines)))
+    assert cli.main(["init", "n.csv"]) == 2
+    assert "grn train n.csv --orientation cells_by_genes" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
@@ -116,7 +117,9 @@ def _refuse_lost_chunks(store: Any) -> None:
 
     arrays = {name: array for name, array in store.members(max_depth=None) if isinstance(array, zarr.Array)}
     for name, array in arrays.items():
-        missing = array.nchunks - array.nchunks_initialized
+        stored = array.shards or array.chunks  # of which each is a file, or a part of none
+        files = math.prod(-(-size // part) for size, part in zip(array.shape, stored, strict=True))
+        missing = files - array.nchunks_initialized // (math.prod(stored) // math.prod(array.chunks))
         if not missing or name.endswith("/mask"):
             continue
         table, _, column = name.rpartition("/")
@@ -125,8 +128,6 @@ def _refuse_lost_chunks(store: Any) -> None:
         of_values = name == "X" or name.startswith(("X/", "raw/X", "layers/"))
         of_names = column == "categories" or (table in store and column == store[table].attrs.get("_index"))
         categories = arrays.get(f"{table}/categories", arrays.get(f"{table}/categories/values"))
-        of_codes = column == "codes" and missing == array.nchunks and categories is not None and categories.size > 1
+        of_codes = column == "codes" and missing == files and categories is not None and categories.size > 1
         if of_values or of_codes or (of_names and array.size > 1):
-            raise ValueError(
-                f"it lacks {missing} of the {array.nchunks} chunks of {name}, and values or names with them"
-            )
+            raise ValueError(f"it lacks {missing} of the {files} chunks of {name}, and values or names with them")

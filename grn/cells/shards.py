@@ -1,0 +1,110 @@
+"""Many files of cells as one, joined by gene name: a .zarr folder whose arrays are cut into shards, or an .h5ad file.
+
+Of each file a piece is in memory at a time. Every count is checked before anything is written. The genes are those that
+all files have: of any other gene, the cells of some files would have zeros that nobody counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from anndata import AnnData
+from scipy import sparse
+
+from grn.cells.genes import gene_names, merge_duplicates, once_each
+from grn.cells.preprocessing.counts import choices_that_hold, read_expression, stored_matrix
+from grn.cells.readers.matrix import csr_pieces
+from grn.cells.readers.registry import is_text, source_in_file
+from grn.config.schema import DataConfig
+from grn.errors import DataError
+from grn.io.in_pieces import write_in_pieces
+from grn.messages import Say
+
+PIECE = 4096  # cells of a file that are in memory at a time
+FILE = "file"  # the column of obs that says where a cell is from, unless a file has such a column itself
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file. config: how it is read.   obs: of its cells.   names, column: see once_each."""
+
+    config: DataConfig
+    obs: pd.DataFrame
+    names: list[str]
+    column: np.ndarray
+
+
+def shard(files: Sequence[Path], output: Path, say: Say) -> None:
+    """Writes the cells of all files into `output`, a new .zarr folder or .h5ad file, completely or not at all.
+
+    Raises DataError where a file holds no counts, or where files name their genes otherwise.
+    """
+    parts = [_examined(file, say) for file in files]
+    everywhere = set.intersection(*(set(part.names) for part in parts))
+    genes = [name for name in parts[0].names if name in everywhere]
+    fewest = min(parts, key=lambda part: len(part.names))
+    if 2 * len(genes) < len(fewest.names):
+        raise DataError(
+            f"All files have {len(genes)} genes by the same names, of the {len(fewest.names)} in {fewest.config.path}",
+            advice="give files whose genes have one kind of names (symbols, or Ensembl ids)",
+        )
+    adata = AnnData(obs=_joined(parts, files), var=pd.DataFrame(index=pd.Index(genes, dtype=object)))
+    write_in_pieces(output, adata, (piece for part in parts for piece in _pieces(part, genes)))
+    most = max(len(part.names) for part in parts)
+    say(
+        f"{adata.n_obs} cells of {len(files)} files are in {output}, with the {len(genes)} genes that all files have "
+        f"(of up to {most})."
+    )
+
+
+def _examined(path: Path, say: Say) -> Part:
+    """The file, after all of its counts were checked. They are in X or, if they are not, where they are found first."""
+    config = DataConfig(path=str(path))
+    if is_text(path):
+        raise DataError(f"{path} is a text file, which does not say what its rows are", advice="write it as .h5ad")
+    with source_in_file(config, everything=False) as adata:
+        try:
+            found = read_expression(adata, config, PIECE)
+        except DataError as error:
+            others = [choice for choice in choices_that_hold(adata, "counts", PIECE) if choice not in ("X", "recover")]
+            if not others:
+                raise DataError(
+                    f"{path} does not hold counts: {error.problem}", advice="give files of counts"
+                ) from error
+            config = config.model_copy(update={"counts": others[0]})
+            found = read_expression(adata, config, PIECE)
+        names, column = once_each(gene_names(found.var, None), config)
+        say(f"{path}: {adata.n_obs} cells, {len(names)} genes. {found.origin}")
+        return Part(config, adata.obs, names, column)
+
+
+def _joined(parts: Sequence[Part], files: Sequence[Path]) -> pd.DataFrame:
+    """All columns of all cells; names of cells that occur twice end with the name of their file."""
+    stems = [file.stem for file in files]
+    own = stems if len(set(stems)) == len(stems) else [str(file) for file in files]
+    tables = [
+        part.obs.assign(**{FILE: name}) if FILE not in part.obs else part.obs
+        for part, name in zip(parts, own, strict=True)
+    ]
+    obs = pd.concat(tables)
+    if obs.index.has_duplicates:
+        sources = np.repeat(np.array(own, object), [len(part.obs) for part in parts])
+        obs.index = pd.Index(
+            [f"{name}-{source}" for name, source in zip(obs.index, sources, strict=True)], dtype=object
+        )
+    return obs
+
+
+def _pieces(part: Part, genes: Sequence[str]) -> Iterator[sparse.csr_matrix]:
+    """The counts of the file, clean CSR float32 [<= PIECE, N], in the order of `genes`."""
+    place = {name: number for number, name in enumerate(part.names)}
+    order = np.array([place[gene] for gene in genes])
+    with source_in_file(part.config, everything=False) as adata:
+        for piece in csr_pieces(stored_matrix(adata, part.config.counts), part.config.path, PIECE):
+            chosen = merge_duplicates(piece.astype(np.float32), part.column)[:, order]
+            chosen.sort_indices()
+            yield chosen

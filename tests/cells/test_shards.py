@@ -1,0 +1,69 @@
+"""Many files of cells as one: every cell with its counts, genes by name, checked."""
+
+import numpy as np
+import pytest
+from anndata import read_h5ad, read_zarr
+
+import grn
+from grn.cells.simulated import simulate
+from grn.cli.main import main
+from grn.config.schema import Simulation
+from grn.io import in_pieces
+from grn.io.h5ad import write_anndata
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Three files, in other formats, with their counts elsewhere, other orders of genes and the same names of cells."""
+    monkeypatch.chdir(tmp_path)
+    whole = simulate(Simulation(cells=1300, genes=40, regulators=8, cell_types=2, seed=3))
+    whole.uns.clear()
+    write_anndata(tmp_path / "a.h5ad", whole[:500].copy())
+    second = whole[500:1000, ::-1][:, :36].copy()  # without the first 4 genes
+    second.layers["counts"], second.obs["donor"] = second.X.copy(), "d"
+    second.X = np.log1p(second.X.toarray())
+    write_anndata(tmp_path / "b.h5ad", second)
+    third = whole[1000:].copy()
+    third.obs_names = whole.obs_names[:300]
+    third.write_zarr(tmp_path / "c.zarr")
+    return whole
+
+
+@pytest.mark.parametrize(("name", "read"), [("all.zarr", read_zarr), ("all.h5ad", read_h5ad)])
+def test_all_cells_have_their_counts_of_the_genes_that_all_files_have(files, name, read, monkeypatch, capsys):
+    monkeypatch.setattr("grn.cells.shards.PIECE", 128)
+    monkeypatch.setattr(in_pieces, "CHUNK", 64)
+    monkeypatch.setattr(in_pieces, "SHARD", 1024)
+    assert main(["data", "shard", "a.h5ad", "b.h5ad", "c.zarr", "--output", name]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "b.h5ad: 500 cells, 36 genes. Counts are read from layer 'counts'." in said
+    assert f"1300 cells of 3 files are in {name}, with the 36 genes that all files have (of up to 40)" in said
+    found = read(name)
+    assert list(found.var_names) == list(files.var_names[4:])
+    np.testing.assert_array_equal(found.X.toarray(), files.X[:, 4:].toarray())
+    assert found.obs_names.is_unique and found.obs["file"].value_counts().to_dict() == {"a": 500, "b": 500, "c": 300}
+    assert found.obs["cell_type"].astype(str).tolist() == files.obs["cell_type"].astype(str).tolist()
+    assert found.obs["donor"].notna().sum() == 500
+    run = grn.train(
+        name, label="cell_type", regulators=list(found.var_names[:3]), output="run", quiet=True,
+        set={"data.sample": 1000, "trainer.max_steps": 3, "model.members": 2, "network.false_discovery": False},
+    )  # fmt: skip
+    assert "Training reads" in (run.folder / "log.txt").read_text()
+    assert main(["data", "shard", "a.h5ad", "--output", name]) == 2, "nothing is overwritten"
+
+
+def test_what_cannot_be_joined_leaves_nothing(files, tmp_path, capsys):
+    other = read_h5ad("a.h5ad")
+    other.var_names = [f"ENSG{number:011}" for number in range(40)]
+    write_anndata(tmp_path / "ids.h5ad", other)
+    other.X = other.X * 0.5
+    write_anndata(tmp_path / "halves.h5ad", other)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    for second, sentence in (
+        ("ids.h5ad", "have 0 genes by the same names"),
+        ("halves.h5ad", "halves.h5ad does not hold counts"),
+        ("no.h5ad", "no.h5ad does not exist"),
+    ):
+        assert main(["data", "shard", "a.h5ad", second, "--output", "all.zarr"]) == 2
+        assert sentence in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
