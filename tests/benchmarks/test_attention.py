@@ -6,7 +6,7 @@ import attention
 import pandas as pd
 import pytest
 import torch
-from attention_parts import bags, clock, dense, methods
+from attention_parts import clock, dense, methods
 
 from flashsign.reference import reference_spherical_attention
 
@@ -50,15 +50,3 @@ def test_the_smoke_run_writes_every_part(tmp_path, capsys):
 def test_the_materialised_forms_are_spherical_attention(attend):
     q, k, v, m, _ = (x.detach().double() for x in methods.Inputs.draw((2, 3, 20, 8), (2, 20), "fp16", CPU))
     torch.testing.assert_close(attend(q, k, v, m), reference_spherical_attention(q, k, v, m, eps=0))
-
-
-def test_equal_bags_do_the_work_of_uneven_ones():
-    for kind in ("lognormal", "uniform"):
-        sizes = bags.bag_sizes(kind)
-        assert len(sizes) == bags.BAGS and sizes.min() >= 200 and sizes.max() <= 5000 and len(sizes.unique()) > 10
-        assert torch.equal(sizes, bags.bag_sizes(kind))
-        equal = bags.equal_sizes(sizes)
-        assert equal.square().sum() == pytest.approx(int(sizes.square().sum()), rel=1e-3)
-
-
-TINY = {"data.simulated.cells": 120, "data.simulated.genes": 20, "data.simulated.cell_types": 2}

@@ -104,23 +104,3 @@ def test_shared_and_own_slopes_are_those_of_one_regression(draw, rho):
         slopes[used] = np.linalg.solve(part.T @ part + 30 * np.eye(len(used)), part.T @ x[:, gene])
         shared, deviation = slopes[:8], slopes[8:].reshape(3, 8)
         np.testing.assert_allclose(found[:, :, gene], shared + rho * deviation, atol=1e-9)
-
-
-def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
-    tiny = context.KINDS["typed"].__class__(
-        {"tiny": lambda seed: typed(seed, 4, 20, types=3, regulators=4, targets=30)},
-        context.KINDS["typed"].metrics,
-        context.TYPED,
-        context.measure_typed,
-    )
-    monkeypatch.setitem(context.KINDS, "typed", tiny)
-    run = ["context.py", "--kinds", "typed", "--output", str(tmp_path), "--methods", "ridge"]
-    monkeypatch.setattr("sys.argv", [*run, "--seeds", "1"])
-    context.main()
-    first = pd.read_csv(tmp_path / "context.csv").assign(auprc=9.0)
-    first.to_csv(tmp_path / "context.csv", index=False)
-    monkeypatch.setattr("sys.argv", [*run, "--seeds", "1", "2", "--missing"])
-    context.main()
-    after = pd.read_csv(tmp_path / "context.csv")
-    assert after["seed"].tolist() == [1, 2] and after["auprc"][0] == 9 and after["auprc"][1] <= 1
-    assert "typed: mean over the seeds (worst)" in capsys.readouterr().out
