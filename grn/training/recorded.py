@@ -66,6 +66,8 @@ class Recorder:
         with torch.random.fork_rng(devices=[batch.cells.device]):
             loss, _ = self.losses(batch, by, opened)
             torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        del loss
+        torch.cuda.empty_cache()  # for the graphs
 
     def with_room(self, batch: Batch) -> Batch:
         """The batch with room for the cells of any so far. With more room than before, steps are recorded anew."""
