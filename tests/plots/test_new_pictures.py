@@ -103,8 +103,8 @@ def test_layers_are_side_by_side_with_their_own_targets_and_signs(run):
             [tick.get_text() for tick in ticks] for ticks in (axes.get_yticklabels(), axes.get_xticklabels())
         )
         assert set(rows) <= regulators and (set(columns) <= regulators) == (layer == 0)
-        weights = pd.DataFrame.sparse.from_spmatrix(run.network.varp[f"grn_layer{layer}"].T.tocsr())
-        weights = weights.set_axis(run.network.var_names).set_axis(run.network.var_names, axis=1)
+        names, weights = run.network.var_names, run.network.varp[f"grn_layer{layer}"].T.toarray()
+        weights = pd.DataFrame(weights, index=names, columns=names)
         np.testing.assert_allclose(axes.images[0].get_array(), weights.loc[rows, columns].to_numpy())
     with pytest.raises(UserError, match="layers"):
         grn.plots.attention_layers(anndata.AnnData(np.ones((2, 2))))
