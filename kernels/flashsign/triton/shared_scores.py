@@ -11,6 +11,7 @@ table l has row l // share.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -132,24 +133,20 @@ def forward(
     """o and 1 / n, [..., C, N], of scores [..., G, N, M], values [..., M], multiplicity [..., C, M], centre [..., G, M]
     and basal [..., N], float32; leading axes of multiplicity and centre may be missing or 1."""
     *leading, _, queries, keys = scores.shape
-    (m, m_share), (c, c_share) = rows(multiplicity, leading, 2), rows(centre, leading, 2)
-    bags, tables = max_bags(groups), scores.shape[:-2].numel()
-    own, tile, warps = FORWARD[bags]
+    room, tables = room_for(groups), scores.shape[:-2].numel()
+    own, tile, warps = FORWARD[room]
     tiles = cdiv(queries, own)
     each, parts = shares(keys, tile, tables * tiles)
-    sums, squares = (scores.new_empty(parts, *leading, m.shape[-2], queries) for _ in range(2))
+    sums, squares = (scores.new_empty(parts, *leading, multiplicity.shape[-2], queries) for _ in range(2))
+    tensors, numbers = arguments(scores, values, multiplicity, centre, groups, each)
     start(
         forward_kernel,
         (tables, tiles, parts),
-        tensors={
-            "scores": scores.contiguous(), "values": values.expand(*leading, keys).contiguous(), "multiplicity": m,
-            "centre": c, "ends": ends_of(groups, scores.device), "sums": sums, "squares": squares,
-        },
-        numbers={"bags": m.shape[-2], "groups": len(groups), "queries": queries, "keys": keys, "each": each,
-                 "m_share": m_share, "centre_share": c_share},
-        constants={"QUERIES": own, "KEYS": tile, "BAGS": bags, "PRECISION": precision(scores.dtype)},
+        tensors={**tensors, "sums": sums, "squares": squares},
+        numbers=numbers,
+        constants={"QUERIES": own, "KEYS": tile, "BAGS": room, "PRECISION": precision(scores.dtype)},
         num_warps=warps,
-    )  # fmt: skip
+    )
     inverse = squares.sum(0).add_(basal.square().unsqueeze(-2)).add_(eps).rsqrt_()
     return sums.sum(0).mul_(inverse), inverse
 
@@ -166,27 +163,24 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     """Gradients of scores, values, multiplicity (None unless asked for) and centre. of_sums, bend: see the kernel."""
     *leading, _, queries, keys = scores.shape
-    (m, m_share), (c, c_share) = rows(multiplicity, leading, 2), rows(centre, leading, 2)
-    own = torch.empty_like(scores, memory_format=torch.contiguous_format)
-    bags, tables = max_bags(groups), scores.shape[:-2].numel()
-    some, tile, warps = BACKWARD
+    tables, (some, tile, warps) = scores.shape[:-2].numel(), BACKWARD
     tiles = cdiv(keys, tile)
     each, parts = shares(queries, some, tables * tiles)
+    own = torch.empty_like(scores, memory_format=torch.contiguous_format)
     of_values, of_centre = (scores.new_empty(parts, *leading, len(groups), keys) for _ in range(2))
-    of_m = scores.new_empty(parts, *leading, m.shape[-2], keys) if of_multiplicity else None
+    of_m = scores.new_empty(parts, *leading, multiplicity.shape[-2], keys) if of_multiplicity else None
+    tensors, numbers = arguments(scores, values, multiplicity, centre, groups, each)
+    tensors |= {"of_sums": of_sums.contiguous(), "bend": bend.contiguous(), "of_scores": own, "of_values": of_values}
+    tensors |= {"of_centre": of_centre, "of_multiplicity": of_centre if of_m is None else of_m}
     start(
         backward_kernel,
         (tables, tiles, parts),
-        tensors={
-            "scores": scores.contiguous(), "values": values.expand(*leading, keys).contiguous(), "multiplicity": m,
-            "centre": c, "ends": ends_of(groups, scores.device), "of_sums": of_sums.contiguous(),
-            "bend": bend.contiguous(), "of_scores": own, "of_values": of_values, "of_centre": of_centre,
-            "of_multiplicity": of_centre if of_m is None else of_m,
+        tensors=tensors,
+        numbers=numbers,
+        constants={
+            "QUERIES": some, "KEYS": tile, "BAGS": room_for(groups), "PRECISION": precision(scores.dtype),
+            "MULTIPLICITY": of_multiplicity,
         },
-        numbers={"bags": m.shape[-2], "groups": len(groups), "queries": queries, "keys": keys, "each": each,
-                 "m_share": m_share, "centre_share": c_share},
-        constants={"QUERIES": some, "KEYS": tile, "BAGS": bags, "PRECISION": precision(scores.dtype),
-                   "MULTIPLICITY": of_multiplicity},
         num_warps=warps,
     )  # fmt: skip
     return (
@@ -197,24 +191,33 @@ def backward(
     )
 
 
-def max_bags(groups: Sequence[int]) -> int:
-    """Room for the bags of the largest group: a power of 2, as tiles have, and at least 16 for tensor cores."""
+def room_for(groups: Sequence[int]) -> int:
+    """Bags of a tile: a power of 2 that is as large as the largest group, and at least 16, as tensor cores want."""
     return max(16, 1 << (max(groups) - 1).bit_length())
 
 
-def rows(tensor: Tensor, leading: Sequence[int], axes: int) -> tuple[Tensor, int]:
-    """The tensor with its leading axes in one, and how many tables share each row: its first axes may be those of the
-    tables, and the rest 1 or missing."""
-    own = [1] * (len(leading) + axes - tensor.ndim) + list(tensor.shape[: tensor.ndim - axes])
+def arguments(
+    scores: Tensor, values: Tensor, multiplicity: Tensor, centre: Tensor, groups: Sequence[int], each: int
+) -> tuple[dict[str, Tensor], dict[str, int | float]]:
+    """What both kernels are given: tensors, and numbers."""
+    *leading, _, queries, keys = scores.shape
+    (m, m_share), (c, c_share) = rows(multiplicity, leading), rows(centre, leading)
+    tensors = {"scores": scores.contiguous(), "values": values.expand(*leading, keys).contiguous(), "multiplicity": m}
+    numbers = {"bags": m.shape[-2], "groups": len(groups), "queries": queries, "keys": keys, "each": each}
+    tensors |= {"centre": c, "ends": ends_of(groups, scores.device)}
+    return tensors, {**numbers, "m_share": m_share, "centre_share": c_share}
+
+
+def rows(tensor: Tensor, leading: Sequence[int]) -> tuple[Tensor, int]:
+    """[..., A, B] with all axes before the last two in one, and how many tables share each row of it: the first of
+    these axes may be those of the tables, and the rest 1 or missing."""
+    own = [1] * (len(leading) + 2 - tensor.ndim) + list(tensor.shape[:-2])
     shared = len(leading)
     while shared and own[shared - 1] == 1:
         shared -= 1
     if own[:shared] != list(leading[:shared]):
-        tensor, shared = tensor.expand(*leading, *tensor.shape[-axes:]), len(leading)
-    share = 1
-    for size in leading[shared:]:
-        share *= size
-    return tensor.reshape(-1, *tensor.shape[-axes:]).contiguous(), share
+        tensor, shared = tensor.expand(*leading, *tensor.shape[-2:]), len(leading)
+    return tensor.reshape(-1, *tensor.shape[-2:]).contiguous(), math.prod(leading[shared:])
 
 
 def ends_of(groups: Sequence[int], device: torch.device) -> Tensor:
