@@ -1,11 +1,13 @@
 """Many files of cells as one, joined by gene name: a .zarr folder whose arrays are cut into shards, or an .h5ad file.
 
-Of each file a piece is in memory at a time. Every count is checked before anything is written. The genes are those that
-all files have: of any other gene, the cells of some files would have zeros that nobody counted.
+Of a file that stores its matrix by rows, a piece is in memory at a time; other files are read whole, one after another.
+Every count is checked before anything is written. The genes are those that all files have: of any other gene, the cells
+of some files would have zeros that nobody counted.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from anndata import AnnData
+from anndata.utils import make_index_unique
 from scipy import sparse
 
 from grn.cells.genes import gene_names, merge_duplicates, once_each
@@ -30,10 +33,12 @@ FILE = "file"  # the column of obs that says where a cell is from, unless a file
 
 @dataclass(frozen=True)
 class Part:
-    """A file. config: how it is read.   obs: of its cells.   names, column: see once_each."""
+    """A file. config: how it is read.   obs, var: tables of its cells, and of its genes, each once.   names, column:
+    see once_each."""
 
     config: DataConfig
     obs: pd.DataFrame
+    var: pd.DataFrame
     names: list[str]
     column: np.ndarray
 
@@ -43,6 +48,8 @@ def shard(files: Sequence[Path], output: Path, say: Say) -> None:
 
     Raises DataError where a file holds no counts, or where files name their genes otherwise.
     """
+    if len({file.resolve() for file in files}) < len(files):
+        raise DataError("A file is given twice", advice="give each file once")
     parts = [_examined(file, say) for file in files]
     everywhere = set.intersection(*(set(part.names) for part in parts))
     genes = [name for name in parts[0].names if name in everywhere]
@@ -52,7 +59,8 @@ def shard(files: Sequence[Path], output: Path, say: Say) -> None:
             f"All files have {len(genes)} genes by the same names, of the {len(fewest.names)} in {fewest.config.path}",
             advice="give files whose genes have one kind of names (symbols, or Ensembl ids)",
         )
-    adata = AnnData(obs=_joined(parts, files), var=pd.DataFrame(index=pd.Index(genes, dtype=object)))
+    columns = [name for name in parts[0].var if all(name in part.var for part in parts)]
+    adata = AnnData(obs=_joined(parts, files), var=_storable(parts[0].var.loc[genes, columns]))
     write_in_pieces(output, adata, (piece for part in parts for piece in _pieces(part, genes)))
     most = max(len(part.names) for part in parts)
     say(
@@ -63,7 +71,7 @@ def shard(files: Sequence[Path], output: Path, say: Say) -> None:
 
 def _examined(path: Path, say: Say) -> Part:
     """The file, after all of its counts were checked. They are in X or, if they are not, where they are found first."""
-    config = DataConfig(path=str(path))
+    config = DataConfig(path=str(path), duplicates="sum")
     if is_text(path):
         raise DataError(f"{path} is a text file, which does not say what its rows are", advice="write it as .h5ad")
     with source_in_file(config, everything=False) as adata:
@@ -78,25 +86,40 @@ def _examined(path: Path, say: Say) -> Part:
             config = config.model_copy(update={"counts": others[0]})
             found = read_expression(adata, config, PIECE)
         names, column = once_each(gene_names(found.var, None), config)
-        say(f"{path}: {adata.n_obs} cells, {len(names)} genes. {found.origin}")
-        return Part(config, adata.obs, names, column)
+        twice = len(column) - len(names)
+        added = f" {twice} more have names that occur before: their counts are added." if twice else ""
+        say(f"{path}: {adata.n_obs} cells, {len(names)} genes. {found.origin}{added}")
+        first = np.unique(column, return_index=True)[1]
+        var = found.var.iloc[first].set_axis(pd.Index(names, dtype=object))
+        return Part(config, adata.obs, var, names, column)
 
 
 def _joined(parts: Sequence[Part], files: Sequence[Path]) -> pd.DataFrame:
-    """All columns of all cells; names of cells that occur twice end with the name of their file."""
+    """All columns of all cells. Where a name of a cell occurs twice, all names end with that of their file."""
     stems = [file.stem for file in files]
     own = stems if len(set(stems)) == len(stems) else [str(file) for file in files]
     tables = [
-        part.obs.assign(**{FILE: name}) if FILE not in part.obs else part.obs
-        for part, name in zip(parts, own, strict=True)
+        part.obs if FILE in part.obs else part.obs.assign(**{FILE: name}) for part, name in zip(parts, own, strict=True)
     ]
-    obs = pd.concat(tables)
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of columns that are empty in a file
+        obs = pd.concat(tables)
     if obs.index.has_duplicates:
         sources = np.repeat(np.array(own, object), [len(part.obs) for part in parts])
-        obs.index = pd.Index(
-            [f"{name}-{source}" for name, source in zip(obs.index, sources, strict=True)], dtype=object
-        )
-    return obs
+        names = [f"{name}-{source}" for name, source in zip(obs.index, sources, strict=True)]
+        obs.index = make_index_unique(pd.Index(names, dtype=object))
+    return _storable(obs)
+
+
+def _storable(table: pd.DataFrame) -> pd.DataFrame:
+    """The table, whose columns of several kinds of values become truth values or texts; what is missing stays so."""
+    table = table.copy(deep=False)
+    for name in table.select_dtypes("object").columns:
+        kind = pd.api.types.infer_dtype(table[name], skipna=True)
+        if kind == "boolean":
+            table[name] = table[name].astype("boolean")
+        elif kind not in ("string", "empty"):
+            table[name] = table[name].map(str, na_action="ignore")
+    return table
 
 
 def _pieces(part: Part, genes: Sequence[str]) -> Iterator[sparse.csr_matrix]:

@@ -61,7 +61,7 @@ def shard(
     ],
     output: Annotated[Path, typer.Option("--output", help="The .zarr folder, or .h5ad file, to make.")],
 ) -> None:
-    """Join files of cells by gene name into one that grn train reads without holding it in memory."""
+    """Join files of cells by gene name into one, which grn train reads without holding all of it in memory."""
     from grn.cli.tables import refuse_output
 
     refuse_output(output, (".zarr", ".h5ad"))

@@ -76,6 +76,10 @@ def attention_by_scores(
         raise ShapeMismatch(
             f"there are {len(groups)} groups and {scores.shape[-3]} tables of scores; give one for each"
         )
+    if sum(groups) != multiplicity.shape[-2]:
+        raise ShapeMismatch(
+            f"groups have {sum(groups)} bags and multiplicity {multiplicity.shape[-2]}; give both the same number"
+        )
     centre = scores.new_zeros(len(groups), keys) if centre is None else centre
     basal = scores.new_zeros(queries) if basal is None else basal
     least = torch.finfo(scores.dtype).tiny  # a query that meets no key reads 0, and not 0 / 0
@@ -133,7 +137,10 @@ class _OneNumber(torch.autograd.Function):
     ) -> Tensor:
         out: Tensor
         ctx.groups, ctx.by = groups, _InTorch
-        if choose_for_tables((scores, values, multiplicity, centre, basal), max(groups, default=0)) == "triton":
+        others = values.shape[:-1], multiplicity.shape[:-2], centre.shape[:-2], basal.shape[:-1]
+        leading = torch.broadcast_shapes(scores.shape[:-3], *others)  # type: ignore[no-untyped-call]
+        tensors = scores, values, multiplicity, centre, basal
+        if leading == scores.shape[:-3] and choose_for_tables(tensors, max(groups, default=0)) == "triton":
             ctx.by = importlib.import_module("flashsign.triton.shared_scores")
         with torch.cuda.device_of(scores):  # type: ignore[no-untyped-call]  # on which kernels start
             out, inverse = ctx.by.forward(scores, values, multiplicity, centre, basal, eps, groups)

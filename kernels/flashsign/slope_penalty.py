@@ -121,7 +121,7 @@ class _InTorch:
 
 class _SlopePenalty(torch.autograd.Function):
     """Tables of scores are the largest tensors of a step, and passes over them its time: this makes a third of the
-    passes that autograd would make, and the kernels a fifth of these. The gradient of the slopes is known with the
+    passes that autograd would make, and the kernels far fewer. The gradient of the slopes is known with the
     value, so forward keeps it."""
 
     @staticmethod

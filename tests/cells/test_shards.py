@@ -18,13 +18,14 @@ def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     whole = simulate(Simulation(cells=1300, genes=40, regulators=8, cell_types=2, seed=3))
     whole.uns.clear()
+    whole.var["symbol"] = [f"S{number}" for number in range(40)]
     write_anndata(tmp_path / "a.h5ad", whole[:500].copy())
     second = whole[500:1000, ::-1][:, :36].copy()  # without the first 4 genes
-    second.layers["counts"], second.obs["donor"] = second.X.copy(), "d"
+    second.layers["counts"], second.obs["donor"], second.obs["treated"] = second.X.copy(), "d", True
     second.X = np.log1p(second.X.toarray())
     write_anndata(tmp_path / "b.h5ad", second)
     third = whole[1000:].copy()
-    third.obs_names = whole.obs_names[:300]
+    third.obs_names, third.obs["donor"] = whole.obs_names[:300], 3
     third.write_zarr(tmp_path / "c.zarr")
     return whole
 
@@ -39,11 +40,12 @@ def test_all_cells_have_their_counts_of_the_genes_that_all_files_have(files, nam
     assert "b.h5ad: 500 cells, 36 genes. Counts are read from layer 'counts'." in said
     assert f"1300 cells of 3 files are in {name}, with the 36 genes that all files have (of up to 40)" in said
     found = read(name)
-    assert list(found.var_names) == list(files.var_names[4:])
+    assert list(found.var_names) == list(files.var_names[4:]) and list(found.var["symbol"][:2]) == ["S4", "S5"]
     np.testing.assert_array_equal(found.X.toarray(), files.X[:, 4:].toarray())
     assert found.obs_names.is_unique and found.obs["file"].value_counts().to_dict() == {"a": 500, "b": 500, "c": 300}
     assert found.obs["cell_type"].astype(str).tolist() == files.obs["cell_type"].astype(str).tolist()
-    assert found.obs["donor"].notna().sum() == 500
+    assert found.obs["donor"].value_counts().to_dict() == {"d": 500, "3": 300}, "numbers and texts are texts"
+    assert found.obs["treated"].sum() == 500 == found.obs["treated"].isna().sum() - 300
     run = grn.train(
         name, label="cell_type", regulators=list(found.var_names[:3]), output="run", quiet=True,
         set={"data.sample": 1000, "trainer.max_steps": 3, "model.members": 2, "network.false_discovery": False},
@@ -63,6 +65,7 @@ def test_what_cannot_be_joined_leaves_nothing(files, tmp_path, capsys):
         ("ids.h5ad", "have 0 genes by the same names"),
         ("halves.h5ad", "halves.h5ad does not hold counts"),
         ("no.h5ad", "no.h5ad does not exist"),
+        ("a.h5ad", "twice"),
     ):
         assert main(["data", "shard", "a.h5ad", second, "--output", "all.zarr"]) == 2
         assert sentence in capsys.readouterr().err

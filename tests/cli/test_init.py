@@ -73,6 +73,9 @@ def test_names_tell_the_orientation_of_a_text_file_or_the_user_is_asked(cells, c
     (cells / "n.csv").write_text("cell,A,B\n" + "".join(f"c{n},{line}" for n, line in enumerate(lines)))
     assert cli.main(["init", "n.csv"]) == 2
     assert "grn train n.csv --orientation cells_by_genes" in " ".join(capsys.readouterr().err.split())
+    (cells / "twice.csv").write_text((cells / "m.csv").read_text() + f"{'A' * 14}-0,1,1\n")
+    assert cli.main(["init", "twice.csv"]) == 2
+    assert "it has 2 cells called" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The penalty on slopes of tables of scores, in three passes over them forward and three backward.
+"""The penalty on slopes of tables of scores. Forward reads them twice, as tiles stay in the cache while they are read
+again; backward reads them twice and writes their gradient.
 
 In torch operations, with the formulas: flashsign.slope_penalty, which passes over them about twenty times.
 
@@ -188,8 +189,8 @@ def value(
         value_kernel,
         (tiles, members),
         tensors={
-            "scores": scores, "amount": amount, "factor": factor, "prior": amount if prior is None else prior,
-            "penalty": penalty, "of_slopes": of_slopes, "value": found,
+            "scores": scores, "amount": amount, "factor": factor.contiguous(),
+            "prior": amount if prior is None else prior, "penalty": penalty, "of_slopes": of_slopes, "value": found,
         },
         numbers={"states": states, "queries": queries, "keys": keys},
         constants={"HEADS": heads, "PRIOR": prior is not None, "ROWS": ROWS, "COLUMNS": columns(keys)},
@@ -218,8 +219,9 @@ def gradients(
         gradient_kernel,
         (tables, tiles, parts),
         tensors={
-            "scores": scores, "amount": amount, "square": square, "of_slopes": of_slopes, "scaled": scaled,
-            "of_norm": of_norm, "of_scores": of_scores, "of_amount": of_amount,
+            "scores": scores, "amount": amount, "square": square, "of_slopes": of_slopes,
+            "scaled": scaled.contiguous(), "of_norm": of_norm.contiguous(),
+            "of_scores": of_scores, "of_amount": of_amount,
         },
         numbers={"heads": heads, "states": states, "queries": queries, "keys": keys, "each": each},
         constants={"ROWS": ROWS, "COLUMNS": columns(keys)},

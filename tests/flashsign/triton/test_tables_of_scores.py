@@ -18,18 +18,18 @@ def drawn(*shape: int, seed: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def compare(monkeypatch, module, compute, given: dict[str, torch.Tensor]) -> None:
+def compare(monkeypatch, module, compute, given: dict[str, torch.Tensor], within: float = 1e-5) -> None:
     """Values and gradients of the kernels in float32 and of torch in float64."""
     found = {}
     for by, dtype in (("triton", torch.float32), ("torch", torch.float64)):
         monkeypatch.setattr(module, "choose_for_tables", lambda *_, by=by: by)
-        leaves = [each.to(DEVICE, dtype).requires_grad_() for each in given.values()]
+        leaves = [each.to(DEVICE, dtype).detach().requires_grad_() for each in given.values()]
         output = compute(**dict(zip(given, leaves, strict=True)))
         upstream = drawn(*output.shape, seed=99).to(output)
         found[by] = [output, *torch.autograd.grad(output, leaves, upstream, allow_unused=True)]
     assert found["triton"][0].dtype == torch.float32
     for name, one, other in zip(("output", *given), *found.values(), strict=True):
-        assert (one is None and other is None) or error(one, other) < 1e-5, name
+        assert (one is None and other is None) or error(one, other) < within, name
 
 
 @pytest.mark.parametrize("queries, keys, groups", [(1, 1, [1]), (5, 70, [2, 0, 1]), (40, 7, [20, 3]), (33, 130, [5])])
@@ -56,7 +56,7 @@ def test_slope_penalty(monkeypatch, states, queries, keys, prior, penalty):
     given = {
         "scores": drawn(*LEAD, states, queries, keys, seed=0),
         "amount": drawn(*LEAD, keys, seed=1).abs() + 0.1,
-        "gain": drawn(*LEAD, queries, seed=2).abs() + 0.1,
+        "gain": drawn(2, queries, 2, seed=2).mT.abs() + 0.1,  # not contiguous
         "basal": drawn(*LEAD, queries, seed=3).abs() + 0.1,
     }
     square = drawn(2, states, keys, seed=4).abs() + 0.1
@@ -66,4 +66,5 @@ def test_slope_penalty(monkeypatch, states, queries, keys, prior, penalty):
         rest = (None if each is None else each.to(scores) for each in (square, torch.tensor(penalty), factor))
         return slope_penalty(scores, *others.values(), *rest)
 
-    compare(monkeypatch, importlib.import_module("flashsign.slope_penalty"), compute, given)
+    module = importlib.import_module("flashsign.slope_penalty")
+    compare(monkeypatch, module, compute, given, within=1e-4)  # deviations are differences
