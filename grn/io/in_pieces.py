@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from scipy import sparse
 
-CHUNK, SHARD = 2**16, 2**24  # numbers that are read at once, and those of a file of a .zarr folder
+CHUNK, SHARD = 2**16, 2**22  # numbers that are read at once; of a file of a .zarr folder, and that are written at once
 
 
 def write_in_pieces(path: Path, adata: AnnData, pieces: Iterator[sparse.csr_matrix]) -> None:
@@ -41,7 +41,13 @@ def _write(store: Any, adata: AnnData, pieces: Iterator[sparse.csr_matrix], **ar
     none = sparse.csr_matrix((0, adata.n_vars), dtype=np.float32)
     write_elem(store, "X", none, dataset_kwargs={"indptr_dtype": np.int64, **arrays})
     stored = sparse_dataset(store["X"])
+    held: list[sparse.csr_matrix] = []
     for piece in pieces:
-        stored.append(piece)
+        held.append(piece)
+        if sum(part.nnz for part in held) >= SHARD:  # Zarr writes a shard again for whatever is added to it
+            stored.append(sparse.vstack(held, format="csr"))
+            held.clear()
+    if held:
+        stored.append(sparse.vstack(held, format="csr"))
     cells = stored.shape[0]
     assert cells == adata.n_obs, f"{cells} cells were read and {adata.n_obs} named: a file changed meanwhile"
