@@ -34,16 +34,11 @@ LEVELS = {
         "operators",
         "distributed",
         "edges",
-        "attention | layers | shared_scores | slope_penalty",
+        "attention | layers | shared_scores",
         "autotune | check",
         "__init__",
     ),
-    "flashsign.triton": (
-        "__init__",
-        "common",
-        "streaming | moments | folds",
-        "small_bags | edge_sums | shared_scores | slope_penalty",
-    ),
+    "flashsign.triton": ("__init__", "common", "streaming | moments | folds", "small_bags | edge_sums"),
 }
 FOLDERS = {
     "grn": ROOT / "grn",

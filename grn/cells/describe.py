@@ -57,22 +57,23 @@ def describe(path: str) -> Found:
 
 def _orientation_of(path: str) -> Orientation:
     """What the rows of a text file are, by their names. Raises DataError where these do not tell."""
-    problems: dict[Orientation, DataError | None] = {}
+    possible: dict[Orientation, DataError | None] = {}  # with what else is wrong
     for orientation in get_args(Orientation):
         try:
             open_source(DataConfig(path=path, orientation=orientation))
-            problems[orientation] = None
+            possible[orientation] = None
         except DataError as error:
-            problems[orientation] = error
-    possible = [each for each, error in problems.items() if error is None or error.field != "data.orientation"]
-    if len(possible) == 1 and problems[possible[0]] is None:
-        return possible[0]
-    if len(possible) < 2:
-        raise next(error for each, error in problems.items() if error is not None and each in (possible or problems))
-    raise DataError(
-        f"Names do not tell whether a row of {path} is a cell or a gene",
-        advice=f"say it when you train: grn train {path} --orientation {possible[0]} (or {possible[1]})",
-    )
+            if error.field != "data.orientation":
+                possible[orientation] = error
+    if len(possible) != 1:
+        raise DataError(
+            f"Names do not tell whether a row of {path} is a cell or a gene",
+            advice=f"say it when you train: grn train {path} --orientation {' or '.join(get_args(Orientation))}",
+        )
+    ((orientation, problem),) = possible.items()
+    if problem is not None:
+        raise problem
+    return orientation
 
 
 def _counts(adata: AnnData, config: DataConfig) -> tuple[str, str]:

@@ -15,10 +15,13 @@ import numpy as np
 import ours
 import pandas as pd
 import parts
+import perturb
 import pytest
+import scaling
 import torch
 from peers import perceptron, ridge_within_states
 from results_file import merged, ordered, write
+from scaling import SIZES
 from sets import SETS, NetworkSet, digest, load_sets
 
 import grn
@@ -133,6 +136,21 @@ def test_a_perfect_network_and_the_spread_of_two(table):
     assert ours["sign_accuracy"] == pytest.approx(0.75)
 
 
+def test_what_took_too_long_is_left_out_with_all_that_is_larger():
+    taken: dict[tuple[int, int], float] = {}
+    for genes, cells in sorted(SIZES):
+        if not scaling.too_long(taken, genes, cells, limit=600):
+            taken[genes, cells] = genes * cells * 1.6e-3  # 160 s for 100 genes of 1000 cells
+    assert set(taken) == {(100, 500), (100, 1000), (100, 2000), (200, 1000)}
+    assert taken[100, 2000] == 320  # so 4000 cells and 400 genes could take more than 600
+
+
+def test_planted_cells_have_the_size_that_is_asked_for_and_regulators_a_tenth_of_the_genes():
+    one = scaling.planted(40, 50)
+    assert one.matrix.shape == (50, 40) and one.regulators == ["R1", "R2", "R3", "R4"]
+    assert set(one.reference["source"]) <= set(one.regulators)
+
+
 @pytest.fixture
 def planted(monkeypatch):
     """200 cells of two types over 20 genes, where g0 raises g3; the fit is short."""
@@ -178,6 +196,14 @@ def test_errors_on_held_out_cells_are_of_the_genes_that_are_no_regulators(plante
     assert np.isnan(every["perceptron"]) and every["ridge"] > 0
 
 
+def test_a_perceptron_learns_what_no_line_can(monkeypatch):
+    monkeypatch.setattr(perceptron, "STEPS", 300)
+    x = np.random.default_rng(0).normal(size=(1200, 2))
+    y = np.sign(x[:, :1] * x[:, 1:])
+    found = perceptron.predicted(x[:1000], y[:1000], x[1000:], 0)
+    assert np.square(found - y[1000:]).mean() < 0.6 * np.square(y[1000:]).mean()
+
+
 def test_without_its_norm_a_block_is_linear_and_its_weights_are_its_slopes(make_model, make_bags):
     model, bags = make_model(), make_bags()
     block, pick, states = model.blocks[0], torch.arange(2), torch.ones(len(bags), 1, dtype=torch.float64)
@@ -193,6 +219,31 @@ def test_without_its_norm_a_block_is_linear_and_its_weights_are_its_slopes(make_
         scores, share = block.scores(pick), m.new_full((len(m),), 1 / len(m))
         found = block.derivatives(m, 0, pick, scores, share)
         torch.testing.assert_close(found, block.slopes(scores, pick)[:, 0])
+
+
+def test_keys_that_are_present_or_absent_do_not_know_how_much_there_is(make_model, make_bags):
+    model, bags = make_model(), make_bags()
+    m = bags.multiplicity[:, model.is_regulator]
+    assert not torch.equal(model.inputs(m, bags.basal), model.inputs(2 * m, bags.basal))
+    with parts.changed("present or absent"):
+        assert torch.equal(model.inputs(m, bags.basal), model.inputs(2 * m, bags.basal))
+
+
+def test_propagation_adds_the_paths_and_keeps_what_is_knocked_out():
+    # A (0) lowers B (1), B raises C (2); all are regulators, at level 1.
+    coefficients = np.array([[0.0, 0, 0], [-0.5, 0, 0], [0, 0.4, 0]])
+    regulators, level = np.arange(3), np.ones(3)
+    one, two, many = (perturb.simple_effects(coefficients, regulators, level, steps)[:, 0] for steps in (1, 2, 9))
+    np.testing.assert_allclose(one, [0, 0.5, 0])
+    np.testing.assert_allclose(two, [0, 0.5, 0.2])
+    np.testing.assert_allclose(many, two)
+
+
+def test_places_are_counted_from_one_and_hits_are_the_first_five():
+    t = pd.Series(np.arange(10, 0, -1.0), [f"R{number}" for number in range(10)])
+    found = benchmark.row("set", "grn", "B", 30, t, ["R0", "R4", "R5", "absent"])
+    assert (found["hits"], found["misses"]) == (2, 1) and found["known"] == "R0:1 R4:5 R5:6"
+    assert found["first"] == "R0 R1 R2 R3 R4" and found["expected_by_chance"] == 1.5
 
 
 def test_a_planted_regulator_is_found_active_in_its_cells(monkeypatch):

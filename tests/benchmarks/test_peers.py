@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from peers import NAMES, load
-from peers.cached import PreparedSet, entry
+from peers.cached import PreparedSet, entry, load_prepared, run_peer, save_prepared
 from peers.measure import CallFailed, measured
 
 FEW = {"genie3": {"trees": 20}, "grnboost2": {"rounds": 60, "max_features": 0.5}, "regdiffusion": {"steps": 10}}
@@ -71,6 +71,24 @@ def test_peers_agree_with_the_baselines_of_the_package(name):
 def tiny() -> PreparedSet:
     values = np.random.default_rng(1).normal(size=(30, 4)).astype(np.float32)
     return PreparedSet("tiny", values, ["a", "NA", "nan", "d"], ["a", "NA"], "0123")
+
+
+def test_a_prepared_set_survives_its_file(tiny, tmp_path):
+    save_prepared(tmp_path / "sets.npz", [tiny, dataclasses.replace(tiny, name="other", hash="4567")])
+    read, other = load_prepared(tmp_path / "sets.npz")
+    assert (read.name, read.genes, read.regulators, read.hash) == ("tiny", tiny.genes, tiny.regulators, "0123")
+    assert (other.name, other.hash) == ("other", "4567")
+    np.testing.assert_array_equal(read.values, tiny.values)
+
+
+def test_the_second_run_reads_the_first(tiny, tmp_path):
+    first, notes = run_peer("pearson", tiny, folder=tmp_path)
+    again, cached = run_peer("pearson", tiny, folder=tmp_path, compute=False)
+    assert (notes["cached"], cached["cached"]) == (False, True)
+    assert cached["seconds"] == notes["seconds"] and cached["peak_mb"] > 0 and cached["cores"] == 1
+    assert "numpy" in cached["versions"]
+    pd.testing.assert_frame_equal(first, again)
+    assert set(again["target"]) == {"a", "NA", "nan", "d"}
 
 
 def test_all_that_decides_a_network_is_in_its_key(tiny, tmp_path):
