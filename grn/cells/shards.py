@@ -19,6 +19,7 @@ from anndata.utils import make_index_unique
 from scipy import sparse
 
 from grn.cells.genes import gene_names, merge_duplicates, once_each
+from grn.cells.load import PIECE
 from grn.cells.preprocessing.counts import choices_that_hold, read_expression, stored_matrix
 from grn.cells.readers.matrix import csr_pieces
 from grn.cells.readers.registry import is_text, source_in_file
@@ -27,7 +28,6 @@ from grn.errors import DataError
 from grn.io.in_pieces import write_in_pieces
 from grn.messages import Say
 
-PIECE = 4096  # cells of a file that are in memory at a time
 FILE = "file"  # the column of obs that says where a cell is from, unless a file has such a column itself
 
 
