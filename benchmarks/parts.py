@@ -36,11 +36,11 @@ from torch import Tensor
 import grn.model.basal_gene
 import grn.model.signed_block
 from flashsign import rms_norm
+from flashsign.slope_penalty import penalty_of
 from grn.cells.preprocessing.split import split_cells
 from grn.config.files import change_config
 from grn.model.basal_gene import EPS, BasalGene, FeedForward
 from grn.model.identity_token import IdentityToken
-from grn.model.penalty import penalty_of
 from grn.model.signed_block import SignedBlock
 from grn.model.transformer import DEPTH, LIMIT, Model
 from grn.regulation.cell_table import CellTable

@@ -34,11 +34,16 @@ LEVELS = {
         "operators",
         "distributed",
         "edges",
-        "attention | layers | shared_scores",
+        "attention | layers | shared_scores | slope_penalty",
         "autotune | check",
         "__init__",
     ),
-    "flashsign.triton": ("__init__", "common", "streaming | moments | folds", "small_bags | edge_sums"),
+    "flashsign.triton": (
+        "__init__",
+        "common",
+        "streaming | moments | folds",
+        "small_bags | edge_sums | shared_scores | slope_penalty",
+    ),
 }
 FOLDERS = {
     "grn": ROOT / "grn",

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flashsign import attention_by_scores
-from grn.model.penalty import penalty_of_scores
+from flashsign import attention_by_scores, slope_penalty
 
 ONE = math.log(math.e - 1)  # softplus(ONE) = 1
 
@@ -134,7 +133,7 @@ class SignedBlock(nn.Module):
     def penalty(self, scores: Tensor, pick: Tensor, penalty: Tensor, prior: Tensor | None) -> Tensor:
         """Of the slopes (penalty.py): [P]. penalty [P, 3], prior [n, R]: what those on regulators are divided by."""
         prior = None if prior is None else F.pad(prior, (0, 1), value=1.0)
-        return penalty_of_scores(scores, self.amounts(), *self.gains(pick), self.square, penalty, prior)
+        return slope_penalty(scores, self.amounts(), *self.gains(pick), self.square, penalty, prior)
 
     @torch.no_grad()
     def derivatives(

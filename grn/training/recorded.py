@@ -46,6 +46,8 @@ class Recorder:
         if self.seen[kind] <= EAGER:
             return self.losses(batch, by, opened)
         batch = self.with_room(batch)
+        if not self.graphs:
+            self.compile(batch, by, opened)
         if kind not in self.graphs:
             self.graphs[kind] = Graph(self.losses, batch, by, opened, self.parameters)
         self.latest = self.graphs[kind]
@@ -58,6 +60,14 @@ class Recorder:
             return
         for parameter, gradient in zip(self.latest.parameters, self.latest.gradients, strict=True):
             parameter.grad = gradient
+
+    def compile(self, batch: Batch, by: dict[str, Tensor], opened: bool) -> None:
+        """A step for nothing: other room for cells may need other kernels, and none is compiled within a graph."""
+        with torch.random.fork_rng(devices=[batch.cells.device]):
+            loss, _ = self.losses(batch, by, opened)
+            torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        del loss
+        torch.cuda.empty_cache()  # for the graphs
 
     def with_room(self, batch: Batch) -> Batch:
         """The batch with room for the cells of any so far. With more room than before, steps are recorded anew."""

@@ -77,6 +77,8 @@ WIDEST_FOLD = {"mlp": 256, "rms_norm": 8192, "attention": 128}
 """The widest rows of which a fold's kernel holds whole tiles; logits are sums over tiles of any number of features."""
 GRID_LIMIT = 65535
 """The most programs on the second and third axis of a grid."""
+MOST_BAGS = 64
+"""The most bags of a table of scores that flashsign.triton.shared_scores takes; torch is faster with more."""
 FEWEST_HOPPER_KEYS = 2048
 """With fewer keys the plain kernel is faster: each program of the one for Hopper takes a whole multiprocessor."""
 MOMENT_KEYS_PER_WIDTH = 8
@@ -472,6 +474,20 @@ def choose_edge_sums(q: Tensor, sums: torch.dtype, backend: Backend) -> Literal[
     if reason and backend == "triton":
         raise BackendUnavailable(f'{reason}: use backend="auto" or "torch".')
     return "torch" if reason else "triton"
+
+
+def choose_for_tables(tensors: Sequence[Tensor], bags: int = 0) -> Literal["triton", "torch"]:
+    """What computes with tables of scores, the first of the tensors: kernels that read them once, or torch, whose
+    matrix products are faster with many bags. bags: the most of one table.
+
+    No check runs before the kernels' first use, so they run only where their tests were seen to pass.
+    """
+    scores, *_ = tensors
+    if not scores.is_cuda or bags > MOST_BAGS or not scores.numel() or torch.compiler.is_compiling():
+        return "torch"
+    device, exact = device_facts(scores.device), all(each.dtype == torch.float32 for each in tensors)
+    seen = (device.capability, device.triton.rpartition(".")[0]) in tables.SEEN
+    return "triton" if exact and seen and not transformed() else "torch"
 
 
 def choose_fold(

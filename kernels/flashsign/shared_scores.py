@@ -12,6 +12,7 @@ Letters: C bags, N queries, M keys, E value width, G groups; leading axes are he
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from flashsign.dispatch import choose_for_tables
 from flashsign.errors import ShapeMismatch
 
 
@@ -73,6 +75,10 @@ def attention_by_scores(
     elif scores.shape[-3] != len(groups):
         raise ShapeMismatch(
             f"there are {len(groups)} groups and {scores.shape[-3]} tables of scores; give one for each"
+        )
+    if sum(groups) != multiplicity.shape[-2]:
+        raise ShapeMismatch(
+            f"groups have {sum(groups)} bags and multiplicity {multiplicity.shape[-2]}; give both the same number"
         )
     centre = scores.new_zeros(len(groups), keys) if centre is None else centre
     basal = scores.new_zeros(queries) if basal is None else basal
@@ -129,27 +135,67 @@ class _OneNumber(torch.autograd.Function):
         eps: float,
         groups: Sequence[int],
     ) -> Tensor:
+        out: Tensor
+        ctx.groups, ctx.by = groups, _InTorch
+        others = values.shape[:-1], multiplicity.shape[:-2], centre.shape[:-2], basal.shape[:-1]
+        leading = torch.broadcast_shapes(scores.shape[:-3], *others)  # type: ignore[no-untyped-call]
+        tensors = scores, values, multiplicity, centre, basal
+        if leading == scores.shape[:-3] and choose_for_tables(tensors, max(groups, default=0)) == "triton":
+            ctx.by = importlib.import_module("flashsign.triton.shared_scores")
+        with torch.cuda.device_of(scores):  # type: ignore[no-untyped-call]  # on which kernels start
+            out, inverse = ctx.by.forward(scores, values, multiplicity, centre, basal, eps, groups)
+        ctx.save_for_backward(scores, values, multiplicity, centre, basal, out, inverse)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        scores, values, multiplicity, centre, basal, out, inverse = ctx.saved_tensors
+        of_sums = upstream * inverse
+        bend = (of_sums * out).mul_(inverse).neg_()
+        of_basal = (basal * bend.sum(-2)).sum_to_size(basal.shape)
+        given = scores, values, multiplicity, centre
+        return *ctx.by.backward(*given, of_sums, bend, ctx.groups, ctx.needs_input_grad[2]), of_basal, None, None
+
+
+class _InTorch:
+    """What flashsign.triton.shared_scores does, in torch operations."""
+
+    @staticmethod
+    def forward(
+        scores: Tensor,
+        values: Tensor,
+        multiplicity: Tensor,
+        centre: Tensor,
+        basal: Tensor,
+        eps: float,
+        groups: Sequence[int],
+    ) -> tuple[Tensor, Tensor]:
+        """o and 1 / n, [..., C, N]."""
         sums, squares = [], []
         for group, bags in _bags(groups):
             m, table = multiplicity[..., bags, :], scores[..., group, :, :]
             sums.append(((m - centre[..., group, None, :]) * values.unsqueeze(-2)) @ table.mT)
             squares.append(_products(m * m, table * table))
-        every = torch.cat(sums, -2)
         inverse = torch.cat(squares, -2).add_(basal.square().unsqueeze(-2)).add_(eps).rsqrt_()
-        ctx.save_for_backward(scores, values, multiplicity, centre, basal, every, inverse)
-        ctx.groups = groups
-        return every * inverse
+        return torch.cat(sums, -2).mul_(inverse), inverse
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Any, ...]:
-        scores, values, multiplicity, centre, basal, every, inverse = ctx.saved_tensors
-        of_scores = torch.empty_like(scores) if all(ctx.groups) else torch.zeros_like(scores)
+    def backward(
+        scores: Tensor,
+        values: Tensor,
+        multiplicity: Tensor,
+        centre: Tensor,
+        of_sums: Tensor,
+        bend: Tensor,
+        groups: Sequence[int],
+        of_multiplicity: bool,
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        """Gradients of scores, values, multiplicity and centre. of_sums, bend [..., C, N]: that of u, and h."""
+        of_scores = torch.empty_like(scores) if all(groups) else torch.zeros_like(scores)
         of_values, of_centre = torch.zeros_like(values), torch.zeros_like(centre)
-        of_multiplicity = torch.zeros_like(multiplicity) if ctx.needs_input_grad[2] else None
-        of_sums = upstream * inverse
-        bend = (of_sums * every).mul_(inverse).mul_(inverse).neg_()
-        for group, bags in _bags(ctx.groups):
+        of_m = torch.zeros_like(multiplicity) if of_multiplicity else None
+        for group, bags in _bags(groups):
             m, table = multiplicity[..., bags, :], scores[..., group, :, :]
             sums, h = of_sums[..., bags, :], bend[..., bags, :]
             change = m - centre[..., group, None, :]
@@ -159,8 +205,6 @@ class _OneNumber(torch.autograd.Function):
             of_values += (read * change).sum(-2).sum_to_size(values.shape)
             of_change = read * values.unsqueeze(-2)
             of_centre[..., group, :] -= of_change.sum(-2).sum_to_size(of_centre[..., group, :].shape)
-            if of_multiplicity is not None:
-                of_m = of_change + m * (h @ (table * table))
-                of_multiplicity[..., bags, :] = of_m.sum_to_size(m.shape)
-        of_basal = basal * bend.sum(-2).sum_to_size(basal.shape)
-        return of_scores, of_values, of_multiplicity, of_centre, of_basal, None, None
+            if of_m is not None:
+                of_m[..., bags, :] = (of_change + m * (h @ (table * table))).sum_to_size(m.shape)
+        return of_scores, of_values, of_m, of_centre

@@ -82,8 +82,9 @@ def test_each_group_of_bags_reads_by_its_own_scores(own, width):
     for one, other in zip(*(torch.autograd.grad((each * weight).sum(), list(tables.values())) for each in
                             (found, expected)), strict=True):  # fmt: skip
         torch.testing.assert_close(one, other, **close)
-    with pytest.raises(ShapeMismatch):
-        attention_by_scores(**tables, groups=[2, 1])
+    for wrong in ([2, 1], [2, 1, 1]):
+        with pytest.raises(ShapeMismatch):
+            attention_by_scores(**tables, groups=wrong)
 
 
 def test_it_is_spherical_attention_whose_queries_and_keys_are_those_of_every_bag():

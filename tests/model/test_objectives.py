@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from flashsign.slope_penalty import penalty_of
 from grn.bags import Bags, Batch
 from grn.model import objectives
 from grn.model.objectives import (
@@ -18,7 +19,6 @@ from grn.model.objectives import (
     readers_cells,
     summaries_of,
 )
-from grn.model.penalty import penalty_of
 
 REGULATORS = [0, 3, 5]
 OTHERS = [gene for gene in range(12) if gene not in REGULATORS]

@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 
-from grn.model.penalty import Penalty, penalty_of, penalty_of_scores
+from flashsign import slope_penalty
+from flashsign.slope_penalty import penalty_of
+from grn.model.penalty import Penalty
 
 
 def slopes(states: int) -> torch.Tensor:
@@ -62,7 +64,7 @@ def test_of_scores_it_is_that_of_their_slopes_and_so_are_its_gradients(states, p
         return penalty_of(slope if factor is None else slope / factor, penalty)
 
     def of_scores(scores, amount, gain, basal):
-        return penalty_of_scores(scores, amount, gain, basal, square, penalty, factor)
+        return slope_penalty(scores, amount, gain, basal, square, penalty, factor)
 
     given = [each.requires_grad_() for each in (scores, amount, gain, basal)]
     torch.testing.assert_close(of_scores(*given), written_out(*given))

@@ -1,7 +1,6 @@
 """A trained model as a folder of plain files."""
 
 import json
-import zipfile
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -111,14 +110,6 @@ def test_the_hash_is_that_of_the_tensors(trained, folder):
         trained.model.blocks[0].bias[0] += 1
     assert trained.hash != before
     assert replace(trained, measures_depth=~MEASURES).hash != trained.hash
-
-
-def test_there_is_no_pickle(folder):
-    """A checkpoint of torch is a zip with a pickle; other pickles begin with their protocol."""
-    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
-    for path in folder.iterdir():
-        assert not zipfile.is_zipfile(path)
-        assert not path.read_bytes().startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"))
 
 
 def rewrite(folder, card):

@@ -1,6 +1,5 @@
 """data.path: what opens, and what does not."""
 
-import errno
 import sys
 import types
 
@@ -24,20 +23,6 @@ def test_what_does_not_open_names_what_does(adata, write, tmp_path, name, words)
     with pytest.raises(DataError, match=words) as caught:
         open_source(DataConfig(path=name if ":" in name else str(tmp_path / name)))
     assert caught.value.field == "data.path"
-
-
-@pytest.mark.parametrize("problem", [MemoryError("no memory left"), PermissionError(errno.EACCES, "denied", "x")])
-@pytest.mark.parametrize("load", [open_source, load_cells])
-def test_what_the_machine_refuses_is_not_reported_as_damage(adata, write, monkeypatch, problem, load):
-    """Wherever in the file it fails: AnnData adds to the exception what it was reading."""
-
-    def refuse(*arguments, **options):
-        raise problem
-
-    path = write(adata)
-    monkeypatch.setattr(h5py.Dataset, "__getitem__", refuse)
-    with pytest.raises(type(problem)):
-        load(DataConfig(path=path))
 
 
 def test_pbmc3k_keeps_labelled_cells_in_the_order_of_the_counts(adata, monkeypatch):

@@ -164,20 +164,6 @@ def test_what_was_found_is_recalled_in_another_process(monkeypatch, problem, war
     assert len(found) == warned
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    verify.remember(PLACE, "")
-    assert verify.recalled(PLACE) is None
-
-
-@pytest.mark.parametrize("damage", ["", "[1]", '{"problem": 3}'])
-def test_a_damaged_cache_is_one_more_check(damage):
-    verify.remember(PLACE, "")
-    verify.cache_file(PLACE).write_text(damage)
-    assert verify.recalled(PLACE) is None
-
-
 # --- in the background ------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,8 @@ from flashsign.call import AttentionCall
 from flashsign.tensor_cache import cached
 from flashsign.tuning.block_sizes import ROW_STEP, padded_width
 
+PROGRAMS = 1024
+"""Fewer programs leave multiprocessors idle."""
 GAP = 256
 """Rows of zeros behind the scaled keys, queries and gradients of every packed bag: the most rows that a tile has."""
 
@@ -26,6 +28,14 @@ class UncheckedDescriptor(TensorDescriptor):  # type: ignore[misc]
 def cdiv(a: int, b: int) -> int:
     """a / b, rounded up. Triton's function takes three microseconds, and a call of attention needs ten of them."""
     return -(-a // b)
+
+
+def shares(rows: int, tile: int, programs: int) -> tuple[int, int]:
+    """How many of the rows that a program loops over it takes, whole tiles, and how many programs share them, so that
+    there are about PROGRAMS in all; 4 tiles are the least that are worth a program."""
+    parts = min(cdiv(PROGRAMS, programs), cdiv(rows, 4 * tile))
+    each = cdiv(cdiv(rows, parts), tile) * tile
+    return each, cdiv(rows, each)
 
 
 def precision(dtype: torch.dtype) -> str:

@@ -1,0 +1,229 @@
+"""Attention over tables of scores, of a few bags to a table: every score is read once forward and once backward.
+
+    u_ci = sum_j (m_cj - c_j) v_j s_ij        n_ci^2 = b_i^2 + sum_j m_cj^2 s_ij^2 + eps        o_ci = u_ci / n_ci
+
+With few bags the tables are what a call reads, and matrix products of squares, sums and messages pass over them a dozen
+times. In torch operations: flashsign.shared_scores, which also says what the gradients are.
+
+Letters: L leading axes in one, C bags, G groups, N queries, M keys. Tensors that several tables share have fewer rows:
+table l has row l // share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from flashsign.triton.common.launch import start
+from flashsign.triton.common.layout import cdiv, precision, shares
+
+FORWARD = {16: (128, 32, 4), 32: (128, 32, 8), 64: (128, 32, 8)}
+BACKWARD = (16, 64, 4)
+"""Queries and keys of a tile and its warps; by the room for bags, or for any."""
+CHANGING = ["bags", "groups", "queries", "each", "m_share", "centre_share"]
+"""Numbers for which no kernel is compiled of its own: a training step has a few cells more or less."""
+
+
+@triton.jit(do_not_specialize=CHANGING)
+def forward_kernel(
+    scores, values, multiplicity, centre, ends, sums, squares,
+    bags, groups, queries, keys, each, m_share, centre_share,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, BAGS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A program does a tile of queries of one table with `each` of the keys. sums, squares [parts, L, C, N]: what these
+    keys add to u and to n^2."""
+    table, tile, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    tables = tl.num_programs(0).to(tl.int64) // groups
+    lead, group = (table // groups).to(tl.int64), table % groups
+    first, end = tl.load(ends + group), tl.load(ends + group + 1)
+    bag, query = first + tl.arange(0, BAGS), tile * QUERIES + tl.arange(0, QUERIES)
+    scores += table.to(tl.int64) * queries * keys
+    values += lead * keys
+    multiplicity += lead // m_share * bags * keys
+    centre += (lead // centre_share * groups + group) * keys
+    u = tl.zeros([QUERIES, BAGS], tl.float32)
+    square = tl.zeros([QUERIES, BAGS], tl.float32)
+    for low in range(part * each, tl.minimum((part + 1) * each, keys), KEYS):
+        key = low + tl.arange(0, KEYS)
+        inside = key < keys
+        s = tl.load(
+            scores + query[:, None].to(tl.int64) * keys + key[None, :],
+            mask=(query < queries)[:, None] & inside[None, :], other=0.0,
+        )  # fmt: skip
+        m = tl.load(
+            multiplicity + bag[None, :].to(tl.int64) * keys + key[:, None],
+            mask=(bag < end)[None, :] & inside[:, None], other=0.0,
+        )  # fmt: skip
+        v = tl.load(values + key, mask=inside, other=0.0)
+        c = tl.load(centre + key, mask=inside, other=0.0)
+        u += tl.dot(s, (m - c[:, None]) * v[:, None], input_precision=PRECISION)
+        square += tl.dot(s * s, m * m, input_precision=PRECISION)
+    at = ((part * tables + lead) * bags + bag[None, :]) * queries + query[:, None]
+    inside = (bag < end)[None, :] & (query < queries)[:, None]
+    tl.store(sums + at, u, mask=inside)
+    tl.store(squares + at, square, mask=inside)
+
+
+@triton.jit(do_not_specialize=CHANGING)
+def backward_kernel(
+    scores, values, multiplicity, centre, ends, of_sums, bend, of_scores, of_values, of_centre, of_multiplicity,
+    bags, groups, queries, keys, each, m_share, centre_share,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, BAGS: tl.constexpr, PRECISION: tl.constexpr,
+    MULTIPLICITY: tl.constexpr,
+):  # fmt: skip
+    """A program does a tile of keys of one table with `each` of the queries. of_sums, bend [L, C, N]: the gradient of
+    u, and twice that of n^2. of_scores [L, G, N, M]; of_values, of_centre [parts, L, G, M] and of_multiplicity [parts,
+    L, C, M]: what these queries add."""
+    table, tile, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    tables = tl.num_programs(0).to(tl.int64)
+    lead, group = (table // groups).to(tl.int64), table % groups
+    first, end = tl.load(ends + group), tl.load(ends + group + 1)
+    bag, key = first + tl.arange(0, BAGS), tile * KEYS + tl.arange(0, KEYS)
+    inside = (bag < end)[:, None] & (key < keys)[None, :]
+    of_bags = bag[:, None].to(tl.int64)
+    scores += table.to(tl.int64) * queries * keys
+    of_scores += table.to(tl.int64) * queries * keys
+    m = tl.load(
+        multiplicity + (lead // m_share * bags + of_bags) * keys + key[None, :], mask=inside, other=0.0
+    )  # fmt: skip
+    v = tl.load(values + lead * keys + key, mask=key < keys, other=0.0)
+    c = tl.load(centre + (lead // centre_share * groups + group) * keys + key, mask=key < keys, other=0.0)
+    change = tl.where((bag < end)[:, None], m - c[None, :], 0.0)
+    message, square = change * v[None, :], m * m
+    read = tl.zeros([BAGS, KEYS], tl.float32)
+    bent = tl.zeros([BAGS, KEYS], tl.float32)
+    for low in range(part * each, tl.minimum((part + 1) * each, queries), QUERIES):
+        query = low + tl.arange(0, QUERIES)
+        at = (lead * bags + of_bags) * queries + query[None, :]
+        here = (bag < end)[:, None] & (query < queries)[None, :]
+        g = tl.load(of_sums + at, mask=here, other=0.0)
+        h = tl.load(bend + at, mask=here, other=0.0)
+        at = query[:, None].to(tl.int64) * keys + key[None, :]
+        here = (query < queries)[:, None] & (key < keys)[None, :]
+        s = tl.load(scores + at, mask=here, other=0.0)
+        own = tl.dot(h.T, square, input_precision=PRECISION) * s
+        own += tl.dot(g.T, message, input_precision=PRECISION)
+        tl.store(of_scores + at, own, mask=here)
+        read += tl.dot(g, s, input_precision=PRECISION)
+        if MULTIPLICITY:
+            bent += tl.dot(h, s * s, input_precision=PRECISION)
+    at = (part * tables + table) * keys + key
+    tl.store(of_values + at, tl.sum(read * change, 0), mask=key < keys)
+    tl.store(of_centre + at, -tl.sum(read * v[None, :], 0), mask=key < keys)
+    if MULTIPLICITY:
+        at = ((part * (tables // groups) + lead) * bags + of_bags) * keys + key[None, :]
+        tl.store(of_multiplicity + at, read * v[None, :] + m * bent, mask=inside)
+
+
+def forward(
+    scores: Tensor,
+    values: Tensor,
+    multiplicity: Tensor,
+    centre: Tensor,
+    basal: Tensor,
+    eps: float,
+    groups: Sequence[int],
+) -> tuple[Tensor, Tensor]:
+    """o and 1 / n, [..., C, N], of scores [..., G, N, M], values [..., M], multiplicity [..., C, M], centre [..., G, M]
+    and basal [..., N], float32; leading axes of multiplicity and centre may be missing or 1."""
+    *leading, _, queries, keys = scores.shape
+    room, tables = room_for(groups), scores.shape[:-2].numel()
+    own, tile, warps = FORWARD[room]
+    tiles = cdiv(queries, own)
+    each, parts = shares(keys, tile, tables * tiles)
+    sums, squares = (scores.new_empty(parts, *leading, multiplicity.shape[-2], queries) for _ in range(2))
+    tensors, numbers = arguments(scores, values, multiplicity, centre, groups, each)
+    start(
+        forward_kernel,
+        (tables, tiles, parts),
+        tensors={**tensors, "sums": sums, "squares": squares},
+        numbers=numbers,
+        constants={"QUERIES": own, "KEYS": tile, "BAGS": room, "PRECISION": precision(scores.dtype)},
+        num_warps=warps,
+    )
+    inverse = squares.sum(0).add_(basal.square().unsqueeze(-2)).add_(eps).rsqrt_()
+    return sums.sum(0).mul_(inverse), inverse
+
+
+def backward(
+    scores: Tensor,
+    values: Tensor,
+    multiplicity: Tensor,
+    centre: Tensor,
+    of_sums: Tensor,
+    bend: Tensor,
+    groups: Sequence[int],
+    of_multiplicity: bool,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """Gradients of scores, values, multiplicity (None unless asked for) and centre. of_sums, bend: see the kernel."""
+    *leading, _, queries, keys = scores.shape
+    tables, (some, tile, warps) = scores.shape[:-2].numel(), BACKWARD
+    tiles = cdiv(keys, tile)
+    each, parts = shares(queries, some, tables * tiles)
+    own = torch.empty_like(scores, memory_format=torch.contiguous_format)
+    of_values, of_centre = (scores.new_empty(parts, *leading, len(groups), keys) for _ in range(2))
+    of_m = scores.new_empty(parts, *leading, multiplicity.shape[-2], keys) if of_multiplicity else None
+    tensors, numbers = arguments(scores, values, multiplicity, centre, groups, each)
+    tensors |= {"of_sums": of_sums.contiguous(), "bend": bend.contiguous(), "of_scores": own, "of_values": of_values}
+    tensors |= {"of_centre": of_centre, "of_multiplicity": of_centre if of_m is None else of_m}
+    start(
+        backward_kernel,
+        (tables, tiles, parts),
+        tensors=tensors,
+        numbers=numbers,
+        constants={
+            "QUERIES": some, "KEYS": tile, "BAGS": room_for(groups), "PRECISION": precision(scores.dtype),
+            "MULTIPLICITY": of_multiplicity,
+        },
+        num_warps=warps,
+    )  # fmt: skip
+    return (
+        own,
+        of_values.sum((0, -2)).sum_to_size(values.shape),
+        None if of_m is None else of_m.sum(0).sum_to_size(multiplicity.shape),
+        of_centre.sum(0).sum_to_size(centre.shape),
+    )
+
+
+def room_for(groups: Sequence[int]) -> int:
+    """Bags of a tile: a power of 2 that is as large as the largest group, and at least 16, as tensor cores want."""
+    return max(16, 1 << (max(groups) - 1).bit_length())
+
+
+def arguments(
+    scores: Tensor, values: Tensor, multiplicity: Tensor, centre: Tensor, groups: Sequence[int], each: int
+) -> tuple[dict[str, Tensor], dict[str, int | float]]:
+    """What both kernels are given: tensors, and numbers."""
+    *leading, _, queries, keys = scores.shape
+    (m, m_share), (c, c_share) = rows(multiplicity, leading), rows(centre, leading)
+    tensors = {"scores": scores.contiguous(), "values": values.expand(*leading, keys).contiguous(), "multiplicity": m}
+    numbers = {"bags": m.shape[-2], "groups": len(groups), "queries": queries, "keys": keys, "each": each}
+    tensors |= {"centre": c, "ends": ends_of(groups, scores.device)}
+    return tensors, {**numbers, "m_share": m_share, "centre_share": c_share}
+
+
+def rows(tensor: Tensor, leading: Sequence[int]) -> tuple[Tensor, int]:
+    """[..., A, B] with all axes before the last two in one, and how many tables share each row of it: the first of
+    these axes may be those of the tables, and the rest 1 or missing."""
+    own = [1] * (len(leading) + 2 - tensor.ndim) + list(tensor.shape[:-2])
+    shared = len(leading)
+    while shared and own[shared - 1] == 1:
+        shared -= 1
+    if own[:shared] != list(leading[:shared]):
+        tensor, shared = tensor.expand(*leading, *tensor.shape[-2:]), len(leading)
+    return tensor.reshape(-1, *tensor.shape[-2:]).contiguous(), math.prod(leading[shared:])
+
+
+def ends_of(groups: Sequence[int], device: torch.device) -> Tensor:
+    """Where each group of bags begins and, last, their number, int32 [G + 1]: filled on the device, so that a CUDA
+    graph may be recorded meanwhile."""
+    ends = torch.zeros(len(groups) + 1, dtype=torch.int32, device=device)
+    for number, end in enumerate(accumulate(groups), 1):
+        ends[number].fill_(end)
+    return ends
