@@ -82,13 +82,13 @@ def errors(one: NetworkSet, seed: int, device: str, methods: tuple[str, ...] = M
     genes = np.setdiff1d(np.arange(len(cells.vocabulary)), regulators)
     every = not len(genes)
     genes = np.arange(len(cells.vocabulary)) if every else genes
-    train, test = cells.multiplicity[split.train], cells.multiplicity[split.test].toarray()
+    test = cells.multiplicity[split.test].toarray()
     basal = torch.as_tensor(cells.basal[split.test])
     bags = Bags(torch.as_tensor(test), basal, None if known is None else known[split.test]).to(model.mean.device)
     found = {"model": model(bags).multiplicity.cpu().numpy()}
     if "ridge" in methods:
         found["ridge"] = np.zeros_like(test)
-        for some, predicted in ridge_predictions(train, cells.multiplicity[split.test], regulators):
+        for some, predicted in ridge_predictions(cells.multiplicity, split.train, split.test, regulators):
             found["ridge"][:, some] = predicted
     if "perceptron" in methods and not every:
         whole = cells.multiplicity.toarray()

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 # Groups on one level are separated by |. A group is a module or a whole folder of the package, and may hold several.
 LEVELS = {
     "grn": (
-        "__init__ errors messages bags io process_memory devices threads config",
+        "__init__ errors messages bags io process_memory processes devices threads config",
         "cells | model",
         "regulation",
         "networks",
@@ -57,7 +57,13 @@ KEPT_TO = {
     "typer": ("grn/cli/",),
     "matplotlib": ("grn/plots/",),
     "decoupler": (),
-    "flashsign": ("grn/model/", "grn/networks/", "grn/cli/doctor.py", "kernels/flashsign/"),
+    "flashsign": (
+        "grn/model/",
+        "grn/networks/",
+        "grn/cells/preprocessing/checks.py",
+        "grn/cli/doctor.py",
+        "kernels/flashsign/",
+    ),
     "triton": ("kernels/flashsign/",),
     "grn": ("grn/", "train.py"),
 }

@@ -172,7 +172,8 @@ def activity_of_run(cells: Cells, regulons: pd.DataFrame, *, own: bool, grouped:
             f"no regulator has {least} certain edges",
             advice="network.regulons: collectri (grn data get collectri) shows that of known ones",
         )
-    scores, targets = activity_of_cells([cells.multiplicity], pd.Index(cells.vocabulary), regulons, least)
+    pieces = (cells.multiplicity[first : first + PIECE] for first in range(0, len(cells), PIECE))
+    scores, targets = activity_of_cells(pieces, pd.Index(cells.vocabulary), regulons, least)
     types = np.array([*cells.classes, ""], object)[cells.labels] if cells.classes else np.full(len(cells), ALL, object)
     donors = cells.groups.astype(str).astype(object) if grouped and cells.groups is not None else None
     if cells.state is not None and len(cells.conditions) == 2:

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from grn.cells.cells import Cells
 from grn.cells.load import to_vocabulary_of
-from grn.cells.loading.tables import Table, beside_steps, empty_for, fitting, on
+from grn.cells.loading.tables import Table, beside_steps, empty_for, fitting, give_back_on, on
 from grn.cells.obs import MISSING, read_groups, read_labels, read_state
 from grn.cells.preprocessing.counts import genes_of, stored_matrix
 from grn.cells.preprocessing.multiplicity import basal_multiplicity, counting_of
@@ -31,7 +31,7 @@ from grn.cells.readers.registry import source_in_file
 from grn.config.schema import DataConfig
 from grn.threads import ahead
 
-AT_ONCE = {"cpu": 2**20, "cuda": 2**22}  # numbers that are read, and made multiplicities of, at a time
+AT_ONCE = {"cpu": 2**18, "cuda": 2**22}  # numbers that are read, and made multiplicities of, at a time
 KNOWN = ("labels", "conditions", "one", "together")  # origins of states that labels and conditions tell
 
 
@@ -112,13 +112,15 @@ class Atlas:
         """The cells `buffer`, sorted rows, which are read once, however often they are asked for. following: those that
         are read next."""
         wanted = {rows.tobytes(): rows for rows in (buffer, following) if rows is not None}
-        self.held = {
-            name: self.held.get(name) or self.reader.submit(self._load, rows, device) for name, rows in wanted.items()
-        }
+        self.held = {name: table for name, table in self.held.items() if name in wanted}  # before the next is read
+        for name, rows in wanted.items():
+            if name not in self.held:
+                self.held[name] = self.reader.submit(self._load, rows, device)
         return self.held[buffer.tobytes()].result()
 
     def _load(self, rows: np.ndarray, device: torch.device | str) -> Table:
         """The cells `rows`, sorted."""
+        give_back_on(device)  # the table before, which the allocator keeps for steps (keeping_pieces)
         most = len(rows) * len(self.cells.vocabulary)
         stored = most if self.ends is None else int((self.ends[rows + 1] - self.ends[rows]).sum())
         device = fitting(device, stored)
@@ -130,7 +132,9 @@ class Atlas:
         def make() -> Table:
             return Table.joined([self._part(len(part), each, device) for part, each in zip(parts, read, strict=True)])
 
-        return beside_steps(make, device)
+        table = beside_steps(make, device)
+        give_back_on(device)  # pieces of what was read
+        return table
 
     def _part(self, count: int, read: StoredRows, device: torch.device | str) -> Table:
         """So many cells. The device makes multiplicities of what is stored: NumPy takes longer than a GPU's steps."""

@@ -51,16 +51,20 @@ from grn.cells.simulated import read_truth
 from grn.config.schema import DataConfig
 from grn.errors import DataError, VocabularyMismatch
 from grn.process_memory import give_back
+from grn.processes import ALONE, Processes
 
 
-def load_cells(config: DataConfig, seed: int = 0, adata: AnnData | None = None) -> tuple[Cells, Split]:
+def load_cells(
+    config: DataConfig, seed: int = 0, adata: AnnData | None = None, processes: Processes = ALONE
+) -> tuple[Cells, Split]:
     """The cells of `data.path` and their split. Everything that is estimated from data uses the training cells alone.
 
     seed: of the split, and of the sample where the file has more than `data.sample` cells.
     adata: cells in memory, which are used instead of `data.path`; it is not changed.
+    processes: that load the same cells together, see `read_expression`.
     Raises UserError.
     """
-    source = _read(config, adata, seed)
+    source = _read(config, adata, seed, processes)
     copies = copies_of(source.values, config.values)
     split = split_cells(source.labels, source.groups, config.test_fraction, seed, copies)
     values, training = source.values, source.values[split.train]
@@ -284,7 +288,7 @@ def transformed(
 PIECE = 4096  # cells of a file that are checked at a time
 
 
-def _read(config: DataConfig, adata: AnnData | None, seed: int) -> Source:
+def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Processes) -> Source:
     """What training needs of the source, checked, each gene once."""
     with source_in_file(config, everything=False) if adata is None else nullcontext(adata) as opened:
         rows, obs = None, opened.obs
@@ -295,7 +299,7 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int) -> Source:
         labels, classes = read_labels(obs, config.label_key)
         done = read_interventions(obs, config)
         groups, state = read_groups(obs, config.group_key), read_state(obs, config.state_key)
-        expression = read_expression(opened, config, size, some=rows)
+        expression = read_expression(opened, config, size, some=rows, processes=processes)
         others = None if config.targets is None else _of_targets(opened, config, size, rows)
         sample = None if rows is None or expression.kept is None else Sample(rows, expression.kept.mark)
         read = [

@@ -14,6 +14,7 @@ from scipy import sparse
 
 PENALTIES = np.logspace(0, 5, 11)
 TOGETHER, NUMBERS = 256, 2**21  # genes whose regressions are computed at the same time, and the numbers of each table
+BY_GENE = 256  # genes whose cells are in memory a second time, by columns
 
 
 def pearson(matrix: np.ndarray, genes: Sequence[str], regulators: Sequence[str]) -> pd.DataFrame:
@@ -40,22 +41,28 @@ def ridge(matrix: np.ndarray, genes: Sequence[str], regulators: Sequence[str]) -
 
 
 def ridge_predictions(
-    training: sparse.spmatrix, test: sparse.spmatrix, regulators: np.ndarray, device: torch.device | str = "cpu"
+    multiplicity: sparse.csr_matrix,
+    training: np.ndarray,
+    test: np.ndarray,
+    regulators: np.ndarray,
+    device: torch.device | str = "cpu",
 ) -> Iterator[tuple[slice, np.ndarray]]:
     """Expected multiplicities of D test cells by the regression of `ridge` on C training cells, in blocks of genes.
 
-    training [C, N], test [D, N].   regulators [R]: positions among the genes. No gene is predicted from itself. Yields
-    which genes, and their predictions [D, n]. device: that computes them.
+    multiplicity [.., N]: of all cells.   training [C], test [D]: rows.   regulators [R]: positions among the genes. No
+    gene is predicted from itself. Yields which genes, and their predictions [D, n]. device: that computes them.
     """
-    columns = training.tocsc()
-    measured = columns[:, regulators].toarray().astype(np.float64)
-    mean, sd = _mean_and_sd(measured)
-    given = (test[:, regulators].toarray() - mean) / sd
-    fit = _RidgeFit(_standardised(measured), device)
-    for some in _blocks(*training.shape[::-1]):
-        values = columns[:, some].toarray().astype(np.float64)
-        mean, sd = _mean_and_sd(values)
-        yield some, mean + sd * (given @ fit.coefficients(_standardised(values), some, regulators))
+    every = multiplicity[:, regulators].toarray().astype(np.float64)
+    mean, sd = _mean_and_sd(every[training])
+    given = (every[test] - mean) / sd
+    fit = _RidgeFit(_standardised(every[training]), device)
+    for first in range(0, multiplicity.shape[1], BY_GENE):
+        by_gene = multiplicity[:, first : first + BY_GENE].tocsc()
+        for part in _blocks(by_gene.shape[1], len(training)):
+            values = by_gene[:, part].toarray()[training].astype(np.float64)
+            mean, sd = _mean_and_sd(values)
+            some = slice(first + part.start, first + part.stop)
+            yield some, mean + sd * (given @ fit.coefficients(_standardised(values), some, regulators))
 
 
 class _RidgeFit:

@@ -20,7 +20,7 @@ from torch import Tensor
 from grn.cells.cells import Cells
 from grn.cells.preprocessing.moments import moments
 from grn.model.transformer import DEPTH, LIMIT
-from grn.regulation.ridge import Columns
+from grn.regulation.ridge import CELLS, Columns
 
 LEAST_SD = 1e-3
 
@@ -135,9 +135,14 @@ class CellTable:
         """Standardised multiplicities of some genes: [C, n]."""
         mean, sd = (each[genes].to(self.device) for each in (self.mean, self.sd))
         # Blocks of genes are read time and again, others once: they do not leave a second copy of the table behind.
-        values = self.by_gene[:, genes] if isinstance(genes, slice) else self.multiplicity[:, genes]
-        values = torch.as_tensor(values.toarray(), device=self.device)
-        return values.sub_(mean).div_(sd).clamp_(max=LIMIT)
+        if isinstance(genes, slice):
+            values = self.by_gene[:, genes].toarray()
+        else:
+            values = np.empty((len(self), len(genes)), np.float32)
+            for first in range(0, len(self), CELLS):
+                some = slice(first, first + CELLS)
+                values[some] = self.multiplicity[some][:, genes].toarray()
+        return torch.as_tensor(values, device=self.device).sub_(mean).div_(sd).clamp_(max=LIMIT)
 
     def columns(self, like: Tensor) -> Columns:
         """All genes, some columns at a time, in the dtype of `like`."""

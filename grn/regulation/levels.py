@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from grn.regulation.cell_table import CellTable
-from grn.regulation.penalties import CELLS, RIDGE
+from grn.regulation.penalties import RIDGE
 
 ENOUGH = 0.5  # of what slopes of differences within states explain there, slopes of all cells must explain
 GENES = 512  # targets that are enough to decide
@@ -61,9 +61,6 @@ def levels_of(table: CellTable, fold: np.ndarray) -> Levels | None:
     genes = np.random.default_rng(0).permutation(others if len(others) else table.regulators)[:most]
     if states < 2 or regulators > MOST or not len(genes):
         return None
-    if len(table) > CELLS:
-        rows = np.sort(np.random.default_rng(0).permutation(len(table))[:CELLS])
-        table, fold = table.some(rows), fold[rows]
     together = replace(table, pooled=True)  # in units of all cells
     read = torch.as_tensor(~np.isin(table.regulators, genes), device=table.inputs.device)
     x, y = together.inputs[:, :-1][:, read].double(), together.targets(genes).double()

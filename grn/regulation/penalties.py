@@ -175,17 +175,22 @@ def ridge_penalties(cells: int) -> tuple[float, ...]:
     return RIDGE + tuple(10 ** np.arange(4.75, np.log10(MOST * cells) + 0.25, 0.25))
 
 
-def choose_penalties_of_blocks(table: CellTable, fold: np.ndarray, layered: bool) -> list[Penalty]:
-    """The best penalties of block 2, the best first, and last that of block 1. fold [C]: folds 0 and 1 are held out."""
-    most = MOST * len(table)
+def enough_cells(count: int) -> np.ndarray:
+    """Which of so many cells choose penalties, and whether levels count: rows, sorted."""
+    return np.sort(np.random.default_rng(0).permutation(count)[:CELLS])
+
+
+def choose_penalties_of_blocks(
+    table: CellTable, fold: np.ndarray, layered: bool, learned: int | None = None
+) -> list[Penalty]:
+    """The best penalties of block 2, the best first, and last that of block 1. fold [C]: folds 0 and 1 are held out.
+    learned: how many cells are trained on; None: those of the table."""
+    most = MOST * (learned or len(table))
     return [replace(each, lam=min(float(each.lam), most)) for each in best_penalties(table, fold, layered)]
 
 
 def best_penalties(table: CellTable, fold: np.ndarray, layered: bool) -> list[Penalty]:
     """The same, however large they are."""
-    if len(table) > CELLS:
-        rows = np.sort(np.random.default_rng(0).permutation(len(table))[:CELLS])
-        table, fold = table.some(rows), fold[rows]
     states, count = table.states.shape[1], len(table.regulators)
     tries = 2 if count * (states + 1) < 300 and (fold == 1).any() else 1
     parts = [HeldOut(table, fold, number, layered) for number in range(tries)]

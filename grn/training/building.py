@@ -27,7 +27,7 @@ from grn.networks.prior import prior_of
 from grn.regulation.cell_table import CellTable
 from grn.regulation.folds import group_folds
 from grn.regulation.levels import levels_of
-from grn.regulation.penalties import choose_penalties_of_blocks, shares_of_counting
+from grn.regulation.penalties import choose_penalties_of_blocks, enough_cells, shares_of_counting
 from grn.regulation.prior_strength import prior_factor
 from grn.regulation.states import States
 from grn.training.machine import cells_of_step, processes
@@ -86,25 +86,27 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
     )
 
     device = own_device(config.trainer)
-    table = CellTable.of(cells, split.train, states.membership, device=device)
-    own = fold[split.train]
-    levels = levels_of(table, own)
-    if levels is not None:
+    own, few, pooled = fold[split.train], enough_cells(len(split.train)), False
+
+    def table(some: np.ndarray | slice = slice(None)) -> CellTable:
+        """Of the training cells. Made anew, as it is a copy: no two are in memory."""
+        return CellTable.of(cells, split.train[some], states.membership, pooled=pooled, device=device)
+
+    if (levels := levels_of(table(few), own[few])) is not None:
         say(levels.summary())
-        if levels.count:
-            table = CellTable.of(cells, split.train, states.membership, pooled=True, device=device)
-    set_units(model, table, own)
+        pooled = levels.count
+    set_units(model, table(), own)
     if not model.genes_train:
         penalties = [Penalty(settings.penalty or 1.0)] * 2
     elif settings.penalty is not None:
         penalties = [Penalty(settings.penalty)] * 2
     else:
-        penalties = choose_penalties_of_blocks(table, own, model.layered)
+        penalties = choose_penalties_of_blocks(table(few), own[few], model.layered, len(own))
         say(f"Held-out cells choose penalties of {', '.join(f'{each.lam:.3g}' for each in penalties[:-1])}.")
     set_penalties(model, penalties, own)
     if config.network.prior is not None and model.genes_train:
         strength = prior_of(config.network, cells).strength
-        factor, found = prior_factor(table, strength, own, penalties[0].lam)
+        factor, found = prior_factor(table(), strength, own, penalties[0].lam)
         model.prior = None if factor is None else factor.cpu()
         say(found.sentence())
     return Fit(model, fold, judging, states)

@@ -32,8 +32,9 @@ def held_out_errors(model: Model, states: States, cells: Cells, split: Split) ->
     model = model.eval()
     device = model.mean.device
     spread = model.identity.sd.cpu().numpy()
-    train, test = (cells.multiplicity[rows].tocsc() for rows in (split.train, split.test))
-    mean, of_means = np.asarray(train.sum(0, dtype=np.float64)) / max(len(split.train), 1), 0.0
+    test = cells.multiplicity[split.test].tocsc()
+    sums, of_test = (np.asarray(each.sum(0, np.float64)) for each in (cells.multiplicity, test))
+    mean, of_means = (sums - of_test) / max(len(split.train), 1), 0.0
     total = {"error": 0.0, "ridge_error": 0.0}
     judged = np.ones((len(split.test), genes), bool)
     if cells.interventions is not None:
@@ -49,7 +50,7 @@ def held_out_errors(model: Model, states: States, cells: Cells, split: Split) ->
         wrong = np.square((predicted - true) / spread, dtype=np.float64)
         total["error"] += float((wrong * judged[first : first + CELLS]).sum())
         of_means += float((np.square((true - mean) / spread) * judged[first : first + CELLS]).sum())
-    for some, predicted in ridge_predictions(train, test, positions, device):
+    for some, predicted in ridge_predictions(cells.multiplicity, split.train, split.test, positions, device):
         wrong = np.square((predicted - test[:, some].toarray()) / spread[some])
         total["ridge_error"] += float((wrong * judged[:, some]).sum())
     return {name: error / max(of_means, 1e-9) for name, error in total.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import warnings
@@ -11,12 +12,16 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.plugins.environments import LightningEnvironment
+from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch import distributed
 
 from grn.config.schema import TrainerConfig
 from grn.devices import uses_gpu
 from grn.errors import ConfigError, one_line
-from grn.training.together import MeanGradients
+from grn.processes import ALONE, Processes
+from grn.training.together import MeanGradients, leave
 
 # Variables of torchrun, srun, mpirun, LSF and manual starts about the other machines.
 LAUNCHERS = ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "LSB_JOBID", "MASTER_ADDR", "NODE_RANK")
@@ -92,6 +97,21 @@ def refuse_impossible_training(settings: TrainerConfig) -> None:
             advice="set trainer.accelerator, strategy, precision and devices to auto; "
             "under SLURM, start as many tasks as trainer.devices x trainer.num_nodes",
         ) from error
+
+
+def started_together(settings: TrainerConfig) -> Processes:
+    """The processes that torchrun, srun or mpirun has started, which know each other from here on. Those that Lightning
+    starts itself are there when training begins: before that, each is alone."""
+    if processes(settings) == 1:
+        return ALONE
+    with quiet(), warnings.catch_warnings(action="ignore"):
+        trainer = L.Trainer(**lightning_options(settings), logger=False, enable_checkpointing=False)
+        strategy = trainer.strategy
+        if not isinstance(strategy, DDPStrategy) or isinstance(strategy.cluster_environment, LightningEnvironment):
+            return ALONE
+        strategy.setup_environment()  # what training begins with, which finds it done
+    atexit.register(leave)
+    return Processes(strategy.global_rank, strategy.world_size, distributed.new_group(backend="gloo"))
 
 
 @contextmanager

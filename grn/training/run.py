@@ -45,6 +45,7 @@ from grn.networks.build import first_evidence, write_network_files
 from grn.networks.cells_of_run import refuse_lost_cells
 from grn.networks.prior import prior_of
 from grn.process_memory import give_back, keeping_pieces, returning_large_pieces
+from grn.processes import ALONE, Processes
 from grn.regulation.states import States, states_of
 from grn.threads import threads_for
 from grn.training.building import Fit, atlas_of, data_module, prepare, refuse_nothing_to_learn, trained_model
@@ -52,7 +53,7 @@ from grn.training.calibration import Calibration, judge, set_axes, set_gate
 from grn.training.callbacks import ProgressLines, Signals, exits_are_interruptions, process_rank
 from grn.training.checkpoints import Checkpoints, StreamedCheckpoints, load_checkpoint
 from grn.training.held_out import held_out_errors
-from grn.training.machine import lightning_options, processes, quiet, refuse_impossible_training
+from grn.training.machine import lightning_options, processes, quiet, refuse_impossible_training, started_together
 from grn.training.metrics import METRICS, Evaluation, MetricsFile, scalars
 from grn.training.resume import Origin, Start, find_start
 from grn.training.task import MovingAverage, Task
@@ -109,7 +110,7 @@ def train(
 
         L.seed_everything(config.trainer.seed, verbose=False)
         until_the_end.enter_context(returning_large_pieces())
-        cells, split = checked_cells(config, adata)
+        cells, split = checked_cells(config, adata, started_together(config.trainer))
         origin = Origin(config, cells)
         # Nothing is written before this line, so that whatever is refused leaves nothing behind.
         if start is not None:
@@ -137,9 +138,9 @@ def train(
             raise
 
 
-def checked_cells(config: Config, adata: AnnData | None = None) -> tuple[Cells, Split]:
+def checked_cells(config: Config, adata: AnnData | None = None, together: Processes = ALONE) -> tuple[Cells, Split]:
     """The cells of a run and their split. Raises UserError for what can be known before anything is trained."""
-    cells, split = load_cells(config.data, config.trainer.seed, adata)
+    cells, split = load_cells(config.data, config.trainer.seed, adata, together)
     refuse_nothing_to_learn(config, cells, split)
     if config.network.prior is not None:
         prior_of(config.network, cells)

@@ -1,5 +1,8 @@
 """Cells in a file of which a sample is in memory: the same values, no test cell, and a run that reads them all."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +16,8 @@ from grn.cells.loading.batches import BagMaker
 from grn.cells.loading.order import EpochOrder
 from grn.cells.simulated import simulate
 from grn.config.schema import DataConfig, SimulatedConfig
+from grn.errors import DataError
+from grn.processes import Processes
 
 CELLS, SAMPLE = 2400, 1000
 gpu = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))
@@ -102,6 +107,58 @@ def test_columns_of_one_gene_and_entries_of_one_place_add_up(adata, tmp_path):
     one, two = (each.table(rows, None, "cpu")[np.arange(len(rows))] for each in (once, other))
     for name in ("value", "cell", "gene", "basal", "unit"):
         assert torch.equal(getattr(one, name), getattr(two, name)), name
+
+
+def loaded_together(config, count, monkeypatch):
+    """The cells, or the error, of so many processes, which are threads here."""
+    barrier, slots = Barrier(count), [None] * count
+
+    def gather(found, own, rank):
+        slots[rank] = own
+        barrier.wait(60)
+        found[:] = slots
+        barrier.wait(60)
+
+    def send(tensor, source, rank):
+        slots[rank] = tensor
+        barrier.wait(60)
+        tensor.copy_(slots[source])
+        barrier.wait(60)
+
+    def load(rank):
+        try:
+            return load_cells(config, 5, processes=Processes(rank, count, rank))[0]
+        except DataError as error:
+            return error
+
+    monkeypatch.setattr("torch.distributed.all_gather_object", gather)
+    monkeypatch.setattr("torch.distributed.broadcast", send)
+    monkeypatch.setattr("grn.cells.load.PIECE", 256)  # of 2400 cells
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(load, range(count)))
+
+
+@pytest.mark.parametrize("values", ["counts", "expression"])
+@pytest.mark.parametrize("count", [2, 11])  # one of 11 has nothing to read
+def test_processes_that_share_a_file_know_of_it_what_one_knows(path, values, count, monkeypatch):
+    config = DataConfig(path=path, label_key="cell_type", sample=SAMPLE, values=values)
+    alone, _ = load_cells(config, 5)
+    for cells in loaded_together(config, count, monkeypatch):
+        assert cells.digest == alone.digest and cells.notes == alone.notes
+        np.testing.assert_array_equal(cells.sample.mark, alone.sample.mark)
+
+
+@pytest.mark.parametrize("values", ["counts", "expression"])
+def test_what_one_process_finds_wrong_all_of_them_say(adata, tmp_path, values, monkeypatch):
+    wrong = adata.copy()
+    wrong.X = wrong.X.toarray()
+    wrong.X[1300, 7] = wrong.X[2000, 3] = -2
+    wrong.write_h5ad(tmp_path / "cells.h5ad")
+    config = DataConfig(path=str(tmp_path / "cells.h5ad"), label_key="cell_type", sample=SAMPLE, values=values)
+    with pytest.raises(DataError) as alone:
+        load_cells(config, 5)
+    said = [str(each) for each in loaded_together(config, 3, monkeypatch)]
+    assert said == [str(alone.value)] * 3 and f"in cell {adata.obs_names[1300]}" in said[0]
 
 
 def test_a_matrix_that_is_stored_by_columns_gives_the_sample_alone(adata, tmp_path):

@@ -15,6 +15,7 @@ from scipy import sparse
 from torch import Tensor
 
 from grn.bags import map_tensors
+from grn.process_memory import give_back
 
 PIECE = 2**22  # numbers, or rows, that are copied to a GPU at a time
 NUMBER = 8  # bytes of a number above 0 and its gene
@@ -67,13 +68,16 @@ class Table:
 
     @classmethod
     def joined(cls, parts: list[Table]) -> Table:
-        """The cells of all parts, one part after the other."""
-        size = np.concatenate([np.diff(part.first) for part in parts])
-        value, gene, basal = (torch.cat([getattr(part, name) for part in parts]) for name in ("value", "gene", "basal"))
+        """The cells of all parts, one part after the other. parts: emptied, so that less of them is in memory twice."""
+        first = np.append(0, np.cumsum(np.concatenate([np.diff(part.first) for part in parts])))
+        basal, genes = torch.cat([part.basal for part in parts]), parts[0].genes
         units = [part.unit for part in parts if part.unit is not None]
-        return cls(
-            np.append(0, np.cumsum(size)), value, gene, basal, torch.cat(units) if units else None, parts[0].genes
-        )
+        values, positions = [part.value for part in parts], [part.gene for part in parts]
+        parts.clear()
+        value = torch.cat(values)
+        values.clear()
+        give_back_on(value.device)
+        return cls(first, value, torch.cat(positions), basal, torch.cat(units) if units else None, genes)
 
     def __getitem__(self, rows: np.ndarray) -> Rows:
         """The cells `rows` [B]. Nothing in it waits for a GPU."""
@@ -105,6 +109,12 @@ def fitting(device: torch.device | str, numbers: int) -> torch.device | str:
     """The device, or the host where a table of so many numbers would take too much of a GPU."""
     on_gpu = torch.device(device).type == "cuda"
     return "cpu" if on_gpu and NUMBER * numbers > SHARE * torch.cuda.mem_get_info(device)[0] else device
+
+
+def give_back_on(device: torch.device | str) -> None:
+    """Gives memory back that tables have left, if they are on the host: a GPU's steps would wait for it."""
+    if torch.device(device).type == "cpu":
+        give_back()
 
 
 def empty_for(device: torch.device | str) -> Callable[..., np.ndarray]:

@@ -16,6 +16,7 @@ from grn.cells.readers import reading
 DENSE = (h5py.Dataset, zarr.Array)  # what a dense matrix in a file is
 GAP = 64  # rows between two wanted ones up to which both are read at once, with those between them
 ROWS = 4096  # cells that are read from disk at a time
+ALL = slice(None)  # rows
 STORED = 4_000_000  # numbers that are read from disk at a time where cells are wanted in pieces, if a piece has fewer
 
 
@@ -28,13 +29,14 @@ def to_csr(values, where: str) -> sparse.csr_matrix:
     return blocks[0] if len(blocks) == 1 else sparse.vstack(blocks, format="csr")
 
 
-def csr_pieces(values, where: str, rows: int | None = None) -> Iterator[sparse.csr_matrix]:
+def csr_pieces(values, where: str, rows: int | None = None, some: slice = ALL) -> Iterator[sparse.csr_matrix]:
     """The same as consecutive pieces of `rows` cells, the last one shorter; None: of any size.
 
-    Of a matrix on disk, a piece at a time is in memory, unless it is stored by columns.
+    Of a matrix on disk, a piece at a time is in memory, unless it is stored by columns.   some: the cells, where the
+    matrix is not stored by columns.
     """
     with reading(f"{where} cannot be read", "make the matrix, or write it, again", field=None):
-        for block in _blocks(values, rows):
+        for block in _blocks(values, rows, some):
             clean = _clean(block)
             if rows is None or clean.shape[0] <= rows:
                 yield clean
@@ -102,39 +104,44 @@ def arrays_of(values: CSRDataset) -> tuple[Any, Any]:
     return values.group["data"], values.group["indices"]
 
 
-def _blocks(values, rows: int | None) -> Iterator:
+def _blocks(values, rows: int | None, some: slice) -> Iterator:
     """A dense matrix, or one on disk, in blocks of rows, so that no copy is ever whole; any other as one block.
 
-    rows: blocks have a multiple of so many, except the last one; None: any number.
+    rows: blocks have a multiple of so many, except the last one; None: any number.   some: see csr_pieces.
     """
     if isinstance(values, CSCDataset):  # in a column-wise file, the values of a cell are scattered over all of it
         check_pointers(values)
         yield values.to_memory()
     elif isinstance(values, CSRDataset):
-        yield from _rows_of(values, rows)
+        yield from _rows_of(values, rows, some)
     elif isinstance(values, (*DENSE, np.ndarray)) and values.ndim == 2:
         step = ROWS if rows is None else rows * max(1, STORED // (rows * max(values.shape[1], 1)))
-        for start in range(0, max(values.shape[0], 1), step):
-            yield values[start : start + step]
+        yield from (values[span] for span in _spans(values, step, some))
     elif rows is not None and sparse.issparse(values) and values.format == "csr":
         check_format(values)
-        for start in range(0, max(values.shape[0], 1), rows):
-            yield values[start : start + rows]
+        yield from (values[span] for span in _spans(values, rows, some))
     else:
         yield values
 
 
-def _rows_of(values: CSRDataset, rows: int | None) -> Iterator[sparse.csr_matrix]:
+def _spans(values, step: int, some: slice) -> Iterator[slice]:
+    """Spans of so many rows; one of no rows where there are none."""
+    first, end, _ = some.indices(values.shape[0])
+    for start in range(first, max(end, first + 1), step):
+        yield slice(start, min(start + step, end))
+
+
+def _rows_of(values: CSRDataset, rows: int | None, some: slice) -> Iterator[sparse.csr_matrix]:
     """Blocks of rows, from the stored arrays: AnnData's own slicing would use indices before they are checked."""
-    cells = values.shape[0]
     ends = check_pointers(values)
-    start = 0
-    while start < max(cells, 1):
+    start, end, _ = some.indices(values.shape[0])
+    last = max(end, start + 1)
+    while start < last:
         stop = start + ROWS
         if rows is not None:
             fitting = int(np.searchsorted(ends, ends[start] + STORED, side="right")) - 1 - start
             stop = start + rows * max(1, fitting // rows)
-        own = ends[start : stop + 1]
+        own = ends[start : min(stop, end) + 1]
         data, indices = (of[own[0] : own[-1]] for of in arrays_of(values))
         yield sparse.csr_matrix((data, indices, own - own[0]), shape=(own.size - 1, values.shape[1]))
         start = stop

@@ -1,0 +1,211 @@
+"""Whether values are what data.values promises, and how large counts are: one pass over a file.
+
+What a pass finds is a total over its pieces, so that processes can share the file and join what they have found.
+
+Letters: C cells, N genes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy import sparse
+
+from flashsign import Fold, Monoid
+from grn.processes import Processes
+
+LARGEST = 1e7  # count: more than a gene has in any cell
+ALONE, TIMES = 1e5, 1000  # a count above ALONE and above TIMES the gene's next largest is a mistake
+SMALLEST_VALUE, LARGEST_VALUE = 1e-12, 1e12  # expression: sums of squares of such values are exact enough in float32
+SAMPLE = 500  # cells of a piece whose counts are compared with their smallest one
+
+Pieces = Callable[..., Iterable[sparse.csr_matrix]]
+"""Clean CSR [<= rows, N] of consecutive cells, each time anew: of all cells or, called with a slice, of these."""
+
+NOT_WHOLE = "which is not a whole number"
+NO_COUNT = {
+    "which is not finite": lambda data: ~np.isfinite(data),
+    "which is negative, as in scaled data": lambda data: data < 0,
+    NOT_WHOLE: lambda data: data != np.rint(data),
+    "which is too large for a count": lambda data: data > LARGEST,
+}
+NO_EXPRESSION = {
+    "which is not finite": lambda data: ~np.isfinite(data),
+    "which is negative": lambda data: data < 0,
+}
+
+
+class Scope(NamedTuple):
+    """What is checked. pieces: of all cells.   own: those that this process has to read, from the cell `first` on."""
+
+    pieces: Pieces
+    own: Iterable[sparse.csr_matrix]
+    first: int
+    cells: pd.Index
+    genes: pd.Index
+    name: str
+    processes: Processes
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the counts of cells are.
+
+    stored: counts above 0.   largest: of them.   totals [C]: of each cell over all genes, float64.
+    measured [C]: the same, each gene counted with the weight that `read_expression` was given; None without weights.
+    smallest: median over a sample of cells of the smallest count.   multiples: share of the sample's larger counts that
+    are whole multiples of their cell's smallest count (0 where there are too few to tell).
+    """
+
+    stored: int
+    largest: float
+    totals: np.ndarray
+    measured: np.ndarray | None
+    smallest: float
+    multiples: float
+
+
+def _identity(like):
+    return like[0].new_zeros(()), like[1].new_full((), -torch.inf), like[2].new_ones(())
+
+
+def _combine(a, b):
+    return a[0] + b[0], torch.maximum(a[1], b[1]), torch.minimum(a[2], b[2])
+
+
+COUNTS = Monoid("counts", _identity, lambda items, _: items, _combine, lambda total, _: torch.stack(total))
+"""How many numbers above 0 there are, the largest of them, and whether all are multiples of 1/4. Items: of a piece."""
+
+
+@dataclass
+class Part:
+    """What the pieces of one process say. wrong: the first value of each kind that cannot be one, by what is wrong."""
+
+    total: tuple[torch.Tensor, ...] = ()
+    wrong: dict[str, str] = field(default_factory=dict)
+    totals: list[np.ndarray] = field(default_factory=list)
+    measured: list[np.ndarray] = field(default_factory=list)
+    smallest: list[np.ndarray] = field(default_factory=list)
+    ratios: list[np.ndarray] = field(default_factory=list)
+
+
+def judge_counts(scope: Scope, weights: np.ndarray | None) -> tuple[str | None, Scale]:
+    """The beginning of a sentence about the first value that cannot be a count (None: all can), and their scale."""
+    parts = scope.processes.of_all(lambda: _counted(scope, weights))
+    stored, largest, quarters = (float(each) for each in reduce(COUNTS.combine, (part.total for part in parts)))
+    found = reduce(lambda wrong, part: part.wrong | wrong, parts, dict[str, str]())  # the first process names it
+    if not found and largest > ALONE and (alone := _stands_alone(scope)):
+        found["which is too large for a count"] = alone
+
+    def joined(name: str) -> np.ndarray:
+        return np.concatenate([np.empty(0), *(each for part in parts for each in getattr(part, name))])
+
+    ratio = joined("ratios")
+    ratio = ratio[np.isfinite(ratio) & (ratio > 1.5)]
+    smallest = joined("smallest")
+    scale = Scale(
+        int(stored),
+        largest,
+        joined("totals"),
+        None if weights is None else joined("measured"),
+        float(np.median(smallest)) if len(smallest) else 0.0,
+        float((np.abs(ratio - np.rint(ratio)) < 0.1).mean()) if len(ratio) >= 50 else 0.0,
+    )
+    if stored == 0:
+        lacking = "cells" if not len(scope.cells) else "value above 0" if len(scope.genes) else "genes"
+        return f"{scope.name} holds no {lacking}", scale
+    for reason in NO_COUNT:
+        if reason in found:
+            logged = " (it looks log-normalised)" if reason == NOT_WHOLE and largest < 25 and not quarters else ""
+            return f"{scope.name} does not hold counts: it has {found[reason]}, {reason}{logged}", scale
+    return None, scale
+
+
+def _counted(scope: Scope, weights: np.ndarray | None) -> Part:
+    part, fold, first = Part(), Fold(COUNTS), scope.first
+    for values in scope.own:
+        data = values.data
+        _note(part.wrong, NO_COUNT, values, scope, first)
+        quarters = NOT_WHOLE not in part.wrong or bool((4 * data == np.rint(4 * data)).all())
+        of_piece = np.array([[values.nnz], [data.max(initial=-np.inf)], [quarters]], np.float64)
+        fold.add(tuple(torch.from_numpy(of_piece)))
+        first += values.shape[0]
+        part.totals.append(np.asarray(values.sum(axis=1, dtype=np.float64)).ravel())
+        if weights is not None:
+            part.measured.append(values @ weights)
+        sample = values[:: max(values.shape[0] // SAMPLE, 1)]
+        filled = np.diff(sample.indptr)[np.diff(sample.indptr) > 0]
+        if filled.size:
+            part.smallest.append(np.minimum.reduceat(sample.data, np.cumsum([0, *filled[:-1]])))
+            part.ratios.append(sample.data / np.repeat(part.smallest[-1], filled))
+    assert fold.total is not None, "there is a piece, if only of no cells"
+    part.total = fold.total
+    return part
+
+
+def _stands_alone(scope: Scope) -> str | None:
+    """A count that is far above all others of its gene, where there is one."""
+    genes = scope.genes
+    first, second, where = np.zeros(len(genes)), np.zeros(len(genes)), {}
+    before = 0
+    for values in scope.pieces():
+        row = np.repeat(np.arange(before, before + values.shape[0]), np.diff(values.indptr))
+        order = np.lexsort((values.data, values.indices))
+        gene, data = values.indices[order], values.data[order]
+        for last in np.flatnonzero(np.diff(gene, append=-1)):  # the largest count of each gene in this piece
+            j, top = gene[last], data[last]
+            below = data[last - 1] if last and gene[last - 1] == j else 0
+            second[j] = max(below, second[j], min(top, first[j]))
+            if top > first[j]:
+                first[j], where[j] = top, row[order[last]]
+        before += values.shape[0]
+    alone = np.flatnonzero((first > ALONE) & (first > TIMES * np.maximum(second, 1)))
+    if not alone.size:
+        return None
+    return f"{first[alone[0]]:g} for gene {genes[alone[0]]} in cell {scope.cells[where[alone[0]]]}"
+
+
+def judge_expression(scope: Scope) -> str | None:
+    """A sentence about values that cannot be multiplicities, which are finite, not negative, and not all 0."""
+
+    def looked() -> tuple[dict[str, str], float, str]:
+        found: dict[str, str] = {}
+        largest, most, first = -np.inf, "", scope.first
+        for values in scope.own:
+            _note(found, NO_EXPRESSION, values, scope, first)
+            if values.nnz and values.data.max() > largest:
+                largest = values.data.max()
+                most = _named(values, int(values.data.argmax()), scope.cells[first:], scope.genes)
+            first += values.shape[0]
+        return found, float(largest), most
+
+    parts, name = scope.processes.of_all(looked), scope.name
+    found = reduce(lambda wrong, part: part[0] | wrong, parts, dict[str, str]())
+    _, largest, most = max(parts, key=lambda part: part[1])
+    for reason in NO_EXPRESSION:
+        if reason in found:
+            needed = "multiplicities are finite and, unlike scaled data, not negative"
+            return f"{name} has {found[reason]}, {reason}; {needed}"
+    if not most:
+        return f"{name} holds only zeros"
+    if not SMALLEST_VALUE < largest < LARGEST_VALUE:
+        return f"The largest value of {name} is {most}, too far from 1 to compute with; divide all values by one number"
+    return None
+
+
+def _note(found: dict[str, str], kinds: dict, values: sparse.csr_matrix, scope: Scope, first: int) -> None:
+    """Notes the first value of each kind that cannot be one, where none was found so far. first: cell of the piece."""
+    for reason, test in kinds.items():
+        if reason not in found and (at := test(values.data)).any():
+            found[reason] = _named(values, int(at.argmax()), scope.cells[first:], scope.genes)
+
+
+def _named(values: sparse.csr_matrix, entry: int, cells: pd.Index, genes: pd.Index) -> str:
+    cell = np.searchsorted(values.indptr, entry, side="right") - 1
+    return f"{values.data[entry]:g} for gene {genes[values.indices[entry]]} in cell {cells[cell]}"

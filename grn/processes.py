@@ -1,0 +1,62 @@
+"""Several processes that a launcher has started together: the share of each, and what they tell each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import distributed
+
+from grn.errors import UserError
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """rank: of this process.   world: how many there are.   group: of their hosts; None: this process is alone."""
+
+    rank: int = 0
+    world: int = 1
+    group: distributed.ProcessGroup | None = None
+
+    def share(self, count: int, piece: int) -> slice:
+        """The part of `count` rows that this process does: whole pieces, one after another, but for the last."""
+        pieces = -(-count // piece)
+        first, end = (min(pieces * rank // self.world * piece, count) for rank in (self.rank, self.rank + 1))
+        return slice(first, end)
+
+    def of_all(self, make: Callable[[], Value]) -> list[Value]:
+        """What `make` returns in every process, by rank. A UserError of one process is raised in all of them."""
+        if self.world == 1:
+            return [make()]
+        own: Any
+        try:
+            own = make()
+        except UserError as error:
+            own = error
+        found: list[Any] = [None] * self.world
+        distributed.all_gather_object(found, own, self.group)
+        for each in found:
+            if isinstance(each, UserError):
+                raise each
+        return found
+
+    def joined(self, own: np.ndarray) -> np.ndarray:
+        """The arrays [n] of all processes as one, by rank; they are of one dtype. (Pickled, they take ten times as
+        long.)"""
+        if self.world == 1:
+            return own
+        sizes = self.of_all(lambda: len(own))
+        whole = np.empty(sum(sizes), own.dtype)
+        for rank, part in enumerate(np.split(whole, np.cumsum(sizes)[:-1])):
+            if rank == self.rank:
+                part[:] = own
+            distributed.broadcast(torch.from_numpy(part), rank, self.group)
+        return whole
+
+
+ALONE = Processes()
