@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -190,15 +189,6 @@ def test_a_damaged_table_is_one_sentence(name, content, copied, capsys):
     assert main(["report", str(run.folder)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert "Run " in repr(run)
-
-
-@pytest.mark.parametrize("wrong", [pd.DataFrame({"a": [1]}), None], ids=["no columns", "weights that are missing"])
-def test_a_table_that_can_be_read_and_is_none_of_a_run_is_damaged(wrong, tiny_run, copied, tmp_path):
-    table = pd.read_parquet(tiny_run / "edges.parquet").assign(weight=np.nan) if wrong is None else wrong
-    table.to_parquet(tmp_path / "edges.parquet")
-    run = copied("edges.parquet", (tmp_path / "edges.parquet").read_bytes())
-    with pytest.raises(DataError, match=r"edges\.parquet"):
-        TABLES["edges.parquet"](run)
 
 
 def test_the_networks_of_some_types_are_theirs(tiny_run):

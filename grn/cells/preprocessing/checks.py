@@ -71,23 +71,34 @@ class Scale:
     multiples: float
 
 
-def _identity(like):
-    return like[0].new_zeros(()), like[1].new_full((), -torch.inf), like[2].new_ones(())
+Total = tuple[torch.Tensor, ...]
 
 
-def _combine(a, b):
+def _of_nothing(like: Total) -> Total:
+    return torch.zeros_like(like[0]), torch.full_like(like[1], -torch.inf), torch.ones_like(like[2])
+
+
+def _of_both(a: Total, b: Total) -> Total:
     return a[0] + b[0], torch.maximum(a[1], b[1]), torch.minimum(a[2], b[2])
 
 
-COUNTS = Monoid("counts", _identity, lambda items, _: items, _combine, lambda total, _: torch.stack(total))
-"""How many numbers above 0 there are, the largest of them, and whether all are multiples of 1/4. Items: of a piece."""
+COUNTS = Monoid(
+    "counts",
+    identity=_of_nothing,
+    lift=lambda items, shared: items,
+    combine=_of_both,
+    finish=lambda total, shared: torch.stack(total),
+    needs_items=True,
+)
+"""How many numbers above 0 there are, the largest of them, and whether all (1) are multiples of 1/4: three numbers of
+each piece of a file, which processes may read in any order."""
 
 
 @dataclass
 class Part:
     """What the pieces of one process say. wrong: the first value of each kind that cannot be one, by what is wrong."""
 
-    total: tuple[torch.Tensor, ...] = ()
+    total: Total = ()
     wrong: dict[str, str] = field(default_factory=dict)
     totals: list[np.ndarray] = field(default_factory=list)
     measured: list[np.ndarray] = field(default_factory=list)
@@ -98,7 +109,8 @@ class Part:
 def judge_counts(scope: Scope, weights: np.ndarray | None) -> tuple[str | None, Scale]:
     """The beginning of a sentence about the first value that cannot be a count (None: all can), and their scale."""
     parts = scope.processes.of_all(lambda: _counted(scope, weights))
-    stored, largest, quarters = (float(each) for each in reduce(COUNTS.combine, (part.total for part in parts)))
+    total = COUNTS.finish(reduce(COUNTS.combine, [part.total for part in parts]), ())
+    stored, largest, quarters = total.tolist()
     found = reduce(lambda wrong, part: part.wrong | wrong, parts, dict[str, str]())  # the first process names it
     if not found and largest > ALONE and (alone := _stands_alone(scope)):
         found["which is too large for a count"] = alone

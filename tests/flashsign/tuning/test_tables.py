@@ -69,10 +69,6 @@ def test_the_choice_is_within_a_tenth_or_five_microseconds_of_the_faster_one_at_
 def test_one_changed_byte_of_any_file_changes_the_digest(tmp_path, name):
     folder = tmp_path / "triton"
     shutil.copytree(KERNELS, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    before = kernel_digest(folder)
-    assert before == kernel_digest()
-    path = folder / name
-    source = bytearray(path.read_bytes())
-    source[len(source) // 2] ^= 1
-    path.write_bytes(source)
-    assert kernel_digest(folder) != before
+    assert kernel_digest(folder) == kernel_digest()
+    (folder / name).write_bytes((folder / name).read_bytes() + b"#")
+    assert kernel_digest(folder) != kernel_digest()
