@@ -133,7 +133,8 @@ def _of_all(part: sparse.csr_matrix, processes: Processes) -> sparse.csr_matrix:
     """The rows of all processes, by rank."""
     if processes.world == 1:
         return part
-    data, indices, sizes = (processes.joined(each) for each in (part.data, part.indices, np.diff(part.indptr)))
+    own = part.data, part.indices.astype(np.int32, copy=False), np.diff(part.indptr).astype(np.int64)
+    data, indices, sizes = map(processes.joined, own)
     return sparse.csr_matrix((data, indices, np.append(0, np.cumsum(sizes))), shape=(len(sizes), part.shape[1]))
 
 
