@@ -46,7 +46,7 @@ class Processes:
         return found
 
     def joined(self, own: np.ndarray) -> np.ndarray:
-        """The arrays [n] of all processes as one, by rank; they are of one dtype. (Pickled, they take twice as long.)"""
+        """The arrays [n] of all processes as one, by rank, all of one dtype. (Pickled, they take twice as long.)"""
         if self.world == 1:
             return own
         sizes = self.of_all(lambda: len(own))
