@@ -24,7 +24,7 @@ class Processes:
     group: distributed.ProcessGroup | None = None
 
     def share(self, count: int, piece: int) -> slice:
-        """The part of `count` rows that this process does: whole pieces, one after another, but for the last."""
+        """Which of `count` rows this process reads: whole pieces of `piece` rows; the last piece may be shorter."""
         pieces = -(-count // piece)
         first, end = (min(pieces * rank // self.world * piece, count) for rank in (self.rank, self.rank + 1))
         return slice(first, end)

@@ -89,7 +89,7 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
     own, few, pooled = fold[split.train], enough_cells(len(split.train)), False
 
     def table(some: np.ndarray | slice = slice(None)) -> CellTable:
-        """Of the training cells. Made anew, as it is a copy: no two are in memory."""
+        """The training cells, or some of them. A table is a copy of the cells, so that none is kept between steps."""
         return CellTable.of(cells, split.train[some], states.membership, pooled=pooled, device=device)
 
     if (levels := levels_of(table(few), own[few])) is not None:

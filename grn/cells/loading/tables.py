@@ -112,7 +112,7 @@ def fitting(device: torch.device | str, numbers: int) -> torch.device | str:
 
 
 def give_back_on(device: torch.device | str) -> None:
-    """Gives memory back that tables have left, if they are on the host: a GPU's steps would wait for it."""
+    """Returns free memory to the system where tables are on the host. Beside a GPU it is left: steps would wait."""
     if torch.device(device).type == "cpu":
         give_back()
 
