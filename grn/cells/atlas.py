@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import cached_property, partial
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -22,12 +22,11 @@ from torch.nn import functional as F
 from grn.cells.cells import Cells
 from grn.cells.load import to_vocabulary_of
 from grn.cells.loading.tables import Table, beside_steps, empty_for, fitting, give_back_on, on
-from grn.cells.obs import MISSING, read_groups, read_labels, read_state
-from grn.cells.preprocessing.counts import genes_of, stored_matrix
+from grn.cells.obs import MISSING
 from grn.cells.preprocessing.multiplicity import basal_multiplicity, counting_of
 from grn.cells.preprocessing.split import Split
 from grn.cells.readers.matrix import StoredRows, check_pointers, rows_of
-from grn.cells.readers.registry import source_in_file
+from grn.cells.readers.registry import counts_in_file
 from grn.config.schema import DataConfig
 from grn.threads import ahead
 
@@ -37,11 +36,13 @@ KNOWN = ("labels", "conditions", "one", "together")  # origins of states that la
 
 def only_the_sample(config: DataConfig, cells: Cells, origin: str) -> str:
     """Why training reads the sample alone; empty where it reads all cells. origin: see States."""
-    with source_in_file(config, everything=False) as source:
-        by_columns = isinstance(stored_matrix(source, config.counts), CSCDataset)
+    by_columns, recovered = False, config.counts == "recover"
+    if not recovered:
+        with counts_in_file(config) as (stored, _):
+            by_columns = isinstance(stored, CSCDataset)
     reasons = {
         "the file stores its matrix by columns (write it as CSR)": by_columns,
-        "its counts are recovered": config.counts == "recover",
+        "its counts are recovered": recovered,
         "it is a screen": cells.interventions is not None,
         "genes are predicted as data.targets": cells.targets is not None,
         "the states of the other cells are not known (labels and conditions tell them)": origin not in KNOWN,
@@ -49,13 +50,25 @@ def only_the_sample(config: DataConfig, cells: Cells, origin: str) -> str:
     return next((reason for reason, true in reasons.items() if true), "")
 
 
+@dataclass(frozen=True)
+class StatesByKind:
+    """The states [A, S] of all cells of a file, by the kind of a cell: the same for all cells with the same label and
+    condition. `states[rows]` are those of some cells.   kind [A].   of_kinds [K, S]."""
+
+    kind: np.ndarray
+    of_kinds: np.ndarray
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        return self.of_kinds[self.kind[rows]]
+
+
 class Atlas:
     """All cells of a file, of which `cells` are a sample. membership [C, S], fold [C]: of the sample.
 
     rows: those that are trained on, all but the test cells, their copies and their donors.   labels [A]: see Cells.
-    states [A, S]: see States; those of a cell with the same label and condition.   fold [A]: see Batch; that of the
-    cell that it is a copy of, else of its donor; -1 for other cells outside of the sample.   gene_of [M]: the gene of
-    each column, N where it has none.   absent: labels that no cell of the sample has.
+    states [A, S]: see States; those of the sample's cells with the same label and condition.   fold [A]: see Batch;
+    that of the cell that it is a copy of, else of its donor; -1 for other cells outside of the sample.   gene_of [M]:
+    the gene of each column, N where it has none.   absent: labels that no cell of the sample has.
     """
 
     interventions = None
@@ -63,50 +76,45 @@ class Atlas:
     def __init__(self, config: DataConfig, cells: Cells, split: Split, membership: np.ndarray, fold: np.ndarray):
         assert cells.sample is not None, "the cells are a sample"
         self.config, self.cells = config, cells
-        sample, mark = cells.sample
-        count = len(mark)
-        obs = self.source.obs
-        labels, names = read_labels(obs, config.label_key)
+        sample, mark, (labels, names, groups, condition) = cells.sample
         position = pd.Index(cells.classes).get_indexer(pd.Index([*names]))
-        self.labels = np.append(position, MISSING)[labels]  # -1 reads the last entry: missing
+        self.labels = np.append(position, MISSING)[labels].astype(np.int32)  # -1 reads the last entry: missing
         self.absent = [name for name, place in zip(names, position, strict=True) if place == MISSING]
-        condition = read_state(obs, config.state_key)[0]
-        known = np.full(count, MISSING) if condition is None else np.nan_to_num(condition, nan=MISSING)
-        kinds, kind = np.unique(np.stack([self.labels, known]), axis=1, return_inverse=True)
-        of_kinds = np.tile(membership.mean(0), (kinds.shape[1], 1)).astype(np.float32)
-        of_kinds[kind.reshape(-1)[sample]] = membership
-        self.states = of_kinds[kind.reshape(-1)]
+        kind = self.labels.astype(np.int64)
+        if condition is not None:
+            kind = kind * (len(mark) + 1) + np.nan_to_num(condition, nan=MISSING).astype(np.int64)
+        kind = pd.factorize(kind)[0].astype(np.int32)
+        of_kinds = np.tile(membership.mean(0), (kind.max() + 1, 1)).astype(np.float32)
+        of_kinds[kind[sample]] = membership
+        self.states = StatesByKind(kind, of_kinds)
 
-        trained, self.fold = np.ones(count, bool), np.full(count, -1)
+        trained, self.fold = np.ones(len(mark), bool), np.full(len(mark), -1, np.int16)
         self.fold[sample], trained[sample[split.test]] = fold, False
-        groups = read_groups(obs, config.group_key)
-        if groups is not None:
-            trained &= ~np.isin(groups, groups[sample[split.test]])
-            of_groups = set(zip(groups[sample[split.train]].tolist(), fold[split.train].tolist(), strict=True))
-            if len(of_groups) == len({group for group, _ in of_groups}):  # else folds divide the cells of a donor
-                fold_of = dict(of_groups)
-                self.fold = np.array([fold_of.get(group, -1) for group in groups.tolist()])
+        if groups is not None:  # of which the last entry, which -1 reads, are the cells without
+            tests, fold_of = np.zeros(groups.max() + 2, bool), np.full(groups.max() + 2, -1, np.int16)
+            tests[groups[sample[split.test]]] = True
+            trained &= ~tests[groups]
+            of_groups = np.unique([groups[sample[split.train]], fold[split.train]], axis=1)
+            if len(np.unique(of_groups[0])) == of_groups.shape[1]:  # else folds divide the cells of a donor
+                fold_of[of_groups[0]] = of_groups[1]
+                self.fold = fold_of[groups]
         of_sample, first = np.unique(mark[sample], return_index=True)
-        place = np.searchsorted(of_sample, mark).clip(max=len(of_sample) - 1)
-        copy = of_sample[place] == mark  # not of a cell with NaN
-        copy[sample] = False
-        self.fold[copy] = fold[first[place[copy]]]
-        trained &= ~np.isin(mark, mark[sample[split.test]])
+        known = ~np.isnan(of_sample)
+        place = pd.Index(of_sample[known]).get_indexer(mark)  # of the cell that each is a copy of, or is; -1: none
+        equal = np.flatnonzero(place >= 0)
+        first = first[known][place[equal]]
+        trained[equal[np.isin(mark[equal], mark[sample[split.test]])]] = False
+        copy = ~np.isin(equal, sample)
+        self.fold[equal[copy]] = fold[first[copy]]
         self.rows = np.flatnonzero(trained)
-        var = genes_of(self.source, config.counts)
-        columns = to_vocabulary_of(var, self.source.obs_names, config, cells.vocabulary)[0].tocoo()
+        self.open = ExitStack()
+        self.stored, var = self.open.enter_context(counts_in_file(config))
+        columns = to_vocabulary_of(var, pd.Index([]), config, cells.vocabulary)[0].tocoo()
         self.gene_of = np.full(columns.shape[0], len(cells.vocabulary), np.int32)
         self.gene_of[columns.row] = columns.col
-        self.stored = stored_matrix(self.source, config.counts)
         self.ends = check_pointers(self.stored) if isinstance(self.stored, CSRDataset) else None
         self.reader = ThreadPoolExecutor(1)
         self.held: dict[bytes, Future[Table]] = {}  # by their rows
-
-    @cached_property
-    def source(self) -> Any:
-        """The AnnData, whose file stays open."""
-        self.open = ExitStack()
-        return self.open.enter_context(source_in_file(self.config, everything=False))
 
     def table(self, buffer: np.ndarray, following: np.ndarray | None, device: torch.device | str) -> Table:
         """The cells `buffer`, sorted rows, which are read once, however often they are asked for. following: those that

@@ -21,11 +21,22 @@ from grn.cells.preprocessing.split import Split
 from grn.config.schema import DataConfig
 
 
+class Known(NamedTuple):
+    """What obs says of A cells: their labels [A] and the names of these, groups [A] and conditions [A], as the readers
+    of grn/cells/obs.py return them."""
+
+    labels: np.ndarray
+    names: tuple[str, ...]
+    groups: np.ndarray | None
+    condition: np.ndarray | None
+
+
 class Sample(NamedTuple):
-    """Some cells of a source of A.   rows: theirs, sorted.   mark [A]: see counts.Kept."""
+    """Some cells of a source of A.   rows: theirs, sorted.   mark [A]: see counts.Kept.   known: of all cells."""
 
     rows: np.ndarray
     mark: np.ndarray
+    known: Known
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pandas as pd
 from anndata import AnnData
 from scipy import sparse
 
-from grn.cells.cells import Cells, CellsInPieces, Sample, Source, digest_of_cells
+from grn.cells.cells import Cells, CellsInPieces, Known, Sample, Source, digest_of_cells
 from grn.cells.genes import (
     ENSEMBL_ID,
     choose,
@@ -28,7 +28,15 @@ from grn.cells.genes import (
 from grn.cells.guides import with_weights
 from grn.cells.interventions import Interventions, read_interventions, with_keys
 from grn.cells.notes import notes_on_cells, notes_on_interventions, notes_on_new_cells
-from grn.cells.obs import MISSING, column_of, condition_column, read_groups, read_labels, read_state
+from grn.cells.obs import (
+    MISSING,
+    column_of,
+    condition_column,
+    named_as_conditions,
+    read_groups,
+    read_labels,
+    read_state,
+)
 from grn.cells.preprocessing.counts import Expression, genes_of, in_file, read_expression
 from grn.cells.preprocessing.multiplicity import (
     Counting,
@@ -187,7 +195,8 @@ def read_columns(
     columns: name of a column -> the option that names it, for messages.   adata: the cells in memory, if they were.
     Raises DataError where obs has no such column, or the data are no longer those of the cells.
     """
-    with source_in_file(config, everything=False) if adata is None else nullcontext(adata) as source:
+    stored = source_in_file(config, everything=False, columns=columns.__contains__)
+    with stored if adata is None else nullcontext(adata) as source:
         obs = source.obs if cells.sample is None else source.obs.iloc[cells.sample.rows]
         if not np.array_equal(obs.index.to_numpy(str), cells.obs_names):
             raise DataError(f"{config.path} changed while it was read: its cells are others now", advice="try again")
@@ -290,25 +299,30 @@ PIECE = 4096  # cells of a file that are checked at a time
 
 def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Processes) -> Source:
     """What training needs of the source, checked, each gene once."""
-    with source_in_file(config, everything=False) if adata is None else nullcontext(adata) as opened:
-        rows, obs = None, opened.obs
+    used = config.label_key, config.group_key, config.state_key, config.intervention_key, config.guide_key
+    stored = source_in_file(config, everything=False, columns=lambda key: key in used or named_as_conditions(key))
+    with stored if adata is None else nullcontext(adata) as opened:
+        rows, known, obs = None, None, opened.obs
         if adata is None and opened.n_obs > config.sample and in_file(opened, config.counts):
             rows = np.sort(np.random.default_rng(seed).permutation(opened.n_obs)[: config.sample])
+            others = read_groups(obs, config.group_key), read_state(obs, config.state_key)[0]
+            known = Known(*read_labels(obs, config.label_key), *others)
             obs = obs.iloc[rows]
         size = None if rows is None else PIECE
         labels, classes = read_labels(obs, config.label_key)
         done = read_interventions(obs, config)
         groups, state = read_groups(obs, config.group_key), read_state(obs, config.state_key)
         expression = read_expression(opened, config, size, some=rows, processes=processes)
-        others = None if config.targets is None else _of_targets(opened, config, size, rows)
-        sample = None if rows is None or expression.kept is None else Sample(rows, expression.kept.mark)
+        targets = None if config.targets is None else _of_targets(opened, config, size, rows)
+        sample = None
+        if rows is not None and known is not None and expression.kept is not None:
+            sample = Sample(rows, expression.kept.mark, known)
         read = [
             None if each is None else each.values if each.kept is None else each.kept.values
-            for each in (expression, others)
+            for each in (expression, targets)
         ]
         obs_names = obs.index.to_numpy(str)
         truth, left_out = read_truth(opened), str(opened.uns.get(LEFT_OUT, ""))
-        used = config.label_key, config.group_key, config.intervention_key, config.guide_key
         hint = "" if config.state_key is not None else condition_column(obs, used)[1]
     names, columns = once_each(gene_names(expression.var, config.gene_key), config)
     refuse_cells_as_genes(names, obs_names.tolist(), name_of(config))

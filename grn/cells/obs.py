@@ -1,4 +1,4 @@
-"""Columns of obs: labels, groups, the state.
+"""Columns of obs: labels, groups, the state. Texts are looked at once for each value, and not for each cell.
 
 Letters: C cells.
 """
@@ -53,27 +53,28 @@ def read_labels(
 
     key: `data.label_key`, or another column.   advice: what to do where it holds no label. Raises DataError.
     """
-    labels = np.full(len(obs), MISSING, np.int64)
     if key is None:
-        return labels, ()
-    column = column_of(obs, key, "data.label_key", "obs")
-    text = column.astype(object).map(str)
-    missing = (column.isna() | (text.str.strip() == "")).to_numpy()
-    classes, labels[~missing] = np.unique(text.to_numpy(str)[~missing], return_inverse=True)
+        return np.full(len(obs), MISSING, np.int64), ()
+    code, values = pd.factorize(column_of(obs, key, "data.label_key", "obs"))
+    text = np.array([str(value) for value in values.astype(object)], object)
+    named = np.array([bool(each.strip()) for each in text], bool)
+    classes, place = np.unique(text[named].astype(str), return_inverse=True)
     odd = next((f"has a character that files cannot hold in {name!a}" for name in classes if CONTROL.search(name)), "")
     _refuse(odd if classes.size else "holds no labels", key, "data.label_key", advice)
-    return labels, tuple(map(str, classes))
+    position = np.full(len(text) + 1, MISSING)  # a code of -1 reads the last one
+    position[:-1][named] = place
+    return position[code], tuple(map(str, classes))
 
 
 def read_groups(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
     """The number of each cell's group, int64 [C]; cells without a group form one group together (-1)."""
     if key is None:
         return None
-    column = column_of(obs, key, "data.group_key", "obs").astype(object)
-    column = column.where(column.astype(str).str.strip() != "", None)  # an empty text names no group
-    groups = pd.factorize(column, use_na_sentinel=True)[0]
-    own = len(groups) >= MANY and np.unique(groups).size == len(groups)
-    found = "has no value for any cell" if (groups < 0).all() else "has another value for each cell" if own else ""
+    code, values = pd.factorize(column_of(obs, key, "data.group_key", "obs"))
+    named = np.array([bool(str(value).strip()) for value in values.astype(object)], bool)  # an empty text is no group
+    groups = np.append(np.where(named, named.cumsum() - 1, MISSING), MISSING)[code]
+    own = len(groups) >= MANY and named.sum() + (groups == MISSING).any() == len(groups)
+    found = "has another value for each cell" if own else "" if named.any() else "has no value for any cell"
     _refuse(found, key, "data.group_key", "set {field} to the column of the donor or batch, or to null")
     return groups
 
@@ -85,7 +86,7 @@ def read_state(obs: pd.DataFrame, key: str | None) -> tuple[np.ndarray | None, t
         return None, ()
     column = column_of(obs, key, "data.state_key", "obs")
     conditions: tuple[str, ...] = ()
-    if pd.to_numeric(column.astype(object), errors="coerce").notna().any():
+    if pd.to_numeric(pd.factorize(column)[1].astype(object), errors="coerce").notna().any():
         values = read_numbers(obs, key, "data.state_key")
     else:
         labels, conditions = read_labels(obs, key, "give another column")
@@ -95,10 +96,15 @@ def read_state(obs: pd.DataFrame, key: str | None) -> tuple[np.ndarray | None, t
     return values, conditions
 
 
+def named_as_conditions(key: str) -> bool:
+    """Whether a column with this name holds conditions, as far as a name can tell."""
+    return key.lower() in CONDITIONS
+
+
 def condition_column(obs: pd.DataFrame, used: Collection[str | None] = ()) -> tuple[str | None, str]:
     """A column, other than those that are used, that by its name holds conditions, and a sentence about it."""
     for key in map(str, obs):
-        if key.lower() in CONDITIONS and key not in used and 2 <= obs[key].nunique() <= MOST_CONDITIONS:
+        if named_as_conditions(key) and key not in used and 2 <= obs[key].nunique() <= MOST_CONDITIONS:
             values = ", ".join(map(str, obs[key].dropna().unique()[:3]))
             return key, (
                 f"The column {key!r} of obs ({values}) seems to hold conditions; with data.state_key: {key}, genes "
@@ -111,9 +117,9 @@ def read_numbers(obs: pd.DataFrame, key: str | None, field: str) -> np.ndarray:
     """A numeric column of obs, float32 [C]; NaN where a number is missing or infinite, and without a key."""
     if key is None:
         return np.full(len(obs), np.nan, np.float32)
-    column = column_of(obs, key, field, "obs")
+    code, values = pd.factorize(column_of(obs, key, field, "obs"))
     try:
-        values = pd.to_numeric(column.astype(object)).to_numpy(np.float32)
+        numbers = np.append(pd.to_numeric(values.astype(object)), np.nan).astype(np.float32)[code]
     except (ValueError, TypeError):
         _refuse("is not numeric", key, field, "set {field} to a numeric column")
-    return np.where(np.isfinite(values), values, np.float32(np.nan))
+    return np.where(np.isfinite(numbers), numbers, np.float32(np.nan))

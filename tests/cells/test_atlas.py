@@ -14,6 +14,7 @@ from grn.cells.atlas import Atlas, only_the_sample
 from grn.cells.load import load_cells
 from grn.cells.loading.batches import BagMaker
 from grn.cells.loading.order import EpochOrder
+from grn.cells.readers.registry import source_in_file
 from grn.cells.simulated import simulate
 from grn.config.schema import DataConfig, SimulatedConfig
 from grn.errors import DataError
@@ -72,7 +73,7 @@ def atlas_of_file(adata, path, **fields):
 @pytest.mark.parametrize("device", ["cpu", gpu])
 def test_every_cell_is_read_as_the_sample_is(path, device):
     cells, split, fold, atlas = atlas_of(path)
-    rows, mark = cells.sample
+    rows, mark, _ = cells.sample
     assert len(mark) == CELLS and len(rows) == len(cells) == SAMPLE
     shuffled = np.random.default_rng(0).permutation(SAMPLE)
     there = atlas.table(rows, None, device)
@@ -82,10 +83,16 @@ def test_every_cell_is_read_as_the_sample_is(path, device):
         assert torch.equal(getattr(own, name), getattr(other, name)), name
     torch.testing.assert_close(own.value, other.value, rtol=1e-6, atol=0)  # the logarithms are NumPy's and torch's
     np.testing.assert_array_equal(atlas.labels[rows], cells.labels)
-    np.testing.assert_array_equal(atlas.states, np.eye(3)[atlas.labels])
+    np.testing.assert_array_equal(atlas.states[:], np.eye(3)[atlas.labels])
     np.testing.assert_array_equal(atlas.fold[rows], fold)
     assert not only_the_sample(atlas.config, cells, "labels")
     assert len(atlas.rows) == CELLS - len(split.test) and not np.isin(rows[split.test], atlas.rows).any()
+
+
+def test_columns_of_obs_that_nobody_asks_for_are_not_read(path, adata):
+    with source_in_file(DataConfig(path=path), everything=False, columns={"donor"}.__contains__) as read:
+        assert list(read.obs) == list(adata.obs) and read.obs_names.equals(adata.obs_names)
+        assert list(read.obs["donor"]) == list(adata.obs["donor"]) and not read.obs["treated"].any()
 
 
 def test_columns_of_one_gene_and_entries_of_one_place_add_up(adata, tmp_path):
@@ -167,7 +174,7 @@ def test_a_matrix_that_is_stored_by_columns_gives_the_sample_alone(adata, tmp_pa
     stored.write_h5ad(tmp_path / "cells.h5ad")
     config = DataConfig(path=str(tmp_path / "cells.h5ad"), label_key="cell_type", sample=SAMPLE)
     cells, _ = load_cells(config, 5)
-    rows, _ = cells.sample
+    rows = cells.sample.rows
     assert "by columns" in only_the_sample(config, cells, "labels")
     of_all, _ = load_cells(config.model_copy(update={"sample": CELLS}), 5)
     np.testing.assert_array_equal(cells.labels, of_all.labels[rows])
@@ -202,7 +209,7 @@ def test_donors_of_test_cells_are_not_trained_on_and_others_stay_in_one_fold(ada
     cells, split = load_cells(config)
     fold = np.where(np.isin(np.arange(len(cells)), split.test), -1, cells.groups % 5)
     atlas = Atlas(config, cells, split, np.eye(3, dtype=np.float32)[cells.labels], fold)
-    donors, (rows, _) = adata.obs["donor"].to_numpy(str), cells.sample
+    donors, rows = adata.obs["donor"].to_numpy(str), cells.sample.rows
     assert not set(donors[atlas.rows]) & set(donors[rows[split.test]])
     for donor in np.unique(donors[atlas.rows]):
         assert len(np.unique(atlas.fold[donors == donor])) == 1
@@ -248,7 +255,7 @@ def test_folds_that_divide_the_cells_of_one_donor_are_those_of_the_sample(adata,
     fold = np.full(len(cells), -1)
     fold[split.train] = np.arange(len(split.train)) % 5
     atlas = Atlas(config, cells, split, np.eye(3, dtype=np.float32)[cells.labels], fold)
-    rows, _ = cells.sample
+    rows = cells.sample.rows
     np.testing.assert_array_equal(atlas.fold[rows], fold)
     assert (np.delete(atlas.fold, rows) == -1).all()
 
@@ -260,7 +267,7 @@ def test_states_are_those_of_cells_with_the_same_label_and_condition(adata, tmp_
     own = np.eye(6, dtype=np.float32)[cells.labels * 2 + cells.state.astype(int)]
     atlas = Atlas(config, cells, split, own, np.zeros(len(cells), int))
     kind = adata.obs["cell_type"].cat.codes * 2 + (adata.obs["treated"] == "yes")
-    np.testing.assert_array_equal(atlas.states.argmax(1), kind)
+    np.testing.assert_array_equal(atlas.states[:].argmax(1), kind)
     assert not only_the_sample(config, cells, "conditions") and "states" in only_the_sample(config, cells, "found")
 
 

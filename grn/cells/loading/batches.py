@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from grn.bags import Bags, Batch
-from grn.cells.atlas import Atlas
+from grn.cells.atlas import Atlas, StatesByKind
 from grn.cells.cells import Cells
 from grn.cells.interventions import cut_rows
 from grn.cells.loading.order import Request
@@ -88,7 +88,7 @@ class BagMaker(Dataset[Batch]):
     """
 
     cells: Cells | Atlas
-    states: np.ndarray | None = None
+    states: np.ndarray | StatesByKind | None = None
     fold: np.ndarray | None = None
     seed: int = 0
     trains: bool = False
@@ -117,7 +117,7 @@ class BagMaker(Dataset[Batch]):
         batch = Batch(
             bags=bags,
             cells=here(np.asarray(rows, np.int64)),
-            labels=here(self.cells.labels[rows]),
+            labels=here(self.cells.labels[rows].astype(np.int64)),
             fold=here(np.full(len(rows), -1) if self.fold is None else self.fold[rows].astype(np.int64)),
         )
         return self.hidden(batch, epoch, read, int(rows[0])) if self.trains and step % self.read_every == 0 else batch

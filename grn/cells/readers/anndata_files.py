@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
+import pandas as pd
 from anndata import AnnData
 
 from grn.cells.readers import reading
@@ -19,6 +22,7 @@ from grn.config.schema import DataConfig
 from grn.errors import DataError
 
 LARGE = ("/X", "/raw/X", "/layers/", "/obsm/", "/obsp/")  # what grows with the cells, and is no table
+Columns = Callable[[str], bool]
 UNREAD = ("/obsm", "/varm", "/obsp", "/varp", "/raw/varm")  # what training does not need
 
 
@@ -37,11 +41,14 @@ def _reading_h5ad(path: Path) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def h5ad_in_file(path: Path, config: DataConfig, *, everything: bool = True) -> Iterator[AnnData]:
+def h5ad_in_file(
+    path: Path, config: DataConfig, *, everything: bool = True, columns: Columns | None = None
+) -> Iterator[AnnData]:
     """The AnnData in an .h5ad file, whose matrices stay in the file, which is open within the context.
 
     X, .raw, layers, obsm and obsp then hold h5py.Dataset, or AnnData's CSRDataset or CSCDataset. Files from before
     AnnData 0.8 are read whole.   everything: False: not obsm, varm, obsp, varp, nor uns except planted edges.
+    columns: whether a column of obs is read; the others are there, with zeros for values. None: all are.
     Raises DataError for a damaged file.
     """
     from anndata.experimental import read_dispatched
@@ -53,13 +60,35 @@ def h5ad_in_file(path: Path, config: DataConfig, *, everything: bool = True) -> 
         with _reading_h5ad(path):
             _refuse_other(path, file)
             modern = file.attrs.get("encoding-type") == "anndata"
-            adata = read_dispatched(file, partial(_read_part, everything)) if modern else read_h5ad(path, config)
+            adata = read_dispatched(file, _parts(everything, columns, file)) if modern else read_h5ad(path, config)
         yield adata
 
 
-def read_zarr_folder(path: Path, config: DataConfig, *, everything: bool = True) -> AnnData:
+@contextmanager
+def matrix_in_file(path: Path, choice: str) -> Iterator[tuple[Any, pd.DataFrame]]:
+    """The matrix of a choice of data.counts but `recover` in a modern .h5ad file or a .zarr folder, as h5ad_in_file
+    leaves it there, and the table of its genes; nothing else is read. Raises DataError where damaged."""
+    import zarr
+    from anndata.experimental import read_dispatched
+
+    name, var = choice.replace("layer:", "layers/", 1), "var"
+    if choice == "raw":
+        name, var = "raw/X", "raw/var"
+    with reading(f"{path} cannot be read"):
+        store = zarr.open_group(path, mode="r") if path.is_dir() else h5py.File(path, "r")
+        found = tuple(read_dispatched(store[part], partial(_read_part, False, None)) for part in (name, var))
+    try:
+        yield found
+    finally:
+        if isinstance(store, h5py.File):
+            store.close()
+
+
+def read_zarr_folder(
+    path: Path, config: DataConfig, *, everything: bool = True, columns: Columns | None = None
+) -> AnnData:
     """The AnnData in a .zarr folder, in memory. everything: False: not what h5ad_in_file then leaves out, and matrices
-    stay in the folder. Raises DataError where damaged."""
+    stay in the folder. columns: see there. Raises DataError where damaged."""
     import anndata
     import zarr
     from anndata.experimental import read_dispatched
@@ -70,11 +99,23 @@ def read_zarr_folder(path: Path, config: DataConfig, *, everything: bool = True)
         _refuse_lost_chunks(store)
         if everything or store.attrs.get("encoding-type") != "anndata":
             return anndata.read_zarr(store)
-        return read_dispatched(store, partial(_read_part, everything))
+        return read_dispatched(store, _parts(everything, columns, store))
 
 
-def _read_part(everything: bool, read: Any, name: str, stored: Any, iospec: Any) -> Any:
+def _parts(everything: bool, columns: Columns | None, store: Any) -> Callable[..., Any]:
+    """`_read_part`, for these columns of obs and its index."""
+    if columns is None:
+        return partial(_read_part, everything, None)
+    index, wanted = store["obs"].attrs["_index"], columns
+    return partial(_read_part, everything, lambda name: name == index or wanted(name))
+
+
+def _read_part(everything: bool, columns: Columns | None, read: Any, name: str, stored: Any, iospec: Any) -> Any:
     """Called by AnnData for every part: what is not needed is not read, and large matrices stay in the file."""
+    if columns is not None and stored.name.startswith("/obs/"):
+        parts = stored.name.removeprefix("/obs/").split("/")  # of a column and, of some, of what it consists of
+        if not any(map(columns, accumulate(parts, "{}/{}".format))):
+            return np.int8(0)  # in every cell
     if not everything and stored.name in UNREAD:
         return {}
     if not everything and stored.name == "/uns":

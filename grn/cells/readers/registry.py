@@ -9,15 +9,16 @@ To add a file format:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import pandas as pd
 from anndata import AnnData
 
 from grn.cells.readers import reading
-from grn.cells.readers.anndata_files import h5ad_in_file, read_h5ad, read_zarr_folder
+from grn.cells.readers.anndata_files import Columns, h5ad_in_file, matrix_in_file, read_h5ad, read_zarr_folder
 from grn.cells.readers.tenx import is_mtx_folder, read_mtx_folder, read_tenx_h5
 from grn.cells.readers.text_matrix import ENDINGS as TEXT_ENDINGS
 from grn.cells.readers.text_matrix import read_text
@@ -38,17 +39,24 @@ def open_source(config: DataConfig) -> AnnData:
 
 
 @contextmanager
-def source_in_file(config: DataConfig, *, everything: bool = True) -> Iterator[AnnData]:
+def source_in_file(config: DataConfig, *, everything: bool = True, columns: Columns | None = None) -> Iterator[AnnData]:
     """The same; the matrices of an .h5ad file stay in it (see h5ad_in_file) and can be read within the context.
 
-    everything: False: of .h5ad files and .zarr folders only X, raw, layers, obs and var are read.
+    everything: False: of .h5ad files and .zarr folders only X, raw, layers, obs and var are read.   columns: whether a
+    column of obs is read of these; None: all are.
     """
     read = _find(config)
     if read.func is read_h5ad:
-        with h5ad_in_file(*read.args, everything=everything) as adata:
+        with h5ad_in_file(*read.args, everything=everything, columns=columns) as adata:
             yield adata
     else:
-        yield read(everything=everything) if read.func is read_zarr_folder else read()
+        yield read(everything=everything, columns=columns) if read.func is read_zarr_folder else read()
+
+
+def counts_in_file(config: DataConfig) -> AbstractContextManager[tuple[Any, pd.DataFrame]]:
+    """The matrix of data.counts, in its file, and the table of its genes, where `counts.in_file` says that it is there:
+    nothing of the cells is read."""
+    return matrix_in_file(Path(config.path), config.counts)
 
 
 def name_of(config: DataConfig) -> str:
