@@ -3,7 +3,8 @@
     u_ci = sum_j (m_cj - c_j) v_j s_ij        n_ci^2 = b_i^2 + sum_j m_cj^2 s_ij^2 + eps        o_ci = u_ci / n_ci
 
 With few bags the tables are what a call reads, and matrix products of squares, sums and messages pass over them a dozen
-times. In torch operations: flashsign.shared_scores, which also says what the gradients are.
+times. A tile's sums are matrix products or, as these have room for 16 bags at least, are taken bag by bag where a table
+has no more than FEW. In torch operations: flashsign.shared_scores, which also says what the gradients are.
 
 Letters: L leading axes in one, C bags, G groups, N queries, M keys. Tensors that several tables share have fewer rows:
 table l has row l // share.
@@ -23,9 +24,11 @@ from torch import Tensor
 from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import cdiv, precision, shares
 
-FORWARD = {16: (128, 32, 4), 32: (128, 32, 8), 64: (128, 32, 8)}
-BACKWARD = (16, 64, 4)
-"""Queries and keys of a tile and its warps; by the room for bags, or for any."""
+FEW = 4
+"""Bags of a table up to which sums are taken bag by bag."""
+FORWARD = {FEW: (4, 256, 1), 16: (128, 32, 4), 32: (128, 32, 8), 64: (128, 32, 8)}
+BACKWARD = {FEW: (8, 512, 4), 16: (16, 64, 4), 32: (16, 64, 4), 64: (16, 64, 4)}
+"""Queries and keys of a tile and its warps, by the room for bags. One warp adds up a row without waiting for others."""
 CHANGING = ["bags", "groups", "queries", "each", "m_share", "centre_share"]
 """Numbers for which no kernel is compiled of its own: a training step has a few cells more or less."""
 
@@ -56,14 +59,22 @@ def forward_kernel(
             scores + query[:, None].to(tl.int64) * keys + key[None, :],
             mask=(query < queries)[:, None] & inside[None, :], other=0.0,
         )  # fmt: skip
-        m = tl.load(
-            multiplicity + bag[None, :].to(tl.int64) * keys + key[:, None],
-            mask=(bag < end)[None, :] & inside[:, None], other=0.0,
-        )  # fmt: skip
         v = tl.load(values + key, mask=inside, other=0.0)
         c = tl.load(centre + key, mask=inside, other=0.0)
-        u += tl.dot(s, (m - c[:, None]) * v[:, None], input_precision=PRECISION)
-        square += tl.dot(s * s, m * m, input_precision=PRECISION)
+        if BAGS >= 16:
+            m = tl.load(
+                multiplicity + bag[None, :].to(tl.int64) * keys + key[:, None],
+                mask=(bag < end)[None, :] & inside[:, None], other=0.0,
+            )  # fmt: skip
+            u += tl.dot(s, (m - c[:, None]) * v[:, None], input_precision=PRECISION)
+            square += tl.dot(s * s, m * m, input_precision=PRECISION)
+        else:
+            for one in tl.static_range(BAGS):
+                here = inside & (first + one < end)
+                m = tl.load(multiplicity + (first + one).to(tl.int64) * keys + key, mask=here, other=0.0)
+                own = (bag == first + one)[None, :]
+                u += tl.where(own, tl.sum(s * ((m - c) * v)[None, :], 1)[:, None], 0.0)
+                square += tl.where(own, tl.sum(s * s * (m * m)[None, :], 1)[:, None], 0.0)
     at = ((part * tables + lead) * bags + bag[None, :]) * queries + query[:, None]
     inside = (bag < end)[None, :] & (query < queries)[:, None]
     tl.store(sums + at, u, mask=inside)
@@ -100,19 +111,33 @@ def backward_kernel(
     bent = tl.zeros([BAGS, KEYS], tl.float32)
     for low in range(part * each, tl.minimum((part + 1) * each, queries), QUERIES):
         query = low + tl.arange(0, QUERIES)
-        at = (lead * bags + of_bags) * queries + query[None, :]
-        here = (bag < end)[:, None] & (query < queries)[None, :]
-        g = tl.load(of_sums + at, mask=here, other=0.0)
-        h = tl.load(bend + at, mask=here, other=0.0)
         at = query[:, None].to(tl.int64) * keys + key[None, :]
         here = (query < queries)[:, None] & (key < keys)[None, :]
         s = tl.load(scores + at, mask=here, other=0.0)
-        own = tl.dot(h.T, square, input_precision=PRECISION) * s
-        own += tl.dot(g.T, message, input_precision=PRECISION)
+        if BAGS >= 16:
+            of_queries = (lead * bags + of_bags) * queries + query[None, :]
+            asked = (bag < end)[:, None] & (query < queries)[None, :]
+            g = tl.load(of_sums + of_queries, mask=asked, other=0.0)
+            h = tl.load(bend + of_queries, mask=asked, other=0.0)
+            own = tl.dot(h.T, square, input_precision=PRECISION) * s
+            own += tl.dot(g.T, message, input_precision=PRECISION)
+            read += tl.dot(g, s, input_precision=PRECISION)
+            if MULTIPLICITY:
+                bent += tl.dot(h, s * s, input_precision=PRECISION)
+        else:
+            own = tl.zeros([QUERIES, KEYS], tl.float32)
+            for one in tl.static_range(BAGS):
+                known, of_bag = first + one < end, lead * bags + first + one
+                g = tl.load(of_sums + of_bag * queries + query, mask=(query < queries) & known, other=0.0)[:, None]
+                h = tl.load(bend + of_bag * queries + query, mask=(query < queries) & known, other=0.0)[:, None]
+                of_bag = lead // m_share * bags + first + one
+                n = tl.load(multiplicity + of_bag * keys + key, mask=(key < keys) & known, other=0.0)
+                own += h * s * (n * n)[None, :] + g * ((n - c) * v)[None, :]
+                chosen = (bag == first + one)[:, None]
+                read += tl.where(chosen, tl.sum(g * s, 0)[None, :], 0.0)
+                if MULTIPLICITY:
+                    bent += tl.where(chosen, tl.sum(h * s * s, 0)[None, :], 0.0)
         tl.store(of_scores + at, own, mask=here)
-        read += tl.dot(g, s, input_precision=PRECISION)
-        if MULTIPLICITY:
-            bent += tl.dot(h, s * s, input_precision=PRECISION)
     at = (part * tables + table) * keys + key
     tl.store(of_values + at, tl.sum(read * change, 0), mask=key < keys)
     tl.store(of_centre + at, -tl.sum(read * v[None, :], 0), mask=key < keys)
@@ -134,7 +159,7 @@ def forward(
     and basal [..., N], float32; leading axes of multiplicity and centre may be missing or 1."""
     *leading, _, queries, keys = scores.shape
     room, tables = room_for(groups), scores.shape[:-2].numel()
-    own, tile, warps = FORWARD[room]
+    own, tile, warps = fitting(keys, FORWARD[max(room, FEW)])
     tiles = cdiv(queries, own)
     each, parts = shares(keys, tile, tables * tiles)
     sums, squares = (scores.new_empty(parts, *leading, multiplicity.shape[-2], queries) for _ in range(2))
@@ -163,7 +188,8 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     """Gradients of scores, values, multiplicity (None unless asked for) and centre. of_sums, bend: see the kernel."""
     *leading, _, queries, keys = scores.shape
-    tables, (some, tile, warps) = scores.shape[:-2].numel(), BACKWARD
+    room, tables = room_for(groups), scores.shape[:-2].numel()
+    some, tile, warps = fitting(keys, BACKWARD[max(room, FEW)])
     tiles = cdiv(keys, tile)
     each, parts = shares(queries, some, tables * tiles)
     own = torch.empty_like(scores, memory_format=torch.contiguous_format)
@@ -178,7 +204,7 @@ def backward(
         tensors=tensors,
         numbers=numbers,
         constants={
-            "QUERIES": some, "KEYS": tile, "BAGS": room_for(groups), "PRECISION": precision(scores.dtype),
+            "QUERIES": some, "KEYS": tile, "BAGS": room, "PRECISION": precision(scores.dtype),
             "MULTIPLICITY": of_multiplicity,
         },
         num_warps=warps,
@@ -192,8 +218,16 @@ def backward(
 
 
 def room_for(groups: Sequence[int]) -> int:
-    """Bags of a tile: a power of 2 that is as large as the largest group, and at least 16, as tensor cores want."""
-    return max(16, 1 << (max(groups) - 1).bit_length())
+    """Bags of a tile: a power of 2 that is as large as the largest group; above FEW at least 16, for tensor cores."""
+    room = 1 << (max(1, *groups) - 1).bit_length()
+    return room if room <= FEW else max(16, room)
+
+
+def fitting(keys: int, tile: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The tile with more queries where the tables have fewer keys than it."""
+    queries, most, warps = tile
+    least = min(max(16, 1 << (keys - 1).bit_length()), most)
+    return queries * most // least, least, warps
 
 
 def arguments(
