@@ -13,7 +13,10 @@ class UserError(Exception):
     problem: what was found and where, a sentence without its full stop.   field: the configuration's field that it
     concerns, as `data.regulators`.   advice: what to do.   In both texts `{field}` stands for the field as the user
     sets it, which the command line and Python's functions each call by a name of their own (`called`).
+    said: another process, which found the same, tells the user.
     """
+
+    said = False
 
     def __init__(self, problem: str, *, field: str | None = None, advice: str | None = None):
         super().__init__(problem)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ class Processes:
         return slice(first, end)
 
     def of_all(self, make: Callable[[], Value]) -> list[Value]:
-        """What `make` returns in every process, by rank. A UserError of one process is raised in all of them."""
+        """What `make` returns in every process, by rank. A UserError of one is raised in all, and said by the first."""
         if self.world == 1:
             return [make()]
         own: Any
@@ -42,8 +42,25 @@ class Processes:
         distributed.all_gather_object(found, own, self.group)
         for each in found:
             if isinstance(each, UserError):
+                each.said = self.rank > 0
                 raise each
         return found
+
+    def spread(self, make: Callable[[int], Value], count: int) -> list[Value]:
+        """make(0), ..., make(count - 1), of which each process makes some. The first gets all of them, others none."""
+        own = [make(number) for number in range(self.rank, count, self.world)]
+        if self.world == 1:
+            return own
+        found: list[Any] | None = [None] * self.world if self.rank == 0 else None
+        distributed.gather_object(own, found, 0, self.group)
+        return [] if found is None else [found[number % self.world][number // self.world] for number in range(count)]
+
+    def copy_of_first(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Gives the tensors of all processes, in place, the numbers of the first one's."""
+        for tensor in tensors if self.world > 1 else ():
+            values = tensor.detach().cpu().contiguous()
+            distributed.broadcast(values, 0, self.group)
+            tensor.detach().copy_(values)
 
     def joined(self, own: np.ndarray) -> np.ndarray:
         """The arrays [n] of all processes as one, by rank, all of one dtype. (Pickled, they take twice as long.)"""

@@ -47,7 +47,8 @@ def exit_code_of(command: Callable[[], int | None], debug: bool = False) -> int:
         if debug:
             traceback.print_exc()
         code, sentence = explain(error)
-        for line in sentence.splitlines() if isinstance(error, Mistakes) else [sentence]:
+        lines = sentence.splitlines() if isinstance(error, Mistakes) else [sentence]
+        for line in [] if isinstance(error, UserError) and error.said else lines:
             print_error(line)
     if code == INTERRUPTED:  # Ctrl-C inside a command: typer itself returns this code
         print_error("interrupted.")

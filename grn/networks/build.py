@@ -18,12 +18,14 @@ from grn.devices import own_device
 from grn.io.run_folder import CONFIG, config_of, refuse_cut_off
 from grn.messages import Say, silent
 from grn.model.saved import TrainedModel
+from grn.model.transformer import Model
 from grn.networks.cells_of_run import cells_of_run, states_of_run
 from grn.networks.evidence.caused import caused_effects
 from grn.networks.evidence.false_discovery import (
     Evidence,
     edge_evidence,
     evidence_of,
+    evidence_of_states,
     found_edges,
     most_certain,
     of_other_sign,
@@ -34,7 +36,7 @@ from grn.networks.intervened import Merge, compared, in_words, order_of
 from grn.networks.one_layer import LayerChoice, read_layer
 from grn.networks.prior import Prior, prior_of
 from grn.networks.prior import summary as prior_summary
-from grn.networks.read import read_network
+from grn.networks.read import read_network, slopes_of_states
 from grn.networks.run_files import (
     edge_table,
     edges_by_type,
@@ -45,6 +47,7 @@ from grn.networks.run_files import (
 )
 from grn.networks.weights import Network
 from grn.process_memory import give_back
+from grn.processes import ALONE, Processes
 from grn.regulation.cell_table import CellTable
 from grn.regulation.states import States
 
@@ -89,19 +92,37 @@ def first_evidence(config: Config, cells: Cells, states: States, say: Say) -> Ev
     return found
 
 
+def help_to_read(config: Config, model: Model, cells: Cells, states: States, processes: Processes) -> None:
+    """What all processes but the first do while that calls `network_of` with the same model: some of the states."""
+    seed, device = config.trainer.seed, own_device(config.trainer)
+    slopes_of_states(model.to(device), cells, states, seed, processes)
+    if config.network.false_discovery:
+        table = CellTable.of(cells, np.arange(len(cells)), states.membership, device=device)
+        evidence_of_states(table, seed=seed, least_cells=config.network.least_cells, processes=processes)
+
+
 def network_of(
-    config: Config, trained: TrainedModel, cells: Cells, states: States, say: Say, first: Evidence | None = None
+    config: Config,
+    trained: TrainedModel,
+    cells: Cells,
+    states: States,
+    say: Say,
+    first: Evidence | None = None,
+    processes: Processes = ALONE,
 ) -> ReadNetwork:
     """The network of a trained model over its cells. states: those that it was trained with.   first: the evidence over
-    all cells, if it is known already."""
+    all cells, if it is known already.   processes: of which this is the first; see `help_to_read`."""
     seed, device = config.trainer.seed, own_device(config.trainer)
     trained.model.to(device)
-    found = read_network(trained.model, cells, states, seed)
+    found = read_network(trained.model, cells, states, seed, processes)
     merge = Merge.of(cells, trained.regulators)
     evidence = None
     if config.network.false_discovery:
         table = CellTable.of(cells, np.arange(len(cells)), states.membership, device=device)
-        together, of_states = edge_evidence(table, seed=seed, least_cells=config.network.least_cells, together=first)
+        least_cells = config.network.least_cells
+        together, of_states = edge_evidence(
+            table, seed=seed, least_cells=least_cells, together=first, processes=processes
+        )
         if merge is not None:
             together, of_states = merge.evidence(together), [merge.evidence(each) for each in of_states]
         found, evidence = with_evidence(found, together, of_states), (together, of_states)
@@ -130,13 +151,19 @@ def network_of(
 
 
 def network_of_model(
-    config: Config, trained: TrainedModel, cells: Cells, states: States, say: Say, first: Evidence | None = None
+    config: Config,
+    trained: TrainedModel,
+    cells: Cells,
+    states: States,
+    say: Say,
+    first: Evidence | None = None,
+    processes: Processes = ALONE,
 ) -> tuple[AnnData, pd.DataFrame, pd.DataFrame]:
     """The network of a trained model: as AnnData, its edges over all cells, and those of each state.
 
-    first: see `network_of`."""
+    first, processes: see `network_of`."""
     settings = config.network
-    read = network_of(config, trained, cells, states, say, first)
+    read = network_of(config, trained, cells, states, say, first, processes)
     rows = np.flatnonzero(np.isin(np.array(cells.vocabulary, object), np.array(read.genes, object)))
     every = len(rows) == len(cells.vocabulary)
     about: dict[str, Any] = {
@@ -178,11 +205,12 @@ def write_network_files(
     *,
     states: States,
     first: Evidence | None = None,
+    processes: Processes = ALONE,
 ) -> pd.DataFrame:
     """Writes network.h5ad, edges.parquet and edges_by_type.parquet into `folder`; returns the edge table.
 
-    first: see `network_of`."""
-    adata, edges, by_type = network_of_model(config, trained, cells, states, say, first)
+    first, processes: see `network_of`."""
+    adata, edges, by_type = network_of_model(config, trained, cells, states, say, first, processes)
     write_network(folder, adata, edges, by_type)
     return edges
 

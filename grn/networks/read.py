@@ -23,6 +23,7 @@ from grn.model.transformer import Model
 from grn.networks.evidence.caused import caused_effects
 from grn.networks.intervened import Merge
 from grn.networks.weights import Network, presence, row_factors, without_self
+from grn.processes import ALONE, Processes
 from grn.regulation.levels import state_levels
 from grn.regulation.states import States
 
@@ -41,29 +42,47 @@ class Slopes:
 
 
 @torch.no_grad()
-def read_network(model: Model, cells: Cells, states: States, seed: int) -> Network:
-    """The network over all cells and that of each state, on the device of the model; without q-values.
+def slopes_of_states(
+    model: Model, cells: Cells, states: States, seed: int, processes: Processes = ALONE
+) -> list[tuple[Slopes, Tensor]]:
+    """Of each state, in the first process: its slopes, and the sds [R] of the regulators as the model reads them.
 
-    Where there were interventions, or with data.targets, it is over the genes of a `Merge`. seed: of the choice of
-    cells, where there are many.
-    """
+    processes: that call this together, with the same model, of which each reads some of the states."""
     model = model.eval()
     device, regulators = model.mean.device, model.regulators.cpu().numpy()
     measured = torch.as_tensor(cells.multiplicity[:, regulators].toarray())
     generator, membership = np.random.default_rng(seed), torch.as_tensor(states.membership)
+    chosen = [
+        np.sort(generator.permutation(np.flatnonzero(states.membership[:, state] > 0))[:CELLS])
+        for state in range(len(states))
+    ]
+
+    def of_state(state: int) -> tuple[Tensor, ...]:
+        rows = chosen[state]
+        m = model.inputs(measured[rows].to(device), torch.as_tensor(cells.basal[rows], device=device))
+        weight = membership[rows, state].to(m)
+        weight = weight / weight.sum().clamp(min=1e-9)
+        found = slopes_of(model, m, state, weight, cells.apart)
+        sd = (weight @ (m - weight @ m).square()).sqrt()[:-1]
+        return tuple(each if processes.world == 1 else each.cpu() for each in (found.direct, found.others, sd))
+
+    read = [[each.to(device) for each in state] for state in processes.spread(of_state, len(states))]
+    return [(Slopes(direct, others), sd) for direct, others, sd in read]
+
+
+@torch.no_grad()
+def read_network(model: Model, cells: Cells, states: States, seed: int, processes: Processes = ALONE) -> Network:
+    """The network over all cells and that of each state, on the device of the model; without q-values.
+
+    Where there were interventions, or with data.targets, it is over the genes of a `Merge`. seed: of the choice of
+    cells, where there are many.   processes: of which this is the first; the others call `slopes_of_states`.
+    """
+    device, regulators = model.mean.device, model.regulators.cpu().numpy()
     size = states.membership.sum(0, dtype=np.float64)
     share = torch.as_tensor(size / size.sum()).to(model.mean)
     caused = None if cells.interventions is None else caused_effects(cells, states)
     merge = Merge.of(cells, regulators, caused)
-    slopes, sds = [], []
-    for state in range(len(states)):
-        rows = np.flatnonzero(states.membership[:, state] > 0)
-        rows = np.sort(generator.permutation(rows)[:CELLS])
-        m = model.inputs(measured[rows].to(device), torch.as_tensor(cells.basal[rows], device=device))
-        weight = membership[rows, state].to(m)
-        weight = weight / weight.sum().clamp(min=1e-9)
-        slopes.append(slopes_of(model, m, state, weight, cells.apart))
-        sds.append((weight @ (m - weight @ m).square()).sqrt()[:-1])
+    slopes, sds = zip(*slopes_of_states(model, cells, states, seed, processes), strict=True)
     of_states = torch.stack(sds)
     usual = (share @ of_states.square()).sqrt()
     between = level_correlation(state_levels(cells.multiplicity, states.membership), regulators, size / size.sum())

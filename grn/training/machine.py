@@ -12,8 +12,8 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import distributed
 
@@ -100,16 +100,16 @@ def refuse_impossible_training(settings: TrainerConfig) -> None:
 
 
 def started_together(settings: TrainerConfig) -> Processes:
-    """The processes that torchrun, srun or mpirun has started, which know each other from here on. Those that Lightning
-    starts itself are there when training begins: before that, each is alone."""
+    """The processes that train together, which know each other from here on: those that torchrun, srun or mpirun has
+    started, else those that Lightning starts, which it does here."""
     if processes(settings) == 1:
         return ALONE
     with quiet(), warnings.catch_warnings(action="ignore"):
         trainer = L.Trainer(**lightning_options(settings), logger=False, enable_checkpointing=False)
         strategy = trainer.strategy
-        if not isinstance(strategy, DDPStrategy) or isinstance(strategy.cluster_environment, LightningEnvironment):
+        if not isinstance(strategy, DDPStrategy) or not isinstance(strategy.launcher, _SubprocessScriptLauncher):
             return ALONE
-        strategy.setup_environment()  # what training begins with, which finds it done
+        strategy.launcher.launch(strategy.setup_environment)  # what training begins with, which finds it done
     atexit.register(leave)
     return Processes(strategy.global_rank, strategy.world_size, distributed.new_group(backend="gloo"))
 

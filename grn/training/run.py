@@ -41,7 +41,7 @@ from grn.messages import Say, silent
 from grn.model.objectives import GENES
 from grn.model.saved import TrainedModel, round_as_saved
 from grn.model.transformer import Model
-from grn.networks.build import first_evidence, write_network_files
+from grn.networks.build import first_evidence, help_to_read, write_network_files
 from grn.networks.cells_of_run import refuse_lost_cells
 from grn.networks.prior import prior_of
 from grn.process_memory import give_back, keeping_pieces, returning_large_pieces
@@ -110,7 +110,8 @@ def train(
 
         L.seed_everything(config.trainer.seed, verbose=False)
         until_the_end.enter_context(returning_large_pieces())
-        cells, split = checked_cells(config, adata, started_together(config.trainer))
+        together = started_together(config.trainer)
+        cells, split = checked_cells(config, adata, together)
         origin = Origin(config, cells)
         # Nothing is written before this line, so that whatever is refused leaves nothing behind.
         if start is not None:
@@ -128,7 +129,7 @@ def train(
         if resume is not None:
             say(f"Resuming the run in {resume} after step {start.step}.")
         try:
-            return train_in(start, config, cells, split, origin, say=say, terminal=terminal, started=started)
+            return train_in(start, config, cells, split, origin, together, say=say, terminal=terminal, started=started)
         except BaseException as stopped:
             if isinstance(stopped, Interrupted) or not isinstance(stopped, Exception):
                 say(f"The run was interrupted; grn train --resume {start.folder} resumes it.")
@@ -153,6 +154,7 @@ def train_in(
     cells: Cells,
     split: Split,
     origin: Origin,
+    together: Processes,
     *,
     say: Say,
     terminal: bool,
@@ -178,6 +180,8 @@ def train_in(
     with quiet(), keeping_pieces():
         trainer, checkpoints = fit_model(config, fit, data, start, origin, say=say, terminal=terminal)
     if not first:
+        together.copy_of_first(model.state_dict().values())
+        help_to_read(config, model, cells, states, together)
         return None
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
     if atlas is not None:
@@ -205,7 +209,8 @@ def train_in(
 
     # The network, and the tables.
     started = time.monotonic()
-    edges = write_network_files(config, trained, cells, folder, say, states=states, first=evidence)
+    together.copy_of_first(model.state_dict().values())
+    edges = write_network_files(config, trained, cells, folder, say, states=states, first=evidence, processes=together)
     say(f"Read the network in {time.monotonic() - started:.0f} s.")
     tables = metric_tables(metrics, cells)
     if len(tables["confusion"]):

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from anndata import read_h5ad
 
 from grn.config.files import change_config, load_config
 from grn.config.schema import Config
@@ -125,6 +126,17 @@ def test_one_process_writes_the_whole_run(runs):
         for name in ("alone", "two")
     )
     assert np.corrcoef(alone, two)[0, 1] > 0.999
+
+
+@pytest.mark.slow
+def test_two_processes_read_the_network_that_one_reads_of_the_same_model(runs):
+    from grn.networks.build import read_again
+
+    both, alone = read_h5ad(runs / "two" / "network.h5ad").varp, read_again(runs / "two").varp
+    assert len(both) > 4
+    for name, table in both.items():
+        kept = table.toarray() != 0
+        np.testing.assert_array_equal(table.toarray()[kept], alone[name].toarray()[kept], name)
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from torch import Tensor
 from grn.cells.preprocessing.moments import seen_together
 from grn.cells.preprocessing.split import distinct_cells
 from grn.networks.weights import Network, balanced
+from grn.processes import ALONE, Processes
 from grn.regulation.cell_table import CellTable
 from grn.regulation.knockoffs import Draws, fits_with_knockoffs, strata_of
 
@@ -56,17 +57,32 @@ class Evidence:
 
 
 def edge_evidence(
-    table: CellTable, *, seed: int, least_cells: int, together: Evidence | None = None
+    table: CellTable,
+    *,
+    seed: int,
+    least_cells: int,
+    together: Evidence | None = None,
+    processes: Processes = ALONE,
 ) -> tuple[Evidence, list[Evidence]]:
     """What knock-offs say of the edges within all states together, and what they say of each state's own cells.
 
-    together: the first of the two, if it is known already."""
+    together: the first of the two, if it is known already.   processes: of which this is the first; the others call
+    `evidence_of_states`."""
     together = together or evidence_of(table, seed=seed, least_cells=least_cells)
+    return together, evidence_of_states(table, seed=seed, least_cells=least_cells, processes=processes)
+
+
+def evidence_of_states(
+    table: CellTable, *, seed: int, least_cells: int, processes: Processes = ALONE
+) -> list[Evidence]:
+    """The second of `edge_evidence`, in the first process; none where there is one state. processes: that call this
+    together, of which each computes some of the states."""
     states = table.states.shape[1]
-    if states == 1:
-        return together, []
-    own = (table_of_state(table, state) for state in range(states))
-    return together, [evidence_of(cells, seed=seed, least_cells=least_cells) for cells in own]
+
+    def own(state: int) -> Evidence:
+        return evidence_of(table_of_state(table, state), seed=seed, least_cells=least_cells)
+
+    return processes.spread(own, states) if states > 1 else []
 
 
 def table_of_state(table: CellTable, state: int) -> CellTable:

@@ -251,7 +251,6 @@ BANNER = "%%MatrixMarket matrix coordinate integer general\n"
     [
         ("matrix.mtx", lambda text: text[: len(text) // 2]),
         ("matrix.mtx", lambda text: BANNER + "12 40 1\n1 1 nan\n"),
-        ("matrix.mtx", lambda text: BANNER + "40 12 1\n1 1 1\n"),
         ("barcodes.tsv", lambda text: text + "AAAA-1\n"),
         ("features.tsv", lambda text: text.replace("\tnan\t", "\t", 1)),
         ("features.tsv", lambda text: text.replace("Gene Expression", "Antibody Capture")),
@@ -271,7 +270,6 @@ def test_a_damaged_mtx_folder_is_refused(plain, tmp_path, name, change):
     ("field", "change"),
     [
         ("indices", lambda values: values + 7),
-        ("indptr", lambda values: values[::-1]),
         ("features/name", lambda values: values[1:]),
         ("barcodes", None),
     ],
@@ -286,8 +284,6 @@ def test_a_damaged_h5_is_refused(plain, tmp_path, field, change):
     assert "cannot be read as a 10x .h5 file" in refusal(path).problem
     path.write_bytes(path.read_bytes()[:3000])
     assert "cannot be read as a 10x .h5 file" in refusal(path).problem
-    two_genomes = write_tenx(tmp_path / "two.h5", plain, genomes="ab", legacy=True)
-    assert "cannot be read as a 10x .h5 file" in refusal(two_genomes).problem
 
 
 @pytest.mark.parametrize("nullable", [False, True])  # anndata 0.13 writes texts as groups of values and a mask

@@ -10,7 +10,6 @@ from scipy import sparse
 
 from grn.cells.load import load_cells
 from grn.cells.readers import matrix
-from grn.cells.readers.matrix import to_csr
 from grn.cells.readers.registry import open_source
 from grn.config.schema import DataConfig
 from grn.errors import DataError
@@ -63,9 +62,3 @@ def test_truncated_files_are_refused(adata, write, tmp_path):
         (tmp_path / "cut.h5ad").write_bytes(whole[:kept])
         with pytest.raises(DataError, match=r"cut\.h5ad cannot be read as an \.h5ad file"):
             load(DataConfig(path=str(tmp_path / "cut.h5ad")))
-
-
-def test_truth_values_and_texts_are_refused():
-    for values in (np.eye(3) > 0, np.eye(3).astype(str)):
-        with pytest.raises(DataError, match="X cannot be read"):
-            to_csr(values, "X")
