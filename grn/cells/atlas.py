@@ -82,7 +82,7 @@ class Atlas:
         self.absent = [name for name, place in zip(names, position, strict=True) if place == MISSING]
         kind = self.labels.astype(np.int64)
         if condition is not None:
-            kind = kind * (len(mark) + 1) + np.nan_to_num(condition, nan=MISSING).astype(np.int64)
+            kind = kind * (len(mark) + 1) + pd.factorize(condition)[0]
         kind = pd.factorize(kind)[0].astype(np.int32)
         of_kinds = np.tile(membership.mean(0), (kind.max() + 1, 1)).astype(np.float32)
         of_kinds[kind[sample]] = membership
