@@ -180,8 +180,9 @@ def train_in(
     with quiet(), keeping_pieces():
         trainer, checkpoints = fit_model(config, fit, data, start, origin, say=say, terminal=terminal)
     if not first:
-        together.copy_of_first(model.state_dict().values())
-        help_to_read(config, model, cells, states, together)
+        if together.world > 1:  # not where Lightning divides the weights over processes
+            together.copy_of_first(model.state_dict().values())
+            help_to_read(config, model, cells, states, together)
         return None
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
     if atlas is not None:
