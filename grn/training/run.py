@@ -96,13 +96,14 @@ def train(
     refuse_impossible_training(config.trainer)
     first, started = process_rank() == 0, time.monotonic()
     with ExitStack() as until_the_end:
-        start = None
+        start, shared = None, config
         if resume is not None:
             config_of(resume)
             if first:
                 until_the_end.enter_context(locked(resume))
             start = find_start(resume)
             start.refuse_another_configuration(config)
+            shared = start.with_its_steps(config)
             if adata is None:
                 refuse_lost_cells(resume, config)
         elif first:
@@ -116,7 +117,7 @@ def train(
         # Nothing is written before this line, so that whatever is refused leaves nothing behind.
         if start is not None:
             start.refuse_other_cells(origin)
-            config = start.with_its_steps(config)
+            config = shared
             if first:
                 remove_leftovers(start.folder, WRITTEN)
         else:
