@@ -30,7 +30,8 @@ class Processes:
         return slice(first, end)
 
     def of_all(self, make: Callable[[], Value]) -> list[Value]:
-        """What `make` returns in every process, by rank. A UserError of one is raised in all, and said by the first."""
+        """What `make` returns in every process, by rank. A UserError of one is raised in all; where the first process
+        has found one, it alone says it."""
         if self.world == 1:
             return [make()]
         own: Any
@@ -42,7 +43,7 @@ class Processes:
         distributed.all_gather_object(found, own, self.group)
         for each in found:
             if isinstance(each, UserError):
-                each.said = self.rank > 0
+                each.said = self.rank > 0 and isinstance(found[0], UserError)
                 raise each
         return found
 

@@ -118,6 +118,9 @@ def exits_are_interruptions() -> Iterator[None]:
         raise Interrupted(number, "as training began; nothing was saved") from None
 
 
+RANKS = (("RANK",), ("NODE_RANK", "LOCAL_RANK"), ("SLURM_PROCID",))  # the first that are set tell
+
+
 class ProgressLines(L.Callback):
     """One plain line for each validation, for log files and batch queues."""
 
@@ -133,5 +136,8 @@ class ProgressLines(L.Callback):
 
 
 def process_rank() -> int:
-    """The rank of this process, before Lightning has started; the process of rank 0 writes all files."""
-    return next((int(os.environ[name]) for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK") if os.environ.get(name)), 0)
+    """0 in the process that writes all files, which is known before Lightning has started; above 0 in others.
+
+    What Lightning starts under sbatch inherits the SLURM_PROCID of the first; by hand, nodes have a NODE_RANK."""
+    of_names = [[int(os.environ[name]) for name in names if os.environ.get(name)] for names in RANKS]
+    return next((max(ranks) for ranks in of_names if ranks), 0)

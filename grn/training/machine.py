@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import lightning as L
@@ -38,6 +39,7 @@ NOISE = (
 
 LEAST_CELLS, MOST_CELLS = 128, 1024  # of a step, where none are asked for
 OF_A_FILE = 256  # on a processor: steps take little longer than with 128, and see twice as many other cells
+LONGEST_WAIT = timedelta(days=7)  # of processes for the first one, which scores the test cells
 STEPS_OF_ALL = 16  # steps in which all processes together have seen every cell
 
 
@@ -111,7 +113,8 @@ def started_together(settings: TrainerConfig) -> Processes:
             return ALONE
         strategy.launcher.launch(strategy.setup_environment)  # what training begins with, which finds it done
     atexit.register(leave)
-    return Processes(strategy.global_rank, strategy.world_size, distributed.new_group(backend="gloo"))
+    hosts = distributed.new_group(backend="gloo", timeout=LONGEST_WAIT)
+    return Processes(strategy.global_rank, strategy.world_size, hosts)
 
 
 @contextmanager

@@ -112,7 +112,9 @@ def train(
         L.seed_everything(config.trainer.seed, verbose=False)
         until_the_end.enter_context(returning_large_pieces())
         together = started_together(config.trainer)
-        cells, split = checked_cells(config, adata, together)
+        checked: list[tuple[Cells, Split]] = []
+        together.of_all(lambda: checked.append(checked_cells(config, adata, together)))  # all leave with a refusal
+        cells, split = checked.pop()
         origin = Origin(config, cells)
         # Nothing is written before this line, so that whatever is refused leaves nothing behind.
         if start is not None:

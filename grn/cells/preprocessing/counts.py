@@ -70,9 +70,8 @@ def read_expression(
     """
     problem, found = _examined(adata, config.counts, config.values, rows, weights, some, processes)
     if found is None:
-        refused = DataError(problem, field=field, advice=_alternatives(adata, config.counts, config.values, rows))
-        refused.said = processes.rank > 0  # all have found the same
-        raise refused
+        advice = _alternatives(adata, config.counts, config.values, rows)
+        raise DataError(problem, field=field, advice=advice)
     return found
 
 

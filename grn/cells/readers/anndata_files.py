@@ -104,7 +104,7 @@ def read_zarr_folder(
 
 def _parts(everything: bool, columns: Columns | None, store: Any) -> Callable[..., Any]:
     """`_read_part`, for these columns of obs and its index."""
-    if columns is None:
+    if columns is None or "obs" not in store:
         return partial(_read_part, everything, None)
     index, wanted = store["obs"].attrs["_index"], columns
     return partial(_read_part, everything, lambda name: name == index or wanted(name))
