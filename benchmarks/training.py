@@ -26,6 +26,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
+from flashsign import slope_penalty
 from grn.bags import Bags, Batch
 from grn.config.schema import Config
 from grn.model.identity_token import IdentityShape
@@ -41,11 +42,12 @@ POINTS += [(2000, 100, 1024), (2000, 100, 64), (20_000, 1500, 64), (20_000, 1500
 VALUE = 8  # cuDNN's least width of a value
 
 
-def by_softmax(block: SignedBlock, m: Tensor, states: Tensor, pick: Tensor, *_) -> Tensor:
-    """SignedBlock.forward with softmax: every cell in its one state."""
+def by_softmax(block: SignedBlock, m: Tensor, states: Tensor, pick: Tensor, penalty: Tensor, *_) -> tuple[Tensor, ...]:
+    """SignedBlock.learned with softmax: every cell in its one state. The penalty is of the same slopes."""
     query, key = block.embedding(pick)
+    shrink = slope_penalty(block.scores(pick), block.amounts(), *block.gains(pick), block.square, penalty)
     if not len(pick):
-        return states @ block.level[..., pick]
+        return states @ block.level[..., pick], shrink
     state = states.argmax(1)
     m = (m if m.ndim == 3 else m.expand(len(query), -1, -1))[:, None, :, :, None]  # [P, 1, C, R + 1, 1]
     value = F.pad(block.amounts()[:, :, None, :, None] * m, (0, VALUE - 1))
@@ -53,17 +55,17 @@ def by_softmax(block: SignedBlock, m: Tensor, states: Tensor, pick: Tensor, *_) 
     read = F.scaled_dot_product_attention(*(part.flatten(0, 1).bfloat16() for part in parts))
     gain, _ = block.gains(pick)
     change = (read[..., 0].unflatten(0, query.shape[:2]).float() * gain[:, :, None]).sum(1)
-    return change + states @ block.level[..., pick] + block.bias[:, None, pick]
+    return change + states @ block.level[..., pick] + block.bias[:, None, pick], shrink
 
 
 @contextmanager
 def softmax() -> Iterator[None]:
-    own, SignedBlock.forward = SignedBlock.forward, by_softmax
+    own, SignedBlock.learned = SignedBlock.learned, by_softmax
     try:
         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
             yield
     finally:
-        SignedBlock.forward = own
+        SignedBlock.learned = own
 
 
 def stepping(genes: int, regulators: int, cells: int, device: str) -> Callable[[], None]:

@@ -103,14 +103,14 @@ def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Tensor,
     m = model.inputs(bags.multiplicity[:, model.regulators], bags.basal)
     inferred = -(states * model.state_scores(m)).sum(-1)  # [P, C]: new cells, of which no state is known, ask for it
     true = model.standardised(bags.multiplicity)
-    scores, of_targets = first.scores(draw.regulators), second.scores(draw.targets)
-    y = first(m, states, draw.regulators, scores, bags.room)
+    own, others = model.regulators[draw.regulators], model.targets[draw.targets]
+    own_prior, prior = (None if model.prior is None else model.prior[genes] for genes in (own, others))
+    y, shrink = first.learned(m, states, draw.regulators, model.penalty[-1:], own_prior, bags.room)
     cut = None if bags.cut is None else bags.cut[:, model.regulators]
     corrected = model.corrected(m, y.detach() if model.layered else None, states, cut)
-    direct = second(corrected, states, draw.targets, of_targets, bags.room)
+    direct, shrink_others = second.learned(corrected, states, draw.targets, model.penalty[:-1], prior, bags.room)
     context = model.context(corrected, states, draw.targets, draw.hidden)
 
-    own, others = model.regulators[draw.regulators], model.targets[draw.targets]
     among = (y - true[:, own]).square()
     left = direct - true[:, others]
     errors = left.square() + (left.detach() + context).square()
@@ -123,9 +123,7 @@ def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Tensor,
     each = of_regulators * among.sum(-1) + of_others * errors.sum(-1)  # [P, C]
     learned = members_cells(batch, model)
     loss = ((each / model.genes + inferred) * learned).sum()
-    own_prior, prior = (None if model.prior is None else model.prior[genes] for genes in (own, others))
-    shrink = of_regulators * first.penalty(scores, draw.regulators, model.penalty[-1:], own_prior)
-    shrink = shrink + of_others * second.penalty(of_targets, draw.targets, model.penalty[:-1], prior)
+    shrink = of_regulators * shrink + of_others * shrink_others
     return loss, shrink.sum() / model.genes
 
 

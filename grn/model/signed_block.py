@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flashsign import attention_by_scores, slope_penalty
+from flashsign import attention_and_penalty, attention_by_scores
 
 ONE = math.log(math.e - 1)  # softplus(ONE) = 1
 
@@ -96,31 +96,50 @@ class SignedBlock(nn.Module):
         """g_i and b_i, above 0: [P, H, n] each."""
         return F.softplus(self.raw_gain[:, :, pick]), self.log_basal[:, :, pick].exp()
 
-    def forward(
+    def forward(self, m: Tensor, states: Tensor, pick: Tensor) -> Tensor:
+        """m [B, R + 1], or [P, B, R + 1] of each member, states [B, S] -> [P, B, n] in sds of the genes.
+
+        A cell that belongs to several states in part has their mean.
+        """
+        cell, share, sizes = bags_of_states(states)
+        keys, centre = bags_of_cells(m, cell), self.centre[:, None]
+        basal, amounts = self.gains(pick)[1], self.amounts()[..., None]
+        read = attention_by_scores(self.scores(pick), amounts, keys, centre=centre, basal=basal, groups=sizes)
+        return self.told(read[..., 0], cell, share, states, pick)
+
+    def learned(
         self,
         m: Tensor,
         states: Tensor,
         pick: Tensor,
-        scores: Tensor | None = None,
+        penalty: Tensor,
+        prior: Tensor | None = None,
         room: Sequence[int] | None = None,
-    ) -> Tensor:
-        """m [B, R + 1], or [P, B, R + 1] of each member, states [B, S] -> [P, B, n] in sds of the genes.
+    ) -> tuple[Tensor, Tensor]:
+        """What training reads: `forward`, and the penalty of the slopes (penalty.py), [P], from the same scores.
 
-        A cell that belongs to several states in part has their mean. scores: where they are known, `scores(pick)`.
-        room: see Bags.
+        penalty [P, 3].   prior [n, R]: what slopes on regulators are divided by.   room: see Bags.
         """
-        scores = self.scores(pick) if scores is None else scores
         cell, share, sizes = bags_of_states(states, room)
         gain, basal = self.gains(pick)
-        read = attention_by_scores(
-            scores,
-            self.amounts()[..., None],
-            m.index_select(-2, cell) if m.ndim == 2 else m.index_select(-2, cell)[:, None],
+        read, shrink = attention_and_penalty(
+            self.scores(pick),
+            self.amounts(),
+            bags_of_cells(m, cell),
             centre=self.centre[:, None],
+            gain=gain,
             basal=basal,
+            square=self.square,
+            penalty=penalty,
+            prior=None if prior is None else F.pad(prior, (0, 1), value=1.0),
             groups=sizes,
-        )  # [P, H, cells in their states, n, 1]
-        change = (read[..., 0] * gain[:, :, None]).sum(1) * share[:, None]
+        )
+        return self.told(read, cell, share, states, pick), shrink
+
+    def told(self, read: Tensor, cell: Tensor, share: Tensor, states: Tensor, pick: Tensor) -> Tensor:
+        """What bags have read [P, H, cells in their states, n], added up for each cell: [P, B, n]. cell, share: see
+        bags_of_states."""
+        change = (read * self.gains(pick)[0][:, :, None]).sum(1) * share[:, None]
         level = states @ self.level[..., pick] + states.sum(1, keepdim=True) * self.bias[:, None, pick]
         return level.index_add(1, cell, change)
 
@@ -129,11 +148,6 @@ class SignedBlock(nn.Module):
         gain, basal = self.gains(pick)
         norm = (scores.square() @ self.square[:, None, :, :, None] + basal.square()[:, :, None, :, None]).sqrt()
         return (scores * self.amounts()[:, :, None, None] * gain[:, :, None, :, None] / norm).sum(1)
-
-    def penalty(self, scores: Tensor, pick: Tensor, penalty: Tensor, prior: Tensor | None) -> Tensor:
-        """Of the slopes (penalty.py): [P]. penalty [P, 3], prior [n, R]: what those on regulators are divided by."""
-        prior = None if prior is None else F.pad(prior, (0, 1), value=1.0)
-        return slope_penalty(scores, self.amounts(), *self.gains(pick), self.square, penalty, prior)
 
     @torch.no_grad()
     def derivatives(
@@ -180,3 +194,8 @@ def bags_of_states(states: Tensor, room: Sequence[int] | None = None) -> tuple[T
         cells.append(number.new_zeros(size + 1).scatter_(0, to, number)[:size])
         shares.append(states.new_zeros(size + 1).scatter_(0, to, states[:, state])[:size])
     return torch.cat(cells), torch.cat(shares), sizes
+
+
+def bags_of_cells(m: Tensor, cell: Tensor) -> Tensor:
+    """The multiplicities of each bag, [C, R + 1] of all members or [P, 1, C, R + 1] of each."""
+    return m.index_select(-2, cell) if m.ndim == 2 else m.index_select(-2, cell)[:, None]

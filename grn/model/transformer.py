@@ -145,10 +145,10 @@ class Model(nn.Module):
         """Multiplicities [C, N] in sds of the genes from their means."""
         return ((multiplicity - self.mean) / self.sd).clamp(max=LIMIT)
 
-    def among(self, m: Tensor, states: Tensor, scores: Tensor | None = None) -> Tensor:
+    def among(self, m: Tensor, states: Tensor) -> Tensor:
         """Block 1: what the regulators say of each other, [P, C, R] in sds."""
         every = torch.arange(len(self.counting), device=m.device)
-        return self.blocks[0](m, states, every, scores)
+        return self.blocks[0](m, states, every)
 
     def corrected(self, m: Tensor, y: Tensor | None, states: Tensor, cut: Tensor | None = None) -> Tensor:
         """m' [P, C, R + 1] in its units, from m [C, R + 1] and y [P, C, R] (None: as they were counted).

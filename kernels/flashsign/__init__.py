@@ -3,6 +3,7 @@
     spherical_attention                  attention whose weights keep a sign, in torch or on the GPU
     attention_by_scores                  the same where all bags share one table of scores: two matrix products
     slope_penalty                        a penalty on what the edges of such a table do: few and strong ones
+    attention_and_penalty                both at once, which reads the table once
     edge_weights                         its weights themselves, every one of them in memory: the definition
     EdgeSums -> EdgeMeans, TopEdges      sums of its weights over many bags, their means and the strongest edges
     top_edges                            the strongest edges where a table of all pairs is too large for memory
@@ -46,7 +47,7 @@ from flashsign.layers.normalise import rms_norm
 from flashsign.layers.normalised_attention import normalised_attention
 from flashsign.reference import edge_weights
 from flashsign.shared_scores import attention_by_scores
-from flashsign.slope_penalty import slope_penalty
+from flashsign.slope_penalty import attention_and_penalty, slope_penalty
 
 __all__ = [
     "DISTRIBUTION_CROSS_ENTROPY",
@@ -71,6 +72,7 @@ __all__ = [
     "ShapeMismatch",
     "TopEdges",
     "UnusableTiles",
+    "attention_and_penalty",
     "attention_by_scores",
     "check_monoid",
     "class_cross_entropy",

@@ -143,7 +143,7 @@ class _OneNumber(torch.autograd.Function):
         if leading == scores.shape[:-3] and choose_for_tables(tensors, max(groups, default=0)) == "triton":
             ctx.by = importlib.import_module("flashsign.triton.shared_scores")
         with torch.cuda.device_of(scores):  # type: ignore[no-untyped-call]  # on which kernels start
-            out, inverse = ctx.by.forward(scores, values, multiplicity, centre, basal, eps, groups)
+            out, inverse, *_ = ctx.by.forward(scores, values, multiplicity, centre, basal, eps, groups)
         ctx.save_for_backward(scores, values, multiplicity, centre, basal, out, inverse)
         return out
 

@@ -13,13 +13,15 @@ Letters: P members, H heads, S states, N queries, K keys.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from flashsign.dispatch import choose_for_tables
+from flashsign.dispatch import FEW_BAGS, choose_for_tables
+from flashsign.shared_scores import attention_by_scores
 
 LEAST_RHO, LEAST_T = 0.05, 1e-3
 
@@ -57,8 +59,62 @@ def slope_penalty(
         >>> slope_penalty(scores, both, one, 0 * one, both, ridge)
         tensor([0.3600])
     """
-    found: Tensor = _SlopePenalty.apply(scores, amount, gain, basal, square, penalty, prior)  # type: ignore[no-untyped-call]
+    if choose_for_tables((scores, amount, gain, basal, square, penalty)) == "triton":
+        states, _, keys = scores.shape[2:]
+        nothing, centre, groups = scores.new_zeros(1, keys), scores.new_zeros(states, keys), [1] + [0] * (states - 1)
+        both = scores, amount, nothing, centre, gain, basal, square, penalty, prior, groups
+        found: Tensor = _Together.apply(*both)[1]  # type: ignore[no-untyped-call]
+        return found
+    found = _SlopePenalty.apply(scores, amount, gain, basal, square, penalty, prior)  # type: ignore[no-untyped-call]
     return found
+
+
+def attention_and_penalty(
+    scores: Tensor,
+    amount: Tensor,
+    multiplicity: Tensor,
+    *,
+    centre: Tensor,
+    gain: Tensor,
+    basal: Tensor,
+    square: Tensor,
+    penalty: Tensor,
+    prior: Tensor | None = None,
+    groups: Sequence[int],
+) -> tuple[Tensor, Tensor]:
+    """What bags read from a table for each state, and the penalty on its slopes.
+
+    Where states have few bags, a GPU's kernels read the scores for both at once and write one gradient. Tables of a
+    training step are larger than caches, and passes over them are its time.
+
+    Args:
+        scores, amount, gain, basal, square, penalty, prior: as for slope_penalty.
+        multiplicity, centre, groups: as for attention_by_scores: [C, K] or [P or 1, H or 1, C, K], [P or 1, H or 1,
+            S, K], and the bags of each state. A key's value is its amount.
+
+    Returns:
+        [P, H, C, N], what attention_by_scores returns, and [P], what slope_penalty returns.
+
+    Raises:
+        ShapeMismatch: keys, queries or groups of two arguments differ in number.
+
+    Source: those of the two functions.
+
+    Examples:
+        >>> import torch
+        >>> from flashsign import attention_and_penalty
+        >>> scores, one = torch.tensor([3.0, 4.0]).view(1, 1, 1, 1, 2), torch.ones(1, 1, 1)
+        >>> given = {"gain": one, "basal": 0 * one, "centre": torch.zeros(1, 1, 1, 2), "square": torch.ones(1, 1, 2)}
+        >>> ridge = torch.tensor([[1.0, 1.0, 0.0]])
+        >>> attention_and_penalty(scores, torch.ones(1, 1, 2), torch.ones(1, 2), **given, penalty=ridge, groups=[1])
+        (tensor([[[[1.4000]]]]), tensor([0.3600]))
+    """
+    tensors = scores, amount, multiplicity, centre, gain, basal, square, penalty
+    if max(groups, default=0) <= FEW_BAGS and choose_for_tables(tensors) == "triton":
+        read, found = _Together.apply(*tensors, prior, groups)  # type: ignore[no-untyped-call]
+        return read, found
+    read = attention_by_scores(scores, amount[..., None], multiplicity, centre=centre, basal=basal, groups=groups)
+    return read[..., 0], slope_penalty(scores, amount, gain, basal, square, penalty, prior)
 
 
 def penalty_of(slopes: Tensor, penalty: Tensor) -> Tensor:
@@ -71,57 +127,8 @@ def penalty_of(slopes: Tensor, penalty: Tensor) -> Tensor:
     return lam * torch.where(t > 0, curved, size).sum((1, 2))
 
 
-class _InTorch:
-    """What flashsign.triton.slope_penalty does, in torch operations."""
-
-    @staticmethod
-    def norms(scores: Tensor, square: Tensor) -> Tensor:
-        return ((scores * scores) @ square[:, None, :, :, None])[..., 0]
-
-    @staticmethod
-    def value(
-        scores: Tensor, amount: Tensor, factor: Tensor, penalty: Tensor, prior: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        heads, states = scores.shape[1:3]
-        slope = torch.zeros_like(scores[:, 0])  # [P, S, N, K]
-        for h in range(heads):
-            slope.addcmul_(scores[:, h] * amount[:, h, None, None], factor[:, h, ..., None])
-        if prior is not None:
-            slope.div_(prior)
-        lam, rho, t = penalty[:, 0], penalty[:, 1, None, None], penalty[:, 2, None, None]
-        freedom = states / rho.square()
-        shared = slope.mean(1)
-        slope.sub_(shared[:, None])
-        shared[..., -1] = 0
-        size = (slope * slope).sum(1).div_(rho.square()).addcmul_(shared, shared)
-        bend = t.square()
-        found = lam * torch.where(t > 0, bend * torch.log1p(size / bend), size).sum((1, 2))
-
-        # With shared slope s and deviations d: 2 lambda / (1 + size / t^2) (s + d S / rho^2) / S
-        weight = torch.where(t > 0, bend / (bend + size), torch.ones_like(size)).mul_(2 / states * lam[:, None, None])
-        slope.mul_(freedom[:, None]).add_(shared[:, None]).mul_(weight[:, None])
-        return found, slope if prior is None else slope.div_(prior)
-
-    @staticmethod
-    def of_factors(scores: Tensor, amount: Tensor, of_slopes: Tensor) -> Tensor:
-        return torch.stack(
-            [((of_slopes * scores[:, h]) @ amount[:, h, None, :, None])[..., 0] for h in range(scores.shape[1])], 1
-        )
-
-    @staticmethod
-    def gradients(
-        scores: Tensor, amount: Tensor, square: Tensor, of_slopes: Tensor, scaled: Tensor, of_norm: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        of_scores, of_amount = torch.empty_like(scores), torch.empty_like(amount)
-        for h in range(scores.shape[1]):
-            of_amount[:, h] = (scaled[:, h, :, None] @ (of_slopes * scores[:, h])).sum((1, 2))
-            torch.mul(of_slopes, scaled[:, h, ..., None], out=of_scores[:, h]).mul_(amount[:, h, None, None])
-        return of_scores.addcmul_(scores * square[:, None, :, None], 2 * of_norm[..., None]), of_amount
-
-
 class _SlopePenalty(torch.autograd.Function):
-    """Tables of scores are the largest tensors of a step, and passes over them its time: this makes a third of the
-    passes that autograd would make, and the kernels far fewer. The gradient of the slopes is known with the
+    """In torch operations, a third of those that autograd would make. The gradient of the slopes is known with the
     value, so forward keeps it."""
 
     @staticmethod
@@ -135,28 +142,111 @@ class _SlopePenalty(torch.autograd.Function):
         penalty: Tensor,
         prior: Tensor | None,
     ) -> Tensor:
-        ctx.by = _InTorch
-        if choose_for_tables((scores, amount, gain, basal, square, penalty)) == "triton":
-            ctx.by = importlib.import_module("flashsign.triton.slope_penalty")
-            scores, amount, square = (each.contiguous() for each in (scores, amount, square))
-            prior = None if prior is None else prior.to(scores.dtype).contiguous()
-        lam, rho, t = penalty.expand(len(scores), -1).unbind(1)
-        penalty = torch.stack([lam, rho.clamp(min=LEAST_RHO), torch.where(t > 0, t.clamp(min=LEAST_T), 0)], 1)
-        with torch.cuda.device_of(scores):  # type: ignore[no-untyped-call]  # on which kernels start
-            norm = ctx.by.norms(scores, square) + basal.square()[:, :, None]
-            factor = gain[:, :, None] * norm.rsqrt()  # [P, H, S, N]
-            value: Tensor
-            value, of_slopes = ctx.by.value(scores, amount, factor, penalty, prior)
+        heads, states = scores.shape[1:3]
+        norm = ((scores * scores) @ square[:, None, :, :, None])[..., 0] + basal.square()[:, :, None]
+        factor = gain[:, :, None] * norm.rsqrt()  # [P, H, S, N]
+        slope = torch.zeros_like(scores[:, 0])  # [P, S, N, K]
+        for h in range(heads):
+            slope.addcmul_(scores[:, h] * amount[:, h, None, None], factor[:, h, ..., None])
+        if prior is not None:
+            slope.div_(prior)
+        lam, rho, t = _in_range(penalty, len(scores))[..., None, None].unbind(1)
+        freedom = states / rho.square()
+        shared = slope.mean(1)
+        slope.sub_(shared[:, None])
+        shared[..., -1] = 0
+        size = (slope * slope).sum(1).div_(rho.square()).addcmul_(shared, shared)
+        bend = t.square()
+        found: Tensor = (lam * torch.where(t > 0, bend * torch.log1p(size / bend), size)).sum((1, 2))
+
+        # With shared slope s and deviations d: 2 lambda / (1 + size / t^2) (s + d S / rho^2) / S
+        weight = torch.where(t > 0, bend / (bend + size), torch.ones_like(size)).mul_(2 / states * lam)
+        of_slopes = slope.mul_(freedom[:, None]).add_(shared[:, None]).mul_(weight[:, None])
+        if prior is not None:
+            of_slopes.div_(prior)
         ctx.save_for_backward(scores, amount, gain, basal, square, norm, factor, of_slopes)
-        return value
+        return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         scores, amount, gain, basal, square, norm, factor, of_slopes = ctx.saved_tensors
-        upstream = upstream[:, None, None, None]
-        of_factor = ctx.by.of_factors(scores, amount, of_slopes) * upstream
-        of_norm = -0.5 * of_factor * factor / norm  # [P, H, S, N]
-        of_scores, of_amount = ctx.by.gradients(scores, amount, square, of_slopes, factor * upstream, of_norm)
-        of_gain = (of_factor * factor).sum(2) / gain
-        return of_scores, of_amount, of_gain, 2 * basal * of_norm.sum(2), None, None, None
+        of_scores, of_amount, of_factor = torch.empty_like(scores), torch.empty_like(amount), torch.empty_like(factor)
+        scaled = factor * upstream[:, None, None, None]
+        for h in range(scores.shape[1]):
+            both = of_slopes * scores[:, h]
+            of_factor[:, h] = (both @ amount[:, h, None, :, None])[..., 0]
+            of_amount[:, h] = (scaled[:, h, :, None] @ both).sum((1, 2))
+            torch.mul(of_slopes, scaled[:, h, ..., None], out=of_scores[:, h]).mul_(amount[:, h, None, None])
+        of_gain, of_basal, of_norm = _of_factors(of_factor, upstream, gain, basal, norm, factor)
+        of_scores.addcmul_(scores * square[:, None, :, None], 2 * of_norm[..., None])
+        return of_scores, of_amount, of_gain, of_basal, None, None, None
+
+
+class _Together(torch.autograd.Function):
+    """Attention (_OneNumber of flashsign.shared_scores) and the penalty by kernels, with one gradient of the scores."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        scores: Tensor,
+        amount: Tensor,
+        multiplicity: Tensor,
+        centre: Tensor,
+        gain: Tensor,
+        basal: Tensor,
+        square: Tensor,
+        penalty: Tensor,
+        prior: Tensor | None,
+        groups: Sequence[int],
+    ) -> tuple[Tensor, Tensor]:
+        tables, slopes = _kernels()
+        scores, amount, square = (each.contiguous() for each in (scores, amount, square))
+        prior = None if prior is None else prior.to(scores.dtype).contiguous()
+        least = torch.finfo(scores.dtype).tiny
+        with torch.cuda.device_of(scores):  # type: ignore[no-untyped-call]  # on which kernels start
+            out, inverse, norm = tables.forward(scores, amount, multiplicity, centre, basal, least, groups, square)
+            norm += basal.square()[:, :, None]
+            factor = gain[:, :, None] * norm.rsqrt()  # [P, H, S, N]
+            penalty = _in_range(penalty, len(scores))
+            found, of_slopes, of_factor = slopes.value(scores, amount, factor, penalty, prior)
+        ctx.groups = groups
+        ctx.save_for_backward(
+            *(scores, amount, multiplicity, centre, gain, basal, square),
+            *(out, inverse, norm, factor, of_slopes, of_factor),
+        )
+        return out, found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor, of_value: Tensor) -> tuple[Tensor | None, ...]:
+        scores, amount, multiplicity, centre, gain, basal, square, *kept = ctx.saved_tensors
+        out, inverse, norm, factor, of_slopes, of_factor = kept
+        of_sums = upstream * inverse
+        bend = (of_sums * out).mul_(inverse).neg_()
+        of_gain, of_basal, of_norm = _of_factors(of_factor, of_value, gain, basal, norm, factor)
+        of_basal += basal * bend.sum(-2)
+        slopes = square, of_slopes, factor * of_value[:, None, None, None], of_norm
+        given = scores, amount, multiplicity, centre, of_sums, bend, ctx.groups, ctx.needs_input_grad[2], slopes
+        of_tables = _kernels()[0].backward(*given)
+        return *of_tables, of_gain, of_basal, None, None, None, None
+
+
+def _kernels() -> list[Any]:
+    """Those of attention, and that of the penalty."""
+    return [importlib.import_module(f"flashsign.triton.{name}") for name in ("shared_scores", "slope_penalty")]
+
+
+def _in_range(penalty: Tensor, members: int) -> Tensor:
+    """lambda, rho and t of each member, [P, 3]; t below the least stays 0, the penalty of ridge regression."""
+    lam, rho, t = penalty.expand(members, -1).unbind(1)
+    return torch.stack([lam, rho.clamp(min=LEAST_RHO), torch.where(t > 0, t.clamp(min=LEAST_T), 0)], 1)
+
+
+def _of_factors(
+    of_factor: Tensor, upstream: Tensor, gain: Tensor, basal: Tensor, norm: Tensor, factor: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of gain, basal and n^2, from that of the factors g / n for an `upstream` of 1."""
+    change = of_factor * upstream[:, None, None, None] * factor
+    of_norm = -0.5 * change / norm  # [P, H, S, N]
+    return change.sum(2) / gain, 2 * basal * of_norm.sum(2), of_norm

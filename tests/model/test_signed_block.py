@@ -175,7 +175,7 @@ def test_more_room_for_the_cells_of_a_state_changes_nothing(room):
     found = []
     for size in (None, room):
         m = some_cells().requires_grad_(True)
-        y = block(m, states, EVERY, None, size)
+        y, shrink = block.learned(m, states, EVERY, torch.ones(1, 3, dtype=torch.float64), room=size)
         used = [each for each in block.parameters() if each.requires_grad]
-        found.append((y.detach(), *torch.autograd.grad(y.square().sum(), [m, *used])))
+        found.append((y.detach(), shrink.detach(), *torch.autograd.grad(y.square().sum() + shrink.sum(), [m, *used])))
     torch.testing.assert_close(found[0], found[1], **close)

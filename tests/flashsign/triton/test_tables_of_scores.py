@@ -1,35 +1,37 @@
 """The kernels that read tables of scores, against torch in float64: on a GPU where there is one, else interpreted."""
 
 import importlib
+from functools import partial
 
 import pytest
 import torch
 from kernel_cases import DEVICE, poison  # noqa: F401
 
-import flashsign
-from flashsign import shared_scores, slope_penalty
+from flashsign import attention_and_penalty, attention_by_scores, slope_penalty
 from flashsign.tuning.accuracy import error
 
 pytest.importorskip("triton")
 LEAD = (2, 2)  # members and heads
+MODULES = [importlib.import_module(f"flashsign.{name}") for name in ("shared_scores", "slope_penalty")]
 
 
 def drawn(*shape: int, seed: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def compare(monkeypatch, module, compute, given: dict[str, torch.Tensor], within: float = 1e-5) -> None:
+def compare(monkeypatch, compute, given: dict[str, torch.Tensor], within: float = 1e-5) -> None:
     """Values and gradients of the kernels in float32 and of torch in float64."""
     found = {}
     for by, dtype in (("triton", torch.float32), ("torch", torch.float64)):
-        monkeypatch.setattr(module, "choose_for_tables", lambda *_, by=by: by)
+        for module in MODULES:
+            monkeypatch.setattr(module, "choose_for_tables", lambda *_, by=by: by)
         leaves = [each.to(DEVICE, dtype).detach().requires_grad_() for each in given.values()]
-        output = compute(**dict(zip(given, leaves, strict=True)))
-        upstream = drawn(*output.shape, seed=99).to(output)
-        found[by] = [output, *torch.autograd.grad(output, leaves, upstream, allow_unused=True)]
+        outputs = compute(**dict(zip(given, leaves, strict=True)))
+        upstream = [drawn(*output.shape, seed=99).to(output) for output in outputs]
+        found[by] = [*outputs, *torch.autograd.grad(outputs, leaves, upstream, allow_unused=True)]
     assert found["triton"][0].dtype == torch.float32
-    for name, one, other in zip(("output", *given), *found.values(), strict=True):
-        assert (one is None and other is None) or error(one, other) < within, name
+    for number, (one, other) in enumerate(zip(*found.values(), strict=True)):
+        assert (one is None and other is None) or error(one, other) < within, (number, *given)
 
 
 @pytest.mark.parametrize("queries, keys, groups", [(1, 1, [1]), (5, 70, [2, 0]), (40, 7, [20, 3]), (33, 530, [5, 1])])
@@ -44,27 +46,26 @@ def test_attention_by_scores(monkeypatch, queries, keys, groups, own):
         "centre": drawn(*leading, len(groups), keys, seed=3).abs(),
         "basal": drawn(*LEAD, queries, seed=4) + 1,
     }
-    compare(
-        monkeypatch, shared_scores, lambda **tensors: flashsign.attention_by_scores(**tensors, groups=groups), given
-    )
+    compare(monkeypatch, lambda **tensors: [attention_by_scores(**tensors, groups=groups)], given)
 
 
 @pytest.mark.parametrize("states, queries, keys", [(1, 1, 2), (3, 20, 130), (2, 16, 128)])
 @pytest.mark.parametrize("prior", [False, True])
 @pytest.mark.parametrize("penalty", [[[0.3, 0.5, 0.4], [0.7, 2.0, 0.0]], [[0.3, 0.01, 1e-4]]], ids=["each", "one"])
-def test_slope_penalty(monkeypatch, states, queries, keys, prior, penalty):
+@pytest.mark.parametrize("bags", [0, 2, 20])
+def test_slope_penalty(monkeypatch, states, queries, keys, prior, penalty, bags):
+    """By itself, and with what bags read."""
     given = {
         "scores": drawn(*LEAD, states, queries, keys, seed=0),
         "amount": drawn(*LEAD, keys, seed=1).abs() + 0.1,
         "gain": drawn(2, queries, 2, seed=2).mT.abs() + 0.1,  # not contiguous
         "basal": drawn(*LEAD, queries, seed=3).abs() + 0.1,
+        "square": drawn(2, states, keys, seed=4).abs() + 0.1,
+        "penalty": torch.tensor(penalty),
     }
-    square = drawn(2, states, keys, seed=4).abs() + 0.1
-    factor = drawn(queries, keys, seed=5).abs() + 0.2 if prior else None
-
-    def compute(scores, **others):
-        rest = (None if each is None else each.to(scores) for each in (square, torch.tensor(penalty), factor))
-        return slope_penalty(scores, *others.values(), *rest)
-
-    module = importlib.import_module("flashsign.slope_penalty")
-    compare(monkeypatch, module, compute, given, within=1e-4)  # deviations are differences
+    given |= {"prior": drawn(queries, keys, seed=5).abs() + 0.2} if prior else {}
+    if bags:
+        given |= {"multiplicity": drawn(2, 1, bags, keys, seed=6).abs(), "centre": drawn(2, 1, states, keys, seed=7)}
+    groups = [bags - (states - 1), *[1] * (states - 1)]
+    compute = partial(attention_and_penalty, groups=groups) if bags else lambda **given: [slope_penalty(**given)]
+    compare(monkeypatch, compute, given, within=1e-4)  # deviations are differences

@@ -38,6 +38,13 @@ def shares(rows: int, tile: int, programs: int) -> tuple[int, int]:
     return each, cdiv(rows, each)
 
 
+def fitting(keys: int, tile: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The tile with more queries where the tables have fewer keys than it."""
+    queries, most, warps = tile
+    least = min(max(16, 1 << (keys - 1).bit_length()), most)
+    return queries * most // least, least, warps
+
+
 def precision(dtype: torch.dtype) -> str:
     """input_precision of tl.dot: float32 products are three TF32 products, as exact as float32 ones and faster."""
     return "tf32x3" if dtype == torch.float32 else "tf32"
