@@ -12,6 +12,8 @@ import pandas as pd
 import torch
 from scipy import sparse
 
+from grn.processes import ALONE, Processes
+
 PENALTIES = np.logspace(0, 5, 11)
 TOGETHER, NUMBERS = 256, 2**21  # genes whose regressions are computed at the same time, and the numbers of each table
 BY_GENE = 256  # genes whose cells are in memory a second time, by columns
@@ -46,17 +48,20 @@ def ridge_predictions(
     test: np.ndarray,
     regulators: np.ndarray,
     device: torch.device | str = "cpu",
+    processes: Processes = ALONE,
 ) -> Iterator[tuple[slice, np.ndarray]]:
     """Expected multiplicities of D test cells by the regression of `ridge` on C training cells, in blocks of genes.
 
     multiplicity [.., N]: of all cells.   training [C], test [D]: rows.   regulators [R]: positions among the genes. No
     gene is predicted from itself. Yields which genes, and their predictions [D, n]. device: that computes them.
+    processes: that call this together, of which each predicts some of the genes.
     """
     every = multiplicity[:, regulators].toarray().astype(np.float64)
     mean, sd = _mean_and_sd(every[training])
     given = (every[test] - mean) / sd
     fit = _RidgeFit(_standardised(every[training]), device)
-    for first in range(0, multiplicity.shape[1], BY_GENE):
+    own = processes.share(multiplicity.shape[1], BY_GENE)
+    for first in range(own.start, own.stop, BY_GENE):
         by_gene = multiplicity[:, first : first + BY_GENE].tocsc()
         for part in _blocks(by_gene.shape[1], len(training)):
             values = by_gene[:, part].toarray()[training].astype(np.float64)

@@ -11,6 +11,7 @@ from grn.cells.interventions import cut_rows
 from grn.cells.preprocessing.split import Split
 from grn.model.transformer import Model
 from grn.networks.baselines import ridge_predictions
+from grn.processes import ALONE, Processes
 from grn.regulation.states import States
 
 LARGEST_RIDGE = 2**27  # most numbers that ridge is fitted on: more take minutes
@@ -18,12 +19,17 @@ CELLS = 128  # test cells that are predicted at the same time
 
 
 @torch.no_grad()
-def held_out_errors(model: Model, states: States, cells: Cells, split: Split) -> dict[str, float]:
+def held_out_errors(
+    model: Model, states: States, cells: Cells, split: Split, processes: Processes = ALONE
+) -> dict[str, float]:
     """`error` and `ridge_error` of genes in test cells, over that of their means in the training cells (so that 1 is as
     good as these), each gene in its sds; empty where ridge would take too much time.
 
     Genes are predicted from the cell's regulators, none from itself, and from its state where states are given (labels,
     a numeric column); found states come from the very genes that are predicted.
+
+    processes: that call this together, with the same model: each predicts some of the cells and, by ridge, some of the
+    genes; all return the errors.
     """
     positions = np.flatnonzero(model.is_regulator.cpu().numpy())
     genes = cells.multiplicity.shape[1]
@@ -34,12 +40,13 @@ def held_out_errors(model: Model, states: States, cells: Cells, split: Split) ->
     spread = model.identity.sd.cpu().numpy()
     test = cells.multiplicity[split.test].tocsc()
     sums, of_test = (np.asarray(each.sum(0, np.float64)) for each in (cells.multiplicity, test))
-    mean, of_means = (sums - of_test) / max(len(split.train), 1), 0.0
-    total = {"error": 0.0, "ridge_error": 0.0}
+    mean = (sums - of_test) / max(len(split.train), 1)
     judged = np.ones((len(split.test), genes), bool)
     if cells.interventions is not None:
         judged = ~cut_rows(cells.interventions, split.test, genes)
-    for first in range(0, len(split.test), CELLS):
+    errors, of_means, of_ridge = [], [], []
+    own = processes.share(len(split.test), CELLS)
+    for first in range(own.start, own.stop, CELLS):
         part = split.test[first : first + CELLS]
         true = cells.multiplicity[part].toarray()
         known = None if states.origin == "found" else torch.as_tensor(states.membership[part])
@@ -48,9 +55,11 @@ def held_out_errors(model: Model, states: States, cells: Cells, split: Split) ->
         y = model.expected(m, model.states_of(bags, m)).mean(0)
         predicted = (model.mean + model.sd * y).cpu().numpy()
         wrong = np.square((predicted - true) / spread, dtype=np.float64)
-        total["error"] += float((wrong * judged[first : first + CELLS]).sum())
-        of_means += float((np.square((true - mean) / spread) * judged[first : first + CELLS]).sum())
-    for some, predicted in ridge_predictions(cells.multiplicity, split.train, split.test, positions, device):
+        errors.append((wrong * judged[first : first + CELLS]).sum())
+        of_means.append((np.square((true - mean) / spread) * judged[first : first + CELLS]).sum())
+    for some, predicted in ridge_predictions(cells.multiplicity, split.train, split.test, positions, device, processes):
         wrong = np.square((predicted - test[:, some].toarray()) / spread[some])
-        total["ridge_error"] += float((wrong * judged[:, some]).sum())
-    return {name: error / max(of_means, 1e-9) for name, error in total.items()}
+        of_ridge.append((wrong * judged[:, some]).sum())
+    # Those of all processes, added in the order in which one process has them.
+    error, usual, ridge = (float(sum(processes.joined(np.array(each, float)))) for each in (errors, of_means, of_ridge))
+    return {"error": error / max(usual, 1e-9), "ridge_error": ridge / max(usual, 1e-9)}

@@ -39,7 +39,7 @@ NOISE = (
 
 LEAST_CELLS, MOST_CELLS = 128, 1024  # of a step, where none are asked for
 OF_A_FILE = 256  # on a processor: steps take little longer than with 128, and see twice as many other cells
-LONGEST_WAIT = timedelta(days=7)  # of processes for the first one, which scores the test cells
+LONGEST_WAIT = timedelta(days=7)  # of processes for the first one, which computes q-values before training
 STEPS_OF_ALL = 16  # steps in which all processes together have seen every cell
 
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import csv
-import math
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from lightning.pytorch.loggers.logger import Logger
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
-from torchmetrics import MeanMetric, Metric
-from torchmetrics.classification import (
-    MulticlassAccuracy,
-    MulticlassAUROC,
-    MulticlassConfusionMatrix,
-    MulticlassF1Score,
+from torchmetrics import Metric
+from torchmetrics.functional.classification import (
+    multiclass_accuracy,
+    multiclass_auroc,
+    multiclass_confusion_matrix,
+    multiclass_f1_score,
 )
 
 from grn.bags import Batch
@@ -32,74 +31,69 @@ METRICS = "metrics.csv"
 Rows = list[dict[str, Any]]
 
 
-class MetricDict(nn.ModuleDict):
-    """Metrics by name: a ModuleDict, so that they move with their module, with types for its values."""
+@dataclass(frozen=True)
+class Scored:
+    """What the metrics need of a batch of test cells, on the host: little, as processes send it to each other.
 
-    if TYPE_CHECKING:
+    labels [c], probabilities [c, K]: of the cells with a label; None where no cell types are predicted.   sums [2]: by
+    name, the sum of some numbers and how many these are.
+    """
 
-        def __getitem__(self, key: str) -> Metric: ...
-        def values(self) -> Iterable[Metric]: ...  # type: ignore[override]
-        def items(self) -> Iterable[tuple[str, Metric]]: ...  # type: ignore[override]
+    labels: Tensor | None
+    probabilities: Tensor | None
+    sums: dict[str, Tensor]
 
-
-class Evaluation(nn.Module):
-    """Metrics of test cells in one process: call `update` for each batch and `compute` once."""
-
-    def __init__(self, classes: int, *, genes: bool):
-        super().__init__()
-        self.has_genes = genes
-        kept: dict[str, Any] = {"nan_strategy": math.nan, "sync_on_compute": False}
-        names = ["cell_type"] if classes else []
-        names += ["masked_multiplicity", "first", "second"] if genes else []
-        self.means = MetricDict({name: MeanMetric(**kept) for name in names})
-        self.cell_type = MetricDict()
-        if classes:
-            options: dict[str, Any] = {"num_classes": classes, "sync_on_compute": False}
-            self.cell_type = MetricDict(
-                {
-                    "accuracy": MulticlassAccuracy(**options, average="micro"),
-                    "f1_per_class": MulticlassF1Score(**options, average="none"),
-                    "auroc": MulticlassAUROC(**options, average="none", thresholds=None),
-                    "confusion": MulticlassConfusionMatrix(**options),
-                }
-            )
-
-    def update(self, prediction: Prediction, batch: Batch, model: Model) -> None:
-        known = batch.labels >= 0
-        if prediction.logits is not None and known.any():
+    @classmethod
+    def of(cls, prediction: Prediction, batch: Batch, model: Model) -> Scored:
+        labels, probabilities, numbers = None, None, {}
+        if prediction.logits is not None:
+            known = batch.labels >= 0
             logits, labels = prediction.logits[known].float(), batch.labels[known]
-            self.means["cell_type"].update(F.cross_entropy(logits, labels, reduction="none"))
-            for metric in self.cell_type.values():
-                metric.update(logits.softmax(-1), labels)
-        if self.has_genes:
+            numbers["cell_type"] = F.cross_entropy(logits, labels, reduction="none")
+            labels, probabilities = labels.cpu(), logits.softmax(-1).cpu()
+        if model.genes_train:
             # Genes in sds over all cells, so that 1 is the error of their means.
             mean, sd = model.identity.mean, model.identity.sd
             true = (batch.bags.multiplicity - mean) / sd
-            self.means["masked_multiplicity"].update(((prediction.multiplicity - mean) / sd - true).square())
-            self.means["first"].update(true)
-            self.means["second"].update(true.square())
+            numbers["masked_multiplicity"] = ((prediction.multiplicity - mean) / sd - true).square()
+            numbers |= {"first": true, "second": true.square()}
+        sums = {name: torch.stack([each.sum(), each.new_tensor(each.numel())]) for name, each in numbers.items()}
+        return cls(labels, probabilities, {name: each.cpu() for name, each in sums.items()})
 
-    def compute(self) -> dict[str, Tensor]:
-        """Scalars `<objective>_loss`, `accuracy`, `macro_f1`, `auroc`, `r2`; `f1_per_class`, `confusion`; without those
-        that no cell counts for."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torchmetrics warns of what was never updated and of classes without cells
-            means = {name: metric.compute() for name, metric in self.means.items() if metric.update_called}
-            found = {f"{name}_loss": mean for name, mean in means.items() if name not in ("first", "second")}
-            if "masked_multiplicity" in means:
-                found["r2"] = 1 - means["masked_multiplicity"] / (means["second"] - means["first"].square())
-            return found | self._cell_types()
 
-    def _cell_types(self) -> dict[str, Tensor]:
-        """macro_f1: mean over the classes with cells; auroc: over those without all cells. torchmetrics counts 0s."""
-        if not len(self.cell_type) or not self.cell_type["confusion"].update_called:
-            return {}
-        cells = self.cell_type["confusion"].compute().sum(1)
-        found = {name: metric.compute() for name, metric in self.cell_type.items()}
-        present = cells > 0
-        found["macro_f1"] = found["f1_per_class"][present].mean()
-        one_against_rest = found.pop("auroc")[present & (cells < cells.sum())]
-        return found | ({"auroc": one_against_rest.mean()} if len(one_against_rest) else {})
+def metrics_of(batches: Sequence[Scored]) -> dict[str, Tensor]:
+    """Scalars `<objective>_loss`, `accuracy`, `macro_f1`, `auroc`, `r2`; `f1_per_class`, `confusion`; without those
+    that no cell counts for."""
+    names = batches[0].sums if batches else ()
+    sums = {name: sum((each.sums[name] for each in batches), torch.zeros(2)) for name in names}
+    means = {name: total / count for name, (total, count) in sums.items() if count}
+    found = {f"{name}_loss": mean for name, mean in means.items() if name not in ("first", "second")}
+    if "masked_multiplicity" in means:
+        found["r2"] = 1 - means["masked_multiplicity"] / (means["second"] - means["first"].square())
+    if "cell_type" in means:
+        given = ([getattr(each, name) for each in batches] for name in ("probabilities", "labels"))
+        found |= _of_cell_types(*(torch.cat(each) for each in given))
+    return found
+
+
+def _of_cell_types(probabilities: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """macro_f1: mean over the classes with cells; auroc: over those without all cells. torchmetrics counts 0s."""
+    given, classes = (probabilities, labels), probabilities.shape[1]
+    confusion = multiclass_confusion_matrix(*given, classes)
+    f1_per_class = multiclass_f1_score(*given, classes, average="none")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of classes without cells
+        one_against_rest = multiclass_auroc(*given, classes, average="none")
+    cells = confusion.sum(1)
+    present = cells > 0
+    one_against_rest = one_against_rest[present & (cells < cells.sum())]
+    found = {
+        "accuracy": multiclass_accuracy(*given, classes, average="micro"),
+        "f1_per_class": f1_per_class,
+        "confusion": confusion,
+        "macro_f1": f1_per_class[present].mean(),
+    }
+    return found | ({"auroc": one_against_rest.mean()} if len(one_against_rest) else {})
 
 
 class SumOfJudged(Metric):

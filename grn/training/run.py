@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ import torch
 from anndata import AnnData
 from lightning.pytorch.callbacks import RichProgressBar
 
-from grn.bags import Batch
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
 from grn.cells.loading.module import CellsDataModule
@@ -54,7 +52,7 @@ from grn.training.callbacks import ProgressLines, Signals, exits_are_interruptio
 from grn.training.checkpoints import Checkpoints, StreamedCheckpoints, load_checkpoint
 from grn.training.held_out import held_out_errors
 from grn.training.machine import lightning_options, processes, quiet, refuse_impossible_training, started_together
-from grn.training.metrics import METRICS, Evaluation, MetricsFile, scalars
+from grn.training.metrics import METRICS, MetricsFile, Scored, metrics_of, scalars
 from grn.training.resume import Origin, Start, find_start
 from grn.training.task import MovingAverage, Task
 
@@ -182,19 +180,21 @@ def train_in(
     started = time.monotonic()
     with quiet(), keeping_pieces():
         trainer, checkpoints = fit_model(config, fit, data, start, origin, say=say, terminal=terminal)
-    if not first:
-        if together.world > 1:  # not where Lightning divides the weights over processes
-            together.copy_of_first(model.state_dict().values())
-            help_to_read(config, model, cells, states, together)
+    if not first and together.world == 1:  # Lightning divides the weights over processes
         return None
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
     if atlas is not None:
         atlas.held.clear()  # room for what follows
 
-    model.requires_grad_(False)
-    set_axes(model, data.validation, split.train)
-    metrics = evaluate(model, data.test_dataloader())
-    held_out = held_out_errors(model, states, cells, split) if model.genes_train and len(split.test) else {}
+    model.requires_grad_(False).to(own_device(config.trainer)).eval()  # the first one's is there already
+    if first:
+        set_axes(model, data.validation, split.train)
+    together.copy_of_first(model.state_dict().values())
+    metrics = evaluate(model, data, together)
+    held_out = held_out_errors(model, states, cells, split, together) if model.genes_train and len(split.test) else {}
+    if not first:
+        help_to_read(config, model, cells, states, together)
+        return None
     metrics |= {name: torch.tensor(value) for name, value in held_out.items()}
     for logger in trainer.loggers:
         logger.log_metrics(scalars(metrics, "test"), trainer.global_step)
@@ -213,7 +213,6 @@ def train_in(
 
     # The network, and the tables.
     started = time.monotonic()
-    together.copy_of_first(model.state_dict().values())
     edges = write_network_files(config, trained, cells, folder, say, states=states, first=evidence, processes=together)
     say(f"Read the network in {time.monotonic() - started:.0f} s.")
     tables = metric_tables(metrics, cells)
@@ -327,13 +326,14 @@ def best_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
-def evaluate(model: Model, batches: Iterable[Batch]) -> dict[str, torch.Tensor]:
-    """The metrics of the model, computed by this process alone."""
-    evaluation = Evaluation(model.classes, genes=model.genes_train).to(model.mean.device)
-    for given in batches:
+def evaluate(model: Model, data: CellsDataModule, together: Processes) -> dict[str, torch.Tensor]:
+    """The metrics of the test cells, in every process. together: those that call this, with the same model, of which
+    each scores some of the batches."""
+    own = []
+    for given in data.test_dataloader(together):
         batch = given.to(model.mean.device)
-        evaluation.update(model(batch.bags), batch, model)
-    return {name: value.cpu() for name, value in evaluation.compute().items()}
+        own.append(Scored.of(model(batch.bags), batch, model))
+    return metrics_of([each for scored in together.of_all(lambda: own) for each in scored])
 
 
 def metric_tables(found: dict[str, torch.Tensor], cells: Cells) -> dict:

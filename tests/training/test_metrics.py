@@ -12,7 +12,7 @@ from grn.bags import Bags, Batch
 from grn.cells.load import load_cells
 from grn.model.transformer import Prediction
 from grn.training import run
-from grn.training.metrics import Evaluation, scalars
+from grn.training.metrics import Scored, metrics_of, scalars
 
 CLASSES = 4
 
@@ -32,13 +32,9 @@ def right(labels: list[int]) -> torch.Tensor:
 
 @pytest.fixture
 def evaluated(make_model):
-    model = make_model(dtype=torch.float32)
-
     def call(*parts, genes: bool = False) -> dict[str, torch.Tensor]:
-        evaluation = Evaluation(CLASSES, genes=genes)
-        for prediction, batch in parts:
-            evaluation.update(prediction, batch, model)
-        return evaluation.compute()
+        model = make_model(dtype=torch.float32, genes_train=genes)
+        return metrics_of([Scored.of(prediction, batch, model) for prediction, batch in parts])
 
     return call
 

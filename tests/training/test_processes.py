@@ -20,8 +20,11 @@ from anndata import read_h5ad
 
 from grn.config.files import change_config, load_config
 from grn.config.schema import Config
+from grn.devices import own_device
 from grn.errors import ConfigError
 from grn.messages import silent
+from grn.processes import ALONE
+from grn.training.run import checked_cells, evaluate, held_out_errors, scalars, states_of, train
 
 STEPS = 30
 # float32 sums in another order, through 30 steps of AdamW: losses, which are near 1; parameters, which moved by 0.05.
@@ -31,6 +34,7 @@ SAME = {
     "model.dropout": 0,
     "objectives.masked_multiplicity.fraction": 1e-12,
     "data.values": "expression",
+    "data.test_fraction": 0.3,
     "network.false_discovery": False,
 }
 
@@ -45,21 +49,16 @@ def configured(make_config, **trainer) -> Config:
 )
 def runs(request, tmp_path_factory, make_config) -> Path:
     """Run folders `two` of two processes, and `alone` of one with the double batch."""
-    from grn.training.run import train
-
     folder = tmp_path_factory.mktemp("shared")
     config = configured(make_config, accelerator=request.param, batch_size=8, devices=2, strategy="ddp")
     (folder / "two.json").write_text(config.model_dump_json())
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = [*launcher, __file__, str(folder)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as two:
+    command, said = [*launcher, __file__, str(folder)], {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, env=environment, text=True, **said) as two:
         try:
-            train(
-                configured(make_config, accelerator=request.param, batch_size=16, devices=1),
-                folder / "alone",
-                say=silent,
-            )
+            alone = configured(make_config, accelerator=request.param, batch_size=16, devices=1)
+            train(alone, folder / "alone", say=silent)
             output = two.communicate(timeout=250)[0]
         finally:
             two.terminate()
@@ -90,7 +89,6 @@ def test_parameters_and_their_average_are_those_of_one_process(runs, name):
 
 @pytest.mark.slow
 def test_a_run_of_one_process_goes_on_with_two(runs, make_config, tmp_path, monkeypatch):
-    from grn.training.run import train
     from grn.training.task import Task
 
     config = load_config(runs / "alone" / "config.yaml")
@@ -129,14 +127,23 @@ def test_one_process_writes_the_whole_run(runs):
 
 
 @pytest.mark.slow
-def test_two_processes_read_the_network_that_one_reads_of_the_same_model(runs):
-    from grn.networks.build import read_again
+def test_two_processes_read_and_score_the_same_model_as_one_does(runs):
+    from grn.cells.loading.module import CellsDataModule
+    from grn.networks.build import opened, read_again
 
     both, alone = read_h5ad(runs / "two" / "network.h5ad").varp, read_again(runs / "two").varp
     assert len(both) > 4
     for name, table in both.items():
         kept = table.toarray() != 0
         np.testing.assert_array_equal(table.toarray()[kept], alone[name].toarray()[kept], name)
+    config, trained = opened(runs / "two")
+    (cells, split), model = checked_cells(config), trained.model.to(own_device(config.trainer)).eval()
+    states = states_of(cells, config.trainer.seed)
+    data = CellsDataModule(cells, split, batch_size=config.trainer.batch_size, seed=0, states=states.membership)
+    metrics = evaluate(model, data, ALONE) | held_out_errors(model, states, cells, split)
+    expected = scalars({name: torch.as_tensor(value) for name, value in metrics.items()}, "test")
+    row = pd.read_csv(runs / "two" / "metrics.csv", float_precision="round_trip").iloc[-1]
+    assert len(data.test_dataloader()) > 1 and row.filter(like="test/").to_dict() == expected
 
 
 @pytest.mark.slow
@@ -146,8 +153,6 @@ def test_processes_leave_each_other_before_python_ends(runs):
 
 
 def test_automatic_devices_are_counted_before_there_is_a_run_folder(make_config, tmp_path, monkeypatch):
-    from grn.training.run import train
-
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match=r"torchrun started 2 processes, but .* is 1"):
@@ -158,8 +163,6 @@ def test_automatic_devices_are_counted_before_there_is_a_run_folder(make_config,
 def main(folder: Path) -> None:
     left = folder / f"left{os.environ['RANK']}"
     atexit.register(lambda: left.write_text(str(not torch.distributed.is_initialized())))  # the last one
-    from grn.training.run import train
-
     train(Config.model_validate_json((folder / "two.json").read_text()), folder / "two", say=silent)
 
 

@@ -13,9 +13,10 @@ from grn.bags import Batch
 from grn.cells.atlas import Atlas
 from grn.cells.cells import Cells
 from grn.cells.loading.batches import BagMaker
-from grn.cells.loading.order import EpochOrder, once_in_order
+from grn.cells.loading.order import EpochOrder, Request, once_in_order
 from grn.cells.loading.thinning import Thinning
 from grn.cells.preprocessing.split import Split
+from grn.processes import ALONE, Processes
 from grn.threads import ahead
 
 
@@ -71,14 +72,15 @@ class CellsDataModule(LightningDataModule):
         return ResumableLoader(self.training, order, **self.options)
 
     def val_dataloader(self) -> DataLoader:
-        return self._once(self.validation, self.judged, *self._rank())
+        return self._once(self.validation, once_in_order(self.judged, self.batch_size, *self._rank()))
 
-    def test_dataloader(self) -> DataLoader:
-        """All test cells in every process: one process computes the final metrics."""
-        return self._once(self.test, self.split.test)
+    def test_dataloader(self, processes: Processes = ALONE) -> DataLoader:
+        """Batches of test cells, which are the same however many processes divide them: those of this process."""
+        batches = once_in_order(self.split.test, self.batch_size)
+        return self._once(self.test, batches[processes.share(len(batches), 1)])
 
-    def _once(self, bags: BagMaker, rows: np.ndarray, rank: int = 0, world: int = 1) -> DataLoader:
-        return DataLoader(bags, sampler=once_in_order(rows, self.batch_size, rank, world), **self.options)
+    def _once(self, bags: BagMaker, batches: list[Request]) -> DataLoader:
+        return DataLoader(bags, sampler=batches, **self.options)
 
     def _rank(self) -> tuple[int, int]:
         return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)

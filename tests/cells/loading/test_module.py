@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import LambdaCallback
 from grn.cells.load import load_cells
 from grn.cells.loading.module import CellsDataModule
 from grn.config.schema import DataConfig, SimulatedConfig
+from grn.processes import Processes
 
 SIMULATED = SimulatedConfig(cells=120, genes=20, regulators=4)
 
@@ -105,17 +106,16 @@ def test_validation_and_test_hide_nothing_and_know_what_they_may():
         assert all(each.kept is not None and each.seen is not None for each in training)
 
 
-def test_processes_share_training_and_validation_and_one_tests_on_all_cells():
+def test_processes_share_training_validation_and_test_cells():
     data = module()
-    alone = torch.cat([batch.cells for batch in data.test_dataloader()])
+    alone = [cell for batch in data.test_dataloader() for cell in batch.cells.tolist()]
     seen = []
     for rank in range(2):
         data.trainer = type("Trainer", (), {"global_rank": rank, "world_size": 2})()
-        seen.append([torch.cat([batch.cells for batch in each]) for each in (
-            data.train_dataloader(), data.val_dataloader(), data.test_dataloader()
+        seen.append([[cell for batch in each for cell in batch.cells.tolist()] for each in (
+            data.train_dataloader(), data.val_dataloader(), data.test_dataloader(Processes(rank, 2))
         )])  # fmt: skip
     assert data.steps_per_epoch(world=2) == 3
-    for one, other in list(zip(*seen, strict=True))[:2]:
-        assert not set(one.tolist()) & set(other.tolist())
-    np.testing.assert_array_equal(torch.cat([seen[0][1], seen[1][1]]), data.split.train)
-    assert torch.equal(seen[0][2], alone) and torch.equal(seen[1][2], alone)
+    for one, other in zip(*seen, strict=True):
+        assert not set(one) & set(other)
+    assert seen[0][1] + seen[1][1] == data.split.train.tolist() and seen[0][2] + seen[1][2] == alone
