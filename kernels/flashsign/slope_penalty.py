@@ -238,7 +238,7 @@ def _kernels() -> list[Any]:
 
 
 def _in_range(penalty: Tensor, members: int) -> Tensor:
-    """lambda, rho and t of each member, [P, 3]; t below the least stays 0, the penalty of ridge regression."""
+    """lambda, rho and t of each member, [P, 3]; a t of 0, the penalty of ridge regression, stays 0."""
     lam, rho, t = penalty.expand(members, -1).unbind(1)
     return torch.stack([lam, rho.clamp(min=LEAST_RHO), torch.where(t > 0, t.clamp(min=LEAST_T), 0)], 1)
 
