@@ -102,8 +102,8 @@ def backward_kernel(
 ):  # fmt: skip
     """A program does a tile of keys of one table with `each` of the queries. of_sums, bend [L, C, N]: the gradient of
     u, and twice that of n^2. of_scores [L, G, N, M]; of_values, of_centre [parts, L, G, M] and of_multiplicity [parts,
-    L, C, M]: what these queries add. SLOPES: of_slopes [L / heads, G, N, M] is the gradient of the slopes for a penalty
-    whose gradient is 1; scaled and of_norm [L, G, N] are g / n times the penalty's gradient, and that of the slopes' n^2."""
+    L, C, M]: what these queries add. SLOPES: of_slopes [L / heads, G, N, M] is the gradient of the slopes where that of
+    the penalty is 1; scaled [L, G, N] is g / n times the latter, of_norm [L, G, N] the gradient of the slopes' n^2."""
     table, tile, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     tables = tl.num_programs(0).to(tl.int64)
     lead, group = (table // groups).to(tl.int64), table % groups
