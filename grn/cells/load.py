@@ -53,6 +53,7 @@ from grn.cells.preprocessing.multiplicity import (
     zeros_reflect_depth,
 )
 from grn.cells.preprocessing.split import Split, copies_of, joined, split_cells
+from grn.cells.readers.anndata_files import names_of
 from grn.cells.readers.registry import name_of, source_in_file
 from grn.cells.readers.tenx import LEFT_OUT
 from grn.cells.simulated import read_truth
@@ -197,10 +198,18 @@ def read_columns(
     """
     stored = source_in_file(config, everything=False, columns=columns.__contains__)
     with stored if adata is None else nullcontext(adata) as source:
-        obs = source.obs if cells.sample is None else source.obs.iloc[cells.sample.rows]
+        obs = _obs_of(source, None if cells.sample is None else cells.sample.rows)
         if not np.array_equal(obs.index.to_numpy(str), cells.obs_names):
             raise DataError(f"{config.path} changed while it was read: its cells are others now", advice="try again")
         return {name: column_of(obs, name, option, "obs") for name, option in columns.items()}
+
+
+def _obs_of(adata: AnnData, rows: np.ndarray | None) -> pd.DataFrame:
+    """obs of some cells, or of all, with their names."""
+    some = slice(None) if rows is None else rows
+    obs = adata.obs.iloc[some]
+    obs.index = names_of(adata, some).rename(obs.index.name)
+    return obs
 
 
 def cells_in_pieces(
@@ -307,7 +316,7 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Proce
             rows = np.sort(np.random.default_rng(seed).permutation(opened.n_obs)[: config.sample])
             others = read_groups(obs, config.group_key), read_state(obs, config.state_key)[0]
             known = Known(*read_labels(obs, config.label_key), *others)
-            obs = obs.iloc[rows]
+        obs = _obs_of(opened, rows)
         size = None if rows is None else PIECE
         labels, classes = read_labels(obs, config.label_key)
         done = read_interventions(obs, config)

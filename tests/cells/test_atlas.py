@@ -6,7 +6,7 @@ from threading import Barrier
 import numpy as np
 import pytest
 import torch
-from anndata import AnnData
+from anndata import AnnData, settings
 from scipy import sparse
 
 import grn
@@ -47,13 +47,13 @@ FORMS = {"csr": sparse.csr_matrix, "int64": of_int64, "dense": dense, "zarr": sp
 
 @pytest.fixture(scope="module", params=FORMS)
 def path(request, adata, tmp_path_factory):
-    folder, stored = tmp_path_factory.mktemp("atlas"), adata.copy()
-    stored.X = FORMS[request.param](stored.X)
-    if request.param.startswith("zarr"):
-        stored.write_zarr(folder / "cells.zarr")
-        return str(folder / "cells.zarr")
-    stored.write_h5ad(folder / "cells.h5ad", compression="gzip")
-    return str(folder / "cells.h5ad")
+    stored, form = adata.copy(), request.param
+    stored.X = FORMS[form](stored.X)
+    stored.obs_names = stored.obs_names.astype("string" if "dense" in form else object)  # as anndata 0.13 writes them
+    path = tmp_path_factory.mktemp("atlas") / ("cells.zarr" if "zarr" in form else "cells.h5ad")
+    with settings.override(allow_write_nullable_strings=True):
+        stored.write_zarr(path) if "zarr" in form else stored.write_h5ad(path, compression="gzip")
+    return str(path)
 
 
 def atlas_of(path, **fields):
@@ -71,7 +71,7 @@ def atlas_of_file(adata, path, **fields):
 
 
 @pytest.mark.parametrize("device", ["cpu", gpu])
-def test_every_cell_is_read_as_the_sample_is(path, device):
+def test_every_cell_is_read_as_the_sample_is(path, adata, device):
     cells, split, fold, atlas = atlas_of(path)
     rows, mark, _ = cells.sample
     assert len(mark) == CELLS and len(rows) == len(cells) == SAMPLE
@@ -85,13 +85,13 @@ def test_every_cell_is_read_as_the_sample_is(path, device):
     np.testing.assert_array_equal(atlas.labels[rows], cells.labels)
     np.testing.assert_array_equal(atlas.states[:], np.eye(3)[atlas.labels])
     np.testing.assert_array_equal(atlas.fold[rows], fold)
-    assert not only_the_sample(atlas.config, cells, "labels")
+    assert not only_the_sample(atlas.config, cells, "labels") and list(cells.obs_names) == list(adata.obs_names[rows])
     assert len(atlas.rows) == CELLS - len(split.test) and not np.isin(rows[split.test], atlas.rows).any()
 
 
-def test_columns_of_obs_that_nobody_asks_for_are_not_read(path, adata):
+def test_names_and_columns_of_obs_that_nobody_asks_for_are_not_read(path, adata):
     with source_in_file(DataConfig(path=path), everything=False, columns={"donor"}.__contains__) as read:
-        assert list(read.obs) == list(adata.obs) and read.obs_names.equals(adata.obs_names)
+        assert list(read.obs) == list(adata.obs) and set(read.obs_names) == {""}
         assert list(read.obs["donor"]) == list(adata.obs["donor"]) and not read.obs["treated"].any()
 
 

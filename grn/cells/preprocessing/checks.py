@@ -42,12 +42,13 @@ NO_EXPRESSION = {
 
 
 class Scope(NamedTuple):
-    """What is checked. pieces: of all cells.   own: those that this process has to read, from the cell `first` on."""
+    """What is checked. pieces: of all cells.   own: those that this process has to read, from the cell `first` on.
+    cells: the names of some rows."""
 
     pieces: Pieces
     own: Iterable[sparse.csr_matrix]
     first: int
-    cells: pd.Index
+    cells: Callable[[list[int]], pd.Index]
     genes: pd.Index
     name: str
     processes: Processes
@@ -130,7 +131,7 @@ def judge_counts(scope: Scope, weights: np.ndarray | None) -> tuple[str | None, 
         float((np.abs(ratio - np.rint(ratio)) < 0.1).mean()) if len(ratio) >= 50 else 0.0,
     )
     if stored == 0:
-        lacking = "cells" if not len(scope.cells) else "value above 0" if len(scope.genes) else "genes"
+        lacking = "cells" if not len(scale.totals) else "value above 0" if len(scope.genes) else "genes"
         return f"{scope.name} holds no {lacking}", scale
     for reason in NO_COUNT:
         if reason in found:
@@ -180,7 +181,7 @@ def _stands_alone(scope: Scope) -> str | None:
     alone = np.flatnonzero((first > ALONE) & (first > TIMES * np.maximum(second, 1)))
     if not alone.size:
         return None
-    return f"{first[alone[0]]:g} for gene {genes[alone[0]]} in cell {scope.cells[where[alone[0]]]}"
+    return f"{first[alone[0]]:g} for gene {genes[alone[0]]} in cell {scope.cells([where[alone[0]]])[0]}"
 
 
 def judge_expression(scope: Scope) -> str | None:
@@ -193,7 +194,7 @@ def judge_expression(scope: Scope) -> str | None:
             _note(found, NO_EXPRESSION, values, scope, first)
             if values.nnz and values.data.max() > largest:
                 largest = values.data.max()
-                most = _named(values, int(values.data.argmax()), scope.cells[first:], scope.genes)
+                most = _named(values, int(values.data.argmax()), scope, first)
             first += values.shape[0]
         return found, float(largest), most
 
@@ -215,9 +216,9 @@ def _note(found: dict[str, str], kinds: dict, values: sparse.csr_matrix, scope: 
     """Notes the first value of each kind that cannot be one, where none was found so far. first: cell of the piece."""
     for reason, test in kinds.items():
         if reason not in found and (at := test(values.data)).any():
-            found[reason] = _named(values, int(at.argmax()), scope.cells[first:], scope.genes)
+            found[reason] = _named(values, int(at.argmax()), scope, first)
 
 
-def _named(values: sparse.csr_matrix, entry: int, cells: pd.Index, genes: pd.Index) -> str:
-    cell = np.searchsorted(values.indptr, entry, side="right") - 1
-    return f"{values.data[entry]:g} for gene {genes[values.indices[entry]]} in cell {cells[cell]}"
+def _named(values: sparse.csr_matrix, entry: int, scope: Scope, first: int) -> str:
+    cell = first + int(np.searchsorted(values.indptr, entry, side="right")) - 1
+    return f"{values.data[entry]:g} for gene {scope.genes[values.indices[entry]]} in cell {scope.cells([cell])[0]}"

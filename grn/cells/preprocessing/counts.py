@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from scipy import sparse
 from grn.cells.preprocessing.checks import Pieces, Scale, Scope, judge_counts, judge_expression
 from grn.cells.preprocessing.recover import recovery
 from grn.cells.preprocessing.split import GENES, marks_of
+from grn.cells.readers.anndata_files import names_of
 from grn.cells.readers.matrix import ALL, DENSE, csr_pieces, to_csr
 from grn.config.schema import DataConfig
 from grn.errors import DataError
@@ -111,7 +113,7 @@ def _examined(
     if own is None:
         processes, own = ALONE, slice(0, adata.n_obs)
     read = pieces(own) if some is None else _keeping(pieces(own), own.start, some, kept)
-    scope = Scope(pieces, read, own.start, adata.obs_names, var.index, name, processes)
+    scope = Scope(pieces, read, own.start, partial(names_of, adata), var.index, name, processes)
     if values == "expression":
         problem = judge_expression(scope)
         origin = f"Expression values are read from {name} and used as they are."
@@ -203,7 +205,7 @@ def _has_x(adata: AnnData) -> bool:
 
 def _recovered(adata: AnnData, rows: int | None) -> tuple[Pieces, pd.DataFrame, str, str]:
     pieces, var, name = _matrix(adata, "X" if adata.raw is None else "raw", rows)
-    how = recovery(pieces, adata.obs_names, name)
+    how = recovery(pieces, partial(names_of, adata), name)
     origin = (
         f"Counts are recovered from the log1p values in {name}; log1p of the counts, scaled per cell, "
         f"gives those values back within {how.error:.1e}."

@@ -9,7 +9,7 @@ counts are multiples of the smallest, which cannot be detected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,10 +36,12 @@ class Recovery:
         return _fit(values, self.rounding).counts
 
 
-def recovery(pieces: Callable[[], Iterable[sparse.csr_matrix]], cells, name: str) -> Recovery:
+def recovery(
+    pieces: Callable[[], Iterable[sparse.csr_matrix]], cells: Callable[[list[int]], Sequence], name: str
+) -> Recovery:
     """How log1p of counts gives values, CSR [<= C, N] in pieces of cells, within their stored precision in every cell.
 
-    cells [C]: names of the cells.   name: of the matrix, for messages. Raises DataError where some cell's values are
+    cells: the names of some rows.   name: of the matrix, for messages. Raises DataError where some cell's values are
     not log1p of counts, or could be by chance.
     """
     rounding = _rounding(pieces(), name)
@@ -51,13 +53,13 @@ def recovery(pieces: Callable[[], Iterable[sparse.csr_matrix]], cells, name: str
             gap, miss, worst = fit.gap[first], fit.misses[first], before + first
         largest = max(largest, float(fit.misses.max()))
         chances, values = chances + float(fit.chances.sum()), values + fit.chances.size
+        whole = None if before else fit.counts
         before += len(fit.gap)
-        whole = fit.counts if len(fit.gap) == len(cells) else None
     if gap > 0 or chances > 0.5 * values:
         problem = f"{name} is rounded so coarsely that any numbers could be log1p of counts"
         if gap > 0:
             problem = (
-                f"{name} is not log1p of scaled counts: in cell {cells[worst]} a value differs from every whole "
+                f"{name} is not log1p of scaled counts: in cell {cells([worst])[0]} a value differs from every whole "
                 f"multiple of the smallest value by {miss:.1g} (rounding: {rounding:.1g})"
             )
         raise DataError(problem)

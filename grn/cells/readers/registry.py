@@ -43,7 +43,7 @@ def source_in_file(config: DataConfig, *, everything: bool = True, columns: Colu
     """The same; the matrices of an .h5ad file stay in it (see h5ad_in_file) and can be read within the context.
 
     everything: False: of .h5ad files and .zarr folders only X, raw, layers, obs and var are read.   columns: whether a
-    column of obs is read of these; None: all are.
+    column of obs is read of these, and names of cells by `names_of`; None: all are.
     """
     read = _find(config)
     if read.func is read_h5ad:

@@ -20,9 +20,9 @@ def counts_with_a_one(seed: int, cells: int = 30, genes: int = 60, largest: floa
 
 
 def recover(stored, cells=None):
-    """Counts, and the largest error. cells: their names."""
+    """Counts, and the largest error. cells: gives their names."""
     values = sparse.csr_matrix(stored)
-    how = recovery(lambda: [values], np.arange(values.shape[0]) if cells is None else cells, "X")
+    how = recovery(lambda: [values], np.arange(values.shape[0]).take if cells is None else cells, "X")
     return how.counts(values), how.error
 
 
@@ -88,7 +88,7 @@ def test_pieces_of_cells_are_recovered_as_all_of_them(wrong):
     values = logged(np.random.default_rng(3).poisson(1.5, (50, 30)).astype(float), 1e4)
     values[41, values[41].argmax()] += wrong
     values[:10] = 0  # a piece without any value
-    whole, cells = sparse.csr_matrix(values), [f"c{i}" for i in range(50)]
+    whole, cells = sparse.csr_matrix(values), np.array([f"c{i}" for i in range(50)]).take
     pieces = [whole[first : first + 10] for first in range(0, 50, 10)]
     if not wrong:
         (counts, error), how = recover(whole, cells), recovery(lambda: pieces, cells, "X")
