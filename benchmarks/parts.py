@@ -80,11 +80,24 @@ def unnormalised(
     return sums.unflatten(-1, (scores.shape[-2], values.shape[-1])) / norm
 
 
-def unnormalised_penalty(
-    self: SignedBlock, scores: Tensor, pick: Tensor, penalty: Tensor, prior: Tensor | None
-) -> Tensor:
-    assert prior is None, "the benchmark has no prior network"
-    return penalty_of(unnormalised_slopes(self, scores, pick), penalty)
+def unnormalised_both(
+    scores: Tensor,
+    amount: Tensor,
+    multiplicity: Tensor,
+    *,
+    centre: Tensor,
+    gain: Tensor,
+    basal: Tensor,
+    square: Tensor,
+    penalty: Tensor,
+    prior: Tensor | None = None,
+    groups: Sequence[int],
+) -> tuple[Tensor, Tensor]:
+    """attention_and_penalty."""
+    assert prior is None
+    read = unnormalised(scores, amount[..., None], multiplicity, centre=centre, basal=basal, groups=groups)
+    slopes = (scores * amount[:, :, None, None] * (gain / basal)[:, :, None, :, None]).sum(1)
+    return read[..., 0], penalty_of(slopes, penalty)
 
 
 def unnormalised_slopes(self: SignedBlock, scores: Tensor, pick: Tensor) -> Tensor:
@@ -132,8 +145,8 @@ def present_summaries(self: IdentityToken, multiplicity: Tensor, z: Tensor, basa
 INPUTS, SUMMARIES = Model.inputs, IdentityToken.summaries
 NORM: Patches = [
     *((module, "attention_by_scores", unnormalised) for module in (grn.model.signed_block, grn.model.basal_gene)),
+    (grn.model.signed_block, "attention_and_penalty", unnormalised_both),
     (SignedBlock, "slopes", unnormalised_slopes),
-    (SignedBlock, "penalty", unnormalised_penalty),
     (SignedBlock, "derivatives", unnormalised_derivatives),
 ]
 MULTIPLICITIES: Patches = [

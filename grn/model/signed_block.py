@@ -103,9 +103,9 @@ class SignedBlock(nn.Module):
         """
         cell, share, sizes = bags_of_states(states)
         keys, centre = bags_of_cells(m, cell), self.centre[:, None]
-        basal, amounts = self.gains(pick)[1], self.amounts()[..., None]
+        (gain, basal), amounts = self.gains(pick), self.amounts()[..., None]
         read = attention_by_scores(self.scores(pick), amounts, keys, centre=centre, basal=basal, groups=sizes)
-        return self.told(read[..., 0], cell, share, states, pick)
+        return self.told(read[..., 0], gain, cell, share, states, pick)
 
     def learned(
         self,
@@ -134,12 +134,12 @@ class SignedBlock(nn.Module):
             prior=None if prior is None else F.pad(prior, (0, 1), value=1.0),
             groups=sizes,
         )
-        return self.told(read, cell, share, states, pick), shrink
+        return self.told(read, gain, cell, share, states, pick), shrink
 
-    def told(self, read: Tensor, cell: Tensor, share: Tensor, states: Tensor, pick: Tensor) -> Tensor:
+    def told(self, read: Tensor, gain: Tensor, cell: Tensor, share: Tensor, states: Tensor, pick: Tensor) -> Tensor:
         """What bags have read [P, H, cells in their states, n], added up for each cell: [P, B, n]. cell, share: see
         bags_of_states."""
-        change = (read * self.gains(pick)[0][:, :, None]).sum(1) * share[:, None]
+        change = (read * gain[:, :, None]).sum(1) * share[:, None]
         level = states @ self.level[..., pick] + states.sum(1, keepdim=True) * self.bias[:, None, pick]
         return level.index_add(1, cell, change)
 

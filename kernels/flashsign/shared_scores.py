@@ -62,24 +62,10 @@ def attention_by_scores(
         tensor([[[ 0.6000, -0.8000]]])
     """
     queries, keys = scores.shape[-2:]
-    if values.shape[-2] != keys or multiplicity.shape[-1] != keys:
-        raise ShapeMismatch(
-            f"scores have {keys} keys, values {values.shape[-2]} and multiplicity {multiplicity.shape[-1]}; give each "
-            "the same number"
-        )
-    if basal is not None and basal.shape[-1] != queries:
-        raise ShapeMismatch(f"scores have {queries} queries and basal {basal.shape[-1]}; give both the same number")
     if groups is None:
         groups, scores = [multiplicity.shape[-2]], scores.unsqueeze(-3)
         centre = None if centre is None else centre.unsqueeze(-2)
-    elif scores.shape[-3] != len(groups):
-        raise ShapeMismatch(
-            f"there are {len(groups)} groups and {scores.shape[-3]} tables of scores; give one for each"
-        )
-    if sum(groups) != multiplicity.shape[-2]:
-        raise ShapeMismatch(
-            f"groups have {sum(groups)} bags and multiplicity {multiplicity.shape[-2]}; give both the same number"
-        )
+    refuse_other_shapes(scores, values, multiplicity, centre, basal, groups)
     centre = scores.new_zeros(len(groups), keys) if centre is None else centre
     basal = scores.new_zeros(queries) if basal is None else basal
     least = torch.finfo(scores.dtype).tiny  # a query that meets no key reads 0, and not 0 / 0
@@ -96,6 +82,36 @@ def attention_by_scores(
         inverse = (squares + eps).clamp(min=least).rsqrt().unsqueeze(-1)
         read.append(sums.reshape(*sums.shape[:-1], queries, values.shape[-1]) * inverse)
     return torch.cat(read, -3)
+
+
+def refuse_other_shapes(
+    scores: Tensor,
+    values: Tensor,
+    multiplicity: Tensor,
+    centre: Tensor | None,
+    basal: Tensor | None,
+    groups: Sequence[int],
+) -> None:
+    """Raises ShapeMismatch unless keys, queries and groups are as many in each: scores [..., G, N, M], centre [..., G,
+    M], the others as for attention_by_scores."""
+    tables, queries, keys = scores.shape[-3:]
+    if values.shape[-2] != keys or multiplicity.shape[-1] != keys:
+        raise ShapeMismatch(
+            f"scores have {keys} keys, values {values.shape[-2]} and multiplicity {multiplicity.shape[-1]}; give each "
+            "the same number"
+        )
+    if basal is not None and basal.shape[-1] != queries:
+        raise ShapeMismatch(f"scores have {queries} queries and basal {basal.shape[-1]}; give both the same number")
+    if tables != len(groups):
+        raise ShapeMismatch(f"there are {len(groups)} groups and {tables} tables of scores; give one for each")
+    if centre is not None and centre.shape[-2:] != (tables, keys):
+        raise ShapeMismatch(
+            f"centre is {list(centre.shape)}; give the {keys} keys of each of {tables} tables of scores"
+        )
+    if sum(groups) != multiplicity.shape[-2]:
+        raise ShapeMismatch(
+            f"groups have {sum(groups)} bags and multiplicity {multiplicity.shape[-2]}; give both the same number"
+        )
 
 
 def _bags(groups: Sequence[int]) -> Iterator[tuple[int, slice]]:

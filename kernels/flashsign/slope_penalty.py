@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from flashsign.dispatch import FEW_BAGS, choose_for_tables
-from flashsign.shared_scores import attention_by_scores
+from flashsign.errors import ShapeMismatch
+from flashsign.shared_scores import attention_by_scores, refuse_other_shapes
 
 LEAST_RHO, LEAST_T = 0.05, 1e-3
 
@@ -49,6 +50,9 @@ def slope_penalty(
     Returns:
         [P], with first derivatives by scores, amount, gain and basal.
 
+    Raises:
+        ShapeMismatch: an argument does not fit the scores.
+
     Source: the logarithmic penalty of E. Candes, M. Wakin and S. Boyd 2008 (equation 2.3), of groups of slopes.
 
     Examples:
@@ -59,6 +63,7 @@ def slope_penalty(
         >>> slope_penalty(scores, both, one, 0 * one, both, ridge)
         tensor([0.3600])
     """
+    _refuse_other_shapes(scores, amount=amount, gain=gain, basal=basal, square=square, prior=prior)
     if choose_for_tables((scores, amount, gain, basal, square, penalty)) == "triton":
         states, _, keys = scores.shape[2:]
         nothing, centre, groups = scores.new_zeros(1, keys), scores.new_zeros(states, keys), [1] + [0] * (states - 1)
@@ -96,7 +101,7 @@ def attention_and_penalty(
         [P, H, C, N], what attention_by_scores returns, and [P], what slope_penalty returns.
 
     Raises:
-        ShapeMismatch: keys, queries or groups of two arguments differ in number.
+        ShapeMismatch: an argument does not fit the scores.
 
     Source: those of the two functions.
 
@@ -109,6 +114,8 @@ def attention_and_penalty(
         >>> attention_and_penalty(scores, torch.ones(1, 1, 2), torch.ones(1, 2), **given, penalty=ridge, groups=[1])
         (tensor([[[[1.4000]]]]), tensor([0.3600]))
     """
+    _refuse_other_shapes(scores, amount=amount, gain=gain, basal=basal, square=square, prior=prior)
+    refuse_other_shapes(scores, amount[..., None], multiplicity, centre, basal, groups)
     tensors = scores, amount, multiplicity, centre, gain, basal, square, penalty
     if max(groups, default=0) <= FEW_BAGS and choose_for_tables(tensors) == "triton":
         read, found = _Together.apply(*tensors, prior, groups)  # type: ignore[no-untyped-call]
@@ -117,14 +124,26 @@ def attention_and_penalty(
     return read[..., 0], slope_penalty(scores, amount, gain, basal, square, penalty, prior)
 
 
+def _refuse_other_shapes(scores: Tensor, **given: Tensor | None) -> None:
+    members, heads, states, queries, keys = scores.shape
+    of_keys, of_queries = (members, heads, keys), (members, heads, queries)
+    expected: dict[str, tuple[int, ...]] = {"amount": of_keys, "gain": of_queries, "basal": of_queries}
+    expected |= {"square": (members, states, keys), "prior": (queries, keys)}
+    for name, tensor in given.items():
+        if tensor is not None and tensor.shape != expected[name]:
+            raise ShapeMismatch(
+                f"{name} is {list(tensor.shape)}; give {list(expected[name])}, as scores are {list(scores.shape)}"
+            )
+
+
 def penalty_of(slopes: Tensor, penalty: Tensor) -> Tensor:
     """slopes [P, S, N, K], penalty [P, 3] (lambda, rho, t) -> the sum over queries and keys, [P]: the definition."""
-    lam, rho, t = penalty[:, 0], penalty[:, 1, None, None].clamp(min=LEAST_RHO), penalty[:, 2, None, None]
+    lam, rho, t = _in_range(penalty, len(slopes))[..., None, None].unbind(1)
     shared = slopes.mean(1)
     deviations = (slopes - shared[:, None]).square().sum(1) / rho.square()
     size = shared.square() * (torch.arange(shared.shape[-1], device=shared.device) < shared.shape[-1] - 1) + deviations
     curved = t.square() * torch.log1p(size / t.clamp(min=LEAST_T).square())
-    return lam * torch.where(t > 0, curved, size).sum((1, 2))
+    return (lam * torch.where(t > 0, curved, size)).sum((1, 2))
 
 
 class _SlopePenalty(torch.autograd.Function):

@@ -49,8 +49,8 @@ def h5ad_in_file(
 
     X, .raw, layers, obsm and obsp then hold h5py.Dataset, or AnnData's CSRDataset or CSCDataset. Files from before
     AnnData 0.8 are read whole.   everything: False: not obsm, varm, obsp, varp, nor uns except planted edges.
-    columns: whether a column of obs is read; the others are there, with zeros for values, and names of cells are empty
-    texts, as `names_of` reads those that are asked for. None: all columns and names are read.
+    columns: whether a column of obs is read; the others are there, with zeros for values, and names of cells that are
+    plain texts are empty there, as `names_of` reads those that are asked for. None: all columns and names are read.
     Raises DataError for a damaged file.
     """
     with _reading_h5ad(path):
@@ -102,8 +102,9 @@ def read_zarr_folder(
 
 
 def names_of(adata: AnnData, rows: Any) -> pd.Index:
-    """The names of some cells, a slice or sorted rows: from the file where `h5ad_in_file` has left them there."""
-    return adata.uns[NAMES](rows) if NAMES in adata.uns else adata.obs_names[rows]
+    """The names of some cells, a slice or sorted rows: from the file where they were left there."""
+    read = adata.uns.get(NAMES)
+    return read(rows) if callable(read) else adata.obs_names[rows]
 
 
 def _opened(path: Path, store: Any, everything: bool, columns: Columns | None) -> AnnData:

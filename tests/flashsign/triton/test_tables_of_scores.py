@@ -7,7 +7,7 @@ import pytest
 import torch
 from kernel_cases import DEVICE, poison  # noqa: F401
 
-from flashsign import attention_and_penalty, attention_by_scores, slope_penalty
+from flashsign import ShapeMismatch, attention_and_penalty, attention_by_scores, slope_penalty
 from flashsign.tuning.accuracy import error
 
 pytest.importorskip("triton")
@@ -29,9 +29,8 @@ def compare(monkeypatch, compute, given: dict[str, torch.Tensor], within: float 
         outputs = compute(**dict(zip(given, leaves, strict=True)))
         upstream = [drawn(*output.shape, seed=99).to(output) for output in outputs]
         found[by] = [*outputs, *torch.autograd.grad(outputs, leaves, upstream, allow_unused=True)]
-    assert found["triton"][0].dtype == torch.float32
     for number, (one, other) in enumerate(zip(*found.values(), strict=True)):
-        assert (one is None and other is None) or error(one, other) < within, (number, *given)
+        assert one is other is None or (one.dtype == torch.float32 and error(one, other) < within), (number, *given)
 
 
 @pytest.mark.parametrize("queries, keys, groups", [(1, 1, [1]), (5, 70, [2, 0]), (40, 7, [20, 3]), (33, 530, [5, 1])])
@@ -52,9 +51,8 @@ def test_attention_by_scores(monkeypatch, queries, keys, groups, own):
 @pytest.mark.parametrize("states, queries, keys", [(1, 1, 2), (3, 20, 130), (2, 16, 128)])
 @pytest.mark.parametrize("prior", [False, True])
 @pytest.mark.parametrize("penalty", [[[0.3, 0.5, 0.4], [0.7, 2.0, 0.0]], [[0.3, 0.01, 1e-4]]], ids=["each", "one"])
-@pytest.mark.parametrize("bags", [0, 2, 20])
+@pytest.mark.parametrize("bags", [0, 2, 20])  # 0: the penalty by itself
 def test_slope_penalty(monkeypatch, states, queries, keys, prior, penalty, bags):
-    """By itself, and with what bags read."""
     given = {
         "scores": drawn(*LEAD, states, queries, keys, seed=0),
         "amount": drawn(*LEAD, keys, seed=1).abs() + 0.1,
@@ -69,3 +67,6 @@ def test_slope_penalty(monkeypatch, states, queries, keys, prior, penalty, bags)
     groups = [bags - (states - 1), *[1] * (states - 1)]
     compute = partial(attention_and_penalty, groups=groups) if bags else lambda **given: [slope_penalty(**given)]
     compare(monkeypatch, compute, given, within=1e-4)  # deviations are differences
+    for name in given.keys() - {"scores", "penalty"}:
+        with pytest.raises(ShapeMismatch):
+            compute(**given | {name: given[name][..., 1:]})
