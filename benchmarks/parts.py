@@ -81,20 +81,10 @@ def unnormalised(
 
 
 def unnormalised_both(
-    scores: Tensor,
-    amount: Tensor,
-    multiplicity: Tensor,
-    *,
-    centre: Tensor,
-    gain: Tensor,
-    basal: Tensor,
-    square: Tensor,
-    penalty: Tensor,
-    prior: Tensor | None = None,
-    groups: Sequence[int],
+    scores: Tensor, amount: Tensor, multiplicity: Tensor, *, centre, gain, basal, penalty, groups, prior, **_: Tensor
 ) -> tuple[Tensor, Tensor]:
     """attention_and_penalty."""
-    assert prior is None
+    assert prior is None, "the benchmark has no prior network"
     read = unnormalised(scores, amount[..., None], multiplicity, centre=centre, basal=basal, groups=groups)
     slopes = (scores * amount[:, :, None, None] * (gain / basal)[:, :, None, :, None]).sum(1)
     return read[..., 0], penalty_of(slopes, penalty)

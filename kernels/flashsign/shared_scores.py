@@ -65,7 +65,7 @@ def attention_by_scores(
     if groups is None:
         groups, scores = [multiplicity.shape[-2]], scores.unsqueeze(-3)
         centre = None if centre is None else centre.unsqueeze(-2)
-    refuse_other_shapes(scores, values, multiplicity, centre, basal, groups)
+    refuse_other_tables(scores, values, multiplicity, centre, basal, groups)
     centre = scores.new_zeros(len(groups), keys) if centre is None else centre
     basal = scores.new_zeros(queries) if basal is None else basal
     least = torch.finfo(scores.dtype).tiny  # a query that meets no key reads 0, and not 0 / 0
@@ -84,7 +84,7 @@ def attention_by_scores(
     return torch.cat(read, -3)
 
 
-def refuse_other_shapes(
+def refuse_other_tables(
     scores: Tensor,
     values: Tensor,
     multiplicity: Tensor,

@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from flashsign.dispatch import FEW_BAGS, choose_for_tables
 from flashsign.errors import ShapeMismatch
-from flashsign.shared_scores import attention_by_scores, refuse_other_shapes
+from flashsign.shared_scores import attention_by_scores, refuse_other_tables
 
 LEAST_RHO, LEAST_T = 0.05, 1e-3
 
@@ -63,7 +63,7 @@ def slope_penalty(
         >>> slope_penalty(scores, both, one, 0 * one, both, ridge)
         tensor([0.3600])
     """
-    _refuse_other_shapes(scores, amount=amount, gain=gain, basal=basal, square=square, prior=prior)
+    _refuse_other_slopes(scores, amount=amount, gain=gain, basal=basal, square=square, prior=prior)
     if choose_for_tables((scores, amount, gain, basal, square, penalty)) == "triton":
         states, _, keys = scores.shape[2:]
         nothing, centre, groups = scores.new_zeros(1, keys), scores.new_zeros(states, keys), [1] + [0] * (states - 1)
@@ -114,17 +114,18 @@ def attention_and_penalty(
         >>> attention_and_penalty(scores, torch.ones(1, 1, 2), torch.ones(1, 2), **given, penalty=ridge, groups=[1])
         (tensor([[[[1.4000]]]]), tensor([0.3600]))
     """
-    _refuse_other_shapes(scores, amount=amount, gain=gain, basal=basal, square=square, prior=prior)
-    refuse_other_shapes(scores, amount[..., None], multiplicity, centre, basal, groups)
     tensors = scores, amount, multiplicity, centre, gain, basal, square, penalty
     if max(groups, default=0) <= FEW_BAGS and choose_for_tables(tensors) == "triton":
+        refuse_other_tables(scores, amount[..., None], multiplicity, centre, basal, groups)
+        _refuse_other_slopes(scores, amount=amount, gain=gain, basal=basal, square=square, prior=prior)
         read, found = _Together.apply(*tensors, prior, groups)  # type: ignore[no-untyped-call]
         return read, found
     read = attention_by_scores(scores, amount[..., None], multiplicity, centre=centre, basal=basal, groups=groups)
     return read[..., 0], slope_penalty(scores, amount, gain, basal, square, penalty, prior)
 
 
-def _refuse_other_shapes(scores: Tensor, **given: Tensor | None) -> None:
+def _refuse_other_slopes(scores: Tensor, **given: Tensor | None) -> None:
+    """Raises ShapeMismatch unless these arguments of slope_penalty fit the scores: kernels would read beside them."""
     members, heads, states, queries, keys = scores.shape
     of_keys, of_queries = (members, heads, keys), (members, heads, queries)
     expected: dict[str, tuple[int, ...]] = {"amount": of_keys, "gain": of_queries, "basal": of_queries}
