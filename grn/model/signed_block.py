@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from flashsign import attention_and_penalty, attention_by_scores
@@ -44,11 +46,41 @@ class GeneEmbedding(nn.Module):
 
     def forward(self, pick: Tensor) -> tuple[Tensor, Tensor]:
         """The queries in each state, [P, H, S, n, E] (one state: S = 1), and the keys of each query head."""
-        query = self.query[:, :, None, pick]
+        query = self.query.index_select(-2, pick)[:, :, None]
         if self.deviation.shape[2]:
-            query = query + self.deviation[:, :, :, pick]
+            query = query + self.deviation.index_select(-2, pick)
         key = self.key.repeat_interleave(query.shape[1] // self.key.shape[1], 1)
         return query, key
+
+
+class Scores(torch.autograd.Function):
+    """Q K^T, [P, H, S, n, K] of queries [P, H, S, n, E] and keys [P, H, K, E], and 0 at the key `own` [n] (-1: none) of
+    each query. Tables are the largest tensors here: masks of their size, forward and backward, were a tenth of a step.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, own: Tensor | None) -> Tensor:
+        scores = (query.flatten(2, 3) @ key.mT).unflatten(2, query.shape[2:4])
+        if own is not None:
+            at = own.clamp(min=0)[:, None].expand(*scores.shape[:-1], 1)
+            scores.scatter_(-1, at, scores.gather(-1, at).masked_fill_((own >= 0)[:, None], 0.0))
+        ctx.save_for_backward(query, key, own)
+        return scores
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_scores: Tensor) -> tuple[Tensor, Tensor, None]:
+        query, key, own = ctx.saved_tensors
+        of_rows = of_scores.flatten(2, 3)
+        of_query = (of_rows @ key).unflatten(2, query.shape[2:4])
+        of_key = of_rows.mT @ query.flatten(2, 3)
+        if own is not None:  # less what the key that was left out has added to both
+            at = own.clamp(min=0)
+            left_out = of_scores.gather(-1, at[:, None].expand(*of_scores.shape[:-1], 1))
+            left_out = left_out.masked_fill_((own < 0)[:, None], 0.0)
+            of_query -= left_out * key.index_select(-2, at)[:, :, None]
+            of_key.index_add_(-2, at, (left_out * query).sum(2), alpha=-1)
+        return of_query, of_key, None
 
 
 class SignedBlock(nn.Module):
@@ -81,11 +113,8 @@ class SignedBlock(nn.Module):
     def scores(self, pick: Tensor) -> Tensor:
         """Q K^T for a multiplicity of 1: [P, H, S, n, R + 1], 0 where a gene meets itself."""
         query, key = self.embedding(pick)
-        scores = query @ key[:, :, None].mT
-        if not self.of_regulators:
-            return scores
-        itself = self.own[pick][:, None] == torch.arange(key.shape[-2], device=pick.device)
-        return scores.masked_fill_(itself, 0.0)
+        scores: Tensor = Scores.apply(query, key, self.own[pick] if self.of_regulators else None)  # type: ignore[no-untyped-call]
+        return scores
 
     def amounts(self) -> Tensor:
         """a_j, above 0, of the regulators and the basal gene: [P, H, R + 1]."""

@@ -77,9 +77,8 @@ WIDEST_FOLD = {"mlp": 256, "rms_norm": 8192, "attention": 128}
 """The widest rows of which a fold's kernel holds whole tiles; logits are sums over tiles of any number of features."""
 GRID_LIMIT = 65535
 """The most programs on the second and third axis of a grid."""
-MOST_BAGS, FEW_BAGS = 64, 4
-"""The most bags of a table of scores that flashsign.triton.shared_scores takes, as torch is faster with more, and the
-most of which it takes sums bag by bag: matrix products have room for 16 at least."""
+MOST_BAGS = 64
+"""The most bags of a table of scores that flashsign.triton.shared_scores takes: with 60 torch takes twice as long."""
 FEWEST_HOPPER_KEYS = 2048
 """With fewer keys the plain kernel is faster: each program of the one for Hopper takes a whole multiprocessor."""
 MOMENT_KEYS_PER_WIDTH = 8

@@ -156,7 +156,8 @@ class _OneNumber(torch.autograd.Function):
         others = values.shape[:-1], multiplicity.shape[:-2], centre.shape[:-2], basal.shape[:-1]
         leading = torch.broadcast_shapes(scores.shape[:-3], *others)  # type: ignore[no-untyped-call]
         tensors = scores, values, multiplicity, centre, basal
-        if leading == scores.shape[:-3] and choose_for_tables(tensors, max(groups, default=0)) == "triton":
+        kernels = leading == scores.shape[:-3] and not any(ctx.needs_input_grad[2:4])
+        if kernels and choose_for_tables(tensors, max(groups, default=0)) == "triton":
             ctx.by = importlib.import_module("flashsign.triton.shared_scores")
         with torch.cuda.device_of(scores):  # type: ignore[no-untyped-call]  # on which kernels start
             out, inverse, *_ = ctx.by.forward(scores, values, multiplicity, centre, basal, eps, groups)
@@ -170,8 +171,10 @@ class _OneNumber(torch.autograd.Function):
         of_sums = upstream * inverse
         bend = (of_sums * out).mul_(inverse).neg_()
         of_basal = (basal * bend.sum(-2)).sum_to_size(basal.shape)
-        given = scores, values, multiplicity, centre
-        return *ctx.by.backward(*given, of_sums, bend, ctx.groups, ctx.needs_input_grad[2]), of_basal, None, None
+        given = scores, values, multiplicity, centre, of_sums, bend, ctx.groups
+        if ctx.by is _InTorch:
+            return *_InTorch.backward(*given, ctx.needs_input_grad[2]), of_basal, None, None
+        return *ctx.by.backward(*given), None, None, of_basal, None, None
 
 
 class _InTorch:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from flashsign.dispatch import FEW_BAGS, choose_for_tables
+from flashsign.dispatch import choose_for_tables
 from flashsign.errors import ShapeMismatch
 from flashsign.shared_scores import attention_by_scores, refuse_other_tables
 
@@ -89,8 +89,8 @@ def attention_and_penalty(
 ) -> tuple[Tensor, Tensor]:
     """What bags read from a table for each state, and the penalty on its slopes.
 
-    Where states have few bags, a GPU's kernels read the scores for both at once and write one gradient. Tables of a
-    training step are larger than caches, and passes over them are its time.
+    A GPU's kernels read the scores for both at once and write one gradient, where states have at most 63 bags. Tables
+    of a training step are larger than caches, and passes over them are its time.
 
     Args:
         scores, amount, gain, basal, square, penalty, prior: as for slope_penalty.
@@ -115,7 +115,8 @@ def attention_and_penalty(
         (tensor([[[[1.4000]]]]), tensor([0.3600]))
     """
     tensors = scores, amount, multiplicity, centre, gain, basal, square, penalty
-    if max(groups, default=0) <= FEW_BAGS and choose_for_tables(tensors) == "triton":
+    others = multiplicity.requires_grad or centre.requires_grad  # kernels have no gradients of theirs
+    if not others and choose_for_tables(tensors, max(groups) + 1) == "triton":  # 1: that of the slopes
         refuse_other_tables(scores, amount[..., None], multiplicity, centre, basal, groups)
         _refuse_other_slopes(scores, amount=amount, gain=gain, basal=basal, square=square, prior=prior)
         read, found = _Together.apply(*tensors, prior, groups)  # type: ignore[no-untyped-call]
@@ -247,9 +248,8 @@ class _Together(torch.autograd.Function):
         of_gain, of_basal, of_norm = _of_factors(of_factor, of_value, gain, basal, norm, factor)
         of_basal += basal * bend.sum(-2)
         slopes = square, of_slopes, factor * of_value[:, None, None, None], of_norm
-        given = scores, amount, multiplicity, centre, of_sums, bend, ctx.groups, ctx.needs_input_grad[2], slopes
-        of_tables = _kernels()[0].backward(*given)
-        return *of_tables, of_gain, of_basal, None, None, None, None
+        of_tables = _kernels()[0].backward(scores, amount, multiplicity, centre, of_sums, bend, ctx.groups, slopes)
+        return *of_tables, None, None, of_gain, of_basal, None, None, None, None
 
 
 def _kernels() -> list[Any]:

@@ -73,6 +73,19 @@ def test_no_gene_reads_itself(states):
         assert not change[..., gene].any() and change[..., [g for g in range(5) if g != gene]].all()
 
 
+@pytest.mark.parametrize("states", [1, 3])
+def test_scores_and_gradients_are_those_of_a_table_in_which_genes_do_not_meet_themselves(states):
+    block, pick = some_block(states).requires_grad_(), torch.tensor([4, 1, 2])
+    query, key = block.embedding(pick)
+    itself = OWN[pick][:, None] == torch.arange(REGULATORS + 1)
+    masked, found = (query @ key[:, :, None].mT).masked_fill(itself, 0.0), block.scores(pick)
+    leaves = list(block.embedding.parameters())
+    given = torch.linspace(-1, 1, masked.numel()).double().view_as(masked)
+    ours, theirs = (torch.autograd.grad(table, leaves, given, allow_unused=True) for table in (found, masked))
+    for one, other in zip((found, *ours), (masked, *theirs), strict=True):
+        assert one is other is None or torch.testing.assert_close(one, other, **close) is None
+
+
 @given(st.integers(0, 2**31), st.floats(0.01, 30), st.integers(0, 2))
 def test_the_sign_of_a_score_is_the_sign_of_what_the_regulator_does(seed, size, state):
     """For all values of the parameters: amounts and gains stay positive. Of each head, in an average cell."""
