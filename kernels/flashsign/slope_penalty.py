@@ -165,6 +165,7 @@ class _SlopePenalty(torch.autograd.Function):
     ) -> Tensor:
         heads, states = scores.shape[1:3]
         norm = ((scores * scores) @ square[:, None, :, :, None])[..., 0] + basal.square()[:, :, None]
+        norm.clamp_(min=torch.finfo(norm.dtype).tiny)  # a query that meets no key has slopes of 0, and not 0 / 0
         factor = gain[:, :, None] * norm.rsqrt()  # [P, H, S, N]
         slope = torch.zeros_like(scores[:, 0])  # [P, S, N, K]
         for h in range(heads):
@@ -227,7 +228,7 @@ class _Together(torch.autograd.Function):
         least = torch.finfo(scores.dtype).tiny
         with torch.cuda.device_of(scores):  # type: ignore[no-untyped-call]  # on which kernels start
             out, inverse, norm = tables.forward(scores, amount, multiplicity, centre, basal, least, groups, square)
-            norm += basal.square()[:, :, None]
+            norm = norm.add_(basal.square()[:, :, None]).clamp_(min=least)
             factor = gain[:, :, None] * norm.rsqrt()  # [P, H, S, N]
             penalty = _in_range(penalty, len(scores))
             found, of_slopes, of_factor = slopes.value(scores, amount, factor, penalty, prior)

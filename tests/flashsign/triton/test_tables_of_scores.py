@@ -65,6 +65,8 @@ def test_slope_penalty(monkeypatch, states, queries, keys, prior, penalty, bags)
     given |= {"prior": drawn(queries, keys, seed=5).abs() + 0.2} if prior else {}
     if bags:
         given |= {"multiplicity": drawn(2, 1, bags, keys, seed=6).abs(), "centre": drawn(2, 1, states, keys, seed=7)}
+    else:  # a query that meets no key, not even a basal score
+        given["scores"][..., 1:2, :], given["basal"][..., 1:2] = 0, 0
     groups = [bags - (states - 1), *[1] * (states - 1)]
     compute = partial(attention_and_penalty, groups=groups) if bags else lambda **given: [slope_penalty(**given)]
     compare(monkeypatch, compute, given, within=1e-4)  # deviations are differences
