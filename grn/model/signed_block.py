@@ -55,7 +55,8 @@ class GeneEmbedding(nn.Module):
 
 class Scores(torch.autograd.Function):
     """Q K^T, [P, H, S, n, K] of queries [P, H, S, n, E] and keys [P, H, K, E], and 0 at the key `own` [n] (-1: none) of
-    each query. Tables are the largest tensors here: masks of their size, forward and backward, were a tenth of a step.
+    each query. Tables are the largest tensors here: masks of their size, forward and backward, were 7 % of a step. So
+    the backward pass takes off again, to float rounding, what a gradient at `own` has added.
     """
 
     @staticmethod
@@ -74,7 +75,7 @@ class Scores(torch.autograd.Function):
         of_rows = of_scores.flatten(2, 3)
         of_query = (of_rows @ key).unflatten(2, query.shape[2:4])
         of_key = of_rows.mT @ query.flatten(2, 3)
-        if own is not None:  # less what the key that was left out has added to both
+        if own is not None:
             at = own.clamp(min=0)
             left_out = of_scores.gather(-1, at[:, None].expand(*of_scores.shape[:-1], 1))
             left_out = left_out.masked_fill_((own < 0)[:, None], 0.0)
@@ -113,7 +114,9 @@ class SignedBlock(nn.Module):
     def scores(self, pick: Tensor) -> Tensor:
         """Q K^T for a multiplicity of 1: [P, H, S, n, R + 1], 0 where a gene meets itself."""
         query, key = self.embedding(pick)
-        scores: Tensor = Scores.apply(query, key, self.own[pick] if self.of_regulators else None)  # type: ignore[no-untyped-call]
+        own = self.own[pick] if self.of_regulators else None
+        with torch.autocast(query.device.type, enabled=False):  # sums over keys cancel
+            scores: Tensor = Scores.apply(query, key, own)  # type: ignore[no-untyped-call]
         return scores
 
     def amounts(self) -> Tensor:

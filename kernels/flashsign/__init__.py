@@ -3,7 +3,7 @@
     spherical_attention                  attention whose weights keep a sign, in torch or on the GPU
     attention_by_scores                  the same where all bags share one table of scores: two matrix products
     slope_penalty                        a penalty on what the edges of such a table do: few and strong ones
-    attention_and_penalty                both, which share passes over the table where it has few bags
+    attention_and_penalty                both, which share passes over the table where it has at most 63 bags
     edge_weights                         its weights themselves, every one of them in memory: the definition
     EdgeSums -> EdgeMeans, TopEdges      sums of its weights over many bags, their means and the strongest edges
     top_edges                            the strongest edges where a table of all pairs is too large for memory

@@ -78,7 +78,7 @@ WIDEST_FOLD = {"mlp": 256, "rms_norm": 8192, "attention": 128}
 GRID_LIMIT = 65535
 """The most programs on the second and third axis of a grid."""
 MOST_BAGS = 64
-"""The most bags of a table of scores that flashsign.triton.shared_scores takes: with 60 torch takes twice as long."""
+"""The most bags of a table of scores for which flashsign.triton.shared_scores has tiles; torch takes twice as long."""
 FEWEST_HOPPER_KEYS = 2048
 """With fewer keys the plain kernel is faster: each program of the one for Hopper takes a whole multiprocessor."""
 MOMENT_KEYS_PER_WIDTH = 8
@@ -477,8 +477,8 @@ def choose_edge_sums(q: Tensor, sums: torch.dtype, backend: Backend) -> Literal[
 
 
 def choose_for_tables(tensors: Sequence[Tensor], bags: int = 0) -> Literal["triton", "torch"]:
-    """What computes with tables of scores, the first of the tensors: kernels that read them once, or torch, whose
-    matrix products are faster with many bags. bags: the most of one table.
+    """What computes with tables of scores, the first of the tensors: kernels that read them once, or torch. bags: the
+    most of one table.
 
     No check runs before the kernels' first use, so they run only where their tests were seen to pass.
     """

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from flashsign.dispatch import choose_for_tables
+from flashsign.eager.transforms import without_autocast
 from flashsign.errors import ShapeMismatch
 
 
@@ -71,7 +72,8 @@ def attention_by_scores(
     least = torch.finfo(scores.dtype).tiny  # a query that meets no key reads 0, and not 0 / 0
     if values.shape[-1] == 1:
         given = scores, values[..., 0], multiplicity, centre, basal
-        found: Tensor = _OneNumber.apply(*given, max(eps, least), groups)  # type: ignore[no-untyped-call]
+        with without_autocast(scores):
+            found: Tensor = _OneNumber.apply(*given, max(eps, least), groups)  # type: ignore[no-untyped-call]
         return found.unsqueeze(-1)
     read = []
     for group, bags in _bags(groups):

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from flashsign.dispatch import choose_for_tables
+from flashsign.eager.transforms import without_autocast
 from flashsign.errors import ShapeMismatch
 from flashsign.shared_scores import attention_by_scores, refuse_other_tables
 
@@ -68,9 +69,11 @@ def slope_penalty(
         states, _, keys = scores.shape[2:]
         nothing, centre, groups = scores.new_zeros(1, keys), scores.new_zeros(states, keys), [1] + [0] * (states - 1)
         both = scores, amount, nothing, centre, gain, basal, square, penalty, prior, groups
-        found: Tensor = _Together.apply(*both)[1]  # type: ignore[no-untyped-call]
+        with without_autocast(scores):
+            found: Tensor = _Together.apply(*both)[1]  # type: ignore[no-untyped-call]
         return found
-    found = _SlopePenalty.apply(scores, amount, gain, basal, square, penalty, prior)  # type: ignore[no-untyped-call]
+    with without_autocast(scores):
+        found = _SlopePenalty.apply(scores, amount, gain, basal, square, penalty, prior)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -115,11 +118,13 @@ def attention_and_penalty(
         (tensor([[[[1.4000]]]]), tensor([0.3600]))
     """
     tensors = scores, amount, multiplicity, centre, gain, basal, square, penalty
-    others = multiplicity.requires_grad or centre.requires_grad  # kernels have no gradients of theirs
-    if not others and choose_for_tables(tensors, max(groups) + 1) == "triton":  # 1: that of the slopes
+    most = max(groups, default=0) + 1  # that of the slopes
+    others = multiplicity.requires_grad or centre.requires_grad  # of which torch has the gradients
+    if not others and choose_for_tables(tensors, most) == "triton":
         refuse_other_tables(scores, amount[..., None], multiplicity, centre, basal, groups)
         _refuse_other_slopes(scores, amount=amount, gain=gain, basal=basal, square=square, prior=prior)
-        read, found = _Together.apply(*tensors, prior, groups)  # type: ignore[no-untyped-call]
+        with without_autocast(scores):
+            read, found = _Together.apply(*tensors, prior, groups)  # type: ignore[no-untyped-call]
         return read, found
     read = attention_by_scores(scores, amount[..., None], multiplicity, centre=centre, basal=basal, groups=groups)
     return read[..., 0], slope_penalty(scores, amount, gain, basal, square, penalty, prior)

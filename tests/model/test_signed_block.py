@@ -86,6 +86,16 @@ def test_scores_and_gradients_are_those_of_a_table_in_which_genes_do_not_meet_th
         assert one is other is None or torch.testing.assert_close(one, other, **close) is None
 
 
+def test_autocast_rounds_no_scores():
+    block, found = some_block(3).float().requires_grad_(), []
+    m, states, penalty = some_cells().float(), mixed(3).float(), torch.ones(MEMBERS, 3)
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            read, shrink = block.learned(m, states, EVERY, penalty)
+        found.append([shrink, *torch.autograd.grad(read.sum() + shrink.sum(), list(block.embedding.parameters()))])
+    torch.testing.assert_close(*found)
+
+
 @given(st.integers(0, 2**31), st.floats(0.01, 30), st.integers(0, 2))
 def test_the_sign_of_a_score_is_the_sign_of_what_the_regulator_does(seed, size, state):
     """For all values of the parameters: amounts and gains stay positive. Of each head, in an average cell."""

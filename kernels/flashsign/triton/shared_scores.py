@@ -1,4 +1,4 @@
-"""Attention over tables of scores, of a few bags to a table: every score is read once forward and once backward.
+"""Attention over tables of scores, of at most 64 bags each: every score is read once forward and once backward.
 
     u_ci = sum_j (m_cj - c_j) v_j s_ij        n_ci^2 = b_i^2 + sum_j m_cj^2 s_ij^2 + eps        o_ci = u_ci / n_ci
 
@@ -9,8 +9,8 @@ Sums are matrix products of a tile of the table with its bags. With G, H [C, N] 
 Where slopes are penalised, too (flashsign.slope_penalty), their norm is that of one more bag, and the backward kernel
 adds the penalty's gradient before it writes that of the scores.
 
-Tensor cores read 11 of the 24 bits of a number. A product here is as exact as one of float32, as each factor is the sum
-of its high bits and a rest; those of bags are made once (split_kernel), and not by every tile that reads them.
+Tensor cores read 11 of the 24 bits of a number. Here each factor is the sum of its high bits and a rest, so that
+products are exact to 20 bits; those of bags are made by split_kernel, and not by every tile that reads them.
 
 In torch operations: flashsign.shared_scores, which also has the gradients of multiplicities and centres.
 
@@ -234,7 +234,7 @@ def backward(
     tensors, numbers = arguments(scores, values, multiplicity, centre, None, groups, each)
     names = "square", "of_slopes", "scaled", "of_norm", "of_sums", "bend"
     given = (*(slopes or (own, own, own, own)), of_sums, bend)
-    tensors |= {name: each.contiguous() for name, each in zip(names, given, strict=True)}
+    tensors |= {name: tensor.contiguous() for name, tensor in zip(names, given, strict=True)}
     start(
         backward_kernel,
         (tables, tiles, parts),
@@ -265,10 +265,9 @@ def arguments(
     ends = ends_of(groups, scores.device)
     halves, share = split(multiplicity, centre, square, ends, leading, room_for(groups, square is not None))
     tensors = {"scores": scores.contiguous(), "values": values.expand(*leading, keys).contiguous()}
-    numbers = {"bags": multiplicity.shape[-2], "groups": len(groups), "queries": queries, "keys": keys}
-    return {**tensors, "halves": halves, "ends": ends}, {
-        **numbers, "pitch": halves.shape[-1], "each": each, "share": share,
-    }  # fmt: skip
+    sizes = multiplicity.shape[-2], len(groups), queries, keys, halves.shape[-1], each, share
+    numbers = dict(zip(("bags", "groups", "queries", "keys", "pitch", "each", "share"), sizes, strict=True))
+    return {**tensors, "halves": halves, "ends": ends}, {**numbers}
 
 
 def split(

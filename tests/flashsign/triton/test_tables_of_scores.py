@@ -49,6 +49,21 @@ def test_attention_by_scores(monkeypatch, queries, keys, groups, own):
     compare(monkeypatch, lambda **tensors: [attention_by_scores(**tensors, groups=groups)], given)
 
 
+def test_gradients_of_multiplicities_and_centres_are_left_to_torch(monkeypatch):
+    given = [drawn(*LEAD, 1, 2, 3, seed=0), drawn(*LEAD, 3, seed=1), drawn(2, 3, seed=2), drawn(*LEAD, 1, 3, seed=3)]
+    given = [each.to(DEVICE, torch.float32).requires_grad_() for each in given]
+    scores, amount, m, centre = given
+    one, square, penalty = scores.new_ones(*LEAD, 2), scores.new_ones(2, 1, 3), scores.new_ones(1, 3)
+    rest = {"gain": one, "basal": one, "square": square, "penalty": penalty, "groups": [2]}
+    found = {}
+    for by in ("triton", "torch"):
+        for module in MODULES:
+            monkeypatch.setattr(module, "choose_for_tables", lambda *_, by=by: by)
+        read, shrink = attention_and_penalty(scores, amount, m, centre=centre, **rest)
+        found[by] = torch.autograd.grad(read.square().sum() + shrink.sum(), given)
+    assert all(error(one, other) < 1e-6 for one, other in zip(*found.values(), strict=True))
+
+
 @pytest.mark.parametrize("states, queries, keys", [(1, 1, 2), (3, 20, 130), (2, 16, 128)])
 @pytest.mark.parametrize("prior", [False, True])
 @pytest.mark.parametrize("penalty", [[[0.3, 0.5, 0.4], [0.7, 2.0, 0.0]], [[0.3, 0.01, 1e-4]]], ids=["each", "one"])
