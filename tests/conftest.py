@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -22,6 +23,12 @@ from grn.regulation.cell_table import CellTable
 
 settings.register_profile("untimed", deadline=None)  # tests never judge times: machines are busy, first calls compile
 settings.load_profile("untimed")
+
+
+def pytest_collection_finish() -> None:
+    """Lightning collects garbage after each run, and need not look at all that was imported and collected."""
+    gc.collect()
+    gc.freeze()
 
 
 def tiny_model(
