@@ -72,8 +72,7 @@ def test_packed_bags_with_values_of_a_width_of_their_own(values, kernels):
 
 
 @one_operator_each
-@pytest.mark.parametrize("values", [64, 16])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("dtype", "values"), [(torch.float32, 64), (torch.float16, 16)])
 def test_long_bags_and_wide_heads(dtype, values, kernels):
     *tensors, grad = draw(dtype=dtype, width=64, queries=9, keys=130, cells=1, values=values)
     assert_accurate(kernels, tensors, grad)
@@ -87,7 +86,7 @@ def test_eps_counts_forward_and_backward(kernels):
 
 
 def test_absent_keys_change_nothing_whatever_they_hold(kernels):
-    q, k, v, m, grad = draw()
+    q, k, v, m, grad = draw(cells=1)
     m[:, 5:9] = 0
     clean = with_gradients(kernels, (q, k, v, m), grad)
     k[:, :, 6], v[:, :, 7], v[:, :, 8] = torch.nan, torch.nan, torch.inf
@@ -104,8 +103,7 @@ def test_a_broken_number_of_a_present_key_is_not_hidden(kernels):
     assert kernels(q, k, v, m)[0, 0, :, 2].isnan().all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("per_head", [False, True])
+@pytest.mark.parametrize(("dtype", "per_head"), [(torch.float32, True), (torch.float16, False)])
 def test_packed_bags_are_the_bags_one_by_one(dtype, per_head, kernels):
     tensors, grad, offsets, query_offsets = packed(*draw(cells=1, width=20, dtype=dtype, per_head=per_head))
     cut = {"offsets": offsets, "query_offsets": query_offsets}
@@ -148,7 +146,7 @@ def test_any_layout_gives_the_same_results(strided, kernels):
 
 @pytest.mark.parametrize("power", [-6, 5])
 def test_powers_of_two_in_queries_or_multiplicities_change_no_bit(power, kernels):
-    q, k, v, m, _ = draw()
+    q, k, v, m, _ = draw(cells=1)
     output = kernels(q, k, v, m)
     assert torch.equal(kernels(q * 2.0**power, k, v, m), output)
     assert torch.equal(kernels(q, k, v, m * 2.0 ** (4 * power)), output)
@@ -179,7 +177,7 @@ def test_queries_along_directions_that_keys_hardly_have_get_an_accurate_dq(condi
 
 @streamed
 def test_the_same_call_twice_gives_the_same_bits(kernels):
-    *tensors, grad = draw(dtype=torch.float16, keys=150)
+    *tensors, grad = draw(cells=1, dtype=torch.float16, keys=150)
     first, second = (with_gradients(kernels, tensors, grad) for _ in range(2))
     assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
 
@@ -198,7 +196,7 @@ def test_second_derivatives_are_those_of_torch(kernels):
 
 
 def test_bags_of_zeros_give_zeros_forward_and_backward(kernels):
-    q, k, v, m, grad = draw()
+    q, k, v, m, grad = draw(cells=1)
     for tensors in ((q, k, v, m * 0), (q * 0, k, v, m), (q, k * 0, v, m)):
         found = with_gradients(kernels, tensors, grad)
         assert all(x.abs().max() == 0 for x in found)
@@ -224,7 +222,7 @@ def test_gradients_of_a_large_key_alone_are_in_the_range_of_16_bits(size, kernel
 
 
 def test_a_batched_backward_and_one_under_autocast(kernels):
-    *tensors, _ = draw(queries=9, keys=11)
+    *tensors, _ = draw(cells=1, queries=9, keys=11)
     q, *others = (x.requires_grad_() for x in tensors)
     output = kernels(q, *others)
     grads = torch.randn(3, *output.shape, device=DEVICE)
