@@ -145,7 +145,7 @@ def cases(draw):
 
 
 @given(cases())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_agrees_with_scikit_learn(case):
     predicted, truth = case
     found = scores(predicted, truth, signed=True)
@@ -163,7 +163,7 @@ def test_agrees_with_scikit_learn(case):
 
 
 @given(cases(), st.randoms(), st.sampled_from([1e-3, 0.5, 1e6]))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_order_scale_weaker_duplicates_and_explicit_zeros_change_nothing(case, random, scale):
     predicted, truth = case
     expected = evaluate(predicted, truth, permutations=5)
@@ -179,7 +179,7 @@ def test_order_scale_weaker_duplicates_and_explicit_zeros_change_nothing(case, r
 
 
 @given(cases())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_the_truth_itself_is_perfect(case):
     _, truth = case
     assume((truth["sign"] != 0).any())
@@ -192,7 +192,7 @@ def test_the_truth_itself_is_perfect(case):
 
 
 @given(cases())
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_flipping_every_sign_keeps_the_ranking_and_mirrors_the_sign_scores(case):
     predicted, truth = case
     one = scores(predicted, truth, signed=True)
