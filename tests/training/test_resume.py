@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import signal
 
 import anndata as ad
@@ -159,13 +160,21 @@ def cells_file(make_config, tmp_path, csr_cells):
     return Config.model_validate(found), tmp_path / "cells.h5ad"
 
 
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    return tmp_path_factory.mktemp("stopped") / "run"
+
+
 @pytest.fixture
-def cut_off(cells_file, tmp_path, monkeypatch):
-    """The folder of a run that was stopped after its fifth step."""
-    with monkeypatch.context() as patch:
-        cut(patch, "training_step", 5, asked_to_stop)
-        with pytest.raises(Interrupted, match="saved step 5 in "):
-            train(cells_file[0], tmp_path / "run", say=silent)
+def cut_off(cells_file, stopped, tmp_path, monkeypatch):
+    """The folder of a run that was stopped after its fifth step: a copy, with cells of its own."""
+    if not stopped.exists():
+        with monkeypatch.context() as patch:
+            cut(patch, "training_step", 5, asked_to_stop)
+            with pytest.raises(Interrupted, match="saved step 5 in "):
+                train(cells_file[0], stopped, say=silent)
+    shutil.copytree(stopped, tmp_path / "run")
+    (tmp_path / "run" / "config.yaml").write_text(dump_config(cells_file[0]))
     assert find_start(tmp_path / "run").step == 5
     return tmp_path / "run"
 
@@ -336,7 +345,7 @@ def test_metrics_csv_is_complete_at_every_moment(tmp_path, monkeypatch):
     assert rows_before(1, path) == rows_before(3, tmp_path / "none.csv") == []
 
 
-def test_the_command_resumes_a_run_once_and_explains_what_it_refuses(cut_off, tmp_path, capsys, monkeypatch):
+def test_the_command_resumes_a_run_once_and_explains_what_it_refuses(cut_off, stopped, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = state(cut_off)
     for other in (["--set", "trainer.max_steps=9"], ["--label", "cell_type"]):
@@ -346,7 +355,7 @@ def test_the_command_resumes_a_run_once_and_explains_what_it_refuses(cut_off, tm
     assert main(["train", "--resume", "run", "--set", "trainer.devices=1"]) == 0
     assert "Resuming the run in run after step 5.\n" in capsys.readouterr().out
     log = (cut_off / "log.txt").read_text().splitlines()
-    assert any(line.endswith(f"The run was interrupted; grn train --resume {cut_off} resumes it.") for line in log)
+    assert any(line.endswith(f"The run was interrupted; grn train --resume {stopped} resumes it.") for line in log)
     assert sum("All results are in" in line for line in log) == 1 < sum("Ready to train" in line for line in log)
     before = state(cut_off)
     assert main(["train", "--resume", "run"]) == 0
