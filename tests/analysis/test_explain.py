@@ -15,7 +15,7 @@ TINY = {"model.members": 2, "model.width": 16, "network.false_discovery": False}
 
 
 @pytest.fixture(scope="module")
-def marked(tmp_path_factory):
+def marked():
     """Cells of three types, each with two genes of its own, a pair of genes of a and b together; and their run."""
     generator = np.random.default_rng(0)
     types = np.repeat(["a", "b", "c"], 50)
@@ -25,8 +25,7 @@ def marked(tmp_path_factory):
     counts[types != "c", 6:8] += generator.poisson(4.0, (100, 2))
     adata = anndata.AnnData(counts, obs=pd.DataFrame({"type": types}, index=[f"cell{i}" for i in range(150)]))
     adata.var_names = [f"g{i}" for i in range(24)]
-    folder = tmp_path_factory.mktemp("marked") / "run"
-    return adata, grn.train(adata, label="type", max_steps=80, set=TINY, output=folder, quiet=True)
+    return adata, grn.train(adata, label="type", max_steps=80, set=TINY, quiet=True)
 
 
 def test_planted_markers_speak_for_their_type_and_against_others(marked):

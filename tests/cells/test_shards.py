@@ -47,7 +47,7 @@ def test_all_cells_have_their_counts_of_the_genes_that_all_files_have(files, nam
     assert found.obs["donor"].value_counts().to_dict() == {"d": 500, "3": 300}, "numbers and texts are texts"
     assert found.obs["treated"].sum() == 500 == found.obs["treated"].isna().sum() - 300
     run = grn.train(
-        name, label="cell_type", regulators=list(found.var_names[:3]), output="run", quiet=True,
+        name, label="cell_type", regulators=list(found.var_names[:3]), quiet=True,
         set={"data.sample": 1000, "trainer.max_steps": 3, "model.members": 2, "network.false_discovery": False},
     )  # fmt: skip
     assert "Training reads" in (run.folder / "log.txt").read_text()

@@ -19,8 +19,8 @@ FIELDS |= {f"data.simulated.{name}": value for name, value in SIZE.items()}
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return grn.train("simulated:", output=tmp_path_factory.mktemp("screen") / "run", seed=0, set=FIELDS, quiet=True)
+def run():
+    return grn.train("simulated:", seed=0, set=FIELDS, quiet=True)
 
 
 @pytest.fixture(scope="module")
