@@ -24,7 +24,7 @@ def fresh(monkeypatch, tmp_path):
     """Nothing is known of any kernel, and the user's cache is elsewhere."""
     monkeypatch.setattr(verify, "_KNOWN", {})
     monkeypatch.setattr(verify, "_RUNNING", {})
-    monkeypatch.setattr(verify, "INTERPRETED_SIZES", (1, 7))
+    monkeypatch.setattr(verify, "INTERPRETED_SIZES", (7,))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv(verify.VARIABLE, "always")
 
