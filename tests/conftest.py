@@ -6,7 +6,7 @@ import gc
 import os
 from pathlib import Path
 
-import interpreter  # noqa: F401  has to come before anything imports the kernels
+import kernel_cases  # noqa: F401  has to come before anything imports the kernels
 import numpy as np
 import pytest
 import torch

