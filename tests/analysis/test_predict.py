@@ -301,19 +301,6 @@ def test_a_bad_value_in_the_last_piece_is_refused_as_in_memory(
     assert [path.name for path in tmp_path.iterdir()] == ["cells.h5ad"]
 
 
-def test_damage_in_a_matrix_that_is_only_copied_is_refused(tiny_run, simulated, tmp_path):
-    simulated.layers["other"] = simulated.X.toarray()
-    simulated.write_h5ad(tmp_path / "cells.h5ad", compression="gzip")
-    with h5py.File(tmp_path / "cells.h5ad") as file:
-        place = file["layers/other"].id.get_chunk_info(0)
-    with (tmp_path / "cells.h5ad").open("r+b") as file:
-        file.seek(place.byte_offset + place.size // 2)
-        file.write(b"damage" * 5)
-    with pytest.raises((DataError, OSError)):
-        write_predictions(tiny_run, tmp_path / "cells.h5ad", tmp_path / "out.h5ad")
-    assert [path.name for path in tmp_path.iterdir()] == ["cells.h5ad"]
-
-
 def test_the_exported_folder_loads_and_predicts_as_the_run_and_has_a_card(tiny_run, tmp_path, capsys):
     folder = tmp_path / "blood"
     assert main(["export", str(tiny_run), "--format", "huggingface", "--output", str(folder)]) == 0
