@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import kernel_cases  # noqa: F401  has to come before anything imports the kernels
+import kernel_cases  # noqa: F401  its interpreter is faster
 import pytest
 import torch
 from gloo import found_by_all, in_group

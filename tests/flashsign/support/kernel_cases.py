@@ -5,7 +5,6 @@ The kernels run on a GPU where there is one, else in Triton's interpreter.
 
 import inspect
 import math
-import os
 from functools import cache
 
 import pytest
@@ -15,8 +14,6 @@ from flashsign import spherical_attention
 from flashsign.tuning.accuracy import TENSORS, Case, error, table
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-if DEVICE.type == "cpu":
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # has to be known before anything imports the kernels
 try:
     from triton.language.core import is_builtin
     from triton.runtime import interpreter

@@ -64,7 +64,7 @@ def test_outputs_and_gradients_are_as_accurate_as_the_dtype_allows(sizes, dtype,
 
 @pytest.mark.parametrize("values", [5, 20])
 def test_packed_bags_with_values_of_a_width_of_their_own(values, kernels):
-    tensors, grad, offsets, query_offsets = packed(*draw(1, 2, 1, width=32, values=values))
+    tensors, grad, offsets, query_offsets = packed(*draw(cells=1, heads=2, width=32, values=values))
     cut = {"offsets": offsets, "query_offsets": query_offsets}
     found = with_gradients(lambda *x: kernels(*x, **cut), tensors, grad)
     true = with_gradients(lambda *x: exact(*x, **cut), doubled(tensors), grad)
