@@ -259,7 +259,7 @@ def arguments(
     square: Tensor | None,
     groups: Sequence[int],
     each: int,
-) -> tuple[dict[str, Tensor], dict[str, int | float]]:
+) -> tuple[dict[str, Tensor], dict[str, int]]:
     """What both kernels are given: tensors, and numbers."""
     *leading, _, queries, keys = scores.shape
     ends = ends_of(groups, scores.device)
@@ -267,7 +267,7 @@ def arguments(
     tensors = {"scores": scores.contiguous(), "values": values.expand(*leading, keys).contiguous()}
     sizes = multiplicity.shape[-2], len(groups), queries, keys, halves.shape[-1], each, share
     numbers = dict(zip(("bags", "groups", "queries", "keys", "pitch", "each", "share"), sizes, strict=True))
-    return {**tensors, "halves": halves, "ends": ends}, {**numbers}
+    return {**tensors, "halves": halves, "ends": ends}, numbers
 
 
 def split(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -26,7 +26,7 @@ def start(
     grid: tuple[int, ...],
     *,
     tensors: dict[str, Any],
-    numbers: dict[str, int | float],
+    numbers: Mapping[str, int | float],
     constants: dict[str, int | str | bool | None],
     **options: int,
 ) -> None:
