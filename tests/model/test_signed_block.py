@@ -76,10 +76,9 @@ def test_no_gene_reads_itself(states):
 @pytest.mark.parametrize("states", [1, 3])
 def test_scores_and_gradients_are_those_of_a_table_in_which_genes_do_not_meet_themselves(states):
     block, pick = some_block(states).requires_grad_(), torch.tensor([4, 1, 2])
-    query, key = block.embedding(pick)
+    (query, key), leaves = block.embedding(pick), list(block.embedding.parameters())
     itself = OWN[pick][:, None] == torch.arange(REGULATORS + 1)
     masked, found = (query @ key[:, :, None].mT).masked_fill(itself, 0.0), block.scores(pick)
-    leaves = list(block.embedding.parameters())
     given = torch.linspace(-1, 1, masked.numel()).double().view_as(masked)
     ours, theirs = (torch.autograd.grad(table, leaves, given, allow_unused=True) for table in (found, masked))
     for one, other in zip((found, *ours), (masked, *theirs), strict=True):

@@ -59,8 +59,7 @@ def test_attention_by_scores(monkeypatch, queries, keys, groups, own):
 
 def test_gradients_of_multiplicities_and_centres_are_left_to_torch(monkeypatch):
     given = [drawn(*LEAD, 1, 2, 3, seed=0), drawn(*LEAD, 3, seed=1), drawn(2, 3, seed=2), drawn(*LEAD, 1, 3, seed=3)]
-    given = [each.to(DEVICE, torch.float32).requires_grad_() for each in given]
-    scores, amount, m, centre = given
+    scores, amount, m, centre = given = [each.to(DEVICE, torch.float32).requires_grad_() for each in given]
     one, square, penalty = scores.new_ones(*LEAD, 2), scores.new_ones(2, 1, 3), scores.new_ones(1, 3)
     rest = {"gain": one, "basal": one, "square": square, "penalty": penalty, "groups": [2]}
     found = {}
