@@ -29,7 +29,6 @@ from grn.regulation.states import States
 
 CELLS = 1024  # of a state, whose derivatives are averaged
 OF_CONTEXT = 64  # of these, for what goes through the basal gene: the mean settles soon
-FORWARD_PASS = 3  # takes as long as three backward passes
 NUMBERS, NUMBERS_ON_GPU = 2**24, 2**28  # predictions of heads that are in memory at once
 
 
@@ -153,30 +152,15 @@ def through_context(model: Model, m: Tensor, states: Tensor, among: Tensor) -> T
     """
     y = model.among(m, states) if model.layered else None
     seen = model.corrected(m, y, states) - states @ model.blocks[1].centre  # [P, C, R + 1]
-    slope = slopes_of_summary(model, seen)
+    with torch.enable_grad():
+        seen = seen.detach().requires_grad_()
+        summary = model.basal.summary(seen).mean(1)  # [P, Z]
+        one_each = torch.eye(summary.shape[1]).to(summary)[:, None].expand(-1, len(summary), -1)
+        slope = torch.stack([torch.autograd.grad(summary, seen, one, retain_graph=True)[0].sum(1) for one in one_each])
     slope = slope[..., :-1] / model.unit[:-1]  # [Z, P, R]
     corrected = slope * model.counting if model.layered else torch.zeros_like(slope)
     of_summary = (slope - corrected).movedim(0, 1) + corrected.movedim(0, 1) @ among
     return model.basal.gate[:, None, None] * (model.basal.query @ of_summary)
-
-
-def slopes_of_summary(model: Model, seen: Tensor) -> Tensor:
-    """d z_b / d m_j, the mean over cells, of multiplicities without their states' means, seen [P, C, R + 1]: [Z, P,
-    R + 1]. Forward mode takes a pass for each regulator, reverse mode one for each number of z_b."""
-    nothing, width = torch.zeros_like(seen[:, 0]), model.basal.query.shape[-1]
-    if FORWARD_PASS * nothing.shape[-1] < width:
-        one_each = torch.eye(nothing.shape[-1]).to(seen)[:, None].expand(-1, len(seen), -1)
-
-        def summary_of(shift: Tensor) -> Tensor:
-            return model.basal.summary(seen + shift[:, None]).mean(1)  # [P, Z]
-
-        columns = torch.func.vmap(lambda one: torch.func.jvp(summary_of, (nothing,), (one,))[1])(one_each)
-        return columns.permute(2, 1, 0)
-    with torch.enable_grad():
-        seen = seen.detach().requires_grad_()
-        summary = model.basal.summary(seen).mean(1)
-        one_each = torch.eye(width).to(summary)[:, None].expand(-1, len(summary), -1)
-        return torch.stack([torch.autograd.grad(summary, seen, one, retain_graph=True)[0].sum(1) for one in one_each])
 
 
 def _network(

@@ -253,9 +253,11 @@ def test_a_run_goes_on_from_the_best_checkpoint_in_the_place_of_a_damaged_last_o
 
 
 def test_damaged_metrics_are_refused(cut_off):
-    (cut_off / "metrics.csv").write_text("step,train/loss\n,1\n")
+    damage = "step,train/loss\n,1\n"
+    (cut_off / "metrics.csv").write_text(damage)
     with pytest.raises(RunFolderError, match=r"metrics\.csv is damaged"):
         resumed(cut_off)
+    assert (cut_off / "metrics.csv").read_text() == damage
 
 
 def test_a_locked_run_is_left_alone(cut_off):
