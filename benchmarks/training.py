@@ -3,7 +3,7 @@
     python benchmarks/training.py                       # steps alone: a minute on an H200
     python benchmarks/training.py --run atlas.h5ad      # also how busy the GPU is in `grn train` of a file
 
-A step is that of `grn train`: losses and gradients as one CUDA graph, then AdamW; its cells are on the GPU already.
+A step is that of `grn train`: losses and gradients as one CUDA graph, AdamW as another; cells are on the GPU already.
 With softmax, the same recorded model reads the regulators by cuDNN's attention in bfloat16: the same queries, the keys
 and values of a cell multiplied by its multiplicities. cuDNN then has to read every cell anew, where attention_by_scores
 makes two matrix products of all cells, as their scores are the same; that is what the ratio shows.
@@ -34,6 +34,7 @@ from grn.model.signed_block import SignedBlock
 from grn.model.transformer import Model
 from grn.training.recorded import EAGER, Recorder
 from grn.training.task import Task
+from grn.training.update import Update
 
 STATES, EXPRESSED, STEPS = 4, 0.3, 20
 # Genes, regulators, cells of a step. In the first rows every gene is a key.
@@ -84,13 +85,15 @@ def stepping(genes: int, regulators: int, cells: int, device: str) -> Callable[[
     number = torch.arange(cells, device=device)
     kinds = [Batch(bags, number, labels, number % 5, kept=kept) for kept in (present | True, None)]
     optimizer = task.configure_optimizers()["optimizer"]
-    recorder = Recorder(task.losses, list(task.parameters()))
+    recorder = Recorder(task.losses, list(task.parameters()), Update(optimizer))
     order = itertools.cycle(kinds)
 
     def step() -> None:
         batch = next(order)
         loss, _ = recorder(batch, {}, False)
         recorder.backward(loss)
+        if recorder.latest is not None:
+            recorder.step()
         optimizer.step()
         optimizer.zero_grad()
 

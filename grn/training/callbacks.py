@@ -34,6 +34,7 @@ class Signals(L.Callback):
         self.folder = folder
         self.received: int | None = None
         self.process, self.group = 0, None
+        self.asked: tuple[torch.distributed.Work, torch.Tensor] | None = None
         self.previous: dict[int, Any] = {}
 
     def on_fit_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
@@ -71,19 +72,24 @@ class Signals(L.Callback):
             self.stop_if_asked(trainer, save=True)
 
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        self.stop_if_asked(trainer)  # Checkpoints has saved this step
+        self.stop_if_asked(trainer, at_once=True)  # Checkpoints has saved this step
 
     def on_train_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         # The model already holds the average of its weights, so that no checkpoint can be saved here.
-        self.stop_if_asked(trainer, f"after the last step; the checkpoints are in {self.folder}")
+        self.stop_if_asked(trainer, f"after the last step; the checkpoints are in {self.folder}", at_once=True)
 
-    def stop_if_asked(self, trainer: L.Trainer, how: str | None = None, *, save: bool = False) -> None:
-        """Raises Interrupted where any process received a signal; a collective that every process has to call."""
+    def stop_if_asked(
+        self, trainer: L.Trainer, how: str | None = None, *, save: bool = False, at_once: bool = False
+    ) -> None:
+        """Raises Interrupted where any process received a signal; a collective that every process has to call.
+
+        Processes stop together: at once, or by what they said a step ago, for which none has to wait."""
         stop = self.received is not None
         if self.group is not None:
-            asked = torch.tensor(stop)
-            torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX, self.group)
-            stop = bool(asked)
+            own = torch.tensor(stop)
+            said = torch.distributed.all_reduce(own, torch.distributed.ReduceOp.MAX, self.group, async_op=True)
+            before, self.asked = self.asked, (said, own)
+            stop = answer(self.asked if at_once else before)
         if stop:
             if save:
                 save_checkpoint(trainer, self.folder / "last.ckpt")
@@ -100,6 +106,14 @@ class Signals(L.Callback):
         for number, handler in self.previous.items():
             signal.signal(number, handler)
         self.previous = {}
+
+
+def answer(asked: tuple[torch.distributed.Work, torch.Tensor] | None) -> bool:
+    """What all processes said to a question, once the last has said it."""
+    if asked is None:
+        return False
+    asked[0].wait()
+    return bool(asked[1])
 
 
 @contextmanager

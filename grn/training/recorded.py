@@ -1,8 +1,8 @@
-"""A training step on a GPU as a CUDA graph.
+"""A training step on a GPU as two CUDA graphs: losses with their gradients, and what the optimiser makes of these.
 
 A step is a thousand small kernels: the GPU computes them in 4 ms, and Python takes 50 ms to start them. A graph starts
 them all at once. Random numbers come from the GPU's generator, which is seeded before each step, recorded or not.
-Processes tell each other nothing within a step, so that nothing in it waits: two GPUs would hang.
+Between the two, processes add up their gradients. Within a graph they tell each other nothing: two GPUs would hang.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from math import isqrt
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from grn.bags import Bags, Batch
+from grn.training.update import Update
 
 EAGER = 3  # steps of a kind before it is recorded: libraries load and kernels compile in them
 SPARE = 4  # a graph has room for n + SPARE sqrt(n) cells of a state: a number that varies by chance has the sd sqrt(n)
@@ -24,14 +25,14 @@ Losses = Callable[[Batch, dict[str, Tensor], bool], tuple[Tensor, dict[str, Tens
 
 
 class Recorder:
-    """`losses(batch, by, opened)`, recorded with its gradients where batches are on a GPU; elsewhere called as it is.
+    """`losses(batch, by, opened)`, recorded with what follows where batches are on a GPU; elsewhere called as it is.
 
-    parameters: that have gradients.   by: see Task.losses.   room: for the cells of each state, see Bags.   latest: the
-    graph of the latest step, if it was a recorded one.
+    parameters: that have gradients.   update: of the parameters; None: nothing is recorded.   by: see Task.losses.
+    room: for the cells of each state, see Bags.   latest: the graphs of the latest step, if it was a recorded one.
     """
 
-    def __init__(self, losses: Losses, parameters: list[Tensor]):
-        self.losses, self.parameters = losses, parameters
+    def __init__(self, losses: Losses, parameters: list[Tensor], update: Update | None):
+        self.losses, self.parameters, self.update = losses, parameters, update
         self.room: tuple[int, ...] = ()
         self.graphs: dict[Any, Graph] = {}
         self.seen: dict[Any, int] = {}
@@ -39,7 +40,7 @@ class Recorder:
 
     def __call__(self, batch: Batch, by: dict[str, Tensor], opened: bool) -> tuple[Tensor, dict[str, Tensor]]:
         self.latest = None
-        if not batch.cells.is_cuda or torch.is_autocast_enabled("cuda"):
+        if self.update is None or not batch.cells.is_cuda or torch.is_autocast_enabled("cuda"):
             return self.losses(batch, by, opened)
         kind = opened, *(each.shape for each in tensors_of(batch))
         self.seen[kind] = self.seen.get(kind, 0) + 1
@@ -49,17 +50,22 @@ class Recorder:
         if not self.graphs:
             self.compile(batch, by, opened)
         if kind not in self.graphs:
-            self.graphs[kind] = Graph(self.losses, batch, by, opened, self.parameters)
+            self.graphs[kind] = Graph(self.losses, batch, by, opened, self.parameters, self.update)
         self.latest = self.graphs[kind]
         return self.latest(batch, by)
 
     def backward(self, loss: Tensor) -> None:
-        """Gives the parameters the gradients of the latest loss: a recorded step has computed them already."""
+        """Gives the parameters the gradients of the latest loss. A recorded step has them already and keeps them: the
+        optimiser finds none, and does nothing."""
         if self.latest is None:
             loss.backward()
-            return
-        for parameter, gradient in zip(self.latest.parameters, self.latest.gradients, strict=True):
-            parameter.grad = gradient
+        elif distributed.is_initialized():
+            distributed.all_reduce(self.latest.gradient)
+
+    def step(self) -> Tensor:
+        """What the optimiser does in a recorded step -> whether loss and gradient were finite, see Update."""
+        assert self.latest is not None and self.update is not None
+        return self.latest.step(self.update.rates())
 
     def compile(self, batch: Batch, by: dict[str, Tensor], opened: bool) -> None:
         """A step for nothing: other room for cells may need other kernels, and none is compiled within a graph."""
@@ -84,25 +90,41 @@ class Recorder:
 
 
 class Graph:
-    """One recorded kind of step. parts: of the loss, by name; new values take their place in every step."""
+    """One recorded kind of step. parts: of the loss, by name; new values take their place in every step.   gradient:
+    of all parameters, one after another."""
 
-    def __init__(self, losses: Losses, batch: Batch, by: dict[str, Tensor], opened: bool, parameters: list[Tensor]):
+    def __init__(
+        self,
+        losses: Losses,
+        batch: Batch,
+        by: dict[str, Tensor],
+        opened: bool,
+        parameters: list[Tensor],
+        update: Update,
+    ):
         self.inputs = [*tensors_of(batch), *by.values()]
-        self.graph = torch.cuda.CUDAGraph()
+        self.learning, self.moving = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # Other threads may use the GPU meanwhile: one of them makes the next batch.
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(self.learning, capture_error_mode="thread_local"):
             self.loss, parts = losses(batch, by, opened)
             found = torch.autograd.grad(self.loss, parameters, allow_unused=True)
-            gradients = [None if each is None else each.contiguous() for each in found]  # as the parameters are
-        # The optimiser leaves those alone that this kind of step does not use.
-        used = [(each, gradient) for each, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
-        self.parameters, self.gradients = zip(*used, strict=True)
+            self.gradient = torch.cat([each.flatten() for each in found if each is not None])
         self.loss, self.parts = self.loss.detach(), {name: part.detach() for name, part in parts.items()}
+        # The optimiser leaves those alone that this kind of step does not use.
+        used = [each for each, gradient in zip(parameters, found, strict=True) if gradient is not None]
+        self.rates = torch.tensor(update.rates(), device=self.loss.device)
+        with torch.cuda.graph(self.moving, capture_error_mode="thread_local"):
+            self.finite = update(self.loss, used, self.gradient, self.rates)
 
     def __call__(self, batch: Batch, by: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         torch._foreach_copy_(self.inputs, [*tensors_of(batch), *by.values()])
-        self.graph.replay()
+        self.learning.replay()
         return self.loss.clone(), self.parts
+
+    def step(self, rates: list[float]) -> Tensor:
+        self.rates.copy_(torch.tensor(rates, pin_memory=True), non_blocking=True)
+        self.moving.replay()
+        return self.finite
 
 
 def tensors_of(batch: Batch) -> list[Tensor]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -32,7 +34,8 @@ from grn.training.calibration import opened_at
 from grn.training.finite import FiniteCheck, Step
 from grn.training.metrics import SumOfJudged
 from grn.training.recorded import Recorder
-from grn.training.together import mean_over_processes
+from grn.training.together import MeanGradients, mean_over_processes, means_over_processes
+from grn.training.update import Update
 
 WARMUP = 0.05  # share of the steps over which the learning rate rises
 STEEPEST = 10.0  # of penalties that held-out cells choose (MOST); steps for larger ones would not get anywhere
@@ -95,7 +98,12 @@ class Task(L.LightningModule):
 
     def on_train_start(self) -> None:
         parameters: list[Tensor] = [each for each in self.parameters() if each.requires_grad]
-        self.recorder = Recorder(self.losses, parameters)
+        callbacks: list[L.Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        self.averages = [each for each in callbacks if isinstance(each, MovingAverage)]
+        update = None
+        if isinstance(self.trainer.strategy, (SingleDeviceStrategy, MeanGradients)):  # others have hooks of their own
+            update = Update(self.trainer.optimizers[0], [partial(each.follow, self) for each in self.averages])
+        self.recorder = Recorder(self.losses, parameters, update)
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
         """Seeds torch by step and process: a resumed run draws what it would have drawn without the interruption."""
@@ -111,7 +119,7 @@ class Task(L.LightningModule):
         opened = self.global_step >= self.opened
         # One process leaves them to the losses, where they are recorded.
         own = divisors(batch, self.model, opened) if self.trainer.world_size > 1 else {}
-        by = {name: mean_over_processes(each) for name, each in own.items()}
+        by = dict(zip(own, means_over_processes(own.values()), strict=True))
         loss, parts = self.recorder(batch, by, opened)
         self.batch, self.loss = batch, loss.detach()
         self.latest |= {name: mean.detach() for name, mean in parts.items()}
@@ -132,6 +140,12 @@ class Task(L.LightningModule):
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None) -> None:
         # Not clipped: members share the norm, and Adam's steps do not depend on the size of gradients.
+        if self.recorder.latest is not None:
+            finite = self.recorder.step()
+            for each in self.averages:
+                each.followed(self.global_step + 1)
+            self.refuse(self.finite_check.later(self.global_step, self.batch.cells, finite))
+            return
         gradients = [each.grad for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         # Before the optimiser steps: the parameters are still good.
@@ -224,15 +238,22 @@ class MovingAverage(WeightAveraging):
 
     @torch.no_grad()
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
-        if trainer.global_step <= self._latest_update_step or self._average_model is None:
-            return
+        if trainer.global_step > self._latest_update_step:
+            self.follow(pl_module, 1 - self.decay if self._latest_update_step else 1.0)
+            self.followed(trainer.global_step)
+
+    @torch.no_grad()
+    def follow(self, task: L.LightningModule, share: float | None = None) -> None:
+        """One step of the average. share: of the weights in it; None: the usual one."""
+        assert self._average_model is not None
         averages: list[Tensor] = list(self._average_model.module.parameters())
-        weights: list[Tensor] = list(pl_module.parameters())
-        if self._latest_update_step == 0:
-            torch._foreach_copy_(averages, weights)
-        else:
-            torch._foreach_lerp_(averages, weights, 1 - self.decay)  # one pass, without a copy of all weights
+        weights: list[Tensor] = list(task.parameters())
+        # One pass, without a copy of all weights.
+        torch._foreach_lerp_(averages, weights, 1 - self.decay if share is None else share)
         # Buffers have no average: what calibration has found holds for both.
-        torch._foreach_copy_(list(self._average_model.module.buffers()), list(pl_module.buffers()))
+        torch._foreach_copy_(list(self._average_model.module.buffers()), list(task.buffers()))
         self._average_model.n_averaged += 1
-        self._latest_update_step = trainer.global_step
+
+    def followed(self, step: int) -> None:
+        """Tells that the average holds this step already: a recorded step moves it, too."""
+        self._latest_update_step = step

@@ -3,6 +3,8 @@ GPU."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, distributed
@@ -24,6 +26,15 @@ def mean_over_processes(values: Tensor) -> Tensor:
     return total / distributed.get_world_size()
 
 
+def means_over_processes(values: Collection[Tensor]) -> list[Tensor]:
+    """The same of several tensors, in one message."""
+    if not values:
+        return []
+    means = mean_over_processes(torch.cat([each.flatten() for each in values]))
+    parts = means.split([each.numel() for each in values])
+    return [part.view_as(each) for part, each in zip(parts, values, strict=True)]
+
+
 class MeanGradients(DDPStrategy):
     """Every process has the whole model and cells of its own; after the backward pass, gradients become their mean, all
     in one message.
@@ -41,6 +52,5 @@ class MeanGradients(DDPStrategy):
     def post_backward(self, closure_loss: Tensor) -> None:
         assert self.model is not None
         gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
-        means = mean_over_processes(torch.cat([each.flatten() for each in gradients]))
-        parts = means.split([each.numel() for each in gradients])
-        torch._foreach_copy_(gradients, [part.view_as(each) for part, each in zip(parts, gradients, strict=True)])
+        if gradients:  # a recorded step keeps them to itself
+            torch._foreach_copy_(gradients, means_over_processes(gradients))
