@@ -23,7 +23,8 @@ from grn.training.together import leave
 
 
 class Signals(L.Callback):
-    """Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP save and end the run after the current step or validation.
+    """Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP save and end the run after the current step or validation; where several
+    processes train, after the next step.
 
     A second Ctrl-C ends it at once. Under `nohup`, SIGHUP stays ignored.
     """
@@ -69,7 +70,7 @@ class Signals(L.Callback):
         # A validation that is due comes first: a run that resumes from here would skip it.
         every = trainer.val_check_batch
         if every is None or trainer.global_step == 0 or trainer.global_step % every:
-            self.stop_if_asked(trainer, save=True)
+            self.stop_if_asked(trainer, save=True, at_once=trainer.global_step == trainer.max_steps)
 
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.stop_if_asked(trainer, at_once=True)  # Checkpoints has saved this step

@@ -43,10 +43,10 @@ class FiniteCheck:
         if not (finite.is_cuda and optimizer.defaults.get("fused")):
             return Step(number, cells, finite)
         skip_unless_finite(optimizer, finite)
-        return self.later(number, cells, finite)
+        return self.read_later(number, cells, finite)
 
-    def later(self, number: int, cells: Tensor, finite: Tensor) -> Step | None:
-        """The same where the optimiser knows already whether the numbers are finite."""
+    def read_later(self, number: int, cells: Tensor, finite: Tensor) -> Step | None:
+        """The same after a recorded step, whose optimiser has known whether its numbers are finite."""
         host = torch.empty(2, dtype=torch.bool, pin_memory=True).copy_(finite, non_blocking=True)
         copied = torch.cuda.Event()
         copied.record()

@@ -63,12 +63,12 @@ def cells_of_step(settings: TrainerConfig, training: int, *, of_a_file: bool) ->
 
 def lightning_options(settings: TrainerConfig) -> dict[str, Any]:
     """The arguments of Lightning's Trainer that say where and how it computes."""
-    several = settings.strategy in ("auto", "ddp") and processes(settings) > 1
+    ours = settings.strategy in ("auto", "ddp")
     return {
         "accelerator": settings.accelerator,
         "devices": settings.devices,
         "num_nodes": settings.num_nodes,
-        "strategy": MeanGradients() if several else settings.strategy,
+        "strategy": settings.strategy if not ours else MeanGradients() if processes(settings) > 1 else "auto",
         "precision": "32-true" if settings.precision == "auto" else settings.precision,
     }
 

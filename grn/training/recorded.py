@@ -59,7 +59,7 @@ class Recorder:
         optimiser finds none, and does nothing."""
         if self.latest is None:
             loss.backward()
-        elif distributed.is_initialized():
+        elif self.update is not None and self.update.processes > 1:
             distributed.all_reduce(self.latest.gradient)
 
     def step(self) -> Tensor:

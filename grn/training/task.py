@@ -102,7 +102,8 @@ class Task(L.LightningModule):
         self.averages = [each for each in callbacks if isinstance(each, MovingAverage)]
         update = None
         if isinstance(self.trainer.strategy, (SingleDeviceStrategy, MeanGradients)):  # others have hooks of their own
-            update = Update(self.trainer.optimizers[0], [partial(each.follow, self) for each in self.averages])
+            follow = [partial(each.follow, self) for each in self.averages]
+            update = Update(self.trainer.optimizers[0], self.trainer.world_size, follow)
         self.recorder = Recorder(self.losses, parameters, update)
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
@@ -139,12 +140,15 @@ class Task(L.LightningModule):
         self.latest = dict(checkpoint["latest"])
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None) -> None:
-        # Not clipped: members share the norm, and Adam's steps do not depend on the size of gradients.
+        """Called between the gradients, which are means over the processes by now, and the optimiser.
+
+        Nothing is clipped: members share the norm, and Adam's steps do not depend on the size of gradients. A recorded
+        step moves the parameters here, and leaves no gradients to the optimiser."""
         if self.recorder.latest is not None:
             finite = self.recorder.step()
             for each in self.averages:
                 each.followed(self.global_step + 1)
-            self.refuse(self.finite_check.later(self.global_step, self.batch.cells, finite))
+            self.refuse(self.finite_check.read_later(self.global_step, self.batch.cells, finite))
             return
         gradients = [each.grad for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
         norm = nn.utils.get_total_norm(gradients)

@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 from torch.optim import Optimizer
 
 from grn.training.finite import skip_unless_finite
 
 
 class Update:
-    """Moves parameters along their gradients, unless these are not finite, as the optimiser does on its own.
+    """Moves parameters as the optimiser does, unless their gradients are not finite.
 
     optimizer: a fused one that has moved these parameters before, since a graph that made its state would make it anew
-    in every step.   then: what is called after it.
+    in every step.   processes: that train together.   then: what is called after it.
     """
 
-    def __init__(self, optimizer: Optimizer, then: Sequence[Callable[[], None]] = ()):
-        self.optimizer, self.then = optimizer, then
+    def __init__(self, optimizer: Optimizer, processes: int = 1, then: Sequence[Callable[[], None]] = ()):
+        self.optimizer, self.processes, self.then = optimizer, processes, then
 
     def rates(self) -> list[float]:
         """The learning rate of each group of parameters."""
@@ -30,8 +30,7 @@ class Update:
     def __call__(self, loss: Tensor, parameters: Sequence[Tensor], gradient: Tensor, rates: Tensor) -> Tensor:
         """gradient: of the parameters, one after another, summed over the processes.   rates: learning rates, on the
         GPU -> whether the loss and the norm of the gradient are finite, bool [2]."""
-        if distributed.is_initialized():
-            gradient.div_(distributed.get_world_size())
+        gradient.div_(self.processes)
         finite = torch.stack([loss, torch.linalg.vector_norm(gradient)]).isfinite()
         skip_unless_finite(self.optimizer, finite)
         self.optimizer.zero_grad()  # of the step before, which may have used other parameters

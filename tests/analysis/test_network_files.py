@@ -1,6 +1,5 @@
 """Networks and references as every tool writes them, and files that hold none."""
 
-import gzip
 import os
 from pathlib import Path
 
@@ -156,15 +155,6 @@ def test_both_signs_make_none_and_a_known_sign_outweighs_an_unknown(tmp_path):
     found = open_reference_file(tmp_path / "reference.csv")
     assert signs(found.edges) == {("A", "B"): 0, ("A", "C"): -1, ("B", "C"): 1}
     assert found.conflicts == 1
-
-
-def test_a_truncated_gz_is_refused(tmp_path):
-    numbers = np.random.default_rng(0).random(20_000)
-    text = "\n".join(["TF,target,importance", *(f"R{row},G{row},{weight}" for row, weight in enumerate(numbers))])
-    content = gzip.compress(text.encode())
-    (tmp_path / "adjacencies.csv.gz").write_bytes(content[: len(content) // 2])
-    with pytest.raises(DataError, match="damaged"):
-        open_network_file(tmp_path / "adjacencies.csv.gz")
 
 
 def test_a_column_cell_type_gives_each_type_its_edges(tmp_path):

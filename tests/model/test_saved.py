@@ -3,7 +3,6 @@
 import json
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from grn.errors import RunFolderError
-from grn.model.folder import CONTENT, FILES, WEIGHTS, hash_of, packed, unpacked
+from grn.model.folder import CONTENT, WEIGHTS, hash_of, packed, unpacked
 from grn.model.saved import TrainedModel, packed_parameters, round_as_saved, unpacked_parameters
 
 VOCABULARY = ("NA", "nan", "CD8A", "HLA-DRA", "β2M", "1", "null", "MT-ND1", "true", "a\x0bb", "a b", "C1orf112")
@@ -148,9 +147,6 @@ def with_a_weight(value: float):
     return change
 
 
-ALIASES = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n" for a, b in pairwise("abcdefghijk"))
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -158,20 +154,12 @@ ALIASES = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n"
         writing(WEIGHTS, b""),
         lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-99]),
         writing("card.json", b"{"),
-        writing("card.json", b"[]"),
-        writing("card.json", b"\xff\xfe"),
         writing("card.json", b'{"format": 9}'),
         change_card(identity=None),
-        change_card(identity={"members": 2}),
-        change_card(states="one"),
         change_card(states=2),
         writing("config.yaml", b"width: sixteen\nlayers: x"),
         writing("config.yaml", b"width: 32"),
         writing("config.yaml", b"widht: 16"),
-        writing("config.yaml", b"- 1"),
-        writing("config.yaml", ALIASES.encode()),
-        writing("vocabulary.txt", b"\xff\xfe"),
-        writing("labels.json", b"null"),
         writing("labels.json", b'["one"]'),
         change_card(format=99),
         change_card(format=7),  # of the three models that this one replaced
@@ -185,27 +173,6 @@ def test_damage_is_reported_in_one_sentence(folder, damage):
     with pytest.raises(RunFolderError) as caught:
         TrainedModel.load(folder)
     assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_one_changed_byte_of_any_file_is_refused(folder, name):
-    whole = (folder / name).read_bytes()
-    for place in np.random.default_rng(0).permutation(len(whole))[:40]:
-        damaged = bytearray(whole)
-        damaged[place] ^= 1
-        (folder / name).write_bytes(damaged)
-        if name == "card.json" and same_card(damaged, whole):
-            continue
-        with pytest.raises(RunFolderError):
-            TrainedModel.load(folder)
-
-
-def same_card(one, other) -> bool:
-    """Whether two texts of a card say the same, as where a blank became another one."""
-    try:
-        return json.loads(one) == json.loads(other)
-    except ValueError:
-        return False
 
 
 def test_a_path_without_a_model_is_named(folder):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ from grn.errors import ConfigError
 from grn.messages import silent
 from grn.processes import ALONE
 from grn.training.run import checked_cells, evaluate, held_out_errors, scalars, states_of, train
+from grn.training.task import Task
 
 STEPS = 30
 # float32 sums in another order, through 30 steps of AdamW: losses, which are near 1; parameters, which moved by 0.05.
@@ -89,8 +91,6 @@ def test_parameters_and_their_average_are_those_of_one_process(runs, name):
 
 @pytest.mark.slow
 def test_a_run_of_one_process_goes_on_with_two(runs, make_config, tmp_path, monkeypatch):
-    from grn.training.task import Task
-
     config = load_config(runs / "alone" / "config.yaml")
     monkeypatch.setattr(Task, "on_validation_epoch_end", stopping_at(12, Task.on_validation_epoch_end))
     with pytest.raises(KeyError, match="stop"):
@@ -160,7 +160,30 @@ def test_automatic_devices_are_counted_before_there_is_a_run_folder(make_config,
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("sent", "saved"), [(2, 3), (6, 6)])
+def test_all_processes_save_a_step_when_one_is_told_to_stop(make_config, tmp_path, sent, saved):
+    config = change_config(make_config(max_steps=6, validate_every=4, devices=2, accelerator="cpu"), SAME)
+    (tmp_path / "two.json").write_text(config.model_dump_json())
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), "SENT": str(sent)}
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run([*launcher, __file__, str(tmp_path)], env=environment, capture_output=True, timeout=250)
+    last = torch.load(tmp_path / "two" / "checkpoints" / "last.ckpt", weights_only=True)
+    assert done.returncode and last["global_step"] == saved, done.stderr
+
+
+def told_to_stop(losses):
+    def losses_and_signal(task, *given):
+        if task.global_step == int(os.environ["SENT"]) - 1 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return losses(task, *given)
+
+    return losses_and_signal
+
+
 def main(folder: Path) -> None:
+    if "SENT" in os.environ:
+        Task.losses = told_to_stop(Task.losses)
     left = folder / f"left{os.environ['RANK']}"
     atexit.register(lambda: left.write_text(str(not torch.distributed.is_initialized())))  # the last one
     train(Config.model_validate_json((folder / "two.json").read_text()), folder / "two", say=silent)

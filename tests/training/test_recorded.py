@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from grn.bags import Bags, Batch
-from grn.training.finite import skip_unless_finite
+from grn.messages import silent
+from grn.training.finite import FiniteCheck, Step, skip_unless_finite
 from grn.training.recorded import EAGER, Recorder, tensors_of
+from grn.training.run import train
 from grn.training.update import Update
 
 
@@ -63,6 +65,41 @@ def test_a_graph_has_room_for_more_cells_of_a_state_and_is_recorded_anew_for_man
     assert room(9, 25) == (25, 100) and not recorder.graphs
 
 
+class OnAProcessor:
+    """Does what a recorded step does, without a graph."""
+
+    def __init__(self, recorder: Recorder, *given):
+        self.recorder, (loss, parts) = recorder, recorder.losses(*given)
+        found = torch.autograd.grad(loss, recorder.parameters, allow_unused=True)
+        self.used = [each for each, gradient in zip(recorder.parameters, found, strict=True) if gradient is not None]
+        self.gradient = torch.cat([each.flatten() for each in found if each is not None])
+        self.loss, self.parts = loss.detach(), {name: part.detach() for name, part in parts.items()}
+
+    def step(self, rates: list[float]) -> torch.Tensor:
+        return self.recorder.update(self.loss, self.used, self.gradient, torch.tensor(rates))
+
+
+def test_a_run_of_recorded_steps_is_that_of_others(make_config, tmp_path, monkeypatch):
+    config, recorded, eager = make_config(max_steps=20), [], Recorder.__call__
+
+    def call(recorder, *given):
+        if len(recorded) % 4 == 0:  # these are eager, as the first of each kind are
+            recorded.append(False)
+            return eager(recorder, *given)
+        recorded.append(True)
+        recorder.latest = OnAProcessor(recorder, *given)
+        return recorder.latest.loss, recorder.latest.parts
+
+    train(config, tmp_path / "eager", say=silent)
+    monkeypatch.setattr(Recorder, "__call__", call)
+    monkeypatch.setattr(FiniteCheck, "read_later", lambda _, *step: Step(*step))
+    train(config, tmp_path / "recorded", say=silent)
+    both = [torch.load(tmp_path / name / "checkpoints/last.ckpt", weights_only=True) for name in ("eager", "recorded")]
+    assert sum(recorded) == 15
+    for part in ("state_dict", "current_model_state", "averaging_state", "optimizer_states", "lr_schedulers"):
+        torch.testing.assert_close(*(each[part] for each in both), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_recorded_step_has_the_loss_of_the_step_and_moves_parameter_and_average_as_it_does():
     found, calls = [], []
@@ -72,7 +109,7 @@ def test_a_recorded_step_has_the_loss_of_the_step_and_moves_parameter_and_averag
         optimizer = torch.optim.AdamW([parameter, idle], lr=0.1, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
         follow = partial(average.lerp_, parameter.detach(), 0.5)
-        recorder = recorder_of(parameter, calls, Update(optimizer, [follow]) if recorded else None)
+        recorder = recorder_of(parameter, calls, Update(optimizer, then=[follow]) if recorded else None)
         for seed in range(EAGER + 4):
             batch = batch_on("cuda", seed)
             if seed == EAGER + 2:
