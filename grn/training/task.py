@@ -140,7 +140,7 @@ class Task(L.LightningModule):
         self.latest = dict(checkpoint["latest"])
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None) -> None:
-        """Called between the gradients, which are means over the processes by now, and the optimiser.
+        """Called when all processes have shared their gradients, and before the optimiser.
 
         Nothing is clipped: members share the norm, and Adam's steps do not depend on the size of gradients. A recorded
         step moves the parameters here, and leaves no gradients to the optimiser."""
