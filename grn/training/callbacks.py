@@ -73,18 +73,19 @@ class Signals(L.Callback):
             self.stop_if_asked(trainer, save=True, at_once=trainer.global_step == trainer.max_steps)
 
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        self.stop_if_asked(trainer, at_once=True)  # Checkpoints has saved this step
+        self.stop_if_asked(trainer)  # Checkpoints has saved this step
 
     def on_train_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         # The model already holds the average of its weights, so that no checkpoint can be saved here.
-        self.stop_if_asked(trainer, f"after the last step; the checkpoints are in {self.folder}", at_once=True)
+        self.stop_if_asked(trainer, f"after the last step; the checkpoints are in {self.folder}")
 
     def stop_if_asked(
-        self, trainer: L.Trainer, how: str | None = None, *, save: bool = False, at_once: bool = False
+        self, trainer: L.Trainer, how: str | None = None, *, save: bool = False, at_once: bool = True
     ) -> None:
         """Raises Interrupted where any process received a signal; a collective that every process has to call.
 
-        Processes stop together: at once, or by what they said a step ago, for which none has to wait."""
+        at_once: processes wait until all have said whether they received one; else they stop by what they said a step
+        ago, for which none waits."""
         stop = self.received is not None
         if self.group is not None:
             own = torch.tensor(stop)

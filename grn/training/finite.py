@@ -46,7 +46,7 @@ class FiniteCheck:
         return self.read_later(number, cells, finite)
 
     def read_later(self, number: int, cells: Tensor, finite: Tensor) -> Step | None:
-        """The same after a recorded step, whose optimiser has known whether its numbers are finite."""
+        """The same for a recorded step, in which the optimiser has checked the numbers itself."""
         host = torch.empty(2, dtype=torch.bool, pin_memory=True).copy_(finite, non_blocking=True)
         copied = torch.cuda.Event()
         copied.record()

@@ -79,7 +79,7 @@ class OnAProcessor:
         return self.recorder.update(self.loss, self.used, self.gradient, torch.tensor(rates))
 
 
-def test_a_run_of_recorded_steps_is_that_of_others(make_config, tmp_path, monkeypatch):
+def test_a_run_of_recorded_steps_is_that_of_eager_ones(make_config, tmp_path, monkeypatch):
     config, recorded, eager = make_config(max_steps=20), [], Recorder.__call__
 
     def call(recorder, *given):
