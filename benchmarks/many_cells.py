@@ -1,6 +1,6 @@
 """How long do grn, RegDiffusion and GRNBoost2 take for 2000 genes and 100 regulators as cells grow, and how well?
 
-    python benchmarks/atlas.py make m.h5ad --cells 100000 --genes 2000
+    python benchmarks/atlas.py make m.h5ad --cells 100000 --genes 2000 --depth 1
     python benchmarks/many_cells.py m.h5ad --methods grn regdiffusion     # on a GPU, where there is one
     python benchmarks/many_cells.py m.h5ad --methods grnboost2 --targets 8
 
