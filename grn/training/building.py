@@ -181,7 +181,8 @@ def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> 
     some = "" if read == len(atlas.rows) else f" of {len(atlas.rows)}"
     say(f"Training reads {read}{some} cells of the file; units, penalties, network and scores are of the sample.")
     values, more = cells.multiplicity, min(len(cells.sample.mark) - len(cells), 100_000)
-    bytes_of_cell = 4 * values.shape[1] + 8 * values.nnz / values.shape[0]  # a table of its genes, and its counts
+    # Measured (docs/scale.md): a table of the genes, and the counts twice, as they become multiplicities.
+    bytes_of_cell = 4 * values.shape[1] + 16 * values.nnz / values.shape[0]
     say(
         f"More cells in memory show weaker edges: data.sample is {len(cells)}, and {more} more would take "
         f"about {bytes_of_cell * more / 1e6:.0f} MB."
