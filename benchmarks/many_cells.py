@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -46,18 +45,21 @@ np.save(result, np.abs(trainer.model.get_adj_().detach().cpu().numpy()))
 """
 
 
-def run(command: list[str]) -> float:
-    """Runs it; returns its seconds."""
+def run(command: list[str]) -> tuple[float, float]:
+    """Runs it; returns its seconds and its peak memory, GiB."""
     started = time.monotonic()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return time.monotonic() - started
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise subprocess.CalledProcessError(os.waitstatus_to_exitcode(status), command)
+    return time.monotonic() - started, usage.ru_maxrss / 2**20
 
 
-def grn(path: Path, genes: list[str]) -> tuple[float, pd.DataFrame]:
+def grn(path: Path, genes: list[str]) -> tuple[float, float, pd.DataFrame]:
     with tempfile.TemporaryDirectory() as folder:
         options = ["--label", "cell_type", "--regulators", ",".join(genes[:REGULATORS]), "--output", f"{folder}/run"]
-        seconds = run([sys.executable, "-m", "grn", "train", str(path), *options, "--quiet"])
-        return seconds, pd.read_parquet(Path(folder, "run", "edges.parquet"))
+        cost = run([sys.executable, "-m", "grn", "train", str(path), *options, "--quiet"])
+        return *cost, pd.read_parquet(Path(folder, "run", "edges.parquet"))
 
 
 def logarithms(path: Path) -> sparse.csr_matrix:
@@ -70,12 +72,12 @@ def logarithms(path: Path) -> sparse.csr_matrix:
     )
 
 
-def regdiffusion(path: Path, genes: list[str]) -> tuple[float, pd.DataFrame]:
+def regdiffusion(path: Path, genes: list[str]) -> tuple[float, float, pd.DataFrame]:
     with tempfile.TemporaryDirectory() as folder:
         source, result = f"{folder}/values.npz", f"{folder}/adjacency.npy"
         sparse.save_npz(source, logarithms(path), compressed=False)
-        seconds = run([os.environ[VARIABLE], "-c", DIFFUSION, source, result])
-        return seconds, edge_table(np.load(result)[:REGULATORS], genes, genes[:REGULATORS])
+        cost = run([os.environ[VARIABLE], "-c", DIFFUSION, source, result])
+        return *cost, edge_table(np.load(result)[:REGULATORS], genes, genes[:REGULATORS])
 
 
 def grnboost2(path: Path, genes: list[str], targets: int) -> float:
@@ -120,8 +122,7 @@ def main() -> None:
         if method == "grnboost2":
             row |= {"seconds": round(grnboost2(chosen.path, genes, chosen.targets), 1), "extrapolated": True}
         else:
-            seconds, edges = {"grn": grn, "regdiffusion": regdiffusion}[method](chosen.path, genes)
-            peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20  # of the largest child so far
+            seconds, peak, edges = {"grn": grn, "regdiffusion": regdiffusion}[method](chosen.path, genes)
             row |= {"seconds": round(seconds, 1), "extrapolated": False, "peak_gib": round(peak, 2)}
             row["auprc"] = round(auprc(edges, truth, genes), 3)
         print(row, flush=True)
