@@ -171,6 +171,8 @@ def states_sentence(about: Mapping, states: Sequence[str]) -> str:
         f"leading principal components of the genes: {names}.",
         "one": "All cells are compared with each other: no two labels have several cells each, and no states "
         "were found.",
+        "screen": "The cells of a screen without labels are compared with each other.",
+        "together": "All cells are compared with each other, as cell types are the only objective.",
     }
     if "cell_type" in about:
         return f"This is the network of one state of the cells alone: {about['cell_type']}."

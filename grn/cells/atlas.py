@@ -1,6 +1,6 @@
 """Cells that stay in their file: training reads all of them, and a sample that is in memory says everything else.
 
-Units, penalties, q-values and all scores are of `data.sample` cells; the network is read at their means. What the
+Units, penalties, q-values and all scores are of `data.sample` cells, and the network is read at them. What the
 others give is experience: every step reads some of them from the file, as `order.py` shuffles them.
 
 Letters: A cells and M columns of the file, C cells of the sample, N genes, S states.

@@ -6,8 +6,8 @@ ones, which tell how it differs from the other cells; labels differ in which of 
 rank is the first value of the summary, beside the heads. A feed-forward map and RMSNorm follow. Nothing reads the
 token: it is never a key.
 
-Members come in pairs. The genes shape the summaries of every second one, the labels those of the others; which of the
-two is right differs from data set to data set, so held-out labels decide how much each half counts.
+Members come in pairs. The genes weigh ten times as much as the labels for one, three hundred times for the other; which
+is right differs from data set to data set, so held-out labels decide how much each half counts.
 
 Letters: P members, C cells, N genes, H heads of one kind, E head width, S summary width, K cell types, D embedding.
 """

@@ -1,4 +1,4 @@
-"""Ridge regressions with penalties that held-out cells choose: what knock-offs and comparisons of slopes are read from.
+"""Ridge regressions with penalties that held-out cells choose: what knock-offs are fitted with.
 
 Each target has its own penalty. The error of one target is noisy, so that the mean over all targets counts, too: the
 more, the less of the targets' variance the regulators explain, and the fewer the cells are (COMMON). The grid of

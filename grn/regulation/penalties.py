@@ -208,7 +208,7 @@ def best_penalties(table: CellTable, fold: np.ndarray, layered: bool) -> list[Pe
     among = Penalty(_among(parts[0], tried_by_ridge))
     if count * (states + 1) > FEATURES:
         rho, t, strength = USUAL
-        return [Penalty(lam * strength, rho, t), among]
+        return [Penalty(lam * strength, RHOS[0] if table.pooled else rho, t), among]
     tried: list[tuple[float, Penalty]] = []
     # Where levels count as regulation, slopes of single states would take up their levels.
     rhos = (0.0,) if states == 1 else RHOS[:1] if table.pooled else RHOS

@@ -1,4 +1,5 @@
-"""What the members' cell types count, how sure they may be, and the directions of X_grn.
+"""What the members' cell types count, how sure they may be, the directions of X_grn, and how much of the
+context a member's predictions keep.
 
 Half-way through training, labelled cells that members have not seen judge them; from then on the members learn from
 these cells, too, as what they were kept for is known.

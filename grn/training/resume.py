@@ -3,7 +3,7 @@
 A checkpoint holds all that training has changed. The rest (cells, split, hidden genes, dropout's draws, penalties)
 follows from the configuration, the seed and the cells, which every checkpoint records as its Origin. On the same CPU, a
 resumed run ends as it would have without the interruption, to the last bit. With another number of processes, each step
-has the same cells; dropout and what the basal gene does not see are drawn anew.
+has the same cells; lost counts, the genes it predicts and what the basal gene does not see are drawn anew.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """From rows of cells to a Batch.
 
-Random numbers are counter-based: each is a hash of what it is used for and does not depend on earlier draws. So a cell
-hides the same genes in every process, batch and worker, and after a resume.
+Which genes a cell hides is a hash of seed, epoch, cell and gene, and does not depend on earlier draws: it is the same
+in every process, batch and worker, and after a resume. Which counts it loses is drawn for a batch at once, by a
+generator of its device.
 
 Letters: C cells, B cells of a batch, N genes of the vocabulary.
 """
@@ -82,9 +83,9 @@ class BagMaker(Dataset[Batch]):
     """Makes the batch of a request (epoch, rows). cells: those in memory, or all cells of a file.
 
     states [C, S], fold [C]: of all cells, see Bags and Batch; None: not known, no folds.
-    trains: in every `read_every`-th step, cells hide genes and some of them lose counts, each a function of (seed,
-    epoch, cell) alone; other steps make nothing for the identity token to read.   device: of the batch. Hidden genes
-    are the same on each, lost counts are drawn by the device's own generator.
+    trains: in every `read_every`-th step, cells hide genes, a function of (seed, epoch, cell) alone, and some of them
+    lose counts, of (seed, epoch, the batch's first row, device); other steps make nothing for the identity token to
+    read.   device: of the batch.
     """
 
     cells: Cells | Atlas
