@@ -117,17 +117,21 @@ def log_pieces(adata: AnnData, layer: str | None, say: Say) -> Iterator[sparse.c
     def pieces() -> Iterator[sparse.csr_matrix]:
         return (piece.astype(np.float32) for piece in csr_pieces(matrix, name, PIECE))
 
-    totals, counted = [], True
+    totals, counted, negative = [], True, False
     for values in pieces():
         if not np.isfinite(values.data).all():
             raise DataError(f"{name} has values that are not finite; remove them first.")
-        counted = counted and bool((values.data >= 0).all() and (values.data == np.rint(values.data)).all())
+        negative = negative or bool((values.data < 0).any())
+        counted = counted and not negative and bool((values.data == np.rint(values.data)).all())
         totals.append(np.asarray(values.sum(1)).ravel())
     total = np.concatenate(totals)
     counted = counted and bool(total.any())
     if counted:
         say(f"{name} holds counts; log1p of them, scaled to the median total of the cells, is used.")
         scale = (np.median(total[total > 0]) / np.where(total > 0, total, 1)).astype(np.float32)
+    else:
+        scaled = "; some are negative, as scaled ones are: log values would have other answers" if negative else ""
+        say(f"{name} does not hold counts: its values are used as they are{scaled}.")
     first = 0
     for values in pieces():
         here = slice(first, first := first + values.shape[0])

@@ -81,10 +81,12 @@ def network_graph(
     axes.set_xlim(-WIDTH / 2, WIDTH / 2)
     axes.set_ylim(-HEIGHT / 2, HEIGHT / 2)
     axes.set_axis_off()
-    bound = f", q at most {table['q_value'].max():.2g}" if known else ", q-values are not known"
-    title = f"The {len(table)} most certain edges{bound}: {short(whose)}"
-    title += " (dashed: above 0.05)" if known and (table["q_value"] > SIGNIFICANT).any() else ""
-    axes.set_title(title if genes is None else f"{', '.join(short(each, 14) for each in focus[:4])}, {title}")
+    worst = float(table["q_value"].max()) if known else 0.0
+    kind = f"most certain edges, q at most {worst:.2g}" if known else "strongest edges, q-values are not known"
+    if worst > SIGNIFICANT:
+        kind = f"edges of least q-value, at most {worst:.2g} (dashed: above {SIGNIFICANT:g})"
+    first = "The" if genes is None else f"{', '.join(short(each, 14) for each in focus[:4])}: the"
+    axes.set_title(f"{first} {len(table)} {kind}, {short(whose)}")
     axes.title.set(fontsize=11, fontweight="bold", color=INK)
     sign_legend(axes, found.signed, loc="upper center", bbox_to_anchor=(0.5, 0.0), fontsize=8.5)
     return shown(axes, ax, show)

@@ -27,7 +27,7 @@ FEWEST, MOST = 64, 512  # targets that judge it
 @dataclass(frozen=True)
 class PriorError:
     """Held-out squared error over the judging targets, in their variances, without a prior and with it.   unlisted: the
-    best factor of pairs that it does not list; 1: it does not help, and is not used."""
+    best factor of pairs that it does not list; 1: it does not help, and penalties leave it out."""
 
     without: float
     with_prior: float
@@ -37,7 +37,8 @@ class PriorError:
         errors = f"held-out error {self.with_prior:.4f} with it and {self.without:.4f} without"
         if self.unlisted == 1:
             return (
-                f"The prior does not help to predict held-out cells by more than chance ({errors}), so it is not used."
+                f"The prior does not help to predict held-out cells by more than chance ({errors}), so penalties leave "
+                "it out."
             )
         return (
             f"The prior helps to predict held-out cells ({errors}): pairs that it does not list are penalised "

@@ -51,11 +51,11 @@ def test_activity_follows_what_a_regulator_raises_and_lowers(net, cells):
     assert found["A"][:10].min() > found["A"][10:].max() and found["B"][20:].min() > found["B"][:20].max()
     assert found.notna().all(axis=None) and (found.iloc[15] == 0).all()
     row = table.set_index(["cell_type", "regulator"]).loc[("A", "A")]
-    assert row["targets"] == 20 and row["cells"] == 10
-    assert row["activity"] == pytest.approx(found["A"][:10].mean())
+    assert (row["targets"], row["cells"], row["activity"]) == (20, 10, pytest.approx(found["A"][:10].mean()))
     assert row["effect"] == pytest.approx(found["A"][:10].mean() - found["A"][10:].mean(), rel=1e-5)
     assert row["low"] < row["effect"] < row["high"] and row["q_value"] < 1e-6
     assert table["regulator"][0] == "A", "the largest difference of a type comes first"
+    assert "negative" in grn.activity(anndata.AnnData(cells.X - 4, var=cells.var), net, quiet=True).attrs["notes"][0]
 
 
 @pytest.mark.parametrize("stored", ["csr", "dense"])

@@ -25,4 +25,4 @@ def test_a_prior_that_helps_penalises_what_it_does_not_list_and_a_useless_one_is
     sentence = found.sentence()
     assert sentence.startswith("The prior helps") and f"{found.unlisted**-2:.3g} times as much" in sentence
     useless, found = prior_factor(table, generator.permuted(edges, axis=1), fold, 10.0)
-    assert useless is None and found.unlisted == 1 and "so it is not used" in found.sentence()
+    assert useless is None and found.unlisted == 1 and "so penalties leave it out" in found.sentence()
