@@ -82,8 +82,8 @@ def activity_of_cells(
     targets = targets[targets >= min_targets]
     if targets.empty:
         raise VocabularyMismatch(
-            f"No regulator has {min_targets} targets among the genes of the cells: the network has names like "
-            f"{regulons['target'].iloc[0]!r}, the cells like {genes[0]!r}"
+            f"No regulator has {min_targets} targets among the genes of the cells, which have those of {len(edges)} of "
+            f"{len(regulons)} edges: names are like {regulons['target'].iloc[0]!r} in the network, {genes[0]!r} in the cells"
         )
     edges = edges[edges["source"].isin(targets.index)]
     places = genes.get_indexer(edges["target"]), targets.index.get_indexer(edges["source"])
