@@ -180,12 +180,10 @@ def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> 
     fit.model.penalty[:, 0] *= len(split.train) / max(read, len(split.train))
     some = "" if read == len(atlas.rows) else f" of {len(atlas.rows)}"
     say(f"Training reads {read}{some} cells of the file; units, penalties, network and scores are of the sample.")
-    values, more = cells.multiplicity, min(len(cells.sample.mark) - len(cells), 100_000)
-    # Measured (docs/scale.md): a table of the genes, and the counts twice, as they become multiplicities.
-    bytes_of_cell = 4 * values.shape[1] + 16 * values.nnz / values.shape[0]
+    more = min(len(cells.sample.mark) - len(cells), 100_000)
     say(
         f"More cells in memory show weaker edges: data.sample is {len(cells)}, and {more} more would take "
-        f"about {bytes_of_cell * more / 1e6:.0f} MB."
+        f"about {more * bytes_of_cell(cells) / 1e6:.0f} MB."
     )
     if some:
         say(f"More steps read more of them (trainer.max_steps is {settings.max_steps}).")
@@ -193,6 +191,13 @@ def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> 
         names = listed([repr(name) for name in atlas.absent], most=5)
         say(f"The sample lacks types of the file ({names}), whose cells count as unlabelled.")
     return atlas
+
+
+def bytes_of_cell(cells: Cells) -> float:
+    """The memory of a cell in training, as measured (docs/scale.md): a table of its genes, and its counts twice, as
+    they become multiplicities."""
+    values = cells.multiplicity
+    return 4 * values.shape[1] + 16 * values.nnz / values.shape[0]
 
 
 def data_module(config: Config, cells: Cells, split: Split, fit: Fit, atlas: Atlas | None = None) -> CellsDataModule:
