@@ -88,7 +88,11 @@ def errors(one: NetworkSet, seed: int, device: str, methods: tuple[str, ...] = M
     found = {"model": model(bags).multiplicity.cpu().numpy()}
     if "ridge" in methods:
         found["ridge"] = np.zeros_like(test)
-        for some, predicted in ridge_predictions(cells.multiplicity, split.train, split.test, regulators):
+        within = None if known is None or len(states) == 1 else states.membership
+        of_genes = ridge_predictions(
+            cells.multiplicity, split.train, split.test, regulators, basal=cells.basal, membership=within
+        )
+        for some, predicted, _ in of_genes:
             found["ridge"][:, some] = predicted
     if "perceptron" in methods and not every:
         whole = cells.multiplicity.toarray()

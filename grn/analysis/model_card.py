@@ -22,7 +22,8 @@ METRICS = {
     "macro_f1": "macro F1 of the cell types",
     "r2": "R2 of the genes, from their regulators",
     "error": "error of the genes, in their variances",
-    "ridge_error": "error of ridge on the same regulators",
+    "ridge_error": "error of ridge within types on the same regulators",
+    "means_error": "error of the means of the types",
 }
 
 

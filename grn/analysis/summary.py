@@ -23,7 +23,8 @@ SCORES = {
     "macro_f1": "macro F1",
     "auroc": "AUROC (one type against the rest)",
     "error": "error of the genes from their regulators (1: that of their means)",
-    "ridge_error": "error of ridge on the same regulators",
+    "ridge_error": "error of ridge within types on the same regulators",
+    "means_error": "error of the means of the types",
 }
 LOSSES = {"cell_type_loss": "loss of cell types"}
 SHOWN = {  # column of an edge table -> its title, and the form of its values

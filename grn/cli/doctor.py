@@ -58,7 +58,7 @@ def _machine(say: Callable[[str], None]) -> int:
         say("  GPU: none that torch can use; everything runs on the CPU")
     say("Attention: the model's own is over tables of scores, by matrix products; flashsign.spherical_attention takes")
     model = ModelConfig()
-    width, dtype = model.width, torch.bfloat16 if torch.cuda.is_available() else torch.float32
+    width, dtype = model.width_of_cells, torch.bfloat16 if torch.cuda.is_available() else torch.float32
     kernels = set()
     for genes in (500, 2000, 20_000):
         shapes = [(8, heads, genes, width) for heads in (model.query_heads, model.key_heads)]

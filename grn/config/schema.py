@@ -14,6 +14,7 @@ Positive = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Size = Annotated[int, Field(ge=1, le=100_000)]  # of one axis of a tensor of parameters
 Few = Annotated[int, Field(ge=1, le=1000)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
+CELL_WIDTH = 64  # of X_grn, where model.width is auto
 Rate = Annotated[float, Field(gt=0, le=100)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]
 Spread = Annotated[float, Field(ge=0, le=10)]  # sd of a logarithm
@@ -125,15 +126,20 @@ class DataConfig(Section):
 
 
 class ModelConfig(Section):
-    width: Size = 64
+    width: Size | Literal["auto"] = "auto"
     layers: int = Field(2, ge=1, le=2)
     members: int = Field(5, ge=1, le=1000)
-    query_heads: Few = 2
-    key_heads: Few = 2
+    query_heads: Few = 1
+    key_heads: Few = 1
     hidden: Size = 256
     iterations: Few = 2
     dropout: Fraction = 0.5
     penalty: Annotated[float, Field(gt=0, le=1e9)] | None = None
+
+    @property
+    def width_of_cells(self) -> int:
+        """Width of a cell's representation."""
+        return CELL_WIDTH if self.width == "auto" else self.width
 
     @model_validator(mode="after")
     def _heads_divide(self):
@@ -164,7 +170,7 @@ WHERE = ("accelerator", "devices", "num_nodes", "strategy", "workers")
 
 class TrainerConfig(Section):
     max_epochs: Positive | None = None
-    max_steps: Positive = 800
+    max_steps: Positive = 400
     batch_size: Positive | Literal["auto"] = "auto"
     learning_rate: Rate = 5e-3
     weight_decay: Weight = 0.3

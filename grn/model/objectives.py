@@ -78,11 +78,16 @@ def labelled(batch: Batch, learned: Tensor) -> Tensor:
     return learned * (batch.labels >= 0)
 
 
+def learns_genes(batch: Batch, model: Model) -> bool:
+    """Whether a step learns genes from their regulators; else the identity token learns."""
+    return model.genes_train and batch.kept is None
+
+
 def divisors(batch: Batch, model: Model, opened: bool) -> dict[str, Tensor]:
     """What the sum of each loss is divided by: the number of cells, of an average member [] for the genes that the
     regulators explain, of each member [P] for what the identity token is trained for."""
     found = {}
-    if model.genes_train:
+    if learns_genes(batch, model):
         found["masked_multiplicity"] = members_cells(batch, model).sum(1).mean()
     if batch.kept is not None:
         learned = readers_cells(batch, model, opened)
@@ -109,11 +114,14 @@ def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Tensor,
     cut = None if bags.cut is None else bags.cut[:, model.regulators]
     corrected = model.corrected(m, y.detach() if model.layered else None, states, cut)
     direct, shrink_others = second.learned(corrected, states, draw.targets, model.penalty[:-1], prior, bags.room)
-    context = model.context(corrected, states, draw.targets, draw.hidden)
+    context = model.context(m, draw.targets, draw.hidden)
 
     among = (y - true[:, own]).square()
     left = direct - true[:, others]
-    errors = left.square() + (left.detach() + context).square()
+    rest = left.detach()
+    if model.trains_otherwise:
+        rest = model.left_over(bags, m, draw.targets, true[:, others], cut)
+    errors = left.square() + (rest + context).square()
     if bags.cut is not None:  # an intervention sets these, so that nothing is to be learned of what regulates them
         among = among.masked_fill(bags.cut[:, own], 0.0)
         errors = errors.masked_fill(bags.cut[:, others], 0.0)

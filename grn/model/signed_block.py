@@ -27,51 +27,93 @@ from torch.nn import functional as F
 from flashsign import attention_and_penalty, attention_by_scores
 
 ONE = math.log(math.e - 1)  # softplus(ONE) = 1
+MOST_KEYS = 256  # that are learned at full width
+BEND = 10.0  # of the norm that a block starts with, what is not the basal gene's is a hundredth
 
 
 class GeneEmbedding(nn.Module):
     """The queries of genes, what a state adds to them, and the keys of the regulators and, last, of the basal gene.
 
-    query [P, H, N, E], deviation [P, H, S or 0, N, E], key [P, K, R + 1, E].
+    query [P, H, N, E], deviation [P, H, S or 0, N, E], key [P, K, R + 1, E]; None where heads are as wide as there are
+    keys, and these are many: the keys are the identity then, as their products would take most of a step.
     """
 
     def __init__(self, members: int, genes: int, keys: int, heads: int, key_heads: int, width: int, states: int):
         super().__init__()
-        width = min(width, keys)  # more would be of no use, as no scores need more
+        width = min(width, keys)
         self.query = nn.Parameter(torch.randn(members, heads, genes, width) * 0.01 / math.sqrt(width))
         self.deviation = nn.Parameter(torch.zeros(members, heads, states if states > 1 else 0, genes, width))
-        self.key = nn.Parameter(torch.empty(members, key_heads, keys, width))
-        for key in self.key.data.flatten(0, 1):
+        free = width == keys > MOST_KEYS
+        self.key = None if free else nn.Parameter(torch.empty(members, key_heads, keys, width))
+        for key in () if self.key is None else self.key.data.flatten(0, 1):
             nn.init.orthogonal_(key, gain=max(1.0, math.sqrt(keys / width)))
 
-    def forward(self, pick: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, pick: Tensor) -> tuple[Tensor, Tensor | None]:
         """The queries in each state, [P, H, S, n, E] (one state: S = 1), and the keys of each query head."""
         query = self.query.index_select(-2, pick)[:, :, None]
         if self.deviation.shape[2]:
             query = query + self.deviation.index_select(-2, pick)
-        key = self.key.repeat_interleave(query.shape[1] // self.key.shape[1], 1)
-        return query, key
+        if self.key is None:
+            return query, None
+        return query, self.key.repeat_interleave(query.shape[1] // self.key.shape[1], 1)
+
+    @torch.no_grad()
+    def start(self, member: int, shared: Tensor, deviations: Tensor | None) -> float:
+        """Sets the queries and keys of a member to scores that are shared [n, R + 1] and, in each state, deviate from
+        them, [S, n, R + 1]; returns the share of their squares that heads are too narrow for.
+
+        The first query head of each key head holds them; where heads are narrow, the next leading directions of the
+        keys. The queries of the others start at 0.
+        """
+        deviations = shared.new_zeros(len(self.deviation[member, 0]), *shared.shape) if deviations is None else deviations
+        for table in (self.query, self.deviation):
+            table[member] = 0
+        if self.key is None or self.key.shape[-1] == self.key.shape[-2]:
+            self.query[member, 0], self.deviation[member, 0] = shared, deviations
+            if self.key is not None:
+                self.key[member, 0] = torch.eye(self.key.shape[-1])
+            return 0.0
+        every = torch.cat([shared[None], deviations]).flatten(0, 1)
+        values, directions = torch.linalg.eigh((every.T @ every).double())
+        values, directions = values.flip(0).clamp(min=0), directions.flip(1).to(every)
+        heads, width = self.key.shape[1], self.key.shape[-1]
+        for head in range(heads):
+            own = directions[:, head * width : (head + 1) * width]
+            first = head * (self.query.shape[1] // heads)
+            if own.shape[1] < width:
+                break
+            self.key[member, head] = own
+            self.query[member, first] = shared @ own
+            self.deviation[member, first] = deviations @ own
+        kept = min(heads * width, len(values) // width * width)
+        return float(values[kept:].sum() / values.sum().clamp(min=1e-30))
 
 
 class Scores(torch.autograd.Function):
-    """Q K^T, [P, H, S, n, K] of queries [P, H, S, n, E] and keys [P, H, K, E], and 0 at the key `own` [n] (-1: none) of
-    each query. Tables are the largest tensors here: masks of their size, forward and backward, were 7 % of a step. So
+    """Q K^T, [P, H, S, n, K] of queries [P, H, S, n, E] and keys [P, H, K, E] (None: the identity), and 0 at the key
+    `own` [n] (-1: none) of each query. Tables are the largest tensors here: masks of their size, forward and backward, were 7 % of a step. So
     the backward pass takes off again, to float rounding, what a gradient at `own` has added.
     """
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, own: Tensor | None) -> Tensor:
-        scores = (query.flatten(2, 3) @ key.mT).unflatten(2, query.shape[2:4])
+    def forward(ctx: Any, query: Tensor, key: Tensor | None, own: Tensor | None) -> Tensor:
+        scores = query.clone() if key is None else (query.flatten(2, 3) @ key.mT).unflatten(2, query.shape[2:4])
         if own is not None:
             at = own.clamp(min=0)[:, None].expand(*scores.shape[:-1], 1)
             scores.scatter_(-1, at, scores.gather(-1, at).masked_fill_((own >= 0)[:, None], 0.0))
-        ctx.save_for_backward(query, key, own)
+        ctx.save_for_backward(None if key is None else query, key, own)
         return scores
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_scores: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, of_scores: Tensor) -> tuple[Tensor, Tensor | None, None]:
         query, key, own = ctx.saved_tensors
+        if key is None:
+            if own is not None:
+                at = own.clamp(min=0)[:, None].expand(*of_scores.shape[:-1], 1)
+                of_own = of_scores.gather(-1, at).masked_fill_((own >= 0)[:, None], 0.0)
+                of_scores = of_scores.scatter(-1, at, of_own)
+            return of_scores, None, None
         of_rows = of_scores.flatten(2, 3)
         of_query = (of_rows @ key).unflatten(2, query.shape[2:4])
         of_key = of_rows.mT @ query.flatten(2, 3)
@@ -86,12 +128,14 @@ class Scores(torch.autograd.Function):
 
 class SignedBlock(nn.Module):
     """own [N]: position of each gene of the block among the regulators, -1 for others.   centre, square [P, S, R + 1]:
-    mean multiplicities of a state's cells, and mean squares.   level [P, S, N]: mean of the standardised genes."""
+    mean multiplicities of a state's cells, and mean squares.   level [P, S, N]: mean of the standardised genes.
+    mixed [S, S]: how the means of states are mixed in training (regulation/levels.py); the identity elsewhere."""
 
     own: Tensor
     centre: Tensor
     square: Tensor
     level: Tensor
+    mixed: Tensor
 
     def __init__(self, members: int, own: Tensor, regulators: int, heads: int, key_heads: int, width: int, states: int):
         super().__init__()
@@ -106,10 +150,16 @@ class SignedBlock(nn.Module):
         self.register_buffer("centre", torch.zeros(members, states, keys))
         self.register_buffer("square", torch.ones(members, states, keys))
         self.register_buffer("level", torch.zeros(members, states, genes))
+        self.register_buffer("mixed", torch.eye(states), persistent=False)
 
     @property
     def genes(self) -> int:
         return len(self.own)
+
+    def means(self, of: Tensor) -> Tensor:
+        """`centre` or `level`. In training a part of the differences between states may be left in, so that they count
+        as regulation; predictions know the means of states in full."""
+        return self.mixed @ of if self.training else of
 
     def scores(self, pick: Tensor) -> Tensor:
         """Q K^T for a multiplicity of 1: [P, H, S, n, R + 1], 0 where a gene meets itself."""
@@ -118,6 +168,22 @@ class SignedBlock(nn.Module):
         with torch.autocast(query.device.type, enabled=False):  # sums over keys cancel
             scores: Tensor = Scores.apply(query, key, own)  # type: ignore[no-untyped-call]
         return scores
+
+    @torch.no_grad()
+    def start(self, member: int, shared: Tensor, deviations: Tensor | None) -> float:
+        """Sets a member to slopes that are shared, [n, R + 1], and, in each state, deviate from them, [S, n, R + 1]:
+        what one unit of a regulator adds in a cell of average norm. Returns what `GeneEmbedding.start` does.
+
+        b_i is BEND times the root mean square of what the gene reads, so that norms hardly differ between cells.
+        """
+        slopes = shared[None] if deviations is None else shared + deviations
+        read = (slopes.square() @ self.square[member, ..., None])[..., 0].mean(0).sqrt()  # [n]
+        basal = torch.where(read > 0, BEND * read, 1.0)
+        self.log_basal[member] = basal.log()
+        self.raw_gain[member] = basal.expm1().log()
+        self.raw_amount[member] = ONE
+        bent = math.sqrt(1 + 1 / BEND**2)  # n_i over b_i
+        return self.embedding.start(member, bent * shared, None if deviations is None else bent * deviations)
 
     def amounts(self) -> Tensor:
         """a_j, above 0, of the regulators and the basal gene: [P, H, R + 1]."""
@@ -128,13 +194,13 @@ class SignedBlock(nn.Module):
         """g_i and b_i, above 0: [P, H, n] each."""
         return F.softplus(self.raw_gain[:, :, pick]), self.log_basal[:, :, pick].exp()
 
-    def forward(self, m: Tensor, states: Tensor, pick: Tensor) -> Tensor:
-        """m [B, R + 1], or [P, B, R + 1] of each member, states [B, S] -> [P, B, n] in sds of the genes.
+    def forward(self, m: Tensor, states: Tensor, pick: Tensor, room: Sequence[int] | None = None) -> Tensor:
+        """m [B, R + 1], or [P, B, R + 1] of each member, states [B, S] -> [P, B, n] in sds of the genes. room: see Bags.
 
         A cell that belongs to several states in part has their mean.
         """
-        cell, share, sizes = bags_of_states(states)
-        keys, centre = bags_of_cells(m, cell), self.centre[:, None]
+        cell, share, sizes = bags_of_states(states, room)
+        keys, centre = bags_of_cells(m, cell), self.means(self.centre)[:, None]
         (gain, basal), amounts = self.gains(pick), self.amounts()[..., None]
         read = attention_by_scores(self.scores(pick), amounts, keys, centre=centre, basal=basal, groups=sizes)
         return self.told(read[..., 0], gain, cell, share, states, pick)
@@ -158,7 +224,7 @@ class SignedBlock(nn.Module):
             self.scores(pick),
             self.amounts(),
             bags_of_cells(m, cell),
-            centre=self.centre[:, None],
+            centre=self.means(self.centre)[:, None],
             gain=gain,
             basal=basal,
             square=self.square,
@@ -172,7 +238,7 @@ class SignedBlock(nn.Module):
         """What bags have read [P, H, cells in their states, n], added up for each cell: [P, B, n]. cell, share: see
         bags_of_states."""
         change = (read * gain[:, :, None]).sum(1) * share[:, None]
-        level = states @ self.level[..., pick] + states.sum(1, keepdim=True) * self.bias[:, None, pick]
+        level = states @ self.means(self.level[..., pick]) + states.sum(1, keepdim=True) * self.bias[:, None, pick]
         return level.index_add(1, cell, change)
 
     def slopes(self, scores: Tensor, pick: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ X_grn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,9 @@ from grn.model.signed_block import SignedBlock
 
 LIMIT = 20.0  # sds from the mean, where multiplicities are cut off: a doublet would decide a slope by itself
 DEPTH = 4.0  # multiplicity of the basal gene in a cell of average depth, in sds of the log depth
+TABLES, WIDE = 2**27, 256  # see width_of_scores
 SCORES = 2**26  # most numbers of one table of scores
+TRACE = 0.02  # of a state that is inferred: a cell that belongs to it by less does not belong to it
 AMONG = 1024  # regulators; of more, each is read as it was counted, as block 1 would be as large as block 2
 
 
@@ -58,6 +60,15 @@ class Blocks(nn.ModuleList):
         def __iter__(self) -> Iterator[SignedBlock]: ...
 
 
+def width_of_scores(config: ModelConfig, genes: int, keys: int, states: int) -> int:
+    """Width of queries and keys: that of the configuration; "auto": one for each key, so that scores are free, and WIDE
+    where their tables of all genes would take more than TABLES numbers."""
+    if config.width != "auto":
+        return config.width
+    tables = config.members * config.query_heads * genes * (1 + (states if states > 1 else 0))
+    return keys if tables * keys <= TABLES else WIDE
+
+
 class Model(nn.Module):
     """Bags of genes -> expected multiplicities, cell types, representation.
 
@@ -67,7 +78,8 @@ class Model(nn.Module):
     m'.   share [S]: of the cells in each state.   held_out [P]: the fold that a member does not learn from.   penalty
     [P + 1, 3]: with which block 2 of each member is trained, and last block 1 of all (penalty.py).   prior [N, R]: what
     slopes are divided by before they are penalised, in training with a prior network.   genes_train: whether genes are
-    predicted; else types alone shape the blocks.
+    predicted; else types alone shape the blocks.   infers_states: whether predictions have to infer the states that
+    training knows.   partial_levels: see SignedBlock.means.
     """
 
     is_regulator: Tensor
@@ -99,6 +111,7 @@ class Model(nn.Module):
         count, members = len(regulators), config.members
         is_regulator = torch.zeros(genes, dtype=torch.bool).index_fill(0, regulators, True)
         self.config, self.genes, self.genes_train = config, genes, genes_train
+        self.infers_states = self.partial_levels = False
         self.register_buffer("is_regulator", is_regulator)
         self.register_buffer("mean", torch.zeros(genes))
         self.register_buffer("sd", torch.ones(genes))
@@ -115,10 +128,10 @@ class Model(nn.Module):
         self.register_buffer("targets", others, persistent=False)
         self.register_buffer("place", torch.cat([self.regulators, others]).argsort(), persistent=False)
 
-        sizes = count, config.query_heads, config.key_heads, config.width, states
+        sizes = count, config.query_heads, config.key_heads, width_of_scores(config, genes, count + 1, states), states
         none = torch.full((len(self.targets),), -1)
         self.blocks = Blocks([SignedBlock(members, own, *sizes) for own in (torch.arange(count), none)])
-        shape = 2 * config.width, config.hidden, config.iterations, config.dropout
+        shape = 2 * config.width_of_cells, config.hidden, config.iterations, config.dropout
         self.basal = BasalGene(members, len(self.targets), count, states, *shape)
         self.identity = IdentityToken(genes, identity)
 
@@ -145,10 +158,10 @@ class Model(nn.Module):
         """Multiplicities [C, N] in sds of the genes from their means."""
         return ((multiplicity - self.mean) / self.sd).clamp(max=LIMIT)
 
-    def among(self, m: Tensor, states: Tensor) -> Tensor:
-        """Block 1: what the regulators say of each other, [P, C, R] in sds."""
+    def among(self, m: Tensor, states: Tensor, room: Sequence[int] | None = None) -> Tensor:
+        """Block 1: what the regulators say of each other, [P, C, R] in sds. room: see Bags."""
         every = torch.arange(len(self.counting), device=m.device)
-        return self.blocks[0](m, states, every)
+        return self.blocks[0](m, states, every, room)
 
     def corrected(self, m: Tensor, y: Tensor | None, states: Tensor, cut: Tensor | None = None) -> Tensor:
         """m' [P, C, R + 1] in its units, from m [C, R + 1] and y [P, C, R] (None: as they were counted).
@@ -158,20 +171,48 @@ class Model(nn.Module):
         if y is None:
             return (m / self.unit).expand(self.config.members, -1, -1)
         first = self.blocks[0]
-        change = (y - states @ first.level) - (m - states @ first.centre)[..., :-1]  # both without the states' means
+        level, centre = first.means(first.level), first.means(first.centre)
+        change = (y - states @ level) - (m - states @ centre)[..., :-1]  # both without the states' means
         if cut is not None:
             change = change.masked_fill(cut, 0.0)
         return (m + F.pad(self.counting * change, (0, 1))) / self.unit
 
-    def context(self, m: Tensor, states: Tensor, pick: Tensor, hidden: Tensor | None = None) -> Tensor:
-        """What genes read of b, from m': [P, C, n]. hidden [.., C, R + 1]: what b does not see of it."""
-        seen = m - states @ self.blocks[1].centre
-        return self.basal(seen if hidden is None else seen.masked_fill(hidden, 0.0), pick)
+    def context(self, m: Tensor, pick: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """What genes read of b, from m [C, R + 1]: [P, C, n]. hidden [.., C, R + 1]: what b does not see of it.
+
+        It reads regulators as they were counted, and no state, so that it is the same function where states are
+        inferred."""
+        return self.basal(self.seen(m, hidden), pick)
+
+    def seen(self, m: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """What b sees of m: its difference from the mean of all cells, [P, C, R + 1]."""
+        seen = (m - (self.share @ self.blocks[0].centre).mean(0)).expand(self.config.members, -1, -1)
+        return seen if hidden is None else seen.masked_fill(hidden, 0.0)
 
     def expected(self, m: Tensor, states: Tensor, cut: Tensor | None = None) -> Tensor:
         """Every gene from the regulators m [C, R + 1]: [P, C, N] in sds of the genes. cut: see `corrected`."""
         parts = [direct + self.basal.gate[:, None, None] * context for _, direct, context in self.parts(m, states, cut)]
         return torch.cat(parts, -1)[..., self.place]
+
+    @torch.no_grad()
+    def left_over(self, bags: Bags, m: Tensor, pick: Tensor, true: Tensor, cut: Tensor | None) -> Tensor:
+        """What the signed blocks leave of targets `pick` [n], true [C, n], as predictions have them: [P, C, n].
+
+        They infer states that training knows, and know the means of states in full."""
+        training, states, room = self.blocks.training, bags.states, bags.room
+        assert states is not None, "training knows the states of its cells"
+        self.blocks.eval()
+        if self.infers_states:  # of unknown numbers of cells, which a CUDA graph has to have room for
+            states, room = self.inferred_states(m), (len(m),) * len(self.share) if m.is_cuda else None
+        y = self.among(m, states, room) if self.layered else None
+        found = self.blocks[1](self.corrected(m, y, states, cut), states, pick, room) - true
+        self.blocks.train(training)
+        return found
+
+    @property
+    def trains_otherwise(self) -> bool:
+        """Whether signed blocks predict something else in training: see left_over."""
+        return self.infers_states or self.partial_levels
 
     def parts(self, m: Tensor, states: Tensor, cut: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Genes, positions, with what the signed blocks and the whole context say of them, [P, C, n] each: first the
@@ -180,7 +221,7 @@ class Model(nn.Module):
         yield self.regulators, y, y.new_zeros(1)
         corrected = self.corrected(m, y if self.layered else None, states, cut)
         for pick in torch.arange(len(self.targets), device=m.device).split(self.genes_at_once):
-            direct, context = self.blocks[1](corrected, states, pick), self.context(corrected, states, pick)
+            direct, context = self.blocks[1](corrected, states, pick), self.context(m, pick)
             yield self.targets[pick], direct, context
 
     @property
@@ -204,7 +245,13 @@ class Model(nn.Module):
 
     def states_of(self, bags: Bags, m: Tensor) -> Tensor:
         """[C, S]: the given states, else what the basal gene has read of them."""
-        return bags.states if bags.states is not None else self.state_scores(m).exp().mean(0)
+        return bags.states if bags.states is not None else self.inferred_states(m)
+
+    def inferred_states(self, m: Tensor) -> Tensor:
+        """[C, S], from the regulators, without traces."""
+        inferred = self.state_scores(m).exp().mean(0)
+        likely = inferred * (inferred >= TRACE)  # each state of a cell is a bag to read
+        return likely / likely.sum(-1, keepdim=True)
 
     # The cells: what the identity token says of them.
 

@@ -47,27 +47,43 @@ def ridge_predictions(
     training: np.ndarray,
     test: np.ndarray,
     regulators: np.ndarray,
+    *,
+    basal: np.ndarray,
+    membership: np.ndarray | None = None,
     device: torch.device | str = "cpu",
     processes: Processes = ALONE,
-) -> Iterator[tuple[slice, np.ndarray]]:
-    """Expected multiplicities of D test cells by the regression of `ridge` on C training cells, in blocks of genes.
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Expected multiplicities of D test cells by the regression of `ridge` within states, in blocks of genes.
 
-    multiplicity [.., N]: of all cells.   training [C], test [D]: rows.   regulators [R]: positions among the genes. No
-    gene is predicted from itself. Yields which genes, and their predictions [D, n]. device: that computes them.
-    processes: that call this together, of which each predicts some of the genes.
+    It knows what the model knows: the means of the states in the training cells, and the depth. No gene is predicted
+    from itself.
+
+    multiplicity [.., N], basal [..], membership [.., S] (None: one state): of all cells.   training [C], test [D]: rows.
+    regulators [R]: positions among the genes.   device: that computes them.   processes: that call this together, of
+    which each predicts some of the genes. Yields which genes, the predictions [D, n], and the means of the states alone.
     """
-    every = multiplicity[:, regulators].toarray().astype(np.float64)
-    mean, sd = _mean_and_sd(every[training])
-    given = (every[test] - mean) / sd
-    fit = _RidgeFit(_standardised(every[training]), device)
+    share = np.ones((len(basal), 1)) if membership is None else membership.astype(np.float64)
+    known, asked = share[training], share[test]
+    size = np.maximum(known.sum(0)[:, None], 1e-9)
+
+    def around(values: np.ndarray, test_values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Both without the means of the states, and these means in the test cells."""
+        mean = (known.T @ values) / size
+        return values - known @ mean, test_values - asked @ mean, asked @ mean
+
+    every = np.column_stack([multiplicity[:, regulators].toarray().astype(np.float64), basal])
+    inputs, given, _ = around(every[training], every[test])
+    _, sd = _mean_and_sd(inputs)
+    fit, given = _RidgeFit(_standardised(inputs), device), given / sd
     own = processes.share(multiplicity.shape[1], BY_GENE)
     for first in range(own.start, own.stop, BY_GENE):
         by_gene = multiplicity[:, first : first + BY_GENE].tocsc()
         for part in _blocks(by_gene.shape[1], len(training)):
-            values = by_gene[:, part].toarray()[training].astype(np.float64)
-            mean, sd = _mean_and_sd(values)
+            values = by_gene[:, part].toarray().astype(np.float64)
+            values, _, mean = around(values[training], values[test])
+            _, sd = _mean_and_sd(values)
             some = slice(first + part.start, first + part.stop)
-            yield some, mean + sd * (given @ fit.coefficients(_standardised(values), some, regulators))
+            yield some, mean + sd * (given @ fit.coefficients(_standardised(values), some, regulators)), mean
 
 
 class _RidgeFit:
@@ -81,7 +97,7 @@ class _RidgeFit:
 
     def coefficients(self, values: np.ndarray, some: slice, positions: np.ndarray) -> np.ndarray:
         """[R, n] of the genes `some`, 0 for a gene on itself. values [C, n]: standardised.   positions [R]: of all
-        regulators among all genes."""
+        regulators among all genes; further inputs, which are no genes, come last."""
         among = np.flatnonzero((positions >= some.start) & (positions < some.stop))
         here, genes = (torch.from_numpy(each).to(self.inputs.device) for each in (among, positions[among] - some.start))
         y = torch.from_numpy(values).to(self.inputs)

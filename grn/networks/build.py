@@ -21,6 +21,7 @@ from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
 from grn.networks.cells_of_run import cells_of_run, states_of_run
 from grn.networks.evidence.caused import caused_effects
+from grn.networks.evidence.effects import Effects, effects_of
 from grn.networks.evidence.false_discovery import (
     Evidence,
     edge_evidence,
@@ -28,7 +29,7 @@ from grn.networks.evidence.false_discovery import (
     evidence_of_states,
     found_edges,
     most_certain,
-    of_other_sign,
+    vetoed,
     with_evidence,
 )
 from grn.networks.evidence.false_discovery import summary as evidence_summary
@@ -45,7 +46,7 @@ from grn.networks.run_files import (
     refuse_unknown_type,
     write_network,
 )
-from grn.networks.weights import Network
+from grn.networks.weights import Network, seen_enough
 from grn.process_memory import give_back
 from grn.processes import ALONE, Processes
 from grn.regulation.cell_table import CellTable
@@ -67,8 +68,9 @@ class ReadNetwork:
 
     def tables(self, config: Config) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The edges over all cells, and those of each state."""
-        top_k, genes, regulators = config.network.top_k, self.genes, self.regulators
-        edges, by_type = (table(self.network, genes, regulators, top_k) for table in (edge_table, edges_by_type))
+        given = self.network, self.genes, self.regulators, config.network.top_k
+        least = config.network.least_cells
+        edges, by_type = (table(*given, least_cells=least) for table in (edge_table, edges_by_type))
         if self.prior is None:
             return edges, by_type
         return self.prior.candidates(edges, genes, regulators), self.prior.candidates(by_type, genes, regulators)
@@ -109,13 +111,18 @@ def network_of(
     say: Say,
     first: Evidence | None = None,
     processes: Processes = ALONE,
+    fold: np.ndarray | None = None,
 ) -> ReadNetwork:
     """The network of a trained model over its cells. states: those that it was trained with.   first: the evidence over
-    all cells, if it is known already.   processes: of which this is the first; see `help_to_read`."""
+    all cells, if it is known already.   processes: of which this is the first; see `help_to_read`.   fold [C]: which
+    members have not learned from a cell, for effects (`effects_of`); None: without them."""
     seed, device = config.trainer.seed, own_device(config.trainer)
     trained.model.to(device)
-    found = read_network(trained.model, cells, states, seed, processes)
     merge = Merge.of(cells, trained.regulators)
+    found = read_network(trained.model, cells, states, seed, processes)
+    if fold is not None:
+        found = with_effects(found, effects_of(trained.model, cells, states, fold), merge)
+    found = seen_enough(found, config.network.least_cells)
     evidence = None
     if config.network.false_discovery:
         table = CellTable.of(cells, np.arange(len(cells)), states.membership, device=device)
@@ -137,8 +144,9 @@ def network_of(
     certain = None if evidence is None else found_edges(found, *evidence)
     for line in [] if certain is None else evidence_summary(certain):
         say(line)
-    if evidence is not None and (other := of_other_sign(found, evidence[0])):
-        say(f"Not counted among them: {other} of the certain associations, of which the weight has the other sign.")
+    if evidence is not None:
+        for line in vetoed(found, evidence[0]):
+            say(line)
     if merge is None:
         return ReadNetwork(found, prior, cells.vocabulary, trained.regulators, certain)
     if not merge.intervened:
@@ -150,6 +158,21 @@ def network_of(
     return ReadNetwork(found, prior, merge.names, merge.regulators, certain, upstream)
 
 
+def with_effects(network: Network, effects: Effects, merge: Merge | None) -> Network:
+    """The network with effects over all cells and in each state; a regulator's are those of its messenger."""
+
+    def table(values: np.ndarray) -> np.ndarray:
+        return values if merge is None else merge.observed(values)
+
+    own = zip(network.of_states.items(), effects.of_states, strict=False)
+    of_states = {
+        name: replace(of, effect=table(found.effect), effect_se=table(found.error)) for (name, of), found in own
+    }
+    return replace(
+        network, effect=table(effects.effect), effect_se=table(effects.error), of_states=of_states
+    )
+
+
 def network_of_model(
     config: Config,
     trained: TrainedModel,
@@ -158,12 +181,13 @@ def network_of_model(
     say: Say,
     first: Evidence | None = None,
     processes: Processes = ALONE,
+    fold: np.ndarray | None = None,
 ) -> tuple[AnnData, pd.DataFrame, pd.DataFrame]:
     """The network of a trained model: as AnnData, its edges over all cells, and those of each state.
 
-    first, processes: see `network_of`."""
+    first, processes, fold: see `network_of`."""
     settings = config.network
-    read = network_of(config, trained, cells, states, say, first, processes)
+    read = network_of(config, trained, cells, states, say, first, processes, fold)
     rows = np.flatnonzero(np.isin(np.array(cells.vocabulary, object), np.array(read.genes, object)))
     every = len(rows) == len(cells.vocabulary)
     about: dict[str, Any] = {
@@ -206,11 +230,12 @@ def write_network_files(
     states: States,
     first: Evidence | None = None,
     processes: Processes = ALONE,
+    fold: np.ndarray | None = None,
 ) -> pd.DataFrame:
     """Writes network.h5ad, edges.parquet and edges_by_type.parquet into `folder`; returns the edge table.
 
-    first, processes: see `network_of`."""
-    adata, edges, by_type = network_of_model(config, trained, cells, states, say, first, processes)
+    first, processes, fold: see `network_of`."""
+    adata, edges, by_type = network_of_model(config, trained, cells, states, say, first, processes, fold)
     write_network(folder, adata, edges, by_type)
     return edges
 

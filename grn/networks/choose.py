@@ -17,14 +17,15 @@ from grn.errors import DataError
 from grn.io.tables import does_not_exist
 from grn.networks.signed_network import sign_has_meaning
 
-OBSERVED = ("weight", "sd", "q_value", "confidence", "between", "indirect", "cells")
+OBSERVED = ("weight", "sd", "effect", "effect_se", "q_value", "confidence", "between", "indirect", "cells")
 NUMBERS = (*OBSERVED, "caused", "caused_low", "caused_high", "caused_q")
 """Columns of edge tables that are numbers; other programs' tables lack most of them."""
 
 
 @dataclass(frozen=True)
 class ChosenEdges:
-    """edges: source, target, weight and those of NUMBERS that are known, by falling |weight|, without weights of 0.
+    """edges: source, target, weight and those of NUMBERS that are known, the most certain first, then by falling |weight|,
+    without weights of 0.
 
     genes: all genes of the network, those without an edge too.   about: uns["grn"] of the network, of which `sign` says
     what the signs mean.   cells: which cells the network is of, in words.   absent: the regulators and targets that
@@ -111,6 +112,8 @@ def choose(
     chosen = chosen.iloc[np.argsort(-chosen["weight"].abs().to_numpy(), kind="stable")]
     if (top_k := filters.get("top_k")) is not None:
         chosen = chosen[chosen.groupby("target", sort=False, observed=True).cumcount() < top_k]
+    if "q_value" in chosen:
+        chosen = chosen.iloc[np.argsort(chosen["q_value"].fillna(1).to_numpy(), kind="stable")]
     absent = {
         field: sorted(set(filters.get(field) or ()) - set(edges[COLUMN[field]].astype(str)))
         for field in ("regulators", "targets")

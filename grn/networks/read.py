@@ -123,7 +123,7 @@ def slopes_of(model: Model, m: Tensor, state: int, share: Tensor, apart: int = 0
     counting = model.counting if model.layered else torch.zeros_like(model.counting)
     through = direct @ ((counting / model.unit[:-1])[:, None] * among)  # through the other regulators
     some = slice(None, None, -(-len(m) // OF_CONTEXT))
-    context = through_context(model, m[some], states[some], among)
+    context = through_context(model, m[some])
     others = m.new_zeros(model.genes, regulators)
     others[model.targets] = (through + context).mean(0)
     for table in (found, others) if apart else ():
@@ -143,24 +143,17 @@ def in_parts(model: Model, block: SignedBlock, m: Tensor, state: int, share: Ten
     return torch.cat(parts, 1)
 
 
-def through_context(model: Model, m: Tensor, states: Tensor, among: Tensor) -> Tensor:
+def through_context(model: Model, m: Tensor) -> Tensor:
     """What a unit of each regulator adds to the targets through the basal gene, the mean over cells: [P, T, R].
 
-    A target reads what the basal gene hands on linearly, and that is a function of the regulators as block 2 reads
-    them: of the regulator itself and of the others that block 1 corrects by it. among [P, R, R]: what they say of each
-    other.
+    A target reads what the basal gene hands on linearly, and that is a function of the regulators.
     """
-    y = model.among(m, states) if model.layered else None
-    seen = model.corrected(m, y, states) - states @ model.blocks[1].centre  # [P, C, R + 1]
     with torch.enable_grad():
-        seen = seen.detach().requires_grad_()
+        seen = model.seen(m).detach().requires_grad_()
         summary = model.basal.summary(seen).mean(1)  # [P, Z]
         one_each = torch.eye(summary.shape[1]).to(summary)[:, None].expand(-1, len(summary), -1)
         slope = torch.stack([torch.autograd.grad(summary, seen, one, retain_graph=True)[0].sum(1) for one in one_each])
-    slope = slope[..., :-1] / model.unit[:-1]  # [Z, P, R]
-    corrected = slope * model.counting if model.layered else torch.zeros_like(slope)
-    of_summary = (slope - corrected).movedim(0, 1) + corrected.movedim(0, 1) @ among
-    return model.basal.gate[:, None, None] * (model.basal.query @ of_summary)
+    return model.basal.gate[:, None, None] * (model.basal.query @ slope[..., :-1].movedim(0, 1))
 
 
 def _network(

@@ -41,14 +41,12 @@ def slugs(labels: Sequence[str]) -> dict[str, str]:
     return slug_of
 
 
-def kept(network: Network, top_k: int | None, least: np.ndarray | float = 0.0) -> np.ndarray:
-    """bool [N, R]: the edges that files hold. None: all; else those that are certain, by association or intervention,
-    and the top_k strongest of each target among those whose genes are seen together in some cell.
+def kept(network: Network, top_k: int | None, least: np.ndarray | float = 0.0, least_cells: int = 1) -> np.ndarray:
+    """bool [N, R]: the edges that files hold: of the pairs that `least_cells` cells have together the top_k strongest of
+    each target (None: all), and those that are certain, by association or intervention.
 
-    least: of these, weights below it are left out, [N, 1]."""
-    if top_k is None:
-        return np.ones(network.weight.shape, dtype=bool)
-    seen = network.cells > 0
+    least: of the strongest, weights below it are left out, [N, 1]."""
+    seen = network.cells >= least_cells
     found = strongest(np.where(seen, network.weight, 0), top_k) & seen & (np.abs(network.weight) >= least)
     for q in (network.q, network.caused_q):
         if q is not None:
@@ -75,14 +73,17 @@ def edge_table(
     regulators: np.ndarray,
     top_k: int | None,
     least: np.ndarray | float = 0.0,
+    least_cells: int = 1,
 ) -> pd.DataFrame:
-    """A row per edge that is `kept`, by falling |weight|, without self loops: source, target, weight, sd, q_value and
-    confidence if they are known, between, indirect, cells, and caused, with its interval and q-value, where there were
-    interventions. regulators [R]: positions.   least: see `kept`."""
-    target, column = kept(network, top_k, least).nonzero()
+    """A row per edge that is `kept`, by q-value and then by falling |weight|, without self loops: source, target,
+    weight, sd, effect and effect_se, q_value and confidence if they are known, between, indirect, cells, and caused, with
+    its interval and q-value, where there were interventions. regulators [R]: positions.   least, least_cells: see
+    `kept`."""
+    target, column = kept(network, top_k, least, least_cells).nonzero()
     others = target != regulators[column]
     target, column = target[others], column[others]
-    order = np.argsort(-np.abs(network.weight[target, column]), kind="stable")
+    certain = np.zeros(len(target)) if network.q is None else np.nan_to_num(network.q[target, column], nan=1.0)
+    order = np.lexsort((-np.abs(network.weight[target, column]), certain))
     target, column = target[order], column[order]
     names = np.asarray(genes, dtype=object)
     tables = {name: getattr(network, "q" if name == "q_value" else name) for name in NUMBERS}
@@ -95,7 +96,9 @@ def edges_of(weight: np.ndarray, genes: Sequence[str], regulators: np.ndarray) -
     return edge_list(square_matrix(weight, regulators), pd.Index(genes))
 
 
-def edges_by_type(network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None) -> pd.DataFrame:
+def edges_by_type(
+    network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None, least_cells: int = 1
+) -> pd.DataFrame:
     """The edge tables of all states, one after the other, with a last column cell_type.
 
     Of each target they hold the certain edges and, over all states together, the top_k strongest."""
@@ -104,7 +107,7 @@ def edges_by_type(network: Network, genes: Sequence[str], regulators: np.ndarray
         return edge_table(network, genes, regulators, top_k).head(0).assign(cell_type="")
     least = least_of_states(network, top_k)
     for number, of_state in enumerate(network.of_states.values()):
-        table = edge_table(of_state, genes, regulators, top_k, least)
+        table = edge_table(of_state, genes, regulators, top_k, least, least_cells)
         table["cell_type"] = pd.Categorical.from_codes(np.full(len(table), number), names)
         tables.append(table)
     return pd.concat(tables, ignore_index=True)

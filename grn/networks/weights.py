@@ -5,7 +5,7 @@ Letters: N target genes, R regulators.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -23,7 +23,9 @@ class Network:
     weight: what the trained model's signed blocks do, in sds of the target for a usual sd of the regulator, `balanced`.
     sd: of the weight over the ensemble's members.   total: the weight with what goes through other regulators and the
     context; indirect, 0 to 1: the share of the total that does.   between, -1 to 1: the correlation of the states'
-    levels, which is no part of a weight.   cells: how many have both genes.   confidence, 0.5 to 1: that the sign is
+    levels, which is no part of a weight.   cells: how many have both genes.   effect, with its standard error: log2 fold
+    change of the target for a doubling of the regulator, not shrunk (evidence/effects.py); None where it was not
+    computed, NaN where there is none.   confidence, 0.5 to 1: that the sign is
     right; q: q-values (false_discovery.py); None where they were not computed.   caused, with the ends of its interval
     and its q-values: what an intervention on the regulator did, in sds of the target (evidence/caused.py); NaN where
     there was none, None where there were none at all.   observed: the weight by a regulator's messenger alone; NaN of
@@ -36,6 +38,8 @@ class Network:
     indirect: np.ndarray
     between: np.ndarray
     cells: np.ndarray
+    effect: np.ndarray | None = None
+    effect_se: np.ndarray | None = None
     confidence: np.ndarray | None = None
     q: np.ndarray | None = None
     caused: np.ndarray | None = None
@@ -44,6 +48,13 @@ class Network:
     caused_q: np.ndarray | None = None
     observed: np.ndarray | None = None
     of_states: dict[str, Network] = field(default_factory=dict)
+
+
+def seen_enough(network: Network, least: int) -> Network:
+    """The network without weights of pairs that fewer than `least` cells have together: these are chance."""
+    few = network.cells < least
+    tables = {name: np.where(few, 0, getattr(network, name)) for name in ("weight", "sd", "total", "indirect")}
+    return replace(network, **tables, of_states={name: seen_enough(of, least) for name, of in network.of_states.items()})
 
 
 def row_factors(weight: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """The fitted cells as a table of numbers in the model's units: what penalties and knock-offs are computed from.
 
-A gene's unit is its sd around the means of the states, so that a regulator that differs between states is penalised as
-others are. Where differences between states count as regulation (`pooled`, levels.py), it is the sd over all cells, and
-every state has the mean of all cells.
+A gene's unit is its sd around the levels of the states, so that a regulator that differs between states is penalised as
+others are. A state's level is its mean; where a part of the differences between states counts as regulation (`levels`,
+levels.py), that part of the way from the state's mean to the mean of all cells is left in.
 
 Letters: C cells, N genes, R regulators, S states.
 """
@@ -20,7 +20,8 @@ from torch import Tensor
 from grn.cells.cells import Cells
 from grn.cells.preprocessing.moments import moments
 from grn.model.transformer import DEPTH, LIMIT
-from grn.regulation.ridge import CELLS, Columns
+from grn.regulation.exact import CELLS
+from grn.regulation.linear import Columns
 
 LEAST_SD = 1e-3
 
@@ -30,8 +31,8 @@ class CellTable:
     """multiplicity: CSR float32 [C, N].   basal [C].   states [C, S]: see States.membership.   regulators [R]:
     positions among the genes.   noise [C, R]: variance of the regulators by counting, CSR; None where cells have no
     counts.   groups [C]: each cell's donor or batch, whose cells are held out together; None: each by itself.   device:
-    of the tensors.   pooled: whether differences between states count.   keys: positions of guides' keys, which nobody
-    counted, among the genes.   apart: how many genes, the last ones, are the regulators as targets."""
+    of the tensors.   levels, 0 to 1: the part of differences between states that counts.   keys: positions of guides'
+    keys, which nobody counted, among the genes.   apart: how many genes, the last ones, are the regulators as targets."""
 
     multiplicity: sp.csr_matrix
     basal: np.ndarray
@@ -40,13 +41,13 @@ class CellTable:
     noise: sp.csr_matrix | None = None
     groups: np.ndarray | None = None
     device: torch.device | str = "cpu"
-    pooled: bool = False
+    levels: float = 0.0
     keys: tuple[int, ...] = ()
     apart: int = 0
 
     @classmethod
     def of(
-        cls, cells: Cells, rows: np.ndarray, states: np.ndarray, *, pooled: bool = False, device: str = "cpu"
+        cls, cells: Cells, rows: np.ndarray, states: np.ndarray, *, levels: float = 0.0, device: str = "cpu"
     ) -> CellTable:
         """The cells `rows` of a data set. Where it names no regulators, every gene may regulate."""
         every = len(rows) == len(cells) and bool((np.diff(rows) > 0).all())
@@ -62,7 +63,7 @@ class CellTable:
         groups = None if cells.groups is None else cells.groups[rows]
         groups = groups if groups is not None and (groups != groups[0]).any() else None
         told = cells.basal[rows], states[rows], regulators
-        return cls(multiplicity, *told, noise, groups, device, pooled, keys, cells.apart)
+        return cls(multiplicity, *told, noise, groups, device, levels, keys, cells.apart)
 
     def __len__(self) -> int:
         return len(self.basal)
@@ -74,7 +75,7 @@ class CellTable:
         noise = None if self.noise is None else self.noise[rows]
         groups = None if self.groups is None else self.groups[rows]
         cells = self.multiplicity[rows], self.basal[rows], self.states[rows]
-        return CellTable(*cells, self.regulators, noise, groups, self.device, self.pooled, self.keys, self.apart)
+        return CellTable(*cells, self.regulators, noise, groups, self.device, self.levels, self.keys, self.apart)
 
     # Units.
 
@@ -95,13 +96,13 @@ class CellTable:
 
     @cached_property
     def sd(self) -> Tensor:
-        """[N], sds around the means of the states; over all cells where they are `pooled`."""
-        if self.pooled:
+        """[N], sds around the levels of the states."""
+        if self.levels == 1:
             return self.spread
         size = self.states.sum(0, dtype=np.float64) / len(self)
         mean, sd, _ = self.moments
         between = size @ np.square(self._state_means(self.multiplicity, self.states), dtype=np.float64)
-        variance = np.square(sd) + np.square(mean) - between
+        variance = np.square(sd) - (1 - self.levels**2) * (between - np.square(mean))
         found = np.sqrt(np.maximum(variance, 0))
         return torch.as_tensor(np.where(found > LEAST_SD, found, self.spread.numpy())).float()
 
@@ -153,15 +154,22 @@ class CellTable:
         return Columns(self.multiplicity.shape, read)
 
     def means(self, rows: np.ndarray | None = None) -> tuple[Tensor, Tensor]:
-        """What states keep for themselves, from some of the cells (None: all): the mean of m, [S, R + 1], and of the
-        standardised genes, [S, N]. Where states are pooled, both are those of all these cells."""
-        states = np.ones_like(self.states) if self.pooled else self.states
+        """The means of the states, over some of the cells (None: all): of m, [S, R + 1], and of the standardised genes,
+        [S, N]."""
+        states = self.states
         if rows is not None:  # the others count 0: a copy of nearly all cells would take their room once more
             states = states * np.isin(np.arange(len(self)), rows)[:, None].astype(states.dtype)
         level = (torch.as_tensor(self._state_means(self.multiplicity, states)).float() - self.mean) / self.sd
         share = torch.as_tensor(states, dtype=torch.float32, device=self.device)
-        centre = share.T @ self.inputs / share.sum(0)[:, None].clamp(min=1e-9)
+        size = share.sum(0)[:, None]
+        centre = share.T @ self.inputs / size.clamp(min=1e-9)
         return centre, level.to(self.device)
+
+    @cached_property
+    def mixed(self) -> Tensor:
+        """[S, S]: what makes levels of the means of states."""
+        size = torch.as_tensor(self.states.sum(0), device=self.device)
+        return (1 - self.levels) * torch.eye(len(size), device=self.device) + self.levels * size / size.sum()
 
     @staticmethod
     def _state_means(multiplicity: sp.csr_matrix, states: np.ndarray) -> np.ndarray:

@@ -24,9 +24,8 @@ from torch import Tensor
 
 from grn.model.transformer import LIMIT
 from grn.regulation.cell_table import CellTable
-from grn.regulation.linear import slopes_on, without
-from grn.regulation.regressions import columns_of, held_out_penalties, sampled
-from grn.regulation.ridge import Columns
+from grn.regulation.linear import Columns, slopes_on, without
+from grn.regulation.regressions import columns_of, held_out_penalty, sampled
 
 ROUNDS, SETTLED = 100, 1e-4  # of the search for the independent shares: most rounds, and the least relative gain
 ENOUGH = 5  # cells per regulator: with at least so many, correlations are taken as measured, without shrinkage
@@ -61,7 +60,7 @@ def fits_with_knockoffs(table: CellTable, *, seed: int, draws: Draws | None = No
         y = Columns.of(y.read(slice(None)))
     # One penalty for all targets: a target that seems to depend on the real regulators by chance would choose a smaller
     # one, and with it have larger slopes than those of knock-offs elsewhere.
-    penalty = held_out_penalties(table, x, y, rows, seed)[0].log().mean().exp().expand(y.shape[1])
+    penalty = held_out_penalty(table, x, y, rows)
     basal = torch.as_tensor(table.basal[here], device=table.device)
     for false in (draws or knockoffs)(real, basal, stratum, torch.Generator(table.device).manual_seed(seed)):
         slopes = slopes_on(torch.cat([x, standardised(false)], 1), y, own, penalty)

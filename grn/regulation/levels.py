@@ -1,57 +1,55 @@
-"""Do differences between states of cells count as regulation? Held-out states and held-out cells tell.
+"""How far do differences between states of cells count as regulation? Cells that were held out tell.
 
 Cells of different states (types, for example) have different levels of their genes. Where these differences come from
-regulators, slopes that were fitted to other states predict the levels of a state that the fit has not seen, and slopes
-of all cells together predict differences between cells of one state as well as slopes of such differences alone. Where
-they come from what the states are made of, as in blood, the slopes of all cells are wrong within a state. Both are
-asked, because either may pass by chance where there are few states or little within them.
+regulators, they tell of slopes what differences between cells of one state tell only with noise. Where they come from
+what the states are made of, as in blood, they mislead. Least squares takes any part of them: of each state's mean it
+leaves a part of its way to the mean of all cells in the cells, from none (0: within states) to all (1: as if there were
+no states). That is a penalty on what states have for themselves. The part that counts is the one whose slopes predict
+best how unseen cells differ from others of their known state, if better than none by more than chance.
 
-Letters: C cells, N genes, R regulators, S states.
+Letters: C cells, N genes, R regulators, S states, n targets, L parts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from grn.regulation.cell_table import CellTable
-from grn.regulation.penalties import RIDGE
+from grn.regulation.exact import products
+from grn.regulation.penalties import OPERATIONS, ridge_penalties
 
-ENOUGH = 0.5  # of what slopes of differences within states explain there, slopes of all cells must explain
+PARTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # that are tried
+CHANCE = 3.0  # standard errors, over targets and folds, by which a part must lower the error
 GENES = 512  # targets that are enough to decide
 MOST = 4096  # regulators; with more, differences between states do not count
 
 
 @dataclass(frozen=True)
 class Levels:
-    """level_error: squared error of the levels of states that were left out, in their variances; 1: of no difference.
-    pooled_error, within_error: of held-out cells within states, in variances, by slopes of all cells and by slopes of
-    differences within states."""
+    """part: of the differences between states that counts.   without, with_part: squared error of held-out cells within
+    their states, in variances, with none and with the part that predicts best.   best: that part."""
 
-    level_error: float
-    pooled_error: float
-    within_error: float
-
-    @property
-    def count(self) -> bool:
-        """Whether differences between states count as regulation."""
-        explained = 1 - self.pooled_error
-        return self.level_error < 1 and explained > max(ENOUGH * (1 - self.within_error), 0)
+    part: float
+    without: float
+    with_part: float
+    best: float
 
     def summary(self) -> str:
-        verdict = "count as regulation" if self.count else "do not count: they may be composition"
+        errors = f"error {self.with_part:.4f} with {self.best:.0%} of them and {self.without:.4f} without"
+        if self.part:
+            return f"Differences between states count as regulation, as they help to predict unseen cells ({errors})."
         return (
-            f"Levels of states that were left out are predicted from their regulators with error {self.level_error:.3f}"
-            f" (of their mean: 1); within states, slopes of all cells have error {self.pooled_error:.4f} and slopes of "
-            f"differences within states {self.within_error:.4f}: differences between states {verdict}."
+            "Differences between states do not count as regulation: they may be composition, and do not help to predict "
+            f"unseen cells by more than chance ({errors})."
         )
 
 
 def levels_of(table: CellTable, fold: np.ndarray) -> Levels | None:
-    """What held-out cells (fold 0) and states say; None with one state, one gene, or too many regulators. fold [C].
+    """What held-out cells say; None with one state, one gene, or too many regulators. fold [C].
 
     Where every gene regulates, half of the genes, and at most GENES, are explained by the others: none by itself.
     """
@@ -61,55 +59,48 @@ def levels_of(table: CellTable, fold: np.ndarray) -> Levels | None:
     genes = np.random.default_rng(0).permutation(others if len(others) else table.regulators)[:most]
     if states < 2 or regulators > MOST or not len(genes):
         return None
-    together = replace(table, pooled=True)  # in units of all cells
     read = torch.as_tensor(~np.isin(table.regulators, genes), device=table.inputs.device)
-    x, y = together.inputs[:, :-1][:, read].double(), together.targets(genes).double()
-    x, y = x - x.mean(0), y - y.mean(0)
+    x, y = table.inputs[:, :-1][:, read].double(), table.targets(genes).double()
+    x = torch.cat([x, table.inputs[:, -1:].double()], 1)  # the depth
     share = table.membership.double()
-    training = torch.as_tensor(fold != 0, device=x.device)
-    x_within, y_within = (_without_levels(each, share, training) for each in (x, y))
-    of_within = _best_slopes(x_within, y_within, training)[0]
-    of_all, penalty = _best_slopes(x, y, training)
-    x_judged, y_judged = x_within[~training], y_within[~training]
-
-    def error(slopes: Tensor) -> float:
-        return float((y_judged - x_judged @ slopes).square().sum() / y_judged.square().sum().clamp(min=1e-9))
-
-    return Levels(_level_error(x, y, share, penalty), error(of_all), error(of_within))
+    folds = range(5) if len(x) * x.shape[1] ** 2 < OPERATIONS / 10 else range(1)
+    errors = torch.cat([_errors(x, y, share, torch.as_tensor(fold == each, device=x.device)) for each in folds], 1)
+    mean = errors.mean(1)
+    best = int(mean.argmin())
+    gain = errors[0] - errors[best]
+    # Targets of one fold share its cells, so that a fold counts once for each target, and never less than the folds do.
+    helps = best > 0 and float(gain.mean()) > CHANCE * float(gain.std()) / len(gain) ** 0.5
+    return Levels(PARTS[best] if helps else 0.0, float(mean[0]), float(mean[max(best, 1)]), PARTS[max(best, 1)])
 
 
-def _without_levels(values: Tensor, share: Tensor, training: Tensor) -> Tensor:
-    """values [C, V] minus the means of their states, of training cells."""
-    known = share[training]
-    return values - share @ ((known.T @ values[training]) / known.sum(0)[:, None].clamp(min=1e-9))
-
-
-def _best_slopes(x: Tensor, y: Tensor, training: Tensor) -> tuple[Tensor, float]:
-    """Ridge regression [R, n] with the penalty that predicts the other cells best, and the penalty."""
-    gram, cross = x[training].T @ x[training], x[training].T @ y[training]
-    found = [torch.linalg.solve(gram + lam * torch.eye(len(gram)).to(gram), cross) for lam in RIDGE]
-    errors = [float((y[~training] - x[~training] @ slopes).square().mean()) for slopes in found]
-    best = int(np.argmin(errors))
-    return found[best], RIDGE[best]
-
-
-def _level_error(x: Tensor, y: Tensor, share: Tensor, penalty: float) -> float:
-    """See Levels. Slopes that are fitted to all other states, whose levels have a part in them, predict the difference
-    between a state's means and those of the others from the regulators' differences."""
-    error, variance = 0.0, 0.0
-    for state in share.T:
-        size, rest = float(state.sum()), 1 - state
-        if not 0 < size < len(x) - 1:
-            continue
-        # The memberships of a cell sum to 1: what does not count in this state counts in the others.
-        mean_x, mean_y = (rest @ each / rest.sum() for each in (x, y))
-        centred = (x - mean_x) * rest[:, None]
-        gram = centred.T @ (x - mean_x) + penalty * torch.eye(x.shape[1]).to(x)
-        slopes = torch.linalg.solve(gram, centred.T @ (y - mean_y))
-        change_x, change_y = (state @ each / size - mean for each, mean in ((x, mean_x), (y, mean_y)))
-        error += size * float((change_y - change_x @ slopes).square().sum())
-        variance += size * float(change_y.square().sum())
-    return error / variance if variance else 1.0
+def _errors(x: Tensor, y: Tensor, share: Tensor, judged: Tensor) -> Tensor:
+    """Errors of the judged cells around the means of their states, [L, n] in variances of each target, by the best ridge
+    regression with each part of the differences between states. x [C, K], y [C, n], share [C, S]."""
+    own = share[~judged]
+    size = own.sum(0)
+    means = [(own.T @ each[~judged]) / size[:, None].clamp(min=1e-9) for each in (x, y)]
+    x_within, y_within = (each - share @ mean for each, mean in zip((x, y), means, strict=True))
+    between = [mean - (size / size.sum()) @ mean for mean in means]  # [S, K], [S, n]
+    x_own, y_own, x_judged, y_judged = x_within[~judged], y_within[~judged], x_within[judged], y_within[judged]
+    both, common = products(x_own, x_own), own.T @ own
+    with_share, to_share = own.T @ x_own, own.T @ y_own  # 0 where cells have one state each
+    cross = products(x_own, y_own)
+    variance = y_judged.square().mean(0).clamp(min=1e-9)
+    found = []
+    for part in PARTS:
+        x_of, y_of = (part * each for each in between)
+        mixed = x_of.T @ with_share
+        gram = both + mixed + mixed.T + x_of.T @ common @ x_of
+        sums = cross + x_of.T @ to_share + with_share.T @ y_of + x_of.T @ common @ y_of
+        unit = (gram.diagonal() / len(own)).sqrt().clamp(min=1e-6)
+        values, vectors = torch.linalg.eigh(gram / (unit[:, None] * unit))
+        rotated, read = vectors.T @ (sums / unit[:, None]), (x_judged / unit) @ vectors
+        tried = [
+            (y_judged - read @ (rotated / (values[:, None].clamp(min=0) + lam))).square().mean(0) / variance
+            for lam in ridge_penalties(len(own))
+        ]
+        found.append(min(tried, key=lambda each: float(each.mean())))
+    return torch.stack(found)
 
 
 def state_levels(multiplicity, states):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grn.model.penalty import Penalty
 from grn.regulation.cell_table import CellTable
-from grn.regulation.penalties import OPERATIONS, OPERATIONS_ON_GPU, PRODUCTS, HeldOut
+from grn.regulation.penalties import OPERATIONS, OPERATIONS_ON_GPU, PRODUCTS, Shadow
 
 UNLISTED = (0.85, 0.7, 0.5, 0.25, 0.1)  # tried as factors of unlisted pairs: 1.4 to 100 x the penalty
 OVERALL = (1.0, 1.5, 3.0)  # and of all pairs beside these
@@ -63,11 +63,11 @@ def prior_factor(
     listed = torch.as_tensor(strength[judging], dtype=torch.float64, device=table.device)
     error = listed.new_zeros(len(trials), len(judging))
     for held_out in (0, 1) if (fold == 1).any() else (0,):
-        part = HeldOut(table, fold, held_out, genes=judging)
+        part = Shadow(table, fold, held_out, genes=judging)
         size = part.y[part.judged].square().mean(0).clamp(min=1e-9)
         for number, (unlisted, overall) in enumerate(trials):
             weight = (overall * (unlisted + (1 - unlisted) * listed)) ** -2
-            error[number] += part.errors_of_targets([Penalty(penalty)], 0.0, len(judging), weight)[0] / size
+            error[number] += part.errors([Penalty(penalty, 0.0)], len(judging), weight)[0] / size
     error /= 2 if (fold == 1).any() else 1
     mean = error.mean(1)
     alike = int(mean[: len(same)].argmin())

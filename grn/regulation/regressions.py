@@ -1,4 +1,4 @@
-"""A table of cells as ridge regressions read it: some of its cells, their folds, and the penalties that these choose.
+"""A table of cells as ridge regressions read it: some of its cells, their folds, and the penalty that these choose.
 
 Knock-offs are fitted beside their regulators by such regressions.
 
@@ -12,18 +12,18 @@ from torch import Tensor
 
 from grn.regulation.cell_table import CellTable
 from grn.regulation.folds import cell_folds
-from grn.regulation.linear import FOLDS, LARGE, choose_penalties
-from grn.regulation.ridge import Columns
+from grn.regulation.linear import Columns, choose_penalty
 
-GRID = [10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0]  # of penalties, to begin with
+FOLDS = 5
+LEAST = 4096  # cells that are always read
 DENSE = 2**28  # numbers that a regression may read of its targets
 WORK = 2**37  # products that a fit with knock-offs may sum
 
 
-def held_out_penalties(table: CellTable, x: Tensor, y: Columns, rows: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """`choose_penalties` (linear.py) for the cells `rows` of a table."""
+def held_out_penalty(table: CellTable, x: Tensor, y: Columns, rows: Tensor) -> float:
+    """`choose_penalty` (linear.py) for the cells `rows` of a table, in the same folds whatever the seed of a run."""
     own = torch.as_tensor(table.regulators, device=x.device)
-    return choose_penalties(x, y, own, folds_of(table, rows, seed).to(x.device), GRID)
+    return choose_penalty(x, y, own, folds_of(table, rows, 0).to(x.device))
 
 
 def folds_of(table: CellTable, rows: Tensor, seed: int) -> Tensor:
@@ -39,7 +39,7 @@ def folds_of(table: CellTable, rows: Tensor, seed: int) -> Tensor:
 def sampled(table: CellTable, seed: int) -> Tensor:
     """At most so many of the cells that a linear fit has room for their targets, and time for its products."""
     genes, features = table.multiplicity.shape[1], 2 * len(table.regulators)
-    most = max(min(DENSE // genes, WORK // (features * (features + genes))), LARGE)
+    most = max(min(DENSE // genes, WORK // (features * (features + genes))), LEAST)
     rows = torch.arange(len(table))
     if len(rows) > most:
         rows = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most].sort()[0]

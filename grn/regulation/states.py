@@ -19,6 +19,7 @@ import scipy.sparse as sp
 
 from grn.cells.cells import Cells
 from grn.cells.obs import MISSING
+from grn.model.transformer import TRACE
 
 KNOTS = (0.0, 0.5, 1.0)  # quantiles of a numeric column at which there is a state
 MOST_COMPONENTS, MOST_STATES = 10, 12
@@ -140,9 +141,15 @@ def found_states(multiplicity: sp.csr_matrix, seed: int) -> States:
             best, lowest = mixture, criterion
     if best is None or best.n_components == 1:
         return one
-    membership = best.predict_proba(position).astype(np.float32)
+    membership = without_traces(best.predict_proba(position).astype(np.float32))
     membership = membership[:, np.argsort(-membership.sum(0), kind="stable")]
     return States(membership, tuple(f"state {number + 1}" for number in range(membership.shape[1])), "found")
+
+
+def without_traces(membership):
+    """Memberships [.., K], array or tensor, of which those below TRACE are 0: each state of a cell is a bag to read."""
+    kept = membership * (membership >= TRACE)
+    return kept / kept.sum(-1, keepdims=True)
 
 
 def leading_components(values: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

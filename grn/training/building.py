@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,12 +30,13 @@ from grn.regulation.folds import group_folds
 from grn.regulation.levels import levels_of
 from grn.regulation.penalties import choose_penalties_of_blocks, enough_cells, shares_of_counting
 from grn.regulation.prior_strength import prior_factor
+from grn.regulation.start import start_blocks, start_states
 from grn.regulation.states import States
 from grn.training.machine import cells_of_step, processes
 
 FEWEST_FOLDS = 5
 FREER = 2.5  # times rho: members with more freedom know better which edges a state has, the others rank them better
-READ_EVERY = 2  # steps from one in which the identity token learns to the next, where genes are learned, too
+READ_EVERY = 2  # steps from one in which the identity token learns to the next; in the others, genes are learned
 MOST_SCORES = 2**31  # of all members and states together; training holds about five tables of this size
 MOST_JUDGED = 2000  # cells that validate: enough to compare steps, on the same cells, to a thousandth
 MOST_HELD_OUT = 10_000  # cells that the thresholds of predictions are computed from
@@ -62,8 +64,7 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
     classes = trained_classes(config, cells)
     regulators = np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
     refuse_too_many_scores(config, len(cells.vocabulary), len(regulators), len(states))
-    fold = np.full(len(cells), -1)
-    fold[split.train] = folds_of(cells, split.train, states, max(settings.members, FEWEST_FOLDS), seed)
+    fold = folds_of_run(config, cells, split, states)
     # The members of the identity token are pairs; each pair is judged by one of the first folds.
     judging = np.flatnonzero((cells.labels >= 0) & (fold >= 0) & (fold < MEMBERS // 2)) if classes else np.zeros(0, int)
     judging = np.sort(np.random.default_rng(seed).permutation(judging)[:MOST_HELD_OUT])
@@ -71,9 +72,9 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
     torch.manual_seed(seed)
     identity = IdentityShape(
         classes=len(classes),
-        summary=settings.width,
+        summary=settings.width_of_cells,
         hidden=max(settings.hidden // 2, 1),
-        embedding=settings.width,
+        embedding=settings.width_of_cells,
         held_out=len(judging),
     )
     model = Model(
@@ -86,15 +87,16 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
     )
 
     device = own_device(config.trainer)
-    own, few, pooled = fold[split.train], enough_cells(len(split.train)), False
+    own, few, part = fold[split.train], enough_cells(len(split.train)), 0.0
 
     def table(some: np.ndarray | slice = slice(None)) -> CellTable:
         """The training cells, or some of them. A table is a copy of the cells, so that none is kept between steps."""
-        return CellTable.of(cells, split.train[some], states.membership, pooled=pooled, device=device)
+        return CellTable.of(cells, split.train[some], states.membership, levels=part, device=device)
 
     if (levels := levels_of(table(few), own[few])) is not None:
         say(levels.summary())
-        pooled = levels.count
+        part = levels.part
+    model.infers_states, model.partial_levels = states.origin == "found", part > 0
     set_units(model, table(), own)
     if not model.genes_train:
         penalties = [Penalty(settings.penalty or 1.0)] * 2
@@ -109,6 +111,13 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
         factor, found = prior_factor(table(), strength, own, penalties[0].lam)
         model.prior = None if factor is None else factor.cpu()
         say(found.sentence())
+    if model.genes_train:
+        started = time.monotonic()
+        left_out = start_blocks(model, table(), own)
+        start_states(model, table(), own)
+        width = model.blocks[1].embedding.query.shape[-1]
+        narrow = f"; its heads are {width} wide and leave out {left_out:.1%} of its squared slopes" if left_out else ""
+        say(f"Signed blocks start at the exact solution of their linear problem ({time.monotonic() - started:.0f} s){narrow}.")
     return Fit(model, fold, judging, states)
 
 
@@ -135,6 +144,7 @@ def set_units(model: Model, table: CellTable, fold: np.ndarray) -> None:
         for block, genes, unit in zip(
             model.blocks, (model.regulators, model.targets), (torch.ones(()), model.unit), strict=True
         ):
+            block.mixed.copy_(table.mixed)
             block.centre[member] = centre / unit
             block.square[member] = (centre / unit).square() + 1
             block.level[member] = level[:, genes]
@@ -165,6 +175,14 @@ def folds_of(cells: Cells, rows: np.ndarray, states: States, folds: int, seed: i
     return found
 
 
+def folds_of_run(config: Config, cells: Cells, split: Split, states: States) -> np.ndarray:
+    """The fold of every cell that a run's members learn from or not, [C]; -1 for test cells."""
+    fold = np.full(len(cells), -1)
+    members = max(config.model.members, FEWEST_FOLDS)
+    fold[split.train] = folds_of(cells, split.train, states, members, config.trainer.seed)
+    return fold
+
+
 def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> Atlas | None:
     """The cells of the file that training reads, where the cells in memory are a sample of them and it can."""
     if cells.sample is None:
@@ -175,7 +193,7 @@ def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> 
     atlas = Atlas(config.data, cells, split, fit.states.membership, fit.fold)
     # A penalty is over the cells that are learned from, each of which counts once however often it is seen.
     settings = config.trainer
-    visited = settings.max_steps * cells_of_step(settings, len(atlas.rows), of_a_file=True) * processes(settings)
+    visited = settings.max_steps * cells_of_step(settings, len(atlas.rows)) * processes(settings)
     read = min(len(atlas.rows), visited)
     fit.model.penalty[:, 0] *= len(split.train) / max(read, len(split.train))
     some = "" if read == len(atlas.rows) else f" of {len(atlas.rows)}"
@@ -207,9 +225,7 @@ def data_module(config: Config, cells: Cells, split: Split, fit: Fit, atlas: Atl
     return CellsDataModule(
         cells,
         split,
-        batch_size=cells_of_step(
-            config.trainer, len(split.train if atlas is None else atlas.rows), of_a_file=atlas is not None
-        ),
+        batch_size=cells_of_step(config.trainer, len(split.train if atlas is None else atlas.rows)),
         seed=config.trainer.seed,
         states=fit.states.membership,
         fold=fit.fold,
@@ -243,7 +259,8 @@ def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:
 
 def refuse_too_many_scores(config: Config, genes: int, regulators: int, states: int) -> None:
     """Raises ConfigError where the scores would take too much memory."""
-    scores = config.model.members * states * config.model.query_heads * genes * min(regulators, config.model.width)
+    scores = config.model.members * states * config.model.query_heads * genes
+    scores *= min(regulators, 64 if config.model.width == "auto" else config.model.width)
     if scores > MOST_SCORES:
         raise ConfigError(
             f"{regulators} regulators of {genes} genes in {states} states and {config.model.members} members "
@@ -258,7 +275,7 @@ def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
     types are the only objective and there are fewer than two."""
     settings = config.trainer
     # DataError: too few cells
-    cells_each = cells_of_step(settings, len(split.train), of_a_file=False)
+    cells_each = cells_of_step(settings, len(split.train))
     EpochOrder(split.train, cells_each, settings.seed, 0, processes(settings))
     varies = varying(cells.multiplicity[split.train])
     regulators = np.arange(len(varies)) if cells.regulators is None else cells.regulators

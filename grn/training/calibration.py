@@ -1,5 +1,5 @@
-"""What the members' cell types count, how sure they may be, the directions of X_grn, and how much of the
-context a member's predictions keep.
+"""What the members' cell types count, how sure they may be, the directions of X_grn, and what of a training is
+kept: blocks, and how much of the context.
 
 Half-way through training, labelled cells that members have not seen judge them; from then on the members learn from
 these cells, too, as what they were kept for is known.
@@ -10,6 +10,7 @@ Letters: P members, C cells, K cell types, S width of a summary, D width of X_gr
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import fields
 
 import lightning as L
@@ -53,13 +54,38 @@ def summaries_in(model: Model, bags: BagMaker, rows: np.ndarray) -> Tensor:
 
 
 @torch.no_grad()
-def set_gate(model: Model, bags: BagMaker, rows: np.ndarray) -> None:
-    """Sets how much of the context each member's predictions have, from those of the cells that it has not learned
-    from."""
-    judged = [judged_genes(bags[request].to(model.mean.device), model) for request in once_in_order(rows, GENES_OF)]
-    if judged:
-        sums = (torch.stack([getattr(each, part.name) for each in judged]).sum(0) for part in fields(Judged))
-        model.basal.gate.copy_(Judged(*sums).gate())
+def judged_by_unseen(model: Model, bags: BagMaker, rows: np.ndarray) -> Judged:
+    """What members say of the genes of those cells that they have not learned from, in the mode that predicts."""
+    training = model.training
+    model.eval()
+    found = [judged_genes(bags[request].to(model.mean.device), model) for request in once_in_order(rows, GENES_OF)]
+    model.train(training)
+    return Judged(*(torch.stack([getattr(each, part.name) for each in found]).sum(0) for part in fields(Judged)))
+
+
+@torch.no_grad()
+def keep_what_helped(model: Model, start: Mapping[str, Tensor], bags: BagMaker, rows: np.ndarray) -> list[str]:
+    """Puts blocks back to where they started that training did not improve, sets how much of the context each member's
+    predictions have, and says what of it helped: the cells `rows` decide, by members that have not learned from them.
+
+    start: the tensors of the signed blocks before training.
+    """
+    if not len(rows):
+        return []
+    lines, trained = [], {name: tensor.clone() for name, tensor in model.blocks.state_dict().items()}
+    found = judged_by_unseen(model, bags, rows)
+    for number in range(len(model.blocks)):
+        own = f"{number}."
+        model.blocks.load_state_dict({name: each for name, each in start.items() if name.startswith(own)}, strict=False)
+        before = judged_by_unseen(model, bags, rows)
+        if before.error() <= found.error():
+            found = before
+            lines.append(f"Training did not improve block {number + 1}, which keeps its start.")
+        else:
+            own_trained = {name: each for name, each in trained.items() if name.startswith(own)}
+            model.blocks.load_state_dict(own_trained, strict=False)
+    model.basal.gate.copy_(found.gate())
+    return lines
 
 
 @torch.no_grad()

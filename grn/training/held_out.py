@@ -1,4 +1,4 @@
-"""The error of the model's genes on test cells, beside that of ridge regression on the same regulators."""
+"""The error of the model's genes on test cells, beside those of simple methods that know what the model knows."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from grn.processes import ALONE, Processes
 from grn.regulation.states import States
 
 LARGEST_RIDGE = 2**27  # most numbers that ridge is fitted on: more take minutes
+NAMES = ("error", "ridge_error", "means_error")
 CELLS = 128  # test cells that are predicted at the same time
 
 
@@ -22,11 +23,12 @@ CELLS = 128  # test cells that are predicted at the same time
 def held_out_errors(
     model: Model, states: States, cells: Cells, split: Split, processes: Processes = ALONE
 ) -> dict[str, float]:
-    """`error` and `ridge_error` of genes in test cells, over that of their means in the training cells (so that 1 is as
-    good as these), each gene in its sds; empty where ridge would take too much time.
+    """`error`, `ridge_error` and `means_error` of genes in test cells, over that of their means in the training cells (so
+    that 1 is as good as these), each gene in its sds; empty where ridge would take too much time.
 
-    Genes are predicted from the cell's regulators, none from itself, and from its state where states are given (labels,
-    a numeric column); found states come from the very genes that are predicted.
+    Genes are predicted from the cell's regulators and depth, none from itself, and from its state where states are
+    given (labels, a numeric column); found states come from the very genes that are predicted. All three know the mean
+    of each given state; ridge has slopes of differences within states.
 
     processes: that call this together, with the same model: each predicts some of the cells and, by ridge, some of the
     genes; all return the errors.
@@ -44,7 +46,8 @@ def held_out_errors(
     judged = np.ones((len(split.test), genes), bool)
     if cells.interventions is not None:
         judged = ~cut_rows(cells.interventions, split.test, genes)
-    errors, of_means, of_ridge = [], [], []
+    errors, of_means, of_ridge, of_states = [], [], [], []
+    given = None if states.origin == "found" or len(states) < 2 else states.membership
     own = processes.share(len(split.test), CELLS)
     for first in range(own.start, own.stop, CELLS):
         part = split.test[first : first + CELLS]
@@ -57,9 +60,22 @@ def held_out_errors(
         wrong = np.square((predicted - true) / spread, dtype=np.float64)
         errors.append((wrong * judged[first : first + CELLS]).sum())
         of_means.append((np.square((true - mean) / spread) * judged[first : first + CELLS]).sum())
-    for some, predicted in ridge_predictions(cells.multiplicity, split.train, split.test, positions, device, processes):
-        wrong = np.square((predicted - test[:, some].toarray()) / spread[some])
-        of_ridge.append((wrong * judged[:, some]).sum())
+    by_ridge = ridge_predictions(
+        cells.multiplicity,
+        split.train,
+        split.test,
+        positions,
+        basal=cells.basal,
+        membership=given,
+        device=device,
+        processes=processes,
+    )
+    for some, predicted, by_means in by_ridge:
+        for found, sums in ((predicted, of_ridge), (by_means, of_states)):
+            wrong = np.square((found - test[:, some].toarray()) / spread[some])
+            sums.append((wrong * judged[:, some]).sum())
     # Those of all processes, added in the order in which one process has them.
-    error, usual, ridge = (float(sum(processes.joined(np.array(each, float)))) for each in (errors, of_means, of_ridge))
-    return {"error": error / max(usual, 1e-9), "ridge_error": ridge / max(usual, 1e-9)}
+    error, usual, ridge, means = (
+        float(sum(processes.joined(np.array(each, float)))) for each in (errors, of_means, of_ridge, of_states)
+    )
+    return {name: each / max(usual, 1e-9) for name, each in zip(NAMES, (error, ridge, means), strict=True)}

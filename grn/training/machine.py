@@ -37,8 +37,7 @@ NOISE = (
     r"It is recommended to use .*sync_dist=True",  # torchmetrics has already summed over the processes
 )
 
-LEAST_CELLS, MOST_CELLS = 128, 1024  # of a step, where none are asked for
-OF_A_FILE = 256  # on a processor: steps take little longer than with 128, and see twice as many other cells
+LEAST_CELLS, MOST_CELLS, ON_PROCESSOR = 128, 1024, 256  # of a step, where none are asked for
 LONGEST_WAIT = timedelta(days=7)  # of processes for the first one, which computes q-values before training
 STEPS_OF_ALL = 16  # steps in which all processes together have seen every cell
 
@@ -49,16 +48,15 @@ def processes(settings: TrainerConfig) -> int:
     return settings.num_nodes * (settings.devices if isinstance(settings.devices, int) else automatic)
 
 
-def cells_of_step(settings: TrainerConfig, training: int, *, of_a_file: bool) -> int:
-    """Cells per step and process, of so many training cells. of_a_file: which are more than memory holds.
+def cells_of_step(settings: TrainerConfig, training: int) -> int:
+    """Cells per step and process, of so many training cells.
 
-    On a GPU steps with more cells take hardly longer and are less noisy (docs/log.md). On a processor they take longer.
+    Steps with more cells are less noisy (docs/log.md). On a GPU they take hardly longer.
     """
     if settings.batch_size != "auto":
         return settings.batch_size
-    on_processor = OF_A_FILE // processes(settings) if of_a_file else LEAST_CELLS
-    share = training // (STEPS_OF_ALL * processes(settings)) if uses_gpu(settings) else on_processor
-    return min(max(share, LEAST_CELLS), MOST_CELLS)
+    most = MOST_CELLS if uses_gpu(settings) else max(ON_PROCESSOR // processes(settings), LEAST_CELLS)
+    return min(max(training // (STEPS_OF_ALL * processes(settings)), LEAST_CELLS), most)
 
 
 def lightning_options(settings: TrainerConfig) -> dict[str, Any]:

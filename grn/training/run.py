@@ -47,7 +47,7 @@ from grn.processes import ALONE, Processes
 from grn.regulation.states import States, states_of
 from grn.threads import threads_for
 from grn.training.building import Fit, atlas_of, data_module, prepare, refuse_nothing_to_learn, trained_model
-from grn.training.calibration import Calibration, judge, set_axes, set_gate
+from grn.training.calibration import Calibration, judge, judged_by_unseen, keep_what_helped, set_axes
 from grn.training.callbacks import ProgressLines, Signals, exits_are_interruptions, process_rank
 from grn.training.checkpoints import Checkpoints, StreamedCheckpoints, load_checkpoint
 from grn.training.held_out import held_out_errors
@@ -200,20 +200,25 @@ def train_in(
         logger.log_metrics(scalars(metrics, "test"), trainer.global_step)
         logger.save()
     if held_out:
+        means = "the means of their types" if len(states) > 1 and states.origin != "found" else "their means"
         say(
-            f"Error of the genes in {len(split.test)} test cells, over that of their means: the model "
-            f"{held_out['error']:.4f}, ridge on the same regulators {held_out['ridge_error']:.4f}."
+            f"Error of the genes in {len(split.test)} test cells, over that of their means: {means} "
+            f"{held_out['means_error']:.4f}, ridge on the same regulators within them {held_out['ridge_error']:.4f}, the "
+            f"model {held_out['error']:.4f}."
         )
     trained = trained_model(config, cells, model)
     trained.save(folder / "model")
     # What nothing reads any more makes room: averaged weights and the optimiser's state.
+    fold = fit.fold
     del trainer, data, fit
     gc.collect()  # Lightning's objects refer to each other
     give_back()
 
     # The network, and the tables.
     started = time.monotonic()
-    edges = write_network_files(config, trained, cells, folder, say, states=states, first=evidence, processes=together)
+    edges = write_network_files(
+        config, trained, cells, folder, say, states=states, first=evidence, processes=together, fold=fold
+    )
     say(f"Read the network in {time.monotonic() - started:.0f} s.")
     tables = metric_tables(metrics, cells)
     if len(tables["confusion"]):
@@ -269,6 +274,11 @@ def fit_model(
     origin.cells_of_step = data.batch_size * processes(settings)
     per_epoch = data.steps_per_epoch(processes(settings))
     total = min(settings.max_steps, (settings.max_epochs or settings.max_steps) * per_epoch)
+    began = {name: tensor.clone() for name, tensor in model.blocks.state_dict().items()}
+    if model.genes_train and len(data.judged) and process_rank() == 0:
+        model.to(own_device(settings))
+        say(f"step 0/{total}  validation loss {judged_by_unseen(model, data.validation, data.judged).error():.4f}")
+        model.cpu()
     task = Task(model, config.objectives, settings, total)
     checkpoints = Checkpoints(start.folder / CHECKPOINTS, settings.patience)
     # The average comes first: checkpoints, which follow it, save it, and validation uses it.
@@ -313,7 +323,8 @@ def fit_model(
         round_as_saved(model)
         model.to(own_device(settings)).eval()  # Lightning has moved it to the processor, where many cells take minutes
         if model.genes_train:
-            set_gate(model, data.validation, data.judged)
+            for line in keep_what_helped(model, began, data.validation, data.judged):
+                say(line)
         if trainer.global_step <= task.opened and len(fit.judging):  # training ended before held-out cells had judged
             judge(model, data.validation, fit.judging)
     return trainer, checkpoints

@@ -25,6 +25,7 @@ from grn.model.objectives import (
     genes_of_step,
     judged_genes,
     labelled,
+    learns_genes,
     masked_multiplicity,
     of_cells,
     readers_cells,
@@ -38,6 +39,8 @@ from grn.training.together import MeanGradients, mean_over_processes, means_over
 from grn.training.update import Update
 
 WARMUP = 0.05  # share of the steps over which the learning rate rises
+# Of the signed blocks, in the trainer's learning rate: they start at a minimum, and larger steps only add noise.
+OF_BLOCKS = 0.3
 STEEPEST = 10.0  # of penalties that held-out cells choose (MOST); steps for larger ones would not get anywhere
 # Of what is no signed block: learning rate and weight decay, in those of the trainer.
 RATES = {"basal": (0.4, 1.0), "identity": (0.8, 1 / 6)}
@@ -63,7 +66,7 @@ class Task(L.LightningModule):
         self.finite_check = FiniteCheck()
         count = len(model.identity.held_out)
         self.register_buffer("of_genes", torch.tensor(OF_GENES)[torch.arange(count) % 2], persistent=False)
-        self.latest: dict[str, Tensor | float] = {}  # losses by name; those of the identity token are not of every step
+        self.latest: dict[str, Tensor | float] = {}  # losses by name, each of the latest step that had it
 
     def losses(self, batch: Batch, by: dict[str, Tensor], opened: bool) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a step, which members share out evenly, and its parts by name, of an average member.
@@ -76,13 +79,13 @@ class Task(L.LightningModule):
         found: dict[str, Tensor] = {}
         total: list[Tensor] = []
         members = model.config.members
-        if model.genes_train:
+        if learns_genes(batch, model):
             draw = Draw.of(model, len(batch.cells), objectives.masked_multiplicity.fraction)
             error, shrink = masked_multiplicity(batch, model, draw)
             error = error / by["masked_multiplicity"].clamp(min=1e-9)
             found |= {"masked_multiplicity": error / members, "penalty": shrink / members}
             total.append(objectives.masked_multiplicity.weight * (error + shrink))
-        if batch.kept is not None:  # else the identity token has nothing to learn in this step
+        if batch.kept is not None:
             sums = of_cells(batch, model, readers_cells(batch, model, opened), genes=model.genes_train)
             means = {name: each / torch.where(by[name] > 0, by[name], 1) for name, each in sums.items()}
             total.append(self.of_members(means).sum())
@@ -193,7 +196,7 @@ class Task(L.LightningModule):
         """AdamW; linear warm-up, then a cosine to zero over `total_steps`."""
         model, rate, decay = self.model, self.settings.learning_rate, self.settings.weight_decay
         # A gene that is in a share of the steps alone is learned from fewer cells: smaller steps average over more.
-        of_blocks = rate * math.sqrt(sum(genes_of_step(model)) / model.genes)
+        of_blocks = OF_BLOCKS * rate * math.sqrt(sum(genes_of_step(model)) / model.genes)
         # A penalty makes slopes 1 / (1 + lambda) as large and their loss as much steeper: so much smaller steps take as
         # many to get there, and leave noise of the same share of the slopes.
         steeper = [1 + min(float(lam.mean()), STEEPEST) for lam in (model.penalty[-1:, 0], model.penalty[:-1, 0])]

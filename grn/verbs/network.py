@@ -122,12 +122,16 @@ def _of_cells(
     settings: Config, adata: AnnData | None, cell: str | None, cell_type: str | None, quiet: bool
 ) -> pd.DataFrame:
     """The network of cells by a model that is trained here, on all of them."""
+    import numpy as np
+
     from grn.cells.load import load_cells
+    from grn.cells.preprocessing.split import Split
     from grn.messages import silent
     from grn.networks.build import first_evidence, network_of
     from grn.networks.prior import prior_of
     from grn.networks.run_files import refuse_unknown_type
     from grn.regulation.states import states_of
+    from grn.training.building import folds_of_run
     from grn.training.run import fit_cells
 
     say = silent if quiet else print
@@ -146,7 +150,9 @@ def _of_cells(
     trained = fit_cells(settings, cells, states, say)
     if cell is not None:
         return _of_cell(trained, cells, states, cell)
-    read = network_of(settings, trained, cells, states, say, first)
+    every = Split(np.arange(len(cells)), np.zeros(0, int))
+    fold = folds_of_run(settings, cells, every, states)
+    read = network_of(settings, trained, cells, states, say, first, fold=fold)
     edges, by_type = read.tables(settings)
     if cell_type is None:
         return edges

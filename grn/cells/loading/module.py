@@ -64,11 +64,11 @@ class CellsDataModule(LightningDataModule):
 
     def steps_per_epoch(self, world: int = 1) -> int:
         """Optimiser steps of one pass, from the data alone: the schedule must not change when a run resumes."""
-        return len(EpochOrder(self.rows, self.batch_size, self.seed, 0, world))
+        return len(EpochOrder(self.rows, self.batch_size, self.seed, 0, world, times=self.training.read_every))
 
     def train_dataloader(self) -> DataLoader:
         buffered = isinstance(self.training.cells, Atlas)
-        order = EpochOrder(self.rows, self.batch_size, self.seed, *self._rank(), buffered)
+        order = EpochOrder(self.rows, self.batch_size, self.seed, *self._rank(), buffered, self.training.read_every)
         return ResumableLoader(self.training, order, **self.options)
 
     def val_dataloader(self) -> DataLoader:

@@ -43,25 +43,38 @@ class EpochOrder(Sampler[Request]):
     """
 
     def __init__(
-        self, rows: np.ndarray, batch_size: int, seed: int, rank: int = 0, world: int = 1, buffered: bool = False
+        self,
+        rows: np.ndarray,
+        batch_size: int,
+        seed: int,
+        rank: int = 0,
+        world: int = 1,
+        buffered: bool = False,
+        times: int = 1,
     ):
         if len(rows) < world:
             problem = f"There are {len(rows)} training cells for {world} processes"
             raise DataError(problem, field="trainer.devices", advice="set {field} to 1, or use more cells")
         self.rows, self.batch_size, self.seed, self.rank, self.world = rows, batch_size, seed, rank, world
-        self.buffered, self.epoch, self.start = buffered, 0, 0
+        self.buffered, self.times, self.epoch, self.start = buffered, times, 0, 0
 
     def __len__(self) -> int:
+        return self.times * self.count
+
+    @property
+    def count(self) -> int:
+        """Different batches of an epoch."""
         return max(len(self.rows) // (self.world * self.batch_size), 1)
 
     def __iter__(self) -> Iterator[Request]:
         batches, buffer, following = self.batches(self.epoch), None, None
         for number in range(self.start, len(self)):
-            if self.buffered and (buffer is None or number % self.mixed == 0):
-                first = number - number % self.mixed
+            batch = number // self.times
+            if self.buffered and (buffer is None or number % (self.times * self.mixed) == 0):
+                first = batch - batch % self.mixed
                 buffer = self.buffer(batches[first:]) if following is None else following
                 following = self.buffer(batches[first + self.mixed :] or self.batches(self.epoch + 1))
-            yield Request(self.epoch, batches[number], self.epoch * len(self) + number, buffer, following)
+            yield Request(self.epoch, batches[batch], self.epoch * len(self) + number, buffer, following)
 
     @property
     def mixed(self) -> int:
@@ -72,7 +85,7 @@ class EpochOrder(Sampler[Request]):
         """The rows of each batch of this process."""
         size = self.world * self.batch_size
         order = self.shuffled(epoch, self.mixed, size)
-        of_all = (order[batch * size : (batch + 1) * size] for batch in range(len(self)))
+        of_all = (order[batch * size : (batch + 1) * size] for batch in range(self.count))
         return [np.array_split(rows, self.world)[self.rank] for rows in of_all]
 
     def buffer(self, batches: list[np.ndarray]) -> np.ndarray:
@@ -87,8 +100,8 @@ class EpochOrder(Sampler[Request]):
         first = generator.permutation(np.arange(0, len(self.rows), BLOCK))
         place = (first[:, None] + np.arange(BLOCK)).ravel()
         order = self.rows[place[place < len(self.rows)]]
-        for start in range(0, len(self) * size, mixed * size):
-            batches = min(mixed, len(self) - start // size)
+        for start in range(0, self.count * size, mixed * size):
+            batches = min(mixed, self.count - start // size)
             buffer = order[start : start + batches * size]
             lanes = math.gcd(len(buffer) // batches, LANES)
             mixture = generator.permuted(buffer.reshape(lanes, -1), axis=1)

@@ -12,7 +12,7 @@ Letters: N target genes, R regulators, P pairs of them, M knock-off pairs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -29,15 +29,20 @@ from grn.networks.weights import Network, balanced
 from grn.processes import ALONE, Processes
 from grn.regulation.cell_table import CellTable
 from grn.regulation.knockoffs import Draws, fits_with_knockoffs, strata_of
+from grn.regulation.regressions import sampled
 
 DRAWS = 20
-"""Draws of knock-offs. By symmetry, the strongest of all pairs is stronger than all knock-offs of 20 draws in one of 21
+"""Draws of knock-offs in one round. By symmetry, the strongest of all pairs is stronger than all knock-offs of 20 draws in one of 21
 data sets in which no gene depends on another, however the pairs' weights depend on each other."""
 STRONGEST = 2
 """Knock-offs more that count as the strongest of all. With one, one of 21 of these data sets would have a certain edge,
 which is the rate as promised. With two, no edge is certain alone, and hardly any has one (benchmarks/nulls.py)."""
+ROUNDS, WORK, WORK_ON_GPU, NUMBERS = 49, 1.2e12, 3e13, 2**26
+"""The most rounds of draws, the multiplications that all may take, and the q-values that are kept of them. The rates of
+one round hold; which edges near a threshold are below it is chance. An edge's q-value is the median over the rounds."""
 NULL_FROM = 0.5  # p-values above it are taken to be of false edges alone: Storey's lambda
 SIGNIFICANT = 0.05  # q-value up to which edges are counted
+UNKNOWING = 0.45  # share of certain associations with another sign in the model from which on it knows no signs
 PLAUSIBLE = 0.8  # genes of single cells hardly ever correlate more within a cell type
 SMOOTHED = 2**20  # most weights and knock-offs that local rates are estimated from
 
@@ -80,7 +85,7 @@ def evidence_of_states(
     states = table.states.shape[1]
 
     def own(state: int) -> Evidence:
-        return evidence_of(table_of_state(table, state), seed=seed, least_cells=least_cells)
+        return evidence_of(table_of_state(table, state), seed=seed, least_cells=least_cells, share=1 / states)
 
     return processes.spread(own, states) if states > 1 else []
 
@@ -91,12 +96,14 @@ def table_of_state(table: CellTable, state: int) -> CellTable:
     return replace(own, states=np.ones((len(own), 1), np.float32))
 
 
-def evidence_of(table: CellTable, *, seed: int, least_cells: int, draws: Draws | None = None) -> Evidence:
+def evidence_of(
+    table: CellTable, *, seed: int, least_cells: int, draws: Draws | None = None, share: float = 1.0
+) -> Evidence:
     """What knock-offs say of the edges within the states of a table.
 
     The weights of these fits, in which every regulator competes with its knock-off, are close to those of the network
     and not the same. least_cells: a pair is tested where so many cells would have both genes by chance, and a smaller
-    number has them in no certain edge.   draws: in place of `knockoffs`.
+    number has them in no certain edge.   draws: in place of `knockoffs`.   share: of WORK that it may take.
     """
     table = table.some(distinct_cells(table.multiplicity))  # copies of a cell are no more evidence
     expected, seen = cells_with_both(table)
@@ -120,23 +127,44 @@ def evidence_of(table: CellTable, *, seed: int, least_cells: int, draws: Draws |
         noise=None,
     )
     chosen = torch.as_tensor(pairs[found], device=table.device)
-    weight, null = torch.zeros(int(chosen.sum()), device=table.device), []
+    enough = torch.as_tensor(seen[pairs] >= least_cells, device=table.device)
+    fits, rounds = fits_with_knockoffs(part, seed=seed, draws=draws), rounds_of(part, int(chosen.sum()), share)
+    found = [one_round(islice(fits, DRAWS), chosen, enough) for _ in range(rounds)]
+    weights, of_q, of_confidence = (torch.stack(each) for each in zip(*found, strict=True))
+    q, confidence = np.ones(pairs.shape, np.float32), np.full(pairs.shape, 0.5, np.float32)
+    q[pairs] = of_q.median(0)[0].cpu().numpy()
+    confidence[pairs] = of_confidence.median(0)[0].cpu().numpy()
+    slope = np.zeros(pairs.shape, np.float32)
+    slope[pairs] = weights.mean(0).cpu().numpy()
+    return Evidence(q, confidence, len(table), effect, slope)
+
+
+def one_round(fits: Iterable[tuple[Tensor, Tensor]], chosen: Tensor, enough: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights, q-values and confidences of the pairs `chosen` [N, R], [P] each, by some draws of knock-offs.
+
+    fits: slopes of regulators and of knock-offs, [N, R] each.   enough [P]: pairs that enough cells have."""
+    weight, null = torch.zeros(len(enough), device=enough.device), []
     ahead = torch.zeros_like(weight)
-    for slopes in islice(fits_with_knockoffs(part, seed=seed, draws=draws), DRAWS):
+    for slopes in fits:
         real, knockoff = (each[chosen] for each in balanced(torch.cat(slopes, 1)).tensor_split(2, 1))
         # Of the two, the stronger one counts: the knock-off of a true regulator does not show what chance gives.
         loses = knockoff.abs() < real.abs()
         weight += real / DRAWS
         ahead += loses / DRAWS
         null.append(torch.where(loses, 0, knockoff))
-    enough = torch.as_tensor(seen[pairs] >= least_cells, device=table.device)
     weight, every = torch.where(enough & (ahead > 0.5), weight, 0), torch.cat(null)
-    q, confidence = np.ones(pairs.shape, np.float32), np.full(pairs.shape, 0.5, np.float32)
-    q[pairs] = q_values(weight, every).cpu().numpy()
-    confidence[pairs] = 1 - local_rates(weight, every).cpu().numpy() / 2
-    slope = np.zeros(pairs.shape, np.float32)
-    slope[pairs] = weight.cpu().numpy()
-    return Evidence(q, confidence, len(table), effect, slope)
+    return weight, q_values(weight, every).float(), 1 - local_rates(weight, every).float() / 2
+
+
+def rounds_of(table: CellTable, pairs: int, share: float = 1.0) -> int:
+    """How many rounds of draws for the cells of a table take so large a share of WORK: an odd number."""
+    genes, features = table.multiplicity.shape[1], 2 * len(table.regulators)
+    cells = min(len(table), len(sampled(table, 0)))
+    inverse = min(cells, features)
+    each = DRAWS * (inverse**3 + inverse * features * cells + features * genes * (inverse + cells))
+    work = WORK_ON_GPU if torch.device(table.device).type == "cuda" else WORK
+    most = int(min(share * work / each, NUMBERS / max(pairs, 1), ROUNDS))
+    return max(1, most - (most + 1) % 2)
 
 
 def cells_with_both(table: CellTable) -> tuple[np.ndarray, np.ndarray]:
@@ -170,11 +198,14 @@ def least_effect(cells: int, pairs: int) -> float:
 def with_evidence(network: Network, together: Evidence, of_states: list[Evidence]) -> Network:
     """The network with confidences and q-values; no weight is changed.
 
-    They are about a weight and its sign: where the association has the other one, nothing is known of the edge.
+    They are about a weight and its sign: where the association has the other one, nothing is known of the edge. Where
+    that is so of half of the certain associations, the model's signs are no better than chance, and no edge is certain.
     """
 
     def applied(of: Network, found: Evidence) -> Network:
         other = of.weight * found.slope < 0
+        if of_other_sign(of, found) > UNKNOWING * of_certain(found):
+            other = np.ones_like(other)
         return replace(of, confidence=np.where(other, 0.5, found.confidence), q=np.where(other, 1.0, found.q))
 
     pairs = zip(network.of_states.items(), of_states, strict=True)
@@ -182,9 +213,27 @@ def with_evidence(network: Network, together: Evidence, of_states: list[Evidence
     return replace(applied(network, together), of_states=states)
 
 
+def of_certain(found: Evidence) -> int:
+    """How many associations are certain."""
+    return int(np.less_equal(found.q, SIGNIFICANT).sum())
+
+
 def of_other_sign(network: Network, found: Evidence) -> int:
     """How many certain associations the network has with the other sign, and so not among its certain edges."""
     return int((np.less_equal(found.q, SIGNIFICANT) & (network.weight * found.slope < 0)).sum())
+
+
+def vetoed(network: Network, found: Evidence) -> list[str]:
+    """What the model's signs take from the certain associations, in a sentence, if anything."""
+    other, certain = of_other_sign(network, found), of_certain(found)
+    if other > UNKNOWING * certain:
+        return [
+            f"The model has the other sign in {other} of {certain} certain associations: it knows nothing of their "
+            "signs, so that no edge is certain."
+        ]
+    if other:
+        return [f"Not counted among them: {other} of the certain associations, of which the weight has the other sign."]
+    return []
 
 
 def found_edges(network: Network, together: Evidence, of_states: list[Evidence]) -> pd.DataFrame:
