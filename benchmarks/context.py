@@ -50,6 +50,7 @@ from threadpoolctl import threadpool_limits
 from grn.analysis.evaluate import rank, ranking_scores
 from grn.networks.baselines import pearson, ridge
 
+START = {"trainer.max_steps": 1, "trainer.learning_rate": 1e-9}
 KEYS = ["kind", "draw", "seed", "method"]
 SIZES = [(depth, cells) for depth in (4, 1) for cells in (600, 150)]
 ZEROS = (0.6, 0.7, 0.8, 0.9)
@@ -84,14 +85,9 @@ def infer(method: str, one: NetworkSet, seed: int, q_values: bool = False) -> Fo
         from ours import infer_in_context
 
         known = replace(one, labels=None) if method == "grn_unlabelled" else one
-        ours = infer_in_context(known, seed, q_values=q_values)
+        ours = infer_in_context(known, seed, q_values=q_values, changes=START if method == "grn_start" else {})
         by_type = ours.by_type if known is one else ours.of_labels(one.labels or [])
         return Found(ours.overall, by_type, ours.overall["q_value"].to_numpy() if q_values else None)
-    if method == "ridge_within_states":
-        from peers import ridge_within_states
-
-        before = ridge_within_states.infer_in_context(one, seed)
-        return Found(before.overall, before.by_type or None)
     if method == "pearson":
         table = pearson(*inputs)
         return Found(table, q=correlation_q(table, one.cells - 2))
@@ -111,7 +107,7 @@ def infer(method: str, one: NetworkSet, seed: int, q_values: bool = False) -> Fo
 METHODS = (
     "grn",
     "grn_unlabelled",  # is not told the types; a type's network is that of the state that most of its cells are in
-    "ridge_within_states",  # what the product was before
+    "grn_start",  # where training starts: the exact solution of the linear problem
     "abundance",
     "pearson",
     "spearman",
@@ -121,10 +117,10 @@ METHODS = (
     "ridge_each",
     "ridge_shared",
 )
-CHAINS = ("grn", "ridge_within_states", "pearson", "ridge", "ridge_within")
+CHAINS = ("grn", "grn_start", "pearson", "ridge", "ridge_within")
 GLOBAL = (
     "grn",
-    "ridge_within_states",
+    "grn_start",
     "abundance",
     "pearson",
     "spearman",

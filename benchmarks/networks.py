@@ -9,7 +9,7 @@ picture `docs/img/networks.png`. Peers run once, with seed 0; `grn` runs with se
 deviation. Networks that were inferred before are read from the cache. Rows of `networks.csv` of other sets and methods
 stay, in the file and in the picture, so that a method can be added alone.
 
-Our own method is in `benchmarks/ours.py`, and what it was before in `peers/ridge_within_states.py`. Both hold
+Our own method is in `benchmarks/ours.py`, which holds
 
     SETTINGS: dict      # plain values that decide its results (configuration, version), for the key of the cache
     def infer(one: NetworkSet, seed: int, device: str) -> DataFrame     # source, target, weight
@@ -44,7 +44,6 @@ COLOURS = {
     "grnboost2": "#009e73",
     "genie3": "#cc79a7",
     "regdiffusion": "#999999",
-    "ridge_within_states": "#f0e442",
 }
 PANELS = {
     "auprc_ratio": ("AUPRC / that of chance", 1.0),
@@ -113,7 +112,7 @@ def dots(table: pd.DataFrame, *, ours: str) -> Figure:
 
 HERE = Path(__file__).resolve().parent
 OURS = "grn"
-OWN = {OURS: "ours", "ridge_within_states": "peers.ridge_within_states"}  # their modules: they read cells as grn does
+OWN = {OURS: "ours"}  # its module
 METRICS = {
     "auprc": "AUPRC",
     "auprc_ratio": "AUPRC ratio",

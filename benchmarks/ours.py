@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from grn.networks.build import network_of
 from grn.regulation.states import States, states_of
 from grn.training.run import fit_cells, train
 
-SETTINGS = {"version": grn.__version__, "revision": 8}  # raise revision when the numbers change
+SETTINGS = {"version": grn.__version__, "revision": 9}  # raise revision when the numbers change
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +52,21 @@ def infer(one: NetworkSet, seed: int, device: str) -> pd.DataFrame:
 
 
 def infer_in_context(
-    one: NetworkSet, seed: int, device: str = "cpu", *, q_values: bool = False, say: Say = silent
+    one: NetworkSet,
+    seed: int,
+    device: str = "cpu",
+    *,
+    q_values: bool = False,
+    say: Say = silent,
+    changes: Mapping[str, Any] | None = None,
 ) -> Networks:
     """Networks of a set and of its cell types, or of the states that are found in a set without labels.
 
-    The model is trained on all cells, as in `grn.network`. q_values: add their column, on which no weight depends.
+    The model is trained on all cells, as in `grn.network`. q_values: add their column, on which no weight depends.   changes:
+    of the default configuration, by dotted name.
     """
-    config = configuration(one, seed, device, {"network.false_discovery": q_values, "network.top_k": None})
+    fields = {"network.false_discovery": q_values, "network.top_k": None, **(changes or {})}
+    config = configuration(one, seed, device, fields)
     cells, _ = load_cells(config.data, seed=seed, adata=adata_of(one))
     states = states_of(cells, seed)
     model = fit_cells(config, cells, states, say)

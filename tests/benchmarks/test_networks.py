@@ -19,7 +19,7 @@ import perturb
 import pytest
 import scaling
 import torch
-from peers import perceptron, ridge_within_states
+from peers import perceptron
 from results_file import merged, ordered, write
 from scaling import SIZES
 from sets import SETS, NetworkSet, digest, load_sets
@@ -177,14 +177,6 @@ def test_it_lists_every_candidate_edge_of_all_cells_and_of_each_type(planted):
     of_g3 = ours.infer(planted, 0, "cpu").query("target == 'g3'").set_index("source")["weight"]
     assert of_g3.abs().idxmax() == "g0" and of_g3["g0"] > 0
 
-
-def test_ridge_within_states_lists_the_same_pairs(planted):
-    found = ridge_within_states.infer_in_context(planted, 0)
-    assert sorted(found.by_type) == ["a", "b"]
-    for table in (found.overall, *found.by_type.values()):
-        assert len(table) == 3 * 19
-        of_g3 = table.query("target == 'g3'").set_index("source")["weight"]
-        assert of_g3.abs().idxmax() == "g0" and of_g3["g0"] > 0
 
 
 def test_errors_on_held_out_cells_are_of_the_genes_that_are_no_regulators(planted, monkeypatch):
