@@ -106,12 +106,12 @@ def csr_cells():
     return sparse.csr_matrix(values), labels
 
 
-def table_of(values: np.ndarray, states: np.ndarray, regulators, *, basal=None, pooled=False, **known) -> CellTable:
+def table_of(values: np.ndarray, states: np.ndarray, regulators, *, basal=None, levels=0.0, **known) -> CellTable:
     """values [C, N] and states [C, S], or the number of each cell's state [C]."""
     membership = states if states.ndim == 2 else np.eye(states.max() + 1)[states]
     basal = np.ones(len(values)) if basal is None else basal
     cells = sparse.csr_matrix(values.astype(np.float32)), basal.astype(np.float32), membership.astype(np.float32)
-    return CellTable(*cells, np.asarray(regulators), pooled=pooled, **known)
+    return CellTable(*cells, np.asarray(regulators), levels=levels, **known)
 
 
 @pytest.fixture(scope="session")
@@ -138,7 +138,7 @@ def tiny_config(**trainer) -> Config:
                 "regulators": ["R1", "R2", "R3", "R4"],
                 "simulated": {"cells": 80, "genes": 16, "regulators": 4, "cell_types": 2},
             },
-            "model": {"width": 8, "hidden": 16, "members": 2},
+            "model": {"width": 8, "query_heads": 2, "key_heads": 2, "hidden": 16, "members": 2},
             "trainer": settings,
         }
     )

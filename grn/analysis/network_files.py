@@ -18,7 +18,7 @@ from grn.analysis.universe import unique_edges
 from grn.errors import DataError, check_known
 from grn.io.h5ad import read_anndata
 from grn.io.run_folder import CONFIG, refuse_cut_off, refuse_mixed_parts
-from grn.networks.choose import OBSERVED
+from grn.networks.choose import NUMBERS
 from grn.networks.edge_tables import (
     Columns,
     cell_types,
@@ -44,7 +44,7 @@ WEIGHTED = (
 BARE = ("0", "1", "2")  # tables of arboreto, which have no header
 KEY = "grn"
 SHARES = ("confidence", "q_value")  # of BESIDE, those from 0 to 1
-BESIDE = OBSERVED[1:]  # further columns of grn's tables that are kept
+BESIDE = NUMBERS[1:]  # further columns of grn's tables that are kept
 
 
 @dataclass(frozen=True)

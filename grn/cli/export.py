@@ -38,19 +38,25 @@ def command(
     top_k: Annotated[
         int | None, typer.Option("--top-k", min=1, help="Most regulators of each target, the strongest ones.")
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="All edges; by default those that are certain, q at most 0.05.")
+    ] = False,
 ) -> None:
-    """Write a network as a file for another program: all edges, or a choice of them."""
+    """Write a network as a file for another program: its certain edges, all of them, or a choice."""
     from grn.cli.console import console
+    from grn.errors import called
     from grn.verbs.export import export
 
-    export(
-        network,
-        output,
-        format=format,
-        cell_type=cell_type,
-        regulators=regulators,
-        targets=targets,
-        max_q_value=max_q_value,
-        top_k=top_k,
-        quiet=console().quiet,
-    )
+    with called({"certain": "--all"}.get):
+        export(
+            network,
+            output,
+            format=format,
+            cell_type=cell_type,
+            regulators=regulators,
+            targets=targets,
+            max_q_value=max_q_value,
+            top_k=top_k,
+            certain=not every,
+            quiet=console().quiet,
+        )

@@ -159,7 +159,10 @@ class SignedBlock(nn.Module):
     def means(self, of: Tensor) -> Tensor:
         """`centre` or `level`. In training a part of the differences between states may be left in, so that they count
         as regulation; predictions know the means of states in full."""
-        return self.mixed @ of if self.training else of
+        if not self.training:
+            return of
+        with torch.autocast(of.device.type, enabled=False):  # depths are far from 0
+            return self.mixed @ of
 
     def scores(self, pick: Tensor) -> Tensor:
         """Q K^T for a multiplicity of 1: [P, H, S, n, R + 1], 0 where a gene meets itself."""
@@ -180,7 +183,7 @@ class SignedBlock(nn.Module):
         read = (slopes.square() @ self.square[member, ..., None])[..., 0].mean(0).sqrt()  # [n]
         basal = torch.where(read > 0, BEND * read, 1.0)
         self.log_basal[member] = basal.log()
-        self.raw_gain[member] = basal.expm1().log()
+        self.raw_gain[member] = basal + torch.log(-torch.expm1(-basal))  # softplus gives it back
         self.raw_amount[member] = ONE
         bent = math.sqrt(1 + 1 / BEND**2)  # n_i over b_i
         return self.embedding.start(member, bent * shared, None if deviations is None else bent * deviations)

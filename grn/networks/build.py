@@ -73,7 +73,7 @@ class ReadNetwork:
         edges, by_type = (table(*given, least_cells=least) for table in (edge_table, edges_by_type))
         if self.prior is None:
             return edges, by_type
-        return self.prior.candidates(edges, genes, regulators), self.prior.candidates(by_type, genes, regulators)
+        return self.prior.candidates(edges, *given[1:3]), self.prior.candidates(by_type, *given[1:3])
 
 
 def first_evidence(config: Config, cells: Cells, states: States, say: Say) -> Evidence | None:

@@ -217,7 +217,8 @@ class System:
         inverse = torch.cholesky_inverse(self.root)
         at = own.clamp(min=0)
         column = inverse[:, at] * (own >= 0)
-        return w - column * (w.gather(0, at[None]) / inverse[at, at])
+        itself = torch.arange(len(w), device=own.device)[:, None] == own
+        return (w - column * (w.gather(0, at[None]) / inverse[at, at])).masked_fill(itself, 0.0)  # not but for rounding
 
 
 def conjugate_gradients(system: System, cross: Tensor, factor: Tensor, there: Tensor | None, start: Tensor) -> Tensor:

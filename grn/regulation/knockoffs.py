@@ -30,6 +30,7 @@ from grn.regulation.regressions import columns_of, held_out_penalty, sampled
 ROUNDS, SETTLED = 100, 1e-4  # of the search for the independent shares: most rounds, and the least relative gain
 ENOUGH = 5  # cells per regulator: with at least so many, correlations are taken as measured, without shrinkage
 RIDGE = 1e-3  # added to correlations, so that regulators which never vary leave the matrix positive definite
+READ_ONCE = 2**26  # numbers of targets that a processor keeps in memory for all draws
 BASAL_POWERS = 3  # of the basal gene's multiplicity that a regulator's mean may follow
 
 Draws = Callable[[Tensor, Tensor, np.ndarray, torch.Generator], Iterator[Tensor]]
@@ -56,7 +57,7 @@ def fits_with_knockoffs(table: CellTable, *, seed: int, draws: Draws | None = No
     real = torch.as_tensor(table.multiplicity[here][:, table.regulators].toarray(), device=table.device)
     x = standardised(real)
     y, own = columns_of(table, rows, x).each(rest), own.to(x.device)
-    if x.is_cuda:  # read once: a GPU has the GiB that they are at most (`sampled`)
+    if x.is_cuda or y.shape[0] * y.shape[1] <= READ_ONCE:  # a GPU has the GiB that they are at most (`sampled`)
         y = Columns.of(y.read(slice(None)))
     # One penalty for all targets: a target that seems to depend on the real regulators by chance would choose a smaller
     # one, and with it have larger slopes than those of knock-offs elsewhere.

@@ -23,6 +23,7 @@ from grn.cells.loading.batches import BagMaker
 from grn.cells.loading.order import once_in_order
 from grn.messages import Say
 from grn.model.objectives import Judged, judged_genes, summaries_of
+from grn.model.saved import round_as_saved
 from grn.model.transformer import Model
 
 PRIOR = 4.0  # pulls the halves' importances to 1/2 each, as so many held-out cells would
@@ -77,6 +78,7 @@ def keep_what_helped(model: Model, start: Mapping[str, Tensor], bags: BagMaker, 
     for number in range(len(model.blocks)):
         own = f"{number}."
         model.blocks.load_state_dict({name: each for name, each in start.items() if name.startswith(own)}, strict=False)
+        round_as_saved(model.blocks[number])  # as the trained ones are
         before = judged_by_unseen(model, bags, rows)
         if before.error() <= found.error():
             found = before

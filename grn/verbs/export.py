@@ -12,7 +12,7 @@ from annotated_types import Ge
 from grn.errors import ConfigError, DataError
 from grn.messages import silent
 from grn.verbs.checked import Positive, Share, checked
-from grn.verbs.read_network import predicted_network
+from grn.verbs.read_network import only_certain, predicted_network
 from grn.verbs.run import Run, as_run
 
 if TYPE_CHECKING:
@@ -34,9 +34,10 @@ def export(
     min_confidence: Share | None = None,
     max_q_value: Share | None = None,
     top_k: Positive | None = None,
+    certain: bool = True,
     quiet: bool = False,
 ) -> pd.DataFrame:
-    """Writes the edges of a network as one file for another program, all of them or a choice, and returns them.
+    """Writes the certain edges of a network, all of them, or a choice as one file for another program; returns them.
 
     Args:
         network: a Run or its folder, a table of edges as `read_network` gives, or any network that it reads.
@@ -51,15 +52,18 @@ def export(
         min_confidence: least confidence, 0 to 1.
         max_q_value: largest q-value, 0 to 1.
         top_k: most regulators of each target, the strongest ones among those left by all of the above.
+        certain: of a network with q-values, only the edges with one of at most .05, by association or by intervention,
+            unless `max_q_value` says otherwise; False: all edges.
         quiet: print nothing; otherwise a line about what was written.
 
     Returns:
-        The edges that were written, strongest first: `source`, `target`, `weight`, and `sd`, `q_value`,
-        `confidence`, `between`, `indirect` and `cells` where they are known. Edges whose weight is 0 are left out.
+        The edges that were written, by q-value and then strongest first: `source`, `target`, `weight`, and `sd`,
+        `effect`, `effect_se`, `q_value`, `confidence`, `between`, `indirect` and `cells` where they are known. Edges
+        whose weight is 0 are left out.
 
     Raises:
         ConfigError: no such format, or the file's name ends otherwise than its program expects.
-        DataError: no edge is left, or a choice by a column that the network lacks.
+        DataError: no edge is certain, none is left, or a choice by a column that the network lacks.
         RunFolderError: the run cannot be read, or the file not be made.
 
     Examples:
@@ -99,6 +103,10 @@ def export(
         if "cell_type" in edges:
             types = ", ".join(map(repr, edges["cell_type"].unique()[:5]))
             raise DataError(f"The table has edges of several cell types ({types}); give one", field="cell_type")
+    if certain and max_q_value is None and len(edges):
+        edges = only_certain(edges)
+        if edges.empty:
+            raise DataError("No edge of this network is certain", field="certain", advice="use {field} for all of them")
     chosen = choose(edges, genes, about, filters, cells=cell_type or str(about.get("cell_type", "all cells")))
     write_file(chosen, path, format, say)
     return chosen.edges

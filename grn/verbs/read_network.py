@@ -23,6 +23,7 @@ def read_network(
     network: Run | AnnData | pd.DataFrame | str | os.PathLike[str],
     *,
     cell_type: str | None = None,
+    certain: bool = True,
     layer: Whole | None = None,
     head: Whole | None = None,
     value: Literal["effect", "score", "weight"] | None = None,
@@ -36,6 +37,8 @@ def read_network(
             (csv, tsv, parquet, also .gz) of GRNBoost2, GENIE3, pySCENIC, BEELINE or decoupler, known by its columns.
             edges_by_type.parquet is one, too.
         cell_type: the label of a cell type, for the network of differences between its cells.
+        certain: of a network with q-values, only the edges with one of at most .05, by association or by intervention;
+            False: all edges of its file. Networks without q-values, and blocks, are given whole.
         layer: of a run: this block of the model in place of the network: 0, whose targets are the regulators, or 1,
             whose targets are all other genes. It is read again from the model and its cells.
         head: with `layer`: of this head. None: the sum of effects, or the mean of scores and weights, over heads.
@@ -48,9 +51,10 @@ def read_network(
 
     Returns:
         Columns `source` (the regulator), `target`, `weight` (float64, signed where the tool gives signs; unit: as the
-        tool has it), and `sd`, `q_value`, `confidence` (0 to 1), `between`, `indirect`, `cells` and `cell_type` where
-        the table has them. Rows in the order of the file; those of ours by falling |weight|. `attrs["sign"]` says what
-        the signs mean, "" where that is not known; `grn.export` writes by it.
+        tool has it), and `sd`, `effect`, `effect_se`, `q_value`, `confidence` (0 to 1), `between`, `indirect`, `cells`
+        and `cell_type` where the table has them. Rows in the order of the file; those of ours by q-value and then by
+        falling |weight|. `attrs["sign"]` says what the signs mean, "" where that is not known; `grn.export` writes by
+        it.
 
     Raises:
         DataError: no such file, no such columns, a weight that is no finite number, an unknown cell type.
@@ -64,6 +68,9 @@ def read_network(
         ...     grn.read_network(f"{home}/adjacencies.tsv")
           source target  weight
         0   SPI1   CST3     2.5
+        >>> net = pandas.DataFrame({"source": ["A", "B"], "target": ["x", "x"], "weight": [1.0, 2.0]})
+        >>> [len(grn.read_network(net.assign(q_value=[0.01, 0.4]), certain=certain)) for certain in (True, False)]
+        [1, 2]
         >>> pairs = pandas.DataFrame({"source": ["A", "A"], "target": ["x", "y"], "weight": [1.0, -1.0]})
         >>> grn.read_network(pairs.assign(weight=0.5), regulons=pairs)["known"].tolist()
         ['confirmed', 'contradicted']
@@ -73,7 +80,8 @@ def read_network(
         raise ConfigError("A block of a run is read with layer=, which {field} needs", field=given[0])
     if layer is None:
         found = predicted_network(network).of_type(cell_type)
-        table, sign = found.edges.reset_index(drop=True), found.sign
+        table = only_certain(found.edges) if certain else found.edges
+        table, sign = table.reset_index(drop=True), found.sign
     else:
         from grn.networks.build import read_layer_again
         from grn.networks.one_layer import LayerChoice
@@ -91,6 +99,14 @@ def read_network(
 
         table["known"] = said_of(table, known_regulons(regulons))
     return table
+
+
+def only_certain(edges: pd.DataFrame) -> pd.DataFrame:
+    """The edges with a q-value of at most SIGNIFICANT, by association or by intervention; all where none has one."""
+    from grn.networks.evidence.false_discovery import SIGNIFICANT
+
+    columns = [name for name in ("q_value", "caused_q") if name in edges]
+    return edges[(edges[columns] <= SIGNIFICANT).any(axis=1)] if columns else edges
 
 
 def predicted_network(

@@ -71,7 +71,8 @@ class Run:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """Scores of the test cells, as measured: accuracy, macro_f1, auroc, r2, error, ridge_error and the losses."""
+        """Scores of the test cells, as measured: accuracy, macro_f1, auroc, r2, error, ridge_error, means_error
+        and the losses."""
         test = self.history.filter(regex="^test/").dropna(how="all")
         scores = test.iloc[-1].dropna().to_dict() if len(test) else {}
         return {str(name).removeprefix("test/"): float(value) for name, value in scores.items()}
@@ -102,9 +103,10 @@ class Run:
 
     @cached_property
     def edges(self) -> pd.DataFrame:
-        """edges.parquet: source, target, weight, sd, q_value, confidence, between, indirect, cells.
+        """edges.parquet: source, target, weight, sd, effect, effect_se, q_value, confidence, between, indirect, cells.
 
-        A row per candidate edge, sorted by |weight|; no q_value and confidence without `network.false_discovery`."""
+        A row per candidate edge, the smallest q-values first and then by falling |weight|; no q_value and confidence
+        without `network.false_discovery`. `read_network` gives those of them that are certain."""
         from grn.io.tables import read_edge_table
 
         return read_edge_table(self._file("edges.parquet"))
@@ -264,7 +266,7 @@ def load(run: str | os.PathLike[str]) -> Run:
         >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 20, "model.members": 2}
         >>> trained = grn.train("simulated:", max_steps=20, set=tiny, quiet=True)
         >>> grn.load(trained.folder).edges.columns.tolist()
-        ['source', 'target', 'weight', 'sd', 'q_value', 'confidence', 'between', 'indirect', 'cells']
+        ['source', 'target', 'weight', 'sd', 'effect', 'effect_se', 'q_value', 'confidence', 'between', 'indirect', 'cells']
     """
     return Run(run)
 

@@ -83,7 +83,7 @@ def test_own_data_gives_every_field_a_reason():
             3,
             "network has the fields false_discovery, least_cells, top_k",
         ),
-        ("data:\n  path: x.h5ad\nmodel:\n  query_heads: 3\n", 3, "query_heads 3"),
+        ("data:\n  path: x.h5ad\nmodel:\n  key_heads: 3\n", 3, "query_heads 1"),
         ("data:\n  path: x\ntrainer: none\n", 3, "trainer is a section"),
         ("data:\n  path: x\n1: 3\n", 3, "a key is the name of a field"),
         ("data: &a\n  path: x\n  simulated: *a\n", 3, "aliases"),
@@ -177,7 +177,7 @@ def test_what_is_no_override_is_refused(override):
 
 
 def test_fields_that_contradict_each_other_are_refused():
-    assert "query_heads" in str(refusal("model.query_heads=3"))
+    assert "query_heads" in str(refusal("model.key_heads=3"))
     assert "data.group_key" in str(refusal("data.group_key=cell_type"))
 
 

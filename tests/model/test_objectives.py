@@ -13,6 +13,7 @@ from grn.model.objectives import (
     Draw,
     divisors,
     judged_genes,
+    learns_genes,
     masked_multiplicity,
     members_cells,
     of_cells,
@@ -69,7 +70,7 @@ def test_masked_multiplicity_is_the_error_of_the_signed_network_and_of_context_o
     y = model.among(m, bags.states)
     corrected = model.corrected(m, y if layers > 1 else None, bags.states)
     direct = model.blocks[1](corrected, bags.states, torch.arange(9))
-    context = model.context(corrected, bags.states, torch.arange(9))
+    context = model.context(m, torch.arange(9))
     left = direct - true[:, OTHERS]
     each = (y - true[:, REGULATORS]).square().sum(-1) + (left.square() + (left + context).square()).sum(-1)
     learned = members_cells(batch, model)
@@ -77,6 +78,36 @@ def test_masked_multiplicity_is_the_error_of_the_signed_network_and_of_context_o
     states = torch.einsum("cs,pcs->pc", bags.states, -model.state_scores(m))
     torch.testing.assert_close(found, ((each / 12 + states) * learned).sum())
     assert float(divisors(batch, model, False)["masked_multiplicity"]) == pytest.approx(float(learned.sum()) / 4)
+
+
+def test_a_step_learns_genes_or_teaches_the_identity_token(make_model, batch):
+    seen = replace(batch, kept=torch.ones_like(batch.bags.multiplicity, dtype=torch.bool))
+    assert learns_genes(batch, make_model()) and not learns_genes(seen, make_model())
+    assert set(divisors(batch, make_model(), False)) == {"masked_multiplicity"}
+    assert set(divisors(seen, make_model(), False)) == {"cell_type", "genes"}
+    assert not learns_genes(batch, make_model(genes_train=False))
+
+
+@pytest.mark.parametrize("infers", [False, True])
+def test_the_context_learns_from_what_predictions_of_the_blocks_leave_over(make_model, batch, infers):
+    """These infer states that training knows, or know means of states of which training leaves a part in."""
+    model, bags = make_model(states=3), batch.bags
+    for block in model.blocks:
+        block.mixed.copy_(torch.full((3, 3), 1 / 3))
+    m, true = model.inputs(bags.multiplicity[:, REGULATORS], bags.basal), model.standardised(bags.multiplicity)
+    model.blocks.train()  # and not the basal gene, which would drop out
+    plain = gradients(masked_multiplicity(batch, model, whole(model))[0], model)
+    model.infers_states, model.partial_levels = infers, not infers
+    found = gradients(masked_multiplicity(batch, model, whole(model))[0], model)
+    rest = model.left_over(bags, m, torch.arange(9), true[:, OTHERS], None)
+    loss = ((rest + model.context(m, torch.arange(9))).square().sum(-1) / 12 * members_cells(batch, model)).sum()
+    expected = torch.autograd.grad(loss, [model.basal.query, model.basal.bias])
+    torch.testing.assert_close(found["basal.query"], expected[0])
+    torch.testing.assert_close(found["basal.bias"], expected[1])
+    for name in found:
+        if name.startswith(("blocks.", "basal.state")):
+            torch.testing.assert_close(found[name], plain[name])
+    assert not torch.allclose(found["basal.query"], plain["basal.query"])
 
 
 def test_a_member_does_not_learn_from_the_cells_of_its_fold(make_model, batch):
@@ -114,7 +145,7 @@ def test_what_context_learns_changes_nothing_in_the_signed_network(make_model, b
     other = gradients(masked_multiplicity(batch, model, whole(model))[0], model)
     for name in network:
         same = torch.allclose(network[name], other[name], rtol=1e-12, atol=1e-14)
-        # Context reads m', and so block 1; what it makes of it is nothing that block 1 learns.
+        # What the context makes of the regulators is nothing that block 1 learns.
         assert same == name.startswith(("blocks.", "basal.state")), name
 
 

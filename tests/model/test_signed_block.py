@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from grn.model import signed_block as module
 from grn.model.signed_block import SignedBlock
 
 OWN = torch.tensor([-1, 2, 0, -1, -1])  # gene 1 is regulator 2, gene 2 is regulator 0
@@ -83,6 +84,95 @@ def test_scores_and_gradients_are_those_of_a_table_in_which_genes_do_not_meet_th
     ours, theirs = (torch.autograd.grad(table, leaves, given, allow_unused=True) for table in (found, masked))
     for one, other in zip((found, *ours), (masked, *theirs), strict=True):
         assert one is other is None or torch.testing.assert_close(one, other, **close) is None
+
+
+@pytest.mark.parametrize("states", [1, 3])
+def test_without_keys_scores_are_those_of_keys_that_are_the_identity(monkeypatch, states):
+    """And so are their gradients: many keys of full width are not learned, as their products would take long."""
+    pick, found = torch.tensor([4, 1, 2]), []
+    for most in (REGULATORS + 1, REGULATORS):
+        monkeypatch.setattr(module, "MOST_KEYS", most)
+        block = SignedBlock(MEMBERS, OWN, REGULATORS, 1, 1, 64, states).double()
+        assert (block.embedding.key is None) == (most == REGULATORS)
+        generator = torch.Generator().manual_seed(0)
+        for parameter in (block.embedding.query, block.embedding.deviation):
+            parameter.data.copy_(torch.randn(parameter.shape, generator=generator))
+        if block.embedding.key is not None:
+            block.embedding.key.data.copy_(torch.eye(REGULATORS + 1))
+        scores = block.scores(pick)
+        given = torch.linspace(-1, 1, scores.numel()).double().view_as(scores)
+        leaves = [block.embedding.query] + [block.embedding.deviation] * (states > 1)
+        found.append([scores, *torch.autograd.grad(scores, leaves, given)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, **close)
+    assert (found[1][0][..., 1, 2] == 0).all() and (found[1][0][..., 2, 0] == 0).all()
+
+
+def slopes_at(states: int, rank: int = REGULATORS + 1) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Shared slopes [n, R + 1] and deviations [S, n, R + 1] of states, of a low rank; no gene has one on itself."""
+    generator = torch.Generator().manual_seed(3)
+    one, other = (torch.randn(shape, generator=generator) for shape in ((1 + states, len(OWN), rank), (rank, 5)))
+    every = 0.2 * one @ other
+    every[:, 1, 2] = every[:, 2, 0] = 0
+    return every[0], every[1:] if states > 1 else None
+
+
+@pytest.mark.parametrize("most", [REGULATORS + 1, REGULATORS])
+@pytest.mark.parametrize("states", [1, 3])
+def test_a_block_starts_with_the_slopes_that_it_is_given(monkeypatch, states, most):
+    """Of full width: in an average cell exactly, and no other member's change."""
+    monkeypatch.setattr(module, "MOST_KEYS", most)
+    block = SignedBlock(MEMBERS, OWN, REGULATORS, 1, 1, 64, states).requires_grad_(False)
+    block.square.fill_(2.0)
+    other = block.slopes(block.scores(EVERY), EVERY)[0]
+    shared, deviations = slopes_at(states)
+    assert block.start(1, shared, deviations) == 0
+    found = block.slopes(block.scores(EVERY), EVERY)
+    expected = shared.expand(states, -1, -1) if deviations is None else shared + deviations
+    torch.testing.assert_close(found[0], other)
+    torch.testing.assert_close(found[1], expected, rtol=0.02 if states > 1 else 1e-4, atol=1e-6)
+    block.start(0, 0 * shared, None)
+    assert (block.slopes(block.scores(EVERY), EVERY)[0] == 0).all(), "nothing to learn from"
+
+
+def test_a_gain_that_is_large_is_set_as_well_as_a_small_one():
+    """Of softplus, whose inverse overflows if it is written as log(exp(b) - 1)."""
+    block = SignedBlock(MEMBERS, OWN, REGULATORS, 1, 1, 64, 1).requires_grad_(False)
+    for size in (1e-3, 1.0, 100.0):
+        block.start(0, size * torch.ones(5, 5), None)
+        gain, basal = block.gains(EVERY)
+        torch.testing.assert_close(gain[0], basal[0], rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(("heads", "key_heads"), [(1, 1), (2, 1), (2, 2), (4, 2)])
+def test_narrow_heads_start_with_the_best_approximation_of_their_width(heads, key_heads):
+    """As the singular values have it; each key head has directions of its own."""
+    block = SignedBlock(MEMBERS, OWN, REGULATORS, heads, key_heads, 2, 3).double().requires_grad_(False)
+    block.of_regulators = False  # what is approximated reads all keys
+    shared, deviations = (each.double() for each in slopes_at(3))
+    left_out = block.start(0, shared, deviations)
+    every = torch.cat([shared[None], deviations]).flatten(0, 1)
+    sizes = torch.linalg.svdvals(every).square()
+    assert left_out == pytest.approx(float(sizes[2 * key_heads :].sum() / sizes.sum()), rel=1e-4)
+    scores = block.scores(EVERY)[0].sum(0)  # [S, n, R + 1]
+    directions = torch.linalg.svd(every)[2][: 2 * key_heads]
+    bent = (1 + 1 / module.BEND**2) ** 0.5
+    torch.testing.assert_close(scores / bent, (shared + deviations) @ directions.T @ directions, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.4, 1.0])
+def test_in_training_a_part_of_the_differences_between_states_is_left_in(part):
+    """Predictions know the means of states in full."""
+    block, m = some_block(3), some_cells()
+    size = torch.tensor([0.5, 0.3, 0.2]).double()
+    block.mixed.copy_((1 - part) * torch.eye(3).double() + part * size)
+    known = block.eval()(m, mixed(3), EVERY)
+    trained = block.train()(m, mixed(3), EVERY)
+    assert torch.equal(trained, known) == (part == 0)
+    for name in ("centre", "level"):
+        table = getattr(block, name)
+        table.copy_((1 - part) * table + part * (size @ table)[:, None])
+    torch.testing.assert_close(trained, block.eval()(m, mixed(3), EVERY), **close)
 
 
 def test_autocast_rounds_no_scores():

@@ -7,6 +7,7 @@ import torch
 from torch.autograd.functional import jacobian
 
 from grn.bags import Bags
+from grn.config.schema import ModelConfig
 from grn.model import transformer
 from grn.model.basal_gene import EPS, FeedForward, StaticAttention
 from grn.model.transformer import DEPTH, LIMIT
@@ -84,6 +85,8 @@ def test_states_are_the_given_ones_or_those_that_the_regulators_tell(make_model,
     for member in range(4):
         centre = (model.share @ model.blocks[0].centre).mean(0)
         expected += ((m - centre) @ basal.state[member] + basal.state_bias[member]).softmax(-1) / 4
+    expected = expected * (expected >= transformer.TRACE)
+    expected = expected / expected.sum(1, keepdim=True)
     torch.testing.assert_close(found, expected, **close)
     same(model(unknown), model(replace(bags, states=found)))
     assert (model(unknown).multiplicity - model(bags).multiplicity).abs().max() > 0.01
@@ -108,12 +111,57 @@ def test_block_2_reads_regulators_in_the_place_of_what_counting_made_of_them(mak
             torch.testing.assert_close(corrected[member, cell], expected / model.unit, **close)
     pick = torch.arange(9)
     direct = model.blocks[1](corrected, states, pick)
-    seen = corrected - states @ model.blocks[1].centre
+    seen = m - (model.share @ model.blocks[0].centre).mean(0)
     whole = direct + model.basal.summary(seen) @ model.basal.query.mT + model.basal.bias[:, None]
     found = model.expected(m, states)
     torch.testing.assert_close(found[..., OTHERS], whole, **close)
     torch.testing.assert_close(found[..., REGULATORS], y, **close)
     assert (whole - direct).abs().mean() > 0.1
+
+
+def test_the_context_reads_regulators_as_they_were_counted_and_no_state(make_model, make_bags):
+    """So that it is the same function where states are inferred."""
+    model, bags = make_model(states=3), make_bags(states=3)
+    m, pick = regulators_of(bags, model), torch.arange(9)
+    before = model.context(m, pick)
+    model.counting.zero_()
+    for tensor in (model.blocks[0].embedding.query, model.blocks[1].embedding.query, model.blocks[1].centre):
+        tensor.data.mul_(2)
+    assert torch.equal(model.context(m, pick), before)
+    hidden = torch.zeros(4, 5, 4, dtype=torch.bool)
+    hidden[2, 3, 1] = True
+    changed = model.context(m, pick, hidden) != before
+    assert changed[2, 3].any() and not changed[[0, 1, 3]].any() and changed.any(-1).sum() == 1
+
+
+def test_what_blocks_leave_over_is_that_of_predictions(make_model, make_bags):
+    """In training, too, where they know states that predictions infer, and leave in a part of levels."""
+    model, bags = make_model(states=3), make_bags(states=3)
+    m, true, pick = regulators_of(bags, model), torch.rand(5, 9).double(), torch.arange(9)
+    for block in model.blocks:
+        block.mixed.copy_(torch.full((3, 3), 1 / 3))
+    assert not model.trains_otherwise
+    for infers in (False, True):
+        model.infers_states, model.partial_levels = infers, not infers
+        assert model.trains_otherwise
+        model.train()
+        found = model.left_over(bags, m, pick, true, None)
+        assert model.blocks.training
+        model.eval()
+        states = model.inferred_states(m) if infers else bags.states
+        direct = next(direct for genes, direct, _ in model.parts(m, states) if len(genes) == 9)
+        torch.testing.assert_close(found, direct - true, **close)
+
+
+def test_scores_are_as_wide_as_there_are_keys_while_there_is_room(monkeypatch):
+    """With a width that is given, heads have that one."""
+    wide = transformer.width_of_scores
+    assert wide(ModelConfig(), 2000, 613, 1) == 613 and wide(ModelConfig(width=32), 2000, 613, 1) == 32
+    tables = 5 * 2000 * 613
+    monkeypatch.setattr(transformer, "TABLES", tables)
+    assert wide(ModelConfig(), 2000, 613, 1) == 613
+    assert wide(ModelConfig(), 2001, 613, 1) == wide(ModelConfig(), 2000, 613, 2) == transformer.WIDE
+    assert ModelConfig().width_of_cells == 64 and ModelConfig(width=32).width_of_cells == 32
 
 
 def test_many_regulators_are_read_as_they_were_counted(make_model, monkeypatch):

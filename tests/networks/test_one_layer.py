@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from grn import load, read_network
+from grn import read_network
 from grn.errors import ConfigError, DataError
 from grn.networks.one_layer import LayerChoice, read_layer
 from grn.networks.read import read_network as read_whole
@@ -61,13 +61,13 @@ def test_several_states_count_by_their_cells(make_model, make_cells):
 
 def test_the_score_of_a_run_is_q_k_of_its_saved_tensors(tiny_run):
     """Ten lines of NumPy on model.safetensors: the types' mean, as they have equally many cells."""
-    saved, run = load_file(tiny_run / "model" / "model.safetensors"), load(tiny_run)
+    saved = load_file(tiny_run / "model" / "model.safetensors")
     for layer in (0, 1):
-        edges = read_network(tiny_run, layer=layer, head=1, value="score")
+        edges = read_network(tiny_run, layer=layer, head=0, value="score")
         block = f"blocks.{layer}.embedding."
         part = {name.removeprefix(block): each.astype(np.float32) for name, each in saved.items()}
-        query = part["query"][:, 1, None] + part["deviation"][:, 1]  # [P, S, n, E]
-        key = part["key"][:, 1 // (run.config.model.query_heads // run.config.model.key_heads), None]
+        query = part["query"][:, 0, None] + part["deviation"][:, 0]  # [P, S, n, E]
+        key = part["key"][:, 0, None]
         score = (query @ key.swapaxes(-1, -2))[..., :-1].mean((0, 1))
         names = (tiny_run / "model" / "vocabulary.txt").read_text().split()
         own = [name for name in names if name.startswith("R") == (layer == 0)]

@@ -111,16 +111,13 @@ def test_the_total_is_the_direct_effect_and_the_indirect_one_and_indirect_is_the
 
 
 def test_effects_through_the_basal_gene_are_the_mean_change_of_the_context(make_model, make_cells):
-    """Over cells, where block 1 alone is a mean: with its correction off, the derivatives of the context itself."""
     model, (cells, _) = make_model(states=3), make_cells()
-    model.counting.zero_()
+    model.basal.gate.copy_(torch.tensor([1.0, 0.5, 0.25, 0.0]))
     m = inputs_of(model, cells)
-    of = in_state(model, m, 1)
-    found = module.through_context(model, m, of, torch.zeros(4, 3, 3).double())
+    found = module.through_context(model, m)
 
     def mean(m):
-        at = model.corrected(m, model.among(m, of), of)
-        return (model.basal.gate[:, None, None] * model.context(at, of, torch.arange(9))).mean(1)
+        return (model.basal.gate[:, None, None] * model.context(m, torch.arange(9))).mean(1)
 
     expected = jacobian(mean, m).sum(2)[..., :-1]
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)

@@ -29,7 +29,7 @@ from grn.regulation.states import States
 
 GENES = ("NA", "g1", "g2", "g3", "nan")
 REGULATORS = np.array([1, 4])
-COLUMNS = ["weight", "sd", "q_value", "confidence", "between", "indirect", "cells"]
+COLUMNS = ["weight", "sd", "effect", "effect_se", "q_value", "confidence", "between", "indirect", "cells"]
 LABELS = ("total", "a/b", "a b", "", "β", "layer0", "T/NK cell", "type", "a_b_2")
 
 
@@ -41,9 +41,10 @@ def drawn(seed: int) -> np.ndarray:
 
 def network(types=LABELS[:3], seed: int = 0, sure: bool = True) -> Network:
     """Every type has its own; with what knock-offs say of it, or without."""
-    weight, sd, total, indirect, between, confidence, q = (drawn(100 * seed + number) for number in range(7))
-    known = (confidence, q) if sure else (None, None)
-    one = Network(weight, sd, total, indirect, between, np.arange(10).reshape(5, 2), *known)
+    weight, sd, total, indirect, between, confidence, q, *effects = (drawn(100 * seed + number) for number in range(9))
+    known = dict(zip(("confidence", "q", "effect", "effect_se"), (confidence, q, *effects), strict=True))
+    cells = np.arange(1, 11).reshape(5, 2)
+    one = Network(weight, sd, total, indirect, between, cells, **(known if sure else {}))
     return replace(one, of_states={name: network((), seed + 1 + n, sure) for n, name in enumerate(types)})
 
 
@@ -130,8 +131,9 @@ def test_a_row_is_a_target_and_a_column_a_regulator():
     weight[3, 0] = -0.7
     matrix = square_matrix(weight, REGULATORS)
     assert matrix.nnz == 1 and matrix[3, 1] == np.float32(-0.7)
-    first = edge_table(replace(network(), weight=weight, sd=np.full((5, 2), 0.25)), GENES, REGULATORS, None).iloc[0]
-    assert (first["source"], first["target"], first["sd"], first["cells"]) == ("g1", "g3", 0.25, 6)
+    read = replace(network(sure=False), weight=weight, sd=np.full((5, 2), 0.25))
+    first = edge_table(read, GENES, REGULATORS, None).iloc[0]
+    assert (first["source"], first["target"], first["sd"], first["cells"]) == ("g1", "g3", 0.25, 7)
     assert first["weight"] == np.float32(-0.7)
 
 
@@ -158,9 +160,40 @@ def test_files_hold_certain_edges_and_the_strongest_that_are_seen_in_some_cell()
     expected = np.array([[0, 1], [1, 1], [1, 0], [0, 1], [1, 0]], bool)
     np.testing.assert_array_equal(kept(read, 1), expected)
     np.testing.assert_array_equal(kept(replace(read, q=None, caused_q=q), 1), expected)
-    assert kept(read, None).all() and len(edge_table(read, GENES, REGULATORS, None)) == 8
+    seen = np.ones((5, 2), bool)
+    seen[3, 0] = False
+    np.testing.assert_array_equal(kept(read, None), seen)
+    assert len(edge_table(read, GENES, REGULATORS, None)) == 7
     matrix = as_anndata((), top_k=1, read=read, cells=4).varp["grn"].toarray()[:, REGULATORS]
     np.testing.assert_array_equal(matrix, np.where(expected, weight, 0))
+
+
+def test_pairs_that_few_cells_have_together_are_no_rows():
+    """But for what an intervention has shown."""
+    read = network(sure=False)
+    for least in (1, 5, 10):
+        table = edge_table(read, GENES, REGULATORS, None, least_cells=least)
+        assert len(table) == sum(read.cells[i, j] >= least for i in range(5) for j in range(2) if i != REGULATORS[j])
+        assert (table["cells"] >= least).all()
+        of_types = edges_by_type(read, GENES, REGULATORS, None, least)
+        assert len(of_types) == 3 * len(table) and (of_types["cells"] >= least).all()
+    caused_q = np.ones((5, 2))
+    caused_q[0, 0] = 0.01
+    assert edge_table(replace(read, caused_q=caused_q), GENES, REGULATORS, None, least_cells=11)["target"].tolist() == [
+        "NA"
+    ]
+
+
+def test_the_most_certain_edges_are_first_and_of_these_the_strongest():
+    """A pair that nobody has judged is as one that is not certain."""
+    read = network()
+    q = np.array([[0.01, 0.2], [0.2, 0.01], [np.nan, 1.0], [0.2, 0.01], [1.0, 0.2]], np.float32)
+    table = edge_table(replace(read, q=q), GENES, REGULATORS, None)
+    known, size = table["q_value"].fillna(1), table["weight"].abs()
+    assert known.is_monotonic_increasing and known.nunique() == 3
+    assert all(of_q.is_monotonic_decreasing for _, of_q in size.groupby(known))
+    plain = edge_table(replace(read, q=None), GENES, REGULATORS, None)
+    assert plain["weight"].abs().is_monotonic_decreasing and "q_value" not in plain
 
 
 @pytest.mark.parametrize("sorted_at_once", [1, 2**20])
@@ -184,7 +217,17 @@ def test_every_column_of_an_edge_is_about_that_edge():
         assert list(table.columns) == ["source", "target", *COLUMNS]
         row = table["target"].map(GENES.index)
         column = table["source"].map({GENES[gene]: number for number, gene in enumerate(REGULATORS)})
-        known = one.weight, one.sd, one.q, one.confidence, one.between, one.indirect, one.cells
+        known = (
+            one.weight,
+            one.sd,
+            one.effect,
+            one.effect_se,
+            one.q,
+            one.confidence,
+            one.between,
+            one.indirect,
+            one.cells,
+        )
         for name, values in zip(COLUMNS, known, strict=True):
             np.testing.assert_array_equal(table[name], values[row, column])
 
@@ -194,7 +237,7 @@ def test_edges_by_type_are_the_tables_of_the_types_one_after_the_other(sure):
     read = network(LABELS, sure=sure)
     found = edges_by_type(read, GENES, REGULATORS, None)
     assert list(found["cell_type"].unique()) == list(LABELS)
-    assert ("q_value" in found) == ("confidence" in found) == sure
+    assert ("q_value" in found) == ("confidence" in found) == ("effect" in found) == ("effect_se" in found) == sure
     for name in LABELS:
         own = found[found["cell_type"] == name].drop(columns="cell_type").reset_index(drop=True)
         pd.testing.assert_frame_equal(own, edge_table(read.of_states[name], GENES, REGULATORS, None))

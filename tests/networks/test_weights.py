@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grn.networks.weights import balanced, presence
+from grn.networks.weights import Network, balanced, presence, seen_enough
 
 
 def drawn(seed: int = 0) -> np.ndarray:
@@ -37,3 +37,15 @@ def test_a_regulator_that_hardly_varies_in_a_state_counts_less():
     """From half its usual sd on it counts whole; one that never varies anywhere counts nothing."""
     found = presence(torch.tensor([[0.0, 0.25, 0.5, 2.0, 0.0]]), torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0]))
     assert found.tolist() == [[0, 0.5, 1, 1, 0]]
+
+
+def test_a_pair_that_few_cells_have_together_has_no_weight():
+    """Over all cells, or in a state; what the data say of it stays."""
+    cells, values = np.array([[0, 9], [10, 30], [50, 11]]), np.full((3, 2), 0.7)
+    own = Network(*[values] * 5, cells - 9)
+    found = seen_enough(Network(*[values] * 5, cells, of_states={"a": own}), 10)
+    for one, seen in ((found, cells >= 10), (found.of_states["a"], cells >= 19)):
+        for name in ("weight", "sd", "total", "indirect"):
+            np.testing.assert_array_equal(getattr(one, name), np.where(seen, 0.7, 0))
+        assert one.between is values
+    assert found.cells is cells

@@ -1,4 +1,4 @@
-"""The fitted cells in the model's units: inputs, targets, and the means that states keep for themselves."""
+"""The fitted cells in the model's units: inputs, targets, and the levels that states keep for themselves."""
 
 from dataclasses import replace
 
@@ -21,19 +21,20 @@ BASAL = GENERATOR.uniform(0.5, 1.5, 12)
 NOISE = GENERATOR.random((12, 2))
 
 
-@pytest.fixture(params=[False, True], ids=["states", "pooled"])
+@pytest.fixture(params=[0.0, 0.6, 1.0], ids=["states", "in part", "pooled"])
 def table(make_table, request) -> CellTable:
     noise = sp.csr_matrix(NOISE.astype(np.float32))
-    return make_table(VALUES, STATE, REGULATORS, basal=BASAL, noise=noise, pooled=request.param)
+    return make_table(VALUES, STATE, REGULATORS, basal=BASAL, noise=noise, levels=request.param)
 
 
 def means(values: np.ndarray) -> np.ndarray:
     return np.stack([values[state == STATE].mean(0) for state in (0, 1)])
 
 
-def test_units_are_sds_within_states_unless_their_differences_count(table):
+def test_units_are_sds_around_levels_of_states_as_far_as_differences_do_not_count(table):
     """So that a regulator that differs between states is penalised as others are."""
-    around = VALUES - (VALUES.mean(0) if table.pooled else means(VALUES)[STATE])
+    part = table.levels
+    around = VALUES - (part * VALUES.mean(0) + (1 - part) * means(VALUES)[STATE])
     np.testing.assert_allclose(table.sd, around.std(0), rtol=1e-5)
     np.testing.assert_allclose(table.mean, VALUES.mean(0), rtol=1e-6)
     np.testing.assert_allclose(table.spread, VALUES.std(0), rtol=1e-5)
@@ -55,16 +56,25 @@ def test_inputs_and_targets_are_in_these_units_and_absent_regulators_are_0(table
     np.testing.assert_allclose(columns.read(torch.tensor([3])), standard[:, [3]], rtol=1e-4, atol=1e-4)
 
 
-def test_states_keep_their_own_means_unless_their_differences_count(table):
-    """Of some cells, as each member knows: pooled, every state has those of all of them."""
+def test_states_have_means_of_their_own_of_some_cells_as_each_member_knows(table):
     rows = np.array([0, 1, 2, 5, 8, 11])
     centre, level = table.means(rows)
     assert centre.shape == (2, 3) and level.shape == (2, 6)
     m, standard = table.inputs.numpy()[rows], table.targets(slice(None)).numpy()[rows]
     for state in (0, 1):
-        own = np.ones(6, bool) if table.pooled else STATE[rows] == state
+        own = STATE[rows] == state
         np.testing.assert_allclose(centre[state], m[own].mean(0), rtol=1e-4)
         np.testing.assert_allclose(level[state], standard[own].mean(0), rtol=1e-4, atol=1e-4)
+
+
+def test_levels_of_states_are_their_means_as_far_as_differences_do_not_count(table):
+    """The rest of the way they are the mean of all cells, whose cells each state has a share of."""
+    states = np.stack([np.arange(12) < 3, np.arange(12) >= 3], 1).astype(np.float32)
+    uneven = replace(table, states=states)
+    m, part = uneven.inputs.numpy(), table.levels
+    expected = [part * m.mean(0) + (1 - part) * m[own].mean(0) for own in states.T > 0]
+    np.testing.assert_allclose(uneven.mixed @ uneven.means()[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(uneven.mixed.sum(1), 1, rtol=1e-6)
 
 
 def test_no_value_counts_as_more_than_the_limit_above_the_mean(table, monkeypatch):
@@ -78,7 +88,7 @@ def test_no_value_counts_as_more_than_the_limit_above_the_mean(table, monkeypatc
 
 def test_some_of_the_cells_are_in_their_own_units(table):
     part = replace(table, groups=STATE + 3).some(np.arange(8))
-    assert len(part) == 8 and part.pooled == table.pooled and part.groups.tolist() == [3, 4] * 4
+    assert len(part) == 8 and part.levels == table.levels and part.groups.tolist() == [3, 4] * 4
     np.testing.assert_allclose(part.spread, VALUES[:8].std(0), rtol=1e-5)
     assert part.noise.shape == (8, 2)
 

@@ -18,16 +18,16 @@ REGULATORS, GENES, EACH = 6, 46, 60
 
 @pytest.fixture
 def cells(make_table):
-    def drawn(*, follows: float, composition: float, within: float = 1.0, seed: int = 0, states: int = 8) -> CellTable:
+    def drawn(*, follows: float, composition: float, noise: float = 0.7, seed: int = 0, states: int = 8) -> CellTable:
         """Levels of the targets: `follows` times what the slopes make of those of the regulators, and own ones of sd
-        `composition`. Within states, targets follow the regulators `within` times."""
+        `composition`. Within states, targets follow the regulators, beside noise."""
         generator = np.random.default_rng(seed)
         slopes = generator.normal(size=(GENES, REGULATORS)) * (generator.random((GENES, REGULATORS)) < 0.5)
         state = np.arange(states * EACH) % states
         levels, own = generator.normal(size=(states, REGULATORS)), generator.normal(size=(states, GENES))
         around = generator.normal(size=(len(state), REGULATORS))
-        values = (follows * levels @ slopes.T + composition * own)[state] + within * around @ slopes.T
-        values += 0.7 * generator.normal(size=values.shape)
+        values = (follows * levels @ slopes.T + composition * own)[state] + around @ slopes.T
+        values += noise * generator.normal(size=values.shape)
         values[:, :REGULATORS] = levels[state] + around
         return make_table(values + 20, state, range(REGULATORS))
 
@@ -40,28 +40,28 @@ def fold(table: CellTable) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_levels_that_follow_their_regulators_count(cells, seed):
-    table = cells(follows=1, composition=0, seed=seed)
+    """Where there is little within states, so that they tell of slopes what cells of one state hardly do."""
+    table = cells(follows=1, composition=0, noise=3.0, seed=seed)
     found = levels_of(table, fold(table))
-    assert found.level_error < 0.6 and found.pooled_error == pytest.approx(found.within_error, abs=0.01)
-    assert found.count and "differences between states count" in found.summary()
+    assert found.part > 0 and found.part == found.best and found.with_part < found.without
+    assert found.summary().startswith("Differences between states count as regulation")
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_levels_of_composition_do_not(cells, seed):
-    """Slopes through them predict other states worse than nothing would, and cells of one state worse than slopes of
-    differences within it."""
-    table = cells(follows=0, composition=3, seed=seed)
+    """Slopes through them predict cells of one state worse than slopes of differences within it."""
+    table = cells(follows=0, composition=3, noise=3.0, seed=seed)
     found = levels_of(table, fold(table))
-    assert found.level_error > 1 and found.pooled_error > found.within_error + 0.05
-    assert not found.count and "may be composition" in found.summary()
+    assert found.part == 0 and found.with_part > found.without - 0.001
+    assert "may be composition" in found.summary() and "do not count" in found.summary()
 
 
 @pytest.mark.parametrize("composition", [0, 3])
 def test_no_gene_explains_itself_where_every_gene_regulates(cells, composition):
     """Else nothing would be left over, and levels of composition would count."""
-    table = cells(follows=1 - composition / 3, composition=composition)
+    table = cells(follows=1 - composition / 3, composition=composition, noise=3.0)
     found = levels_of(replace(table, regulators=np.arange(GENES)), fold(table))
-    assert found.within_error > 0.05 and found.count == (composition == 0)
+    assert found.without > 0.05 and (found.part > 0) == (composition == 0)
     alone = replace(table, multiplicity=table.multiplicity[:, :1], regulators=np.arange(1))
     assert levels_of(alone, fold(table)) is None
 
@@ -70,11 +70,43 @@ def test_slopes_of_other_cells_judge_held_out_ones(cells):
     """With the targets of held-out cells shuffled, no slope predicts them: the strongest penalty is the best."""
     table = cells(follows=1, composition=0, states=2)
     own = fold(table)
-    values = table.multiplicity.toarray()
-    order = np.random.default_rng(1).permutation(np.flatnonzero(own == 0))
-    values[own == 0, REGULATORS:] = values[order, REGULATORS:]
+    values, state = table.multiplicity.toarray(), table.states.argmax(1)
+    generator = np.random.default_rng(1)
+    for each in range(5):
+        for one in (0, 1):  # within its state
+            rows = np.flatnonzero((own == each) & (state == one))
+            values[rows, REGULATORS:] = values[generator.permutation(rows), REGULATORS:]
     shuffled = levels_of(replace(table, multiplicity=sp.csr_matrix(values)), own)
-    assert levels_of(table, own).within_error < 0.5 and shuffled.within_error > 0.95
+    assert levels_of(table, own).without < 0.5 and shuffled.without > 0.95
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_errors_are_those_of_ridge_regression_with_a_part_of_the_means_left_in(cells, soft):
+    """By scikit-learn, cell by cell: from none of the differences between states to all of them."""
+    from sklearn.linear_model import Ridge
+
+    table = cells(follows=0.5, composition=1, states=3)
+    x, y = table.inputs.double(), table.targets(np.arange(REGULATORS, GENES)).double()
+    share = table.membership.double()
+    share = 0.8 * share + 0.2 / 3 if soft else share
+    judged = torch.as_tensor(fold(table) == 2)
+    found = module._errors(x, y, share, judged)
+    known, size = share[~judged], share[~judged].sum(0)
+    means = [(known.T @ each[~judged]) / size[:, None] for each in (x, y)]
+    within = [each - share @ mean for each, mean in zip((x, y), means, strict=True)]
+    for row, part in enumerate(module.PARTS):
+        levels = [part * (mean - (size / size.sum()) @ mean) for mean in means]
+        own = [(each + share @ level)[~judged] for each, level in zip(within, levels, strict=True)]
+        unit = own[0].square().mean(0).sqrt().clamp(min=1e-6)
+        errors = []
+        for lam in RIDGE[::4]:
+            ridge = Ridge(alpha=lam * len(known), fit_intercept=False).fit(own[0] / unit * len(known) ** 0.5, own[1])
+            predicted = (within[0][judged] / unit).numpy() @ ridge.coef_.T * len(known) ** 0.5
+            errors.append(np.square(within[1][judged].numpy() - predicted).mean(0))
+        expected = np.array(errors) / within[1][judged].square().mean(0).numpy()
+        assert float(found[row].mean()) <= expected.mean(1).min() * (1 + 1e-6)
+        nearest = np.abs(expected.mean(1) - float(found[row].mean())).min()
+        assert nearest < 0.02 * expected.mean(1).min(), "penalties between these are tried, too"
 
 
 def test_one_state_has_no_levels_and_many_regulators_no_time(cells, monkeypatch):
@@ -82,29 +114,6 @@ def test_one_state_has_no_levels_and_many_regulators_no_time(cells, monkeypatch)
     assert levels_of(replace(table, states=np.ones((len(table), 1), np.float32)), fold(table)) is None
     monkeypatch.setattr(module, "MOST", REGULATORS - 1)
     assert levels_of(table, fold(table)) is None
-
-
-def test_level_errors_are_those_of_a_regression_on_the_other_cells(cells):
-    """One state left out after the other, by scikit-learn, with soft memberships as weights of the cells."""
-    from sklearn.linear_model import Ridge
-
-    table = cells(follows=1, composition=1, states=3)
-    membership = 0.8 * table.states + 0.2 / 3
-    together = replace(table, states=membership, pooled=True)
-    x, y = together.inputs[:, :-1].double(), together.targets(np.arange(REGULATORS, GENES)).double()
-    error = variance = 0.0
-    for own in membership.astype(np.float64).T:
-        change = [np.average(each, axis=0, weights=own) - np.average(each, axis=0, weights=1 - own) for each in (x, y)]
-        ridge = Ridge(alpha=30.0).fit(x, y, sample_weight=1 - own)
-        error += own.sum() * np.square(change[1] - change[0] @ ridge.coef_.T).sum()
-        variance += own.sum() * np.square(change[1]).sum()
-    found = module._level_error(x, y, torch.as_tensor(membership).double(), 30.0)
-    assert found == pytest.approx(error / variance, rel=1e-4)
-    chosen = levels_of(replace(table, states=membership), fold(table)).level_error
-    every = [
-        module._level_error(x - x.mean(0), y - y.mean(0), torch.as_tensor(membership).double(), lam) for lam in RIDGE
-    ]
-    assert min(abs(chosen - each) for each in every) < 1e-3
 
 
 def test_state_levels_are_means_weighted_by_membership():

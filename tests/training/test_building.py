@@ -70,14 +70,44 @@ def test_each_member_knows_the_means_of_the_cells_that_it_learns_from(loaded, mo
     assert not torch.equal(*model.blocks[0].centre)
 
 
-def test_where_differences_between_states_count_all_states_have_the_same_means(loaded, monkeypatch):
-    monkeypatch.setattr(building, "levels_of", lambda *_: Levels(0.2, 0.3, 0.3))
+def test_where_differences_between_states_count_training_mixes_means_by_that_part(loaded, monkeypatch):
+    """And no predictions do, which know the means of states in full."""
+    monkeypatch.setattr(building, "levels_of", lambda *_: Levels(0.6, 0.3, 0.2, 0.6))
+    _, cells, split, states = loaded
     lines: list[str] = []
     model = prepared(loaded, lines.append).model
-    assert "count as regulation" in lines[0]
-    torch.testing.assert_close(model.sd, model.identity.sd)
+    assert "count as regulation" in lines[0] and model.partial_levels and model.trains_otherwise
+    table = CellTable.of(cells, split.train, states.membership, levels=0.6)
+    torch.testing.assert_close(model.sd, table.sd)
     for block in model.blocks:
-        assert torch.equal(block.centre[:, 0], block.centre[:, 1]) and torch.equal(block.level[:, 0], block.level[:, 1])
+        torch.testing.assert_close(block.mixed, 0.4 * torch.eye(2) + 0.6 * model.share)
+        assert not torch.equal(block.centre[:, 0], block.centre[:, 1])
+        assert not torch.equal(block.train().means(block.level), block.level)
+        assert block.eval().means(block.level) is block.level
+    monkeypatch.setattr(building, "levels_of", lambda *_: Levels(0.0, 0.3, 0.3, 0.2))
+    model = prepared(loaded).model
+    assert not model.trains_otherwise and all(torch.equal(block.mixed, torch.eye(2)) for block in model.blocks)
+    found = prepare(loaded[0], cells, split, replace(states, origin="found"), silent).model
+    assert found.infers_states and found.trains_otherwise, "its predictions have to infer what training knows"
+
+
+def test_blocks_start_at_the_exact_solution_and_states_at_a_regression(loaded):
+    """Of every member, and only where genes are learned."""
+    lines: list[str] = []
+    model = prepared(loaded, lines.append).model
+    assert any(line.startswith("Signed blocks start at the exact solution") for line in lines)
+    for block in model.blocks:
+        pick = torch.arange(block.genes)
+        slopes = block.slopes(block.scores(pick), pick)
+        assert (slopes.abs().amax((1, 2, 3)) > 0.01).all() and not torch.allclose(slopes[0], slopes[1])
+    assert (model.basal.state.abs().amax((1, 2)) > 0).all()
+    types = prepared(loaded, lambda line: None, **{"objectives.masked_multiplicity.weight": 0}).model
+    assert (types.basal.state == 0).all() and types.blocks[1].embedding.query.std() > 0
+
+
+def test_the_folds_of_a_run_are_those_that_it_trains_with(loaded):
+    config, cells, split, states = loaded
+    assert np.array_equal(building.folds_of_run(config, cells, split, states), prepared(loaded).fold)
 
 
 def test_members_take_the_chosen_penalties_in_turn_for_the_cells_that_they_learn_from(loaded, monkeypatch):
@@ -111,12 +141,12 @@ def test_more_scores_than_memory_holds_are_refused(loaded, monkeypatch):
     assert caught.value.field == "data.regulators"
 
 
-def test_a_step_has_more_cells_where_they_cost_no_time(monkeypatch):
+def test_a_step_has_more_cells_of_more_and_most_where_they_cost_no_time(monkeypatch):
     settings = TrainerConfig()
     monkeypatch.setattr(machine, "uses_gpu", lambda _: False)
-    assert [cells_of_step(settings, 10**6, of_a_file=file) for file in (False, True)] == [128, 256]
+    assert [cells_of_step(settings, cells) for cells in (1000, 3200, 10**6)] == [128, 200, 256]
     monkeypatch.setattr(machine, "processes", lambda _: 2)
-    assert cells_of_step(settings, 10**6, of_a_file=True) == 128  # of each process
+    assert cells_of_step(settings, 10**6) == 128  # of each process
     monkeypatch.setattr(machine, "uses_gpu", lambda _: True)
-    assert [cells_of_step(settings, cells, of_a_file=True) for cells in (1000, 20_000, 10**6)] == [128, 625, 1024]
-    assert cells_of_step(settings.model_copy(update={"batch_size": 7}), 20_000, of_a_file=False) == 7
+    assert [cells_of_step(settings, cells) for cells in (1000, 20_000, 10**6)] == [128, 625, 1024]
+    assert cells_of_step(settings.model_copy(update={"batch_size": 7}), 20_000) == 7

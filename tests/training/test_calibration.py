@@ -13,9 +13,18 @@ from grn.cells.simulated import simulate
 from grn.config.files import change_config
 from grn.messages import silent
 from grn.model.objectives import judged_genes, summaries_of
+from grn.model.saved import round_as_saved
 from grn.regulation.states import states_of
 from grn.training.building import data_module, prepare
-from grn.training.calibration import Calibration, judge, kind_importance, opened_at, set_axes, set_gate
+from grn.training.calibration import (
+    Calibration,
+    judge,
+    judged_by_unseen,
+    keep_what_helped,
+    kind_importance,
+    opened_at,
+    set_axes,
+)
 from grn.training.run import train
 from grn.training.task import Task
 
@@ -61,16 +70,58 @@ def test_cells_are_judged_by_the_members_that_have_not_seen_them(fit):
     assert torch.equal(identity.right, right) and accuracy == pytest.approx(float(right.float().mean()))
 
 
+def tensors(model) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.blocks.state_dict().items()}
+
+
+def test_cells_judge_genes_in_the_mode_that_predicts(fit):
+    _, found, data = fit
+    model = found.model.train()
+    judged = judged_by_unseen(model, data.validation, data.judged)
+    assert model.training
+    whole = judged_genes(data.validation[0, data.judged], model.eval())
+    for name, expected in vars(whole).items():
+        torch.testing.assert_close(getattr(judged, name), expected)
+
+
 def test_the_gate_is_what_cells_say_that_a_member_has_not_learned_from(fit):
     _, found, data = fit
     model = found.model.eval()
-    set_gate(model, data.validation, data.judged[:0])
+    start = tensors(model)
+    assert keep_what_helped(model, start, data.validation, data.judged[:0]) == []
     assert (model.basal.gate == 1).all(), "nobody has judged"
     torch.nn.init.normal_(model.basal.query)
-    set_gate(model, data.validation, data.judged)
+    keep_what_helped(model, start, data.validation, data.judged)
     whole = judged_genes(data.validation[0, data.judged], model)
     torch.testing.assert_close(model.basal.gate, whole.gate())
     assert (model.basal.gate < 1).all() and (whole.gate() > 0).any()
+
+
+@pytest.mark.parametrize("spoiled", [0, 1])
+def test_a_block_that_training_did_not_improve_keeps_its_start_as_a_file_holds_it(fit, spoiled):
+    """The other one, which it improved, stays as it was trained."""
+    _, found, data = fit
+    model = found.model.eval()
+    round_as_saved(model)
+    trained = tensors(model)
+    start = {name: tensor + 0.3 * torch.randn_like(tensor) if "raw_gain" in name else tensor for name, tensor in
+             trained.items()}  # fmt: skip
+    own = f"{spoiled}."
+    worse = {name: tensor + torch.randn_like(tensor) if name == own + "bias" else tensor for name, tensor in
+             trained.items()}  # fmt: skip
+    other = {name: tensor for name, tensor in start.items() if not name.startswith(own)}
+    other[f"{1 - spoiled}.bias"] = other[f"{1 - spoiled}.bias"] + torch.randn_like(other[f"{1 - spoiled}.bias"])
+    model.blocks.load_state_dict(worse)
+    lines = keep_what_helped(model, other | {k: v for k, v in start.items() if k.startswith(own)},
+                             data.validation, data.judged)  # fmt: skip
+    assert lines == [f"Training did not improve block {spoiled + 1}, which keeps its start."]
+    kept = tensors(model)
+    for name, tensor in kept.items():
+        if not name.startswith(own):
+            assert torch.equal(tensor, trained[name]), name
+    torch.testing.assert_close(kept[own + "raw_gain"], start[own + "raw_gain"], rtol=1e-3, atol=1e-3)
+    round_as_saved(model)
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in tensors(model).items()), "the saved model is it"
 
 
 def test_axes_are_the_leading_directions_of_the_training_cells_whatever_their_signs(fit):
@@ -116,7 +167,7 @@ def test_members_learn_from_the_cells_that_have_judged_them_from_the_middle_on(m
     monkeypatch.setattr(Calibration, "on_train_batch_start", started)
     train(make_config(max_steps=8, batch_size=40), tmp_path / "run", say=silent)
     assert opened_at(8) == 4 and opened_at(7) == 4 and judged == [4]
-    assert learned == [(0, False), (2, False), (4, True), (6, True)], "the token learns in every second step"
+    assert learned == [(1, False), (3, False), (5, True), (7, True)], "the token learns in every second step"
 
 
 def test_types_alone_never_open_the_folds_that_choose_the_step(make_config, fit):

@@ -17,7 +17,7 @@ from grn.errors import TrainingDiverged
 from grn.messages import silent
 from grn.model.saved import TrainedModel
 from grn.training import run
-from grn.training.building import prepare
+from grn.training.building import READ_EVERY, prepare
 from grn.training.calibration import Calibration
 from grn.training.run import best_weights, train
 from grn.training.task import Task
@@ -49,8 +49,11 @@ def test_metrics_are_of_training_validation_and_test(tiny_run):
     assert metrics["step"].max() == 6
 
 
-def test_blocks_are_those_of_the_best_checkpoint_and_the_identity_token_the_last_one(tiny_run):
+def test_blocks_are_of_the_best_checkpoint_and_the_identity_token_of_the_last(make_config, tmp_path, monkeypatch):
     """Held-out genes have chosen the step; what reads the cells goes on learning. Saved in half precision."""
+    monkeypatch.setattr(run, "keep_what_helped", lambda *_: [])
+    tiny_run = tmp_path / "run"
+    train(make_config(), tiny_run, say=silent)
     model = TrainedModel.load(tiny_run).model
     trained, parameters = model.state_dict(), {name for name, _ in model.named_parameters()}
     best, last = (best_weights(tiny_run / "checkpoints" / f"{name}.ckpt") for name in ("best", "last"))
@@ -59,6 +62,28 @@ def test_blocks_are_those_of_the_best_checkpoint_and_the_identity_token_the_last
         expected = (last if name.startswith("identity.") else best)[name]
         assert torch.equal(trained[name], expected.half().float() if name in parameters else expected), name
     assert trained["identity.axes"].abs().max() > 0
+
+
+def test_what_training_did_not_improve_is_what_it_started_with(make_config, tmp_path, monkeypatch):
+    """The model that is saved is that which is kept in memory, the start included."""
+    kept, lines = {}, []
+
+    def prepared(*args):
+        fit = prepare(*args)
+        kept.update({name: tensor.clone() for name, tensor in fit.model.blocks.state_dict().items()})
+        return fit
+
+    monkeypatch.setattr(run, "prepare", prepared)
+    found = train(make_config(learning_rate=1.0), tmp_path / "run", say=lines.append)
+    assert [line for line in lines if "did not improve" in line] == [
+        f"Training did not improve block {number}, which keeps its start." for number in (1, 2)
+    ]
+    assert any(line.startswith("step 0/6  validation loss") for line in lines)
+    saved = TrainedModel.load(tmp_path / "run")
+    assert saved.hash == found.trained.hash
+    for name, tensor in found.trained.model.blocks.state_dict().items():
+        assert torch.equal(tensor, saved.model.blocks.state_dict()[name]), name
+        torch.testing.assert_close(tensor, kept[name], rtol=1e-3, atol=1e-3)
 
 
 def test_the_network_and_its_table_agree(tiny_run):
@@ -114,7 +139,7 @@ def test_checkpoints_hold_the_average_of_the_weights(make_config, tmp_path, monk
         return training_step(task, batch, index)
 
     monkeypatch.setattr(Task, "training_step", recorded)
-    train(make_config(averaging=0.75, max_steps=4), tmp_path / "run", say=silent)
+    train(make_config(averaging=0.75, max_steps=8), tmp_path / "run", say=silent)
     for file in ("best", "last"):
         saved = checkpoint(tmp_path / "run", file)
         now = {name.removeprefix("model."): tensor for name, tensor in saved["current_model_state"].items()}
@@ -125,13 +150,13 @@ def test_checkpoints_hold_the_average_of_the_weights(make_config, tmp_path, monk
             for later in after_each_step[1:]:
                 expected = 0.75 * expected + 0.25 * later
             torch.testing.assert_close(average[name], expected, rtol=1e-5, atol=1e-7)
-        assert not torch.equal(average["blocks.0.embedding.key"], now["blocks.0.embedding.key"])
+    assert not torch.equal(average["blocks.0.embedding.key"], now["blocks.0.embedding.key"]), "of the last step"
 
 
 def with_a_nan(config, batch: int):
     """The cells of `config` with a NaN in one cell that the training batch number `batch` holds; the cell."""
     cells, split = load_cells(config.data, seed=config.trainer.seed)
-    order = EpochOrder(split.train, config.trainer.batch_size, config.trainer.seed)
+    order = EpochOrder(split.train, config.trainer.batch_size, config.trainer.seed, times=READ_EVERY)
     cell = int(list(order)[batch][1][0])
     multiplicity = cells.multiplicity.copy()
     multiplicity.data[multiplicity.indptr[cell]] = np.nan
@@ -163,7 +188,7 @@ def test_a_nan_in_one_cell_names_step_and_cells_and_keeps_the_last_good_model(ma
 
 
 def test_a_gradient_that_is_not_finite_stops_before_the_weights_take_it(make_config, tmp_path, monkeypatch):
-    """A finite loss may have one: the third step's is infinite in one number."""
+    """A finite loss may have one: that of the third step in which genes learn is infinite in one number."""
     calls, kept = [], {}
 
     def prepare_with_a_bad_gradient(*args):
@@ -179,7 +204,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_take_it(make_con
         return fit
 
     monkeypatch.setattr(run, "prepare", prepare_with_a_bad_gradient)
-    with pytest.raises(TrainingDiverged, match="The gradient norm is not finite at step 2"):
+    with pytest.raises(TrainingDiverged, match="The gradient norm is not finite at step 4"):
         train(make_config(), tmp_path / "run", say=silent)
     assert all(parameter.isfinite().all() for parameter in kept["model"].parameters())
-    assert checkpoint(tmp_path / "run")["global_step"] == 2
+    assert checkpoint(tmp_path / "run")["global_step"] == 4

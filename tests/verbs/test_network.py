@@ -21,7 +21,10 @@ from grn.networks.read import read_cell, read_network
 from grn.regulation.states import States
 
 FAST = {"model.members": 2, "trainer.max_steps": 20}
-COLUMNS = ["source", "target", "weight", "sd", "q_value", "confidence", "between", "indirect", "cells"]
+COLUMNS = [
+    *("source", "target", "weight", "sd", "effect", "effect_se"),
+    *("q_value", "confidence", "between", "indirect", "cells"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +41,8 @@ def test_cells_give_edges_without_a_run(adata, regulators):
     before = torch.random.get_rng_state()
     edges = grn.network(adata, label="cell_type", regulators=regulators, set=FAST, quiet=True)
     assert list(edges) == COLUMNS and len(edges) == 4 * 23
-    assert set(edges["source"]) == set(regulators) and edges["weight"].abs().is_monotonic_decreasing
+    assert set(edges["source"]) == set(regulators) and edges["q_value"].is_monotonic_increasing
+    assert all(each.abs().is_monotonic_decreasing for _, each in edges.groupby("q_value")["weight"])
     assert edges["q_value"].between(0, 1).all() and edges["confidence"].between(0.5, 1).all()
     assert torch.equal(torch.random.get_rng_state(), before), "the global random state is as it was"
     again = grn.network(adata, label="cell_type", regulators=regulators, set=FAST, quiet=True)

@@ -29,13 +29,13 @@ def test_tables_of_other_tools_are_known_by_their_columns(ending, tmp_path):
 
 
 def test_every_form_of_a_run_gives_the_same_table(run):
-    expected = grn.read_network(run)
-    further = ["sd", "q_value", "confidence", "between", "indirect", "cells"]
+    expected = grn.read_network(run, certain=False)
+    further = ["sd", "effect", "effect_se", "q_value", "confidence", "between", "indirect", "cells"]
     assert expected.columns.tolist() == ["source", "target", "weight", *further]
     np.testing.assert_array_equal(expected["weight"], run.edges["weight"])
     assert expected["weight"].dtype == np.float64 and not expected.duplicated(["source", "target"]).any()
     for form in (run.folder, str(run.folder), run.folder / "edges.parquet"):
-        pd.testing.assert_frame_equal(grn.read_network(form), expected)
+        pd.testing.assert_frame_equal(grn.read_network(form, certain=False), expected)
     nonzero = expected[expected["weight"] != 0].drop(columns=further).sort_values(["source", "target"])
     texts = {"source": object, "target": object}  # pandas 3 has a type of its own for texts
     for form in (run.network, run.folder / "network.h5ad"):
@@ -46,8 +46,8 @@ def test_every_form_of_a_run_gives_the_same_table(run):
 
 
 def test_the_edges_of_types_keep_their_type(run):
-    table = grn.read_network(run.folder / "edges_by_type.parquet")
-    assert {"sd", "between", "confidence", "cell_type"} <= set(table)
+    table = grn.read_network(run.folder / "edges_by_type.parquet", certain=False)
+    assert {"sd", "effect", "effect_se", "between", "confidence", "cell_type"} <= set(table)
     expected = pd.read_parquet(run.folder / "edges_by_type.parquet")
     assert table["cell_type"].tolist() == expected["cell_type"].astype(str).tolist()
     np.testing.assert_allclose(table["sd"], expected["sd"])
@@ -58,13 +58,35 @@ def test_cell_types_have_networks_of_their_own(run):
     for number, label in enumerate(run.cell_types, start=1):
         expected = run.network.varp[f"grn_type_{number}"].tocoo()
         for form in (*tables, *matrices):
-            found = grn.read_network(form, cell_type=label)
-            assert len(found) == expected.nnz
-            assert ({"q_value", "confidence", "cells"} <= set(found)) == any(form is table for table in tables)
-            assert found["weight"].abs().is_monotonic_decreasing and found["weight"].dtype == np.float64
+            found = grn.read_network(form, cell_type=label, certain=False)
+            assert len(found) == expected.nnz and found["weight"].dtype == np.float64
+            known = any(form is table for table in tables)
+            assert ({"q_value", "confidence", "cells"} <= set(found)) == known
+            assert (found["q_value"] if known else -found["weight"].abs()).is_monotonic_increasing
             target, source = (run.network.var_names.get_indexer(found[name]) for name in ("target", "source"))
             weights = np.asarray(run.network.varp[f"grn_type_{number}"][target, source]).ravel()
             np.testing.assert_array_equal(found["weight"], weights)
+
+
+def test_only_certain_edges_are_given_where_q_values_are_known(tmp_path):
+    """C is certain by an intervention alone; a network of another tool is given whole."""
+    table = pd.DataFrame({"source": list("ABCD"), "target": "x", "weight": [4.0, 3.0, 2.0, 1.0]})
+    table["q_value"], caused = [0.06, 0.05, 0.7, 0.01], [0.9, 0.9, 0.01, np.nan]
+    table.assign(cell_type=["a", "a", "b", "b"]).to_parquet(tmp_path / "edges.parquet")
+    for given, expected in (
+        (table, "BD"),
+        (table.assign(caused_q=caused), "BCD"),
+        (table.drop(columns="q_value"), "ABCD"),
+        (tmp_path / "edges.parquet", "BD"),
+    ):
+        found = grn.read_network(given)
+        assert found["source"].tolist() == list(expected) and found.index.tolist() == list(range(len(expected)))
+        assert grn.read_network(given, certain=False)["source"].tolist() == list("ABCD")
+
+
+def test_a_run_in_which_nothing_is_certain_has_no_certain_edges(run):
+    found = grn.read_network(run)
+    assert run.edges["q_value"].min() > 0.05 and found.empty and list(found) == list(grn.read_network(run, certain=False))
 
 
 def test_unknown_types_and_files_are_refused_with_the_nearest_name(run, tmp_path):

@@ -37,9 +37,9 @@ data sets in which no gene depends on another, however the pairs' weights depend
 STRONGEST = 2
 """Knock-offs more that count as the strongest of all. With one, one of 21 of these data sets would have a certain edge,
 which is the rate as promised. With two, no edge is certain alone, and hardly any has one (benchmarks/nulls.py)."""
-ROUNDS, WORK, WORK_ON_GPU, NUMBERS = 49, 1.2e12, 3e13, 2**26
+ROUNDS, WORK, WORK_ON_GPU, NUMBERS, LEAST_WORK = 49, 1.2e12, 1.5e12, 2**26, 2e9
 """The most rounds of draws, the multiplications that all may take, and the q-values that are kept of them. The rates of
-one round hold; which edges near a threshold are below it is chance. An edge's q-value is the median over the rounds."""
+one round hold; which edges near a threshold are below it is chance. Small draws take LEAST_WORK. An edge's q-value is the median over the rounds."""
 NULL_FROM = 0.5  # p-values above it are taken to be of false edges alone: Storey's lambda
 SIGNIFICANT = 0.05  # q-value up to which edges are counted
 UNKNOWING = 0.45  # share of certain associations with another sign in the model from which on it knows no signs
@@ -161,7 +161,7 @@ def rounds_of(table: CellTable, pairs: int, share: float = 1.0) -> int:
     genes, features = table.multiplicity.shape[1], 2 * len(table.regulators)
     cells = min(len(table), len(sampled(table, 0)))
     inverse = min(cells, features)
-    each = DRAWS * (inverse**3 + inverse * features * cells + features * genes * (inverse + cells))
+    each = DRAWS * max(inverse**3 + inverse * features * cells + features * genes * (inverse + cells), LEAST_WORK)
     work = WORK_ON_GPU if torch.device(table.device).type == "cuda" else WORK
     most = int(min(share * work / each, NUMBERS / max(pairs, 1), ROUNDS))
     return max(1, most - (most + 1) % 2)

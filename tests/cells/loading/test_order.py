@@ -66,6 +66,26 @@ def test_no_block_is_read_by_two_processes(world):
     assert len(np.unique(request)) >= len(request) / 4, "a batch is of many blocks"
 
 
+@given(cells=st.integers(5, 600), size=sizes, world=worlds, times=st.integers(1, 3), start=st.integers(0, 7))
+def test_each_batch_is_handed_out_so_many_times_in_a_row(cells, size, world, times, start):
+    """Also from the middle on, in later epochs, and with buffers, which are read once."""
+    rows = np.arange(cells)
+    for buffered in (False, True):
+        once, order = (EpochOrder(rows, size, 3, world - 1, world, buffered, count) for count in (1, times))
+        assert len(order) == times * len(once)
+        once.epoch = order.epoch = 1
+        every, single = list(order), list(once)
+        assert [request.step for request in every] == list(range(len(order), 2 * len(order)))
+        for number, request in enumerate(every):
+            expected = single[number // times]
+            assert (request.rows == expected.rows).all()
+            assert np.array_equal(request.buffer, expected.buffer) if buffered else request.buffer is None
+        order.start = start
+        later = list(order)
+        assert [request.step for request in later] == [request.step for request in every[start:]]
+        assert all((one.rows == other.rows).all() for one, other in zip(later, every[start:], strict=True))
+
+
 def test_each_seed_has_its_own_order():
     first, other = (batches(EpochOrder(np.arange(40), 8, seed)) for seed in (1, 2))
     assert first != other

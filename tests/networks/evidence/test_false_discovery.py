@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from grn.networks.evidence import false_discovery as module
 from grn.networks.evidence.false_discovery import (
     PLAUSIBLE,
     Evidence,
@@ -26,7 +27,9 @@ from grn.networks.evidence.false_discovery import (
     of_other_sign,
     p_values,
     q_values,
+    rounds_of,
     summary,
+    vetoed,
     with_evidence,
 )
 from grn.networks.weights import Network
@@ -234,13 +237,67 @@ def test_the_least_effect_is_the_one_that_is_found_in_half_of_all_samples():
 
 
 def test_an_edge_is_certain_with_the_sign_of_the_association_alone():
-    q, confidence = np.array([[0.01, 0.01], [0.5, np.nan]]), np.array([[0.99, 0.98], [0.7, np.nan]])
-    slope, weight = np.array([[1.0, -1.0], [1.0, 0.0]]), np.array([[-0.1, -0.1], [0.1, 0.1]])
-    one = Network(weight, *[np.ones((2, 2))] * 5)
-    network = with_evidence(one, Evidence(q, confidence, 90, 0.2, slope), [])
-    np.testing.assert_array_equal(network.q, [[1, 0.01], [0.5, np.nan]])
-    np.testing.assert_array_equal(network.confidence, [[0.5, 0.98], [0.7, np.nan]])
-    assert of_other_sign(one, Evidence(q, confidence, 90, 0.2, slope)) == 1
+    q = np.array([[0.01, 0.01], [0.04, np.nan], [0.5, 0.6]])
+    confidence = np.array([[0.99, 0.98], [0.9, np.nan], [0.7, 0.6]])
+    slope, weight = np.array([[1.0, -1.0], [1.0, 0.0], [1, 1]]), np.array([[-0.1, -0.1], [0.1, 0.1], [-1, 1]])
+    one, evidence = Network(weight, *[np.ones((3, 2))] * 5), Evidence(q, confidence, 90, 0.2, slope)
+    network = with_evidence(one, evidence, [])
+    np.testing.assert_array_equal(network.q, [[1, 0.01], [0.04, np.nan], [1, 0.6]])
+    np.testing.assert_array_equal(network.confidence, [[0.5, 0.98], [0.9, np.nan], [0.5, 0.6]])
+    assert of_other_sign(one, evidence) == 1
+    (line,) = vetoed(one, evidence)
+    assert line.startswith("Not counted among them: 1 of the certain associations")
+    assert vetoed(replace(one, weight=slope), evidence) == [], "every sign is that of the association"
+
+
+def test_a_model_that_knows_no_signs_has_no_certain_edge():
+    """Where half of the certain associations have another sign in it, the others' agree by chance."""
+    generator = np.random.default_rng(0)
+    slope = generator.normal(size=(40, 5))
+    q = np.where(generator.random((40, 5)) < 0.5, 0.01, 0.9)
+    evidence = Evidence(q, 1 - q / 2, 90, 0.2, slope)
+    numbers = np.ones((40, 5))
+    for right, known in ((0.5, False), (0.8, True)):
+        weight = slope * np.where(np.random.default_rng(1).random((40, 5)) < right, 1, -1)
+        one = Network(weight, *[numbers] * 5)
+        found, lines = with_evidence(one, evidence, []), vetoed(one, evidence)
+        assert (found.q <= 0.05).any() == known and len(lines) == 1
+        assert ("knows nothing of their signs" in lines[0]) == (not known)
+        if not known:
+            assert (found.q == 1).all() and (found.confidence == 0.5).all()
+
+
+def test_q_values_are_medians_over_rounds_of_draws(make_table, monkeypatch):
+    """Each of its own draws; how many there are is a matter of time, and an odd number."""
+    table = some_table(make_table, sizes=(60, 40, 12))
+    monkeypatch.setattr(module, "DRAWS", 4)
+    found = []
+    for rounds in (1, 5):
+        monkeypatch.setattr(module, "ROUNDS", rounds)
+        assert rounds_of(table, 100) == rounds
+        found.append(evidence_of(table, seed=0, least_cells=10))
+    part, draws = [], module.one_round
+    monkeypatch.setattr(module, "one_round", lambda *given: part.append(draws(*given)) or part[-1])
+    again = evidence_of(table, seed=0, least_cells=10)
+    assert len(part) == 5 and not torch.equal(part[0][1], part[1][1]), "each round has its own draws"
+    tested = again.q < 1
+    np.testing.assert_array_equal(again.q, found[1].q)
+    medians = torch.stack([q for _, q, _ in part]).median(0)[0].numpy()
+    assert np.isin(again.q[tested], medians).all()
+    mean = torch.stack([weight for weight, _, _ in part]).mean(0).numpy()
+    assert np.isin(again.slope[again.slope != 0], mean).all()
+    assert not np.array_equal(found[0].q, again.q)
+
+
+def test_rounds_are_an_odd_number_that_fits_into_the_time(make_table, monkeypatch):
+    table = some_table(make_table)
+    monkeypatch.setattr(module, "ROUNDS", 7)
+    assert rounds_of(table, 100) == 7
+    monkeypatch.setattr(module, "ROUNDS", 6)
+    assert rounds_of(table, 100) == 5
+    assert rounds_of(table, module.NUMBERS // 4) == 3 and rounds_of(table, 10 * module.NUMBERS) == 1
+    monkeypatch.setattr(module, "WORK", 1.0)
+    assert rounds_of(table, 100) == 1, "at least one"
 
 
 def test_what_was_found_says_first_what_is_certain_and_then_what_is_needed():
