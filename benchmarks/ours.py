@@ -62,8 +62,8 @@ def infer_in_context(
 ) -> Networks:
     """Networks of a set and of its cell types, or of the states that are found in a set without labels.
 
-    The model is trained on all cells, as in `grn.network`. q_values: add their column, on which no weight depends.   changes:
-    of the default configuration, by dotted name.
+    The model is trained on all cells, as in `grn.network`. q_values: add their column, on which no weight depends.
+    changes: of the default configuration, by dotted name.
     """
     fields = {"network.false_discovery": q_values, "network.top_k": None, **(changes or {})}
     config = configuration(one, seed, device, fields)

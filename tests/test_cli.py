@@ -50,13 +50,14 @@ def commands(program=None, name: str = "grn"):
         yield name, program
 
 
-def test_all_commands_together_have_at_most_70_parameters_and_name_what_stands_everywhere():
+def test_all_commands_together_have_at_most_71_parameters_and_name_what_stands_everywhere():
     found = {name: sum(not each.hidden for each in command.params) for name, command in commands()}
-    assert sum(found.values()) <= 70, found
+    assert sum(found.values()) <= 71, found
     assert all("--quiet" in command.epilog and "--debug" in command.epilog for _, command in commands())
 
 
 NOT_IN_PYTHON = {
+    "--all": "certain=False",
     "--output": "Python returns what the command writes",
     "--resume": "a run that Python started is continued on the command line",
     "--interventions": "grn.evaluate_interventions",

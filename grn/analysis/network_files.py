@@ -43,7 +43,7 @@ WEIGHTED = (
 )
 BARE = ("0", "1", "2")  # tables of arboreto, which have no header
 KEY = "grn"
-SHARES = ("confidence", "q_value")  # of BESIDE, those from 0 to 1
+SHARES = ("confidence", "q_value", "caused_q")  # of BESIDE, those from 0 to 1
 BESIDE = NUMBERS[1:]  # further columns of grn's tables that are kept
 
 

@@ -65,7 +65,9 @@ class GeneEmbedding(nn.Module):
         The first query head of each key head holds them; where heads are narrow, the next leading directions of the
         keys. The queries of the others start at 0.
         """
-        deviations = shared.new_zeros(len(self.deviation[member, 0]), *shared.shape) if deviations is None else deviations
+        deviations = (
+            shared.new_zeros(len(self.deviation[member, 0]), *shared.shape) if deviations is None else deviations
+        )
         for table in (self.query, self.deviation):
             table[member] = 0
         if self.key is None or self.key.shape[-1] == self.key.shape[-2]:

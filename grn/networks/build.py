@@ -168,9 +168,7 @@ def with_effects(network: Network, effects: Effects, merge: Merge | None) -> Net
     of_states = {
         name: replace(of, effect=table(found.effect), effect_se=table(found.error)) for (name, of), found in own
     }
-    return replace(
-        network, effect=table(effects.effect), effect_se=table(effects.error), of_states=of_states
-    )
+    return replace(network, effect=table(effects.effect), effect_se=table(effects.error), of_states=of_states)
 
 
 def network_of_model(

@@ -54,7 +54,9 @@ def seen_enough(network: Network, least: int) -> Network:
     """The network without weights of pairs that fewer than `least` cells have together: these are chance."""
     few = network.cells < least
     tables = {name: np.where(few, 0, getattr(network, name)) for name in ("weight", "sd", "total", "indirect")}
-    return replace(network, **tables, of_states={name: seen_enough(of, least) for name, of in network.of_states.items()})
+    return replace(
+        network, **tables, of_states={name: seen_enough(of, least) for name, of in network.of_states.items()}
+    )
 
 
 def row_factors(weight: Tensor) -> Tensor:

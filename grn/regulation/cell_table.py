@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from grn.cells.cells import Cells
+from grn.cells.interventions import cut_rows
 from grn.cells.preprocessing.moments import moments
 from grn.model.transformer import DEPTH, LIMIT
 from grn.regulation.exact import CELLS
@@ -32,7 +33,8 @@ class CellTable:
     positions among the genes.   noise [C, R]: variance of the regulators by counting, CSR; None where cells have no
     counts.   groups [C]: each cell's donor or batch, whose cells are held out together; None: each by itself.   device:
     of the tensors.   levels, 0 to 1: the part of differences between states that counts.   keys: positions of guides'
-    keys, which nobody counted, among the genes.   apart: how many genes, the last ones, are the regulators as targets."""
+    keys, which nobody counted, among the genes.   apart: how many genes, the last ones, are the regulators as targets.   cut [C, N]: genes of
+    cells that an intervention set, CSR; None: none."""
 
     multiplicity: sp.csr_matrix
     basal: np.ndarray
@@ -44,6 +46,7 @@ class CellTable:
     levels: float = 0.0
     keys: tuple[int, ...] = ()
     apart: int = 0
+    cut: sp.csr_matrix | None = None
 
     @classmethod
     def of(
@@ -63,7 +66,9 @@ class CellTable:
         groups = None if cells.groups is None else cells.groups[rows]
         groups = groups if groups is not None and (groups != groups[0]).any() else None
         told = cells.basal[rows], states[rows], regulators
-        return cls(multiplicity, *told, noise, groups, device, levels, keys, cells.apart)
+        done = cells.interventions
+        cut = None if done is None else sp.csr_matrix(cut_rows(done, rows, len(cells.vocabulary)))
+        return cls(multiplicity, *told, noise, groups, device, levels, keys, cells.apart, cut)
 
     def __len__(self) -> int:
         return len(self.basal)
@@ -75,7 +80,8 @@ class CellTable:
         noise = None if self.noise is None else self.noise[rows]
         groups = None if self.groups is None else self.groups[rows]
         cells = self.multiplicity[rows], self.basal[rows], self.states[rows]
-        return CellTable(*cells, self.regulators, noise, groups, self.device, self.levels, self.keys, self.apart)
+        cut = None if self.cut is None else self.cut[rows]
+        return CellTable(*cells, self.regulators, noise, groups, self.device, self.levels, self.keys, self.apart, cut)
 
     # Units.
 
@@ -144,6 +150,10 @@ class CellTable:
                 some = slice(first, first + CELLS)
                 values[some] = self.multiplicity[some][:, genes].toarray()
         return torch.as_tensor(values, device=self.device).sub_(mean).div_(sd).clamp_(max=LIMIT)
+
+    def is_cut(self, genes: np.ndarray) -> Tensor | None:
+        """Which multiplicities of some genes an intervention set, bool [C, n]; None: none."""
+        return None if self.cut is None else torch.as_tensor(self.cut[:, genes].toarray(), device=self.device)
 
     def columns(self, like: Tensor) -> Columns:
         """All genes, some columns at a time, in the dtype of `like`."""

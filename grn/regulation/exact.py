@@ -43,9 +43,7 @@ class Moments:
     cells: int
 
     @classmethod
-    def of(
-        cls, x: Tensor, y: Tensor, share: Tensor, rows: Tensor | None = None, gram: Tensor | None = None
-    ) -> Moments:
+    def of(cls, x: Tensor, y: Tensor, share: Tensor, rows: Tensor | None = None, gram: Tensor | None = None) -> Moments:
         """x [C, K], y [C, n], share [C, S]; rows: of these cells; None: all.   gram: if it is known already."""
         x, y, share = (each if rows is None else each[rows] for each in (x, y, share))
         pairs = pairs_of_states(share)
@@ -76,7 +74,10 @@ class Moments:
         if len(self.cross) == 1:
             return self
         gram = sum(
-            (each if one == other else each + each.mT for each, (one, other) in zip(self.gram, self.pairs, strict=True)),
+            (
+                each if one == other else each + each.mT
+                for each, (one, other) in zip(self.gram, self.pairs, strict=True)
+            ),
             torch.zeros_like(self.gram[0]),
         )
         return Moments(((0, 0),), gram[None], self.cross.sum(0, keepdim=True), self.square, self.cells)
@@ -159,8 +160,9 @@ def solve(
         size = w.square().sum(0)
         if free:  # the depth's shared slope is no part of it
             size[-1] = w[1:, -1].square().sum(0)
-        factor = 1 / (1 + size / penalty.t**2)
-        w = conjugate_gradients(system, cross, factor if weight is None else factor * weight.to(w), there, w)
+        weights = 1.0 if weight is None else weight.to(w)
+        factor = weights / (1 + weights * size / penalty.t**2)
+        w = conjugate_gradients(system, cross, factor, there, w)
     return Solution(w[0], None if alone else penalty.rho * w[1:])
 
 
@@ -204,7 +206,9 @@ class System:
         shared = self.base[:, None] * factor
         if self.base[-1] == FREE:
             shared[-1] = FREE
-        return shared[None] if not self.rho else torch.cat([shared[None], of_states.expand(len(self.of_states), -1, -1)])
+        return (
+            shared[None] if not self.rho else torch.cat([shared[None], of_states.expand(len(self.of_states), -1, -1)])
+        )
 
     def precondition(self, rest: Tensor) -> Tensor:
         if not self.rho:
@@ -250,4 +254,3 @@ def conjugate_gradients(system: System, cross: Tensor, factor: Tensor, there: Te
 def operations(states: int, keys: int, rounds: int) -> float:
     """Multiplications that a target takes, roughly, by so many rounds of conjugate gradients."""
     return float(rounds * keys**2 * (1 if states == 1 else 4 * states))
-

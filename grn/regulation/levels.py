@@ -26,7 +26,10 @@ from torch import Tensor
 from grn.regulation.cell_table import CellTable
 from grn.regulation.exact import products
 
-PARTS, FEW_PARTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), (0.0, 0.4, 0.8)  # that are tried; the second where it would take long
+PARTS, FEW_PARTS = (
+    (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
+    (0.0, 0.4, 0.8),
+)  # that are tried; the second where it would take long
 PENALTIES = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0, 30_000.0)
 CHANCE = 2.0  # standard errors, over targets, by which a part must lower the error
 WORSE = 1e-4  # share by which the error of unseen cells of known states may be larger
@@ -131,7 +134,9 @@ def levels_of(table: CellTable, fold: np.ndarray) -> Levels | None:
     if states * x.shape[1] ** 3 > LONG:
         parts = FEW_PARTS
     folds = range(5) if len(parts) == len(PARTS) else range(1)
-    within = sum(within_states(x, y, share.double(), torch.as_tensor(fold == each, device=x.device), parts) for each in folds)
+    within = sum(
+        within_states(x, y, share.double(), torch.as_tensor(fold == each, device=x.device), parts) for each in folds
+    )
     right = [place for place, error in enumerate(within.tolist()) if error <= within[0] * (1 + WORSE)]
     found = OfStates.of(x, y, share.argmax(1), states)
     errors = {place: found.errors(parts[place]) for place in right}

@@ -35,6 +35,7 @@ FEWEST = 16  # targets that choose
 # Times the cells, the largest penalty. Where hardly any gene follows the regulators, held-out errors are flat, and a
 # hundred times as much is as good; but slopes would then be smaller than the optimiser's noise, with signs by chance.
 MOST = 8.0
+CLEARLY, JUDGED = 0.005, 256  # share of the error by which a correction harms, and targets that are judged
 COUNTED = 0.8  # largest share of counting: else a rare regulator would be nothing but what the others say
 
 
@@ -97,19 +98,26 @@ class Shadow:
         if hat is None:
             self.read = self.x
             return
-        corrected = x + self.counting * (hat - x)
+        corrected = x + self.counting * self.uncut(hat - x)
         self.read = torch.cat([corrected, self.x[:, -1:]], 1) / self.unit
 
+    def uncut(self, change: Tensor) -> Tensor:
+        """change [C, R], 0 of regulators that an intervention has set: the others say nothing of them."""
+        cut = self.table.is_cut(self.table.regulators)
+        return change if cut is None else change.masked_fill(cut, 0.0)
+
     def targets(self, genes: np.ndarray) -> Tensor:
-        """[C, n]: standardised, without the levels of their states."""
+        """[C, n]: standardised, without the levels of their states; 0 where an intervention set them, so that nothing is
+        learned of what regulates them."""
         level = self.level[:, torch.as_tensor(genes, device=self.level.device)]
-        return self.table.targets(genes).sub_(self.share @ level)
+        found, cut = self.table.targets(genes).sub_(self.share @ level), self.table.is_cut(genes)
+        return found if cut is None else found.masked_fill_(cut, 0.0)
 
     def among(self, penalty: Penalty) -> Solution:
         """Block 1: what the regulators say of each other, and none of itself."""
         x = self.x
         own = torch.arange(x.shape[1] - 1, device=x.device)
-        moments = Moments.of(x, x[:, :-1], torch.ones_like(self.share[:, :1]), self.learned)
+        moments = Moments.of(x, self.uncut(x[:, :-1]), torch.ones_like(self.share[:, :1]), self.learned)
         return solve(moments, penalty, own=own)
 
     def moments(self, genes: np.ndarray) -> Moments:
@@ -176,9 +184,11 @@ def best_penalties(table: CellTable, fold: np.ndarray, layered: bool) -> list[Pe
         return min(parts[0].y.shape[1], max(FEWEST, int(work / each)))
 
     tried_by_ridge = ridge_penalties(len(table))
-    ridge = [Penalty(lam, 0.0) for lam in tried_by_ridge]
-    lam = ridge[int(errors(ridge, parts[0].y.shape[1]).argmin())].lam
     among = Penalty(_among(parts[0], tried_by_ridge))
+    for part in parts if layered else ():  # as block 1 starts, whose solution block 2 reads
+        part.correct(part.x[:, :-1], part.x @ part.among(among).shared)
+    ridge = [Penalty(lam, 0.0) for lam in tried_by_ridge]
+    lam = ridge[largest_of_the_best(sum(part.errors(ridge, parts[0].y.shape[1]) for part in parts))].lam
     # Where levels count as regulation, slopes of single states would take up their levels.
     rhos = (0.0,) if states == 1 or table.levels else RHOS
     several = len(rhos) * (len(FORMS) + (len(STRENGTHS) if states > 1 else 1))
@@ -193,6 +203,26 @@ def best_penalties(table: CellTable, fold: np.ndarray, layered: bool) -> list[Pe
         forms = [Penalty(best * strength, rho, t) for t, strength in FORMS]
         tried += zip(errors(forms, targets).tolist(), forms, strict=True)
     return [penalty for _, penalty in sorted(tried, key=lambda one: one[0])[:KEPT]] + [among]
+
+
+def largest_of_the_best(errors: Tensor) -> int:
+    """The number of the largest penalty that is within a standard error, over targets, of the best. errors [penalties,
+    targets], by rising penalty. Where they hardly differ, edges rank better by the larger. Source: Breiman et al. 1984.
+    """
+    errors = errors.nan_to_num(9.0)
+    more = errors - errors[errors.mean(1).argmin()]
+    chance = more.std(1) / more.shape[1] ** 0.5
+    return int((more.mean(1) <= chance).nonzero()[-1])
+
+
+def correction_harms(table: CellTable, fold: np.ndarray) -> bool:
+    """Whether unseen cells are predicted clearly better by regulators as they were counted than by corrected ones, as in
+    screens, where a regulator that was set says more than what the others say of it. fold [C]: fold 0 is held out."""
+    tried = [Penalty(lam, 0.0) for lam in RIDGE]
+    counted, corrected = (Shadow(table, fold, 0, layered) for layered in (False, True))
+    targets = min(counted.y.shape[1], JUDGED)
+    errors = [float(part.errors(tried, targets).mean(1).min()) for part in (counted, corrected)]
+    return errors[0] < (1 - CLEARLY) * errors[1]
 
 
 def _among(part: Shadow, penalties: Sequence[float]) -> float:

@@ -55,7 +55,10 @@ def held_out_errors(
         known = None if states.origin == "found" else torch.as_tensor(states.membership[part])
         bags = Bags(torch.as_tensor(true), torch.as_tensor(cells.basal[part]), known).to(device)
         m = model.inputs(bags.multiplicity[:, model.is_regulator], bags.basal)
-        y = model.expected(m, model.states_of(bags, m)).mean(0)
+        cut = None
+        if cells.interventions is not None:
+            cut = torch.as_tensor(~judged[first : first + CELLS][:, positions], device=device)
+        y = model.expected(m, model.states_of(bags, m), cut).mean(0)
         predicted = (model.mean + model.sd * y).cpu().numpy()
         wrong = np.square((predicted - true) / spread, dtype=np.float64)
         errors.append((wrong * judged[first : first + CELLS]).sum())

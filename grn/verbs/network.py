@@ -69,8 +69,8 @@ def network(
 
     Returns:
         A row per candidate edge, by q-value and then by falling |weight|, without pairs that fewer than
-        `network.least_cells` cells have together: `source`, `target`, `weight` (balanced sds of the target per sd of the
-        regulator; positive: it raises the target), `sd` (of the weight over the ensemble's members), `effect` (log2
+        `network.least_cells` cells have together: `source`, `target`, `weight` (balanced sds of the target per sd of
+        the regulator; positive: it raises the target), `sd` (of the weight over the ensemble's members), `effect` (log2
         fold change of the target for a doubling of the regulator, not shrunk) and `effect_se` (its standard error),
         `q_value` and `confidence` (0.5 to 1, that the sign is right) with `network.false_discovery`, `between`
         (correlation of the states' levels, -1 to 1), `indirect` (share of the total effect through other regulators and
@@ -89,7 +89,8 @@ def network(
         >>> tiny = {"data.simulated.cell_types": 2, "data.simulated.genes": 20, "trainer.max_steps": 20}
         >>> edges = grn.network("simulated:", label="cell_type", set=tiny, quiet=True)
         >>> edges.columns.tolist()
-        ['source', 'target', 'weight', 'sd', 'effect', 'effect_se', 'q_value', 'confidence', 'between', 'indirect', 'cells']
+        ['source', 'target', 'weight', 'sd', 'effect', 'effect_se',
+         'q_value', 'confidence', 'between', 'indirect', 'cells']
     """
     keywords = {"label_key": label, "group_key": group_key, "state_key": state_key, "regulators": regulators}
     changes = changed_fields(keywords | {"genes": genes, "counts": counts, "seed": seed}, set)

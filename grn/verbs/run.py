@@ -266,7 +266,8 @@ def load(run: str | os.PathLike[str]) -> Run:
         >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 20, "model.members": 2}
         >>> trained = grn.train("simulated:", max_steps=20, set=tiny, quiet=True)
         >>> grn.load(trained.folder).edges.columns.tolist()
-        ['source', 'target', 'weight', 'sd', 'effect', 'effect_se', 'q_value', 'confidence', 'between', 'indirect', 'cells']
+        ['source', 'target', 'weight', 'sd', 'effect', 'effect_se',
+         'q_value', 'confidence', 'between', 'indirect', 'cells']
     """
     return Run(run)
 

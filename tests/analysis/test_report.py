@@ -40,7 +40,7 @@ def network_file(folder, *, labelled=True):
     weight = np.array([[0, -0.2], [0.1, 0], [0.9, 0.3], [-0.7, 0.0]], dtype=np.float32)
 
     def of(values, **types):
-        return Network(values, *[np.full((4, 2), 0.75, dtype=np.float32)] * 5, **types)
+        return Network(values, *[np.full((4, 2), 0.75, dtype=np.float32)] * 4, np.full((4, 2), 50), **types)
 
     network = of(weight, of_states={LABELS[0]: of(weight * 2), LABELS[1]: of(-weight)} if labelled else {})
     labels = States(np.eye(2, dtype=np.float32)[[0, 1, 1]], tuple(LABELS), "labels")

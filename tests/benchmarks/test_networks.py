@@ -178,7 +178,6 @@ def test_it_lists_every_candidate_edge_of_all_cells_and_of_each_type(planted):
     assert of_g3.abs().idxmax() == "g0" and of_g3["g0"] > 0
 
 
-
 def test_errors_on_held_out_cells_are_of_the_genes_that_are_no_regulators(planted, monkeypatch):
     monkeypatch.setattr(perceptron, "STEPS", 100)
     found = held_out.errors(planted, 0, "cpu")

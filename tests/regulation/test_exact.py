@@ -36,8 +36,9 @@ def loss_of(w: Tensor, deviations: Tensor | None, penalty: Penalty, weight, x, y
     slopes = w.expand(share.shape[1], -1, -1)
     if deviations is not None:
         slopes, size = slopes + deviations, size + (deviations / penalty.rho).square().sum(0)
+    size = size * (1.0 if weight is None else weight)
     size = penalty.t**2 * torch.log1p(size / penalty.t**2) if penalty.t else size
-    shrink = penalty.lam * (size * (1.0 if weight is None else weight)).sum() + FREE * w[-1].square().sum()
+    shrink = penalty.lam * size.sum() + FREE * w[-1].square().sum()
     return error_of(slopes, x, y, share).sum() + shrink
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from sklearn.linear_model import Ridge
 
 from grn.regulation import levels as module
 from grn.regulation.cell_table import CellTable
 from grn.regulation.levels import levels_of, state_levels
-from grn.regulation.penalties import RIDGE
 
 REGULATORS, GENES, EACH = 6, 46, 60
 
@@ -59,7 +59,7 @@ def test_levels_of_composition_do_not(cells, seed):
 @pytest.mark.parametrize("composition", [0, 3])
 def test_no_gene_explains_itself_where_every_gene_regulates(cells, composition):
     """Else nothing would be left over, and levels of composition would count."""
-    table = cells(follows=1 - composition / 3, composition=composition, noise=3.0)
+    table = cells(follows=1 - composition / 3, composition=composition, noise=1.0)
     found = levels_of(replace(table, regulators=np.arange(GENES)), fold(table))
     assert found.without > 0.05 and (found.part > 0) == (composition == 0)
     alone = replace(table, multiplicity=table.multiplicity[:, :1], regulators=np.arange(1))
@@ -80,33 +80,55 @@ def test_slopes_of_other_cells_judge_held_out_ones(cells):
     assert levels_of(table, own).without < 0.5 and shuffled.without > 0.95
 
 
-@pytest.mark.parametrize("soft", [False, True])
-def test_errors_are_those_of_ridge_regression_with_a_part_of_the_means_left_in(cells, soft):
-    """By scikit-learn, cell by cell: from none of the differences between states to all of them."""
-    from sklearn.linear_model import Ridge
+def by_ridge(x: np.ndarray, y: np.ndarray, penalty: float) -> np.ndarray:
+    """Slopes [K, n] by scikit-learn, with the penalty in units of the root mean square of each input."""
+    unit = np.sqrt(np.square(x).mean(0)).clip(1e-6)
+    return Ridge(alpha=penalty, fit_intercept=False, solver="svd").fit(x / unit, y).coef_.T / unit[:, None]
 
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_errors_within_states_are_those_of_ridge_with_a_part_of_the_means_left_in(cells, soft):
+    """By scikit-learn, cell by cell: from none of the differences between states to all of them."""
     table = cells(follows=0.5, composition=1, states=3)
-    x, y = table.inputs.double(), table.targets(np.arange(REGULATORS, GENES)).double()
-    share = table.membership.double()
+    x, y = (each.double().numpy() for each in (table.inputs, table.targets(np.arange(REGULATORS, GENES))))
+    share, judged = table.states.astype(np.float64), fold(table) == 2
     share = 0.8 * share + 0.2 / 3 if soft else share
-    judged = torch.as_tensor(fold(table) == 2)
-    found = module._errors(x, y, share, judged)
-    known, size = share[~judged], share[~judged].sum(0)
-    means = [(known.T @ each[~judged]) / size[:, None] for each in (x, y)]
-    within = [each - share @ mean for each, mean in zip((x, y), means, strict=True)]
+    given = (torch.as_tensor(each) for each in (x, y, share, judged))
+    found = module.within_states(*given, module.PARTS)
+    size = share[~judged].sum(0)
+    means = [(share[~judged].T @ each[~judged]) / size[:, None] for each in (x, y)]
+    x, y = (each - share @ mean for each, mean in zip((x, y), means, strict=True))
     for row, part in enumerate(module.PARTS):
-        levels = [part * (mean - (size / size.sum()) @ mean) for mean in means]
-        own = [(each + share @ level)[~judged] for each, level in zip(within, levels, strict=True)]
-        unit = own[0].square().mean(0).sqrt().clamp(min=1e-6)
-        errors = []
-        for lam in RIDGE[::4]:
-            ridge = Ridge(alpha=lam * len(known), fit_intercept=False).fit(own[0] / unit * len(known) ** 0.5, own[1])
-            predicted = (within[0][judged] / unit).numpy() @ ridge.coef_.T * len(known) ** 0.5
-            errors.append(np.square(within[1][judged].numpy() - predicted).mean(0))
-        expected = np.array(errors) / within[1][judged].square().mean(0).numpy()
-        assert float(found[row].mean()) <= expected.mean(1).min() * (1 + 1e-6)
-        nearest = np.abs(expected.mean(1) - float(found[row].mean())).min()
-        assert nearest < 0.02 * expected.mean(1).min(), "penalties between these are tried, too"
+        levels = (part * (mean - (size / size.sum()) @ mean) for mean in means)
+        own = [(each + share @ level)[~judged] for each, level in zip((x, y), levels, strict=True)]
+        errors = [np.square(y[judged] - x[judged] @ by_ridge(*own, lam)).mean() for lam in module.PENALTIES]
+        assert float(found[row]) == pytest.approx(min(errors), rel=1e-6)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.4, 1.0])
+def test_errors_of_states_that_are_left_out_are_those_of_ridge_on_the_other_states(cells, part):
+    """By scikit-learn, cell by cell; a state is predicted from the mean of the others, and not by its depth."""
+    table = cells(follows=0.5, composition=1, states=4)
+    table = table.some(np.flatnonzero(np.arange(len(table)) % 7 > table.states.argmax(1)))  # states of different sizes
+    x, y = (each.double().numpy() for each in (table.inputs, table.targets(np.arange(REGULATORS, GENES))))
+    x[:, -1] += np.random.default_rng(0).normal(size=len(x))
+    state = table.states.argmax(1)
+    summed = module.OfStates.of(*(torch.as_tensor(each) for each in (x, y, state)), 4)
+    total, by_means = np.zeros((len(module.PENALTIES), y.shape[1])), np.zeros(y.shape[1])
+    for one in range(4):
+        own, rest = state == one, state != one
+        centre = [each[rest].mean(0) for each in (x, y)]
+        known = []
+        for each, mean in zip((x, y), centre, strict=True):
+            levels = np.stack([each[state == other].mean(0) for other in range(4)])
+            known.append((each - levels[state] + part * (levels[state] - mean))[rest])
+        asked = x[own] - centre[0]
+        asked[:, -1] -= asked[:, -1].mean()
+        for row, penalty in enumerate(module.PENALTIES):
+            total[row] += np.square(y[own] - centre[1] - asked @ by_ridge(*known, penalty)).sum(0)
+        by_means += np.square(y[own] - centre[1]).sum(0)
+    np.testing.assert_allclose(summed.errors(part), total[total.mean(1).argmin()], rtol=1e-6)
+    np.testing.assert_allclose(summed.by_means(), by_means, rtol=1e-6)
 
 
 def test_one_state_has_no_levels_and_many_regulators_no_time(cells, monkeypatch):

@@ -70,10 +70,12 @@ def test_noise_in_the_identity_token_changes_labels_and_the_representation(run, 
     assert np.abs(before.obsm["X_grn"] - after.obsm["X_grn"]).max() > 0.1
 
 
-def test_training_makes_the_edges(run, make_config):
-    one_step = grn.train(make_config(max_steps=1), quiet=True).edges
-    both = run.edges.merge(one_step, on=["source", "target"], suffixes=("", "_of_one"))
-    assert len(both) == len(run.edges) and not np.allclose(both["weight"], both["weight_of_one"], rtol=0.02)
+def test_training_makes_the_edges(make_config):
+    """Heads of width 1 cannot hold the exact solution that blocks start at, so that training improves them."""
+    narrow = {"model.width": 1, "network.false_discovery": False, "trainer.learning_rate": 0.05}
+    steps = [grn.train(make_config(max_steps=count), set=narrow, quiet=True).edges for count in (1, 80)]
+    both = steps[0].merge(steps[1], on=["source", "target"], suffixes=("", "_of_many"))
+    assert len(both) == len(steps[0]) and not np.allclose(both["weight"], both["weight_of_many"], rtol=0.02)
 
 
 def test_finite_differences_have_the_sign_of_every_edge(run):

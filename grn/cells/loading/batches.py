@@ -121,7 +121,11 @@ class BagMaker(Dataset[Batch]):
             labels=here(self.cells.labels[rows].astype(np.int64)),
             fold=here(np.full(len(rows), -1) if self.fold is None else self.fold[rows].astype(np.int64)),
         )
-        return self.hidden(batch, epoch, read, int(rows[0])) if self.trains and (step + 1) % self.read_every == 0 else batch
+        return (
+            self.hidden(batch, epoch, read, int(rows[0]))
+            if self.trains and (step + 1) % self.read_every == 0
+            else batch
+        )
 
     @cached_property
     def whole(self) -> Table:

@@ -131,7 +131,7 @@ def test_each_state_has_effects_of_its_own():
 
 @pytest.mark.parametrize("unit", [None, 1.0], ids=["counts", "log1p"])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_of_counts_they_are_fold_changes_for_a_doubling_without_the_noise_of_counting(layers, unit):
+def test_of_counts_they_are_fold_changes_for_a_doubling_without_noise_of_counting(layers, unit):
     """A gene's mean is a power of that of its regulator: the exponent is its log2 fold change for a doubling."""
     generator = np.random.default_rng(0)
     power = planted() * 0.8
