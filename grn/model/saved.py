@@ -35,6 +35,7 @@ MEASURES, SHARE = "measures_depth", "depth_share"
 
 
 LARGE = 2**16  # numbers of a table, from which on it is kept as whole numbers of 7 bits and a sign
+LEAST_EXPONENT = -100
 
 
 @torch.no_grad()
@@ -53,7 +54,8 @@ def _step(table: Tensor) -> Tensor:
     """Of each row, [.., 1]: the power of two of which all its numbers are fewer than 128 multiples, and the largest at
     least 64. Rows differ: those of genes that no regulator explains are small throughout."""
     largest = table.detach().abs().amax(-1, keepdim=True)
-    return torch.ldexp(torch.ones_like(largest), largest.frexp().exponent - 7)
+    exponent = largest.frexp().exponent.clamp(min=LEAST_EXPONENT)  # smaller numbers are 0: their step would be, too
+    return torch.ldexp(torch.ones_like(largest), exponent - 7)
 
 
 def _whole(table: Tensor) -> Tensor:
@@ -74,7 +76,10 @@ def packed_parameters(parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Ten
 def unpacked_parameters(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """What `packed_parameters` made, as floating-point numbers."""
     found = {name: tensor for name, tensor in tensors.items() if not name.endswith(STEP)}
-    return found | {name: tensors[name] * tensors[name + STEP] for name in tables_of(tensors)}
+    for name in tables_of(tensors):
+        step = tensors[name + STEP]
+        found[name] = tensors[name].reshape(*step.shape[:-1], -1) * step  # whole numbers are flat
+    return found
 
 
 @dataclass(frozen=True)
@@ -171,8 +176,6 @@ class TrainedModel:
                 identity=IdentityShape(**card["identity"]),
                 genes_train=card["genes_train"],
             )
-            for name, parameter in model.named_parameters():
-                tensors[name] = tensors[name].reshape(parameter.shape)  # whole numbers are flat
             model.load_state_dict(tensors)
             return TrainedModel(
                 model.eval().requires_grad_(False),

@@ -93,8 +93,8 @@ class GeneEmbedding(nn.Module):
 
 class Scores(torch.autograd.Function):
     """Q K^T, [P, H, S, n, K] of queries [P, H, S, n, E] and keys [P, H, K, E] (None: the identity), and 0 at the key
-    `own` [n] (-1: none) of each query. Tables are the largest tensors here: masks of their size, forward and backward, were 7 % of a step. So
-    the backward pass takes off again, to float rounding, what a gradient at `own` has added.
+    `own` [n] (-1: none) of each query. Tables are the largest tensors here: masks of their size, forward and backward,
+    were 7 % of a step. So the backward pass takes off again, to float rounding, what a gradient at `own` has added.
     """
 
     @staticmethod
@@ -200,9 +200,9 @@ class SignedBlock(nn.Module):
         return F.softplus(self.raw_gain[:, :, pick]), self.log_basal[:, :, pick].exp()
 
     def forward(self, m: Tensor, states: Tensor, pick: Tensor, room: Sequence[int] | None = None) -> Tensor:
-        """m [B, R + 1], or [P, B, R + 1] of each member, states [B, S] -> [P, B, n] in sds of the genes. room: see Bags.
+        """m [B, R + 1], or [P, B, R + 1] of each member, states [B, S] -> [P, B, n] in sds of the genes.
 
-        A cell that belongs to several states in part has their mean.
+        A cell that belongs to several states in part has their mean. room: see Bags.
         """
         cell, share, sizes = bags_of_states(states, room)
         keys, centre = bags_of_cells(m, cell), self.means(self.centre)[:, None]

@@ -58,9 +58,10 @@ def ridge_predictions(
     It knows what the model knows: the means of the states in the training cells, and the depth. No gene is predicted
     from itself.
 
-    multiplicity [.., N], basal [..], membership [.., S] (None: one state): of all cells.   training [C], test [D]: rows.
-    regulators [R]: positions among the genes.   device: that computes them.   processes: that call this together, of
-    which each predicts some of the genes. Yields which genes, the predictions [D, n], and the means of the states alone.
+    multiplicity [.., N], basal [..], membership [.., S] (None: one state): of all cells.   training [C], test [D]:
+    rows.   regulators [R]: positions among the genes.   device: that computes them.   processes: that call this
+    together, of which each predicts some of the genes. Yields which genes, the predictions [D, n], and the means of the
+    states alone.
     """
     share = np.ones((len(basal), 1)) if membership is None else membership.astype(np.float64)
     known, asked = share[training], share[test]

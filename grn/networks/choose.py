@@ -24,8 +24,8 @@ NUMBERS = (*OBSERVED, "caused", "caused_low", "caused_high", "caused_q")
 
 @dataclass(frozen=True)
 class ChosenEdges:
-    """edges: source, target, weight and those of NUMBERS that are known, the most certain first, then by falling |weight|,
-    without weights of 0.
+    """edges: source, target, weight and those of NUMBERS that are known, the most certain first, then by falling
+    |weight|, without weights of 0.
 
     genes: all genes of the network, those without an edge too.   about: uns["grn"] of the network, of which `sign` says
     what the signs mean.   cells: which cells the network is of, in words.   absent: the regulators and targets that

@@ -42,8 +42,8 @@ def slugs(labels: Sequence[str]) -> dict[str, str]:
 
 
 def kept(network: Network, top_k: int | None, least: np.ndarray | float = 0.0, least_cells: int = 1) -> np.ndarray:
-    """bool [N, R]: the edges that files hold: of the pairs that `least_cells` cells have together the top_k strongest of
-    each target (None: all), and those that are certain, by association or intervention.
+    """bool [N, R]: the edges that files hold: of the pairs that `least_cells` cells have together the top_k strongest
+    of each target (None: all), and those that are certain, by association or intervention.
 
     least: of the strongest, weights below it are left out, [N, 1]."""
     seen = network.cells >= least_cells
@@ -76,8 +76,8 @@ def edge_table(
     least_cells: int = 1,
 ) -> pd.DataFrame:
     """A row per edge that is `kept`, by q-value and then by falling |weight|, without self loops: source, target,
-    weight, sd, effect and effect_se, q_value and confidence if they are known, between, indirect, cells, and caused, with
-    its interval and q-value, where there were interventions. regulators [R]: positions.   least, least_cells: see
+    weight, sd, effect and effect_se, q_value and confidence if they are known, between, indirect, cells, and caused,
+    with its interval and q-value, where there were interventions. regulators [R]: positions.   least, least_cells: see
     `kept`."""
     target, column = kept(network, top_k, least, least_cells).nonzero()
     others = target != regulators[column]

@@ -23,8 +23,8 @@ class Network:
     weight: what the trained model's signed blocks do, in sds of the target for a usual sd of the regulator, `balanced`.
     sd: of the weight over the ensemble's members.   total: the weight with what goes through other regulators and the
     context; indirect, 0 to 1: the share of the total that does.   between, -1 to 1: the correlation of the states'
-    levels, which is no part of a weight.   cells: how many have both genes.   effect, with its standard error: log2 fold
-    change of the target for a doubling of the regulator, not shrunk (evidence/effects.py); None where it was not
+    levels, which is no part of a weight.   cells: how many have both genes.   effect, with its standard error: log2
+    fold change of the target for a doubling of the regulator, not shrunk (evidence/effects.py); None where it was not
     computed, NaN where there is none.   confidence, 0.5 to 1: that the sign is
     right; q: q-values (false_discovery.py); None where they were not computed.   caused, with the ends of its interval
     and its q-values: what an intervention on the regulator did, in sds of the target (evidence/caused.py); NaN where

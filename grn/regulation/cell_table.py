@@ -33,8 +33,8 @@ class CellTable:
     positions among the genes.   noise [C, R]: variance of the regulators by counting, CSR; None where cells have no
     counts.   groups [C]: each cell's donor or batch, whose cells are held out together; None: each by itself.   device:
     of the tensors.   levels, 0 to 1: the part of differences between states that counts.   keys: positions of guides'
-    keys, which nobody counted, among the genes.   apart: how many genes, the last ones, are the regulators as targets.   cut [C, N]: genes of
-    cells that an intervention set, CSR; None: none."""
+    keys, which nobody counted, among the genes.   apart: how many genes, the last ones, are the regulators as targets.
+    cut [C, N]: genes of cells that an intervention set, CSR; None: none."""
 
     multiplicity: sp.csr_matrix
     basal: np.ndarray

@@ -33,7 +33,8 @@ CELLS = 4096  # whose products are added at a time
 class Moments:
     """Sums over cells of products of keys x and targets y, those of states weighted by memberships.
 
-    pairs [B]: states that have cells in common.   gram [B, K, K].   cross [S, K, n].   square [n].   cells: their number.
+    pairs [B]: states that have cells in common.   gram [B, K, K].   cross [S, K, n].   square [n].   cells: their
+    number.
     """
 
     pairs: tuple[tuple[int, int], ...]
@@ -61,13 +62,23 @@ class Moments:
 
     def __add__(self, other: Moments) -> Moments:
         """Of both sets of cells, which have the same pairs of states."""
-        sums = (getattr(self, name) + getattr(other, name) for name in ("gram", "cross", "square"))
-        return Moments(self.pairs, *sums, self.cells + other.cells)
+        return Moments(
+            pairs=self.pairs,
+            gram=self.gram + other.gram,
+            cross=self.cross + other.cross,
+            square=self.square + other.square,
+            cells=self.cells + other.cells,
+        )
 
     def __sub__(self, other: Moments) -> Moments:
         """Without cells that are among these, with the same pairs of states."""
-        rest = (getattr(self, name) - getattr(other, name) for name in ("gram", "cross", "square"))
-        return Moments(self.pairs, *rest, self.cells - other.cells)
+        return Moments(
+            pairs=self.pairs,
+            gram=self.gram - other.gram,
+            cross=self.cross - other.cross,
+            square=self.square - other.square,
+            cells=self.cells - other.cells,
+        )
 
     def together(self) -> Moments:
         """The same cells as if they were of one state."""
@@ -151,7 +162,7 @@ def solve(
         there = torch.arange(moments.gram.shape[-1], device=own.device)[:, None] != own
     cross = system.right_side()
     w = system.precondition(cross)
-    if there is not None and alone and weight is None:
+    if own is not None and there is not None and alone and weight is None:
         w[0] = system.without(w[0], own)
     elif there is not None or weight is not None or len(moments.pairs) > len(moments.cross):
         factor = torch.ones_like(w[0]) if weight is None else weight.to(w)

@@ -8,8 +8,9 @@ no states). That is a penalty on what states have for themselves.
 
 A part has to pass two tests. Held-out cells of known states: around the means of their states, its slopes must predict
 them no worse than slopes without levels do. In blood, slopes through levels are wrong within a type. Left out states:
-slopes of the other states predict their cells from the means of these. Of the parts that pass the first test, the one
-that predicts left out states best counts, if it is better than none by more than chance.
+slopes of the other states predict their cells from the means of these, and explain differences within them at least
+half as well as slopes of such differences alone. Of the parts that pass, the one that predicts left out states best
+counts, if it is better than none by more than chance.
 
 Letters: C cells, N genes, K = R + 1 keys, S states, n targets, L penalties.
 """
@@ -32,6 +33,7 @@ PARTS, FEW_PARTS = (
 )  # that are tried; the second where it would take long
 PENALTIES = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0, 30_000.0)
 CHANCE = 2.0  # standard errors, over targets, by which a part must lower the error
+ENOUGH = 0.5  # of what slopes of differences within states explain there, slopes through levels must explain
 WORSE = 1e-4  # share by which the error of unseen cells of known states may be larger
 GENES = 512  # targets that are enough to decide
 MOST, LONG = 4096, 4e9  # regulators, with more of which levels do not count; and operations from which on few parts do
@@ -40,8 +42,8 @@ MOST, LONG = 4096, 4e9  # regulators, with more of which levels do not count; an
 @dataclass(frozen=True)
 class Levels:
     """part: of the differences between states that counts.   without, with_part: squared error of cells of states that
-    are left out, over that of the other states' means, with none and with the part that predicts best.   best: that part,
-    among those with which unseen cells of known states are predicted no worse."""
+    are left out, over that of the other states' means, with none and with the part that predicts best.   best: that
+    part, among those with which unseen cells of known states are predicted no worse."""
 
     part: float
     without: float
@@ -65,8 +67,8 @@ class Levels:
 
 @dataclass(frozen=True)
 class OfStates:
-    """What the states' cells say: means x [S, K], y [S, n], number [S], and around the means gram [S, K, K], cross [S, K,
-    n] and square [S, n]."""
+    """What the states' cells say: means x [S, K], y [S, n], number [S], and around the means gram [S, K, K],
+    cross [S, K, n] and square [S, n]."""
 
     x: Tensor
     y: Tensor
@@ -87,9 +89,11 @@ class OfStates:
             found.append((mean_x, mean_y, here.sum().to(x), *sums))
         return cls(*(torch.stack(each) for each in zip(*found, strict=True)))
 
-    def errors(self, part: float) -> Tensor:
-        """Squared error of left out states' cells by the best of PENALTIES, [n]."""
+    def errors(self, part: float) -> tuple[Tensor, Tensor]:
+        """Squared error of left out states' cells by the best of PENALTIES, [n], and what of it is within states by
+        each of them, the best first, [L]."""
         total = self.square.new_zeros(len(PENALTIES), self.square.shape[1])
+        within = torch.zeros_like(total)
         for state in range(len(self.number)):
             rest = torch.arange(len(self.number), device=self.x.device) != state
             size = self.number[rest]
@@ -105,8 +109,10 @@ class OfStates:
             for number, penalty in enumerate(PENALTIES):
                 slopes = (vectors @ (rotated / (values.clamp(min=0)[:, None] + penalty))) / unit[:, None]
                 own = (slopes * (self.gram[state] @ slopes - 2 * self.cross[state])).sum(0) + self.square[state]
+                within[number] += own
                 total[number] += own + self.number[state] * (change - way @ slopes).square()
-        return total[int(total.mean(1).argmin())]
+        best = int(total.mean(1).argmin())
+        return total[best], within.sum(1).roll(-best)
 
     def by_means(self) -> Tensor:
         """The same error by the means of the other states, [n]."""
@@ -130,18 +136,25 @@ def levels_of(table: CellTable, fold: np.ndarray) -> Levels | None:
         return None
     read = torch.as_tensor(~np.isin(table.regulators, genes), device=table.inputs.device)
     x = torch.cat([table.inputs[:, :-1][:, read], table.inputs[:, -1:]], 1).double()
-    y, share, parts = table.targets(genes).double(), table.membership, PARTS
-    if states * x.shape[1] ** 3 > LONG:
-        parts = FEW_PARTS
+    y, share = table.targets(genes).double(), table.membership
+    parts: tuple[float, ...] = FEW_PARTS if states * x.shape[1] ** 3 > LONG else PARTS
     folds = range(5) if len(parts) == len(PARTS) else range(1)
-    within = sum(
+    of_folds = [
         within_states(x, y, share.double(), torch.as_tensor(fold == each, device=x.device), parts) for each in folds
-    )
+    ]
+    within = torch.stack(of_folds).sum(0)
+    alone = 0.0  # share of differences within states that slopes of such differences explain
     right = [place for place, error in enumerate(within.tolist()) if error <= within[0] * (1 + WORSE)]
     found = OfStates.of(x, y, share.argmax(1), states)
-    errors = {place: found.errors(parts[place]) for place in right}
+    inside, errors = found.square.sum().clamp(min=1e-9), {}
+    for place in right:
+        error, own = found.errors(parts[place])
+        explained = 1 - float(own[0] / inside)
+        alone = 1 - float(own.min() / inside) if place == 0 else alone
+        if place == 0 or explained >= ENOUGH * max(alone, 0.0):
+            errors[place] = error
     scale = found.by_means().mean().clamp(min=1e-9)
-    best = min(right, key=lambda place: float(errors[place].mean()))
+    best = min(errors, key=lambda place: float(errors[place].mean()))
     gain = (errors[0] - errors[best]) / scale
     helps = best > 0 and float(gain.mean()) > CHANCE * float(gain.std()) / len(gain) ** 0.5
     of_none, of_best = (float(errors[place].mean() / scale) for place in (0, best))
@@ -149,8 +162,8 @@ def levels_of(table: CellTable, fold: np.ndarray) -> Levels | None:
 
 
 def within_states(x: Tensor, y: Tensor, share: Tensor, judged: Tensor, parts: Sequence[float]) -> Tensor:
-    """Mean squared error of the judged cells around the means of their states, by ridge regression with each part of the
-    differences between states, [parts]. x [C, K], y [C, n], share [C, S], judged [C]."""
+    """Mean squared error of the judged cells around the means of their states, by ridge regression with each part of
+    the differences between states, [parts]. x [C, K], y [C, n], share [C, S], judged [C]."""
     own = share[~judged]
     size = own.sum(0)
     means = [(own.T @ each[~judged]) / size[:, None].clamp(min=1e-9) for each in (x, y)]

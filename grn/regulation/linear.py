@@ -1,7 +1,8 @@
-"""Ridge regression of every gene on the regulators, and copies of them, with one penalty: what knock-offs are fitted with.
+"""Ridge regression of every gene on the regulators, and copies of them, with one penalty.
 
-The moments of the cells are those of exact.py; of fewer cells than features, the same slopes come from the products of
-cells. Targets are read some columns at a time, so that no more of a sparse table is dense at once.
+Knock-offs are fitted with it. The moments of the cells are those of exact.py; of fewer cells than features, the same
+slopes come from the products of cells. Targets are read some columns at a time, so that no more of a sparse table is
+dense at once.
 
 Letters: C cells, N genes, R regulators, F features (R, or as many again for each copy of the regulators).
 """

@@ -1,7 +1,7 @@
 """The shadow of a signed block, and the penalties that predict held-out cells best.
 
-Ridge regression with deviations by state is a linear shadow of a signed block. Its exact solution (exact.py) tells which
-penalty predicts cells that were held out best, and which form of it (penalty.py); the three best are taken by the
+Ridge regression with deviations by state is a linear shadow of a signed block. Its exact solution (exact.py) tells
+which penalty predicts cells that were held out best, and which form of it (penalty.py); the three best are taken by the
 members in turn. The same solution, of all cells that a member learns from, is where its blocks start (start.py).
 
 Letters: C cells, R regulators, S states, n targets, K = R + 1 keys.
@@ -89,13 +89,16 @@ class Shadow:
         number[table.regulators] = np.arange(len(table.regulators))
         self.own = torch.as_tensor(number[genes], device=device)
         self.of_keys: Tensor | None = None
-        self.counting, self.unit = shares_of_counting(table) if layered else (None, None)
+        self.counting: Tensor | None = None
+        self.unit: Tensor | None = None
+        if layered:
+            self.counting, self.unit = shares_of_counting(table)
         self.correct(self.x[:, :-1], by_others(self.x[self.learned, :-1], self.x[:, :-1]) if layered else None)
 
     def correct(self, x: Tensor, hat: Tensor | None) -> None:
         """Sets what block 2 reads: regulators x [C, R], moved to what the others say of them, hat [C, R], by the share
         of counting; None: as they are."""
-        if hat is None:
+        if hat is None or self.counting is None or self.unit is None:
             self.read = self.x
             return
         corrected = x + self.counting * self.uncut(hat - x)
@@ -107,8 +110,8 @@ class Shadow:
         return change if cut is None else change.masked_fill(cut, 0.0)
 
     def targets(self, genes: np.ndarray) -> Tensor:
-        """[C, n]: standardised, without the levels of their states; 0 where an intervention set them, so that nothing is
-        learned of what regulates them."""
+        """[C, n]: standardised, without the levels of their states; 0 where an intervention set them, so that nothing
+        is learned of what regulates them."""
         level = self.level[:, torch.as_tensor(genes, device=self.level.device)]
         found, cut = self.table.targets(genes).sub_(self.share @ level), self.table.is_cut(genes)
         return found if cut is None else found.masked_fill_(cut, 0.0)
@@ -188,7 +191,8 @@ def best_penalties(table: CellTable, fold: np.ndarray, layered: bool) -> list[Pe
     for part in parts if layered else ():  # as block 1 starts, whose solution block 2 reads
         part.correct(part.x[:, :-1], part.x @ part.among(among).shared)
     ridge = [Penalty(lam, 0.0) for lam in tried_by_ridge]
-    lam = ridge[largest_of_the_best(sum(part.errors(ridge, parts[0].y.shape[1]) for part in parts))].lam
+    of_ridge = torch.stack([part.errors(ridge, parts[0].y.shape[1]) for part in parts]).sum(0)
+    lam = ridge[largest_of_the_best(of_ridge)].lam
     # Where levels count as regulation, slopes of single states would take up their levels.
     rhos = (0.0,) if states == 1 or table.levels else RHOS
     several = len(rhos) * (len(FORMS) + (len(STRENGTHS) if states > 1 else 1))
@@ -216,8 +220,9 @@ def largest_of_the_best(errors: Tensor) -> int:
 
 
 def correction_harms(table: CellTable, fold: np.ndarray) -> bool:
-    """Whether unseen cells are predicted clearly better by regulators as they were counted than by corrected ones, as in
-    screens, where a regulator that was set says more than what the others say of it. fold [C]: fold 0 is held out."""
+    """Whether unseen cells are predicted clearly better by regulators as they were counted than by corrected ones, as
+    in screens, where a regulator that was set says more than what the others say of it. fold [C]: fold 0 is held out.
+    """
     tried = [Penalty(lam, 0.0) for lam in RIDGE]
     counted, corrected = (Shadow(table, fold, 0, layered) for layered in (False, True))
     targets = min(counted.y.shape[1], JUDGED)

@@ -106,7 +106,8 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
     if corrects and model.genes_train and (own == 0).any() and correction_harms(table(few), own[few]):
         corrects = False
         say(
-            "Genes read regulators as they were counted: what the others say of them does not help to predict unseen cells."
+            "Genes read regulators as they were counted: what the others say of them does not help to predict unseen "
+            "cells."
         )
     set_units(model, table(), own, corrects=corrects)
     if not model.genes_train:
@@ -128,9 +129,8 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
         start_states(model, table(), own)
         width = model.blocks[1].embedding.query.shape[-1]
         narrow = f"; its heads are {width} wide and leave out {left_out:.1%} of its squared slopes" if left_out else ""
-        say(
-            f"Signed blocks start at the exact solution of their linear problem ({time.monotonic() - started:.0f} s){narrow}."
-        )
+        took = f"{time.monotonic() - started:.0f} s"
+        say(f"Signed blocks start at the exact solution of their linear problem ({took}){narrow}.")
     return Fit(model, fold, judging, states)
 
 

@@ -23,8 +23,8 @@ CELLS = 128  # test cells that are predicted at the same time
 def held_out_errors(
     model: Model, states: States, cells: Cells, split: Split, processes: Processes = ALONE
 ) -> dict[str, float]:
-    """`error`, `ridge_error` and `means_error` of genes in test cells, over that of their means in the training cells (so
-    that 1 is as good as these), each gene in its sds; empty where ridge would take too much time.
+    """`error`, `ridge_error` and `means_error` of genes in test cells, over that of their means in the training cells
+    (so that 1 is as good as these), each gene in its sds; empty where ridge would take too much time.
 
     Genes are predicted from the cell's regulators and depth, none from itself, and from its state where states are
     given (labels, a numeric column); found states come from the very genes that are predicted. All three know the mean
@@ -46,7 +46,10 @@ def held_out_errors(
     judged = np.ones((len(split.test), genes), bool)
     if cells.interventions is not None:
         judged = ~cut_rows(cells.interventions, split.test, genes)
-    errors, of_means, of_ridge, of_states = [], [], [], []
+    errors: list[float] = []
+    of_means: list[float] = []
+    of_ridge: list[float] = []
+    of_states: list[float] = []
     given = None if states.origin == "found" or len(states) < 2 else states.membership
     own = processes.share(len(split.test), CELLS)
     for first in range(own.start, own.stop, CELLS):
@@ -74,9 +77,9 @@ def held_out_errors(
         processes=processes,
     )
     for some, predicted, by_means in by_ridge:
-        for found, sums in ((predicted, of_ridge), (by_means, of_states)):
+        for found, of_genes in ((predicted, of_ridge), (by_means, of_states)):
             wrong = np.square((found - test[:, some].toarray()) / spread[some])
-            sums.append((wrong * judged[:, some]).sum())
+            of_genes.append((wrong * judged[:, some]).sum())
     # Those of all processes, added in the order in which one process has them.
     error, usual, ridge, means = (
         float(sum(processes.joined(np.array(each, float)))) for each in (errors, of_means, of_ridge, of_states)

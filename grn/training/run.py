@@ -203,8 +203,8 @@ def train_in(
         means = "the means of their types" if len(states) > 1 and states.origin != "found" else "their means"
         say(
             f"Error of the genes in {len(split.test)} test cells, over that of their means: {means} "
-            f"{held_out['means_error']:.4f}, ridge on the same regulators within them {held_out['ridge_error']:.4f}, the "
-            f"model {held_out['error']:.4f}."
+            f"{held_out['means_error']:.4f}, ridge on the same regulators within them {held_out['ridge_error']:.4f}, "
+            f"the model {held_out['error']:.4f}."
         )
     trained = trained_model(config, cells, model)
     trained.save(folder / "model")

@@ -1,15 +1,15 @@
 """How large effects are: not shrunk by a penalty, with standard errors, as fold changes.
 
-A weight is made for ranking: its penalty shrinks it, in blood to next to nothing. One step of debiasing takes that back.
-Of a cell that a member has not learned from, e_j is what the other regulators leave of regulator j, and r_i what the
-member's signed block leaves of gene i:
+A weight is made for ranking: its penalty shrinks it, in blood to next to nothing. One step of debiasing takes that
+back. Of a cell that a member has not learned from, e_j is what the other regulators leave of regulator j, and r_i what
+the member's signed block leaves of gene i:
 
     slope_ij = (slope of the block along e_j + d_ij) / known_j                    d_ij = sum r_i e_j / sum e_j^2
     se_ij^2  = sum (r_i - d_ij e_j)^2 e_j^2 / (sum e_j^2)^2 / known_j^2
 
-known_j: the share of e_j that is not noise of counting, which hides as much of a slope. From slopes of multiplicities follow fold
-changes: log2 of that of the gene for a doubling of the regulator. A gene's mean count mu has the expected log1p h(mu) of
-a Poisson number, and h(mu) changes by mu h'(mu) where log mu changes by 1.
+known_j: the share of e_j that is not noise of counting, which hides as much of a slope. From slopes of multiplicities
+follow fold changes: log2 of that of the gene for a doubling of the regulator. A gene's mean count mu has the expected
+log1p h(mu) of a Poisson number, and h(mu) changes by mu h'(mu) where log mu changes by 1.
 
 These are sizes of associations, for edges that knock-offs call certain; as a test of their own they are not calibrated.
 Source of the step: C.-H. Zhang and S. Zhang 2014; of its errors: White 1980.

@@ -32,14 +32,15 @@ from grn.regulation.knockoffs import Draws, fits_with_knockoffs, strata_of
 from grn.regulation.regressions import sampled
 
 DRAWS = 20
-"""Draws of knock-offs in one round. By symmetry, the strongest of all pairs is stronger than all knock-offs of 20 draws in one of 21
-data sets in which no gene depends on another, however the pairs' weights depend on each other."""
+"""Draws of knock-offs in one round. By symmetry, the strongest of all pairs is stronger than all knock-offs of 20 draws
+in one of 21 data sets in which no gene depends on another, however the pairs' weights depend on each other."""
 STRONGEST = 2
 """Knock-offs more that count as the strongest of all. With one, one of 21 of these data sets would have a certain edge,
 which is the rate as promised. With two, no edge is certain alone, and hardly any has one (benchmarks/nulls.py)."""
 ROUNDS, WORK, WORK_ON_GPU, NUMBERS, LEAST_WORK = 49, 1.2e12, 1.5e12, 2**26, 2e9
 """The most rounds of draws, the multiplications that all may take, and the q-values that are kept of them. The rates of
-one round hold; which edges near a threshold are below it is chance. Small draws take LEAST_WORK. An edge's q-value is the median over the rounds."""
+one round hold; which edges near a threshold are below it is chance. Small draws take LEAST_WORK. An edge's q-value is
+the median over the rounds."""
 NULL_FROM = 0.5  # p-values above it are taken to be of false edges alone: Storey's lambda
 SIGNIFICANT = 0.05  # q-value up to which edges are counted
 UNKNOWING = 0.45  # share of certain associations with another sign in the model from which on it knows no signs
@@ -129,8 +130,8 @@ def evidence_of(
     chosen = torch.as_tensor(pairs[found], device=table.device)
     enough = torch.as_tensor(seen[pairs] >= least_cells, device=table.device)
     fits, rounds = fits_with_knockoffs(part, seed=seed, draws=draws), rounds_of(part, int(chosen.sum()), share)
-    found = [one_round(islice(fits, DRAWS), chosen, enough) for _ in range(rounds)]
-    weights, of_q, of_confidence = (torch.stack(each) for each in zip(*found, strict=True))
+    of_rounds = [one_round(islice(fits, DRAWS), chosen, enough) for _ in range(rounds)]
+    weights, of_q, of_confidence = (torch.stack(each) for each in zip(*of_rounds, strict=True))
     q, confidence = np.ones(pairs.shape, np.float32), np.full(pairs.shape, 0.5, np.float32)
     q[pairs] = of_q.median(0)[0].cpu().numpy()
     confidence[pairs] = of_confidence.median(0)[0].cpu().numpy()
