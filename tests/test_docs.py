@@ -106,11 +106,10 @@ def test_every_decision_has_a_page_that_is_listed():
         assert "**Decided.**" in content and "**Why.**" in content, f"{page} does not say what was decided, and why"
 
 
-def test_the_log_is_short_and_lists_its_subjects_in_their_order():
+def test_the_log_lists_its_subjects_in_their_order():
     subjects = [heading for heading in HEADING.findall(text(HISTORY)) if heading != "Log"]
     slugs = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in subjects]
     assert re.findall(r"\]\(#([^)]*)\)", text(HISTORY)) == slugs
-    assert len(text(HISTORY).split()) <= 8000
 
 
 def test_every_benchmark_is_listed_with_its_question():

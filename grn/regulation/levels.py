@@ -6,11 +6,11 @@ what the states are made of, as in blood, they mislead. Least squares takes any 
 leaves a part of its way to the mean of all cells in the cells, from none (0: within states) to all (1: as if there were
 no states). That is a penalty on what states have for themselves.
 
-A part has to pass two tests. Held-out cells of known states: around the means of their states, its slopes must predict
-them no worse than slopes without levels do. In blood, slopes through levels are wrong within a type. Left out states:
-slopes of the other states predict their cells from the means of these, and explain differences within them at least
-half as well as slopes of such differences alone. Of the parts that pass, the one that predicts left out states best
-counts, if it is better than none by more than chance.
+A part has to pass two tests. Held-out cells of known states: around the means of their states, its slopes must
+predict them no worse than slopes without levels do. In blood, slopes through levels are wrong within a type. Left out
+states: slopes of the other states predict their cells from the means of these, and explain differences within them at
+least half as well as slopes of such differences alone. Of the parts that pass, the one that predicts left out states
+best counts, if it is better than none by more than chance.
 
 Letters: C cells, N genes, K = R + 1 keys, S states, n targets, L penalties.
 """

@@ -35,7 +35,6 @@ FEWEST = 16  # targets that choose
 # Times the cells, the largest penalty. Where hardly any gene follows the regulators, held-out errors are flat, and a
 # hundred times as much is as good; but slopes would then be smaller than the optimiser's noise, with signs by chance.
 MOST = 8.0
-CLEARLY, JUDGED = 0.005, 256  # share of the error by which a correction harms, and targets that are judged
 COUNTED = 0.8  # largest share of counting: else a rare regulator would be nothing but what the others say
 
 
@@ -217,17 +216,6 @@ def largest_of_the_best(errors: Tensor) -> int:
     more = errors - errors[errors.mean(1).argmin()]
     chance = more.std(1) / more.shape[1] ** 0.5
     return int((more.mean(1) <= chance).nonzero()[-1])
-
-
-def correction_harms(table: CellTable, fold: np.ndarray) -> bool:
-    """Whether unseen cells are predicted clearly better by regulators as they were counted than by corrected ones, as
-    in screens, where a regulator that was set says more than what the others say of it. fold [C]: fold 0 is held out.
-    """
-    tried = [Penalty(lam, 0.0) for lam in RIDGE]
-    counted, corrected = (Shadow(table, fold, 0, layered) for layered in (False, True))
-    targets = min(counted.y.shape[1], JUDGED)
-    errors = [float(part.errors(tried, targets).mean(1).min()) for part in (counted, corrected)]
-    return errors[0] < (1 - CLEARLY) * errors[1]
 
 
 def _among(part: Shadow, penalties: Sequence[float]) -> float:

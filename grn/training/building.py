@@ -30,7 +30,6 @@ from grn.regulation.folds import group_folds
 from grn.regulation.levels import levels_of
 from grn.regulation.penalties import (
     choose_penalties_of_blocks,
-    correction_harms,
     enough_cells,
     shares_of_counting,
 )
@@ -102,20 +101,13 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
         say(levels.summary())
         part = levels.part
     model.infers_states, model.partial_levels = states.origin == "found", part > 0
-    corrects = model.layered and len(model.targets) > 0
-    if corrects and model.genes_train and (own == 0).any() and correction_harms(table(few), own[few]):
-        corrects = False
-        say(
-            "Genes read regulators as they were counted: what the others say of them does not help to predict unseen "
-            "cells."
-        )
-    set_units(model, table(), own, corrects=corrects)
+    set_units(model, table(), own)
     if not model.genes_train:
         penalties = [Penalty(settings.penalty or 1.0)] * 2
     elif settings.penalty is not None:
         penalties = [Penalty(settings.penalty)] * 2
     else:
-        penalties = choose_penalties_of_blocks(table(few), own[few], corrects, len(own))
+        penalties = choose_penalties_of_blocks(table(few), own[few], model.layered, len(own))
         say(f"Held-out cells choose penalties of {', '.join(f'{each.lam:.3g}' for each in penalties[:-1])}.")
     set_penalties(model, penalties, own)
     if config.network.prior is not None and model.genes_train:
@@ -135,9 +127,8 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
 
 
 @torch.no_grad()
-def set_units(model: Model, table: CellTable, fold: np.ndarray, *, corrects: bool = True) -> None:
-    """Sets units and means, those of each member from the cells that it learns from. fold [C]: of the table's cells.
-    corrects: whether block 2 reads regulators that block 1 has corrected."""
+def set_units(model: Model, table: CellTable, fold: np.ndarray) -> None:
+    """Sets units and means, those of each member from the cells that it learns from. fold [C]: of the table's cells."""
     model.mean.copy_(table.mean)
     model.sd.copy_(table.sd)
     model.depth.copy_(torch.tensor(table.depth))
@@ -148,7 +139,7 @@ def set_units(model: Model, table: CellTable, fold: np.ndarray, *, corrects: boo
     squares = float(np.einsum("i,i", *[table.multiplicity.data] * 2, dtype=np.float64))  # without an array of them
     identity.sd[list(table.keys)] = HIDDEN
     identity.scale.fill_(math.sqrt(math.prod(table.multiplicity.shape) / squares) if squares else 1.0)
-    if model.layered and corrects:
+    if model.layered:
         share, unit = shares_of_counting(table)
         model.counting.copy_(share)
         model.unit.copy_(unit)
