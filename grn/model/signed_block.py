@@ -65,9 +65,8 @@ class GeneEmbedding(nn.Module):
         The first query head of each key head holds them; where heads are narrow, the next leading directions of the
         keys. The queries of the others start at 0.
         """
-        deviations = (
-            shared.new_zeros(len(self.deviation[member, 0]), *shared.shape) if deviations is None else deviations
-        )
+        if deviations is None:
+            deviations = shared.new_zeros(len(self.deviation[member, 0]), *shared.shape)
         for table in (self.query, self.deviation):
             table[member] = 0
         if self.key is None or self.key.shape[-1] == self.key.shape[-2]:
@@ -80,14 +79,12 @@ class GeneEmbedding(nn.Module):
         values, directions = values.flip(0).clamp(min=0), directions.flip(1).to(every)
         heads, width = self.key.shape[1], self.key.shape[-1]
         for head in range(heads):
-            own = directions[:, head * width : (head + 1) * width]
-            first = head * (self.query.shape[1] // heads)
-            if own.shape[1] < width:
-                break
-            self.key[member, head] = own
-            self.query[member, first] = shared @ own
-            self.deviation[member, first] = deviations @ own
-        kept = min(heads * width, len(values) // width * width)
+            own = directions[:, head * width : (head + 1) * width]  # the last may have fewer
+            some, first = slice(0, own.shape[1]), head * (self.query.shape[1] // heads)
+            self.key[member, head, :, some] = own
+            self.query[member, first, :, some] = shared @ own
+            self.deviation[member, first, ..., some] = deviations @ own
+        kept = heads * width
         return float(values[kept:].sum() / values.sum().clamp(min=1e-30))
 
 

@@ -17,7 +17,7 @@ Letters: C cells, N genes, K = R + 1 keys, S states, n targets, L penalties.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,16 +27,15 @@ from torch import Tensor
 from grn.regulation.cell_table import CellTable
 from grn.regulation.exact import products
 
-PARTS, FEW_PARTS = (
-    (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
-    (0.0, 0.4, 0.8),
-)  # that are tried; the second where it would take long
+PARTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # that are tried
+FEW_PARTS = (0.0, 0.4, 0.8)  # where that would take long
 PENALTIES = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0, 30_000.0)
 CHANCE = 2.0  # standard errors, over targets, by which a part must lower the error
 ENOUGH = 0.5  # of what slopes of differences within states explain there, slopes through levels must explain
 WORSE = 1e-4  # share by which the error of unseen cells of known states may be larger
 GENES = 512  # targets that are enough to decide
-MOST, LONG = 4096, 4e9  # regulators, with more of which levels do not count; and operations from which on few parts do
+MOST = 4096  # regulators; with more, levels do not count
+LONG = 4e9  # multiplications from which on few parts are tried, in one fold
 
 
 @dataclass(frozen=True)
@@ -89,30 +88,58 @@ class OfStates:
             found.append((mean_x, mean_y, here.sum().to(x), *sums))
         return cls(*(torch.stack(each) for each in zip(*found, strict=True)))
 
-    def errors(self, part: float) -> tuple[Tensor, Tensor]:
-        """Squared error of left out states' cells by the best of PENALTIES, [n], and what of it is within states by
-        each of them, the best first, [L]."""
+    def without(self, state: int) -> OfStates:
+        """The other states."""
+        rest = torch.arange(len(self.number), device=self.x.device) != state
+        return OfStates(*(each[rest] for each in vars(self).values()))
+
+    def centre(self) -> tuple[Tensor, Tensor]:
+        """The means of all cells, [K] and [n]."""
+        share = self.number / self.number.sum().clamp(min=1)
+        return share @ self.x, share @ self.y
+
+    def slopes(self, part: float) -> Iterator[Tensor]:
+        """Ridge regression with a part of the differences between states, [K, n] for each of PENALTIES, in units of the
+        root mean square of a key."""
+        x, y = (part * (each - mean) for each, mean in zip((self.x, self.y), self.centre(), strict=True))
+        weighted = x * self.number[:, None]
+        gram, cross = self.gram.sum(0) + weighted.T @ x, self.cross.sum(0) + weighted.T @ y
+        unit = (gram.diagonal() / self.number.sum()).sqrt().clamp(min=1e-6)
+        values, vectors = torch.linalg.eigh(gram / (unit[:, None] * unit))
+        rotated = vectors.T @ (cross / unit[:, None])
+        for penalty in PENALTIES:
+            yield (vectors @ (rotated / (values.clamp(min=0)[:, None] + penalty))) / unit[:, None]
+
+    def errors(self, state: int, slopes: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Squared error of a state's cells that slopes predict from a point x [K], y [n], and the part of it that is
+        within the state: [n] each."""
+        within = (slopes * (self.gram[state] @ slopes - 2 * self.cross[state])).sum(0) + self.square[state]
+        missed = (self.y[state] - y) - (self.x[state] - x) @ slopes
+        return within + self.number[state] * missed.square(), within
+
+    def left_out(self, part: float) -> tuple[Tensor, Tensor]:
+        """Squared error of each state's cells by the others' slopes, from the others' means, with the best of
+        PENALTIES, [n]; and what of it is within states, with each of them, the best first, [L]."""
         total = self.square.new_zeros(len(PENALTIES), self.square.shape[1])
         within = torch.zeros_like(total)
         for state in range(len(self.number)):
-            rest = torch.arange(len(self.number), device=self.x.device) != state
-            size = self.number[rest]
-            centre = [(size / size.sum()) @ each[rest] for each in (self.x, self.y)]
-            x, y = (part * (each[rest] - mean) for each, mean in zip((self.x, self.y), centre, strict=True))
-            gram = self.gram[rest].sum(0) + (x * size[:, None]).T @ x
-            cross = self.cross[rest].sum(0) + (x * size[:, None]).T @ y
-            unit = (gram.diagonal() / size.sum()).sqrt().clamp(min=1e-6)
-            values, vectors = torch.linalg.eigh(gram / (unit[:, None] * unit))
-            rotated = vectors.T @ (cross / unit[:, None])
-            way, change = self.x[state] - centre[0], self.y[state] - centre[1]
-            way[-1] = 0  # the depth differs for technical reasons
-            for number, penalty in enumerate(PENALTIES):
-                slopes = (vectors @ (rotated / (values.clamp(min=0)[:, None] + penalty))) / unit[:, None]
-                own = (slopes * (self.gram[state] @ slopes - 2 * self.cross[state])).sum(0) + self.square[state]
-                within[number] += own
-                total[number] += own + self.number[state] * (change - way @ slopes).square()
+            others = self.without(state)
+            x, y = others.centre()
+            x[-1] = self.x[state, -1]  # the depth differs for technical reasons
+            for number, slopes in enumerate(others.slopes(part)):
+                found = self.errors(state, slopes, x, y)
+                total[number] += found[0]
+                within[number] += found[1]
         best = int(total.mean(1).argmin())
         return total[best], within.sum(1).roll(-best)
+
+    def held_out(self, unseen: OfStates, part: float) -> float:
+        """Squared error of unseen cells of the same states, from the means of these, with the best of PENALTIES."""
+        errors = []
+        for slopes in self.slopes(part):
+            of_states = (unseen.errors(state, slopes, self.x[state], self.y[state]) for state in range(len(self.x)))
+            errors.append(float(sum(float(total.sum()) for total, _ in of_states)))
+        return min(errors)
 
     def by_means(self) -> Tensor:
         """The same error by the means of the other states, [n]."""
@@ -125,8 +152,8 @@ class OfStates:
 def levels_of(table: CellTable, fold: np.ndarray) -> Levels | None:
     """What held-out cells, and states that are left out, say; None with one state, one gene, or too many regulators.
 
-    fold [C]: those of fold 0 are held out. Where every gene regulates, half of the genes, and at most GENES, are
-    explained by the others: none by itself.
+    fold [C]: each of the folds 0 to 4 is held out in turn. Where every gene regulates, half of the genes, and at most
+    GENES, are explained by the others: none by itself.
     """
     states, regulators = table.states.shape[1], len(table.regulators)
     others = np.setdiff1d(np.arange(table.multiplicity.shape[1]), table.regulators)
@@ -136,22 +163,23 @@ def levels_of(table: CellTable, fold: np.ndarray) -> Levels | None:
         return None
     read = torch.as_tensor(~np.isin(table.regulators, genes), device=table.inputs.device)
     x = torch.cat([table.inputs[:, :-1][:, read], table.inputs[:, -1:]], 1).double()
-    y, share = table.targets(genes).double(), table.membership
-    parts: tuple[float, ...] = FEW_PARTS if states * x.shape[1] ** 3 > LONG else PARTS
-    folds = range(5) if len(parts) == len(PARTS) else range(1)
-    of_folds = [
-        within_states(x, y, share.double(), torch.as_tensor(fold == each, device=x.device), parts) for each in folds
-    ]
-    within = torch.stack(of_folds).sum(0)
-    alone = 0.0  # share of differences within states that slopes of such differences explain
-    right = [place for place, error in enumerate(within.tolist()) if error <= within[0] * (1 + WORSE)]
-    found = OfStates.of(x, y, share.argmax(1), states)
-    inside, errors = found.square.sum().clamp(min=1e-9), {}
-    for place in right:
-        error, own = found.errors(parts[place])
-        explained = 1 - float(own[0] / inside)
-        alone = 1 - float(own.min() / inside) if place == 0 else alone
-        if place == 0 or explained >= ENOUGH * max(alone, 0.0):
+    y, state = table.targets(genes).double(), table.membership.argmax(1)
+    long = states * x.shape[1] ** 3 > LONG
+    parts = FEW_PARTS if long else PARTS
+    unseen = np.zeros(len(parts))
+    for number in range(1 if long else 5):
+        judged = torch.as_tensor(fold == number, device=x.device)
+        learned, other = (OfStates.of(x[each], y[each], state[each], states) for each in (~judged, judged))
+        unseen += [learned.held_out(other, part) for part in parts]
+
+    found, errors = OfStates.of(x, y, state, states), {}
+    inside = found.square.sum().clamp(min=1e-9)
+    for place, part in enumerate(parts):
+        error, within = found.left_out(part)
+        explained, most_explained = (1 - float(each / inside) for each in (within[0], within.min()))
+        if place == 0:
+            enough = ENOUGH * max(most_explained, 0.0)
+        if place == 0 or (unseen[place] <= unseen[0] * (1 + WORSE) and explained >= enough):
             errors[place] = error
     scale = found.by_means().mean().clamp(min=1e-9)
     best = min(errors, key=lambda place: float(errors[place].mean()))
@@ -159,32 +187,6 @@ def levels_of(table: CellTable, fold: np.ndarray) -> Levels | None:
     helps = best > 0 and float(gain.mean()) > CHANCE * float(gain.std()) / len(gain) ** 0.5
     of_none, of_best = (float(errors[place].mean() / scale) for place in (0, best))
     return Levels(parts[best] if helps else 0.0, of_none, of_best, parts[best])
-
-
-def within_states(x: Tensor, y: Tensor, share: Tensor, judged: Tensor, parts: Sequence[float]) -> Tensor:
-    """Mean squared error of the judged cells around the means of their states, by ridge regression with each part of
-    the differences between states, [parts]. x [C, K], y [C, n], share [C, S], judged [C]."""
-    own = share[~judged]
-    size = own.sum(0)
-    means = [(own.T @ each[~judged]) / size[:, None].clamp(min=1e-9) for each in (x, y)]
-    x_within, y_within = (each - share @ mean for each, mean in zip((x, y), means, strict=True))
-    x_of, y_of = (mean - (size / size.sum()) @ mean for mean in means)  # [S, K], [S, n]
-    x_own, y_own, x_judged, y_judged = x_within[~judged], y_within[~judged], x_within[judged], y_within[judged]
-    inside, common, cross = products(x_own, x_own), own.T @ own, products(x_own, y_own)
-    with_share, to_share = own.T @ x_own, own.T @ y_own  # 0 where cells have one state each
-    found = []
-    for part in parts:
-        mixed = part * x_of.T @ with_share
-        gram = inside + mixed + mixed.T + part**2 * x_of.T @ common @ x_of
-        sums = cross + part * (x_of.T @ to_share + with_share.T @ y_of) + part**2 * x_of.T @ common @ y_of
-        unit = (gram.diagonal() / len(own)).sqrt().clamp(min=1e-6)
-        values, vectors = torch.linalg.eigh(gram / (unit[:, None] * unit))
-        rotated, read = vectors.T @ (sums / unit[:, None]), (x_judged / unit) @ vectors
-        errors = [
-            (y_judged - read @ (rotated / (values[:, None].clamp(min=0) + lam))).square().mean() for lam in PENALTIES
-        ]
-        found.append(torch.stack(errors).min())
-    return torch.stack(found)
 
 
 def state_levels(multiplicity, states):

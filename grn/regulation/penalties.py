@@ -61,16 +61,14 @@ class Shadow:
     """Keys and targets of the cells without the levels of their states, as a member sees them that does not learn from
     the cells of one fold.
 
-    x [C, K]: regulators and depth as they were counted.   read [C, K]: as block 2 reads them, m' in its units (layered:
-    corrected by what the others say of each).   y [C, n]: targets.   own [n]: the number of each target among the
-    regulators, none of which is predicted from itself; -1 for the others.   learned, judged: the rows of the cells.
+    x [C, K]: regulators and depth as they were counted.   read [C, K]: as block 2 reads them; after `correct`, m' in
+    its units.   y [C, n]: targets.   own [n]: the number of each target among the regulators, none of which is predicted
+    from itself; -1 for the others.   learned, judged: the rows of the cells.
 
     genes: the targets, positions; None: genes that do not regulate, or all where every gene does, in a random order.
     """
 
-    def __init__(
-        self, table: CellTable, fold: np.ndarray, held_out: int, layered: bool = False, genes: np.ndarray | None = None
-    ):
+    def __init__(self, table: CellTable, fold: np.ndarray, held_out: int, genes: np.ndarray | None = None):
         self.share, device = table.membership, table.device
         rows = np.flatnonzero(fold != held_out)
         self.learned = torch.as_tensor(rows, device=device)
@@ -87,21 +85,14 @@ class Shadow:
         number = np.full(table.multiplicity.shape[1], -1)
         number[table.regulators] = np.arange(len(table.regulators))
         self.own = torch.as_tensor(number[genes], device=device)
+        self.read = self.x
         self.of_keys: Tensor | None = None
-        self.counting: Tensor | None = None
-        self.unit: Tensor | None = None
-        if layered:
-            self.counting, self.unit = shares_of_counting(table)
-        self.correct(self.x[:, :-1], by_others(self.x[self.learned, :-1], self.x[:, :-1]) if layered else None)
 
-    def correct(self, x: Tensor, hat: Tensor | None) -> None:
-        """Sets what block 2 reads: regulators x [C, R], moved to what the others say of them, hat [C, R], by the share
-        of counting; None: as they are."""
-        if hat is None or self.counting is None or self.unit is None:
-            self.read = self.x
-            return
-        corrected = x + self.counting * self.uncut(hat - x)
-        self.read = torch.cat([corrected, self.x[:, -1:]], 1) / self.unit
+    def correct(self, others: Solution, counting: Tensor, unit: Tensor) -> None:
+        """Lets block 2 read regulators that are moved to what the others say of them by their share of counting [R], in
+        units [K]. others: see `among`."""
+        change = self.uncut(self.x @ others.shared - self.x[:, :-1])
+        self.read = (self.x + F.pad(counting * change, (0, 1))) / unit
 
     def uncut(self, change: Tensor) -> Tensor:
         """change [C, R], 0 of regulators that an intervention has set: the others say nothing of them."""
@@ -173,7 +164,7 @@ def best_penalties(table: CellTable, fold: np.ndarray, layered: bool) -> list[Pe
     """The same, however large they are."""
     states, keys = table.states.shape[1], len(table.regulators) + 1
     tries = 2 if keys * states < 300 and (fold == 1).any() else 1
-    parts = [Shadow(table, fold, number, layered) for number in range(tries)]
+    parts = [Shadow(table, fold, number) for number in range(tries)]
     work = OPERATIONS_ON_GPU if torch.device(table.device).type == "cuda" else OPERATIONS
 
     def errors(penalties: Sequence[Penalty], targets: int) -> np.ndarray:
@@ -187,8 +178,10 @@ def best_penalties(table: CellTable, fold: np.ndarray, layered: bool) -> list[Pe
 
     tried_by_ridge = ridge_penalties(len(table))
     among = Penalty(_among(parts[0], tried_by_ridge))
-    for part in parts if layered else ():  # as block 1 starts, whose solution block 2 reads
-        part.correct(part.x[:, :-1], part.x @ part.among(among).shared)
+    if layered:  # as block 1 starts, whose solution block 2 reads
+        counting, unit = shares_of_counting(table)
+        for part in parts:
+            part.correct(part.among(among), counting, unit)
     ridge = [Penalty(lam, 0.0) for lam in tried_by_ridge]
     of_ridge = torch.stack([part.errors(ridge, parts[0].y.shape[1]) for part in parts]).sum(0)
     lam = ridge[largest_of_the_best(of_ridge)].lam

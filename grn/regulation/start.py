@@ -42,9 +42,7 @@ def start_blocks(model: Model, table: CellTable, fold: np.ndarray) -> float:
         known = shadow.among(among)
         left_out = max(left_out, first.start(member, known.shared.mT.float().cpu(), None))
         if model.layered:
-            counting, unit = model.counting.to(shadow.x), model.unit.to(shadow.x)
-            change = shadow.uncut(shadow.x @ known.shared - shadow.x[:, :-1])
-            shadow.read = (shadow.x + F.pad(counting * change, (0, 1))) / unit
+            shadow.correct(known, model.counting.to(shadow.x), model.unit.to(shadow.x))
         if len(targets):
             found = solved_in_parts(shadow, targets, penalty, model.prior)
             deviations = None if found.deviations is None else found.deviations.mT.float().cpu()

@@ -28,11 +28,7 @@ from grn.networks.prior import prior_of
 from grn.regulation.cell_table import CellTable
 from grn.regulation.folds import group_folds
 from grn.regulation.levels import levels_of
-from grn.regulation.penalties import (
-    choose_penalties_of_blocks,
-    enough_cells,
-    shares_of_counting,
-)
+from grn.regulation.penalties import choose_penalties_of_blocks, enough_cells, shares_of_counting
 from grn.regulation.prior_strength import prior_factor
 from grn.regulation.start import start_blocks, start_states
 from grn.regulation.states import States

@@ -46,10 +46,7 @@ def held_out_errors(
     judged = np.ones((len(split.test), genes), bool)
     if cells.interventions is not None:
         judged = ~cut_rows(cells.interventions, split.test, genes)
-    errors: list[float] = []
-    of_means: list[float] = []
-    of_ridge: list[float] = []
-    of_states: list[float] = []
+    errors, of_means, of_ridge, of_states = (list[float]() for _ in range(4))
     given = None if states.origin == "found" or len(states) < 2 else states.membership
     own = processes.share(len(split.test), CELLS)
     for first in range(own.start, own.stop, CELLS):

@@ -37,7 +37,8 @@ NOISE = (
     r"It is recommended to use .*sync_dist=True",  # torchmetrics has already summed over the processes
 )
 
-LEAST_CELLS, MOST_CELLS, ON_PROCESSOR = 128, 1024, 256  # of a step, where none are asked for
+LEAST_CELLS, MOST_CELLS = 128, 1024  # of a step, where none are asked for
+ON_PROCESSOR = 256  # the most there, where steps with more take longer
 LONGEST_WAIT = timedelta(days=7)  # of processes for the first one, which computes q-values before training
 STEPS_OF_ALL = 16  # steps in which all processes together have seen every cell
 

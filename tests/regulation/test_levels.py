@@ -86,23 +86,21 @@ def by_ridge(x: np.ndarray, y: np.ndarray, penalty: float) -> np.ndarray:
     return Ridge(alpha=penalty, fit_intercept=False, solver="svd").fit(x / unit, y).coef_.T / unit[:, None]
 
 
-@pytest.mark.parametrize("soft", [False, True])
-def test_errors_within_states_are_those_of_ridge_with_a_part_of_the_means_left_in(cells, soft):
-    """By scikit-learn, cell by cell: from none of the differences between states to all of them."""
+@pytest.mark.parametrize("part", [0.0, 0.4, 1.0])
+def test_errors_of_unseen_cells_are_those_of_ridge_with_a_part_of_the_means_left_in(cells, part):
+    """By scikit-learn, cell by cell, each cell from the means of its own state."""
     table = cells(follows=0.5, composition=1, states=3)
     x, y = (each.double().numpy() for each in (table.inputs, table.targets(np.arange(REGULATORS, GENES))))
-    share, judged = table.states.astype(np.float64), fold(table) == 2
-    share = 0.8 * share + 0.2 / 3 if soft else share
-    given = (torch.as_tensor(each) for each in (x, y, share, judged))
-    found = module.within_states(*given, module.PARTS)
-    size = share[~judged].sum(0)
-    means = [(share[~judged].T @ each[~judged]) / size[:, None] for each in (x, y)]
-    x, y = (each - share @ mean for each, mean in zip((x, y), means, strict=True))
-    for row, part in enumerate(module.PARTS):
-        levels = (part * (mean - (size / size.sum()) @ mean) for mean in means)
-        own = [(each + share @ level)[~judged] for each, level in zip((x, y), levels, strict=True)]
-        errors = [np.square(y[judged] - x[judged] @ by_ridge(*own, lam)).mean() for lam in module.PENALTIES]
-        assert float(found[row]) == pytest.approx(min(errors), rel=1e-6)
+    state, judged = table.states.argmax(1), fold(table) == 2
+    of = [module.OfStates.of(*(torch.as_tensor(each[rows]) for each in (x, y, state)), 3) for rows in (~judged, judged)]
+    means = [np.stack([each[~judged & (state == one)].mean(0) for one in range(3)]) for each in (x, y)]
+    learned = [
+        (each - level[state] + part * (level[state] - each[~judged].mean(0)))[~judged]
+        for each, level in zip((x, y), means, strict=True)
+    ]
+    x, y = ((each - level[state])[judged] for each, level in zip((x, y), means, strict=True))
+    errors = [np.square(y - x @ by_ridge(*learned, lam)).sum() for lam in module.PENALTIES]
+    assert of[0].held_out(of[1], part) == pytest.approx(min(errors), rel=1e-6)
 
 
 @pytest.mark.parametrize("part", [0.0, 0.4, 1.0])
@@ -127,7 +125,7 @@ def test_errors_of_states_that_are_left_out_are_those_of_ridge_on_the_other_stat
         for row, penalty in enumerate(module.PENALTIES):
             total[row] += np.square(y[own] - centre[1] - asked @ by_ridge(*known, penalty)).sum(0)
         by_means += np.square(y[own] - centre[1]).sum(0)
-    np.testing.assert_allclose(summed.errors(part)[0], total[total.mean(1).argmin()], rtol=1e-6)
+    np.testing.assert_allclose(summed.left_out(part)[0], total[total.mean(1).argmin()], rtol=1e-6)
     np.testing.assert_allclose(summed.by_means(), by_means, rtol=1e-6)
 
 

@@ -67,8 +67,7 @@ def linear(model: Model, table, member: int) -> np.ndarray:
     lam, rho, t = PENALTIES[member]
     if model.layered:
         of_first = Penalty(PENALTIES[2][0] * float(np.mean([(each != FOLD).sum() for each in (0, 1)])), 0.0)
-        shadow.counting, shadow.unit = model.counting.double(), model.unit.double()
-        shadow.correct(shadow.x[:, :-1], shadow.x @ shadow.among(of_first).shared)
+        shadow.correct(shadow.among(of_first), model.counting.double(), model.unit.double())
     weight = None if model.prior is None else F.pad(model.prior[REGULATORS:].double() ** -2, (0, 1), value=1.0).mT
     moments = Moments.of(shadow.read, shadow.y, shadow.share, shadow.learned)
     slopes = solve(moments, Penalty(lam * cells, rho, t), weight=weight).of_states(STATES)

@@ -19,7 +19,6 @@ Letters: P members, C cells, N genes, R regulators, S states.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +27,7 @@ from scipy import sparse
 from torch import Tensor
 
 from grn.cells.cells import Cells
+from grn.cells.interventions import cut_rows
 from grn.model.transformer import Model
 from grn.networks.read import in_parts
 from grn.regulation.states import States
@@ -95,7 +95,6 @@ def effects_of(model: Model, cells: Cells, states: States, fold: np.ndarray) -> 
     owner, generator = states.membership.argmax(1), np.random.default_rng(0)
     held_out = model.held_out.tolist()
     reader = np.where(np.isin(fold, held_out), fold, held_out[0])
-    scale = scale_of(cells)
     total, found = Sums.none(model.genes, len(regulators), model.mean), []
     for state in range(len(states)):
         rows = np.sort(generator.permutation(np.flatnonzero(owner == state))[:most])
@@ -105,8 +104,8 @@ def effects_of(model: Model, cells: Cells, states: States, fold: np.ndarray) -> 
                 if len(some):
                     own = own + sums_of(model, cells, states, some, state, member)
         total = total + own
-        found.append(fold_changes(own.slopes(), model, scale(rows)))
-    overall = fold_changes(total.slopes(), model, scale(np.arange(len(cells))))
+        found.append(fold_changes(own.slopes(), model, scale_of(cells, rows)))
+    overall = fold_changes(total.slopes(), model, scale_of(cells, np.arange(len(cells))))
     return Effects(*overall, tuple(Effects(*each) for each in found))
 
 
@@ -120,20 +119,25 @@ def sums_of(model: Model, cells: Cells, states: States, rows: np.ndarray, state:
     )
     share = torch.as_tensor(states.membership[rows], device=device)
     among = model.among(m, share)
-    corrected = model.corrected(m, among if model.layered else None, share)
+    cut = None  # genes that an intervention set
+    if cells.interventions is not None:
+        cut = torch.as_tensor(cut_rows(cells.interventions, rows, model.genes), device=device)
+    of_keys = None if cut is None else cut[:, model.regulators]
+    corrected = model.corrected(m, among if model.layered else None, share, of_keys)
     left = true.clone()
     left[:, model.regulators] -= among[member]
     for pick in torch.arange(len(model.targets), device=device).split(model.genes_at_once):
         left[:, model.targets[pick]] -= model.blocks[1](corrected, share, pick)[member]
+    if cut is not None:  # nothing is left of what regulates them
+        left = left.masked_fill(cut, 0.0)
     rest = left[:, model.regulators]
     size = rest.square().sum(0)
     few = slice(None, None, -(-len(m) // OF_SLOPES))  # the mean of derivatives settles soon
     even = m.new_full((len(m[few]),), 1 / len(m[few]))
     slope = m.new_zeros(model.genes, len(model.counting))
     slope[model.regulators] = in_parts(model, model.blocks[0], m[few], state, even)[member]
-    own = (
-        (1 - model.counting) / model.unit[:-1] if model.layered else 1 / model.unit[:-1]
-    )  # of what is read, e_j's part
+    # A unit of e_j moves what block 2 reads by the part of it that is not corrected.
+    own = ((1 - model.counting) if model.layered else 1) / model.unit[:-1]
     slope[model.targets] = in_parts(model, model.blocks[1], corrected[:, few], state, even)[member] * own
     noise = m.new_zeros(len(model.counting))
     if cells.counting is not None:
@@ -168,23 +172,17 @@ def fold_changes(
     return found[0].astype(np.float32), found[1].astype(np.float32)
 
 
-def scale_of(cells: Cells) -> Callable[[np.ndarray], np.ndarray | None]:
-    """A function of rows -> mu h'(mu) of each gene in these cells, [N], NaN for next to no counts; None, where values
-    are no counts."""
+def scale_of(cells: Cells, rows: np.ndarray) -> np.ndarray | None:
+    """mu h'(mu) of each gene in the cells `rows`, [N], NaN for next to no counts; None where values are no counts."""
     if cells.counting is None:
-        return lambda rows: None
+        return None
     logarithmic = cells.counting.unit is not None
-
-    def scale(rows: np.ndarray) -> np.ndarray:
-        values = cells.multiplicity if len(rows) == len(cells) else cells.multiplicity[rows]
-        counts = sparse.csr_matrix(values, copy=True)
-        if logarithmic:
-            np.expm1(counts.data, out=counts.data)
-        mean = np.asarray(counts.mean(0)).ravel()
-        found = mean * expected_step(mean) if logarithmic else mean
-        return np.where(mean > LEAST, found, np.nan)
-
-    return scale
+    counts = sparse.csr_matrix(cells.multiplicity[rows])
+    if logarithmic:
+        np.expm1(counts.data, out=counts.data)
+    mean = np.asarray(counts.mean(0)).ravel()
+    found = mean * expected_step(mean) if logarithmic else mean
+    return np.where(mean > LEAST, found, np.nan)
 
 
 def expected_step(mean: np.ndarray) -> np.ndarray:

@@ -37,13 +37,16 @@ in one of 21 data sets in which no gene depends on another, however the pairs' w
 STRONGEST = 2
 """Knock-offs more that count as the strongest of all. With one, one of 21 of these data sets would have a certain edge,
 which is the rate as promised. With two, no edge is certain alone, and hardly any has one (benchmarks/nulls.py)."""
-ROUNDS, WORK, WORK_ON_GPU, NUMBERS, LEAST_WORK = 49, 1.2e12, 1.5e12, 2**26, 2e9
-"""The most rounds of draws, the multiplications that all may take, and the q-values that are kept of them. The rates of
-one round hold; which edges near a threshold are below it is chance. Small draws take LEAST_WORK. An edge's q-value is
-the median over the rounds."""
+ROUNDS = 49
+"""The most rounds. The rates of one round hold, but which edges near a threshold are below it is chance there. So an
+edge's q-value is the median over the rounds."""
+WORK, WORK_ON_GPU = 1.2e12, 1.5e12  # multiplications that all rounds may take
+LEAST_WORK = 2e9  # what a draw takes however few cells there are, in multiplications
+NUMBERS = 2**26  # q-values of all rounds that are in memory
 NULL_FROM = 0.5  # p-values above it are taken to be of false edges alone: Storey's lambda
 SIGNIFICANT = 0.05  # q-value up to which edges are counted
-UNKNOWING = 0.45  # share of certain associations with another sign in the model from which on it knows no signs
+UNKNOWING = 0.45  # share of certain associations with another sign in the model above which it knows no signs: by
+# chance it has half of them, give or take a few
 PLAUSIBLE = 0.8  # genes of single cells hardly ever correlate more within a cell type
 SMOOTHED = 2**20  # most weights and knock-offs that local rates are estimated from
 
@@ -200,12 +203,13 @@ def with_evidence(network: Network, together: Evidence, of_states: list[Evidence
     """The network with confidences and q-values; no weight is changed.
 
     They are about a weight and its sign: where the association has the other one, nothing is known of the edge. Where
-    that is so of half of the certain associations, the model's signs are no better than chance, and no edge is certain.
+    that is so of about half of the certain associations, the model's signs are no better than chance, and no edge is
+    certain.
     """
 
     def applied(of: Network, found: Evidence) -> Network:
         other = of.weight * found.slope < 0
-        if of_other_sign(of, found) > UNKNOWING * of_certain(found):
+        if knows_no_signs(of, found):
             other = np.ones_like(other)
         return replace(of, confidence=np.where(other, 0.5, found.confidence), q=np.where(other, 1.0, found.q))
 
@@ -219,6 +223,11 @@ def of_certain(found: Evidence) -> int:
     return int(np.less_equal(found.q, SIGNIFICANT).sum())
 
 
+def knows_no_signs(network: Network, found: Evidence) -> bool:
+    """Whether the network has the other sign in about half of the certain associations, as by chance."""
+    return of_other_sign(network, found) > UNKNOWING * of_certain(found)
+
+
 def of_other_sign(network: Network, found: Evidence) -> int:
     """How many certain associations the network has with the other sign, and so not among its certain edges."""
     return int((np.less_equal(found.q, SIGNIFICANT) & (network.weight * found.slope < 0)).sum())
@@ -227,7 +236,7 @@ def of_other_sign(network: Network, found: Evidence) -> int:
 def vetoed(network: Network, found: Evidence) -> list[str]:
     """What the model's signs take from the certain associations, in a sentence, if anything."""
     other, certain = of_other_sign(network, found), of_certain(found)
-    if other > UNKNOWING * certain:
+    if knows_no_signs(network, found):
         return [
             f"The model has the other sign in {other} of {certain} certain associations: it knows nothing of their "
             "signs, so that no edge is certain."
