@@ -54,8 +54,7 @@ def slopes_on(features: Tensor, y: Tensor | Columns, own: Tensor, penalty: float
     """The slopes [N, F] of targets y [C, N] on features [C, F], both with mean 0; a gene that regulates has none on
     itself and on its copies. own [R]: the gene that each regulator is."""
     targets = Columns.of(y)
-    number = own.new_full((targets.shape[1],), -1)
-    number[own] = torch.arange(len(own), device=own.device)
+    number = numbers_of(own, targets.shape[1])
     fit = (OfFeatures if features.shape[1] <= len(features) else OfCells)(features, penalty)
     copies = torch.arange(features.shape[1] // len(own), device=own.device)[:, None] * len(own)
     found = features.new_empty(targets.shape[1], features.shape[1])
@@ -66,6 +65,13 @@ def slopes_on(features: Tensor, y: Tensor | Columns, own: Tensor, penalty: float
             slopes[:, here] = fit.without(slopes[:, here], number[some][here] + copies)
         found[some] = slopes.mT
     return found
+
+
+def numbers_of(own: Tensor, genes: int) -> Tensor:
+    """The number of each gene among the regulators, int64 [N]; -1 for others. own [R]: the gene that each is."""
+    number = own.new_full((genes,), -1)
+    number[own] = torch.arange(len(own), device=own.device)
+    return number
 
 
 class OfFeatures:
@@ -120,8 +126,7 @@ def choose_penalty(x: Tensor, y: Tensor | Columns, own: Tensor, folds: Tensor) -
     [C]: of the cells; of many targets, JUDGED choose.
     """
     targets = Columns.of(y)
-    number = own.new_full((targets.shape[1],), -1)
-    number[own] = torch.arange(len(own), device=own.device)
+    number = numbers_of(own, targets.shape[1])
     chosen = torch.arange(targets.shape[1], device=own.device)
     if len(chosen) > JUDGED:
         chosen = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(0))[:JUDGED].sort()[0].to(own)

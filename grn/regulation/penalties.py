@@ -62,8 +62,8 @@ class Shadow:
     the cells of one fold.
 
     x [C, K]: regulators and depth as they were counted.   read [C, K]: as block 2 reads them; after `correct`, m' in
-    its units.   y [C, n]: targets.   own [n]: the number of each target among the regulators, none of which is predicted
-    from itself; -1 for the others.   learned, judged: the rows of the cells.
+    its units.   y [C, n]: targets.   own [n]: the number of each target among the regulators, none of which is
+    predicted from itself; -1 for the others.   learned, judged: the rows of the cells.
 
     genes: the targets, positions; None: genes that do not regulate, or all where every gene does, in a random order.
     """
