@@ -26,6 +26,7 @@ from grn.model.transformer import LIMIT
 from grn.regulation.cell_table import CellTable
 from grn.regulation.linear import Columns, slopes_on, without
 from grn.regulation.regressions import columns_of, held_out_penalty, sampled
+from grn.regulation.sorting import ascending, ascending_order
 
 ROUNDS, SETTLED = 100, 1e-4  # of the search for the independent shares: most rounds, and the least relative gain
 ENOUGH = 5  # cells per regulator: with at least so many, correlations are taken as measured, without shrinkage
@@ -102,11 +103,11 @@ def knockoffs(values: Tensor, basal: Tensor, strata: np.ndarray, generator: torc
     share = independent_shares(correlation)
     kept = torch.linalg.solve(correlation, share.diag())  # S^-1 diag(s)
     root = torch.linalg.cholesky(2 * share.diag() - share[:, None] * kept + 1e-8 * one)
-    kept_part = expected + spread * (rest - rest @ kept)
-    order = Order.of(values, strata)
+    kept_part = (expected + spread * (rest - rest @ kept)).float()  # of draws, only the order counts
+    order, spread_root = Order.of(values, strata), (spread * root.mT).float()
     while True:
-        noise = torch.randn(rest.shape, generator=generator, dtype=rest.dtype, device=rest.device)
-        yield order(kept_part + spread * (noise @ root.mT))
+        noise = torch.randn(rest.shape, generator=generator, device=rest.device)
+        yield order(torch.addmm(kept_part, noise, spread_root))
 
 
 @dataclass(frozen=True)
@@ -119,14 +120,13 @@ class Order:
     def of(cls, values: Tensor, strata: np.ndarray) -> Order:
         """values [C, R]; strata [C]."""
         every = (torch.as_tensor(np.flatnonzero(strata == one), device=values.device) for one in np.unique(strata))
-        # Rows of a contiguous table are sorted by several threads.
-        return cls([(cells, values[cells].mT.contiguous().sort(1)[0]) for cells in every])
+        return cls([(cells, ascending(values[cells].mT.contiguous())) for cells in every])
 
     def __call__(self, drawn: Tensor) -> Tensor:
         """The values [C, R], each column sorted into the order of the same column of `drawn` within strata."""
         moved = torch.empty_like(drawn, dtype=self.ascending[0][1].dtype)
         for cells, ascending in self.ascending:
-            order = drawn[cells].mT.contiguous().argsort(dim=1, stable=True)
+            order = ascending_order(drawn[cells].mT.contiguous())
             moved[cells] = torch.empty_like(ascending).scatter_(1, order, ascending).mT
         return moved
 

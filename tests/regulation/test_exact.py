@@ -25,6 +25,14 @@ def problem(soft: bool, states: int = STATES, seed: int = 0) -> tuple[Tensor, Te
     return x, y + torch.randn(CELLS, TARGETS, generator=generator), share
 
 
+@pytest.fixture
+def to_the_end(monkeypatch):
+    """Conjugate gradients go on until nothing is left, in float64."""
+    monkeypatch.setattr(module, "ITERATED", torch.float64)
+    monkeypatch.setattr(module, "TOLERANCE", 1e-12)
+    monkeypatch.setattr(module, "ON_THE_WAY", 1e-12)
+
+
 def error_of(slopes: Tensor, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
     """Squared errors by slopes [S, K, n], cell by cell."""
     return (y - torch.einsum("cs,ck,skn->cn", share, x, slopes)).square()
@@ -115,7 +123,7 @@ FORMS = [Penalty(30.0, 1.0), Penalty(30.0, 0.5, 0.1), Penalty(30.0, 0.0, 0.1), P
 @pytest.mark.parametrize("own", [None, OWN], ids=["every key", "own keys"])
 @pytest.mark.parametrize("penalty", FORMS, ids=lambda each: f"rho {each.rho} t {each.t}")
 @pytest.mark.parametrize("soft", [False, True])
-def test_the_loss_written_out_has_no_slope_at_the_solution(monkeypatch, soft, penalty, own, weighted):
+def test_the_loss_written_out_has_no_slope_at_the_solution(monkeypatch, to_the_end, soft, penalty, own, weighted):
     """By autograd. With a logarithm, a few rounds end close to it, and many there."""
     x, y, share = problem(soft)
     weight = torch.ones(KEYS, TARGETS).double()
@@ -139,6 +147,15 @@ def test_the_loss_written_out_has_no_slope_at_the_solution(monkeypatch, soft, pe
 
     assert steepest(module.REWEIGHTED) < (0.05 if penalty.t else 1e-4)
     assert steepest(60) < 1e-4
+
+
+@pytest.mark.parametrize("penalty", FORMS, ids=lambda each: f"rho {each.rho} t {each.t}")
+def test_it_ends_close_to_the_solution(penalty, request):
+    moments = Moments.of(*problem(True))
+    soon = solve(moments, penalty, own=OWN).of_states(STATES)
+    request.getfixturevalue("to_the_end")
+    last = solve(moments, penalty, own=OWN).of_states(STATES)
+    assert (soon - last).norm() < 5e-3 * last.norm()
 
 
 def test_without_states_it_is_ridge_regression_by_scikit_learn():

@@ -12,7 +12,7 @@ Letters: N target genes, R regulators, P pairs of them, M knock-off pairs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -30,6 +30,7 @@ from grn.processes import ALONE, Processes
 from grn.regulation.cell_table import CellTable
 from grn.regulation.knockoffs import Draws, fits_with_knockoffs, strata_of
 from grn.regulation.regressions import sampled
+from grn.regulation.sorting import ascending
 
 DRAWS = 20
 """Draws of knock-offs in one round. By symmetry, the strongest of all pairs is stronger than all knock-offs of 20 draws
@@ -40,6 +41,11 @@ which is the rate as promised. With two, no edge is certain alone, and hardly an
 ROUNDS = 49
 """The most rounds. The rates of one round hold, but which edges near a threshold are below it is chance there. So an
 edge's q-value is the median over the rounds."""
+SETTLED, TIMES = (
+    0.98,
+    2,
+)  # Jaccard index of the certain edges of all rounds with those two rounds before; how many times
+# in a row it has to be so large for the rounds to end
 WORK, WORK_ON_GPU = 1.2e12, 1.5e12  # multiplications that all rounds may take
 LEAST_WORK = 2e9  # what a draw takes however few cells there are, in multiplications
 NUMBERS = 2**26  # q-values of all rounds that are in memory
@@ -132,8 +138,8 @@ def evidence_of(
     )
     chosen = torch.as_tensor(pairs[found], device=table.device)
     enough = torch.as_tensor(seen[pairs] >= least_cells, device=table.device)
-    fits, rounds = fits_with_knockoffs(part, seed=seed, draws=draws), rounds_of(part, int(chosen.sum()), share)
-    of_rounds = [one_round(islice(fits, DRAWS), chosen, enough) for _ in range(rounds)]
+    fits, most = fits_with_knockoffs(part, seed=seed, draws=draws), rounds_of(part, int(chosen.sum()), share)
+    of_rounds = until_settled(lambda: one_round(islice(fits, DRAWS), chosen, enough), most)
     weights, of_q, of_confidence = (torch.stack(each) for each in zip(*of_rounds, strict=True))
     q, confidence = np.ones(pairs.shape, np.float32), np.full(pairs.shape, 0.5, np.float32)
     q[pairs] = of_q.median(0)[0].cpu().numpy()
@@ -141,6 +147,20 @@ def evidence_of(
     slope = np.zeros(pairs.shape, np.float32)
     slope[pairs] = weights.mean(0).cpu().numpy()
     return Evidence(q, confidence, len(table), effect, slope)
+
+
+def until_settled(
+    another: Callable[[], tuple[Tensor, Tensor, Tensor]], most: int
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Rounds (`one_round`), an odd number, until the certain edges of their medians stay the same, or `most`."""
+    rounds = [another()]
+    certain, stayed = rounds[0][1] <= SIGNIFICANT, 0
+    while len(rounds) < most and stayed < TIMES:
+        rounds += [another(), another()]
+        now = torch.stack([q for _, q, _ in rounds]).median(0)[0] <= SIGNIFICANT
+        same = int((now & certain).sum()) >= SETTLED * int((now | certain).sum())
+        certain, stayed = now, stayed + 1 if same else 0
+    return rounds
 
 
 def one_round(fits: Iterable[tuple[Tensor, Tensor]], chosen: Tensor, enough: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -157,7 +177,8 @@ def one_round(fits: Iterable[tuple[Tensor, Tensor]], chosen: Tensor, enough: Ten
         ahead += loses / DRAWS
         null.append(torch.where(loses, 0, knockoff))
     weight, every = torch.where(enough & (ahead > 0.5), weight, 0), torch.cat(null)
-    return weight, q_values(weight, every).float(), 1 - local_rates(weight, every).float() / 2
+    p = p_values(weight, every)
+    return weight, q_values(p).float(), 1 - local_rates(weight, every, null_share(p)).float() / 2
 
 
 def rounds_of(table: CellTable, pairs: int, share: float = 1.0) -> int:
@@ -321,10 +342,10 @@ def most_certain(found: Evidence, genes: Sequence[str], regulators: np.ndarray, 
     )
 
 
-def local_rates(weight: Tensor, null_weight: Tensor) -> Tensor:
+def local_rates(weight: Tensor, null_weight: Tensor, false: float) -> Tensor:
     """Probability that each weight [n] is false, float64, 0 to 1, never larger for a larger |weight|.
 
-    That is the share of false edges times the ratio of the densities of knock-offs [M] and of weights, as an isotonic
+    That is the share `false` of false edges (`null_share`) times the ratio of the densities of knock-offs [M] and of weights, as an isotonic
     regression of which of the two a value is. One knock-off more counts as the strongest value of all, so that no
     weight is certain. Source: local false discovery rates, Efron et al. 2001.
     """
@@ -342,7 +363,7 @@ def local_rates(weight: Tensor, null_weight: Tensor) -> Tensor:
     thresholds = (torch.as_tensor(each).to(size) for each in (regression.X_thresholds_, regression.y_thresholds_))
     share = _interpolated(size, *thresholds)
     ratio = share / (1 - share).clamp(min=1e-9)
-    return (null_share(p_values(weight, null_weight)) * ratio).clamp(max=1)
+    return (false * ratio).clamp(max=1)
 
 
 def _sample(values: Tensor) -> Tensor:
@@ -366,20 +387,21 @@ def _interpolated(x: Tensor, at: Tensor, values: Tensor) -> Tensor:
     return torch.lerp(values[after - 1], values[after.clamp(max=len(at) - 1)], share)
 
 
-def q_values(weight: Tensor, null_weight: Tensor) -> Tensor:
-    """q [n], float64, 0 to 1, never larger for a larger |weight|.
+def q_values(p: Tensor) -> Tensor:
+    """q [n] of p-values [n], float64, 0 to 1.
 
-    weight [n], null_weight [M]: of the same fits, so that they are comparable as they are.
     Source: competition with the null (target-decoy search), Elias and Gygi 2007; the rate, Benjamini and Hochberg 1995;
     the share of false edges, Storey 2002 (and its finite-sample form of 2004, which counts one p-value more).
     """
-    p = p_values(weight, null_weight)
     return benjamini_hochberg(p, null_share(p))
 
 
 def p_values(weight: Tensor, null_weight: Tensor) -> Tensor:
-    """Share of knock-offs [M] at least as strong as each weight [n], with STRONGEST more: float64, never 0."""
-    null = null_weight.abs().sort()[0]
+    """Share of knock-offs [M] at least as strong as each weight [n], with STRONGEST more: float64, never 0.
+
+    Weights and knock-offs are of the same fits, so that they are comparable as they are.
+    """
+    null = ascending(null_weight.abs())
     size, order = weight.abs().sort()  # in order, they are found soon
     p = torch.empty_like(size, dtype=torch.float64)
     p[order] = (STRONGEST + len(null) - torch.searchsorted(null, size)).double() / (STRONGEST + len(null))

@@ -37,6 +37,14 @@ from grn.networks.weights import Network
 TARGETS, REGULATORS, EDGES = 100, 20, 150
 
 
+def q_of(weight, null):
+    return q_values(p_values(weight, null))
+
+
+def rates_of(weight, null):
+    return local_rates(weight, null, null_share(p_values(weight, null)))
+
+
 @pytest.fixture
 def weights():
     """Weights of pairs, of which the first EDGES are strong, and weights of knock-offs."""
@@ -47,13 +55,13 @@ def weights():
 
 
 def test_q_falls_as_weights_grow_and_lies_in_0_1(weights):
-    q = q_values(*weights)
+    q = q_of(*weights)
     assert (q[weights[0].abs().argsort()].diff() <= 0).all()
     assert q.min() > 0 and q.max() <= 1
 
 
 def test_strong_edges_are_found_and_hardly_anything_else(weights):
-    found = q_values(*weights) < 0.05
+    found = q_of(*weights) < 0.05
     assert found[:EDGES].all()
     assert found[EDGES:].sum() < 0.1 * EDGES
 
@@ -61,14 +69,14 @@ def test_strong_edges_are_found_and_hardly_anything_else(weights):
 @pytest.mark.parametrize("seed", range(5))
 def test_without_true_edges_hardly_anything_is_found(seed):
     weight, null = torch.as_tensor(np.random.default_rng(seed).standard_normal((2, TARGETS * REGULATORS)))
-    assert (q_values(weight, null) < 0.1).double().mean() < 0.005
+    assert (q_of(weight, null) < 0.1).double().mean() < 0.005
 
 
 def test_neither_signs_nor_order_nor_unit_matter(weights):
     weight, null = weights
     generator = np.random.default_rng(3)
     order, shuffled = generator.permutation(len(weight)), torch.as_tensor(generator.permutation(null))
-    np.testing.assert_allclose(q_values(-3 * weight[order], 3 * shuffled), q_values(weight, null)[order], rtol=1e-12)
+    np.testing.assert_allclose(q_of(-3 * weight[order], 3 * shuffled), q_of(weight, null)[order], rtol=1e-12)
 
 
 def test_the_rate_is_that_of_scipy(weights):
@@ -85,7 +93,7 @@ WEIGHTS = arrays(np.float64, st.integers(1, 40), elements=st.floats(-100, 100, w
 
 @given(WEIGHTS, WEIGHTS)
 def test_local_rates_fall_as_weights_grow_and_lie_in_0_1(weight, null):
-    rate = local_rates(weight, null)
+    rate = rates_of(weight, null)
     assert rate.shape == weight.shape and (rate >= 0).all() and (rate <= 1).all()
     assert (rate[weight.abs().argsort(stable=True)].diff() <= 1e-9).all()
     assert (rate > 0).all(), "no weight is certain"
@@ -95,12 +103,12 @@ def test_local_rates_fall_as_weights_grow_and_lie_in_0_1(weight, null):
 def test_weights_that_are_distributed_as_knock_offs_are_all_false(weight, random):
     null = [random.choice((-1, 1)) * value for value in weight.tolist()]
     random.shuffle(null)
-    np.testing.assert_allclose(local_rates(weight, torch.tensor(null, dtype=weight.dtype)), 1, rtol=1e-6)
+    np.testing.assert_allclose(rates_of(weight, torch.tensor(null, dtype=weight.dtype)), 1, rtol=1e-6)
 
 
 @given(WEIGHTS, WEIGHTS, st.sampled_from([-8.0, 0.25, 4.0]))
 def test_neither_signs_nor_the_unit_change_local_rates(weight, null, unit):
-    np.testing.assert_allclose(local_rates(unit * weight, -unit * null), local_rates(weight, null), rtol=1e-9)
+    np.testing.assert_allclose(rates_of(unit * weight, -unit * null), rates_of(weight, null), rtol=1e-9)
 
 
 def test_local_rates_are_the_share_of_false_edges_around_a_weight():
@@ -108,7 +116,7 @@ def test_local_rates_are_the_share_of_false_edges_around_a_weight():
     generator = np.random.default_rng(4)
     true = np.arange(40_000) < 10_000
     weight = generator.standard_normal(len(true)) * np.where(true, 6, 1)
-    rate = local_rates(*map(torch.as_tensor, (weight, generator.standard_normal(len(true))))).numpy()
+    rate = rates_of(*map(torch.as_tensor, (weight, generator.standard_normal(len(true))))).numpy()
     for low, high in ((0, 1), (1, 2), (2, 3), (3, 100)):
         own = (np.abs(weight) >= low) & (np.abs(weight) < high)
         assert rate[own].mean() == pytest.approx((~true)[own].mean(), abs=0.1), (low, high)
