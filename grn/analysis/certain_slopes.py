@@ -107,14 +107,14 @@ def certain_slopes(
     """
     places = [int(trained.regulators[column]) for column in fixed]
     names = [cells.vocabulary[place] for place in places]
-    if run is None or HASHES[EDGES](run / EDGES) != trained.hash:
+    chosen = [("source", "in", names)]
+    overall = pd.DataFrame() if run is None else read_edge_table(run / EDGES, filters=chosen)
+    if run is None or not {"effect", "effect_se", "q_value"} <= set(overall):
+        return None, f"This run holds no effects or no q-values of its edges, {SHRUNK}"
+    if HASHES[EDGES](run / EDGES) != trained.hash:
         return None, f"The edges of this run are not of this model, {SHRUNK}"
     if cells.apart:
         return None, f"Genes are predicted as other counts than regulators are read from, {SHRUNK}"
-    chosen = [("source", "in", names)]
-    overall = read_edge_table(run / EDGES, filters=chosen)
-    if not {"effect", "effect_se", "q_value"} <= set(overall):
-        return None, f"This run holds no effects or no q-values of its edges, {SHRUNK}"
     read = rows_of_states(trained.model, states)
     numbers, state = np.unique(states.membership[rows].argmax(1), return_inverse=True)
 
@@ -154,7 +154,7 @@ def in_words(found: CertainSlopes, names: Sequence[str]) -> str:
     if not number:
         return f"No edge of {whose} is certain in these cells, {SHRUNK}"
     return (
-        f"{number} {'gene has' if number == 1 else 'genes have'} a certain edge from {whose}: the change is by its "
-        "effect, which is not shrunk and the size of an association, not of a cause. The others are the model's own, "
-        "which its penalty shrinks."
+        f"{number} {'gene has' if number == 1 else 'genes have'} a certain edge from {whose}: the direct change is by "
+        "its effect, which is not shrunk, with a 95 % interval (low, high) and its standard error as sd. This is the "
+        "size of an association, not of a cause. The other changes are the model's own, which its penalty shrinks."
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -55,14 +54,14 @@ RATE = (
     "this share is expected to be chance. That is about associations, direct or indirect, and not about causes."
 )
 FOLDS = (
-    "Fold change for a doubling: how many times as much of the target there is with twice as much of the regulator, in "
-    "the table below with its 95 % interval; above 1 more, below 1 less. Weights are shrunk for ranking, fold changes "
-    "are not. They are sizes of associations: what a knock-out does may be less."
+    "Fold change for a doubling: how many times as much of the target there is with twice as much of the regulator, "
+    "with its 95 % interval; above 1 more, below 1 less. Weights are shrunk for ranking, fold changes are not. They are "
+    "sizes of associations: what a knock-out does may be less. Those of rarely counted regulators are known badly."
 )
 CHANGES = (
     "Change for one unit more: how much more of the target there is with one unit more of the regulator, both in the "
-    "unit of the values, in the table below with its 95 % interval. Weights are shrunk for ranking, these changes are "
-    "not. They are sizes of associations: what a knock-out does may be less."
+    "unit of the values, with its 95 % interval. Weights are shrunk for ranking, these changes are not. They are sizes "
+    "of associations: what a knock-out does may be less."
 )
 CAUTION = (
     "The weights describe what the model predicts, not what causes what: observed cells alone do not distinguish a "
@@ -231,7 +230,8 @@ def top_regulators(edges_of: Mapping[str, pd.DataFrame], *, signed: bool, counts
             parts = [f"<td>{escape(label)}</td><th>{_gene(regulator, label)}</th>"]
             for colour, chosen in (("up", own["weight"] > 0), ("down", own["weight"] < 0)):
                 ends = own[chosen].head(TARGETS)
-                sizes = [size_text(effect, counts) for effect in ends.get("effect", [math.nan] * len(ends))]
+                known = ends.reindex(columns=["effect", "effect_se"])
+                sizes = [size_text(effect, error, counts) for effect, error in known.itertuples(index=False)]
                 genes = [
                     f'{_gene(target, label)} {size}{" " if size else ""}<span class="small">{q:.2g}</span>'
                     for target, size, q in zip(ends["target"], sizes, ends["q_value"], strict=True)

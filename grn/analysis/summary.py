@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from grn.networks.evidence.caused import NORMAL
 from grn.networks.evidence.false_discovery import SIGNIFICANT
 
 ALL = "all cells"
@@ -92,15 +93,18 @@ def sizes_known(edges: pd.DataFrame) -> bool:
     return {"effect", "effect_se"} <= set(edges) and bool(certain(edges)["effect"].notna().any())
 
 
-def size_text(effect: float, counts: bool) -> str:
-    """An edge's effect for a reader: how many times as much of the target, or by how much in the unit of its values.
+def size_text(effect: float, error: float, counts: bool) -> str:
+    """An edge's effect for a reader, with its 95 % interval: how many times as much of the target, or by how much more
+    in the unit of its values.
 
-    >>> size_text(0.4, counts=True), size_text(0.4, counts=False), size_text(float("nan"), counts=True)
-    ('x1.32', '+0.4', '')
+    >>> size_text(0.4, 0.06, counts=True), size_text(0.4, 0.06, counts=False), size_text(float("nan"), 1.0, counts=True)
+    ('x1.32 (1.22 to 1.43)', '+0.4 (0.282 to 0.518)', '')
     """
     if math.isnan(effect):
         return ""
-    return f"x{2**effect:.3g}" if counts else f"{effect:+.2g}"
+    ends = (effect, effect - NORMAL * error, effect + NORMAL * error)
+    size, low, high = (f"{2**end if counts else end:.3g}" for end in ends)
+    return f"{'x' if counts else '+' if effect > 0 else ''}{size} ({low} to {high})"
 
 
 def caused(edges: pd.DataFrame) -> pd.DataFrame:

@@ -161,7 +161,7 @@ SIZES = {"effect": [0.4, -1.0, 2.0], "effect_se": [0.05, 0.2, 1.0]}
 
 def test_certain_edges_have_sizes_as_fold_changes(tmp_path):
     page = report(tmp_path, beside=SIZES, of_types=TYPED)
-    assert regulators(page)[0] == ["all cells", "<b>R</b>", "x x1.32 0.001", "y x0.5 0.04"]
+    assert regulators(page)[0][2:] == ["x x1.32 (1.23 to 1.41) 0.001", "y x0.5 (0.381 to 0.656) 0.04"]
     assert regulators(page)[1] == [LABELS[0], "<b>R</b>", "x 0.01", ""], "of a table without effects"
     assert "raises the target" in page and "(fold change, q)" in page and html.escape(FOLDS) in page
     data = embedded(page)
@@ -173,7 +173,7 @@ def test_certain_edges_have_sizes_as_fold_changes(tmp_path):
 
 def test_of_values_that_are_no_counts_sizes_are_in_their_unit(tmp_path):
     page = report(tmp_path, beside=SIZES, values="expression")
-    assert regulators(page)[0] == ["all cells", "<b>R</b>", "x +0.4 0.001", "y -1 0.04"]
+    assert regulators(page)[0][2:] == ["x +0.4 (0.302 to 0.498) 0.001", "y -1 (-1.39 to -0.608) 0.04"]
     assert not embedded(page)["fold"] and html.escape(CHANGES) in page and "fold change" not in page.split("<script")[0]
 
 
