@@ -55,8 +55,8 @@ RATE = (
 )
 FOLDS = (
     "Fold change for a doubling: how many times as much of the target there is with twice as much of the regulator, "
-    "with its 95 % interval; above 1 more, below 1 less. Weights are shrunk for ranking, fold changes are not. They are "
-    "sizes of associations: what a knock-out does may be less. Those of rarely counted regulators are known badly."
+    "with its 95 % interval; above 1 more, below 1 less. Weights are shrunk for ranking, fold changes are not. They "
+    "are sizes of associations: what a knock-out does may be less. Those of rarely counted regulators are known badly."
 )
 CHANGES = (
     "Change for one unit more: how much more of the target there is with one unit more of the regulator, both in the "
