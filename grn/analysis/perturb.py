@@ -26,6 +26,7 @@ from scipy.special import ndtr
 from torch import Tensor
 
 from grn.analysis.associations import Associations
+from grn.analysis.certain_slopes import certain_slopes
 from grn.analysis.perturb_mechanism import effects, slices
 from grn.analysis.predict import predict_cells
 from grn.analysis.responsiveness import explained_share, response_sd
@@ -142,13 +143,15 @@ class Plan:
 
 @dataclass(frozen=True)
 class Subject:
-    """A run with the cells that it was trained on. adata: these in memory, where it was trained on an AnnData."""
+    """A run with the cells that it was trained on. adata: these in memory, where it was trained on an AnnData.
+    folder: with the tables of its edges; None where there are none."""
 
     config: Config
     trained: TrainedModel
     cells: Cells
     states: States
     adata: AnnData | None
+    folder: Path | None = None
 
     @classmethod
     def of_run(cls, run: Path, config: Config, trained: TrainedModel, adata: AnnData | None = None) -> Subject:
@@ -160,7 +163,7 @@ class Subject:
             )
         cells = cells_of_run(run, config, trained, adata)
         trained.model.to(own_device(config.trainer)).eval()
-        return cls(config, trained, cells, states_of_run(run, cells, config.trainer.seed, trained), adata)
+        return cls(config, trained, cells, states_of_run(run, cells, config.trainer.seed, trained), adata, run)
 
     @property
     def model(self) -> Model:
@@ -213,43 +216,70 @@ class Subject:
 
 @dataclass(frozen=True)
 class Perturbed:
-    """table: see `gene_table`.   change [C, n]: of each cell's expected multiplicities, float32, 0 or more left.
-    rows [C]: the cells.   genes [n]: the columns of `change`, all of the vocabulary but the keys of guides."""
+    """table: see `gene_table`.   change [C, n]: of each cell's expected multiplicities, float32.   rows [C]: the cells.
+    genes [n]: the columns of `change`, all of the vocabulary but the keys of guides.   sizes: a sentence, which changes
+    are not shrunk; empty with interventions."""
 
     table: pd.DataFrame
     change: np.ndarray
     rows: np.ndarray
     genes: np.ndarray
+    sizes: str = ""
 
 
 def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1) -> Perturbed:
-    """The changes in the cells `rows` after a perturbation. steps: of propagation, at least 1. Raises DataError."""
+    """The changes in the cells `rows` after a perturbation. steps: of propagation, at least 1. Raises DataError.
+
+    Direct changes along certain edges are not shrunk (certain_slopes.py); with interventions, all are as the model has
+    them or as they were measured."""
     model, cells, regulators, sd = subject.model, subject.cells, subject.trained.regulators, subject.sd
     fixed = plan.fixed(cells, regulators, rows, subject.logarithmic)
-    if cells.interventions is not None and len(plan.never_intervened(cells)) == len(plan.genes):
+    slopes, sizes = None, ""
+    if cells.interventions is None:
+        slopes, sizes = certain_slopes(subject.folder, subject.trained, cells, subject.states, rows, fixed)
+    elif len(plan.never_intervened(cells)) == len(plan.genes):
         return _associated(subject, plan, fixed, rows)
     change = np.empty((len(rows), len(sd)), np.float32)
     total = np.zeros((model.config.members, len(sd)))
     for part in slices(model, len(rows)):
-        measured, basal, states = subject.inputs(rows[part])
+        measured, basal, states = inputs = subject.inputs(rows[part])
         of_part = {column: values[part] for column, values in fixed.items()}
-        effect = effects(model, measured, basal, states, of_part, steps).cpu()
+        added = None if slopes is None else slopes.added(model, inputs, of_part, part)
+        effect = effects(model, measured, basal, states, of_part, steps, added).cpu()
         for column, values in of_part.items():
             own = regulators[column]
             effect[..., own] = (values - measured[:, column].cpu()) / float(sd[own])
         total += effect.sum(1).double().numpy()
         change[part] = effect.mean(0).numpy() * sd
-    return _perturbed(subject, plan, rows, total / len(rows), change)
+    mean, error = total / len(rows), None
+    if slopes is not None:
+        error = slopes.error_of_mean() / sd
+        # What is not shrunk may take more of a gene than there is; the table's means end there, too.
+        there, fall = np.asarray(cells.multiplicity[rows].mean(0)).ravel(), -mean.mean(0) * sd
+        change *= np.divide(there, fall, out=np.ones(len(sd)), where=fall > there).astype(np.float32)
+    return _perturbed(subject, plan, rows, mean, change, error, sizes)
 
 
-def _perturbed(subject: Subject, plan: Plan, rows: np.ndarray, mean: np.ndarray, change: np.ndarray) -> Perturbed:
-    """mean [P, N]: effects in sds.   change [C, N]. Without the keys of guides."""
+def _perturbed(
+    subject: Subject,
+    plan: Plan,
+    rows: np.ndarray,
+    mean: np.ndarray,
+    change: np.ndarray,
+    error: np.ndarray | None = None,
+    sizes: str = "",
+) -> Perturbed:
+    """mean [P, N]: effects in sds.   change [C, N].   error [N]: of certain edges, in sds. Without the keys of
+    guides."""
     cells, sd, done = subject.cells, subject.sd, subject.cells.interventions
     genes = np.arange(len(sd)) if done is None else np.setdiff1d(np.arange(len(sd)), done.key)
     names = tuple(cells.vocabulary[gene] for gene in genes)
-    error = None if done is None else (plan.error(cells, subject.states) / sd)[genes]
-    table = gene_table(names, mean[:, genes], sd[genes], cells.multiplicity[rows][:, genes], plan, error)
-    return Perturbed(table, change[:, genes], rows, genes)
+    if done is not None:
+        error = plan.error(cells, subject.states) / sd
+    own = None if error is None else error[genes]
+    before = cells.multiplicity[rows][:, genes]
+    table = gene_table(names, mean[:, genes], sd[genes], before, plan, own, measured=done is not None)
+    return Perturbed(table, change[:, genes], rows, genes, sizes)
 
 
 def _associated(subject: Subject, plan: Plan, fixed: dict[int, Tensor], rows: np.ndarray) -> Perturbed:
@@ -276,31 +306,41 @@ def gene_table(
     before: sparse.csr_matrix,
     plan: Plan,
     error: np.ndarray | None = None,
+    *,
+    measured: bool = False,
 ) -> pd.DataFrame:
     """A row for each gene: those that are perturbed first, then by falling |effect|, or by falling size.
 
     effect [P, N]: of each member, in sds.   before [C, N]: multiplicities.   error [N]: of the effects, besides what
-    members differ by; None: not known. Columns: see grn.perturb; sd is NaN of one member alone.
+    members differ by; None: not known, NaN: not of this gene.   measured: whether interventions say how large effects
+    and errors are, which then have a size. Columns: see grn.perturb; sd is NaN of one member alone.
     """
     mean = effect.mean(0)
     spread = effect.std(0, ddof=1) if len(effect) > 1 else np.full(len(mean), np.nan)
     perturbed = np.isin(vocabulary, plan.genes)
+    by, level = np.abs(mean), np.asarray(before.mean(0)).ravel()
+    ends: dict[str, np.ndarray] = {}
+    if error is not None:
+        width = np.where(perturbed, 0.0, np.hypot(np.nan_to_num(spread), error))
+        low, high = mean - NORMAL * width, mean + NORMAL * width
+        if measured:  # without what members differ by, which is largest for genes that are hardly expected to respond
+            by = expected_size(mean, np.where(perturbed, 0.0, error))
+            ends = {"low": low, "high": high, "size": by}
+        else:
+            spread = np.where(np.isfinite(width), width, spread)
+            mean, low, high = (np.maximum(each, -level / sd) for each in (mean, low, high))  # no more than there is
+            by, ends = np.abs(mean), {"low": low, "high": high}
     table = pd.DataFrame(
         {
             "gene": pd.Series(vocabulary, dtype=object),
             "change": mean * sd,
             "effect": mean,
             "sd": np.where(perturbed, 0.0, spread),
-            "before": np.asarray(before.mean(0)).ravel(),
+            "before": level,
             "perturbed": perturbed,
+            **ends,
         }
     )
-    by = np.abs(mean)
-    if error is not None:
-        width = np.where(perturbed, 0.0, np.hypot(np.nan_to_num(spread), error))
-        table["low"], table["high"] = mean - NORMAL * width, mean + NORMAL * width
-        # Without what members differ by, which is largest for genes that are hardly expected to respond.
-        table["size"] = by = expected_size(mean, np.where(perturbed, 0.0, error))
     return table.iloc[np.lexsort([-by, ~perturbed])].reset_index(drop=True)
 
 
@@ -339,6 +379,8 @@ def perturbed_anndata(subject: Subject, plan: Plan, found: Perturbed, steps: int
         "model_hash": trained.hash,
         "change": "expected change of the multiplicity; effect: in sds of the gene over the training cells",
     }
+    if found.sizes:
+        adata.uns["grn_perturb"]["sizes"] = found.sizes
     if cells.interventions is not None:
         adata.uns["grn_perturb"]["never_intervened"] = np.array(plan.never_intervened(cells), dtype=object)
     if here.probabilities is not None and there.probabilities is not None:

@@ -10,6 +10,8 @@
     type: data.types[data.k[i]],
     weight,
     q: data.q[i],
+    size: data.e ? data.e[i] : null, // of certain edges: log2 fold change for a doubling, or change for one unit
+    error: data.d ? data.d[i] : null,
   }));
 
   // ---- Filters: one set for the table and the network ----
@@ -54,8 +56,9 @@
   let sorted = known ? { column: "q", falling: false } : { column: "weight", falling: true };
   const columns = [
     ["source", "regulator"], ["effect", ""], ["target", "target"], ["type", "cell type"],
-    ["weight", "weight"], ["q", "q"],
-  ].filter(([column]) => column !== "q" || known);
+    ["weight", "weight"], ["size", data.fold ? "fold change for a doubling" : "change for one unit more"], ["q", "q"],
+  ].filter(([column]) => (column !== "q" || known) && (column !== "size" || edges.some((edge) => edge.size !== null)));
+  const numbers = ["weight", "size"]; // sorted by their sizes, the largest first
   const head = at("edges").tHead.insertRow();
   for (const [column, title] of columns) {
     const cell = document.createElement("th");
@@ -65,7 +68,7 @@
       cell.tabIndex = 0;
       cell.setAttribute("role", "button");
       const sort = () => {
-        sorted = { column, falling: sorted.column === column ? !sorted.falling : column === "weight" };
+        sorted = { column, falling: sorted.column === column ? !sorted.falling : numbers.includes(column) };
         update();
       };
       cell.onclick = sort;
@@ -77,7 +80,7 @@
   function compare(one, other) {
     const { column, falling } = sorted;
     let [a, b] = [one[column], other[column]];
-    if (column === "weight") [a, b] = [Math.abs(a), Math.abs(b)];
+    if (numbers.includes(column)) [a, b] = [a, b].map((value) => value === null ? null : Math.abs(value));
     if (a === b) return Math.abs(other.weight) - Math.abs(one.weight);
     if (a === null || b === null) return a === null ? 1 : -1; // what is not known comes last
     return (a < b ? -1 : 1) * (falling ? -1 : 1);
@@ -86,6 +89,12 @@
   const texts = {
     effect: (edge) => (data.signed ? (edge.weight > 0 ? "raises" : "lowers") + (doubtful(edge) ? "?" : "") : ""),
     weight: (edge) => (edge.weight > 0 ? "+" : "") + edge.weight.toPrecision(2),
+    size: (edge) => {
+      if (edge.size === null) return "";
+      const text = (value) => String(+(data.fold ? 2 ** value : value).toPrecision(3));
+      const ends = edge.error === null ? "" : ` (${text(edge.size - 1.96 * edge.error)} to ${text(edge.size + 1.96 * edge.error)})`;
+      return (data.fold ? "x" : edge.size > 0 ? "+" : "") + text(edge.size) + ends;
+    },
     q: (edge) => (edge.q === null ? "" : edge.q.toPrecision(2)),
   };
 
@@ -96,7 +105,7 @@
       for (const [column] of columns) {
         const cell = row.insertCell();
         cell.textContent = texts[column] ? texts[column](edge) : edge[column]; // never as HTML
-        if (["weight", "q"].includes(column)) cell.className = "number";
+        if (["weight", "size", "q"].includes(column)) cell.className = "number";
         if (["weight", "effect"].includes(column)) cell.classList.add(edge.weight > 0 ? "up" : "down");
         if (["source", "target"].includes(column)) { cell.dataset.gene = edge[column]; cell.classList.add("gene"); }
       }
@@ -300,7 +309,7 @@
     tip.hidden = !node;
     if (node) {
       const of = links.filter(({ from, to }) => from === node || to === node).slice(0, 10);
-      tip.textContent = [node.name, ...of.map(({ edge }) => `${edge.source} ${data.signed ? (edge.weight > 0 ? "raises" : "lowers") : "→"} ${edge.target}: ${texts.weight(edge)}${known ? `, q ${texts.q(edge)}` : ""}${filters.type.value ? "" : ` (${edge.type})`}`)].join("\n");
+      tip.textContent = [node.name, ...of.map(({ edge }) => `${edge.source} ${data.signed ? (edge.weight > 0 ? "raises" : "lowers") : "→"} ${edge.target}: ${texts.weight(edge)}${edge.size === null ? "" : `, ${texts.size(edge)}`}${known ? `, q ${texts.q(edge)}` : ""}${filters.type.value ? "" : ` (${edge.type})`}`)].join("\n");
       tip.style.left = `${Math.min(event.offsetX + 14, canvas.width - 220)}px`;
       tip.style.top = `${event.offsetY + 14}px`;
     }

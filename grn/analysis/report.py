@@ -30,6 +30,8 @@ from grn.analysis.summary import (
     edges_json,
     found_texts,
     score_rows,
+    size_text,
+    sizes_known,
     states_sentence,
 )
 from grn.config.files import dump_config
@@ -50,6 +52,16 @@ DEFINITION = (
 RATE = (
     "An edge is certain where its q-value is at most 0.05: of all edges with such a q-value or a smaller one, at most "
     "this share is expected to be chance. That is about associations, direct or indirect, and not about causes."
+)
+FOLDS = (
+    "Fold change for a doubling: how many times as much of the target there is with twice as much of the regulator, "
+    "with its 95 % interval; above 1 more, below 1 less. Weights are shrunk for ranking, fold changes are not. They "
+    "are sizes of associations: what a knock-out does may be less. Those of rarely counted regulators are known badly."
+)
+CHANGES = (
+    "Change for one unit more: how much more of the target there is with one unit more of the regulator, both in the "
+    "unit of the values, with its 95 % interval. Weights are shrunk for ranking, these changes are not. They are sizes "
+    "of associations: what a knock-out does may be less."
 )
 CAUTION = (
     "The weights describe what the model predicts, not what causes what: observed cells alone do not distinguish a "
@@ -114,14 +126,15 @@ def write_report(
     shown = {name: image(picture, name) for name, picture in pictures.items()}
     label = of_types["cell_type"].astype(str)
     by_type = {name: of_types[label == name] for name in dict.fromkeys([*network.by_type, *label])}
-    data, held = edges_json(edges, of_types, signed=network.signed, genes=network.genes)
+    counts = config.data.values == "counts"
+    data, held = edges_json(edges, of_types, signed=network.signed, genes=network.genes, counts=counts)
     every = int((edges["weight"] != 0).sum()) + sum(weights.nnz for weights in network.by_type.values())
     opening = [shown[name] for name in ("network", "activity") if name in shown]
     if "network" not in shown:  # nothing is certain: types that are told right are what the cells say
         opening.append(shown.pop("confusion", ""))
     sentence = f"{change_sentence(activity)} {certain_sentence(network.about)}".strip()
     sections = {
-        "What is certain": certain_section(edges, by_type, network, config.data.state_key),
+        "What is certain": certain_section(edges, by_type, network, config.data.state_key, counts=counts),
         EXPLORER: "",
         "Beside known pairs": known_section(known, activity, config, edges["source"].nunique(), len(network.genes)),
         "Activity of regulators": activity_section(activity, config.data.group_key is not None),
@@ -179,9 +192,16 @@ def numbers(
 
 
 def certain_section(
-    edges: pd.DataFrame, by_type: Mapping[str, pd.DataFrame], network: SignedNetwork, condition: str | None
+    edges: pd.DataFrame,
+    by_type: Mapping[str, pd.DataFrame],
+    network: SignedNetwork,
+    condition: str | None,
+    *,
+    counts: bool,
 ) -> str:
-    """Effects of interventions; then how many edges are certain, over all cells and in each type, and these edges."""
+    """Effects of interventions; then how many edges are certain, over all cells and in each type, and these edges.
+
+    counts: whether effects of edges are fold changes."""
     about, parts = network.about, []
     if len(effects := caused(edges)):
         columns, rows = edge_texts(effects.head(MOST_EFFECTS).drop(columns=["sd"]))
@@ -190,15 +210,18 @@ def certain_section(
     parts.append(table(columns, rows, numbers=len(columns) - 1) if rows else "")
     more = [MORE_CELLS, *([COUNTS.format(condition)] if about.get("states") == "conditions" else [])]
     parts.append(f"<p>{escape(' '.join(more))}</p>" if rows else "")
-    parts.append(top_regulators({ALL: edges, **by_type}, signed=network.signed))
-    sentences = [both_ways(edges), RATE if "q_value" in edges else "", states_sentence(about, list(network.by_type))]
+    edges_of = {ALL: edges, **by_type}
+    parts.append(top_regulators(edges_of, signed=network.signed, counts=counts))
+    sizes = (FOLDS if counts else CHANGES) if any(map(sizes_known, edges_of.values())) else ""
+    rate = RATE if "q_value" in edges else ""
+    sentences = [both_ways(edges), rate, sizes, states_sentence(about, list(network.by_type))]
     return "".join(parts) + f"<p>{escape(' '.join(filter(None, sentences)))}</p>"
 
 
-def top_regulators(edges_of: Mapping[str, pd.DataFrame], *, signed: bool) -> str:
+def top_regulators(edges_of: Mapping[str, pd.DataFrame], *, signed: bool, counts: bool) -> str:
     """HTML: the regulators of certain edges, over all cells and in each type, in the order of their most certain edge,
-    with the targets and the q-values of these edges."""
-    rows = []
+    with the targets, the sizes and the q-values of these edges. counts: whether sizes are fold changes."""
+    rows, sized = [], any(map(sizes_known, edges_of.values()))
     for label, edges in edges_of.items():
         found = certain(edges)
         regulators = list(dict.fromkeys(found["source"]))
@@ -207,9 +230,11 @@ def top_regulators(edges_of: Mapping[str, pd.DataFrame], *, signed: bool) -> str
             parts = [f"<td>{escape(label)}</td><th>{_gene(regulator, label)}</th>"]
             for colour, chosen in (("up", own["weight"] > 0), ("down", own["weight"] < 0)):
                 ends = own[chosen].head(TARGETS)
+                known = ends.reindex(columns=["effect", "effect_se"])
+                sizes = [size_text(effect, error, counts) for effect, error in known.itertuples(index=False)]
                 genes = [
-                    f'{_gene(target, label)} <span class="small">{q:.2g}</span>'
-                    for target, q in zip(ends["target"], ends["q_value"], strict=True)
+                    f'{_gene(target, label)} {size}{" " if size else ""}<span class="small">{q:.2g}</span>'
+                    for target, size, q in zip(ends["target"], sizes, ends["q_value"], strict=True)
                 ]
                 more = [f"{int(chosen.sum()) - TARGETS} more"] if chosen.sum() > TARGETS else []
                 parts.append(f'<td class="{colour}">{", ".join([*genes, *more])}</td>')
@@ -221,7 +246,8 @@ def top_regulators(edges_of: Mapping[str, pd.DataFrame], *, signed: bool) -> str
     if not rows:
         return ""
     up, down = ("raises", "lowers") if signed else ("positive", "negative")
-    head = "".join(f"<th>{name}</th>" for name in ("cells", "regulator", f"{up} (q)", f"{down} (q)"))
+    what = "q" if not sized else "fold change, q" if counts else "change, q"
+    head = "".join(f"<th>{name}</th>" for name in ("cells", "regulator", f"{up} ({what})", f"{down} ({what})"))
     return f'<table class="top"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
 
 

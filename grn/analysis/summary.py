@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from grn.networks.evidence.caused import NORMAL
 from grn.networks.evidence.false_discovery import SIGNIFICANT
 
 ALL = "all cells"
@@ -85,6 +86,25 @@ def certain(edges: pd.DataFrame) -> pd.DataFrame:
         return edges.head(0)
     found = edges[(edges["q_value"] <= SIGNIFICANT) & (edges["weight"] != 0)]
     return found.iloc[np.lexsort([-found["weight"].abs(), found["q_value"]])]
+
+
+def sizes_known(edges: pd.DataFrame) -> bool:
+    """Whether a certain edge has a size."""
+    return {"effect", "effect_se"} <= set(edges) and bool(certain(edges)["effect"].notna().any())
+
+
+def size_text(effect: float, error: float, counts: bool) -> str:
+    """An edge's effect for a reader, with its 95 % interval: how many times as much of the target, or by how much more
+    in the unit of its values.
+
+    >>> size_text(0.4, 0.06, counts=True), size_text(0.4, 0.06, counts=False), size_text(float("nan"), 1.0, counts=True)
+    ('x1.32 (1.22 to 1.43)', '+0.4 (0.282 to 0.518)', '')
+    """
+    if math.isnan(effect):
+        return ""
+    ends = (effect, effect - NORMAL * error, effect + NORMAL * error)
+    size, low, high = (f"{2**end if counts else end:.3g}" for end in ends)
+    return f"{'x' if counts else '+' if effect > 0 else ''}{size} ({low} to {high})"
 
 
 def caused(edges: pd.DataFrame) -> pd.DataFrame:
@@ -192,11 +212,12 @@ def kept_edges(edges: pd.DataFrame, count: int = EACH_SIGN) -> pd.DataFrame:
 
 
 def edges_json(
-    overall: pd.DataFrame, of_types: pd.DataFrame, *, signed: bool, genes: Sequence[str] = ()
+    overall: pd.DataFrame, of_types: pd.DataFrame, *, signed: bool, genes: Sequence[str] = (), counts: bool = True
 ) -> tuple[str, int]:
     """The edges of a report as JSON that may stand inside of HTML, and how many they are.
 
     overall: over all cells, sorted by |weight|.   of_types: the same with a column cell_type.   genes: all of the run.
+    counts: whether effects are fold changes; else in the unit of the values.
     At most MOST are kept: first those that are certain, then the strongest edge of every target, then the second ones;
     of edges that are not certain, those whose genes are seen together in FEWEST cells.
     """
@@ -211,8 +232,15 @@ def edges_json(
     names = sorted(set(table["source"]) | set(table["target"]))
     types = list(dict.fromkeys([ALL, *table["cell_type"]]))
     gene_at, type_at = pd.Index(names), pd.Index(types)
+    of_certain = table.where(table["q_value"] <= SIGNIFICANT) if "q_value" in table else table.head(0)
+    sizes = {
+        key: _numbers(of_certain, column, 4)
+        for key, column in (("e", "effect"), ("d", "effect_se"))
+        if column in of_certain and len(of_certain)
+    }
     content = {
         "signed": signed,
+        "fold": counts,
         "genes": names,
         "others": sorted(set(genes).difference(names)),
         "regulators": sorted(set(overall["source"])),
@@ -222,6 +250,7 @@ def edges_json(
         "k": type_at.get_indexer(table["cell_type"]).tolist(),
         "w": [float(f"{value:.3g}") for value in table["weight"]],
         "q": _numbers(table, "q_value", 6),
+        **sizes,  # of certain edges
     }
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     # Inside of a script element nothing but these could end it, or begin a comment.

@@ -45,7 +45,11 @@ def command(
         Path | None, typer.Option(help="The file to write: a table (.csv, .parquet), or cells with changes (.h5ad).")
     ] = None,
 ) -> None:
-    """Predict what changes when regulators are knocked out, knocked down or overexpressed in chosen cells."""
+    """Predict what changes when regulators are knocked out, knocked down or overexpressed in chosen cells.
+
+    Genes with a certain edge have changes that are not shrunk, with 95 % intervals (low, high). They are sizes of
+    associations, not of causes.
+    """
     from grn.cli.tables import pairs_of, refuse_output, write
     from grn.errors import ConfigError
 
@@ -79,6 +83,8 @@ def command(
             "gene; sd: of the effect over members).",
             markup=False,
         )
+        if sizes := cells.uns["grn_perturb"].get("sizes"):
+            to.print(sizes, markup=False)
         table = cells.var.rename(columns=lambda name: name.removeprefix("grn_")).rename_axis("gene").reset_index()
         by = table if "size" in table else table.assign(size=table["effect"].abs())
         table = table.loc[by.sort_values(["perturbed", "size"], ascending=False, kind="stable").index]

@@ -41,13 +41,22 @@ def slugs(labels: Sequence[str]) -> dict[str, str]:
     return slug_of
 
 
-def kept(network: Network, top_k: int | None, least: np.ndarray | float = 0.0, least_cells: int = 1) -> np.ndarray:
+def kept(
+    network: Network,
+    top_k: int | None,
+    least: np.ndarray | float = 0.0,
+    least_cells: int = 1,
+    also: np.ndarray | None = None,
+) -> np.ndarray:
     """bool [N, R]: the edges that files hold: of the pairs that `least_cells` cells have together the top_k strongest
     of each target (None: all), and those that are certain, by association or intervention.
 
-    least: of the strongest, weights below it are left out, [N, 1]."""
+    least: of the strongest, weights below it are left out, [N, 1].   also: further pairs, where so many cells have
+    them, [N, R]."""
     seen = network.cells >= least_cells
     found = strongest(np.where(seen, network.weight, 0), top_k) & seen & (np.abs(network.weight) >= least)
+    if also is not None:
+        found |= also & seen & (network.weight != 0)
     for q in (network.q, network.caused_q):
         if q is not None:
             found |= q <= SIGNIFICANT
@@ -67,6 +76,12 @@ def least_of_states(network: Network, top_k: int | None) -> np.ndarray:
     return -np.partition(-largest, last, axis=1)[:, last : last + 1]
 
 
+def certain_over_all(network: Network) -> np.ndarray | None:
+    """bool [N, R]: the edges that are certain over all cells, which files hold of every state: of a state that does not
+    show one by itself, its effect there is known. None without q-values."""
+    return None if network.q is None else network.q <= SIGNIFICANT
+
+
 def edge_table(
     network: Network,
     genes: Sequence[str],
@@ -74,12 +89,13 @@ def edge_table(
     top_k: int | None,
     least: np.ndarray | float = 0.0,
     least_cells: int = 1,
+    also: np.ndarray | None = None,
 ) -> pd.DataFrame:
     """A row per edge that is `kept`, by q-value and then by falling |weight|, without self loops: source, target,
     weight, sd, effect and effect_se, q_value and confidence if they are known, between, indirect, cells, and caused,
-    with its interval and q-value, where there were interventions. regulators [R]: positions.   least, least_cells: see
-    `kept`."""
-    target, column = kept(network, top_k, least, least_cells).nonzero()
+    with its interval and q-value, where there were interventions. regulators [R]: positions.   least, least_cells,
+    also: see `kept`."""
+    target, column = kept(network, top_k, least, least_cells, also).nonzero()
     others = target != regulators[column]
     target, column = target[others], column[others]
     certain = np.zeros(len(target)) if network.q is None else np.nan_to_num(network.q[target, column], nan=1.0)
@@ -101,13 +117,15 @@ def edges_by_type(
 ) -> pd.DataFrame:
     """The edge tables of all states, one after the other, with a last column cell_type.
 
-    Of each target they hold the certain edges and, over all states together, the top_k strongest."""
+    Of each target they hold the certain edges, those that are certain over all cells and, over all states together, the
+    top_k strongest."""
     tables, names = [], list(network.of_states)
     if not names:
         return edge_table(network, genes, regulators, top_k).head(0).assign(cell_type="")
     least = least_of_states(network, top_k)
+    also = certain_over_all(network)
     for number, of_state in enumerate(network.of_states.values()):
-        table = edge_table(of_state, genes, regulators, top_k, least, least_cells)
+        table = edge_table(of_state, genes, regulators, top_k, least, least_cells, also)
         table["cell_type"] = pd.Categorical.from_codes(np.full(len(table), number), names)
         tables.append(table)
     return pd.concat(tables, ignore_index=True)
@@ -158,7 +176,10 @@ def network_anndata(
     tables = {"grn": weight, "grn_total": total, "grn_layer0": first, "grn_layer1": weight - first}
     of_states = {slug_of[name]: of for name, of in network.of_states.items() if name in slug_of}
     least = least_of_states(network, top_k) if of_states else 0.0
-    tables |= {f"grn_{slug}": np.where(kept(of, top_k, least), of.weight, 0) for slug, of in of_states.items()}
+    also = certain_over_all(network)
+    tables |= {
+        f"grn_{slug}": np.where(kept(of, top_k, least, also=also), of.weight, 0) for slug, of in of_states.items()
+    }
     for key, values in tables.items():
         adata.varp[key] = square_matrix(values, regulators)
     adata.uns["grn"] = {

@@ -40,11 +40,19 @@ def perturb(
     """What a trained model expects to change where regulators are knocked out, knocked down or overexpressed.
 
     The model's signed blocks predict every gene twice in each cell, from the regulators as they were measured and from
-    the perturbed ones; the difference is the change. One step reads direct effects. With more steps, regulators that
-    have changed act on their own targets: 20 are about where nothing moves any more. The identity token then reads the
-    changed cells. Where the run's cells were intervened on (data.intervention_key), genes that were have the effect of
-    their own intervention, and other regulators what goes with them in the cells, as far as interventions bear such
-    associations out. Observed cells alone do not distinguish a cause from a correlation (docs/usage.md).
+    the perturbed ones; the difference is the change. The model's penalty shrinks it, in blood to next to nothing. So
+    where a perturbed regulator has a certain edge to a gene, its direct change is another, which is not shrunk: the
+    edge's `effect`, as a slope, times the change of the regulator. The edge is that of the cells' state where it is
+    certain there or clearly differs, else the one over all cells. The mean multiplicity of no gene falls below 0.
+
+    One step reads direct effects. With more steps, regulators that have changed act on their own targets: 20 are about
+    where nothing moves any more. These further steps are the model's alone, along certain edges, too. The identity
+    token then reads the changed cells.
+
+    Where the run's cells were intervened on (data.intervention_key), genes that were have the effect of their own
+    intervention, and other regulators what goes with them in the cells, as far as interventions bear such associations
+    out. Observed cells alone do not distinguish a cause from a correlation (docs/usage.md): the size of a knock-out and
+    its interval are those of an association.
 
     Args:
         run: a Run, or its folder. Its configuration names the cells, which are read again.
@@ -65,21 +73,25 @@ def perturb(
 
             var["grn_change"]       mean change of the expected multiplicity
             var["grn_effect"]       the same in sds of the gene
-            var["grn_sd"]           sd of the effect over the ensemble members; NaN of one member alone
+            var["grn_sd"]           sd of the effect over the ensemble members, NaN of one member alone; with a certain
+                                    edge, its standard error
             var["grn_before"]       mean multiplicity before
             var["grn_perturbed"]    whether the gene is one of those that were perturbed
-            var["grn_low"], var["grn_high"], var["grn_size"]
-                                    of a run with interventions: the 95 % interval of the effect, and the size that it
-                                    is expected to have whatever its sign, which ranks the genes that respond
-            layers["grn_change"]    float32 [cells, genes]: change in each cell
+            var["grn_low"], var["grn_high"]
+                                    the 95 % interval of the effect, where a perturbed regulator has a certain edge to
+                                    the gene in all of these cells, else NaN; not of a run without effects of edges
+            var["grn_size"]         of a run with interventions, where all genes have an interval: the size that the
+                                    effect is expected to have whatever its sign, which ranks the genes that respond
+            layers["grn_change"]    float32 [cells, genes]: expected change in each cell; where a gene was not counted,
+                                    it may be below 0
             obsm["X_grn"]           each cell's representation before, as from grn.predict
             obsm["X_grn_shift"]     how far it moves
             obsm["<basis>_shift"]   with `basis`: the direction in that embedding, towards neighbours that lie there
             obs["grn_cell_type_before"], obs["grn_cell_type_after"], obsm["grn_probabilities_change"]
                                     with cell types: what the identity token says
-            uns["grn_perturb"]      what was perturbed, steps, model; of a run with interventions never_intervened, the
-                                    genes of which no cell had this intervention: their effects are no more than
-                                    associations
+            uns["grn_perturb"]      what was perturbed, steps, model; `sizes`, a sentence: which changes are not shrunk;
+                                    of a run with interventions never_intervened, the genes of which no cell had this
+                                    intervention: their effects are no more than associations
 
     Raises:
         DataError: a gene that is no regulator, no such cell type, no such column, cells that have changed.
@@ -95,7 +107,7 @@ def perturb(
         >>> gene = run.edges["source"][0]
         >>> cells = grn.perturb(run, knock_out=gene, cell_type="type 1")
         >>> cells.var.columns.tolist()
-        ['grn_change', 'grn_effect', 'grn_sd', 'grn_before', 'grn_perturbed']
+        ['grn_change', 'grn_effect', 'grn_sd', 'grn_before', 'grn_perturbed', 'grn_low', 'grn_high']
     """
     from grn.analysis.perturb import Plan, perturb_cells, perturbed_anndata
 
@@ -120,6 +132,8 @@ def screen(
     quiet: bool = False,
 ) -> pd.DataFrame:
     """Perturbs every regulator in turn in cells of one type, and ranks them by how far cells move towards another type.
+
+    Changes are the model's own, which its penalty shrinks: compare regulators, and do not read the shares as sizes.
 
     Args:
         run: a Run, or its folder. Its configuration names the cells, which are read again.

@@ -45,11 +45,22 @@ def test_the_direction_of_planted_effects_is_right(run, cells):
     assert (found.loc[[f"G{n}" for n in range(1, 11)], "grn_effect"] < -0.5).all()
     assert (found.loc[[f"G{n}" for n in range(11, 21)], "grn_effect"] > 0.5).all()
     planted = found.iloc[REGULATORS : REGULATORS + 20]["grn_effect"].abs()
-    assert planted.min() > 2 * found.iloc[REGULATORS + 20 :]["grn_effect"].abs().max()
+    assert planted.min() > 2 * found.iloc[REGULATORS + 20 :]["grn_effect"].abs().mean()
     raised = grn.perturb(run, overexpress="R1", data=cells).var["grn_effect"]
     down = found["grn_effect"]
     chosen = [f"G{n}" for n in range(1, 21)]
     assert (np.sign(raised[chosen]) == -np.sign(down[chosen])).all()
+
+
+def test_no_gene_loses_more_than_there_is_of_it(run, cells):
+    """R1 of this run is far above 0 in every cell, so that its knock-out takes more than all of some genes."""
+    found = grn.perturb(run, knock_out="R1", data=cells)
+    gone = np.isclose(found.var["grn_change"], -found.var["grn_before"], rtol=1e-5)
+    assert gone.sum() > 3 and (found.var["grn_change"] >= -found.var["grn_before"] * (1 + 1e-6)).all()
+    sized = found.var["grn_low"].notna()
+    assert (found.var["grn_low"][sized] <= found.var["grn_effect"][sized]).all()
+    assert (found.var["grn_high"][sized] >= found.var["grn_effect"][sized]).all()
+    np.testing.assert_allclose(found.layers["grn_change"].mean(0), found.var["grn_change"], atol=1e-4)
 
 
 def test_a_knock_down_lies_between_nothing_and_the_knock_out(run, cells):
@@ -157,6 +168,19 @@ def test_a_second_step_reads_regulators_that_the_first_has_changed(drawn):
     both = {0: fixed[0], 1: of_member[:, 1], 2: of_member[:, 2]}
     expected = effects(model, measured, basal, states, both, 1)[2]
     torch.testing.assert_close(effects(model, measured, basal, states, fixed, 2)[2], expected)
+
+
+def test_what_is_added_changes_regulators_which_change_their_targets(drawn):
+    model, measured, basal, states = drawn
+    fixed = {0: measured[:, 0].clone()}  # nothing else changes
+    added = torch.zeros(model.config.members, 7, model.genes).double()
+    added[..., model.regulators[1]] = 0.3
+    one, two, three = (effects(model, measured, basal, states, fixed, steps, added) for steps in (1, 2, 3))
+    torch.testing.assert_close(one, added)
+    raised = measured[:, 1] + model.sd[model.regulators[1]] * 0.3
+    expected = effects(model, measured, basal, states, fixed | {1: raised}, 1)
+    torch.testing.assert_close(two[..., model.targets], expected[..., model.targets])
+    assert (three - two).abs().max() > 1e-6
 
 
 def test_a_cell_that_does_not_move_stays_and_others_go_to_their_neighbours():

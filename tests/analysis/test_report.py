@@ -12,7 +12,7 @@ import pandas as pd
 from scipy import sparse
 
 from grn.analysis.known import beside_known
-from grn.analysis.report import CAUSED, DEFINITION, RATE, write_report
+from grn.analysis.report import CAUSED, CHANGES, DEFINITION, FOLDS, RATE, write_report
 from grn.analysis.summary import (
     both_ways,
     certain_sentence,
@@ -71,14 +71,17 @@ def strongest_of_types(network) -> pd.DataFrame:
     return pd.concat([empty, *map(kept_edges, tables)], ignore_index=True)
 
 
-def report(folder, *, labelled=True, pictures=None, beside=None, without=(), of_types=None, **others) -> str:
-    """beside: further columns of the edges.   without: columns that they lack.   others: further tables."""
+def report(
+    folder, *, labelled=True, pictures=None, beside=None, without=(), of_types=None, values="counts", **others
+) -> str:
+    """beside: further columns of the edges.   without: columns that they lack.   values: see data.values.   others:
+    further tables."""
     network, edges = network_file(folder, labelled=labelled)
     edges = edges.assign(**(beside or {})).drop(columns=list(without))
     per_class = pd.DataFrame({"class": LABELS, "f1": [0.625, 0.0], "cells": [8, 0]}) if labelled else pd.DataFrame()
     path = write_report(
         folder,
-        config=Config.model_validate({"data": {"path": "cells.h5ad"}, "trainer": {"seed": 4711}}),
+        config=Config.model_validate({"data": {"path": "cells.h5ad", "values": values}, "trainer": {"seed": 4711}}),
         metrics={"accuracy": 0.8125, "auroc": float("nan"), "cell_type_loss": 1.0} if labelled else {"r2": 0.25},
         per_class=per_class,
         edges=edges,
@@ -151,6 +154,27 @@ def test_regulators_are_those_of_certain_edges_with_their_q_values(tmp_path):
     many = pd.DataFrame({"source": "R2", "target": [f"t{n}" for n in range(9)], "weight": 0.5, "q_value": 0.02})
     page = report(tmp_path / "many", of_types=many.assign(cell_type=LABELS[1]))
     assert regulators(page)[-1][2].endswith("t5 0.02, 3 more")
+
+
+SIZES = {"effect": [0.4, -1.0, 2.0], "effect_se": [0.05, 0.2, 1.0]}
+
+
+def test_certain_edges_have_sizes_as_fold_changes(tmp_path):
+    page = report(tmp_path, beside=SIZES, of_types=TYPED)
+    assert regulators(page)[0][2:] == ["x x1.32 (1.23 to 1.41) 0.001", "y x0.5 (0.381 to 0.656) 0.04"]
+    assert regulators(page)[1] == [LABELS[0], "<b>R</b>", "x 0.01", ""], "of a table without effects"
+    assert "raises the target" in page and "(fold change, q)" in page and html.escape(FOLDS) in page
+    data = embedded(page)
+    assert data["fold"] and data["e"][:3] == [0.4, -1.0, None] and data["d"][:3] == [0.05, 0.2, None]
+    assert set(data["e"][3:]) == {None} and len(data["e"]) == len(data["w"])
+    page = report(tmp_path / "plain")
+    assert html.escape(FOLDS) not in page and "e" not in embedded(page), "nothing is said of sizes that are not known"
+
+
+def test_of_values_that_are_no_counts_sizes_are_in_their_unit(tmp_path):
+    page = report(tmp_path, beside=SIZES, values="expression")
+    assert regulators(page)[0][2:] == ["x +0.4 (0.302 to 0.498) 0.001", "y -1 (-1.39 to -0.608) 0.04"]
+    assert not embedded(page)["fold"] and html.escape(CHANGES) in page and "fold change" not in page.split("<script")[0]
 
 
 def test_without_a_certain_edge_there_is_no_ranking(tmp_path):

@@ -32,7 +32,8 @@ def test_the_table_is_printed_and_written(grn_perturb, regulator):
     assert code == 0 and printed.startswith(f"knock-out of {regulator} in 40 cells, 1 step")
     assert printed.endswith("\nTable: found.csv\n")
     table = pd.read_csv("found.csv")
-    assert list(table) == ["gene", "change", "effect", "sd", "before", "perturbed"] and len(table) == 16
+    assert list(table) == ["gene", "change", "effect", "sd", "before", "perturbed", "low", "high"] and len(table) == 16
+    assert f"No edge of {regulator} is certain in these cells" in " ".join(printed.split())
     assert table["gene"][0] == regulator and table["effect"][1:].abs().is_monotonic_decreasing
     assert grn_perturb("--knock-out", regulator, "--output", "found.csv")[0] == 2
 

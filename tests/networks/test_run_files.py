@@ -245,14 +245,18 @@ def test_edges_by_type_are_the_tables_of_the_types_one_after_the_other(sure):
 
 @pytest.mark.parametrize("top_k", [1, 3, 99])
 def test_files_hold_the_strongest_edges_of_a_target_over_all_types(top_k):
-    """And each type's certain ones; the matrices hold the same."""
+    """And each type's certain ones, and those that are certain over all cells; the matrices hold the same."""
     read = network(LABELS)
+    overall = edge_table(read, GENES, REGULATORS, None)
+    overall = pd.MultiIndex.from_frame(overall.loc[overall["q_value"] <= 0.05, ["source", "target"]])
     every, found = (edges_by_type(read, GENES, REGULATORS, count) for count in (None, top_k))
     size = every["weight"].abs().where(every["cells"] > 0, 0)
     rank = size.groupby(every["target"]).rank(ascending=False)
     # Of a target, a type has top_k edges at most.
     own = size.groupby([every["target"], every["cell_type"]], observed=True).rank(ascending=False)
-    expected = every[((rank <= top_k) & (own <= top_k) & (size > 0)) | (every["q_value"] <= 0.05)]
+    borrowed = pd.MultiIndex.from_frame(every[["source", "target"]]).isin(overall) & (size > 0)
+    expected = every[((rank <= top_k) & (own <= top_k) & (size > 0)) | (every["q_value"] <= 0.05) | borrowed]
+    assert top_k > 1 or len(expected) > ((rank <= 1) | (every["q_value"] <= 0.05)).sum(), "some are borrowed"
     pd.testing.assert_frame_equal(found, expected.reset_index(drop=True))
     adata = as_anndata(top_k=top_k, read=read)
     stored = sum(adata.varp[f"grn_{slug}"].nnz for slug in adata.uns["grn"]["cell_types"]["slug"])

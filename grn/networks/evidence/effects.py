@@ -89,16 +89,11 @@ def effects_of(model: Model, cells: Cells, states: States, fold: np.ndarray) -> 
 
     Each cell is read by one member that has not learned from it."""
     model = model.eval()
-    device, regulators = model.mean.device, model.regulators.cpu().numpy()
-    work = WORK_ON_GPU if device.type == "cuda" else WORK
-    most = int(np.clip(work / (6 * model.genes * len(regulators)) / len(states), TOGETHER // 4, CELLS))
-    owner, generator = states.membership.argmax(1), np.random.default_rng(0)
-    held_out = model.held_out.tolist()
+    regulators, held_out = len(model.regulators), model.held_out.tolist()
     reader = np.where(np.isin(fold, held_out), fold, held_out[0])
-    total, found = Sums.none(model.genes, len(regulators), model.mean), []
-    for state in range(len(states)):
-        rows = np.sort(generator.permutation(np.flatnonzero(owner == state))[:most])
-        own = Sums.none(model.genes, len(regulators), model.mean)
+    total, found = Sums.none(model.genes, regulators, model.mean), []
+    for state, rows in enumerate(rows_of_states(model, states)):
+        own = Sums.none(model.genes, regulators, model.mean)
         for member, number in enumerate(held_out):
             for some in np.array_split(rows[reader[rows] == number], max(1, -(-len(rows) // TOGETHER))):
                 if len(some):
@@ -107,6 +102,15 @@ def effects_of(model: Model, cells: Cells, states: States, fold: np.ndarray) -> 
         found.append(fold_changes(own.slopes(), model, scale_of(cells, rows)))
     overall = fold_changes(total.slopes(), model, scale_of(cells, np.arange(len(cells))))
     return Effects(*overall, tuple(Effects(*each) for each in found))
+
+
+def rows_of_states(model: Model, states: States) -> list[np.ndarray]:
+    """Of each state the cells that are read, those that belong to it most: all, or of many cells a sample, which is the
+    same whenever it is drawn on the same kind of device."""
+    work = WORK_ON_GPU if model.mean.device.type == "cuda" else WORK
+    most = int(np.clip(work / (6 * model.genes * len(model.regulators)) / len(states), TOGETHER // 4, CELLS))
+    owner, generator = states.membership.argmax(1), np.random.default_rng(0)
+    return [np.sort(generator.permutation(np.flatnonzero(owner == state))[:most]) for state in range(len(states))]
 
 
 def sums_of(model: Model, cells: Cells, states: States, rows: np.ndarray, state: int, member: int) -> Sums:

@@ -13,7 +13,7 @@ from grn.config.schema import ModelConfig
 from grn.model.identity_token import IdentityShape
 from grn.model.transformer import Model
 from grn.networks.evidence import effects as module
-from grn.networks.evidence.effects import effects_of, expected_step
+from grn.networks.evidence.effects import effects_of, expected_step, rows_of_states, scale_of
 from grn.regulation.cell_table import CellTable
 from grn.regulation.start import start_blocks
 from grn.regulation.states import States
@@ -148,6 +148,24 @@ def test_of_counts_they_are_fold_changes_for_a_doubling_without_noise_of_countin
     sd = (counts if unit is None else np.log1p(counts)).std(0)
     relative = blind * sd[:REGULATORS] / sd[OTHERS][:, None]
     assert 0 < shrunk(relative, found) < 1
+
+
+def test_a_fold_change_is_the_slope_again_by_the_scale_of_the_cells_that_were_read(monkeypatch):
+    """So that what a perturbation needs is in a run's tables (grn/analysis/certain_slopes.py); of a sample, too."""
+    monkeypatch.setattr(module, "CELLS", 300)
+    generator, made = np.random.default_rng(0), []
+    cells = cells_of(np.log1p(generator.poisson(generator.uniform(0.5, 9, GENES), (CELLS, GENES))), None)
+    cells = replace(cells, counting=Counting(np.ones(CELLS)))
+    model, folded = started(cells, STATES, 0.1), module.fold_changes
+    monkeypatch.setattr(module, "fold_changes", lambda slopes, *others: made.append(slopes) or folded(slopes, *others))
+    found, sd = effects_of(model, cells, STATES, FOLD), model.sd.numpy()
+    for number, (own, rows) in enumerate(zip(found.of_states, rows_of_states(model, STATES), strict=True)):
+        assert len(rows) == 300
+        scale = scale_of(cells, rows)
+        for table, slopes in ((own.effect, made[number][0]), (own.error, made[number][1])):
+            again = table * scale[:, None] / scale[:REGULATORS]
+            in_units = slopes.numpy() * sd[:, None] / sd[:REGULATORS]
+            np.testing.assert_allclose(again[OTHERS], in_units[OTHERS], rtol=1e-4, atol=1e-7)
 
 
 def test_a_gene_that_is_hardly_counted_has_no_fold_change():
