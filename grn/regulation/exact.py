@@ -229,8 +229,9 @@ class System:
 
     def to(self, dtype: torch.dtype) -> System:
         """The same in another dtype."""
-        found = {name: each.to(dtype) for name, each in vars(self).items() if isinstance(each, Tensor)}
-        return replace(self, moments=self.moments.to(dtype), **found)
+        base, inverse = self.base.to(dtype), self.inverse.to(dtype)
+        of_states = None if self.of_states is None else self.of_states.to(dtype)
+        return System(self.moments.to(dtype), self.lam, self.rho, base, inverse, of_states)
 
     def right_side(self) -> Tensor:
         cross = self.moments.cross

@@ -125,9 +125,9 @@ class Order:
     def __call__(self, drawn: Tensor) -> Tensor:
         """The values [C, R], each column sorted into the order of the same column of `drawn` within strata."""
         moved = torch.empty_like(drawn, dtype=self.ascending[0][1].dtype)
-        for cells, ascending in self.ascending:
+        for cells, sorted_values in self.ascending:
             order = ascending_order(drawn[cells].mT.contiguous())
-            moved[cells] = torch.empty_like(ascending).scatter_(1, order, ascending).mT
+            moved[cells] = torch.empty_like(sorted_values).scatter_(1, order, sorted_values).mT
         return moved
 
 

@@ -345,9 +345,9 @@ def most_certain(found: Evidence, genes: Sequence[str], regulators: np.ndarray, 
 def local_rates(weight: Tensor, null_weight: Tensor, false: float) -> Tensor:
     """Probability that each weight [n] is false, float64, 0 to 1, never larger for a larger |weight|.
 
-    That is the share `false` of false edges (`null_share`) times the ratio of the densities of knock-offs [M] and of weights, as an isotonic
-    regression of which of the two a value is. One knock-off more counts as the strongest value of all, so that no
-    weight is certain. Source: local false discovery rates, Efron et al. 2001.
+    That is the share of false edges, `false`, times the ratio of the densities of knock-offs [M] and of weights, as an
+    isotonic regression of which of the two a value is. One knock-off more counts as the strongest value of all, so that
+    no weight is certain. Source: local false discovery rates, Efron et al. 2001.
     """
     from sklearn.isotonic import IsotonicRegression
 
