@@ -41,11 +41,9 @@ which is the rate as promised. With two, no edge is certain alone, and hardly an
 ROUNDS = 49
 """The most rounds. The rates of one round hold, but which edges near a threshold are below it is chance there. So an
 edge's q-value is the median over the rounds."""
-SETTLED, TIMES = (
-    0.98,
-    2,
-)  # Jaccard index of the certain edges of all rounds with those two rounds before; how many times
-# in a row it has to be so large for the rounds to end
+SETTLED = 0.9
+"""Rounds end where the certain edges of the first half and of the second half have this Jaccard index, as those of
+another seed would."""
 WORK, WORK_ON_GPU = 1.2e12, 1.5e12  # multiplications that all rounds may take
 LEAST_WORK = 2e9  # what a draw takes however few cells there are, in multiplications
 NUMBERS = 2**26  # q-values of all rounds that are in memory
@@ -152,14 +150,19 @@ def evidence_of(
 def until_settled(
     another: Callable[[], tuple[Tensor, Tensor, Tensor]], most: int
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Rounds (`one_round`), an odd number, until the certain edges of their medians stay the same, or `most`."""
-    rounds = [another()]
-    certain, stayed = rounds[0][1] <= SIGNIFICANT, 0
-    while len(rounds) < most and stayed < TIMES:
-        rounds += [another(), another()]
-        now = torch.stack([q for _, q, _ in rounds]).median(0)[0] <= SIGNIFICANT
-        same = int((now & certain).sum()) >= SETTLED * int((now | certain).sum())
-        certain, stayed = now, stayed + 1 if same else 0
+    """Rounds (`one_round`), an odd number, until both halves of them have the same certain edges, or `most`."""
+
+    def certain(rounds: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+        return torch.stack([q for _, q, _ in rounds]).median(0)[0] <= SIGNIFICANT
+
+    rounds: list[tuple[Tensor, Tensor, Tensor]] = []
+    while len(rounds) < most:
+        rounds.append(another())
+        half = len(rounds) // 2
+        if half % 2 and half > 1 and len(rounds) % 2:  # medians of odd numbers, also of the whole
+            one, other = certain(rounds[:half]), certain(rounds[-half:])
+            if int((one & other).sum()) >= SETTLED * int((one | other).sum()):
+                break
     return rounds
 
 
