@@ -40,9 +40,9 @@ from flashsign.slope_penalty import penalty_of
 from grn.cells.preprocessing.split import split_cells
 from grn.config.files import change_config
 from grn.model.basal_gene import EPS, BasalGene, FeedForward
-from grn.model.identity_token import IdentityToken
+from grn.model.linear_reader import LinearReader
+from grn.model.regulation import DEPTH, LIMIT, Model
 from grn.model.signed_block import SignedBlock
-from grn.model.transformer import DEPTH, LIMIT, Model
 from grn.regulation.cell_table import CellTable
 
 Patches = list[tuple[object, str, object]]
@@ -127,12 +127,12 @@ def present_table(self: CellTable) -> Tensor:
     return m.to(self.device)
 
 
-def present_summaries(self: IdentityToken, multiplicity: Tensor, z: Tensor, basal: Tensor) -> Tensor:
+def present_summaries(self: LinearReader, multiplicity: Tensor, z: Tensor, basal: Tensor) -> Tensor:
     seen = present(multiplicity, self.mean, self.sd)
     return SUMMARIES(self, seen, self.standardised(seen) * (z != 0), basal)  # 0 where a gene is hidden
 
 
-INPUTS, SUMMARIES = Model.inputs, IdentityToken.summaries
+INPUTS, SUMMARIES = Model.inputs, LinearReader.summaries
 NORM: Patches = [
     *((module, "attention_by_scores", unnormalised) for module in (grn.model.signed_block, grn.model.basal_gene)),
     (grn.model.signed_block, "attention_and_penalty", unnormalised_both),
@@ -142,7 +142,7 @@ NORM: Patches = [
 MULTIPLICITIES: Patches = [
     (Model, "inputs", present_inputs),
     (CellTable, "inputs", property(present_table)),
-    (IdentityToken, "summaries", present_summaries),
+    (LinearReader, "summaries", present_summaries),
 ]
 PARTS: dict[str, tuple[dict[str, object], Patches]] = {
     "whole": ({}, []),

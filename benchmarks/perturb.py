@@ -49,7 +49,7 @@ from grn.cells.readers.registry import MEMORY
 from grn.config.files import change_config
 from grn.config.schema import Config
 from grn.messages import silent
-from grn.model.transformer import Model
+from grn.model.regulation import Model
 from grn.networks.baselines import pearson, ridge
 from grn.regulation.states import States, states_of
 from grn.training.run import fit_cells

@@ -30,9 +30,9 @@ from torch.profiler import ProfilerActivity, profile
 from flashsign import slope_penalty
 from grn.bags import Bags, Batch
 from grn.config.schema import Config
-from grn.model.identity_token import IdentityShape
+from grn.model.reader import ReaderShape
+from grn.model.regulation import Model
 from grn.model.signed_block import SignedBlock
-from grn.model.transformer import Model
 from grn.training.recorded import EAGER, Recorder
 from grn.training.task import Task
 from grn.training.update import Update
@@ -74,7 +74,7 @@ def stepping(genes: int, regulators: int, cells: int, device: str) -> Callable[[
     """A function that trains one step; the identity token learns in every second one."""
     torch.manual_seed(0)
     config = Config.model_validate({"data": {"path": "simulated:"}})
-    identity = IdentityShape(classes=STATES, summary=64, hidden=128, embedding=64)
+    identity = ReaderShape(classes=STATES, summary=64, hidden=128, embedding=64)
     model = Model(config.model, genes, regulators=torch.arange(regulators), states=STATES, identity=identity)
     model.penalty.fill_(0.1)
     task = Task(model, config.objectives, config.trainer, 10**6).to(device).train()

@@ -20,8 +20,8 @@ os.environ.pop("FLASHSIGN_TILES", None)  # kernels are tested with the block siz
 
 from grn.bags import Bags
 from grn.config.schema import Config, ModelConfig
-from grn.model.identity_token import IdentityShape
-from grn.model.transformer import Model
+from grn.model.reader import ReaderShape
+from grn.model.regulation import Model
 from grn.regulation.cell_table import CellTable
 
 settings.register_profile("untimed", deadline=None)  # tests never judge times: machines are busy, first calls compile
@@ -48,7 +48,7 @@ def tiny_model(
     """A model with every parameter and unit drawn at random: fresh ones predict the means alone."""
     config = ModelConfig(**{"width": 5, "query_heads": 4, "key_heads": 2, "hidden": 24, "members": members} | fields)
     chosen = None if regulators is None else torch.tensor(regulators)
-    identity = IdentityShape(members, classes, summary=8, hidden=10, embedding=6, held_out=20)
+    identity = ReaderShape(members, classes, summary=8, hidden=10, embedding=6, held_out=20)
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(7)
         model = Model(

@@ -30,8 +30,8 @@ from grn.analysis.summary import certain
 from grn.cells.cells import Cells
 from grn.io.run_folder import HASHES
 from grn.io.tables import read_edge_table
+from grn.model.regulation import Model
 from grn.model.saved import TrainedModel
-from grn.model.transformer import Model
 from grn.networks.evidence.caused import NORMAL
 from grn.networks.evidence.effects import rows_of_states, scale_of
 from grn.regulation.states import States

@@ -20,8 +20,8 @@ from grn.analysis.predict import predict_cells, without_counts
 from grn.bags import Bags
 from grn.cells.cells import Cells
 from grn.errors import ConfigError, DataError, check_known
+from grn.model.regulation import Model
 from grn.model.saved import TrainedModel
-from grn.model.transformer import Model
 
 
 def explain_types(
@@ -80,7 +80,7 @@ def _table(
         x = torch.from_numpy(cells.multiplicity[row].toarray()).to(device)
         basal = torch.tensor(cells.basal[[row]], device=device)
         z = model.identity.standardised(x)
-        if not model.genes_train:  # the identity token reads the genes after the blocks
+        if model.reads_the_blocks:  # the identity token reads the genes after the blocks
             m = model.inputs(x[:, model.is_regulator], basal)
             z = z + model.expected(m, model.states_of(Bags(x, basal), m)).mean(0)
         whole = model.identity(x, basal, z)[1]

@@ -37,8 +37,8 @@ from grn.config.schema import Config
 from grn.devices import own_device
 from grn.errors import ConfigError, DataError, check_known
 from grn.messages import Say, silent
+from grn.model.regulation import Model
 from grn.model.saved import TrainedModel
-from grn.model.transformer import Model
 from grn.networks.cells_of_run import cells_of_run, states_of_run
 from grn.networks.evidence.caused import NORMAL, caused_effects
 from grn.regulation.states import States

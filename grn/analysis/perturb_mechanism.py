@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from grn.model.transformer import Model
+from grn.model.regulation import Model
 
 NUMBERS = 2**25  # most numbers of one prediction (128 MiB)
 

@@ -151,7 +151,7 @@ def add_predictions(
     """Writes predictions into `adata` (grn.predict lists them); returns the names of values that are replaced.
 
     classes: of the columns of the probabilities.   unassigned [C]: cells that get no type.   error: with which
-    threshold (IdentityToken.threshold, which is written to uns["KEY"]) some of them were chosen.
+    threshold (LinearReader.threshold, which is written to uns["KEY"]) some of them were chosen.
     """
     about: dict[str, Any] = {"model_hash": trained.hash}
     obs: dict[str, Any] = {}

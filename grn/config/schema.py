@@ -14,7 +14,7 @@ Positive = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Size = Annotated[int, Field(ge=1, le=100_000)]  # of one axis of a tensor of parameters
 Few = Annotated[int, Field(ge=1, le=1000)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
-CELL_WIDTH = 64  # of X_grn, where model.width is auto
+CELL_WIDTH, TOKEN_WIDTH = 64, 32  # of X_grn and of the transformer's tokens, where model.width is auto
 Rate = Annotated[float, Field(gt=0, le=100)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]
 Spread = Annotated[float, Field(ge=0, le=10)]  # sd of a logarithm
@@ -126,11 +126,12 @@ class DataConfig(Section):
 
 
 class ModelConfig(Section):
+    reader: Literal["transformer", "linear"] = "linear"
     width: Size | Literal["auto"] = "auto"
-    layers: int = Field(2, ge=1, le=2)
+    layers: int = Field(2, ge=1, le=100)
     members: int = Field(5, ge=1, le=1000)
-    query_heads: Few = 1
-    key_heads: Few = 1
+    query_heads: Few = 4
+    key_heads: Few = 2
     hidden: Size = 256
     iterations: Few = 2
     dropout: Fraction = 0.5
@@ -141,11 +142,20 @@ class ModelConfig(Section):
         """Width of a cell's representation."""
         return CELL_WIDTH if self.width == "auto" else self.width
 
+    @property
+    def width_of_tokens(self) -> int:
+        """Width of the transformer's tokens."""
+        return TOKEN_WIDTH if self.width == "auto" else self.width
+
     @model_validator(mode="after")
     def _heads_divide(self):
         _refuse(
             self.query_heads % self.key_heads,
             f"query_heads {self.query_heads} must be a multiple of key_heads {self.key_heads}; change one of them",
+        )
+        _refuse(
+            self.reader == "transformer" and self.width_of_tokens % self.query_heads,
+            f"query_heads {self.query_heads} do not divide tokens of width {self.width_of_tokens}; change one of them",
         )
         return self
 

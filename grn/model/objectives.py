@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from grn.bags import Batch
-from grn.model.transformer import Model
+from grn.model.regulation import Model
 
 LABEL_SMOOTHING = 0.1  # probability spread over the other classes: labels of single cells are never certain
 # Genes that a step predicts besides the regulators, drawn anew: they do not depend on each other. The more, the better
@@ -24,7 +24,6 @@ LABEL_SMOOTHING = 0.1  # probability spread over the other classes: labels of si
 # Fewer where their scores would take too much memory.
 GENES, GENES_ON_GPU, FEWEST = 512, 4096, 32
 SUMMARISED = 256  # genes that a step predicts from the summaries of cells
-OF_GENES = (10.0, 300.0)  # weight of these genes beside the labels, of every other member and of the rest
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,7 @@ def summaries_of(batch: Batch, model: Model) -> Tensor:
     """What the identity token reads of the cells of a batch, [P, C, S]: genes are hidden, some cells lack counts."""
     bags = batch.bags if batch.seen is None else batch.seen
     z, multiplicity = model.identity.standardised(bags.multiplicity), bags.multiplicity
-    if not model.genes_train:
+    if model.reads_the_blocks:
         m = model.inputs(multiplicity[:, model.regulators], bags.basal)
         z = z + model.expected(m, model.states_of(batch.bags, m)).mean(0)
     if batch.kept is not None:

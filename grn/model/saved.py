@@ -28,8 +28,8 @@ from grn.model.folder import (
     read_model_folder,
     tables_of,
 )
-from grn.model.identity_token import IdentityShape
-from grn.model.transformer import Model
+from grn.model.reader import ReaderShape
+from grn.model.regulation import Model
 
 MEASURES, SHARE = "measures_depth", "depth_share"
 
@@ -173,7 +173,7 @@ class TrainedModel:
                 len(files.vocabulary),
                 regulators=tensors["is_regulator"].nonzero()[:, 0],
                 states=card["states"],
-                identity=IdentityShape(**card["identity"]),
+                identity=ReaderShape(**card["identity"]),
                 genes_train=card["genes_train"],
             )
             model.load_state_dict(tensors)

@@ -1,26 +1,28 @@
-"""The model, top to bottom: a transformer over bags of genes whose Q K^T, block after block, are signed networks.
+"""The transformer of the paper, figure 4, top to bottom: a cell is a bag of genes, and one token reads what it is.
 
-Tokens are the genes, the basal gene b (the last key; its multiplicity is the cell's depth) and the identity token c.
+    tokens       the genes that a cell expresses, the basal gene, and the identity token
+    embedding    h_i = e_i, of genes alone: how much of a gene a cell has enters by its multiplicity
+    L layers     h <- h + W_o attention(norm h)      grouped-query spherical attention
+                 h <- h + f(norm h), T times         one feed-forward map, applied T times
+    read-out     norm h of the identity token, the summary of the cell
 
-    block 1    regulators read the regulators and b, with signs (signed_block.py). The residual stream of a regulator is
-               its multiplicity: what the others say of it replaces the part of it that counting made,
-               m'_j = m_j + r_j (y_j - m_j)
-    block 2    genes read the regulators at m', with signs: direct effects. b reads them, too (basal_gene.py):
-               RMSNorm, feed-forward T times
-    next       genes read b:  y_i += gate p_i . z_b, learned from what the signed network leaves over
-    identity   c reads all genes (identity_token.py): the cell's type, X_grn and, in training, every gene. It is never a
-               key, and the only path from a cell to its type
+    s_ij = m_j q_i . k_j      w_ij = s_ij / sqrt(sum_j s_ij^2)      o_i = sum_j w_ij v_j
 
-An ensemble of members is the first axis of every parameter (the identity token has members of its own): they see the
-same cells, each without those of its own fold, and the mean of their predictions is the model's.
+Keys are scaled by their gene's multiplicity m_j at every layer. It is a standardised one, in sds from the gene's mean
+over the training cells: its size scales the key, and its sign turns it. A gene that a cell does not express is no
+token. The basal gene is the yardstick of the others, with m = 1. The identity token has m = 0: it reads, and is never a
+key.
 
-Letters: P members, C cells, N genes, n genes that are asked for, R regulators, S states, K cell types, D width of
-X_grn.
+The tokens of the first layer are the same in every cell, so that their queries, keys and values are computed once for
+each gene. Of the last layer, the identity token alone asks.
+
+Letters: P members, C cells, N genes, V = N + 2 tokens that there are, T tokens of all cells of a batch, D width of a
+token, H query heads, K key heads, E = D / H width of a head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,237 +30,177 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grn.bags import Bags
+from flashsign import spherical_attention
 from grn.config.schema import ModelConfig
-from grn.model.basal_gene import BasalGene
-from grn.model.identity_token import IdentityShape, IdentityToken
-from grn.model.signed_block import SignedBlock
+from grn.model.reader import HIDDEN, HIDDEN_AT_ONCE, Reader, ReaderShape
 
-LIMIT = 20.0  # sds from the mean, where multiplicities are cut off: a doublet would decide a slope by itself
-DEPTH = 4.0  # multiplicity of the basal gene in a cell of average depth, in sds of the log depth
-TABLES, WIDE = 2**27, 256  # see width_of_scores
-SCORES = 2**26  # most numbers of one table of scores
-TRACE = 0.02  # of a state that is inferred: a cell that belongs to it by less does not belong to it
-AMONG = 1024  # regulators; of more, each is read as it was counted, as block 1 would be as large as block 2
+EPS = 1e-6  # under the root of a norm
+SMALL = 0.5  # of the usual size, with which a layer begins to add to the residual stream
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """multiplicity [C, N]: expected, from the regulators.   cell [C, D]: X_grn.   logits [C, K]: or None."""
+class Tokens:
+    """The tokens of some cells, packed: those of a cell follow each other, its basal gene and identity token last.
 
+    gene [T]: 0 to N - 1, N for basal genes and N + 1 for identity tokens.   multiplicity [T], not negative; sign [T].
+    offsets [C + 1]: the tokens of cell c are offsets[c] to offsets[c + 1].
+    """
+
+    gene: Tensor
     multiplicity: Tensor
-    cell: Tensor
-    logits: Tensor | None
+    sign: Tensor
+    offsets: Tensor
+
+    @classmethod
+    def of(cls, strength: Tensor) -> Tokens:
+        """Of the genes whose strength [C, N] is not 0: the signed multiplicities."""
+        cells, genes = strength.shape
+        cell, gene = strength.nonzero(as_tuple=True)
+        sizes = torch.bincount(cell, minlength=cells) + 2
+        offsets = F.pad(sizes.cumsum(0), (1, 0))
+        place = torch.arange(len(cell), device=cell.device) + 2 * cell
+        every = gene.new_full((len(cell) + 2 * cells,), genes)
+        every[place] = gene
+        every[offsets[1:] - 1] = genes + 1
+        signed = strength.new_zeros(len(every))
+        signed[place] = strength[cell, gene]
+        signed[offsets[1:] - 2] = 1.0
+        return cls(every, signed.abs(), torch.where(signed < 0, -1.0, 1.0).to(strength), offsets)
+
+    @property
+    def identity(self) -> Tensor:
+        """Where the identity tokens are, [C]."""
+        return self.offsets[1:] - 1
+
+    def repeated(self, times: int, vocabulary: int) -> Tokens:
+        """The same cells, one set after the other for each member: genes are rows of tables [P, V]."""
+        first = torch.arange(times, device=self.gene.device)[:, None]
+        return Tokens(
+            gene=(self.gene + first * vocabulary).flatten(),
+            multiplicity=self.multiplicity.repeat(times),
+            sign=self.sign.repeat(times),
+            offsets=F.pad((self.offsets[1:] + first * len(self.gene)).flatten(), (1, 0)),
+        )
 
 
-class Blocks(nn.ModuleList):
-    """The signed blocks: a ModuleList, with types for what it holds."""
+class Layer(nn.Module):
+    """One layer of every member. h [P, .., D], queries [P, .., D], keys and values [P, .., K E]."""
+
+    def __init__(self, members: int, width: int, heads: int, key_heads: int, hidden: int, iterations: int):
+        super().__init__()
+        self.head, self.iterations = width // heads, iterations
+        keys = key_heads * self.head
+
+        def linear(rows: int, columns: int, size: float = 1.0) -> nn.Parameter:
+            return nn.Parameter(torch.randn(members, rows, columns) * size * rows**-0.5)
+
+        self.attention_gain = nn.Parameter(torch.ones(members, 1, width))
+        self.query, self.key, self.value = linear(width, width), linear(width, keys), linear(width, keys)
+        self.output = linear(width, width, SMALL)
+        self.gain = nn.Parameter(torch.ones(members, 1, width))
+        self.up, self.down = linear(width, hidden), linear(hidden, width, SMALL)
+        self.up_bias = nn.Parameter(torch.zeros(members, 1, hidden))
+
+    def normed(self, h: Tensor) -> Tensor:
+        """What the attention reads."""
+        return norm(h) * self.attention_gain
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, tokens: Tokens, asking: Tensor) -> Tensor:
+        """q of the tokens that ask, whose offsets are `asking`; k and v of all tokens -> what they read, [P, .., D]."""
+        k = k * tokens.sign.view(*k.shape[:2], 1).to(k)
+        of_heads = (each.reshape(-1, each.shape[-1] // self.head, self.head) for each in (q, k, v))
+        read = spherical_attention(*of_heads, tokens.multiplicity, offsets=tokens.offsets, query_offsets=asking)
+        return read.reshape(q.shape) @ self.output
+
+    def feed_forward(self, h: Tensor) -> Tensor:
+        for _ in range(self.iterations):
+            h = h + F.gelu((norm(h) * self.gain) @ self.up + self.up_bias) @ self.down
+        return h
+
+
+class Layers(nn.ModuleList):
+    """A ModuleList, with types for what it holds."""
 
     if TYPE_CHECKING:
 
-        def __getitem__(self, number: int) -> SignedBlock: ...  # type: ignore[override]
-        def __iter__(self) -> Iterator[SignedBlock]: ...
+        def __iter__(self) -> Iterator[Layer]: ...  # type: ignore[override]
 
 
-def width_of_scores(config: ModelConfig, genes: int, keys: int, states: int) -> int:
-    """Width of queries and keys: that of the configuration; "auto": one for each key, so that scores are free, and WIDE
-    where their tables of all genes would take more than TABLES numbers."""
-    if config.width != "auto":
-        return config.width
-    tables = config.members * config.query_heads * genes * (1 + (states if states > 1 else 0))
-    return keys if tables * keys <= TABLES else WIDE
+class Transformer(Reader):
+    """Multiplicities of cells -> their types and X_grn; see Reader. All members are read in one call a layer, as more
+    cells."""
 
+    folds = 4
+    of_genes = (1.0,)
+    rates = (2.0, 1.0)
+    static = False
 
-class Model(nn.Module):
-    """Bags of genes -> expected multiplicities, cell types, representation.
+    @classmethod
+    def shape_for(cls, config: ModelConfig, *, classes: int, held_out: int) -> ReaderShape:
+        return ReaderShape(
+            members=cls.folds,
+            classes=classes,
+            summary=config.width_of_tokens,
+            hidden=max(config.hidden // 4, 1),
+            embedding=config.width_of_cells,
+            held_out=held_out,
+            layers=config.layers,
+            query_heads=config.query_heads,
+            key_heads=config.key_heads,
+            iterations=config.iterations,
+        )
 
-    regulators [R], targets: positions of the regulators and of all other genes.   place [N]: of each gene in the
-    regulators followed by the targets.   mean, sd [N]: of each gene; sds are those within states, the unit of inputs
-    and targets.   depth [2]: mean and sd of the basal gene's multiplicity.   counting [R]: r_j.   unit [R + 1]: sds of
-    m'.   share [S]: of the cells in each state.   held_out [P]: the fold that a member does not learn from.   penalty
-    [P + 1, 3]: with which block 2 of each member is trained, and last block 1 of all (penalty.py).   prior [N, R]: what
-    slopes are divided by before they are penalised, in training with a prior network.   genes_train: whether genes are
-    predicted; else types alone shape the blocks.   infers_states: whether predictions have to infer the states that
-    training knows.   partial_levels: see SignedBlock.means.
-    """
+    def __init__(self, genes: int, shape: ReaderShape):
+        super().__init__(genes, shape)
+        sizes = shape.summary, shape.query_heads, shape.key_heads, shape.hidden, shape.iterations
+        self.embedding = nn.Parameter(torch.randn(shape.members, genes + 2, shape.summary))
+        self.layers = Layers([Layer(shape.members, *sizes) for _ in range(shape.layers)])
+        self.gain = nn.Parameter(torch.ones(shape.members, 1, shape.summary))
 
-    is_regulator: Tensor
-    regulators: Tensor
-    targets: Tensor
-    place: Tensor
-    mean: Tensor
-    sd: Tensor
-    depth: Tensor
-    counting: Tensor
-    unit: Tensor
-    share: Tensor
-    held_out: Tensor
-    penalty: Tensor
-    prior: Tensor | None
+    def strength(self, multiplicity: Tensor, standardised: Tensor) -> Tensor:
+        """The signed multiplicities [C, N] by which keys are scaled: 0 of genes that a cell does not express."""
+        return standardised * ((multiplicity > 0) & (self.sd < HIDDEN))
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        genes: int,
-        *,
-        regulators: Tensor | None = None,
-        states: int = 1,
-        identity: IdentityShape,
-        genes_train: bool = True,
-    ):
-        super().__init__()
-        regulators = torch.arange(genes) if regulators is None else regulators
-        count, members = len(regulators), config.members
-        is_regulator = torch.zeros(genes, dtype=torch.bool).index_fill(0, regulators, True)
-        self.config, self.genes, self.genes_train = config, genes, genes_train
-        self.infers_states = self.partial_levels = False
-        self.register_buffer("is_regulator", is_regulator)
-        self.register_buffer("mean", torch.zeros(genes))
-        self.register_buffer("sd", torch.ones(genes))
-        self.register_buffer("depth", torch.tensor([0.0, 1.0]))
-        self.register_buffer("counting", torch.zeros(count))
-        self.register_buffer("unit", torch.ones(count + 1))
-        self.register_buffer("share", torch.full((states,), 1 / states))
-        self.register_buffer("held_out", torch.arange(members))
-        self.register_buffer("penalty", torch.zeros(members + 1, 3))
-        self.register_buffer("prior", None, persistent=False)
-        # Positions, which follow from is_regulator.
-        others = (~is_regulator).nonzero()[:, 0]
-        self.register_buffer("regulators", is_regulator.nonzero()[:, 0], persistent=False)
-        self.register_buffer("targets", others, persistent=False)
-        self.register_buffer("place", torch.cat([self.regulators, others]).argsort(), persistent=False)
+    def summaries(self, multiplicity: Tensor, standardised: Tensor, basal: Tensor) -> Tensor:
+        members, cells = self.shape.members, len(multiplicity)
+        tokens = Tokens.of(self.strength(multiplicity, standardised)).repeated(members, self.genes + 2)
+        alone = torch.arange(members * cells + 1, device=tokens.offsets.device)
 
-        sizes = count, config.query_heads, config.key_heads, width_of_scores(config, genes, count + 1, states), states
-        none = torch.full((len(self.targets),), -1)
-        self.blocks = Blocks([SignedBlock(members, own, *sizes) for own in (torch.arange(count), none)])
-        shape = 2 * config.width_of_cells, config.hidden, config.iterations, config.dropout
-        self.basal = BasalGene(members, len(self.targets), count, states, *shape)
-        self.identity = IdentityToken(genes, identity)
+        def of_tokens(table: Tensor) -> Tensor:
+            """[P, V, x] -> [P, T, x]"""
+            return F.embedding(tokens.gene, table.flatten(0, 1)).unflatten(0, (members, -1))
 
-    def forward(self, bags: Bags) -> Prediction:
-        """The members' mean of the expected multiplicities, and what the identity token says."""
-        m = self.inputs(bags.multiplicity[:, self.regulators], bags.basal)
-        cut = None if bags.cut is None else bags.cut[:, self.regulators]
-        y = self.expected(m, self.states_of(bags, m), cut).mean(0)
-        # Where types alone are learned, the identity token reads the genes after the blocks.
-        stream = None if self.genes_train else self.identity.standardised(bags.multiplicity) + y
-        cell, logits = self.identity(bags.multiplicity, self.basal_of(bags), stream)
-        return Prediction(self.mean + self.sd * y, cell, logits)
+        def of_identity(h: Tensor) -> Tensor:
+            """[P, T, x] -> [P, C, x]"""
+            return h.flatten(0, 1)[tokens.identity].unflatten(0, (members, -1))
 
-    # The genes: what the regulators say of them.
+        h: Tensor = self.embedding
+        last = len(self.layers) - 1
+        for number, layer in enumerate(self.layers):
+            read = asks = layer.normed(h)
+            if number == last and number > 0:
+                asks, h = of_identity(read), of_identity(h)
+            q, k, v = asks @ layer.query, read @ layer.key, read @ layer.value
+            if number == 0:  # of every gene so far, now of the tokens of cells
+                h, q, k, v = (of_tokens(each) for each in (h, q, k, v))
+            if number == 0 == last:
+                h, q = of_identity(h), of_identity(q)
+            h = h + layer.attend(q, k, v, tokens, alone if number == last else tokens.offsets)
+            h = layer.feed_forward(h)
+        return norm(h) * self.gain
 
-    def inputs(self, regulators: Tensor, basal: Tensor | None) -> Tensor:
-        """m: multiplicities of the regulators [C, R] and of the basal gene [C], in units -> [C, R + 1]."""
-        mean, sd = self.mean[self.regulators], self.sd[self.regulators]
-        depth = self.depth[0].expand(len(regulators)) if basal is None else basal
-        depth = DEPTH + (depth - self.depth[0]) / self.depth[1]
-        return torch.cat([((regulators - mean) / sd).clamp(max=LIMIT) + mean / sd, depth[:, None]], 1)
-
-    def standardised(self, multiplicity: Tensor) -> Tensor:
-        """Multiplicities [C, N] in sds of the genes from their means."""
-        return ((multiplicity - self.mean) / self.sd).clamp(max=LIMIT)
-
-    def among(self, m: Tensor, states: Tensor, room: Sequence[int] | None = None) -> Tensor:
-        """Block 1: what the regulators say of each other, [P, C, R] in sds. room: see Bags."""
-        every = torch.arange(len(self.counting), device=m.device)
-        return self.blocks[0](m, states, every, room)
-
-    def corrected(self, m: Tensor, y: Tensor | None, states: Tensor, cut: Tensor | None = None) -> Tensor:
-        """m' [P, C, R + 1] in its units, from m [C, R + 1] and y [P, C, R] (None: as they were counted).
-
-        cut [C, R]: bool, regulators that an intervention has set, of which the others say nothing; None: none.
-        """
-        if y is None:
-            return (m / self.unit).expand(self.config.members, -1, -1)
-        first = self.blocks[0]
-        level, centre = first.means(first.level), first.means(first.centre)
-        change = (y - states @ level) - (m - states @ centre)[..., :-1]  # both without the states' means
-        if cut is not None:
-            change = change.masked_fill(cut, 0.0)
-        return (m + F.pad(self.counting * change, (0, 1))) / self.unit
-
-    def context(self, m: Tensor, pick: Tensor, hidden: Tensor | None = None) -> Tensor:
-        """What genes read of b, from m [C, R + 1]: [P, C, n]. hidden [.., C, R + 1]: what b does not see of it.
-
-        It reads regulators as they were counted, and no state, so that it is the same function where states are
-        inferred."""
-        return self.basal(self.seen(m, hidden), pick)
-
-    def seen(self, m: Tensor, hidden: Tensor | None = None) -> Tensor:
-        """What b sees of m: its difference from the mean of all cells, [P, C, R + 1]."""
-        seen = (m - (self.share @ self.blocks[0].centre).mean(0)).expand(self.config.members, -1, -1)
-        return seen if hidden is None else seen.masked_fill(hidden, 0.0)
-
-    def expected(self, m: Tensor, states: Tensor, cut: Tensor | None = None) -> Tensor:
-        """Every gene from the regulators m [C, R + 1]: [P, C, N] in sds of the genes. cut: see `corrected`."""
-        parts = [direct + self.basal.gate[:, None, None] * context for _, direct, context in self.parts(m, states, cut)]
-        return torch.cat(parts, -1)[..., self.place]
-
-    @torch.no_grad()
-    def left_over(self, bags: Bags, m: Tensor, pick: Tensor, true: Tensor, cut: Tensor | None) -> Tensor:
-        """What the signed blocks leave of targets `pick` [n], true [C, n], as predictions have them: [P, C, n].
-
-        They infer states that training knows, and know the means of states in full."""
-        training, states, room = self.blocks.training, bags.states, bags.room
-        assert states is not None, "training knows the states of its cells"
-        self.blocks.eval()
-        if self.infers_states:  # of unknown numbers of cells, which a CUDA graph has to have room for
-            states, room = self.inferred_states(m), (len(m),) * len(self.share) if m.is_cuda else None
-        y = self.among(m, states, room) if self.layered else None
-        found = self.blocks[1](self.corrected(m, y, states, cut), states, pick, room) - true
-        self.blocks.train(training)
+    def without_each(self, multiplicity: Tensor, standardised: Tensor, basal: Tensor) -> Tensor:
+        """The same as the Reader's: genes that the cell does not express change nothing."""
+        whole = self.logits(self.summaries(multiplicity[None], standardised[None], basal[None]))
+        found = whole.repeat(self.genes, 1)
+        for genes in (multiplicity > 0).nonzero()[:, 0].split(HIDDEN_AT_ONCE):
+            kept = torch.ones(len(genes), self.genes, device=genes.device).to(standardised)
+            kept[torch.arange(len(genes)), genes] = 0
+            hidden = kept * multiplicity, kept * standardised, basal.expand(len(genes))
+            found[genes] = self.logits(self.summaries(*hidden))
         return found
 
-    @property
-    def trains_otherwise(self) -> bool:
-        """Whether signed blocks predict something else in training: see left_over."""
-        return self.infers_states or self.partial_levels
 
-    def parts(self, m: Tensor, states: Tensor, cut: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Genes, positions, with what the signed blocks and the whole context say of them, [P, C, n] each: first the
-        regulators, which read no context (0), then the targets, as many at once as memory holds scores of."""
-        y = self.among(m, states)
-        yield self.regulators, y, y.new_zeros(1)
-        corrected = self.corrected(m, y if self.layered else None, states, cut)
-        for pick in torch.arange(len(self.targets), device=m.device).split(self.genes_at_once):
-            direct, context = self.blocks[1](corrected, states, pick), self.context(m, pick)
-            yield self.targets[pick], direct, context
-
-    @property
-    def genes_at_once(self) -> int:
-        """Genes whose scores are in memory at once."""
-        return max(1, SCORES // self.scores_of_a_gene)
-
-    @property
-    def scores_of_a_gene(self) -> int:
-        """Of all members, heads, states and regulators."""
-        return self.config.members * self.config.query_heads * len(self.share) * (len(self.counting) + 1)
-
-    @property
-    def layered(self) -> bool:
-        """Whether block 2 reads what block 1 says of the regulators."""
-        return self.config.layers > 1 and len(self.counting) <= AMONG
-
-    def state_scores(self, m: Tensor) -> Tensor:
-        """Log probabilities of each state, from the regulators alone: [P, C, S]."""
-        return self.basal.states(m - (self.share @ self.blocks[0].centre).mean(0))
-
-    def states_of(self, bags: Bags, m: Tensor) -> Tensor:
-        """[C, S]: the given states, else what the basal gene has read of them."""
-        return bags.states if bags.states is not None else self.inferred_states(m)
-
-    def inferred_states(self, m: Tensor) -> Tensor:
-        """[C, S], from the regulators, without traces."""
-        inferred = self.state_scores(m).exp().mean(0)
-        likely = inferred * (inferred >= TRACE)  # each state of a cell is a bag to read
-        return likely / likely.sum(-1, keepdim=True)
-
-    # The cells: what the identity token says of them.
-
-    def basal_of(self, bags: Bags) -> Tensor:
-        return bags.multiplicity.new_ones(len(bags)) if bags.basal is None else bags.basal
-
-    @property
-    def classes(self) -> int:
-        """The number of cell types that the model distinguishes; 0 without cell types."""
-        return self.identity.shape.classes
+def norm(h: Tensor) -> Tensor:
+    """RMSNorm without its gain."""
+    return F.rms_norm(h, h.shape[-1:], eps=EPS)

@@ -17,8 +17,8 @@ from grn.config.schema import Config
 from grn.devices import own_device
 from grn.io.run_folder import CONFIG, config_of, refuse_cut_off
 from grn.messages import Say, silent
+from grn.model.regulation import Model
 from grn.model.saved import TrainedModel
-from grn.model.transformer import Model
 from grn.networks.cells_of_run import cells_of_run, states_of_run
 from grn.networks.evidence.caused import caused_effects
 from grn.networks.evidence.effects import Effects, effects_of

@@ -16,7 +16,7 @@ import torch
 
 from grn.cells.cells import Cells
 from grn.errors import ConfigError
-from grn.model.transformer import Model
+from grn.model.regulation import Model
 from grn.networks.read import CELLS
 from grn.networks.weights import without_self
 from grn.regulation.states import States
@@ -43,7 +43,7 @@ class LayerChoice:
 
     def check(self, model: Model) -> None:
         """Raises ConfigError where the model has no such layer or head."""
-        counts = {"layer": len(model.blocks), "head": model.config.query_heads}
+        counts = {"layer": len(model.blocks), "head": model.blocks[0].embedding.query.shape[1]}
         for field, count in counts.items():
             number = getattr(self, field)
             if number is not None and not 0 <= number < count:

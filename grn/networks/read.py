@@ -18,8 +18,8 @@ from torch import Tensor
 
 from grn.cells.cells import Cells
 from grn.cells.preprocessing.moments import seen_together
+from grn.model.regulation import Model
 from grn.model.signed_block import SignedBlock
-from grn.model.transformer import Model
 from grn.networks.evidence.caused import caused_effects
 from grn.networks.intervened import Merge
 from grn.networks.weights import Network, presence, row_factors, without_self
@@ -133,8 +133,7 @@ def slopes_of(model: Model, m: Tensor, state: int, share: Tensor, apart: int = 0
 
 def in_parts(model: Model, block: SignedBlock, m: Tensor, state: int, share: Tensor) -> Tensor:
     """`derivatives` of all genes of a block by the regulators, some genes after the other: [P, n, R]."""
-    heads = model.config.members * model.config.query_heads
-    most = max(1, (NUMBERS_ON_GPU if m.is_cuda else NUMBERS) // (heads * len(m)))
+    most = max(1, (NUMBERS_ON_GPU if m.is_cuda else NUMBERS) // (model.config.members * len(m)))
     genes = torch.arange(block.genes, device=m.device)
     parts = [
         block.derivatives(m, state, pick, block.scores(pick), share)[..., :-1]

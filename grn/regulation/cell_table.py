@@ -20,7 +20,7 @@ from torch import Tensor
 from grn.cells.cells import Cells
 from grn.cells.interventions import cut_rows
 from grn.cells.preprocessing.moments import moments
-from grn.model.transformer import DEPTH, LIMIT
+from grn.model.regulation import DEPTH, LIMIT
 from grn.regulation.exact import CELLS
 from grn.regulation.linear import Columns
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grn.model.transformer import LIMIT
+from grn.model.regulation import LIMIT
 from grn.regulation.cell_table import CellTable
 from grn.regulation.linear import Columns, slopes_on, without
 from grn.regulation.regressions import columns_of, held_out_penalty, sampled

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from grn.model.penalty import Penalty
-from grn.model.transformer import Model
+from grn.model.regulation import Model
 from grn.regulation.cell_table import CellTable
 from grn.regulation.exact import Solution, solve
 from grn.regulation.penalties import Shadow

@@ -19,7 +19,7 @@ import scipy.sparse as sp
 
 from grn.cells.cells import Cells
 from grn.cells.obs import MISSING
-from grn.model.transformer import TRACE
+from grn.model.regulation import TRACE
 
 KNOTS = (0.0, 0.5, 1.0)  # quantiles of a numeric column at which there is a state
 MOST_COMPONENTS, MOST_STATES = 10, 12

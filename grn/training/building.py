@@ -20,10 +20,10 @@ from grn.config.schema import Config
 from grn.devices import own_device
 from grn.errors import ConfigError, DataError
 from grn.messages import Say
-from grn.model.identity_token import HIDDEN, MEMBERS, IdentityShape
 from grn.model.penalty import Penalty
+from grn.model.reader import HIDDEN
+from grn.model.regulation import READERS, Model
 from grn.model.saved import TrainedModel
-from grn.model.transformer import Model
 from grn.networks.prior import prior_of
 from grn.regulation.cell_table import CellTable
 from grn.regulation.folds import group_folds
@@ -65,24 +65,18 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
     regulators = np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
     refuse_too_many_scores(config, len(cells.vocabulary), len(regulators), len(states))
     fold = folds_of_run(config, cells, split, states)
-    # The members of the identity token are pairs; each pair is judged by one of the first folds.
-    judging = np.flatnonzero((cells.labels >= 0) & (fold >= 0) & (fold < MEMBERS // 2)) if classes else np.zeros(0, int)
+    # Each of the first folds judges the members of the reader that have not learned from it.
+    reader = READERS[settings.reader]
+    judging = np.flatnonzero((cells.labels >= 0) & (fold >= 0) & (fold < reader.folds)) if classes else np.zeros(0, int)
     judging = np.sort(np.random.default_rng(seed).permutation(judging)[:MOST_HELD_OUT])
 
     torch.manual_seed(seed)
-    identity = IdentityShape(
-        classes=len(classes),
-        summary=settings.width_of_cells,
-        hidden=max(settings.hidden // 2, 1),
-        embedding=settings.width_of_cells,
-        held_out=len(judging),
-    )
     model = Model(
         settings,
         len(cells.vocabulary),
         regulators=torch.as_tensor(regulators),
         states=len(states),
-        identity=identity,
+        identity=reader.shape_for(settings, classes=len(classes), held_out=len(judging)),
         genes_train=bool(objectives.masked_multiplicity.weight),
     )
 
@@ -260,7 +254,7 @@ def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:
 
 def refuse_too_many_scores(config: Config, genes: int, regulators: int, states: int) -> None:
     """Raises ConfigError where the scores would take too much memory."""
-    scores = config.model.members * states * config.model.query_heads * genes
+    scores = config.model.members * states * genes
     scores *= min(regulators, 64 if config.model.width == "auto" else config.model.width)
     if scores > MOST_SCORES:
         raise ConfigError(

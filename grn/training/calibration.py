@@ -23,8 +23,8 @@ from grn.cells.loading.batches import BagMaker
 from grn.cells.loading.order import once_in_order
 from grn.messages import Say
 from grn.model.objectives import Judged, judged_genes, summaries_of
+from grn.model.regulation import Model
 from grn.model.saved import round_as_saved
-from grn.model.transformer import Model
 
 PRIOR = 4.0  # pulls the halves' importances to 1/2 each, as so many held-out cells would
 CHUNK, MOST_AXES = 1024, 4096  # cells that are read at a time, and that the embedding's directions are computed from
@@ -98,7 +98,7 @@ def judge(model: Model, bags: BagMaker, rows: np.ndarray) -> float:
     assert bags.fold is not None, "training has folds"
     fold, labels = torch.from_numpy(bags.fold[rows]), torch.from_numpy(bags.cells.labels[rows])
     held_out, members = identity.held_out.cpu(), identity.shape.members
-    kind = torch.arange(members) % 2
+    kind = torch.arange(members) % identity.kinds
     of_kinds = []
     for each in kind.unique():
         unseen = ((held_out[:, None] == fold) & (kind == each)[:, None]).float()  # [P, C]

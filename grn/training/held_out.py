@@ -9,7 +9,7 @@ from grn.bags import Bags
 from grn.cells.cells import Cells
 from grn.cells.interventions import cut_rows
 from grn.cells.preprocessing.split import Split
-from grn.model.transformer import Model
+from grn.model.regulation import Model
 from grn.networks.baselines import ridge_predictions
 from grn.processes import ALONE, Processes
 from grn.regulation.states import States

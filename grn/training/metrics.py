@@ -25,7 +25,7 @@ from grn.bags import Batch
 from grn.errors import RunFolderError
 from grn.io.atomic import replacing_file
 from grn.model.objectives import Judged
-from grn.model.transformer import Model, Prediction
+from grn.model.regulation import Model, Prediction
 
 METRICS = "metrics.csv"
 Rows = list[dict[str, Any]]

@@ -27,12 +27,19 @@ Losses = Callable[[Batch, dict[str, Tensor], bool], tuple[Tensor, dict[str, Tens
 class Recorder:
     """`losses(batch, by, opened)`, recorded with what follows where batches are on a GPU; elsewhere called as it is.
 
-    parameters: that have gradients.   update: of the parameters; None: nothing is recorded.   by: see Task.losses.
-    room: for the cells of each state, see Bags.   latest: the graphs of the latest step, if it was a recorded one.
+    parameters: that have gradients.   update: of the parameters; None: nothing is recorded.   recorded: which batches
+    are; the shapes of others change from step to step.   by: see Task.losses.   room: for the cells of each state, see
+    Bags.   latest: the graphs of the latest step, if it was a recorded one.
     """
 
-    def __init__(self, losses: Losses, parameters: list[Tensor], update: Update | None):
-        self.losses, self.parameters, self.update = losses, parameters, update
+    def __init__(
+        self,
+        losses: Losses,
+        parameters: list[Tensor],
+        update: Update | None,
+        recorded: Callable[[Batch], bool] = lambda batch: True,
+    ):
+        self.losses, self.parameters, self.update, self.recorded = losses, parameters, update, recorded
         self.room: tuple[int, ...] = ()
         self.graphs: dict[Any, Graph] = {}
         self.seen: dict[Any, int] = {}
@@ -40,7 +47,9 @@ class Recorder:
 
     def __call__(self, batch: Batch, by: dict[str, Tensor], opened: bool) -> tuple[Tensor, dict[str, Tensor]]:
         self.latest = None
-        if self.update is None or not batch.cells.is_cuda or torch.is_autocast_enabled("cuda"):
+        if self.update is None or not self.recorded(batch):
+            return self.losses(batch, by, opened)
+        if not batch.cells.is_cuda or torch.is_autocast_enabled("cuda"):
             return self.losses(batch, by, opened)
         kind = opened, *(each.shape for each in tensors_of(batch))
         self.seen[kind] = self.seen.get(kind, 0) + 1

@@ -37,8 +37,8 @@ from grn.io.run_folder import (
 )
 from grn.messages import Say, silent
 from grn.model.objectives import GENES
+from grn.model.regulation import Model
 from grn.model.saved import TrainedModel, round_as_saved
-from grn.model.transformer import Model
 from grn.networks.build import first_evidence, help_to_read, write_network_files
 from grn.networks.cells_of_run import refuse_lost_cells
 from grn.networks.prior import prior_of

@@ -18,7 +18,6 @@ from grn.cells.loading.batches import STEPS, state_of
 from grn.config.schema import ObjectivesConfig, TrainerConfig
 from grn.errors import TrainingDiverged
 from grn.model.objectives import (
-    OF_GENES,
     Draw,
     Judged,
     divisors,
@@ -30,7 +29,7 @@ from grn.model.objectives import (
     of_cells,
     readers_cells,
 )
-from grn.model.transformer import Model
+from grn.model.regulation import Model
 from grn.training.calibration import opened_at
 from grn.training.finite import FiniteCheck, Step
 from grn.training.metrics import SumOfJudged
@@ -43,7 +42,7 @@ WARMUP = 0.05  # share of the steps over which the learning rate rises
 OF_BLOCKS = 0.3
 STEEPEST = 10.0  # of penalties that held-out cells choose (MOST); steps for larger ones would not get anywhere
 # Of what is no signed block: learning rate and weight decay, in those of the trainer.
-RATES = {"basal": (0.4, 1.0), "identity": (0.8, 1 / 6)}
+OF_BASAL = (0.4, 1.0)
 
 
 class Task(L.LightningModule):
@@ -64,8 +63,9 @@ class Task(L.LightningModule):
         self.opened = opened_at(total_steps) if model.genes_train else total_steps + 1
         self.judged = SumOfJudged(len(model.held_out) if model.genes_train else len(model.identity.held_out))
         self.finite_check = FiniteCheck()
-        count = len(model.identity.held_out)
-        self.register_buffer("of_genes", torch.tensor(OF_GENES)[torch.arange(count) % 2], persistent=False)
+        reader = model.identity
+        kind = torch.arange(reader.shape.members) % reader.kinds
+        self.register_buffer("of_genes", torch.tensor(reader.of_genes)[kind], persistent=False)
         self.latest: dict[str, Tensor | float] = {}  # losses by name, each of the latest step that had it
 
     def losses(self, batch: Batch, by: dict[str, Tensor], opened: bool) -> tuple[Tensor, dict[str, Tensor]]:
@@ -107,7 +107,8 @@ class Task(L.LightningModule):
         if isinstance(self.trainer.strategy, (SingleDeviceStrategy, MeanGradients)):  # others have hooks of their own
             follow = [partial(each.follow, self) for each in self.averages]
             update = Update(self.trainer.optimizers[0], self.trainer.world_size, follow)
-        self.recorder = Recorder(self.losses, parameters, update)
+        static = self.model.identity.static
+        self.recorder = Recorder(self.losses, parameters, update, lambda batch: static or batch.kept is None)
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
         """Seeds torch by step and process: a resumed run draws what it would have drawn without the interruption."""
@@ -206,7 +207,7 @@ class Task(L.LightningModule):
         ]
         groups += [
             {"params": list(getattr(model, name).parameters()), "lr": rate * share, "weight_decay": decay * part}
-            for name, (share, part) in RATES.items()
+            for name, (share, part) in {"basal": OF_BASAL, "identity": model.identity.rates}.items()
         ]
         # Fused: one pass over all parameters. Not in 16-mixed, where a fused optimiser would unscale gradients itself.
         fused = self.settings.precision != "16-mixed"

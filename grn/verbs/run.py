@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
     from grn.config.schema import Config
+    from grn.model.regulation import Model
     from grn.model.saved import TrainedModel
-    from grn.model.transformer import Model
 
 NEEDED = (CONFIG, "metrics.csv", "edges.parquet", "network.h5ad", "model/card.json")
 SCORES = {"accuracy": "accuracy", "macro_f1": "macro F1", "auroc": "AUROC", "r2": "R2 of the genes"}

@@ -9,7 +9,7 @@ import torch
 
 from grn.cells.load import load_cells
 from grn.cells.preprocessing.multiplicity import Counting
-from grn.model.transformer import DEPTH
+from grn.model.regulation import DEPTH
 from grn.regulation import cell_table as module
 from grn.regulation.cell_table import CellTable
 

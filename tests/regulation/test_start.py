@@ -8,9 +8,9 @@ from sklearn.linear_model import LogisticRegression
 from torch.nn import functional as F
 
 from grn.config.schema import ModelConfig
-from grn.model.identity_token import IdentityShape
 from grn.model.penalty import Penalty
-from grn.model.transformer import Model
+from grn.model.reader import ReaderShape
+from grn.model.regulation import Model
 from grn.regulation import exact
 from grn.regulation import start as module
 from grn.regulation.exact import Moments, solve
@@ -35,7 +35,7 @@ def values() -> np.ndarray:
 
 
 def fresh(states: int, **fields) -> Model:
-    identity = IdentityShape(2, 0, summary=4, hidden=4, embedding=4, held_out=0)
+    identity = ReaderShape(2, 0, summary=4, hidden=4, embedding=4, held_out=0)
     config = ModelConfig(members=2, hidden=8, **fields)
     return Model(config, GENES, regulators=torch.arange(REGULATORS), states=states, identity=identity, genes_train=True)
 

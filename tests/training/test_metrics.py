@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from grn.bags import Bags, Batch
 from grn.cells.load import load_cells
-from grn.model.transformer import Prediction
+from grn.model.regulation import Prediction
 from grn.training import run
 from grn.training.metrics import Scored, metrics_of, scalars
 

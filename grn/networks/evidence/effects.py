@@ -28,7 +28,7 @@ from torch import Tensor
 
 from grn.cells.cells import Cells
 from grn.cells.interventions import cut_rows
-from grn.model.transformer import Model
+from grn.model.regulation import Model
 from grn.networks.read import in_parts
 from grn.regulation.states import States
 

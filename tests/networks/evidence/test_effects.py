@@ -10,8 +10,8 @@ from scipy import sparse
 from grn.cells.cells import Cells
 from grn.cells.preprocessing.multiplicity import Counting
 from grn.config.schema import ModelConfig
-from grn.model.identity_token import IdentityShape
-from grn.model.transformer import Model
+from grn.model.reader import ReaderShape
+from grn.model.regulation import Model
 from grn.networks.evidence import effects as module
 from grn.networks.evidence.effects import effects_of, expected_step, rows_of_states, scale_of
 from grn.regulation.cell_table import CellTable
@@ -67,7 +67,7 @@ def linear_cells(slopes: np.ndarray, seed: int = 1) -> Cells:
 
 def started(cells: Cells, states: States, lam: float, layers: int = 1) -> Model:
     """A model whose blocks are at the exact solution with a penalty."""
-    members = IdentityShape(2, 0, summary=4, hidden=4, embedding=4, held_out=0)
+    members = ReaderShape(2, 0, summary=4, hidden=4, embedding=4, held_out=0)
     config = ModelConfig(layers=layers, members=2, hidden=8)
     own = torch.arange(REGULATORS)
     model = Model(config, GENES, regulators=own, states=len(states), identity=members, genes_train=True)

@@ -10,7 +10,7 @@ from grn.bags import Bags
 from grn.config.schema import ModelConfig
 from grn.model import transformer
 from grn.model.basal_gene import EPS, FeedForward, StaticAttention
-from grn.model.transformer import DEPTH, LIMIT
+from grn.model.regulation import DEPTH, LIMIT
 
 REGULATORS = [0, 3, 5]
 OTHERS = [gene for gene in range(12) if gene not in REGULATORS]

@@ -7,17 +7,18 @@ import pytest
 import torch
 
 from flashsign import spherical_attention
-from grn.model.identity_token import HEADS, HIDDEN, IdentityShape, IdentityToken
+from grn.model.linear_reader import HEADS, LinearReader
+from grn.model.reader import HIDDEN, ReaderShape
 
-SHAPE = IdentityShape(members=3, classes=3, summary=6, hidden=7, embedding=4)
+SHAPE = ReaderShape(members=3, classes=3, summary=6, hidden=7, embedding=4)
 CELLS, GENES = 8, 12
 
 
 @pytest.fixture
-def token() -> IdentityToken:
+def token() -> LinearReader:
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(0)
-        found = IdentityToken(GENES, SHAPE).double().requires_grad_(False)
+        found = LinearReader(GENES, SHAPE).double().requires_grad_(False)
         for tensor in (*found.parameters(), found.mean, found.axes, found.centre):
             tensor.add_(0.3 * torch.randn_like(tensor))
         found.sd.add_(torch.rand(GENES))
@@ -48,7 +49,7 @@ def test_each_member_is_what_it_would_be_alone(token, cells):
     together = token.summaries(x, token.standardised(x), basal)
     names = dict(token.named_parameters())
     for member in range(SHAPE.members):
-        alone = IdentityToken(GENES, replace(SHAPE, members=1)).double()
+        alone = LinearReader(GENES, replace(SHAPE, members=1)).double()
         for name, parameter in alone.named_parameters():
             parameter.data.copy_(names[name][member : member + 1])
         found = alone.summaries(x, token.standardised(x), basal)[0]

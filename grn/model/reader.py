@@ -1,15 +1,10 @@
-"""The identity token: the only path from a cell to its type and its representation X_grn.
+"""What reads cells: the only path from a cell to its type and its representation X_grn.
 
-The token's query is the same for every cell, so that the score of a gene in a head is one number: static spherical
-attention (basal_gene.py). Half of the heads read multiplicities, which tell what a cell has, the others standardised
-ones, which tell how it differs from the other cells; labels differ in which of the two they follow. A linear map of low
-rank is the first value of the summary, beside the heads. A feed-forward map and RMSNorm follow. Nothing reads the
-token: it is never a key.
+A reader makes a summary of each cell, of which a linear map tells the type and another one the genes. Two read: the
+transformer of the paper (transformer.py), and a linear map with a feed-forward map (linear_reader.py). Both are
+ensembles, and held-out labels decide how much each kind of member counts and how sure a label is.
 
-Members come in pairs. The genes weigh ten times as much as the labels for one, three hundred times for the other; which
-is right differs from data set to data set, so held-out labels decide how much each half counts.
-
-Letters: P members, C cells, N genes, H heads of one kind, E head width, S summary width, K cell types, D embedding.
+Letters: P members, C cells, N genes, S width of a summary, K cell types, D embedding.
 """
 
 from __future__ import annotations
@@ -19,38 +14,40 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from flashsign import rms_norm
-from grn.model.basal_gene import EPS, StaticAttention
+from grn.config.schema import ModelConfig
 
-HIDDEN = 1e30  # sd of what the token does not read: the keys of guides, which new cells lack
+HIDDEN = 1e30  # sd of what is not read: the keys of guides, which new cells lack
 LARGEST = 8.0  # sds from the mean, where differences are cut off: a rare gene is many sds away where it is seen
-MEMBERS = 8
-HEADS, VALUE, RANK = 2, 16, 32  # of each kind, width of a value, rank of the linear map
+HIDDEN_AT_ONCE = 64  # genes of a cell, see `without_each`
 
 
 @dataclass(frozen=True)
-class IdentityShape:
-    """members: in pairs, where there are cell types.   classes: cell types, 0 without.   summary: width of a member's.
-    hidden: of the feed-forward map.   embedding: width of X_grn.   held_out: number of held-out cells that are kept
-    (see `threshold`)."""
+class ReaderShape:
+    """members: of the ensemble.   classes: cell types, 0 without.   summary: width of a member's.   hidden: of the
+    feed-forward map.   embedding: width of X_grn.   held_out: number of held-out cells that are kept (see
+    `threshold`).   layers, query_heads, key_heads, iterations: of the transformer."""
 
-    members: int = MEMBERS
+    members: int = 8
     classes: int = 0
     summary: int = 64
     hidden: int = 128
     embedding: int = 64
     held_out: int = 0
+    layers: int = 2
+    query_heads: int = 4
+    key_heads: int = 2
+    iterations: int = 2
 
 
-class IdentityToken(nn.Module):
+class Reader(nn.Module):
     """Multiplicities [C, N] -> (embedding [C, D], logits [C, K]) of an ensemble.
 
     importance [P]: what each member's log probabilities count, chosen on held-out cells; their sum sharpens or softens
     the probabilities, so that a confidence of .9 is right nine times of ten.   axes [P * S, D]: the leading directions
     of the members' summaries over the training cells.   confidence, right: of held-out cells, which no judging member
-    had seen.   held_out [P]: the fold that a member does not learn from until it is judged; a pair has the same.
+    had seen.   held_out [P]: the fold that a member does not learn from until it is judged; members of different kinds
+    share folds.
     """
 
     held_out: Tensor
@@ -63,30 +60,37 @@ class IdentityToken(nn.Module):
     confidence: Tensor
     right: Tensor
 
-    def __init__(self, genes: int, shape: IdentityShape):
+    folds: int  # that are held out until half-way: one for each member of a kind
+    of_genes: tuple[float, ...]  # weight of the genes beside the labels in training, for each kind of member
+    rates: tuple[float, float]  # learning rate and weight decay, in those of the trainer
+    static = True  # whether shapes follow from those of the inputs, so that a CUDA graph can hold a step
+
+    def __init__(self, genes: int, shape: ReaderShape):
         super().__init__()
         self.shape, self.genes = shape, genes
         members, summary, classes = shape.members, shape.summary, shape.classes
-        width = 2 * HEADS * VALUE
-        self.present = StaticAttention(members, genes + 1, HEADS, VALUE)
-        self.different = StaticAttention(members, genes + 1, HEADS, VALUE)
-        self.first = nn.Parameter(torch.randn(members, genes, RANK) / math.sqrt(genes))
-        self.output = nn.Parameter(torch.randn(members, width + RANK, summary) / math.sqrt(width))
-        self.up = nn.Parameter(torch.randn(members, summary, shape.hidden) / math.sqrt(summary))
-        self.up_bias = nn.Parameter(torch.zeros(members, 1, shape.hidden))
-        self.down = nn.Parameter(torch.randn(members, shape.hidden, summary) * 0.5 / math.sqrt(shape.hidden))
         self.head = nn.Parameter(torch.zeros(members, summary, classes))
         self.head_bias = nn.Parameter(torch.zeros(members, 1, classes))
         self.predict = nn.Parameter(torch.randn(members, summary, genes) * 0.01)
         self.register_buffer("mean", torch.zeros(genes))
         self.register_buffer("sd", torch.ones(genes))
         self.register_buffer("scale", torch.ones(()))
-        self.register_buffer("held_out", torch.arange(members) // (2 if classes else 1))
+        self.register_buffer("held_out", torch.arange(members) // self.kinds)
         self.register_buffer("importance", torch.full((members,), 1 / members))
         self.register_buffer("centre", torch.zeros(members * summary))
         self.register_buffer("axes", torch.zeros(members * summary, shape.embedding))
         self.register_buffer("confidence", torch.zeros(shape.held_out))
         self.register_buffer("right", torch.zeros(shape.held_out, dtype=torch.bool))
+
+    @classmethod
+    def shape_for(cls, config: ModelConfig, *, classes: int, held_out: int) -> ReaderShape:
+        """The shape that a configuration asks for."""
+        raise NotImplementedError
+
+    @property
+    def kinds(self) -> int:
+        """Of members, which take turns."""
+        return len(self.of_genes) if self.shape.classes else 1
 
     @property
     def unit(self) -> Tensor:
@@ -102,17 +106,7 @@ class IdentityToken(nn.Module):
 
         multiplicity, standardised [C, N], basal [C].
         """
-        own = basal[:, None]
-        present = self.present(torch.cat([multiplicity * self.unit, own], 1))
-        different = self.different(torch.cat([standardised, own], 1))
-        flat = self.first.transpose(0, 1).flatten(1)  # one product for all members
-        first = (standardised @ flat).unflatten(-1, (self.shape.members, -1)).transpose(0, 1)
-        return self.summarised(torch.cat([present, different, first], -1))
-
-    def summarised(self, read: Tensor) -> Tensor:
-        """Summaries [P, C, S] of what the heads read and of the linear map, [P, C, 2 H E + rank]."""
-        h = rms_norm(read @ self.output, eps=EPS)
-        return rms_norm(h + F.gelu(h @ self.up + self.up_bias) @ self.down, eps=EPS)
+        raise NotImplementedError
 
     def of_members(self, summaries: Tensor) -> Tensor:
         """Each member's log probabilities, [P, C, K]."""
@@ -136,11 +130,13 @@ class IdentityToken(nn.Module):
 
         A hidden gene is neither there nor different from its mean, as genes that are hidden in training.
         """
-        present = self.present.without_each(torch.cat([multiplicity * self.unit, basal[None]]))
-        different = self.different.without_each(torch.cat([standardised, basal[None]]))
-        parts = standardised[:, None] * self.first  # [P, N, rank]
-        read = torch.cat([present[:, :-1], different[:, :-1], parts.sum(1, keepdim=True) - parts], -1)
-        return self.logits(self.summarised(read))
+        found = []
+        for genes in torch.arange(self.genes, device=multiplicity.device).split(HIDDEN_AT_ONCE):
+            kept = torch.ones(len(genes), self.genes, device=genes.device).to(standardised)
+            kept[torch.arange(len(genes)), genes] = 0
+            cell = kept * multiplicity, kept * standardised, basal.expand(len(genes))
+            found.append(self.logits(self.summaries(*cell)))
+        return torch.cat(found)
 
     def threshold(self, error: float) -> float:
         """The least confidence at which at most `error` of the held-out cells were labelled wrongly.
