@@ -107,10 +107,14 @@ class Layer(nn.Module):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, tokens: Tokens, asking: Tensor) -> Tensor:
         """q of the tokens that ask, whose offsets are `asking`; k and v of all tokens -> what they read, [P, .., D]."""
-        k = k * tokens.sign.view(*k.shape[:2], 1).to(k)
-        of_heads = (each.reshape(-1, each.shape[-1] // self.head, self.head) for each in (q, k, v))
-        read = spherical_attention(*of_heads, tokens.multiplicity, offsets=tokens.offsets, query_offsets=asking)
-        return read.reshape(q.shape) @ self.output
+        signed = k * tokens.sign.view(*k.shape[:2], 1).to(k)
+        # The GPU's kernels are for 16-bit numbers; their sums are in float32.
+        dtype = torch.bfloat16 if q.is_cuda else q.dtype
+        of_q, of_k, of_v = (
+            each.reshape(-1, each.shape[-1] // self.head, self.head).to(dtype) for each in (q, signed, v)
+        )
+        read = spherical_attention(of_q, of_k, of_v, tokens.multiplicity, offsets=tokens.offsets, query_offsets=asking)
+        return read.reshape(q.shape).to(q) @ self.output
 
     def feed_forward(self, h: Tensor) -> Tensor:
         for _ in range(self.iterations):
@@ -133,7 +137,7 @@ class Transformer(Reader):
     folds = 4
     of_genes = (1.0,)
     rates = (2.0, 1.0)
-    static = False
+    static, cells_of_step = False, 64
 
     @classmethod
     def shape_for(cls, config: ModelConfig, *, classes: int, held_out: int) -> ReaderShape:
@@ -156,6 +160,11 @@ class Transformer(Reader):
         self.embedding = nn.Parameter(torch.randn(shape.members, genes + 2, shape.summary))
         self.layers = Layers([Layer(shape.members, *sizes) for _ in range(shape.layers)])
         self.gain = nn.Parameter(torch.ones(shape.members, 1, shape.summary))
+
+    def multiplications(self, cells: int) -> int:
+        shape = self.shape
+        of_token = shape.summary * (2 * shape.summary + 2 * shape.hidden * shape.iterations)
+        return cells * self.genes * shape.members * shape.layers * of_token // 4  # a cell has a part of the genes
 
     def strength(self, multiplicity: Tensor, standardised: Tensor) -> Tensor:
         """The signed multiplicities [C, N] by which keys are scaled: 0 of genes that a cell does not express."""

@@ -17,7 +17,7 @@ from grn.cells.notes import listed
 from grn.cells.preprocessing.moments import varying
 from grn.cells.preprocessing.split import Split
 from grn.config.schema import Config
-from grn.devices import own_device
+from grn.devices import own_device, uses_gpu
 from grn.errors import ConfigError, DataError
 from grn.messages import Say
 from grn.model.penalty import Penalty
@@ -228,6 +228,7 @@ def data_module(config: Config, cells: Cells, split: Split, fit: Fit, atlas: Atl
         states_are_known=fit.states.origin != "found",
         multiplicity=config.data.multiplicity,
         read_every=READ_EVERY if fit.model.genes_train else 1,
+        most_read=None if uses_gpu(config.trainer) else fit.model.identity.cells_of_step,
         num_workers=config.trainer.workers,
         device=own_device(config.trainer),
         atlas=atlas,

@@ -307,6 +307,7 @@ def fit_model(
     # For each cell of a step, a product with every score of its state.
     genes = min(model.genes, len(model.regulators) + GENES)
     multiplications = data.batch_size * genes * model.scores_of_a_gene / len(model.share)
+    multiplications = max(multiplications, model.identity.multiplications(data.batch_size))
     with threads_for(multiplications), exits_are_interruptions():
         trainer.fit(task, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
     for callback in callbacks:  # Lightning gave each a method of the task, which would live as long as they do

@@ -85,7 +85,7 @@ class BagMaker(Dataset[Batch]):
     states [C, S], fold [C]: of all cells, see Bags and Batch; None: not known, no folds.
     trains: in every `read_every`-th step, cells hide genes, a function of (seed, epoch, cell) alone, and some of them
     lose counts, of (seed, epoch, the batch's first row, device); other steps make nothing for the identity token to
-    read.   device: of the batch.
+    read.   most_read: cells of a batch for the identity token; None: all.   device: of the batch.
     """
 
     cells: Cells | Atlas
@@ -94,11 +94,14 @@ class BagMaker(Dataset[Batch]):
     seed: int = 0
     trains: bool = False
     read_every: int = 1
+    most_read: int | None = None
     thinning: Thinning | None = None
     device: torch.device | str = "cpu"
 
     def __getitem__(self, request: Request) -> Batch:
         epoch, rows, step, buffer, following = Request(*request)
+        reads = self.trains and (step + 1) % self.read_every == 0
+        rows = rows[: self.most_read] if reads else rows
         if isinstance(self.cells, Atlas):
             assert buffer is not None, "cells of a file are read in buffers"
             # Read beside the steps of a GPU; a processor would be no faster, with more in memory.
@@ -121,11 +124,7 @@ class BagMaker(Dataset[Batch]):
             labels=here(self.cells.labels[rows].astype(np.int64)),
             fold=here(np.full(len(rows), -1) if self.fold is None else self.fold[rows].astype(np.int64)),
         )
-        return (
-            self.hidden(batch, epoch, read, int(rows[0]))
-            if self.trains and (step + 1) % self.read_every == 0
-            else batch
-        )
+        return self.hidden(batch, epoch, read, int(rows[0])) if reads else batch
 
     @cached_property
     def whole(self) -> Table:

@@ -25,9 +25,9 @@ class CellsDataModule(LightningDataModule):
 
     states [C, S], fold [C]: see BagMaker.   judged: rows of the training cells that validate: each is judged by the
     member that has not learned from it.   states_are_known: of test cells, too; states that were found in the genes are
-    not.   multiplicity: as in DataConfig; None: no cell loses counts in training.   read_every: see BagMaker.   device:
-    that makes the training batches, unless there are workers.   atlas: the cells that are trained on, where `cells` are
-    a sample of them.
+    not.   multiplicity: as in DataConfig; None: no cell loses counts in training.   read_every, most_read: see
+    BagMaker.   device: that makes the training batches, unless there are workers.   atlas: the cells that are trained
+    on, where `cells` are a sample of them.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class CellsDataModule(LightningDataModule):
         states_are_known: bool = True,
         multiplicity: str | None = None,
         read_every: int = 1,
+        most_read: int | None = None,
         num_workers: int = 0,
         device: torch.device | str = "cpu",
         atlas: Atlas | None = None,
@@ -53,7 +54,7 @@ class CellsDataModule(LightningDataModule):
         # batch_size None: a sampler's item is already a whole batch; workers persist, as an epoch may be a few batches.
         self.options: dict = {"batch_size": None, "num_workers": num_workers, "persistent_workers": num_workers > 0}
         thinning = None if multiplicity is None else Thinning.of(cells, multiplicity)
-        how = seed, True, read_every, thinning, "cpu" if num_workers else device
+        how = seed, True, read_every, most_read, thinning, "cpu" if num_workers else device
         if atlas is None:
             self.training, self.rows = BagMaker(cells, states, fold, *how), split.train
         else:  # a thread of its own reads the file
