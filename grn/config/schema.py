@@ -213,3 +213,8 @@ class Config(Section):
     objectives: ObjectivesConfig = ObjectivesConfig()
     trainer: TrainerConfig = TrainerConfig()
     network: NetworkConfig = NetworkConfig()
+
+    @property
+    def regulates(self) -> bool:
+        """Whether the model has signed blocks: without genes to predict, a transformer alone reads the cells."""
+        return bool(self.objectives.masked_multiplicity.weight) or self.model.reader == "linear"

@@ -82,7 +82,8 @@ class Model(nn.Module):
     [P + 1, 3]: with which block 2 of each member is trained, and last block 1 of all (penalty.py).   prior [N, R]: what
     slopes are divided by before they are penalised, in training with a prior network.   genes_train: whether genes are
     predicted; else types alone shape the blocks.   infers_states: whether predictions have to infer the states that
-    training knows.   partial_levels: see SignedBlock.means.
+    training knows.   partial_levels: see SignedBlock.means.   regulates: whether there are signed blocks and a basal
+    gene; a transformer that learns types alone has none.
     """
 
     is_regulator: Tensor
@@ -131,15 +132,20 @@ class Model(nn.Module):
         self.register_buffer("targets", others, persistent=False)
         self.register_buffer("place", torch.cat([self.regulators, others]).argsort(), persistent=False)
 
-        sizes = count, 1, 1, width_of_scores(config, genes, count + 1, states), states
-        none = torch.full((len(self.targets),), -1)
-        self.blocks = Blocks([SignedBlock(members, own, *sizes) for own in (torch.arange(count), none)])
-        shape = 2 * config.width_of_cells, config.hidden, config.iterations, config.dropout
-        self.basal = BasalGene(members, len(self.targets), count, states, *shape)
+        self.regulates = genes_train or config.reader == "linear"
+        self.blocks = Blocks()
+        if self.regulates:
+            sizes = count, 1, 1, width_of_scores(config, genes, count + 1, states), states
+            none = torch.full((len(self.targets),), -1)
+            self.blocks.extend([SignedBlock(members, own, *sizes) for own in (torch.arange(count), none)])
+            shape = 2 * config.width_of_cells, config.hidden, config.iterations, config.dropout
+            self.basal = BasalGene(members, len(self.targets), count, states, *shape)
         self.identity: Reader = READERS[config.reader](genes, identity)
 
     def forward(self, bags: Bags) -> Prediction:
-        """The members' mean of the expected multiplicities, and what the identity token says."""
+        """The members' mean of the expected multiplicities, and what the reader says of the cells."""
+        if not self.regulates:
+            return Prediction(self.mean.expand(len(bags), -1), *self.identity(bags.multiplicity, self.basal_of(bags)))
         m = self.inputs(bags.multiplicity[:, self.regulators], bags.basal)
         cut = None if bags.cut is None else bags.cut[:, self.regulators]
         y = self.expected(m, self.states_of(bags, m), cut).mean(0)

@@ -22,7 +22,7 @@ token, H query heads, K key heads, E = D / H width of a head.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -122,6 +122,13 @@ class Layer(nn.Module):
         return h
 
 
+Watch = Callable[[int, Tensor, Tensor], None]
+
+
+def unwatched(number: int, q: Tensor, k: Tensor) -> None:
+    """Takes no notice."""
+
+
 class Layers(nn.ModuleList):
     """A ModuleList, with types for what it holds."""
 
@@ -171,9 +178,13 @@ class Transformer(Reader):
         return standardised * ((multiplicity > 0) & (self.sd < HIDDEN))
 
     def summaries(self, multiplicity: Tensor, standardised: Tensor, basal: Tensor) -> Tensor:
-        members, cells = self.shape.members, len(multiplicity)
-        tokens = Tokens.of(self.strength(multiplicity, standardised)).repeated(members, self.genes + 2)
-        alone = torch.arange(members * cells + 1, device=tokens.offsets.device)
+        return self.read(Tokens.of(self.strength(multiplicity, standardised)))
+
+    def read(self, cells: Tokens, watch: Watch = unwatched) -> Tensor:
+        """Summaries of cells, [P, C, D]. watch: is called with the number of each layer, its queries and its keys."""
+        members = self.shape.members
+        tokens = cells.repeated(members, self.genes + 2)
+        alone = torch.arange(len(tokens.offsets), device=tokens.offsets.device)
 
         def of_tokens(table: Tensor) -> Tensor:
             """[P, V, x] -> [P, T, x]"""
@@ -194,6 +205,7 @@ class Transformer(Reader):
                 h, q, k, v = (of_tokens(each) for each in (h, q, k, v))
             if number == 0 == last:
                 h, q = of_identity(h), of_identity(q)
+            watch(number, q, k)
             h = h + layer.attend(q, k, v, tokens, alone if number == last else tokens.offsets)
             h = layer.feed_forward(h)
         return norm(h) * self.gain

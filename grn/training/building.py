@@ -63,7 +63,8 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
     settings, objectives, seed = config.model, config.objectives, config.trainer.seed
     classes = trained_classes(config, cells)
     regulators = np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
-    refuse_too_many_scores(config, len(cells.vocabulary), len(regulators), len(states))
+    if config.regulates:
+        refuse_too_many_scores(config, len(cells.vocabulary), len(regulators), len(states))
     fold = folds_of_run(config, cells, split, states)
     # Each of the first folds judges the members of the reader that have not learned from it.
     reader = READERS[settings.reader]
@@ -129,11 +130,11 @@ def set_units(model: Model, table: CellTable, fold: np.ndarray) -> None:
     squares = float(np.einsum("i,i", *[table.multiplicity.data] * 2, dtype=np.float64))  # without an array of them
     identity.sd[list(table.keys)] = HIDDEN
     identity.scale.fill_(math.sqrt(math.prod(table.multiplicity.shape) / squares) if squares else 1.0)
-    if model.layered:
+    if model.regulates and model.layered:
         share, unit = shares_of_counting(table)
         model.counting.copy_(share)
         model.unit.copy_(unit)
-    for member, held_out in enumerate(model.held_out.tolist()):
+    for member, held_out in enumerate(model.held_out.tolist() if model.regulates else ()):
         rows = np.flatnonzero(fold != held_out)
         centre, level = (each.cpu() for each in table.means(rows if len(rows) < len(fold) else None))
         for block, genes, unit in zip(

@@ -170,7 +170,7 @@ def train_in(
 
     states = states_of(cells, config.trainer.seed, genes_train=bool(config.objectives.masked_multiplicity.weight))
     say(states.summary())
-    evidence = first_evidence(config, cells, states, say) if first else None
+    evidence = first_evidence(config, cells, states, say) if first and config.regulates else None
     with threads_for(THREADED):
         fit = prepare(config, cells, split, states, say)
     atlas = atlas_of(config, cells, split, fit, say)
@@ -193,7 +193,8 @@ def train_in(
     metrics = evaluate(model, data, together)
     held_out = held_out_errors(model, states, cells, split, together) if model.genes_train and len(split.test) else {}
     if not first:
-        help_to_read(config, model, cells, states, together)
+        if model.regulates:
+            help_to_read(config, model, cells, states, together)
         return None
     metrics |= {name: torch.tensor(value) for name, value in held_out.items()}
     for logger in trainer.loggers:

@@ -203,11 +203,12 @@ class Task(L.LightningModule):
         steeper = [1 + min(float(lam.mean()), STEEPEST) for lam in (model.penalty[-1:, 0], model.penalty[:-1, 0])]
         groups = [
             {"params": list(block.parameters()), "lr": of_blocks / times, "weight_decay": 0.0}
-            for block, times in zip(model.blocks, steeper, strict=True)
+            for block, times in zip(model.blocks, steeper, strict=model.regulates)
         ]
+        rates = {"identity": model.identity.rates} | ({"basal": OF_BASAL} if model.regulates else {})
         groups += [
             {"params": list(getattr(model, name).parameters()), "lr": rate * share, "weight_decay": decay * part}
-            for name, (share, part) in {"basal": OF_BASAL, "identity": model.identity.rates}.items()
+            for name, (share, part) in rates.items()
         ]
         # Fused: one pass over all parameters. Not in 16-mixed, where a fused optimiser would unscale gradients itself.
         fused = self.settings.precision != "16-mixed"

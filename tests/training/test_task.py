@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader
 from grn.bags import Bags, Batch
 from grn.config.schema import Config
 from grn.model import objectives
-from grn.model.objectives import OF_GENES, Draw, divisors, masked_multiplicity, of_cells, readers_cells
+from grn.model.linear_reader import LinearReader
+from grn.model.objectives import Draw, divisors, masked_multiplicity, of_cells, readers_cells
 from grn.training.finite import skip_unless_finite
 from grn.training.task import MovingAverage, Task, as_fused_here
 
@@ -114,7 +115,7 @@ def test_the_loss_of_a_step_is_that_of_all_members_by_the_weights_of_the_objecti
     sums = of_cells(batch, model, readers_cells(batch, model), genes=True)
     each = {name: sums[name] / by[name] for name in sums}
     for member in range(4):
-        weight = OF_GENES[member % 2]
+        weight = LinearReader.of_genes[member % 2]
         labels = 0.5 * each["cell_type"][member]
         expected = expected + (labels + weight * each["genes"][member]) / (1 + weight)
     torch.testing.assert_close(found, expected)
