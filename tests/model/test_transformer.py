@@ -1,0 +1,151 @@
+"""The transformer of figure 4 against itself written out cell by cell, and that every part of it is read."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from grn.model.reader import HIDDEN, ReaderShape
+from grn.model.transformer import EPS, Tokens, Transformer
+
+SHAPE = ReaderShape(
+    members=2, classes=3, summary=12, hidden=10, embedding=6, layers=3, query_heads=4, key_heads=2, iterations=2
+)
+CELLS, GENES, BASAL = 5, 9, torch.ones(5).double()
+
+
+def transformer(shape: ReaderShape = SHAPE) -> Transformer:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        found = Transformer(GENES, shape).double().requires_grad_(False)
+        for parameter in found.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+        found.mean.add_(torch.rand(GENES))
+        found.sd.add_(torch.rand(GENES))
+        found.axes.add_(torch.randn_like(found.axes))
+    return found
+
+
+@pytest.fixture
+def reader() -> Transformer:
+    return transformer()
+
+
+@pytest.fixture
+def cells() -> Tensor:
+    """Multiplicities of cells that lack about a third of the genes, and of one that has none."""
+    generator = torch.Generator().manual_seed(1)
+    found = 3 * torch.rand(CELLS, GENES, generator=generator, dtype=torch.float64)
+    found[torch.rand(CELLS, GENES, generator=generator) < 0.3] = 0
+    found[-1] = 0
+    return found
+
+
+def read(reader: Transformer, cells: Tensor) -> Tensor:
+    return reader.summaries(cells, reader.standardised(cells), torch.ones(len(cells)).double())
+
+
+def written_out(reader: Transformer, strength: Tensor, member: int) -> Tensor:
+    """One member's summary of one cell, from the signed multiplicities of all genes [N]: every token in every layer."""
+    shape = reader.shape
+    width, shared = shape.summary // shape.query_heads, shape.query_heads // shape.key_heads
+    h = reader.embedding[member]  # genes, the basal gene, the identity token
+    m = torch.cat([strength, torch.tensor([1.0, 0.0]).double()])
+
+    def norm(h: Tensor) -> Tensor:
+        return h / (h.square().mean(-1, keepdim=True) + EPS).sqrt()
+
+    for layer in reader.layers:
+        x = norm(h) * layer.attention_gain[member]
+        q, k, v = (x @ each[member] for each in (layer.query, layer.key, layer.value))
+        heads = []
+        for head in range(shape.query_heads):
+            of = slice(head // shared * width, (head // shared + 1) * width)
+            own = q[:, head * width : (head + 1) * width]
+            s = m * (own @ k[:, of].T)
+            tiny = 1e-6 * own.square().sum(1, keepdim=True) * (m.square() @ k[:, of].square()).sum()
+            heads.append(s @ v[:, of] / (s.square().sum(1, keepdim=True) + tiny).sqrt())
+        h = h + torch.cat(heads, 1) @ layer.output[member]
+        for _ in range(shape.iterations):
+            up = (norm(h) * layer.gain[member]) @ layer.up[member] + layer.up_bias[member]
+            h = h + F.gelu(up) @ layer.down[member]
+    return (norm(h) * reader.gain[member])[-1, -shape.summary :].flatten()
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_it_is_figure_4_written_out(cells, layers):
+    reader = transformer(replace(SHAPE, layers=layers))
+    strength = reader.standardised(cells) * (cells > 0)
+    expected = [[written_out(reader, each, member) for each in strength] for member in range(SHAPE.members)]
+    expected = torch.stack([torch.stack(each) for each in expected])
+    torch.testing.assert_close(read(reader, cells), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_each_member_is_what_it_would_be_alone(reader, cells):
+    together, names = read(reader, cells), dict(reader.named_parameters())
+    for member in range(SHAPE.members):
+        alone = transformer(replace(SHAPE, members=1))
+        for name, parameter in alone.named_parameters():
+            parameter.copy_(names[name][member : member + 1])
+        alone.mean, alone.sd = reader.mean, reader.sd
+        torch.testing.assert_close(read(alone, cells)[0], together[member])
+
+
+def test_a_cell_is_read_alike_among_any_others(reader, cells):
+    torch.testing.assert_close(read(reader, cells[[2]]), read(reader, cells)[:, [2]])
+    torch.testing.assert_close(read(reader, cells.flip(0)), read(reader, cells).flip(1))
+
+
+def test_tokens_are_the_expressed_genes_and_two_more():
+    tokens = Tokens.of(torch.tensor([[0.0, -2.0, 3.0], [0.0, 0.0, 0.0]]))
+    assert tokens.gene.tolist() == [1, 2, 3, 4, 3, 4]
+    assert tokens.multiplicity.tolist() == [2, 3, 1, 0, 1, 0], "basal genes have 1, identity tokens are no keys"
+    assert tokens.sign.tolist() == [-1, 1, 1, 1, 1, 1]
+    assert tokens.offsets.tolist() == [0, 4, 6] and tokens.identity.tolist() == [3, 5]
+
+
+@pytest.mark.parametrize("name", sorted(name for name, _ in transformer().named_parameters() if "predict" not in name))
+def test_noise_in_any_part_changes_what_is_said(cells, name):
+    reader = transformer()
+    before = reader(cells, BASAL)
+    parameter = dict(reader.named_parameters())[name]
+    parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)))
+    after = reader(cells, BASAL)
+    assert (after[1][:-1].softmax(-1) - before[1][:-1].softmax(-1)).abs().max() > 1e-3
+    assert name.startswith("head") or (after[0] - before[0]).abs().max() > 1e-3
+
+
+def test_without_each_gene_is_the_forward_pass_with_that_gene_hidden(reader, cells):
+    z = reader.standardised(cells[:1])
+    found = reader.without_each(cells[0], z[0], BASAL[0])
+    for gene in range(GENES):
+        kept = torch.ones(GENES).double()
+        kept[gene] = 0
+        torch.testing.assert_close(found[gene], reader.logits(reader.summaries(cells[:1] * kept, z * kept, BASAL))[0])
+
+
+def test_what_is_hidden_is_not_read(reader, cells):
+    """The keys of guides, which have this sd: cells with them and without are the same."""
+    reader.sd[3] = HIDDEN
+    others = cells.clone()
+    others[:, 3] = 1 - others[:, 3].clamp(max=1)
+    torch.testing.assert_close(reader(cells, BASAL)[0], reader(others, BASAL)[0])
+
+
+def test_gradients_are_those_of_differences(cells):
+    """In one direction of all parameters together."""
+    reader = transformer().requires_grad_(True)
+    loss = read(reader, cells).square().sum() + (read(reader, cells) @ reader.head).sum()
+    generator = torch.Generator().manual_seed(3)
+    direction = [torch.randn(each.shape, generator=generator).double() for each in reader.parameters()]
+    slopes = torch.autograd.grad(loss, list(reader.parameters()), allow_unused=True)
+    slope = sum(float((one * way).sum()) for one, way in zip(slopes, direction, strict=True) if one is not None)
+    ends = []
+    for step in (1e-5, -1e-5):
+        moved = transformer()
+        for parameter, way in zip(moved.parameters(), direction, strict=True):
+            parameter.add_(step * way)
+        ends.append(float(read(moved, cells).square().sum() + (read(moved, cells) @ moved.head).sum()))
+    assert slope == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-4)
