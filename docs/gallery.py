@@ -18,7 +18,7 @@ from PIL import Image
 
 import grn
 
-FEW = {"model.members": 2, "trainer.validate_every": 25}
+FEW = {"model.members": 2, "trainer.validate_every": 25, "model.reader": "linear"}
 COLOURS = 256  # of a picture, so that files stay small: one byte a pixel
 TOGETHER = {
     "network_graph": ["network_graph", "network_graph_one"],

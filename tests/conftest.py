@@ -22,6 +22,7 @@ from grn.bags import Bags
 from grn.config.schema import Config, ModelConfig
 from grn.model.reader import ReaderShape
 from grn.model.regulation import Model
+from grn.model.signed_block import SignedBlock
 from grn.regulation.cell_table import CellTable
 
 settings.register_profile("untimed", deadline=None)  # tests never judge times: machines are busy, first calls compile
@@ -42,11 +43,15 @@ def tiny_model(
     members: int = 4,
     states: int = 1,
     genes_train: bool = True,
+    heads: tuple[int, int] | None = None,
     dtype=torch.float64,
     **fields,
 ) -> Model:
-    """A model with every parameter and unit drawn at random: fresh ones predict the means alone."""
-    config = ModelConfig(**{"width": 5, "query_heads": 4, "key_heads": 2, "hidden": 24, "members": members} | fields)
+    """A model with every parameter and unit drawn at random: fresh ones predict the means alone.
+
+    heads: query heads and key heads of its signed blocks; None: the one that a model has.
+    """
+    config = ModelConfig(**{"width": 5, "hidden": 24, "members": members} | fields)
     chosen = None if regulators is None else torch.tensor(regulators)
     identity = ReaderShape(members, classes, summary=8, hidden=10, embedding=6, held_out=20)
     with torch.random.fork_rng(), torch.no_grad():
@@ -59,6 +64,9 @@ def tiny_model(
             identity=identity,
             genes_train=genes_train,
         )
+        for number, block in enumerate(model.blocks if heads else ()):
+            width = block.embedding.query.shape[-1]
+            model.blocks[number] = SignedBlock(members, block.own, len(model.regulators), *heads, width, states)
         for tensor in model.parameters():
             tensor.add_(0.5 * torch.randn_like(tensor))
         model.mean.copy_(torch.rand(genes))

@@ -35,6 +35,7 @@ from grn.config.schema import ModelConfig
 from grn.model.reader import HIDDEN, HIDDEN_AT_ONCE, Reader, ReaderShape
 
 EPS = 1e-6  # under the root of a norm
+CHUNK = 512  # tokens, see Linear
 SMALL = 0.5  # of the usual size, with which a layer begins to add to the residual stream
 
 
@@ -91,14 +92,14 @@ class Layer(nn.Module):
         self.head, self.iterations = width // heads, iterations
         keys = key_heads * self.head
 
-        def linear(rows: int, columns: int, size: float = 1.0) -> nn.Parameter:
+        def random(rows: int, columns: int, size: float = 1.0) -> nn.Parameter:
             return nn.Parameter(torch.randn(members, rows, columns) * size * rows**-0.5)
 
         self.attention_gain = nn.Parameter(torch.ones(members, 1, width))
-        self.query, self.key, self.value = linear(width, width), linear(width, keys), linear(width, keys)
-        self.output = linear(width, width, SMALL)
+        self.query, self.key, self.value = random(width, width), random(width, keys), random(width, keys)
+        self.output = random(width, width, SMALL)
         self.gain = nn.Parameter(torch.ones(members, 1, width))
-        self.up, self.down = linear(width, hidden), linear(hidden, width, SMALL)
+        self.up, self.down = random(width, hidden), random(hidden, width, SMALL)
         self.up_bias = nn.Parameter(torch.zeros(members, 1, hidden))
 
     def normed(self, h: Tensor) -> Tensor:
@@ -114,11 +115,12 @@ class Layer(nn.Module):
             each.reshape(-1, each.shape[-1] // self.head, self.head).to(dtype) for each in (q, signed, v)
         )
         read = spherical_attention(of_q, of_k, of_v, tokens.multiplicity, offsets=tokens.offsets, query_offsets=asking)
-        return read.reshape(q.shape).to(q) @ self.output
+        return linear(read.reshape(q.shape).to(q), self.output)
 
     def feed_forward(self, h: Tensor) -> Tensor:
         for _ in range(self.iterations):
-            h = h + F.gelu((norm(h) * self.gain) @ self.up + self.up_bias) @ self.down
+            up = linear(norm(h) * self.gain, self.up) + self.up_bias
+            h = h + linear(F.gelu(up), self.down)
         return h
 
 
@@ -200,7 +202,7 @@ class Transformer(Reader):
             read = asks = layer.normed(h)
             if number == last and number > 0:
                 asks, h = of_identity(read), of_identity(h)
-            q, k, v = asks @ layer.query, read @ layer.key, read @ layer.value
+            q, k, v = linear(asks, layer.query), linear(read, layer.key), linear(read, layer.value)
             if number == 0:  # of every gene so far, now of the tokens of cells
                 h, q, k, v = (of_tokens(each) for each in (h, q, k, v))
             if number == 0 == last:
@@ -220,6 +222,30 @@ class Transformer(Reader):
             hidden = kept * multiplicity, kept * standardised, basal.expand(len(genes))
             found[genes] = self.logits(self.summaries(*hidden))
         return found
+
+
+class Linear(torch.autograd.Function):
+    """x @ weight of every member, [P, T, D] and [P, D, F] -> [P, T, F].
+
+    The gradient of the weight sums over all tokens, and has so few rows that one product would keep a corner of a GPU
+    busy: it took 72 % of a step. So it is summed over CHUNK tokens at a time, and then over these sums.
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        whole = x.shape[1] // CHUNK * CHUNK
+        parts = [each[:, :whole].unflatten(1, (-1, CHUNK)) for each in (x, gradient)]
+        of_weight = (parts[0].mT @ parts[1]).sum(1) + x[:, whole:].mT @ gradient[:, whole:]
+        return gradient @ weight.mT, of_weight
+
+
+linear = Linear.apply
 
 
 def norm(h: Tensor) -> Tensor:

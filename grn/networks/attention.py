@@ -60,7 +60,11 @@ def read_attention(reader: Transformer, cells: Cells, rows: np.ndarray) -> Atten
         multiplicity = torch.as_tensor(cells.multiplicity[some].toarray(), device=device)
         tokens = Tokens.of(reader.strength(multiplicity, reader.standardised(multiplicity)))
         asked: list[tuple[Tensor, Tensor]] = []
-        reader.read(tokens, lambda _, q, k, asked=asked: asked.append((q, k)))
+
+        def watch(number: int, q: Tensor, k: Tensor, asked: list[tuple[Tensor, Tensor]] = asked) -> None:
+            asked.append((q, k))
+
+        reader.read(tokens, watch)
         known = torch.where(tokens.gene < genes, tokens.gene, -1)  # the others count in norms alone
         first = torch.arange(len(tokens.offsets), device=device)
         for number, (q, k) in enumerate(asked):

@@ -8,7 +8,7 @@ from torch.autograd.functional import jacobian
 
 from grn.bags import Bags
 from grn.config.schema import ModelConfig
-from grn.model import transformer
+from grn.model import regulation
 from grn.model.basal_gene import EPS, FeedForward, StaticAttention
 from grn.model.regulation import DEPTH, LIMIT
 
@@ -85,7 +85,7 @@ def test_states_are_the_given_ones_or_those_that_the_regulators_tell(make_model,
     for member in range(4):
         centre = (model.share @ model.blocks[0].centre).mean(0)
         expected += ((m - centre) @ basal.state[member] + basal.state_bias[member]).softmax(-1) / 4
-    expected = expected * (expected >= transformer.TRACE)
+    expected = expected * (expected >= regulation.TRACE)
     expected = expected / expected.sum(1, keepdim=True)
     torch.testing.assert_close(found, expected, **close)
     same(model(unknown), model(replace(bags, states=found)))
@@ -155,26 +155,26 @@ def test_what_blocks_leave_over_is_that_of_predictions(make_model, make_bags):
 
 def test_scores_are_as_wide_as_there_are_keys_while_there_is_room(monkeypatch):
     """With a width that is given, heads have that one."""
-    wide = transformer.width_of_scores
+    wide = regulation.width_of_scores
     assert wide(ModelConfig(), 2000, 613, 1) == 613 and wide(ModelConfig(width=32), 2000, 613, 1) == 32
     tables = 5 * 2000 * 613
-    monkeypatch.setattr(transformer, "TABLES", tables)
+    monkeypatch.setattr(regulation, "TABLES", tables)
     assert wide(ModelConfig(), 2000, 613, 1) == 613
-    assert wide(ModelConfig(), 2001, 613, 1) == wide(ModelConfig(), 2000, 613, 2) == transformer.WIDE
+    assert wide(ModelConfig(), 2001, 613, 1) == wide(ModelConfig(), 2000, 613, 2) == regulation.WIDE
     assert ModelConfig().width_of_cells == 64 and ModelConfig(width=32).width_of_cells == 32
 
 
 def test_many_regulators_are_read_as_they_were_counted(make_model, monkeypatch):
     model = make_model()
     assert model.layered and not make_model(layers=1).layered
-    monkeypatch.setattr(transformer, "AMONG", 2)
+    monkeypatch.setattr(regulation, "AMONG", 2)
     assert not model.layered
 
 
 def test_genes_that_are_asked_for_one_after_the_other_are_those_of_one_pass(make_model, make_bags, monkeypatch):
     model, bags = make_model(states=3), make_bags(states=3)
     whole = model(bags)
-    monkeypatch.setattr(transformer, "SCORES", 2 * 4 * 4 * 3 * 4)
+    monkeypatch.setattr(regulation, "SCORES", 2 * 4 * 3 * 4)
     assert model.genes_at_once == 2
     same(model(bags), whole)
 

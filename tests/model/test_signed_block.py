@@ -119,10 +119,11 @@ def slopes_at(states: int, rank: int = REGULATORS + 1) -> tuple[torch.Tensor, to
 
 @pytest.mark.parametrize("most", [REGULATORS + 1, REGULATORS])
 @pytest.mark.parametrize("states", [1, 3])
-def test_a_block_starts_with_the_slopes_that_it_is_given(monkeypatch, states, most):
+@pytest.mark.parametrize("heads", [(1, 1), (4, 2)])
+def test_a_block_starts_with_the_slopes_that_it_is_given(monkeypatch, states, heads, most):
     """Of full width: in an average cell exactly, and no other member's change."""
     monkeypatch.setattr(module, "MOST_KEYS", most)
-    block = SignedBlock(MEMBERS, OWN, REGULATORS, 1, 1, 64, states).requires_grad_(False)
+    block = SignedBlock(MEMBERS, OWN, REGULATORS, *heads, 64, states).requires_grad_(False)
     block.square.fill_(2.0)
     other = block.slopes(block.scores(EVERY), EVERY)[0]
     shared, deviations = slopes_at(states)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from grn.model import transformer as module
 from grn.model.reader import HIDDEN, ReaderShape
 from grn.model.transformer import EPS, Tokens, Transformer
 
@@ -134,8 +135,10 @@ def test_what_is_hidden_is_not_read(reader, cells):
     torch.testing.assert_close(reader(cells, BASAL)[0], reader(others, BASAL)[0])
 
 
-def test_gradients_are_those_of_differences(cells):
-    """In one direction of all parameters together."""
+@pytest.mark.parametrize("chunk", [4, 512])
+def test_gradients_are_those_of_differences(cells, monkeypatch, chunk):
+    """In one direction of all parameters together, those of weights summed over some tokens at a time."""
+    monkeypatch.setattr(module, "CHUNK", chunk)
     reader = transformer().requires_grad_(True)
     loss = read(reader, cells).square().sum() + (read(reader, cells) @ reader.head).sum()
     generator = torch.Generator().manual_seed(3)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from grn.cells.cells import Cells
 from grn.model.reader import ReaderShape
 from grn.model.transformer import Tokens, Transformer
 from grn.networks.attention import edges_of_attention, layer_matrices, read_attention, some_of
@@ -12,20 +13,29 @@ SHAPE = ReaderShape(members=2, classes=3, summary=8, hidden=8, layers=3, query_h
 
 
 @pytest.fixture
-def reader(simulated) -> Transformer:
+def cells(make_cells) -> Cells:
+    return make_cells(70)[0]
+
+
+@pytest.fixture
+def reader(cells) -> Transformer:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return Transformer(len(simulated.vocabulary), SHAPE).requires_grad_(False)
+        reader = Transformer(len(cells.vocabulary), SHAPE).requires_grad_(False)
+    values = torch.as_tensor(cells.multiplicity.toarray())
+    reader.mean.copy_(values.mean(0))  # multiplicities of both signs
+    reader.sd.copy_(values.std(0))
+    return reader
 
 
-def test_weights_are_means_over_the_cells_that_have_both_genes(reader, simulated):
+def test_weights_are_means_over_the_cells_that_have_both_genes(reader, cells):
     rows = np.arange(70)  # more than are read at a time
-    found = read_attention(reader, simulated, rows)
-    genes = len(simulated.vocabulary)
+    found = read_attention(reader, cells, rows)
+    genes = len(cells.vocabulary)
     total, count = np.zeros((2, genes, genes)), np.zeros((genes, genes))
     identity, seen = np.zeros(genes), np.zeros(genes)
     for row in rows:
-        x = torch.as_tensor(simulated.multiplicity[[row]].toarray())
+        x = torch.as_tensor(cells.multiplicity[[row]].toarray())
         tokens, asked = Tokens.of(reader.strength(x, reader.standardised(x))), []
         reader.read(tokens, lambda _, q, k, asked=asked: asked.append((q, k)))
         here = tokens.gene[:-2].numpy()
@@ -47,14 +57,14 @@ def test_weights_are_means_over_the_cells_that_have_both_genes(reader, simulated
     assert (found.sd >= 0).all() and found.sd.max() > 0.01
 
 
-def test_tables_hold_the_strongest_pairs_that_enough_cells_have(reader, simulated):
-    found = read_attention(reader, simulated, np.arange(60))
-    edges = edges_of_attention(found, simulated.vocabulary, 3, 10)
+def test_tables_hold_the_strongest_pairs_that_enough_cells_have(reader, cells):
+    found = read_attention(reader, cells, np.arange(60))
+    edges = edges_of_attention(found, cells.vocabulary, 3, 10)
     assert edges.groupby("target").size().max() <= 3 and (edges["cells"] >= 10).all()
     assert edges["weight"].abs().is_monotonic_decreasing
     matrices = layer_matrices(found, None, 10)
     assert list(matrices) == ["grn", "grn_layer0", "grn_layer1"]
-    places = {gene: number for number, gene in enumerate(simulated.vocabulary)}
+    places = {gene: number for number, gene in enumerate(cells.vocabulary)}
     for source, target, weight in edges[["source", "target", "weight"]].head(20).itertuples(index=False):
         assert matrices["grn"][places[target], places[source]] == pytest.approx(weight)
 

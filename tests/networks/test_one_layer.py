@@ -13,6 +13,7 @@ from grn.networks.read import read_network as read_whole
 from grn.networks.weights import balanced
 
 REGULATORS = np.array([0, 3, 5])
+HEADS = 4, 2  # of blocks that have several
 IS_REGULATOR = np.isin(np.arange(12), REGULATORS)
 
 
@@ -23,7 +24,7 @@ def read(model, cells, *choice, chosen=None):
 
 def test_the_effects_of_both_blocks_are_the_direct_effects_of_the_network(make_model, make_cells):
     """The sum of their heads, each row in units of the regulators' usual sds and balanced."""
-    model, cells = make_model(), make_cells()
+    model, cells = make_model(heads=HEADS), make_cells()
     blocks = [read(model, cells, layer) for layer in (0, 1)]
     for layer, block in enumerate(blocks):
         heads = [read(model, cells, layer, head) for head in range(4)]
@@ -39,7 +40,7 @@ def test_the_effects_of_both_blocks_are_the_direct_effects_of_the_network(make_m
 @pytest.mark.parametrize("layer", [0, 1])
 def test_scores_and_weights_have_the_same_signs_and_heads_together_are_their_mean(make_model, make_cells, layer):
     """Of one member, whose score is the same in every cell; weights lie between -1 and 1."""
-    model, cells = make_model(members=1), make_cells()
+    model, cells = make_model(members=1, heads=HEADS), make_cells()
     for value in ("score", "weight"):
         heads = [read(model, cells, layer, head, value) for head in range(4)]
         np.testing.assert_allclose(read(model, cells, layer, None, value), np.mean(heads, 0), rtol=1e-5, atol=1e-7)
@@ -49,8 +50,18 @@ def test_scores_and_weights_have_the_same_signs_and_heads_together_are_their_mea
         assert (score != 0).sum() == (6 if layer == 0 else 27)
 
 
+@pytest.mark.parametrize("value", ["score", "weight", "effect"])
+def test_a_model_has_one_head_which_is_all_of_them(make_model, make_cells, value):
+    """However many the transformer has."""
+    model, cells = make_model(query_heads=4, key_heads=2), make_cells()
+    assert {block.embedding.query.shape[1] for block in model.blocks} == {1}
+    for layer in (0, 1):
+        whole = read(model, cells, layer, None, value)
+        assert whole.any() and np.array_equal(read(model, cells, layer, 0, value), whole)
+
+
 def test_several_states_count_by_their_cells(make_model, make_cells):
-    model, cells = make_model(states=3), make_cells(states=3)
+    model, cells = make_model(states=3, heads=HEADS), make_cells(states=3)
     size = cells[1].membership.sum(0)
     for value in ("score", "weight", "effect"):
         each = [read(model, cells, 1, 2, value, chosen=[state]) for state in range(3)]
@@ -91,7 +102,7 @@ def test_a_type_of_cells_has_a_mean_of_its_own(tiny_run):
     ("options", "words"),
     [
         ({"layer": 2}, "is 2, and this model has 0 to 1"),
-        ({"layer": 0, "head": 2}, "is 2, and this model has 0 to 1"),
+        ({"layer": 0, "head": 1}, "is 1, and this model has 0 to 0"),
         ({"layer": 0, "cell_type": "type 3"}, "There is no cell type 'type 3'"),
     ],
 )

@@ -117,8 +117,10 @@ def test_a_run_may_be_interrupted_more_than_once(whole, make_config, tmp_path, m
 
 @pytest.mark.parametrize("cut_off", ["evaluate", "write_network_files"])
 def test_a_run_interrupted_after_its_training_is_not_trained_further(make_config, tmp_path, monkeypatch, cut_off):
-    config = configured(make_config, patience=1, learning_rate=0.05)  # its patience ends long before its steps do
+    # With hardly an average, large steps soon make the loss rise: its patience ends long before its steps do.
+    config = configured(make_config, patience=1, learning_rate=0.1, averaging=0.1)
     train(config, tmp_path / "whole", say=silent)
+    assert "stopped: the validation loss has not improved" in (tmp_path / "whole" / "log.txt").read_text()
     with monkeypatch.context() as patch:
         patch.setattr(grn.training.run, cut_off, lambda *_, **__: power_fails())
         with pytest.raises(Cut):
