@@ -11,13 +11,13 @@ from torch import Tensor, distributed
 from torch.nn import functional as F
 
 from flashsign.call import AttentionCall
-from flashsign.dispatch import Backend, Method, plan_call, torch_method
+from flashsign.dispatch import Backend, Method, plan_call
 from flashsign.distributed.kernels import gene_parallel_kernel_attention, kernels_of_all_ranks_are_right
 from flashsign.distributed.moments import gene_parallel_attention
-from flashsign.eager.dense import dense_attention
-from flashsign.eager.packing import packed_attention
-from flashsign.eager.transforms import transformed, without_autocast
+from flashsign.eager.transforms import without_autocast
 from flashsign.operators.attention import attend
+from flashsign.operators.in_torch import chosen_attention
+from flashsign.operators.packed import attend_packed
 from flashsign.validation import check_packing, check_tensors
 
 
@@ -65,6 +65,10 @@ def spherical_attention(
     moments; the kernels take 16-bit numbers only. All ranks make the same calls and the same backward passes, once, in
     reverse, and the caller sums the gradients of shared parameters (rules: flashsign.distributed.moments).
 
+    Tensors without values, on the meta device or in FakeTensorMode, give outputs and gradients without values, and
+    torch.export takes a call. Its program holds one operator of flashsign for packed bags, whose offsets it reads when
+    it runs, and for the kernels; import flashsign before such a program is loaded.
+
     What runs for a call: flashsign.dispatch.plan. Source: spherical attention, arXiv 2505.09326.
     Raises ShapeMismatch (tensors that do not fit together, or no multiplicities), BackendUnavailable (backend="triton"
     cannot run), ValueError (an unknown method or backend, or one that cannot be combined with group),
@@ -111,12 +115,6 @@ def spherical_attention(
         if group is not None:
             return gene_parallel_attention(*wide, offsets, query_offsets, eps, group).to(q.dtype)
 
-        def dense(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor) -> Tensor:
-            queries = q.shape[1] // k.shape[1] * q.shape[2]
-            faster = torch_method(plan.asked, queries, k.shape[2], q.shape[3], transformed())
-            return dense_attention(q, k, v, multiplicity, eps, faster)
-
         if offsets is None or query_offsets is None:
-            return dense(*wide).to(q.dtype)
-        # Bags of similar size are computed together, and each such group gets its own method.
-        return packed_attention(dense, *wide, offsets, query_offsets).to(q.dtype)
+            return chosen_attention(*wide, eps, plan.asked).to(q.dtype)
+        return attend_packed(*wide, offsets, query_offsets, eps, plan.asked).to(q.dtype)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from flashsign.errors import ShapeMismatch
 from flashsign.tensor_cache import cached
@@ -77,6 +78,12 @@ def is_plain(values: Tensor) -> bool:
     return type(values) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(values)
 
 
+def has_values(x: Tensor) -> bool:
+    """Whether a tensor holds numbers that Python can look at. One on the meta device or in FakeTensorMode has none, and
+    none has any while torch.compile or torch.export traces."""
+    return not (torch.compiler.is_compiling() or x.is_meta or isinstance(x, FakeTensor))
+
+
 def check_values(name: str, values: Tensor) -> None:
     """Raises ShapeMismatch for multiplicities below 0, infinite or NaN, where they are data on a CPU.
 
@@ -106,14 +113,14 @@ def check_packing(
         if query_offsets is not None:
             raise ShapeMismatch("query_offsets came without offsets: pass the offsets of the packed keys too.")
         return None, None
-    if query_offsets is None and len(q) != len(k):
+    if query_offsets is None and q.shape[0] != k.shape[0]:  # len() would fix a size that torch.export leaves open
         raise ShapeMismatch(
             f"q has {len(q)} packed rows and k {len(k)}, which the same offsets cannot cut: pass query_offsets, too."
         )
     query_offsets = offsets if query_offsets is None else query_offsets
     check_offsets("offsets", offsets, k)
     check_offsets("query_offsets", query_offsets, q)
-    if len(offsets) != len(query_offsets):
+    if offsets.shape != query_offsets.shape:
         raise ShapeMismatch(
             f"offsets and query_offsets must describe the same bags; found {len(offsets) - 1} bags and "
             f"{len(query_offsets) - 1}."
@@ -126,7 +133,7 @@ def check_offsets(name: str, offsets: Tensor, packed: Tensor) -> None:
 
     Their values are checked by check_cut, which synchronises with the GPU.
     """
-    if offsets.ndim != 1 or len(offsets) == 0 or offsets.dtype not in (torch.int32, torch.int64):
+    if offsets.ndim != 1 or offsets.shape[0] == 0 or offsets.dtype not in (torch.int32, torch.int64):
         raise ShapeMismatch(
             f"{name} must be int32 or int64 of shape [C + 1]; found {offsets.dtype} {list(offsets.shape)}."
         )

@@ -5,9 +5,10 @@ import re
 import pytest
 import torch
 
-from flashsign import BackendUnavailable, attention, dispatch, spherical_attention
+from flashsign import BackendUnavailable, dispatch, spherical_attention
 from flashsign.call import AttentionCall
 from flashsign.dispatch import Device, Plan, plan
+from flashsign.operators import in_torch
 
 HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64
 H200 = Device("cuda", (9, 0), "3.6.0")
@@ -107,8 +108,8 @@ def test_the_plan_says_why_triton_does_not_run_and_refuses_where_it_is_asked_for
 @pytest.mark.parametrize("keys", [1, 3, 90])
 def test_calls_take_the_path_of_their_plan(draw, monkeypatch, dtype, form, keys):
     taken = []
-    dense = attention.dense_attention
-    monkeypatch.setattr(attention, "dense_attention", lambda *x: taken.append(f"torch_{x[-1]}") or dense(*x))
+    dense = in_torch.dense_attention
+    monkeypatch.setattr(in_torch, "dense_attention", lambda *x: taken.append(f"torch_{x[-1]}") or dense(*x))
     call = draw(cells=2, heads=1, key_heads=1, queries=90, keys=keys, width=4, dtype=dtype)
     q, k, v, m = call.leaves
     if form == "dense":
