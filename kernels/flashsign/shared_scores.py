@@ -63,6 +63,7 @@ def attention_by_scores(
         tensor([[[ 0.6000, -0.8000]]])
     """
     queries, keys = scores.shape[-2:]
+    multiplicity = multiplicity if multiplicity.is_floating_point() else multiplicity.to(scores.dtype)
     if groups is None:
         groups, scores = [multiplicity.shape[-2]], scores.unsqueeze(-3)
         centre = None if centre is None else centre.unsqueeze(-2)

@@ -16,6 +16,19 @@ from flashsign.tensor_cache import cached
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+def require_tensors(**arguments: object) -> None:
+    """Raises ShapeMismatch for an argument that is no tensor, such as a list or an array of NumPy; those that are not
+    called q, k or v may be None."""
+    for name, found in arguments.items():
+        if isinstance(found, Tensor) or (found is None and name not in ("q", "k", "v")):
+            continue
+        if found is None:
+            raise ShapeMismatch(f"{name} must be a tensor; found None.")
+        kind = type(found).__name__ if type(found).__module__ != "numpy" else f"numpy.{type(found).__name__}"
+        device = "" if name == "q" else ", device=q.device"
+        raise ShapeMismatch(f"{name} must be a tensor; found {kind}: pass torch.as_tensor({name}{device}).")
+
+
 def check_tensors(
     q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, packed: bool, *, any_value_width: bool = False
 ) -> None:
@@ -26,6 +39,7 @@ def check_tensors(
     Dense: q [C, H, N, E], k [C, K, M, E], v [C, K, M, V], multiplicity [C, M] or [C, K, M].
     Packed: q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K].
     """
+    require_tensors(q=q, k=k, v=v, multiplicity=multiplicity)
     form, ndim = ("packed", 3) if packed else ("dense", 4)
 
     def found() -> str:
@@ -92,8 +106,8 @@ def check_values(name: str, values: Tensor) -> None:
     """
     if torch.compiler.is_compiling() or values.device.type != "cpu" or values.requires_grad:
         return
-    if not is_plain(values) or values.dtype == torch.bool or not values.numel():
-        return
+    if not is_plain(values) or not values.dtype.is_signed or not values.numel():
+        return  # torch has no aminmax of unsigned integers, which are right as they are; bool is unsigned, too
     # Detached from tangents too: torch 2.11 has no forward derivative of aminmax.
     least, most = (float(x) for x in values.detach().aminmax())
     if not least >= 0 or most == float("inf"):
@@ -109,6 +123,7 @@ def check_packing(
 
     Raises ShapeMismatch unless both describe the same number of bags and could cut the packed rows of k and q.
     """
+    require_tensors(q=q, k=k, offsets=offsets, query_offsets=query_offsets)
     if offsets is None:
         if query_offsets is not None:
             raise ShapeMismatch("query_offsets came without offsets: pass the offsets of the packed keys too.")
