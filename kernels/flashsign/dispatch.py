@@ -494,16 +494,20 @@ def choose_edge_sums(q: Tensor, sums: torch.dtype, backend: Backend) -> Literal[
 
 def choose_for_tables(tensors: Sequence[Tensor], bags: int = 0) -> Literal["triton", "torch"]:
     """What computes with tables of scores, the first of the tensors: kernels that read them once, or torch. bags: the
-    most of one table.
-
-    No check runs before the kernels' first use, so they run only where their tests were seen to pass.
-    """
+    most of one table. Whoever calls it also asks whether the kernels are right here (operators.verify)."""
     scores, *_ = tensors
-    if not scores.is_cuda or bags > MOST_BAGS or not scores.numel() or torch.compiler.is_compiling():
+    if not scores.is_cuda or bags > MOST_BAGS or not scores.numel() or not has_values(scores):
         return "torch"
-    device, exact = device_facts(scores.device), all(each.dtype == torch.float32 for each in tensors)
-    seen = (device.capability, device.triton.rpartition(".")[0]) in tables.SEEN
-    return "triton" if exact and seen and not transformed() else "torch"
+    if any(each.dtype != torch.float32 for each in tensors):
+        return "torch"
+    reason = why_not_triton(device_facts(scores.device), torch.float32, 1, 1, "auto", transformed())
+    return "torch" if reason else "triton"
+
+
+def room_for_bags(most: int) -> int:
+    """Bags of a tile of the kernels of tables of scores: a power of 2, with room for the largest group and, where a
+    forward has slopes, one more; a product has 16."""
+    return max(16, 1 << (most - 1).bit_length())
 
 
 def choose_fold(

@@ -61,7 +61,8 @@ CHECKING = (
 
 
 class Place(NamedTuple):
-    """A kernel as it is compiled: for a dtype, a width of heads and one of values, on a device."""
+    """A kernel as it is compiled: for a dtype, a width of heads and one of values, on a device. Kernels of tables of
+    scores have room for so many bags in place of a width, and heads in place of values where they have any."""
 
     kernel: str
     dtype: torch.dtype
@@ -92,7 +93,11 @@ def setting() -> str:
 def known(kernel: str, q: Tensor, values: int, check: Callable[[], str]) -> str | None:
     """What is wrong with a kernel for tensors like q [.., E] and values of a width, "" where nothing is, None while it
     is being checked. check: runs it and returns what is wrong, the end of a sentence, or ""."""
-    place = Place(kernel, q.dtype, q.shape[-1], values, q.device)
+    return known_at(Place(kernel, q.dtype, q.shape[-1], values, q.device), check)
+
+
+def known_at(place: Place, check: Callable[[], str]) -> str | None:
+    """The same for a place."""
     problem = _KNOWN.get(place)
     if problem is None:
         if getattr(_CHECKING, "now", False):
