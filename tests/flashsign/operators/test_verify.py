@@ -184,6 +184,7 @@ def unseen(monkeypatch):
     monkeypatch.setattr(verify, "capability", lambda device: (12, 0))
     monkeypatch.setattr(verify, "device_name", lambda device: "NVIDIA New")
     monkeypatch.setattr(verify, "_driver", lambda device: "1.0")
+    monkeypatch.setattr(verify, "ptxas_version", lambda device: "12.8")
     monkeypatch.setattr(verify.logging.getLogger("flashsign"), "warning", lambda *words: said.append(words))
 
     def run(code: str) -> list:
