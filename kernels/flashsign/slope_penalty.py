@@ -311,11 +311,8 @@ def kernel_problem(room: int, heads: int, device: torch.device) -> str:
         groups = [room // 2, 1, 0] if number % 2 and room > 16 else [room - 1, 1, 0]
         given = tables_to_check(queries, keys, groups, heads, device)
         results = [_checked_results(number % 2 == 0, by, groups, given) for by in (_Together, OneNumber)]
-        names = (
-            "output",
-            "penalty",
-            *(f"gradient of {name}" for name in ("scores", "amounts", "gains", "basal scores")),
-        )
+        of = "scores", "amounts", "gains", "basal scores"
+        names = "output", "penalty", *(f"gradient of {name}" for name in of)
         if problem := largest_error(names, results[0], results[1], ALLOWED):
             return f"{problem} for {queries} queries and {keys} keys"
     return ""

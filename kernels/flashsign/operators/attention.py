@@ -4,9 +4,9 @@
     flashsign::stream_backward, flashsign::moments_backward     do, q, k, v, m and those outputs -> dq, dk, dv, dm
 
 torch.compile and torch.export see a call as one node of these, and tensors without values (fake or meta) go through
-them. Eager mode calls the functions behind them, because torch's dispatcher
-takes as long as everything else before a launch. First derivatives run the backward kernels. Second derivatives,
-batched ones and transforms differentiate the same attention in torch operations, which support every mode.
+them. Eager mode calls the functions behind them, because torch's dispatcher takes as long as everything else before a
+launch. First derivatives run the backward kernels. Second derivatives, batched ones and transforms differentiate the
+same attention in torch operations, which support every mode.
 """
 
 from __future__ import annotations
