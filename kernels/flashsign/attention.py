@@ -11,13 +11,13 @@ from torch import Tensor, distributed
 from torch.nn import functional as F
 
 from flashsign.call import AttentionCall
-from flashsign.dispatch import Backend, Method, plan_call, torch_method
+from flashsign.dispatch import Backend, Method, plan_call
 from flashsign.distributed.kernels import gene_parallel_kernel_attention, kernels_of_all_ranks_are_right
 from flashsign.distributed.moments import gene_parallel_attention
-from flashsign.eager.dense import dense_attention
-from flashsign.eager.packing import packed_attention
-from flashsign.eager.transforms import transformed, without_autocast
+from flashsign.eager.transforms import without_autocast
 from flashsign.operators.attention import attend
+from flashsign.operators.in_torch import chosen_attention
+from flashsign.operators.packed import attend_packed
 from flashsign.validation import check_packing, check_tensors
 
 
@@ -44,11 +44,11 @@ def spherical_attention(
     Offsets (cu_seqlens) are int32 or int64, on q's device. Their values are read once per tensor, which synchronises
     with the GPU; to change them, pass a new tensor or write to the old one with torch operations, which are noticed.
 
-    q, k, v share one floating dtype, which the output has too; sums are float32 at least. multiplicity: not negative,
-    by default all ones. On a CPU, negative, infinite and NaN ones are refused, unless they require a gradient; on a
-    GPU, where reading them would wait for the device, they turn signs or make NaN. A key of multiplicity 0 is absent,
-    whatever its k and v hold (NaN too); its derivative with respect to multiplicity is the true one, or 0 where its k
-    or v is not finite.
+    q, k, v share one floating dtype, which the output has too; sums are float32 at least. multiplicity: real numbers of
+    any dtype, not negative, by default all ones. On a CPU, negative, infinite and NaN ones are refused, unless they
+    require a gradient; on a GPU, where reading them would wait for the device, they turn signs or make NaN. A key of
+    multiplicity 0 is absent, whatever its k and v hold (NaN too); its derivative with respect to multiplicity is the
+    true one, or 0 where its k or v is not finite.
     Differentiable in q, k, v and multiplicity: in reverse, forward and batched mode, and more than once.
 
     V may be any width; where it is wider than E, q and k are filled up with zeros. The kernels fill up both to a
@@ -64,6 +64,10 @@ def spherical_attention(
     q, k, v, multiplicity, of any number of genes, also none, and gets the outputs of its own queries. The method is
     moments; the kernels take 16-bit numbers only. All ranks make the same calls and the same backward passes, once, in
     reverse, and the caller sums the gradients of shared parameters (rules: flashsign.distributed.moments).
+
+    Tensors without values, on the meta device or in FakeTensorMode, give outputs and gradients without values, and
+    torch.export takes a call. Its program holds one operator of flashsign for packed bags, whose offsets it reads when
+    it runs, and for the kernels; import flashsign before such a program is loaded.
 
     What runs for a call: flashsign.dispatch.plan. Source: spherical attention, arXiv 2505.09326.
     Raises ShapeMismatch (tensors that do not fit together, or no multiplicities), BackendUnavailable (backend="triton"
@@ -111,12 +115,6 @@ def spherical_attention(
         if group is not None:
             return gene_parallel_attention(*wide, offsets, query_offsets, eps, group).to(q.dtype)
 
-        def dense(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor) -> Tensor:
-            queries = q.shape[1] // k.shape[1] * q.shape[2]
-            faster = torch_method(plan.asked, queries, k.shape[2], q.shape[3], transformed())
-            return dense_attention(q, k, v, multiplicity, eps, faster)
-
         if offsets is None or query_offsets is None:
-            return dense(*wide).to(q.dtype)
-        # Bags of similar size are computed together, and each such group gets its own method.
-        return packed_attention(dense, *wide, offsets, query_offsets).to(q.dtype)
+            return chosen_attention(*wide, eps, plan.asked).to(q.dtype)
+        return attend_packed(*wide, offsets, query_offsets, eps, plan.asked).to(q.dtype)

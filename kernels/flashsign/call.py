@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flashsign.tuning.block_sizes import ROW_STEP, padded_width
-from flashsign.validation import check_cut
+from flashsign.validation import check_cut, has_values
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class AttentionCall:
         q, k, v = map(_padded, (q, k, v))
         m = multiplicity.to(torch.float32)
         if offsets is not None and query_offsets is not None:
-            # The check synchronises with the GPU, which is impossible while a call is traced or a graph is recorded.
-            if not (torch.compiler.is_compiling() or (q.is_cuda and torch.cuda.is_current_stream_capturing())):
+            # The check synchronises with the GPU, which is impossible while a graph is recorded.
+            if has_values(offsets) and not (q.is_cuda and torch.cuda.is_current_stream_capturing()):
                 check_cut("offsets", offsets, len(k))
                 check_cut("query_offsets", query_offsets, len(q))
             q, k, v = heads_first(q), heads_first(k), heads_first(v)
@@ -71,7 +71,7 @@ class AttentionCall:
 
     @property
     def bags(self) -> int:
-        return len(self.q) if self.offsets is None else len(self.offsets) - 1
+        return self.q.shape[0] if self.offsets is None else self.offsets.shape[0] - 1
 
     @property
     def width(self) -> int:

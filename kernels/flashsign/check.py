@@ -16,12 +16,18 @@ from typing import NamedTuple
 import torch
 
 from flashsign.dispatch import KERNELS, WIDEST, device_facts, has_hopper
-from flashsign.edges.edge_sums import kernel_problem
+from flashsign.edges.edge_sums import kernel_problem as problem_of_edge_sums
 from flashsign.operators.verify import RIGHT, WRONG, Place, checked, describe_pair, problem_of, remember
+from flashsign.shared_scores import KERNEL as TABLES_OF_SCORES
+from flashsign.shared_scores import kernel_problem as problem_of_tables
+from flashsign.slope_penalty import KERNEL as SLOPE_PENALTY
+from flashsign.slope_penalty import kernel_problem as problem_of_penalty
 from flashsign.tuning import tables
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDTHS = (16, 32, 64, 128, 256)
+ROOMS, HEADS = (16, 32, 64), (1, 2)
+"""Of kernels of tables of scores: the bags for which a tile has room, and heads with a penalty."""
 
 
 class Checked(NamedTuple):
@@ -35,8 +41,9 @@ class Checked(NamedTuple):
 def check_kernels(
     dtypes: Sequence[torch.dtype] = DTYPES, widths: Sequence[int] = WIDTHS, values: int | None = None
 ) -> Iterator[Checked]:
-    """Checks every kernel of attention and edge sums for these dtypes and widths of heads on the current device, one
-    after the other, whatever is known of them. values: width of values, by default that of heads."""
+    """Checks every kernel of attention and edge sums for these dtypes and widths of heads, and those of tables of
+    scores, which are float32 and have no width, on the current device: one after the other, whatever is known of them.
+    values: width of values, by default that of heads."""
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     names = [name for name in KERNELS if name.startswith("triton_") and "parallel" not in name]
     for name in (*names, "edge_sums"):
@@ -51,6 +58,10 @@ def check_kernels(
                 own = width if values is None or name == "edge_sums" else values
                 if fits.get(name, True):
                     yield _checked(Place(name, dtype, width, own, device))
+    for room in ROOMS:
+        yield _checked(Place(TABLES_OF_SCORES, torch.float32, room, room, device))
+        for heads in HEADS:
+            yield _checked(Place(SLOPE_PENALTY, torch.float32, room, heads, device))
 
 
 def _checked(place: Place) -> Checked:
@@ -58,7 +69,11 @@ def _checked(place: Place) -> Checked:
     kernel, dtype, width, values, device = place
     q = torch.empty(0, width, dtype=dtype, device=device)
     if kernel == "edge_sums":
-        problem = checked(lambda: kernel_problem(dtype, width, device))
+        problem = checked(lambda: problem_of_edge_sums(dtype, width, device))
+    elif kernel == TABLES_OF_SCORES:
+        problem = checked(lambda: problem_of_tables(width, device))
+    elif kernel == SLOPE_PENALTY:
+        problem = checked(lambda: problem_of_penalty(width, values, device))
     else:
         problem = checked(lambda: problem_of(kernel, q, values))  # type: ignore[arg-type]
     remember(place, problem)

@@ -41,7 +41,7 @@ from flashsign.tuning.choose import Tiles
 from flashsign.tuning.costs import faster
 from flashsign.tuning.device import capability, multiprocessor_count
 from flashsign.tuning.split_keys import MOST_SPLITS, SplitKeys
-from flashsign.validation import largest_bag_size
+from flashsign.validation import has_values, largest_bag_size
 
 Backend = Literal["auto", "triton", "torch"]
 Method = Literal["auto", "stream", "moments"]
@@ -126,9 +126,17 @@ def _triton_version() -> str:
     return str(triton.__version__)
 
 
-# While torch.compile traces, the facts about a device cannot be looked up; calls are planned for one that has kernels.
+# While torch traces, and for tensors without values, the facts about a device cannot be looked up, and it need not be
+# here; calls are planned for one that has kernels.
 _TRACED_CUDA = Device("cuda", (8, 0), triton="traced" if HAS_TRITON else "")
 _TRACED_CPU = Device("cpu", triton="traced" if HAS_TRITON else "", interpreted=INTERPRETED)
+_TRACED_META = Device("meta", triton="traced" if HAS_TRITON else "", interpreted=INTERPRETED)
+
+
+def _traced_facts(q: Tensor) -> Device:
+    if q.is_cuda:
+        return _TRACED_CUDA
+    return _TRACED_META if q.is_meta else _TRACED_CPU
 
 
 # --- the plan of a call, and a request for one path ------------------------------------------------------------------
@@ -215,17 +223,17 @@ def plan_call(
     backend: Backend,
     gene_parallel: bool,
 ) -> Plan:
-    """The plan of a call; tensors as in spherical_attention. While torch.compile traces, sizes of bags are not known:
-    the operator looks at them when it runs (plan_stream)."""
-    tracing = torch.compiler.is_compiling()
+    """The plan of a call; tensors as in spherical_attention. While torch traces, and for tensors without values, sizes
+    of bags are not known: the operator looks at them when it runs (plan_stream)."""
+    tracing = not has_values(q)
     requested = None if tracing else _REQUESTED.get()
     if requested is not None:
         method, backend = _as_requested(requested, method, backend, gene_parallel)
     tensors = (q, k, v) if multiplicity is None else (q, k, v, multiplicity)
     return _plan(
         Question(
-            (_TRACED_CUDA if q.is_cuda else _TRACED_CPU) if tracing else device_facts(q.device),
-            *(q.dtype, q.shape, k.shape, v.shape[-1], len(q) if offsets is None else len(offsets) - 1),
+            _traced_facts(q) if tracing else device_facts(q.device),
+            *(q.dtype, q.shape, k.shape, v.shape[-1], q.shape[0] if offsets is None else offsets.shape[0] - 1),
             *(None if tracing else _largest(q, k, offsets, query_offsets), method, backend),
             torch.is_grad_enabled() and any(x.requires_grad for x in tensors),
             *(gene_parallel, not tracing and transformed(), requested),
@@ -303,7 +311,12 @@ def _plan(of: Question) -> Plan:
     if of.gene_parallel:
         return Plan("torch_gene_parallel" if by_torch else "triton_gene_parallel", reason)
     if by_torch:
-        keys, queries = of.largest or (of.k[-2], of.q[-2])
+        if of.largest is not None:
+            keys, queries = of.largest
+        elif len(of.q) == 3:
+            keys, queries = of.k[0] // max(1, of.bags), of.q[0] // max(1, of.bags)
+        else:
+            keys, queries = of.k[2], of.q[2]
         faster_method = torch_method(of.method, of.q[1] // of.k[1] * queries, keys, width, of.in_transform)
         return Plan("torch_moments" if faster_method == "moments" else "torch_stream", reason, asked=of.method)
     if triton_method(of, width) == "moments":
@@ -360,10 +373,13 @@ def torch_method(
 ) -> Literal["stream", "moments"]:
     """The method that torch takes: for "auto" the one with less work, (N + M) E^2 for moments and N M E for the stream.
 
-    queries: N, of all heads that share a key head; keys: M; width: E.
+    queries: N, of all heads that share a key head; keys: M; width: E. Sizes that torch.export leaves open cannot be
+    compared; then moments, whose time and memory are linear in any size.
     """
     if method != "auto":
         return method
+    if isinstance(queries, torch.SymInt) or isinstance(keys, torch.SymInt):
+        return "moments"
     return "moments" if queries * keys > TORCH_MOMENT_COST[in_transform] * (queries + keys) * width else "stream"
 
 
@@ -478,16 +494,20 @@ def choose_edge_sums(q: Tensor, sums: torch.dtype, backend: Backend) -> Literal[
 
 def choose_for_tables(tensors: Sequence[Tensor], bags: int = 0) -> Literal["triton", "torch"]:
     """What computes with tables of scores, the first of the tensors: kernels that read them once, or torch. bags: the
-    most of one table.
-
-    No check runs before the kernels' first use, so they run only where their tests were seen to pass.
-    """
+    most of one table. Whoever calls it also asks whether the kernels are right here (operators.verify)."""
     scores, *_ = tensors
-    if not scores.is_cuda or bags > MOST_BAGS or not scores.numel() or torch.compiler.is_compiling():
+    if not scores.is_cuda or bags > MOST_BAGS or not scores.numel() or not has_values(scores):
         return "torch"
-    device, exact = device_facts(scores.device), all(each.dtype == torch.float32 for each in tensors)
-    seen = (device.capability, device.triton.rpartition(".")[0]) in tables.SEEN
-    return "triton" if exact and seen and not transformed() else "torch"
+    if any(each.dtype != torch.float32 for each in tensors):
+        return "torch"
+    reason = why_not_triton(device_facts(scores.device), torch.float32, 1, 1, "auto", transformed())
+    return "torch" if reason else "triton"
+
+
+def room_for_bags(most: int) -> int:
+    """Bags of a tile of the kernels of tables of scores: a power of 2, with room for the largest group and, where a
+    forward has slopes, one more; a product has 16."""
+    return max(16, 1 << (most - 1).bit_length())
 
 
 def choose_fold(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from flashsign.errors import ShapeMismatch
-from flashsign.validation import check_tensors
+from flashsign.validation import check_tensors, require_tensors
 
 Normaliser = Literal["spherical", "l1", "squared_relu", "softmax"]
 
@@ -37,6 +37,7 @@ def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) 
         >>> bool((weights.norm(dim=-1) <= 1).all())
         True
     """
+    require_tensors(q=q, k=k)
     if q.ndim != 4 or k.ndim != 4 or q.shape[-1] != k.shape[-1] or q.shape[0] != k.shape[0]:
         raise ShapeMismatch(
             f"q must be [C, H, N, E] and k [C, K, M, E] of the same cells and width; found q {list(q.shape)}, "

@@ -14,15 +14,27 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from flashsign.dispatch import choose_for_tables
+from flashsign.dispatch import choose_for_tables, room_for_bags
 from flashsign.eager.transforms import without_autocast
 from flashsign.errors import ShapeMismatch
+from flashsign.operators.verify import Place, known_at
+from flashsign.tuning.accuracy import error
+
+KERNEL = "attention_by_scores"
+"""The name by which the check of a kernel knows those of this file."""
+ALLOWED = 4e-5
+"""The largest relative error of a right kernel: products are exact to 20 bits, and sums of a program have 256 terms."""
+CHECKED = ((1, 1), (130, 16), (33, 30), (70, 512), (40, 530))
+INTERPRETED = ((1, 1), (5, 30), (33, 70))
+"""Queries and keys of the tables with which kernels are checked, around the sizes of tiles; the latter for Triton's
+interpreter, which is slow."""
 
 
 def attention_by_scores(
@@ -63,6 +75,7 @@ def attention_by_scores(
         tensor([[[ 0.6000, -0.8000]]])
     """
     queries, keys = scores.shape[-2:]
+    multiplicity = multiplicity if multiplicity.is_floating_point() else multiplicity.to(scores.dtype)
     if groups is None:
         groups, scores = [multiplicity.shape[-2]], scores.unsqueeze(-3)
         centre = None if centre is None else centre.unsqueeze(-2)
@@ -73,7 +86,8 @@ def attention_by_scores(
     if values.shape[-1] == 1:
         given = scores, values[..., 0], multiplicity, centre, basal
         with without_autocast(scores):
-            found: Tensor = _OneNumber.apply(*given, max(eps, least), groups)  # type: ignore[no-untyped-call]
+            by = _what_computes(*given, groups)
+            found: Tensor = OneNumber.apply(*given, max(eps, least), groups, by)  # type: ignore[no-untyped-call]
         return found.unsqueeze(-1)
     read = []
     for group, bags in _bags(groups):
@@ -133,7 +147,28 @@ def _products(multiplicity: Tensor, table: Tensor) -> Tensor:
     return every.reshape(len(multiplicity), *table.shape[:-1]).movedim(0, -2)
 
 
-class _OneNumber(torch.autograd.Function):
+def _what_computes(
+    scores: Tensor, values: Tensor, multiplicity: Tensor, centre: Tensor, basal: Tensor, groups: Sequence[int]
+) -> Any:
+    """The kernels, where they can take a call and are known to be right for groups of such sizes, or InTorch, which
+    also has the gradients of multiplicities and centres. values: [..., M]."""
+    others = values.shape[:-1], multiplicity.shape[:-2], centre.shape[:-2], basal.shape[:-1]
+    leading = torch.broadcast_shapes(scores.shape[:-3], *others)  # type: ignore[no-untyped-call]
+    if leading != scores.shape[:-3] or multiplicity.requires_grad or centre.requires_grad:
+        return InTorch
+    most = max(groups, default=0)
+    if choose_for_tables((scores, values, multiplicity, centre, basal), most) == "torch":
+        return InTorch
+    room = room_for_bags(most)
+    place = Place(KERNEL, scores.dtype, room, room, scores.device)
+    return _kernels() if known_at(place, partial(kernel_problem, room, scores.device)) == "" else InTorch
+
+
+def _kernels() -> Any:
+    return importlib.import_module("flashsign.triton.shared_scores")
+
+
+class OneNumber(torch.autograd.Function):
     """Values of one number multiply the multiplicities, so that no table of messages is made. Tables of scores are the
     largest tensors here, and the backward pass writes their gradient once.
 
@@ -152,15 +187,10 @@ class _OneNumber(torch.autograd.Function):
         basal: Tensor,
         eps: float,
         groups: Sequence[int],
+        by: Any,
     ) -> Tensor:
         out: Tensor
-        ctx.groups, ctx.by = groups, _InTorch
-        others = values.shape[:-1], multiplicity.shape[:-2], centre.shape[:-2], basal.shape[:-1]
-        leading = torch.broadcast_shapes(scores.shape[:-3], *others)  # type: ignore[no-untyped-call]
-        tensors = scores, values, multiplicity, centre, basal
-        kernels = leading == scores.shape[:-3] and not any(ctx.needs_input_grad[2:4])
-        if kernels and choose_for_tables(tensors, max(groups, default=0)) == "triton":
-            ctx.by = importlib.import_module("flashsign.triton.shared_scores")
+        ctx.groups, ctx.by = groups, by
         with torch.cuda.device_of(scores):  # type: ignore[no-untyped-call]  # on which kernels start
             out, inverse, *_ = ctx.by.forward(scores, values, multiplicity, centre, basal, eps, groups)
         ctx.save_for_backward(scores, values, multiplicity, centre, basal, out, inverse)
@@ -174,12 +204,12 @@ class _OneNumber(torch.autograd.Function):
         bend = (of_sums * out).mul_(inverse).neg_()
         of_basal = (basal * bend.sum(-2)).sum_to_size(basal.shape)
         given = scores, values, multiplicity, centre, of_sums, bend, ctx.groups
-        if ctx.by is _InTorch:
-            return *_InTorch.backward(*given, ctx.needs_input_grad[2]), of_basal, None, None
-        return *ctx.by.backward(*given), None, None, of_basal, None, None
+        if ctx.by is InTorch:
+            return *InTorch.backward(*given, ctx.needs_input_grad[2]), of_basal, None, None, None
+        return *ctx.by.backward(*given), None, None, of_basal, None, None, None
 
 
-class _InTorch:
+class InTorch:
     """What flashsign.triton.shared_scores does, in torch operations."""
 
     @staticmethod
@@ -229,3 +259,46 @@ class _InTorch:
             if of_m is not None:
                 of_m[..., bags, :] = (of_change + m * (h @ (table * table))).sum_to_size(m.shape)
         return of_scores, of_values, of_m, of_centre
+
+
+def kernel_problem(room: int, device: torch.device) -> str:
+    """What is wrong with the kernels of groups that fill `room`, the end of a sentence, "" where nothing is: values and
+    gradients are compared with float64."""
+    for queries, keys in CHECKED if device.type == "cuda" else INTERPRETED:
+        groups = [room, 0, room // 2 + 1]
+        given = tables_to_check(queries, keys, groups, 2, device)
+        results = []
+        for by, dtype in ((_kernels(), torch.float32), (InTorch, torch.float64)):
+            scores, values, m, centre, basal, upstream = (each.to(dtype) for each in given)
+            scores, values, basal = leaves = [each.detach().requires_grad_() for each in (scores, values, basal)]
+            out = OneNumber.apply(scores, values, m, centre, basal, 1e-3, groups, by)  # type: ignore[no-untyped-call]
+            results.append((out.detach(), *torch.autograd.grad(out, leaves, upstream)))
+        names = "output", "gradient of scores", "gradient of values", "gradient of basal scores"
+        if problem := largest_error(names, results[0], results[1], ALLOWED):
+            return f"{problem} for {queries} queries and {keys} keys"
+    return ""
+
+
+def tables_to_check(
+    queries: int, keys: int, groups: Sequence[int], heads: int, device: torch.device
+) -> tuple[Tensor, ...]:
+    """Numbers of two members: scores [2, H, G, N, M], values [2, H, M], multiplicities [2, 1, C, M], centres [2, 1, G,
+    M], basal scores [2, H, N] and a gradient for the output [2, H, C, N]; float64, seeded."""
+    random = torch.Generator().manual_seed(queries + keys)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=random).to(device, torch.float64)
+
+    bags = sum(groups)
+    m = normal(2, 1, bags, keys).clamp(min=0) + 0.1
+    tables, centre = normal(2, heads, len(groups), queries, keys), normal(2, 1, len(groups), keys).abs()
+    return tables, normal(2, heads, keys), m, centre, normal(2, heads, queries) + 1, normal(2, heads, bags, queries)
+
+
+def largest_error(names: Sequence[str], found: Sequence[Tensor], true: Sequence[Tensor], allowed: float) -> str:
+    """Which of the results is off, "" where none is by more than what is allowed."""
+    for name, one, other in zip(names, found, true, strict=True):
+        off = error(one, other)
+        if not off <= allowed:  # NaN, too
+            return f"its {name} is off by {off:.2g}, where {allowed:.2g} is allowed,"
+    return ""

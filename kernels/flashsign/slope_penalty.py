@@ -14,18 +14,33 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from flashsign.dispatch import choose_for_tables
+from flashsign.dispatch import choose_for_tables, room_for_bags
 from flashsign.eager.transforms import without_autocast
 from flashsign.errors import ShapeMismatch
-from flashsign.shared_scores import attention_by_scores, refuse_other_tables
+from flashsign.operators.verify import Place, known_at
+from flashsign.shared_scores import (
+    CHECKED,
+    INTERPRETED,
+    InTorch,
+    OneNumber,
+    attention_by_scores,
+    largest_error,
+    refuse_other_tables,
+    tables_to_check,
+)
 
 LEAST_RHO, LEAST_T = 0.05, 1e-3
+KERNEL = "slope_penalty"
+"""The name by which the check of a kernel knows those of this file."""
+ALLOWED = 4e-4
+"""The largest relative error of a right kernel: deviations are differences of slopes."""
 
 
 def slope_penalty(
@@ -65,7 +80,7 @@ def slope_penalty(
         tensor([0.3600])
     """
     _refuse_other_slopes(scores, amount=amount, gain=gain, basal=basal, square=square, prior=prior)
-    if choose_for_tables((scores, amount, gain, basal, square, penalty)) == "triton":
+    if _by_kernels((scores, amount, gain, basal, square, penalty), 0):
         states, _, keys = scores.shape[2:]
         nothing, centre, groups = scores.new_zeros(1, keys), scores.new_zeros(states, keys), [1] + [0] * (states - 1)
         both = scores, amount, nothing, centre, gain, basal, square, penalty, prior, groups
@@ -118,9 +133,8 @@ def attention_and_penalty(
         (tensor([[[[1.4000]]]]), tensor([0.3600]))
     """
     tensors = scores, amount, multiplicity, centre, gain, basal, square, penalty
-    most = max(groups, default=0) + 1  # that of the slopes
     others = multiplicity.requires_grad or centre.requires_grad  # of which torch has the gradients
-    if not others and choose_for_tables(tensors, most) == "triton":
+    if not others and _by_kernels(tensors, max(groups, default=0)):
         refuse_other_tables(scores, amount[..., None], multiplicity, centre, basal, groups)
         _refuse_other_slopes(scores, amount=amount, gain=gain, basal=basal, square=square, prior=prior)
         with without_autocast(scores):
@@ -128,6 +142,17 @@ def attention_and_penalty(
         return read, found
     read = attention_by_scores(scores, amount[..., None], multiplicity, centre=centre, basal=basal, groups=groups)
     return read[..., 0], slope_penalty(scores, amount, gain, basal, square, penalty, prior)
+
+
+def _by_kernels(tensors: Sequence[Tensor], bags: int) -> bool:
+    """Whether kernels can take a call and are known to be right for it. tensors: scores first; bags: of the largest
+    state."""
+    most = max(1, bags) + 1  # that of the slopes
+    if choose_for_tables(tensors, most) == "torch":
+        return False
+    scores, room = tensors[0], room_for_bags(most)
+    place = Place(KERNEL, scores.dtype, room, scores.shape[1], scores.device)
+    return known_at(place, partial(kernel_problem, room, scores.shape[1], scores.device)) == ""
 
 
 def _refuse_other_slopes(scores: Tensor, **given: Tensor | None) -> None:
@@ -211,7 +236,7 @@ class _SlopePenalty(torch.autograd.Function):
 
 
 class _Together(torch.autograd.Function):
-    """Attention (_OneNumber of flashsign.shared_scores) and the penalty by kernels, with one gradient of the scores."""
+    """Attention (OneNumber of flashsign.shared_scores) and the penalty by kernels, with one gradient of the scores."""
 
     @staticmethod
     def forward(
@@ -276,3 +301,38 @@ def _of_factors(
     change = of_factor * upstream[:, None, None, None] * factor
     of_norm = -0.5 * change / norm  # [P, H, S, N]
     return change.sum(2) / gain, 2 * basal * of_norm.sum(2), of_norm
+
+
+def kernel_problem(room: int, heads: int, device: torch.device) -> str:
+    """What is wrong with the kernels of states whose bags and slopes fill `room`, the end of a sentence, "" where
+    nothing is: values and gradients are compared with float64, with a prior and without."""
+    for number, (queries, keys) in enumerate(CHECKED if device.type == "cuda" else INTERPRETED):
+        # Backward, where the slopes are no bag, a tile has room for half as many where so many are enough.
+        groups = [room // 2, 1, 0] if number % 2 and room > 16 else [room - 1, 1, 0]
+        given = tables_to_check(queries, keys, groups, heads, device)
+        results = [_checked_results(number % 2 == 0, by, groups, given) for by in (_Together, OneNumber)]
+        of = "scores", "amounts", "gains", "basal scores"
+        names = "output", "penalty", *(f"gradient of {name}" for name in of)
+        if problem := largest_error(names, results[0], results[1], ALLOWED):
+            return f"{problem} for {queries} queries and {keys} keys"
+    return ""
+
+
+def _checked_results(prior: bool, by: Any, groups: Sequence[int], given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Attention, penalty and gradients of tables_to_check: by _Together, the kernels, in float32, or by torch in
+    float64."""
+    dtype = torch.float32 if by is _Together else torch.float64
+    scores, amount, m, centre, basal, upstream = (each.to(dtype) for each in given)
+    amount, gain, square = amount.abs() + 0.1, basal.abs() + 0.1, centre[:, 0].square() + 0.1
+    divided = scores[0, 0, 0].abs() + 0.2 if prior else None
+    penalty = torch.tensor([[0.3, 0.5, 0.4], [0.7, 2.0, 0.0]], dtype=dtype, device=scores.device)
+    scores, amount, gain, basal = leaves = [each.detach().requires_grad_() for each in (scores, amount, gain, basal)]
+    if by is _Together:
+        known = scores, amount, m, centre, gain, basal, square, penalty, divided, groups
+        out, found = _Together.apply(*known)  # type: ignore[no-untyped-call]
+    else:
+        least = torch.finfo(dtype).tiny
+        out = OneNumber.apply(scores, amount, m, centre, basal, least, groups, InTorch)  # type: ignore[no-untyped-call]
+        found = _SlopePenalty.apply(scores, amount, gain, basal, square, penalty, divided)  # type: ignore[no-untyped-call]
+    gradients = torch.autograd.grad((out, found), leaves, (upstream, torch.ones_like(found)))
+    return out.detach(), found.detach(), *gradients

@@ -8,11 +8,25 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from flashsign.errors import ShapeMismatch
 from flashsign.tensor_cache import cached
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def require_tensors(**arguments: object) -> None:
+    """Raises ShapeMismatch for an argument that is no tensor, such as a list or an array of NumPy; those that are not
+    called q, k or v may be None."""
+    for name, found in arguments.items():
+        if isinstance(found, Tensor) or (found is None and name not in ("q", "k", "v")):
+            continue
+        if found is None:
+            raise ShapeMismatch(f"{name} must be a tensor; found None.")
+        kind = type(found).__name__ if type(found).__module__ != "numpy" else f"numpy.{type(found).__name__}"
+        device = "" if name == "q" else ", device=q.device"
+        raise ShapeMismatch(f"{name} must be a tensor; found {kind}: pass torch.as_tensor({name}{device}).")
 
 
 def check_tensors(
@@ -25,6 +39,7 @@ def check_tensors(
     Dense: q [C, H, N, E], k [C, K, M, E], v [C, K, M, V], multiplicity [C, M] or [C, K, M].
     Packed: q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K].
     """
+    require_tensors(q=q, k=k, v=v, multiplicity=multiplicity)
     form, ndim = ("packed", 3) if packed else ("dense", 4)
 
     def found() -> str:
@@ -77,6 +92,12 @@ def is_plain(values: Tensor) -> bool:
     return type(values) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(values)
 
 
+def has_values(x: Tensor) -> bool:
+    """Whether a tensor holds numbers that Python can look at. One on the meta device or in FakeTensorMode has none, and
+    none has any while torch.compile or torch.export traces."""
+    return not (torch.compiler.is_compiling() or x.is_meta or isinstance(x, FakeTensor))
+
+
 def check_values(name: str, values: Tensor) -> None:
     """Raises ShapeMismatch for multiplicities below 0, infinite or NaN, where they are data on a CPU.
 
@@ -85,8 +106,8 @@ def check_values(name: str, values: Tensor) -> None:
     """
     if torch.compiler.is_compiling() or values.device.type != "cpu" or values.requires_grad:
         return
-    if not is_plain(values) or values.dtype == torch.bool or not values.numel():
-        return
+    if not is_plain(values) or not values.dtype.is_signed or not values.numel():
+        return  # torch has no aminmax of unsigned integers, which are right as they are; bool is unsigned, too
     # Detached from tangents too: torch 2.11 has no forward derivative of aminmax.
     least, most = (float(x) for x in values.detach().aminmax())
     if not least >= 0 or most == float("inf"):
@@ -102,18 +123,19 @@ def check_packing(
 
     Raises ShapeMismatch unless both describe the same number of bags and could cut the packed rows of k and q.
     """
+    require_tensors(q=q, k=k, offsets=offsets, query_offsets=query_offsets)
     if offsets is None:
         if query_offsets is not None:
             raise ShapeMismatch("query_offsets came without offsets: pass the offsets of the packed keys too.")
         return None, None
-    if query_offsets is None and len(q) != len(k):
+    if query_offsets is None and q.shape[0] != k.shape[0]:  # len() would fix a size that torch.export leaves open
         raise ShapeMismatch(
             f"q has {len(q)} packed rows and k {len(k)}, which the same offsets cannot cut: pass query_offsets, too."
         )
     query_offsets = offsets if query_offsets is None else query_offsets
     check_offsets("offsets", offsets, k)
     check_offsets("query_offsets", query_offsets, q)
-    if len(offsets) != len(query_offsets):
+    if offsets.shape != query_offsets.shape:
         raise ShapeMismatch(
             f"offsets and query_offsets must describe the same bags; found {len(offsets) - 1} bags and "
             f"{len(query_offsets) - 1}."
@@ -126,7 +148,7 @@ def check_offsets(name: str, offsets: Tensor, packed: Tensor) -> None:
 
     Their values are checked by check_cut, which synchronises with the GPU.
     """
-    if offsets.ndim != 1 or len(offsets) == 0 or offsets.dtype not in (torch.int32, torch.int64):
+    if offsets.ndim != 1 or offsets.shape[0] == 0 or offsets.dtype not in (torch.int32, torch.int64):
         raise ShapeMismatch(
             f"{name} must be int32 or int64 of shape [C + 1]; found {offsets.dtype} {list(offsets.shape)}."
         )

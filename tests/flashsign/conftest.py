@@ -1,10 +1,25 @@
-"""Small bags in float64, where a law is a law to twelve digits."""
+"""Small bags in float64, where a law is a law to twelve digits; and, on a GPU, memory that holds NaN at first."""
 
+import os
 from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor
+from uninitialised import poisoned
+
+if torch.cuda.is_available():  # deterministic products of cuBLAS need it, before the first one
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+@pytest.fixture(autouse=True)
+def poisoned_on_a_gpu():
+    """On a GPU uninitialised memory holds NaN in every test: a kernel that reads what nobody wrote fails."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    with poisoned(warn_only=True):
+        yield
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ import re
 import pytest
 import torch
 
-from flashsign import BackendUnavailable, attention, dispatch, spherical_attention
+from flashsign import BackendUnavailable, dispatch, spherical_attention
 from flashsign.call import AttentionCall
 from flashsign.dispatch import Device, Plan, plan
+from flashsign.operators import in_torch
 
 HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64
 H200 = Device("cuda", (9, 0), "3.6.0")
@@ -107,8 +108,8 @@ def test_the_plan_says_why_triton_does_not_run_and_refuses_where_it_is_asked_for
 @pytest.mark.parametrize("keys", [1, 3, 90])
 def test_calls_take_the_path_of_their_plan(draw, monkeypatch, dtype, form, keys):
     taken = []
-    dense = attention.dense_attention
-    monkeypatch.setattr(attention, "dense_attention", lambda *x: taken.append(f"torch_{x[-1]}") or dense(*x))
+    dense = in_torch.dense_attention
+    monkeypatch.setattr(in_torch, "dense_attention", lambda *x: taken.append(f"torch_{x[-1]}") or dense(*x))
     call = draw(cells=2, heads=1, key_heads=1, queries=90, keys=keys, width=4, dtype=dtype)
     q, k, v, m = call.leaves
     if form == "dense":
@@ -188,3 +189,35 @@ def test_the_largest_bag_is_read_once(monkeypatch):
     call = AttentionCall(q, q, q, q, offsets, offsets, 1e-6)
     assert [dispatch.largest_bag(call) for _ in range(2)] == [(28, 28)] * 2
     assert len(readings) == 1
+
+
+class Table:
+    """A table of scores on a GPU, as far as the dispatch looks."""
+
+    is_cuda, is_meta, device = True, False, torch.device("cuda", 0)
+
+    def __init__(self, dtype=SINGLE):
+        self.dtype = dtype
+
+    def numel(self):
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "by"),
+    [
+        *[(Device("cuda", (9, 0), f"3.{release}.0"), {}, "triton") for release in (4, 5, 6, 7, 8, 9)],
+        *[(Device("cuda", each, "3.7.1"), {}, "triton") for each in ((8, 0), (8, 9), (10, 0), (12, 0))],
+        (H200, {"bags": 64}, "triton"),
+        (H200, {"bags": 65}, "torch"),
+        (H200, {"dtype": DOUBLE}, "torch"),
+        (V100, {}, "torch"),
+        (Device("cuda", (9, 0), ""), {}, "torch"),
+    ],
+    ids=str,
+)
+def test_tables_of_scores_take_kernels_on_any_gpu_that_has_them(monkeypatch, device, options, by):
+    """Whether they are right there is asked next: operators.verify."""
+    monkeypatch.setattr(dispatch, "device_facts", lambda _: device)
+    tensors = Table(), Table(options.get("dtype", SINGLE))
+    assert dispatch.choose_for_tables(tensors, options.get("bags", 3)) == by

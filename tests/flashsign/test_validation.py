@@ -93,6 +93,55 @@ def test_a_call_that_would_be_wrong_in_silence_is_refused(mistake):
         REFUSED[mistake]()
 
 
+WHOLE = [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64]
+PACKED = torch.ones(6, 2, 4)
+
+
+def packed(q, k, m):
+    return spherical_attention(q, k, k, m, offsets=torch.tensor([0, 2, 5]), query_offsets=torch.tensor([0, 1, 3]))
+
+
+CALLS = {
+    "attention": lambda q, k, m: spherical_attention(q, k, k, m),
+    "packed": lambda q, k, m: packed(q[0].transpose(0, 1), k[0].transpose(0, 1), m[0]),
+    "other normalisers": lambda q, k, m: fs.normalised_attention(q, k, k, m, normaliser="softmax"),
+    "weights": fs.edge_weights,
+    "edge sums": lambda q, k, m: fs.EdgeSums(3, 5).add(q, k, m).signed,
+    "tables": lambda q, k, m: fs.attention_by_scores(q[0] @ k[0].mT, k[0], m),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("dtype", WHOLE, ids=str)
+def test_multiplicities_may_be_integers_of_any_kind(dtype, call):
+    torch.manual_seed(0)
+    q, k, counts = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4), torch.tensor([[0, 3, 1, 0, 120]], dtype=dtype)
+    torch.testing.assert_close(CALLS[call](q, k, counts), CALLS[call](q, k, counts.float()))
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "multiplicity", "offsets", "query_offsets"])
+@pytest.mark.parametrize(
+    ("turned", "kind"), [(torch.Tensor.tolist, "list"), (torch.Tensor.numpy, r"numpy\.ndarray")], ids=["list", "numpy"]
+)
+def test_what_is_no_tensor_is_named_with_the_way_to_make_one(name, turned, kind):
+    offsets = torch.tensor([0, 2, 6])
+    given = {"q": PACKED, "k": PACKED, "v": PACKED, "multiplicity": torch.ones(6)}
+    given |= {"offsets": offsets, "query_offsets": offsets}
+    with pytest.raises(ShapeMismatch, match=rf"^{name} must be a tensor; found {kind}: pass torch\.as_tensor\({name}"):
+        spherical_attention(**given | {name: turned(given[name])})
+    if name in ("q", "k", "multiplicity"):
+        rows = ROWS[0], ROWS[1], COUNTS
+        rows = [turned(x) if each == name else x for x, each in zip(rows, ("q", "k", "multiplicity"), strict=True)]
+        for call in ("attention", "other normalisers", "weights", "edge sums"):
+            with pytest.raises(ShapeMismatch, match=rf"^[{name[0]}v]\w* must be a tensor; found {kind}"):
+                CALLS[call](*rows)
+
+
+def test_a_missing_tensor_is_named():
+    with pytest.raises(ShapeMismatch, match=r"^k must be a tensor; found None\.$"):
+        spherical_attention(PACKED, None, PACKED)
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.float32])
 def test_offsets_that_could_run_over_are_refused(dtype):
     rows = torch.ones(3, 1, 4)

@@ -14,6 +14,7 @@ from torch import Tensor
 from flashsign.eager.moments import moment_attention
 from flashsign.eager.streaming import stream_attention
 from flashsign.eager.transforms import transformed
+from flashsign.validation import has_values
 
 
 def dense_attention(
@@ -56,7 +57,7 @@ def zero_nonfinite_absent_keys(k: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor,
     """
     absent = m == 0
     # On a GPU, looking whether there are any would synchronise with it.
-    can_look = not transformed() and k.device.type == "cpu"
+    can_look = k.device.type == "cpu" and has_values(k) and not transformed()
     if can_look and not absent.any():
         return k, v
     broken = absent & ~(sum((x.detach() * 0).sum(-1, keepdim=True) for x in (k, v)) == 0)

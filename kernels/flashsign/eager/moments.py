@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from flashsign.eager.streaming import inverse_norm, row_floor, stream_backward, stream_forward
-from flashsign.eager.transforms import differentiable_gradients, transformed
+from flashsign.eager.transforms import differentiable_gradients, transformed, without_autocast
+from flashsign.validation import has_values
 
 ILL_CONDITIONED = 1e-4
 """Rows with rho = z / (|q|^2 tr G) below this are ill-conditioned: float32 moments cancel, and z has a relative error
@@ -61,10 +62,11 @@ def moment_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
     """Spherical attention from moments; ill-conditioned rows are streamed, forward and backward.
 
     q [B, N, E], k (scaled by multiplicity) [B, M, E] and v [B, M, V], one dtype, float32 or float64 -> o [B, N, V].
-    4 N E (E + V) operations forward, and nothing of size N x M in memory. Forward mode and torch.func transforms cannot
-    single out ill-conditioned rows and use float64 moments for all rows instead. Source: arXiv 2505.09326.
+    4 N E (E + V) operations forward, and nothing of size N x M in memory. Forward mode, torch.func transforms and
+    tensors without values cannot single out ill-conditioned rows and use float64 moments for all rows instead. Source:
+    arXiv 2505.09326.
     """
-    if transformed():
+    if transformed() or not has_values(q):
         return plain_moment_attention(q, k, v, eps)
     output: Tensor = _MomentAttention.apply(q, k, v, eps)  # type: ignore[no-untyped-call]
     return output
@@ -95,7 +97,7 @@ class _MomentAttention(torch.autograd.Function):
             plain = partial(plain_moment_attention, eps=ctx.eps)
             return *differentiable_gradients(plain, (q, k, v), (grad,)), None
         well_conditioned = torch.where(ill_conditioned, 0, inverse)
-        with torch.autocast(grad.device.type, enabled=False):
+        with without_autocast(grad):
             dq, dk, dv = _moments_backward(grad, q, k, v, o, well_conditioned, Moments(a, g), ctx.eps)
             for bag, rows in bags_with_rows(ill_conditioned):
                 totals = (o[bag, rows][None], inverse[bag, rows][None])

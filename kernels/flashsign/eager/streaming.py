@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flashsign.eager.transforms import differentiable_gradients, transformed
+from flashsign.eager.transforms import differentiable_gradients, transformed, without_autocast
 
 CHUNK_SCORES = 2**23
 """Most scores that exist at one time (32 MiB in float32)."""
@@ -36,9 +36,10 @@ def stream_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
     """Spherical attention, a chunk of keys at a time: O(N E) extra memory, forward and backward.
 
     q [B, N, E], k (scaled by multiplicity) [B, M, E] and v [B, M, V], one dtype, float32 or float64 -> o [B, N, V].
-    Forward mode and torch.func transforms keep all scores at once. Source: arXiv 2505.09326.
+    Forward mode, torch.func transforms, torch.compile and torch.export keep all scores at once: chunks would fix the
+    numbers of queries and keys. Source: arXiv 2505.09326.
     """
-    if transformed():
+    if transformed() or torch.compiler.is_compiling():
         return plain_stream_attention(q, k, v, eps)
     output: Tensor = _Stream.apply(q, k, v, eps)  # type: ignore[no-untyped-call]
     return output
@@ -117,5 +118,5 @@ class _Stream(torch.autograd.Function):
         if torch.is_grad_enabled():
             plain = partial(plain_stream_attention, eps=ctx.eps)
             return *differentiable_gradients(plain, (q, k, v), (grad,)), None
-        with torch.autocast(grad.device.type, enabled=False):
+        with without_autocast(grad):
             return *stream_backward(grad, q, k, v, o, inverse, ctx.eps), None

@@ -25,7 +25,7 @@ from flashsign.edges.parts import EdgeCall, Index, Part, parts
 from flashsign.errors import ShapeMismatch
 from flashsign.operators.verify import known
 from flashsign.tuning.accuracy import Bag
-from flashsign.validation import is_whole
+from flashsign.validation import is_whole, require_tensors
 
 WEIGHTS = 2**22
 """Most weights that are in memory at one time (16 MiB in float32; more was slower on a CPU)."""
@@ -173,6 +173,7 @@ class EdgeSums:
         Raises ShapeMismatch (tensors that do not fit), BackendUnavailable (backend="triton" cannot run), ValueError
         (head weights, an unknown backend). Source: spherical attention, arXiv 2505.09326.
         """
+        require_tensors(q=q, k=k)
         if q.device != self.signed.device:
             raise ShapeMismatch(f"q must be on the sums' device {self.signed.device}; found {q.device}.")
         kernel = choose_edge_sums(q, self.signed.dtype, backend) == "triton"

@@ -20,7 +20,7 @@ from flashsign.eager.packing import packed_attention
 from flashsign.eager.transforms import as_autocast
 from flashsign.operators.fold_kernels import attention
 from flashsign.reference import Normaliser, edge_weights, weights_of_products
-from flashsign.validation import check_packing, check_tensors
+from flashsign.validation import check_packing, check_tensors, require_tensors
 
 WEIGHTS = 2**24
 """Most weights that torch writes out at one time (64 MiB in float32), which is twice as fast as their fold."""
@@ -80,6 +80,7 @@ def normalised_attention(
         True
     """
     monoid = _monoid(normaliser, eps)
+    require_tensors(q=q, k=k, v=v)
     q, k, v = as_autocast(q, k, v)
     if offsets is not None or query_offsets is not None:
         offsets, query_offsets = check_packing(q, k, offsets, query_offsets)

@@ -3,9 +3,10 @@
     flashsign::stream, flashsign::moments                       q, k, v, m -> o, 1 / n, and of moments sums and totals
     flashsign::stream_backward, flashsign::moments_backward     do, q, k, v, m and those outputs -> dq, dk, dv, dm
 
-torch.compile sees a call as one node of these. Eager mode calls the functions behind them, because torch's dispatcher
-takes as long as everything else before a launch. First derivatives run the backward kernels. Second derivatives,
-batched ones and transforms differentiate the same attention in torch operations, which support every mode.
+torch.compile and torch.export see a call as one node of these, and tensors without values (fake or meta) go through
+them. Eager mode calls the functions behind them, because torch's dispatcher takes as long as everything else before a
+launch. First derivatives run the backward kernels. Second derivatives, batched ones and transforms differentiate the
+same attention in torch operations, which support every mode.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from flashsign.eager.transforms import differentiable_gradients, in_batches, tra
 from flashsign.operators import in_torch, run_kernels
 from flashsign.operators.run_kernels import Tensors, empty_totals
 from flashsign.operators.verify import known, problem_of
+from flashsign.validation import has_values
 
 
 def attend(plan: Plan, call: AttentionCall) -> Tensor:
@@ -30,7 +32,7 @@ def attend(plan: Plan, call: AttentionCall) -> Tensor:
 
     Differentiable in q, k, v and m.
     """
-    tracing = torch.compiler.is_compiling()
+    tracing = not has_values(call.q)
     if call.q.is_cuda and not tracing and call.q.get_device() != torch.cuda.current_device():
         with torch.cuda.device(call.q.device):  # kernels start on the current device
             return attend(plan, call)
@@ -54,7 +56,7 @@ def known_problem(plan: Plan, call: AttentionCall) -> str | None:
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: Plan, *call: Any) -> Tensor:
-        if torch.compiler.is_compiling():
+        if not has_values(call[0]):
             found = getattr(torch.ops.flashsign, plan.method)(*call)
         else:
             found = run_kernels.forward(plan, AttentionCall(*call))
@@ -68,7 +70,7 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, m, offsets, query_offsets, *saved = ctx.saved_tensors
         call = AttentionCall(q, k, v, m, offsets, query_offsets, ctx.eps)
-        if torch.compiler.is_compiling():
+        if not has_values(q):
             by_operator = getattr(torch.ops.flashsign, f"{ctx.plan.method}_backward")
             dq, dk, dv, dm = by_operator(grad, q, k, v, m, *saved, offsets, query_offsets, ctx.eps)
         elif torch.is_grad_enabled() or transformed() or in_batches(grad):

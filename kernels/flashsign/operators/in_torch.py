@@ -1,4 +1,4 @@
-"""A call's attention in torch: for derivatives that no kernel has, and in a kernel's place."""
+"""Attention in torch: of calls that no kernel takes, for derivatives that no kernel has, and in a kernel's place."""
 
 from __future__ import annotations
 
@@ -8,10 +8,21 @@ import torch
 from torch import Tensor
 
 from flashsign.call import AttentionCall, heads_first, rows_first
+from flashsign.dispatch import torch_method
 from flashsign.eager.dense import dense_attention
 from flashsign.eager.packing import packed_attention
+from flashsign.eager.transforms import transformed
 
 Method = Literal["stream", "moments"]
+
+
+def chosen_attention(
+    q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor, eps: float, asked: Literal["auto", "stream", "moments"]
+) -> Tensor:
+    """A dense call (flashsign.eager.dense) by the method that was asked for, or by the one with less work."""
+    queries = q.shape[1] // k.shape[1] * q.shape[2]
+    method = torch_method(asked, queries, k.shape[2], q.shape[3], transformed())
+    return dense_attention(q, k, v, multiplicity, eps, method)
 
 
 def attention(method: Method, call: AttentionCall) -> Tensor:

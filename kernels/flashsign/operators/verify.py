@@ -7,7 +7,8 @@ so a process of its own does it (python -m flashsign.check), and torch computes 
 ended: in eager and in compiled code, in a CUDA graph that is recorded meanwhile, and on all ranks of a group. A kernel
 that is off, or does not compile, is never used, and a warning says so once.
 
-What was found is kept in the user's cache, by the GPU, its driver, Triton and the kernels' source. FLASHSIGN_VERIFY:
+What was found is kept in the user's cache, by the GPU, its driver, Triton, ptxas and the kernels' source.
+FLASHSIGN_VERIFY:
 
     once      check what neither tables.SEEN nor the cache knows (the default)
     always    check everything anew in every process, which waits for it
@@ -36,6 +37,7 @@ from torch import Tensor
 
 from flashsign.dispatch import Kernel, Plan, dq_from_moments
 from flashsign.operators import run_kernels
+from flashsign.operators.ptxas import is_of_triton, ptxas_version
 from flashsign.tuning import tables
 from flashsign.tuning.accuracy import TENSORS, Bag
 from flashsign.tuning.block_sizes import padded_width
@@ -61,7 +63,8 @@ CHECKING = (
 
 
 class Place(NamedTuple):
-    """A kernel as it is compiled: for a dtype, a width of heads and one of values, on a device."""
+    """A kernel as it is compiled: for a dtype, a width of heads and one of values, on a device. Kernels of tables of
+    scores have room for so many bags in place of a width, and heads in place of values where they have any."""
 
     kernel: str
     dtype: torch.dtype
@@ -92,7 +95,11 @@ def setting() -> str:
 def known(kernel: str, q: Tensor, values: int, check: Callable[[], str]) -> str | None:
     """What is wrong with a kernel for tensors like q [.., E] and values of a width, "" where nothing is, None while it
     is being checked. check: runs it and returns what is wrong, the end of a sentence, or ""."""
-    place = Place(kernel, q.dtype, q.shape[-1], values, q.device)
+    return known_at(Place(kernel, q.dtype, q.shape[-1], values, q.device), check)
+
+
+def known_at(place: Place, check: Callable[[], str]) -> str | None:
+    """The same for a place."""
     problem = _KNOWN.get(place)
     if problem is None:
         if getattr(_CHECKING, "now", False):
@@ -159,9 +166,12 @@ def _result(process: subprocess.Popen[str]) -> str | None:
 
 
 def _seen(device: torch.device) -> bool:
-    """Whether the kernels were seen right with this pair of GPU and Triton; the interpreter computes as written."""
+    """Whether the kernels were seen right with this pair of GPU and Triton, and the ptxas that Triton brings; the
+    interpreter computes as written."""
+    if device.type != "cuda":
+        return True
     release = ".".join(_triton().split(".")[:2])
-    return device.type != "cuda" or (capability(device), release) in tables.SEEN
+    return (capability(device), release) in tables.SEEN and is_of_triton(device)
 
 
 def checked(check: Callable[[], str]) -> str:
@@ -227,7 +237,8 @@ def cache_file(place: Place) -> Path:
 
 
 def describe_pair(device: torch.device) -> str:
-    return f"{device_name(device)}, driver {_driver(device)}, Triton {_triton()}, kernels {_source()}"
+    compiler = f"Triton {_triton()}, ptxas {ptxas_version(device)}"
+    return f"{device_name(device)}, driver {_driver(device)}, {compiler}, kernels {_source()}"
 
 
 def recalled(place: Place) -> str | None:

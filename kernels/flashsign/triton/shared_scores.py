@@ -29,6 +29,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from flashsign.dispatch import room_for_bags
 from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import cdiv, fitting, shares
 
@@ -192,7 +193,7 @@ def forward(
     and basal [..., N], float32; leading axes of multiplicity and centre may be missing or 1. Also, of two leading axes,
     members and heads, sum_j square_j s_ij^2, [..., G, N], where square [members, G, M] is given."""
     *leading, _, queries, keys = scores.shape
-    room, tables = room_for(groups, square is not None), scores.shape[:-2].numel()
+    room, tables = room_for_bags(max(groups) + (square is not None)), scores.shape[:-2].numel()
     own, tile, warps = fitting(keys, FORWARD[room])
     tiles = cdiv(queries, own)
     each = min(shares(keys, tile, tables * tiles)[0], MOST_KEYS)
@@ -225,7 +226,7 @@ def backward(
     """Gradients of scores and values. of_sums, bend, and slopes, which are square, of_slopes, scaled and of_norm: see
     the kernel."""
     *leading, _, queries, keys = scores.shape
-    room, tables = room_for(groups, False), scores.shape[:-2].numel()
+    room, tables = room_for_bags(max(groups)), scores.shape[:-2].numel()
     some, tile, warps = fitting(keys, BACKWARD[room])
     tiles = cdiv(keys, tile)
     each, parts = shares(queries, some, tables * tiles)
@@ -246,11 +247,6 @@ def backward(
     return own, of_values.sum((0, -2)).sum_to_size(values.shape)
 
 
-def room_for(groups: Sequence[int], slopes: bool) -> int:
-    """Bags of a tile: a power of 2 with room for the largest group and, forward, one of slopes; a product has 16."""
-    return max(16, 1 << (max(groups) + slopes - 1).bit_length())
-
-
 def arguments(
     scores: Tensor,
     values: Tensor,
@@ -263,7 +259,8 @@ def arguments(
     """What both kernels are given: tensors, and numbers."""
     *leading, _, queries, keys = scores.shape
     ends = ends_of(groups, scores.device)
-    halves, share = split(multiplicity, centre, square, ends, leading, room_for(groups, square is not None))
+    room = room_for_bags(max(groups) + (square is not None))
+    halves, share = split(multiplicity, centre, square, ends, leading, room)
     tensors = {"scores": scores.contiguous(), "values": values.expand(*leading, keys).contiguous()}
     sizes = multiplicity.shape[-2], len(groups), queries, keys, halves.shape[-1], each, share
     numbers = dict(zip(("bags", "groups", "queries", "keys", "pitch", "each", "share"), sizes, strict=True))

@@ -3,6 +3,8 @@
 The kernels run in Triton's interpreter or on a GPU; FLASHSIGN_VERIFY=always has them checked there, too.
 """
 
+import importlib
+import re
 import subprocess
 import sys
 import warnings
@@ -11,7 +13,7 @@ import pytest
 import torch
 from kernel_cases import DEVICE, draw, with_gradients
 
-from flashsign import EdgeSums, dispatch, spherical_attention
+from flashsign import EdgeSums, attention_and_penalty, attention_by_scores, check, dispatch, spherical_attention
 from flashsign.operators import attention, run_kernels, verify
 
 pytest.importorskip("triton")
@@ -182,6 +184,7 @@ def unseen(monkeypatch):
     monkeypatch.setattr(verify, "capability", lambda device: (12, 0))
     monkeypatch.setattr(verify, "device_name", lambda device: "NVIDIA New")
     monkeypatch.setattr(verify, "_driver", lambda device: "1.0")
+    monkeypatch.setattr(verify, "ptxas_version", lambda device: "12.8")
     monkeypatch.setattr(verify.logging.getLogger("flashsign"), "warning", lambda *words: said.append(words))
 
     def run(code: str) -> list:
@@ -267,3 +270,125 @@ def test_a_wrong_kernel_of_edge_sums_is_refused(monkeypatch):
     with pytest.warns(RuntimeWarning, match="The kernel edge_sums float32 16 is not used .* its signed sums are off"):
         found = sums("triton")
     torch.testing.assert_close(found.signed, sums("torch").signed)
+
+
+# --- tables of scores -------------------------------------------------------------------------------------------------
+
+TABLES = [importlib.import_module(f"flashsign.{name}") for name in ("shared_scores", "slope_penalty")]
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    """tables(together): values and gradients of attention over tables of scores, alone or with the penalty, by its
+    kernels if they are known to be right; a few small tables are checked."""
+    for module in TABLES:
+        monkeypatch.setattr(module, "choose_for_tables", lambda *_: "triton")
+        monkeypatch.setattr(module, "INTERPRETED", ((5, 7), (5, 7)))
+    random = torch.Generator().manual_seed(0)
+    shapes = {"scores": (1, 1, 1, 5, 7), "amount": (1, 1, 7), "basal": (1, 1, 5), "m": (3, 7), "centre": (1, 1, 1, 7)}
+    given = {name: torch.randn(shape, generator=random).to(DEVICE).abs() for name, shape in shapes.items()}
+
+    def compute(together: bool) -> list[torch.Tensor]:
+        m, centre = given["m"], given["centre"]
+        leaves = scores, amount, basal = [given[each].requires_grad_() for each in ("scores", "amount", "basal")]
+        if together:
+            rest = {"gain": torch.ones_like(basal), "square": torch.ones_like(centre[0]), "groups": [3]}
+            penalty = torch.tensor([[0.3, 0.5, 0.4]], device=DEVICE)
+            both = attention_and_penalty(scores, amount, m, centre=centre, basal=basal, penalty=penalty, **rest)
+        else:
+            both = (attention_by_scores(scores, amount[..., None], m, centre=centre, basal=basal, groups=[3]),)
+        gradients = torch.autograd.grad(sum(each.square().sum() for each in both), leaves)
+        return [each.detach() for each in (*both, *gradients)]
+
+    return compute
+
+
+def by_torch_alone(monkeypatch, tables, together):
+    with monkeypatch.context() as patch:
+        for module in TABLES:
+            patch.setattr(module, "choose_for_tables", lambda *_: "torch")
+        return tables(together)
+
+
+def counted(monkeypatch, module, name, calls, factor=1.0):
+    """Calls of a launch are counted, and the first of its results is off by a factor, in its last row."""
+    real = getattr(module, name)
+
+    def run(*arguments, **options):
+        calls.append(name)
+        first, *rest = real(*arguments, **options)
+        first = first.clone()
+        first[..., -1] *= factor
+        return first, *rest
+
+    monkeypatch.setattr(module, name, run)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_right_kernels_of_tables_are_checked_once_and_run(monkeypatch, tables, together):
+    from flashsign.triton import shared_scores
+
+    calls = []
+    counted(monkeypatch, shared_scores, "forward", calls)
+    with warnings.catch_warnings(action="error"):
+        first = tables(together)
+        checked = len(calls)
+        again = tables(together)
+    assert checked > 2 and len(calls) == checked + 1
+    torch.testing.assert_close(first, again, rtol=0, atol=0)
+    torch.testing.assert_close(first, by_torch_alone(monkeypatch, tables, together), rtol=1e-4, atol=1e-5)
+    name = "slope_penalty float32 16 1" if together else "attention_by_scores float32 16"
+    assert [each.name for each in verify._KNOWN] == [name]
+
+
+@pytest.mark.parametrize(
+    ("together", "launch", "words"),
+    [
+        (False, "forward", "attention_by_scores float32 16 is not used .* its output is off"),
+        (False, "backward", "attention_by_scores float32 16 is not used .* its gradient of scores is off"),
+        (True, "backward", "slope_penalty float32 16 1 is not used .* its gradient of scores is off"),
+    ],
+)
+def test_torch_takes_the_place_of_a_wrong_kernel_of_tables(monkeypatch, tables, together, launch, words):
+    from flashsign.triton import shared_scores
+
+    calls = []
+    expected = by_torch_alone(monkeypatch, tables, together)
+    counted(monkeypatch, shared_scores, launch, calls, 1.01)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = tables(together)
+    assert re.search(words, str(said[0].message))
+    if not together:  # with the penalty, attention alone is another kernel, which is asked next
+        checked = len(calls)
+        tables(together)
+        assert len(calls) == checked, "the kernel never runs again"
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_wrong_penalty_is_found_by_itself(monkeypatch, tables):
+    from flashsign.triton import slope_penalty
+
+    calls = []
+    counted(monkeypatch, slope_penalty, "value", calls, 1.01)
+    with pytest.warns(RuntimeWarning, match="slope_penalty float32 16 1 is not used .* its penalty is off"):
+        found = tables(True)
+    torch.testing.assert_close(found, by_torch_alone(monkeypatch, tables, True), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_torch_computes_with_tables_while_their_kernels_are_checked(monkeypatch, tables, together):
+    expected = by_torch_alone(monkeypatch, tables, together)
+    for module in TABLES:
+        monkeypatch.setattr(module, "known_at", lambda *_: None)
+        monkeypatch.setattr(module, "_kernels", fails)
+    torch.testing.assert_close(tables(together), expected, rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("tables")
+def test_the_check_of_a_process_knows_the_kernels_of_tables(monkeypatch):
+    for kernel, room, values in (("attention_by_scores", 32, 32), ("slope_penalty", 16, 2)):
+        place = verify.Place(kernel, torch.float32, room, values, DEVICE)
+        assert check._checked(place).problem == "" and verify.recalled(place) == ""
+    monkeypatch.setattr(TABLES[0], "OneNumber", None)
+    assert "cannot be run" in check._checked(verify.Place("attention_by_scores", torch.float32, 16, 16, DEVICE)).problem

@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 import torch
+from uninitialised import poisoned
 
 from flashsign import spherical_attention
 from flashsign.tuning.accuracy import TENSORS, Case, error, table
@@ -40,10 +41,9 @@ if interpreter is not None:
 
 @pytest.fixture(autouse=True)
 def poison():
-    """Uninitialised memory holds NaN."""
-    torch.use_deterministic_algorithms(True)  # which fills what torch.empty gives
-    yield
-    torch.use_deterministic_algorithms(False)
+    """Uninitialised memory holds NaN, in the interpreter, too."""
+    with poisoned():
+        yield
 
 
 def draw(
