@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from grn.io.run_folder import CONFIG, config_of, refuse_cut_off
 from grn.messages import Say, silent
 from grn.model.regulation import Model
 from grn.model.saved import TrainedModel
-from grn.model.transformer import Transformer
-from grn.networks.attention import SIGN, edges_of_attention, layer_matrices, read_attention, some_of
+from grn.networks.attention import SIGN
+from grn.networks.attention_of_run import attention_again, attention_of_model
 from grn.networks.cells_of_run import cells_of_run, states_of_run
 from grn.networks.evidence.caused import caused_effects
 from grn.networks.evidence.effects import Effects, effects_of
@@ -46,7 +47,6 @@ from grn.networks.run_files import (
     edges_of,
     network_anndata,
     refuse_unknown_type,
-    slugs,
     write_network,
 )
 from grn.networks.weights import Network, seen_enough
@@ -223,47 +223,6 @@ def network_of_model(
     return (adata, *read.tables(config))
 
 
-def attention_of_model(
-    config: Config, trained: TrainedModel, cells: Cells
-) -> tuple[AnnData, pd.DataFrame, pd.DataFrame]:
-    """The same of a transformer that has learned types alone: what genes read of genes, layer by layer (attention.py),
-    over all cells and in those of each label."""
-    reader, settings, seed = trained.model.identity.to(own_device(config.trainer)), config.network, config.trainer.seed
-    assert isinstance(reader, Transformer), "the linear reader has no attention between genes"
-    how = settings.top_k, settings.least_cells
-    whole = read_attention(reader, cells, some_of(np.arange(len(cells)), seed))
-    labelled = {name: np.flatnonzero(cells.labels == number) for number, name in enumerate(cells.classes)}
-    labelled = {name: rows for name, rows in labelled.items() if len(rows)}
-    slug_of, of_types = slugs(list(labelled)), []
-    names = pd.Index(list(cells.vocabulary), dtype=object)
-    means = [np.asarray(cells.multiplicity[rows].mean(0)).ravel() for rows in labelled.values()]
-    adata = AnnData(
-        np.asarray(means, np.float32).reshape(len(labelled), len(names)),
-        obs=pd.DataFrame({"cells": [len(rows) for rows in labelled.values()]}, index=pd.Index(labelled, dtype=object)),
-        var=pd.DataFrame({"is_regulator": True, "grn_identity": whole.identity}, index=names),
-    )
-    adata.varp.update(layer_matrices(whole, *how))
-    for name, rows in labelled.items():
-        found = read_attention(reader, cells, some_of(rows, seed))
-        adata.varp.update({f"{key}_{slug_of[name]}": of for key, of in layer_matrices(found, *how).items()})
-        of_types.append(edges_of_attention(found, cells.vocabulary, *how).assign(cell_type=name))
-    adata.uns["grn"] = {
-        "orientation": "row = target, column = regulator",
-        "sign": SIGN,
-        "effects": "attention weights, the mean over cells, heads and members; in grn, over layers",
-        "states": "together",
-        "cell_types": pd.DataFrame({"slug": list(slug_of.values()), "label": list(slug_of)}).set_index(
-            pd.Index(map(str, range(len(slug_of))), dtype=object)
-        ),
-        "model_hash": trained.hash,
-        "version": grn.__version__,
-        "parameters": {"members": reader.shape.members, "cells": len(cells), "top_k": how[0] or 0, "seed": seed},
-    }
-    edges = edges_of_attention(whole, cells.vocabulary, *how)
-    by_type = pd.concat(of_types, ignore_index=True) if of_types else edges.head(0).assign(cell_type="")
-    return adata, edges, by_type.astype({"cell_type": "category"})
-
-
 def write_network_files(
     config: Config,
     trained: TrainedModel,
@@ -307,19 +266,27 @@ def read_again(run: Path, trained: TrainedModel | None = None, adata: AnnData | 
 
 
 def read_layer_again(
-    run: Path, choice: LayerChoice, *, cell_type: str | None, adata: AnnData | None
+    run: Path,
+    choice: LayerChoice,
+    *,
+    cell_type: str | None,
+    adata: AnnData | None,
+    cells: Sequence[str] | None = None,
 ) -> tuple[pd.DataFrame, str]:
     """The edges (source, target, weight) of one block of a finished run, and what their signs mean.
 
-    Over all states, or in that of the label `cell_type` alone. Other arguments and errors as for `read_again`.
+    Over all states, or in that of the label `cell_type` alone. cells: names of cells, for a layer of the transformer in
+    these; so is every layer of a model without signed blocks read. Other arguments and errors as for `read_again`.
     """
     config, trained = opened(run)
+    if cells is not None or not trained.model.regulates:
+        return attention_again(run, config, trained, choice, cell_type, adata, cells), SIGN
     choice.check(trained.model)
-    cells = cells_of_run(run, config, trained, adata)
-    states = states_of_run(run, cells, config.trainer.seed, trained)
+    own = cells_of_run(run, config, trained, adata)
+    states = states_of_run(run, own, config.trainer.seed, trained)
     if cell_type is not None:
         refuse_unknown_type(cell_type, states.names if len(states) > 1 else ())
     chosen = range(len(states)) if cell_type is None else [states.names.index(cell_type)]
     trained.model.to(own_device(config.trainer))
-    weight = read_layer(trained.model, choice, cells, states, chosen)
+    weight = read_layer(trained.model, choice, own, states, chosen)
     return edges_of(weight, trained.vocabulary, trained.regulators), choice.meaning

@@ -17,6 +17,7 @@ import torch
 from grn.cells.cells import Cells
 from grn.errors import ConfigError
 from grn.model.regulation import Model
+from grn.model.transformer import Transformer
 from grn.networks.read import CELLS
 from grn.networks.weights import without_self
 from grn.regulation.states import States
@@ -48,6 +49,16 @@ class LayerChoice:
             number = getattr(self, field)
             if number is not None and not 0 <= number < count:
                 raise ConfigError("{field} is " + f"{number}, and this model has 0 to {count - 1}", field=field)
+
+    def check_attention(self, reader: Transformer) -> None:
+        """Raises ConfigError where the transformer has no such layer between genes, or more is asked for than a mean
+        weight."""
+        layers = len(reader.layers) - 1
+        if not 0 <= self.layer < layers:
+            has = f"0 to {layers - 1}" if layers else "none"
+            raise ConfigError("{field} is " + f"{self.layer}; genes read genes in layers {has}", field="layer")
+        if self.head is not None or self.value == "score":
+            raise ConfigError("Of the transformer, mean weights over heads are read; leave out {field}", field="head")
 
 
 @torch.no_grad()

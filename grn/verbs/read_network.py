@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -28,6 +29,7 @@ def read_network(
     head: Whole | None = None,
     value: Literal["effect", "score", "weight"] | None = None,
     data: AnnData | None = None,
+    cells: Sequence[str] | None = None,
     regulons: pd.DataFrame | str | os.PathLike[str] | None = None,
 ) -> pd.DataFrame:
     """A network as a table, one row per edge: what decoupler takes as `net`.
@@ -46,6 +48,10 @@ def read_network(
             per sd of the regulator as the block reads it; `score`, q.k for a multiplicity of 1, of the parameters
             alone; `weight`, the mean over cells of the score over its norm. Positive is up in each.
         data: with `layer`: the cells in memory, where the run was trained on an AnnData.
+        cells: with `layer`, of a run whose cells are read by the transformer: obs names. The table has what genes read
+            of genes in this layer of the transformer (0 is the first; of the last, only the identity token reads), the
+            mean attention weight over these cells. After the first layer, queries and keys are functions of the cell.
+            Nothing fixes the sign of these weights, and types shape them, not regulation.
         regulons: known pairs with signs, as `grn.activity` takes them, for a column `known` that says of each edge
             `confirmed` (listed with the same sign), `contradicted` (with the other) or `new`.
 
@@ -75,7 +81,11 @@ def read_network(
         >>> grn.read_network(pairs.assign(weight=0.5), regulons=pairs)["known"].tolist()
         ['confirmed', 'contradicted']
     """
-    given = [name for name, option in {"head": head, "value": value, "data": data}.items() if option is not None]
+    given = [
+        name
+        for name, option in {"head": head, "value": value, "data": data, "cells": cells}.items()
+        if option is not None
+    ]
     if layer is None and given:
         raise ConfigError("A block of a run is read with layer=, which {field} needs", field=given[0])
     if layer is None:
@@ -89,8 +99,8 @@ def read_network(
         folder = network._there() if isinstance(network, Run) else network
         if not isinstance(folder, (str, os.PathLike)) or not Path(folder).is_dir():
             raise DataError("{field} reads the model of a run; give the run or its folder", field="layer")
-        choice = LayerChoice(layer, head, value or "effect")
-        table, sign = read_layer_again(Path(folder), choice, cell_type=cell_type, adata=cells_of_caller(data))
+        choice, own = LayerChoice(layer, head, value or "effect"), cells_of_caller(data)
+        table, sign = read_layer_again(Path(folder), choice, cell_type=cell_type, adata=own, cells=cells)
         table = table.astype({"weight": "float64"})
     table.attrs["sign"] = sign
     if regulons is not None:
