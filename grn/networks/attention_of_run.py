@@ -84,8 +84,8 @@ def attention_again(
     if names is not None:
         place = pd.Index(cells.obs_names).get_indexer(pd.Index(names))
         if (place < 0).any():
-            unknown = names[int(np.argmax(place < 0))]
-            raise DataError(f"The run has no cell {unknown!r}; the first is {str(cells.obs_names[0])!r}.", field="cells")
+            unknown, first = names[int(np.argmax(place < 0))], str(cells.obs_names[0])
+            raise DataError(f"The run has no cell {unknown!r}; the first is {first!r}.", field="cells")
         rows = np.sort(place)
     if cell_type is not None:
         check_known(cell_type, cells.classes, "The run", "cell type", "cell_type")
