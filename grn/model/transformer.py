@@ -238,11 +238,12 @@ class Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        x, weight = ctx.saved_tensors
+        saved, weight = ctx.saved_tensors
+        x, gradient = saved.to(weight), gradient.to(weight)  # autocast may have made them 16 bit wide
         whole = x.shape[1] // CHUNK * CHUNK
         parts = [each[:, :whole].unflatten(1, (-1, CHUNK)) for each in (x, gradient)]
         of_weight = (parts[0].mT @ parts[1]).sum(1) + x[:, whole:].mT @ gradient[:, whole:]
-        return gradient @ weight.mT, of_weight
+        return (gradient @ weight.mT).to(saved), of_weight
 
 
 linear = Linear.apply

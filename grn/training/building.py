@@ -229,11 +229,17 @@ def data_module(config: Config, cells: Cells, split: Split, fit: Fit, atlas: Atl
         states_are_known=fit.states.origin != "found",
         multiplicity=config.data.multiplicity,
         read_every=READ_EVERY if fit.model.genes_train else 1,
-        most_read=None if uses_gpu(config.trainer) else fit.model.identity.cells_of_step,
+        most_read=most_read(config, fit.model),
         num_workers=config.trainer.workers,
         device=own_device(config.trainer),
         atlas=atlas,
     )
+
+
+def most_read(config: Config, model: Model) -> int | None:
+    """Most cells that a process's step reads for their types; None: all of its batch."""
+    cells = model.identity.cells_of_step
+    return None if cells is None or uses_gpu(config.trainer) else max(cells // processes(config.trainer), 1)
 
 
 def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:

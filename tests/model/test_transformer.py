@@ -135,6 +135,18 @@ def test_what_is_hidden_is_not_read(reader, cells):
     torch.testing.assert_close(reader(cells, BASAL)[0], reader(others, BASAL)[0])
 
 
+def test_gradients_under_autocast_are_those_without_it_but_for_rounding(cells):
+    reader, cells = transformer().float().requires_grad_(True), cells.float()
+    found = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            summaries = reader.summaries(cells, reader.standardised(cells), torch.ones(CELLS))
+        found.append(torch.autograd.grad(summaries.float().square().sum(), [reader.embedding, reader.layers[0].up]))
+    for exact, rounded in zip(*found, strict=True):
+        assert rounded.dtype == torch.float32
+        assert torch.cosine_similarity(exact.flatten(), rounded.flatten(), dim=0) > 0.95
+
+
 @pytest.mark.parametrize("chunk", [4, 512])
 def test_gradients_are_those_of_differences(cells, monkeypatch, chunk):
     """In one direction of all parameters together, those of weights summed over some tokens at a time."""
