@@ -336,7 +336,7 @@ def meaning(network: SignedNetwork) -> str:
     about = network.about
     entries = {
         "Sign of a weight": about["sign"],
-        "Definition of a weight": DEFINITION,
+        "Definition of a weight": about.get("definition", DEFINITION),
         "In network.h5ad": f'varp["grn"], {about["orientation"]}; one more for each cell type, listed in uns["grn"]',
     }
     if prior := about.get("prior"):

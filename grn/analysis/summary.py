@@ -129,7 +129,7 @@ def found_texts(about: Mapping) -> tuple[list[str], list[tuple[str, ...]]]:
 def certain_sentence(about: Mapping) -> str:
     """How many edges are certain, and what more cells would show."""
     if "found" not in about:
-        return "Which edges are certain was not computed (network.false_discovery: false)."
+        return about.get("certain", "Which edges are certain was not computed (network.false_discovery: false).")
     every, types = about["found"].iloc[0], about["found"].iloc[1:]
     alone = "; ".join(f"{row.label} {row.edges}" for row in types.itertuples() if row.edges)
     alone = f" By the cells of one type alone: {alone}." if alone else ""

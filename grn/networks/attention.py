@@ -29,6 +29,14 @@ from grn.networks.weights import strongest
 CELLS = 64  # that are read at a time
 MOST = 512  # cells of a type that are read: a mean weight settles soon
 SIGN = "of q . k, which nothing fixes: a head may have all its signs turned; no edge is certain"
+CERTAIN = (
+    "No edge is certain. These are attention weights of a transformer that has learned cell types alone: they say which "
+    "genes it read together, not what regulates what, and on cells with a planted network they rank edges at chance."
+)
+DEFINITION = (
+    "The attention weight of the target's token on the regulator's, m q . k over the norm of its row: the mean over the "
+    "cells that have both, over heads, over members of the ensemble (sd: over these) and over layers."
+)
 
 
 @dataclass(frozen=True)
@@ -98,16 +106,22 @@ def some_of(rows: np.ndarray, seed: int) -> np.ndarray:
 
 
 def edges_of_attention(found: Attention, genes: tuple[str, ...], top_k: int | None, least_cells: int) -> pd.DataFrame:
-    """source, target, weight, sd, cells of the strongest top_k regulators of each target by |weight|, the mean over
-    layers; of pairs that so many cells have."""
+    """source, target, weight, sd, q_value, cells of the strongest top_k regulators of each target by |weight|, the mean
+    over layers; of pairs that so many cells have. Every q-value is 1: nothing tells these edges from chance."""
     weight = np.where(found.cells >= least_cells, found.mean, 0)
     target, source = (strongest(weight, top_k) & (weight != 0)).nonzero()
     order = np.argsort(-np.abs(weight[target, source]), kind="stable")
     target, source = target[order], source[order]
     names = np.asarray(genes, dtype=object)
-    numbers = {"weight": weight, "sd": found.sd, "cells": found.cells}
     return pd.DataFrame(
-        {"source": names[source], "target": names[target]} | {name: of[target, source] for name, of in numbers.items()}
+        {
+            "source": names[source],
+            "target": names[target],
+            "weight": weight[target, source],
+            "sd": found.sd[target, source],
+            "q_value": np.float32(1.0),
+            "cells": found.cells[target, source],
+        }
     )
 
 

@@ -16,7 +16,15 @@ from grn.devices import own_device
 from grn.errors import ConfigError, DataError, check_known
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Transformer
-from grn.networks.attention import SIGN, edges_of_attention, layer_matrices, read_attention, some_of
+from grn.networks.attention import (
+    CERTAIN,
+    DEFINITION,
+    SIGN,
+    edges_of_attention,
+    layer_matrices,
+    read_attention,
+    some_of,
+)
 from grn.networks.cells_of_run import cells_of_run
 from grn.networks.one_layer import LayerChoice
 from grn.networks.run_files import edges_of, slugs
@@ -49,6 +57,8 @@ def attention_of_model(
     adata.uns["grn"] = {
         "orientation": "row = target, column = regulator",
         "sign": SIGN,
+        "certain": CERTAIN,
+        "definition": DEFINITION,
         "effects": "attention weights, the mean over cells, heads and members; in grn, over layers",
         "states": "together",
         "cell_types": pd.DataFrame({"slug": list(slug_of.values()), "label": list(slug_of)}).set_index(

@@ -35,7 +35,13 @@ def test_the_model_has_no_signed_blocks_and_its_files_hold_every_layer_between_g
     assert network.var["grn_identity"].abs().max() > 0
     mean = (network.varp["grn_layer0"] + network.varp["grn_layer1"]).toarray() / 2
     np.testing.assert_allclose(network.varp["grn"].toarray(), mean, atol=1e-6)
-    assert "certain" in network.uns["grn"]["sign"] and "q_value" not in run.edges
+    assert "certain" in network.uns["grn"]["sign"] and (run.edges["q_value"] == 1).all()
+    assert grn.read_network(run).empty and len(grn.read_network(run, certain=False)) == len(run.edges)
+    report = (run.folder / "report.html").read_text() if (run.folder / "report.html").is_file() else ""
+    assert (
+        "No edge is certain" in network.uns["grn"]["certain"] and "attention weight" in network.uns["grn"]["definition"]
+    )
+    assert not report or "No edge is certain" in report
 
 
 def test_a_layer_is_read_in_cells_of_choice(run):

@@ -12,7 +12,7 @@ from grn.config.schema import Simulation
 from grn.errors import ConfigError, DataError
 
 SIZE = {"cells": 1500, "genes": 50, "regulators": 10, "cell_types": 1, "seed": 2, "interventions": 0.4, "pairs": 0.2}
-FIELDS = {"model.width": 16, "trainer.max_steps": 120, "network.false_discovery": False}
+FIELDS = {"model.members": 2, "model.width": 16, "trainer.max_steps": 120, "network.false_discovery": False}
 FIELDS |= {"data.intervention_key": "intervention", "data.depth": "none", "data.multiplicity": "log1p"}
 FIELDS |= {"data.test_fraction": 0.4, "data.genes": "all", "data.regulators": [f"R{n + 1}" for n in range(10)]}
 FIELDS |= {f"data.simulated.{name}": value for name, value in SIZE.items()}
