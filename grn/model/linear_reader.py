@@ -70,7 +70,7 @@ class LinearReader(Reader):
         return rms_norm(h + F.gelu(h @ self.up + self.up_bias) @ self.down, eps=EPS)
 
     def without_each(self, multiplicity: Tensor, standardised: Tensor, basal: Tensor) -> Tensor:
-        """The same as the Reader's, from sums over the genes without each."""
+        """See Reader. From sums over the genes, without each of them."""
         present = self.present.without_each(torch.cat([multiplicity * self.unit, basal[None]]))
         different = self.different.without_each(torch.cat([standardised, basal[None]]))
         parts = standardised[:, None] * self.first  # [P, N, rank]

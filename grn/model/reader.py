@@ -19,7 +19,6 @@ from grn.config.schema import ModelConfig
 
 HIDDEN = 1e30  # sd of what is not read: the keys of guides, which new cells lack
 LARGEST = 8.0  # sds from the mean, where differences are cut off: a rare gene is many sds away where it is seen
-HIDDEN_AT_ONCE = 64  # genes of a cell, see `without_each`
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,8 @@ class Reader(nn.Module):
         return ((multiplicity - self.mean) / self.sd).clamp(-LARGEST, LARGEST)
 
     def multiplications(self, cells: int) -> int:
-        """About so many it takes to read cells."""
-        return cells * self.genes * self.shape.members * self.shape.summary
+        """About so many it takes to read cells; 0: too few for a second thread."""
+        return 0
 
     def summaries(self, multiplicity: Tensor, standardised: Tensor, basal: Tensor) -> Tensor:
         """Each member's summary of every cell, [P, C, S]. A gene is hidden where both inputs are 0.
@@ -135,13 +134,7 @@ class Reader(nn.Module):
 
         A hidden gene is neither there nor different from its mean, as genes that are hidden in training.
         """
-        found = []
-        for genes in torch.arange(self.genes, device=multiplicity.device).split(HIDDEN_AT_ONCE):
-            kept = torch.ones(len(genes), self.genes, device=genes.device).to(standardised)
-            kept[torch.arange(len(genes)), genes] = 0
-            cell = kept * multiplicity, kept * standardised, basal.expand(len(genes))
-            found.append(self.logits(self.summaries(*cell)))
-        return torch.cat(found)
+        raise NotImplementedError
 
     def threshold(self, error: float) -> float:
         """The least confidence at which at most `error` of the held-out cells were labelled wrongly.

@@ -1,4 +1,4 @@
-"""The model, top to bottom: a transformer over bags of genes whose Q K^T, block after block, are signed networks.
+"""The model of a run, top to bottom: blocks over bags of genes whose Q K^T are signed networks, and a reader of cells.
 
 Tokens are the genes, the basal gene b (the last key; its multiplicity is the cell's depth) and the identity token c.
 
@@ -8,10 +8,10 @@ Tokens are the genes, the basal gene b (the last key; its multiplicity is the ce
     block 2    genes read the regulators at m', with signs: direct effects. b reads them, too (basal_gene.py):
                RMSNorm, feed-forward T times
     next       genes read b:  y_i += gate p_i . z_b, learned from what the signed network leaves over
-    identity   c reads all genes (linear_reader.py): the cell's type, X_grn and, in training, every gene. It is never a
-               key, and the only path from a cell to its type
+    reader     an identity token reads all genes (transformer.py or linear_reader.py): the cell's type, X_grn and, in
+               training, every gene. It is never a key, and the only path from a cell to its type
 
-An ensemble of members is the first axis of every parameter (the identity token has members of its own): they see the
+An ensemble of members is the first axis of every parameter (the reader has members of its own): they see the
 same cells, each without those of its own fold, and the mean of their predictions is the model's.
 
 Letters: P members, C cells, N genes, n genes that are asked for, R regulators, S states, K cell types, D width of
@@ -81,7 +81,7 @@ class Model(nn.Module):
     m'.   share [S]: of the cells in each state.   held_out [P]: the fold that a member does not learn from.   penalty
     [P + 1, 3]: with which block 2 of each member is trained, and last block 1 of all (penalty.py).   prior [N, R]: what
     slopes are divided by before they are penalised, in training with a prior network.   genes_train: whether genes are
-    predicted; else types alone shape the blocks.   infers_states: whether predictions have to infer the states that
+    predicted; else the reader learns alone.   infers_states: whether predictions have to infer the states that
     training knows.   partial_levels: see SignedBlock.means.   regulates: whether there are signed blocks and a basal
     gene; a transformer that learns types alone has none.
     """

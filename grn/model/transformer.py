@@ -32,10 +32,11 @@ from torch.nn import functional as F
 
 from flashsign import spherical_attention
 from grn.config.schema import ModelConfig
-from grn.model.reader import HIDDEN, HIDDEN_AT_ONCE, Reader, ReaderShape
+from grn.model.reader import HIDDEN, Reader, ReaderShape
 
 EPS = 1e-6  # under the root of a norm
 CHUNK = 512  # tokens, see Linear
+AT_ONCE = 64  # genes that are hidden at the same time, see `without_each`
 SMALL = 0.5  # of the usual size, with which a layer begins to add to the residual stream
 
 
@@ -213,10 +214,10 @@ class Transformer(Reader):
         return norm(h) * self.gain
 
     def without_each(self, multiplicity: Tensor, standardised: Tensor, basal: Tensor) -> Tensor:
-        """The same as the Reader's: genes that the cell does not express change nothing."""
+        """See Reader. Genes that the cell does not express change nothing."""
         whole = self.logits(self.summaries(multiplicity[None], standardised[None], basal[None]))
         found = whole.repeat(self.genes, 1)
-        for genes in (multiplicity > 0).nonzero()[:, 0].split(HIDDEN_AT_ONCE):
+        for genes in (multiplicity > 0).nonzero()[:, 0].split(AT_ONCE):
             kept = torch.ones(len(genes), self.genes, device=genes.device).to(standardised)
             kept[torch.arange(len(genes)), genes] = 0
             hidden = kept * multiplicity, kept * standardised, basal.expand(len(genes))
