@@ -132,25 +132,35 @@ def busy(found: profile) -> float:
     return total / (until - spans[0][0])
 
 
+@contextmanager
+def watched(first: int, last: int) -> Iterator[profile]:
+    """A profile of the steps first to last of a `grn train` that is called meanwhile."""
+    found = profile(activities=[ProfilerActivity.CUDA])
+    own = Task.on_train_batch_start
+
+    def start(task: Task, batch: Batch, index: int) -> None:
+        if task.global_step in (first, last):
+            torch.cuda.synchronize()
+            found.start() if task.global_step == first else found.stop()
+        own(task, batch, index)
+
+    Task.on_train_batch_start = start  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        Task.on_train_batch_start = own  # type: ignore[method-assign]
+
+
 def busy_in_run(path: Path, first: int, last: int) -> float:
     """The same of steps of `grn train` of a file, whose batches a thread reads meanwhile."""
     from anndata import read_h5ad
 
     from grn import train
 
-    found = profile(activities=[ProfilerActivity.CUDA])
-    own = Task.on_train_batch_start
-
-    def watched(task: Task, batch: Batch, index: int) -> None:
-        if task.global_step in (first, last):
-            torch.cuda.synchronize()
-            found.start() if task.global_step == first else found.stop()
-        own(task, batch, index)
-
-    Task.on_train_batch_start = watched  # type: ignore[method-assign]
     names = list(read_h5ad(path, backed="r").var_names[:100])
-    with tempfile.TemporaryDirectory() as folder:
-        train(path, label="cell_type", regulators=names, output=f"{folder}/run", set={"trainer.max_steps": last + 10})
+    steps = {"trainer.max_steps": last + 10}
+    with tempfile.TemporaryDirectory() as folder, watched(first, last) as found:
+        train(path, label="cell_type", regulators=names, output=f"{folder}/run", set=steps)
     return busy(found)
 
 

@@ -9,14 +9,15 @@ Letters: P members, C cells, N genes, n of them, R regulators, K cell types.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from grn.bags import Batch
+from grn.bags import Batch, Tokens
 from grn.model.regulation import Model
+from grn.model.transformer import Transformer
 
 LABEL_SMOOTHING = 0.1  # probability spread over the other classes: labels of single cells are never certain
 # Genes that a step predicts besides the regulators, drawn anew: they do not depend on each other. The more, the better
@@ -184,8 +185,24 @@ def of_cells(batch: Batch, model: Model, learned: Tensor, *, genes: bool) -> dic
     return found
 
 
+def with_tokens(batch: Batch, model: Model) -> Batch:
+    """The batch with its tokens, if the identity token learns in this step and reads tokens.
+
+    How many there are depends on the cells, so that a step that a GPU has recorded cannot make them itself.
+    """
+    if batch.kept is None or not isinstance(model.identity, Transformer):
+        return batch
+    bags = batch.bags if batch.seen is None else batch.seen
+    z = model.identity.standardised(bags.multiplicity) * batch.kept
+    tokens = Tokens.of(model.identity.strength(bags.multiplicity * batch.kept, z))
+    return replace(batch, tokens=tokens.filled_up() if tokens.gene.is_cuda else tokens)
+
+
 def summaries_of(batch: Batch, model: Model) -> Tensor:
     """What the identity token reads of the cells of a batch, [P, C, S]: genes are hidden, some cells lack counts."""
+    if batch.tokens is not None:
+        assert isinstance(model.identity, Transformer), "tokens are a transformer's"
+        return model.identity.read(batch.tokens)
     bags = batch.bags if batch.seen is None else batch.seen
     z, multiplicity = model.identity.standardised(bags.multiplicity), bags.multiplicity
     if model.reads_the_blocks:

@@ -62,8 +62,6 @@ class Reader(nn.Module):
     folds: int  # that are held out until half-way: one for each member of a kind
     of_genes: tuple[float, ...]  # weight of the genes beside the labels in training, for each kind of member
     rates: tuple[float, float]  # learning rate and weight decay, in those of the trainer
-    static = True  # whether shapes follow from those of the inputs, so that a CUDA graph can hold a step
-    cells_of_step: int | None = None  # most cells that a training step reads on a processor; None: its whole batch
 
     def __init__(self, genes: int, shape: ReaderShape):
         super().__init__()
@@ -100,6 +98,10 @@ class Reader(nn.Module):
     def standardised(self, multiplicity: Tensor) -> Tensor:
         """Multiplicities [C, N] in sds from the mean of the training cells, not beyond LARGEST."""
         return ((multiplicity - self.mean) / self.sd).clamp(-LARGEST, LARGEST)
+
+    def most_cells(self, gpu: bool) -> int | None:
+        """The most cells that a training step reads, where not its whole batch."""
+        return None
 
     def multiplications(self, cells: int) -> int:
         """About so many it takes to read cells; 0: too few for a second thread."""

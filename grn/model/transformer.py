@@ -23,7 +23,6 @@ token, H query heads, K key heads, E = D / H width of a head.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,97 +30,67 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flashsign import spherical_attention
+from grn.bags import Tokens
 from grn.config.schema import ModelConfig
 from grn.model.reader import HIDDEN, Reader, ReaderShape
 
 EPS = 1e-6  # under the root of a norm
 CHUNK = 512  # tokens, see Linear
+CELLS_OF_STEP = 64  # on a processor, where more cells take longer
+MOST_TOKENS = 1 << 22  # of a step on a GPU, all members together, if cells expressed every gene: they fill its memory
 AT_ONCE = 64  # genes that are hidden at the same time, see `without_each`
 SMALL = 0.5  # of the usual size, with which a layer begins to add to the residual stream
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """The tokens of some cells, packed: those of a cell follow each other, its basal gene and identity token last.
+class Layer(nn.Module):
+    """One layer of every member. h [P, .., D], queries [P, .., H E], keys and values [P, .., K E].
 
-    gene [T]: 0 to N - 1, N for basal genes and N + 1 for identity tokens.   multiplicity [T], not negative; sign [T].
-    offsets [C + 1]: the tokens of cell c are offsets[c] to offsets[c + 1].
+    head: E. The paper has D = H E.
     """
 
-    gene: Tensor
-    multiplicity: Tensor
-    sign: Tensor
-    offsets: Tensor
-
-    @classmethod
-    def of(cls, strength: Tensor) -> Tokens:
-        """Of the genes whose strength [C, N] is not 0: the signed multiplicities."""
-        cells, genes = strength.shape
-        cell, gene = strength.nonzero(as_tuple=True)
-        sizes = torch.bincount(cell, minlength=cells) + 2
-        offsets = F.pad(sizes.cumsum(0), (1, 0))
-        place = torch.arange(len(cell), device=cell.device) + 2 * cell
-        every = gene.new_full((len(cell) + 2 * cells,), genes)
-        every[place] = gene
-        every[offsets[1:] - 1] = genes + 1
-        signed = strength.new_zeros(len(every))
-        signed[place] = strength[cell, gene]
-        signed[offsets[1:] - 2] = 1.0
-        return cls(every, signed.abs(), torch.where(signed < 0, -1.0, 1.0).to(strength), offsets)
-
-    @property
-    def identity(self) -> Tensor:
-        """Where the identity tokens are, [C]."""
-        return self.offsets[1:] - 1
-
-    def repeated(self, times: int, vocabulary: int) -> Tokens:
-        """The same cells, one set after the other for each member: genes are rows of tables [P, V]."""
-        first = torch.arange(times, device=self.gene.device)[:, None]
-        return Tokens(
-            gene=(self.gene + first * vocabulary).flatten(),
-            multiplicity=self.multiplicity.repeat(times),
-            sign=self.sign.repeat(times),
-            offsets=F.pad((self.offsets[1:] + first * len(self.gene)).flatten(), (1, 0)),
-        )
-
-
-class Layer(nn.Module):
-    """One layer of every member. h [P, .., D], queries [P, .., D], keys and values [P, .., K E]."""
-
-    def __init__(self, members: int, width: int, heads: int, key_heads: int, hidden: int, iterations: int):
+    def __init__(
+        self,
+        members: int,
+        width: int,
+        heads: int,
+        key_heads: int,
+        hidden: int,
+        iterations: int,
+        head: int | None = None,
+    ):
         super().__init__()
-        self.head, self.iterations = width // heads, iterations
-        keys = key_heads * self.head
+        self.head, self.iterations = head or width // heads, iterations
+        queries, keys = heads * self.head, key_heads * self.head
 
         def random(rows: int, columns: int, size: float = 1.0) -> nn.Parameter:
             return nn.Parameter(torch.randn(members, rows, columns) * size * rows**-0.5)
 
         self.attention_gain = nn.Parameter(torch.ones(members, 1, width))
-        self.query, self.key, self.value = random(width, width), random(width, keys), random(width, keys)
-        self.output = random(width, width, SMALL)
+        self.query, self.key, self.value = random(width, queries), random(width, keys), random(width, keys)
+        self.output = random(queries, width, SMALL)
         self.gain = nn.Parameter(torch.ones(members, 1, width))
         self.up, self.down = random(width, hidden), random(hidden, width, SMALL)
         self.up_bias = nn.Parameter(torch.zeros(members, 1, hidden))
 
-    def normed(self, h: Tensor) -> Tensor:
-        """What the attention reads."""
-        return norm(h) * self.attention_gain
+    def queries(self, normed: Tensor) -> Tensor:
+        return linear(normed, scaled(self.query, self.attention_gain))
+
+    def keys_and_values(self, normed: Tensor) -> tuple[Tensor, Tensor]:
+        weights = scaled(torch.cat([self.key, self.value], -1), self.attention_gain)
+        k, v = linear(normed, weights).chunk(2, -1)
+        return k, v
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, tokens: Tokens, asking: Tensor) -> Tensor:
         """q of the tokens that ask, whose offsets are `asking`; k and v of all tokens -> what they read, [P, .., D]."""
         signed = k * tokens.sign.view(*k.shape[:2], 1).to(k)
-        # The GPU's kernels are for 16-bit numbers; their sums are in float32.
-        dtype = torch.bfloat16 if q.is_cuda else q.dtype
-        of_q, of_k, of_v = (
-            each.reshape(-1, each.shape[-1] // self.head, self.head).to(dtype) for each in (q, signed, v)
-        )
+        of_q, of_k, of_v = (each.reshape(-1, each.shape[-1] // self.head, self.head) for each in (q, signed, v))
         read = spherical_attention(of_q, of_k, of_v, tokens.multiplicity, offsets=tokens.offsets, query_offsets=asking)
-        return linear(read.reshape(q.shape).to(q), self.output)
+        return linear(read.reshape(q.shape), self.output)
 
     def feed_forward(self, h: Tensor) -> Tensor:
+        up = scaled(self.up, self.gain)
         for _ in range(self.iterations):
-            up = linear(norm(h) * self.gain, self.up) + self.up_bias
-            h = h + linear(F.gelu(up), self.down)
+            h = h + linear(F.gelu(linear(narrow(norm(h)), up, self.up_bias)), self.down)
         return h
 
 
@@ -147,7 +116,6 @@ class Transformer(Reader):
     folds = 4
     of_genes = (1.0,)
     rates = (2.0, 1.0)
-    static, cells_of_step = False, 64
 
     @classmethod
     def shape_for(cls, config: ModelConfig, *, classes: int, held_out: int) -> ReaderShape:
@@ -171,6 +139,9 @@ class Transformer(Reader):
         self.layers = Layers([Layer(shape.members, *sizes) for _ in range(shape.layers)])
         self.gain = nn.Parameter(torch.ones(shape.members, 1, shape.summary))
 
+    def most_cells(self, gpu: bool) -> int | None:
+        return max(MOST_TOKENS // (self.shape.members * self.genes), 1) if gpu else CELLS_OF_STEP
+
     def multiplications(self, cells: int) -> int:
         shape = self.shape
         of_token = shape.summary * (2 * shape.summary + 2 * shape.hidden * shape.iterations)
@@ -187,7 +158,6 @@ class Transformer(Reader):
         """Summaries of cells, [P, C, D]. watch: is called with the number of each layer, its queries and its keys."""
         members = self.shape.members
         tokens = cells.repeated(members, self.genes + 2)
-        alone = torch.arange(len(tokens.offsets), device=tokens.offsets.device)
 
         def of_tokens(table: Tensor) -> Tensor:
             """[P, V, x] -> [P, T, x]"""
@@ -200,16 +170,17 @@ class Transformer(Reader):
         h: Tensor = self.embedding
         last = len(self.layers) - 1
         for number, layer in enumerate(self.layers):
-            read = asks = layer.normed(h)
+            normed = narrow(norm(h))
+            k, v = layer.keys_and_values(normed)
             if number == last and number > 0:
-                asks, h = of_identity(read), of_identity(h)
-            q, k, v = linear(asks, layer.query), linear(read, layer.key), linear(read, layer.value)
+                h, normed = of_identity(h), of_identity(normed)
+            q = layer.queries(normed)
             if number == 0:  # of every gene so far, now of the tokens of cells
                 h, q, k, v = (of_tokens(each) for each in (h, q, k, v))
             if number == 0 == last:
                 h, q = of_identity(h), of_identity(q)
             watch(number, q, k)
-            h = h + layer.attend(q, k, v, tokens, alone if number == last else tokens.offsets)
+            h = h + layer.attend(q, k, v, tokens, tokens.asking if number == last else tokens.offsets)
             h = layer.feed_forward(h)
         return norm(h) * self.gain
 
@@ -226,30 +197,45 @@ class Transformer(Reader):
 
 
 class Linear(torch.autograd.Function):
-    """x @ weight of every member, [P, T, D] and [P, D, F] -> [P, T, F].
+    """x @ weight + bias of every member, [P, T, D], [P, D, F] and [P, 1, F] -> [P, T, F], in the dtype of x.
 
     The gradient of the weight sums over all tokens, and has so few rows that one product would keep a corner of a GPU
     busy: it took 72 % of a step. So it is summed over CHUNK tokens at a time, and then over these sums.
     """
 
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return x @ weight
+        weight = weight.to(x.dtype)
+        return x @ weight if bias is None else torch.baddbmm(bias.to(x.dtype), x, weight)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        saved, weight = ctx.saved_tensors
-        x, gradient = saved.to(weight), gradient.to(weight)  # autocast may have made them 16 bit wide
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        gradient = gradient.to(x.dtype)  # autocast may have made it 16 bit wide
         whole = x.shape[1] // CHUNK * CHUNK
         parts = [each[:, :whole].unflatten(1, (-1, CHUNK)) for each in (x, gradient)]
-        of_weight = (parts[0].mT @ parts[1]).sum(1) + x[:, whole:].mT @ gradient[:, whole:]
-        return (gradient @ weight.mT).to(saved), of_weight
+        of_weight = (parts[0].mT @ parts[1]).sum(1, dtype=weight.dtype) + x[:, whole:].mT @ gradient[:, whole:]
+        of_bias = gradient.sum(1, keepdim=True, dtype=weight.dtype) if ctx.needs_input_grad[2] else None
+        return gradient @ weight.to(x.dtype).mT, of_weight, of_bias
 
 
-linear = Linear.apply
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight + bias, see Linear."""
+    found: Tensor = Linear.apply(x, weight, bias)
+    return found
+
+
+def scaled(weight: Tensor, gain: Tensor) -> Tensor:
+    """The weight [P, D, F] with which (x gain) @ weight is x @ scaled: one pass over all tokens less."""
+    return gain.mT * weight
 
 
 def norm(h: Tensor) -> Tensor:
     """RMSNorm without its gain."""
     return F.rms_norm(h, h.shape[-1:], eps=EPS)
+
+
+def narrow(x: Tensor) -> Tensor:
+    """16 bits a number on a GPU, for which its products and kernels are made; their sums are float32, and so is h."""
+    return x.bfloat16() if x.is_cuda and x.dtype == torch.float32 else x

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from flashsign import EdgeSums
+from grn.bags import Tokens
 from grn.cells.cells import Cells
-from grn.model.transformer import Tokens, Transformer
+from grn.model.transformer import Transformer
 from grn.networks.run_files import square_matrix
 from grn.networks.weights import strongest
 

@@ -238,8 +238,8 @@ def data_module(config: Config, cells: Cells, split: Split, fit: Fit, atlas: Atl
 
 def most_read(config: Config, model: Model) -> int | None:
     """Most cells that a process's step reads for their types; None: all of its batch."""
-    cells = model.identity.cells_of_step
-    return None if cells is None or uses_gpu(config.trainer) else max(cells // processes(config.trainer), 1)
+    cells = model.identity.most_cells(uses_gpu(config.trainer))
+    return None if cells is None else max(cells // processes(config.trainer), 1)
 
 
 def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:

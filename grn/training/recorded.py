@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from grn.bags import Bags, Batch
+from grn.bags import Bags, Batch, Tokens
 from grn.training.update import Update
 
 EAGER = 3  # steps of a kind before it is recorded: libraries load and kernels compile in them
@@ -27,19 +27,12 @@ Losses = Callable[[Batch, dict[str, Tensor], bool], tuple[Tensor, dict[str, Tens
 class Recorder:
     """`losses(batch, by, opened)`, recorded with what follows where batches are on a GPU; elsewhere called as it is.
 
-    parameters: that have gradients.   update: of the parameters; None: nothing is recorded.   recorded: which batches
-    are; the shapes of others change from step to step.   by: see Task.losses.   room: for the cells of each state, see
-    Bags.   latest: the graphs of the latest step, if it was a recorded one.
+    parameters: that have gradients.   update: of the parameters; None: nothing is recorded.   by: see Task.losses.
+    room: for the cells of each state, see Bags.   latest: the graphs of the latest step, if it was a recorded one.
     """
 
-    def __init__(
-        self,
-        losses: Losses,
-        parameters: list[Tensor],
-        update: Update | None,
-        recorded: Callable[[Batch], bool] = lambda batch: True,
-    ):
-        self.losses, self.parameters, self.update, self.recorded = losses, parameters, update, recorded
+    def __init__(self, losses: Losses, parameters: list[Tensor], update: Update | None):
+        self.losses, self.parameters, self.update = losses, parameters, update
         self.room: tuple[int, ...] = ()
         self.graphs: dict[Any, Graph] = {}
         self.seen: dict[Any, int] = {}
@@ -47,7 +40,7 @@ class Recorder:
 
     def __call__(self, batch: Batch, by: dict[str, Tensor], opened: bool) -> tuple[Tensor, dict[str, Tensor]]:
         self.latest = None
-        if self.update is None or not self.recorded(batch):
+        if self.update is None:
             return self.losses(batch, by, opened)
         if not batch.cells.is_cuda or torch.is_autocast_enabled("cuda"):
             return self.losses(batch, by, opened)
@@ -141,6 +134,6 @@ def tensors_of(batch: Batch) -> list[Tensor]:
     found: list[Tensor] = []
     for field in fields(batch):
         value = getattr(batch, field.name)
-        parts = [getattr(value, each.name) for each in fields(value)] if isinstance(value, Bags) else [value]
+        parts = [getattr(value, each.name) for each in fields(value)] if isinstance(value, (Bags, Tokens)) else [value]
         found += [part for part in parts if isinstance(part, Tensor)]
     return found

@@ -28,6 +28,7 @@ from grn.model.objectives import (
     masked_multiplicity,
     of_cells,
     readers_cells,
+    with_tokens,
 )
 from grn.model.regulation import Model
 from grn.training.calibration import opened_at
@@ -107,8 +108,7 @@ class Task(L.LightningModule):
         if isinstance(self.trainer.strategy, (SingleDeviceStrategy, MeanGradients)):  # others have hooks of their own
             follow = [partial(each.follow, self) for each in self.averages]
             update = Update(self.trainer.optimizers[0], self.trainer.world_size, follow)
-        static = self.model.identity.static
-        self.recorder = Recorder(self.losses, parameters, update, lambda batch: static or batch.kept is None)
+        self.recorder = Recorder(self.losses, parameters, update)
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
         """Seeds torch by step and process: a resumed run draws what it would have drawn without the interruption."""
@@ -125,7 +125,7 @@ class Task(L.LightningModule):
         # One process leaves them to the losses, where they are recorded.
         own = divisors(batch, self.model, opened) if self.trainer.world_size > 1 else {}
         by = dict(zip(own, means_over_processes(own.values()), strict=True))
-        loss, parts = self.recorder(batch, by, opened)
+        loss, parts = self.recorder(with_tokens(batch, self.model), by, opened)
         self.batch, self.loss = batch, loss.detach()
         self.latest |= {name: mean.detach() for name, mean in parts.items()}
         if (self.global_step + 1) % self.log_every == 0:  # the losses of the whole batch

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from grn.bags import Tokens
 from grn.model import transformer as module
 from grn.model.reader import HIDDEN, ReaderShape
-from grn.model.transformer import EPS, Tokens, Transformer
+from grn.model.transformer import EPS, Transformer
 
 SHAPE = ReaderShape(
     members=2, classes=3, summary=12, hidden=10, embedding=6, layers=3, query_heads=4, key_heads=2, iterations=2
@@ -45,7 +46,7 @@ def cells() -> Tensor:
 
 
 def read(reader: Transformer, cells: Tensor) -> Tensor:
-    return reader.summaries(cells, reader.standardised(cells), torch.ones(len(cells)).double())
+    return reader.summaries(cells, reader.standardised(cells), torch.ones(len(cells)).to(cells))
 
 
 def written_out(reader: Transformer, strength: Tensor, member: int) -> Tensor:
@@ -107,6 +108,20 @@ def test_tokens_are_the_expressed_genes_and_two_more():
     assert tokens.offsets.tolist() == [0, 4, 6] and tokens.identity.tolist() == [3, 5]
 
 
+@pytest.mark.parametrize("layers", [1, 3])
+def test_tokens_that_are_filled_up_say_the_same(cells, layers):
+    reader = transformer(replace(SHAPE, layers=layers))
+    tokens = Tokens.of(reader.strength(cells, reader.standardised(cells)))
+    filled = tokens.filled_up()
+    assert len(tokens.gene) < len(filled.gene)
+    torch.testing.assert_close(reader.read(filled), reader.read(tokens))
+
+
+def test_tokens_are_filled_up_to_a_few_sizes():
+    sizes = {len(Tokens.of(torch.ones(100, genes)).filled_up().gene) for genes in (1, 2, *range(40, 84))}
+    assert sizes == {512, 4608, 5120, 5632, 6144, 6656, 7168, 7680, 8192, 9216}
+
+
 @pytest.mark.parametrize("name", sorted(name for name, _ in transformer().named_parameters() if "predict" not in name))
 def test_noise_in_any_part_changes_what_is_said(cells, name):
     reader = transformer()
@@ -164,3 +179,19 @@ def test_gradients_are_those_of_differences(cells, monkeypatch, chunk):
             parameter.add_(step * way)
         ends.append(float(read(moved, cells).square().sum() + (read(moved, cells) @ moved.head).sum()))
     assert slope == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_reads_what_a_processor_reads_but_for_16_bits():
+    torch.manual_seed(0)
+    genes, found = 300, []
+    exact, cells = Transformer(genes, replace(SHAPE, summary=64)), 3 * torch.rand(20, genes)
+    torch.nn.init.normal_(exact.head)
+    for device in ("cpu", "cuda"):
+        reader, some = exact.to(device), cells.to(device)
+        summaries = read(reader, some)
+        loss = (summaries @ reader.head).log_softmax(-1)[..., 0].sum()
+        slopes = torch.autograd.grad(loss, [reader.embedding, reader.layers[0].key, reader.layers[1].up_bias])
+        found.append([each.detach().cpu().flatten() for each in (summaries, *slopes)])
+    for one, other in zip(*found, strict=True):
+        assert torch.cosine_similarity(one, other, dim=0) > 0.995

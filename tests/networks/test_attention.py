@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from grn.bags import Tokens
 from grn.cells.cells import Cells
 from grn.model.reader import ReaderShape
-from grn.model.transformer import Tokens, Transformer
+from grn.model.transformer import Transformer
 from grn.networks.attention import edges_of_attention, layer_matrices, read_attention, some_of
 
 SHAPE = ReaderShape(members=2, classes=3, summary=8, hidden=8, layers=3, query_heads=2, key_heads=1)

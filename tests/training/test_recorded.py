@@ -133,3 +133,24 @@ def test_a_recorded_step_has_the_loss_of_the_step_and_moves_parameter_and_averag
     torch.testing.assert_close(found[: EAGER + 4], found[EAGER + 4 :])
     assert len(calls) == EAGER + 2 + EAGER + 4
     assert optimizer.param_groups[0]["capturable"] is False and optimizer.param_groups[0]["lr"] == 0.1 / (EAGER + 5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_steps_of_a_transformer_are_recorded_and_are_those_of_eager_ones(make_config, tmp_path, monkeypatch):
+    config, call, recorded = make_config(max_steps=40), Recorder.__call__, []
+    config = config.model_copy(update={"model": config.model.model_copy(update={"reader": "transformer"})})
+    config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"accelerator": "gpu"})})
+
+    def counted(recorder, batch, *given):
+        found = call(recorder, batch, *given)
+        recorded.append(batch.tokens is not None and recorder.latest is not None)
+        return found
+
+    monkeypatch.setattr(Recorder, "__call__", counted)
+    train(config, tmp_path / "recorded", say=silent)
+    monkeypatch.setattr(Recorder, "__call__", lambda recorder, *given: recorder.losses(*given))
+    train(config, tmp_path / "eager", say=silent)
+    assert sum(recorded) > 10
+    both = [torch.load(tmp_path / name / "checkpoints/last.ckpt", weights_only=True) for name in ("eager", "recorded")]
+    one, other = (torch.cat([each.flatten() for each in found["state_dict"].values()]) for found in both)
+    assert torch.cosine_similarity(one, other, dim=0) > 0.999
