@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
+from flashsign.triton.common.launch import FUSED
 from flashsign.triton.common.layout import aligned, cdiv, descriptor, precision
 from flashsign.tuning.block_sizes import ROW_STEP, BlockSizes, padded_width
 from flashsign.tuning.choose import choose_block_sizes
@@ -79,5 +80,5 @@ def add_weights(
             bags=q.shape[0], heads=q.shape[1], key_heads=k.shape[1], targets=targets, regulators=regulators,
             E_PAD=width, TARGETS=sizes.own, REGULATORS=sizes.other, STAGES=sizes.stages,
             PRECISION=precision(q.dtype), ABSOLUTE=absolute is not None,
-            num_warps=sizes.warps, num_stages=sizes.stages,
+            num_warps=sizes.warps, num_stages=sizes.stages, **FUSED,
         )  # fmt: skip

@@ -16,6 +16,8 @@ from flashsign.tuning.device import capability
 
 # Compiled kernels are launched without Triton only in releases where that was seen working: what they take may change.
 FAST_LAUNCH = triton.__version__.startswith(("3.6.", "3.7.")) and torch.version.hip is None
+FUSED = {"enable_fp_fusion": True}
+"""A product and a sum in one instruction: what releases of Triton do unless they are asked, but not from 3.10 on."""
 MOST_COMPILED = 4096
 """The table of compiled kernels is emptied when it has so many entries."""
 _COMPILED: dict[tuple[Hashable, ...], Any] = {}
@@ -62,7 +64,7 @@ def start(
             checked = [
                 TensorDescriptor(*vars(x).values()) if isinstance(x, UncheckedDescriptor) else x for x in arguments
             ]
-            compiled = kernel[grid](*checked, *sizes, **constants, **options)
+            compiled = kernel[grid](*checked, *sizes, **constants, **options, **FUSED)
             if FAST_LAUNCH and compiled is not None:
                 _COMPILED[form] = compiled
             return

@@ -49,6 +49,9 @@ from flashsign.triton.streaming.split_keys import add_split_keys
 from flashsign.tuning.block_sizes import BlockSizes
 from flashsign.tuning.split_keys import SplitKeys
 
+# Triton 3.7 renamed the one, and 3.9 took the old name of the other away.
+barrier = getattr(gl, "barrier", None) or gl.thread_barrier
+copy_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 # The same helpers, compiled as Gluon: on scalars, and on tensors whose layout is given, the two languages agree.
 bag_rows = gluon.jit(device_functions.bag_rows.fn)
 inverse_norm = gluon.jit(device_functions.inverse_norm.fn)
@@ -115,9 +118,9 @@ def load_slot(k, v, ring, at, slot, step, steps, KEYS: gl.constexpr):
     bar, wanted = full.index(slot), step <= steps
     row = step * KEYS
     mbarrier.expect(bar, k.block_type.nbytes + v.block_type.nbytes, pred=wanted)
-    tma.async_copy_global_to_shared(k, [index, key_head, first_scaled + row, 0], bar, k_ring.index(slot), pred=wanted)
+    copy_tile(k, [index, key_head, first_scaled + row, 0], bar, k_ring.index(slot), pred=wanted)
     row -= KEYS
-    tma.async_copy_global_to_shared(v, [index, key_head, first_key + row, 0], bar, v_ring.index(slot), pred=wanted)
+    copy_tile(v, [index, key_head, first_key + row, 0], bar, v_ring.index(slot), pred=wanted)
 
 
 @gluon.constexpr_function
@@ -185,7 +188,7 @@ def sum_keys(
             k_tile = k_ring.index(slot).reshape([KEYS, E])
         u_a, z_b, p_b, s = overlapped(q_b, k_tile, p_a, v_tile, u_a, z_b, s, never, KEYS, V)
         # In this warpgroup all products that read slot `before` have ended; after the barrier in the other one too.
-        gl.thread_barrier()
+        barrier()
         load_slot(k, v, ring, at, before, coming, steps, KEYS)
         coming += 1
         if PARTS == 1:
@@ -196,7 +199,7 @@ def sum_keys(
         k_tile = k_ring.index(slot).reshape([KEYS, E])
         u_b, z_a, p_a, s = overlapped(q_a, k_tile, p_b, v_tile, u_b, z_a, s, never, KEYS, V)
         if PARTS == 1:
-            gl.thread_barrier()
+            barrier()
             load_slot(k, v, ring, at, before, coming, steps, KEYS)
             coming += 1
     slot, phase = next_slot(slot, phase, STAGES)
@@ -309,7 +312,7 @@ def stream_forward(
     mbarrier.expect(loaded, PARTS * q.block_type.nbytes)
     for part in gl.static_range(PARTS):
         row = first_query + start + part * BLOCK
-        tma.async_copy_global_to_shared(q, [index, head, row, 0], loaded, q_ring.index(part))
+        copy_tile(q, [index, head, row, 0], loaded, q_ring.index(part))
     if not PACKED:
         gdc_wait()  # for the scaled keys; queries were there before the previous kernel
     q_a = q_ring.index(0).reshape([BLOCK, E])
