@@ -83,8 +83,8 @@ FEWEST_HOPPER_KEYS = 2048
 """With fewer keys the plain kernel is faster: each program of the one for Hopper takes a whole multiprocessor."""
 MOMENT_KEYS_PER_WIDTH = 8
 """dq comes from moments where keys > this * width: two products of width E instead of three with every key."""
-HOPPER_TRITON = "3.6."
-"""The release of Triton with which the Hopper kernel was seen working: Gluon changes from release to release."""
+HOPPER_TRITON = ("3.6.", "3.7.")
+"""The releases of Triton with which the Hopper kernel was seen working: Gluon changes from release to release."""
 TORCH_MOMENT_COST = {False: 1, True: 4}
 """Time of an operation of torch's moments relative to one of its stream, outside of a transform (False) and inside
 (True): inside, moments are summed in float64 and took four times as long on a CPU."""

@@ -31,16 +31,21 @@ def in_batches(grad: Tensor) -> bool:
     return batched
 
 
+# Asked once: torch.export of torch 2.11 cannot trace the question.
+AUTOCAST = frozenset(kind for kind in ("cpu", "cuda", "mps", "xpu") if torch.amp.is_autocast_available(kind))
+"""Kinds of devices that have autocast."""
+
+
 def without_autocast(like: Tensor) -> AbstractContextManager[None]:
     """A context in which products are not rounded by autocast; devices that have no autocast (meta) need none."""
     kind = like.device.type
-    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+    return torch.autocast(kind, enabled=False) if kind in AUTOCAST else nullcontext()
 
 
 def as_autocast(*tensors: Tensor | None) -> Any:
     """The tensors in autocast's dtype where it is enabled, as torch's linear layers take them; else as they are."""
     kind = next(x.device.type for x in tensors if x is not None)
-    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+    if kind not in AUTOCAST or not torch.is_autocast_enabled(kind):
         return tensors
     dtype = torch.get_autocast_dtype(kind)
     narrow = (x is not None and x.is_floating_point() and x.dtype != torch.float64 for x in tensors)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from flashsign.tuning.block_sizes import BlockSizes, RowBlockSizes, SmallBagBlockSizes
 
-SEEN = frozenset({((9, 0), "3.6")})
+SEEN = frozenset({((9, 0), "3.6"), ((9, 0), "3.7")})
 """Compute capabilities with the releases of Triton with which all kernels were seen right on GPUs of that kind (H100,
 H200). Elsewhere a kernel is checked before its first use (operators.verify)."""
 FALLBACK, SMALLEST = BlockSizes(32, 16, 4, 1), BlockSizes(16, 16, 4, 1)
