@@ -127,9 +127,9 @@ def present_table(self: CellTable) -> Tensor:
     return m.to(self.device)
 
 
-def present_summaries(self: LinearReader, multiplicity: Tensor, z: Tensor, basal: Tensor) -> Tensor:
+def present_summaries(self: LinearReader, multiplicity: Tensor, z: Tensor) -> Tensor:
     seen = present(multiplicity, self.mean, self.sd)
-    return SUMMARIES(self, seen, self.standardised(seen) * (z != 0), basal)  # 0 where a gene is hidden
+    return SUMMARIES(self, seen, self.standardised(seen) * (z != 0))  # 0 where a gene is hidden
 
 
 INPUTS, SUMMARIES = Model.inputs, LinearReader.summaries

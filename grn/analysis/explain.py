@@ -83,8 +83,8 @@ def _table(
         if model.reads_the_blocks:  # the identity token reads the genes after the blocks
             m = model.inputs(x[:, model.is_regulator], basal)
             z = z + model.expected(m, model.states_of(Bags(x, basal), m)).mean(0)
-        whole = model.identity(x, basal, z)[1]
-        hidden = model.identity.without_each(x[0], z[0], basal[0])
+        whole = model.identity(x, z)[1]
+        hidden = model.identity.without_each(x[0], z[0])
         effects.append(log_odds(whole, of_type) - log_odds(hidden, of_type))
     found = torch.stack(effects).cpu()
     mean = found.mean(0)

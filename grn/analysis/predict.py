@@ -128,7 +128,7 @@ def predict_cells(trained: TrainedModel, multiplicity: sparse.csr_matrix, basal:
         part = slice(first, first + step)
         m, m_basal = torch.from_numpy(multiplicity[part].toarray()).to(device), torch.from_numpy(basal[part]).to(device)
         if model.genes_train:
-            cell, logits = model.identity(m, m_basal)
+            cell, logits = model.identity(m)
         else:
             read = model(Bags(m, m_basal))
             cell, logits = read.cell, read.logits

@@ -35,15 +35,6 @@ class StaticAttention(nn.Module):
         read = attention_by_scores(self.score[:, :, None], self.value, m if m.ndim == 2 else m[:, None], eps=EPS)
         return read[:, :, :, 0].transpose(1, 2).flatten(2)
 
-    def without_each(self, m: Tensor) -> Tensor:
-        """A cell's output with each of its keys hidden in turn. m [M] -> [P, M, H E]."""
-        scores = m * self.score  # [P, H, M]
-        messages = scores[..., None] * self.value
-        squares = scores.square()
-        rest = messages.sum(2, keepdim=True) - messages
-        norm = (squares.sum(2, keepdim=True) - squares).clamp(min=0) + EPS
-        return (rest * norm.rsqrt()[..., None]).transpose(1, 2).flatten(2)
-
 
 class FeedForward(nn.Module):
     """h <- h + f(norm(h)), `iterations` times with the same weights; then a last norm. h [P, .., Z]."""

@@ -210,7 +210,7 @@ def summaries_of(batch: Batch, model: Model) -> Tensor:
         z = z + model.expected(m, model.states_of(batch.bags, m)).mean(0)
     if batch.kept is not None:
         z, multiplicity = z * batch.kept, multiplicity * batch.kept
-    return model.identity.summaries(multiplicity, z, model.basal_of(bags))
+    return model.identity.summaries(multiplicity, z)
 
 
 def cell_type(summaries: Tensor, batch: Batch, model: Model, learned: Tensor) -> Tensor:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
@@ -52,7 +54,6 @@ class Reader(nn.Module):
     held_out: Tensor
     mean: Tensor
     sd: Tensor
-    scale: Tensor
     importance: Tensor
     centre: Tensor
     axes: Tensor
@@ -72,7 +73,6 @@ class Reader(nn.Module):
         self.predict = nn.Parameter(torch.randn(members, summary, genes) * 0.01)
         self.register_buffer("mean", torch.zeros(genes))
         self.register_buffer("sd", torch.ones(genes))
-        self.register_buffer("scale", torch.ones(()))
         self.register_buffer("held_out", torch.arange(members) // self.kinds)
         self.register_buffer("importance", torch.full((members,), 1 / members))
         self.register_buffer("centre", torch.zeros(members * summary))
@@ -90,28 +90,23 @@ class Reader(nn.Module):
         """Of members, which take turns."""
         return len(self.of_genes) if self.shape.classes else 1
 
-    @property
-    def unit(self) -> Tensor:
-        """What multiplicities are multiplied by, [N]; 0 for what is hidden."""
-        return self.scale * (self.sd < HIDDEN)
-
     def standardised(self, multiplicity: Tensor) -> Tensor:
         """Multiplicities [C, N] in sds from the mean of the training cells, not beyond LARGEST."""
         return ((multiplicity - self.mean) / self.sd).clamp(-LARGEST, LARGEST)
 
+    def start(self, multiplicity: sp.csr_matrix, fold: np.ndarray) -> None:
+        """Sets what is known before training, of each member from the cells that it learns from. fold [C]."""
+
     def most_cells(self, gpu: bool) -> int | None:
-        """The most cells that a training step reads, where not its whole batch."""
+        """The most cells that are read together, also in a training step; None: any number."""
         return None
 
     def multiplications(self, cells: int) -> int:
         """About so many it takes to read cells; 0: too few for a second thread."""
         return 0
 
-    def summaries(self, multiplicity: Tensor, standardised: Tensor, basal: Tensor) -> Tensor:
-        """Each member's summary of every cell, [P, C, S]. A gene is hidden where both inputs are 0.
-
-        multiplicity, standardised [C, N], basal [C].
-        """
+    def summaries(self, multiplicity: Tensor, standardised: Tensor) -> Tensor:
+        """Each member's summary of every cell, [P, C, S]. A gene is hidden where both inputs [C, N] are 0."""
         raise NotImplementedError
 
     def of_members(self, summaries: Tensor) -> Tensor:
@@ -122,17 +117,15 @@ class Reader(nn.Module):
         """The members' log probabilities, each as much as it counts: [C, K]."""
         return (self.importance[:, None, None] * self.of_members(summaries)).sum(0)
 
-    def forward(
-        self, multiplicity: Tensor, basal: Tensor, standardised: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, multiplicity: Tensor, standardised: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """standardised: what is read in place of `standardised(multiplicity)`."""
         z = self.standardised(multiplicity) if standardised is None else standardised
-        summaries = self.summaries(multiplicity, z, basal)
+        summaries = self.summaries(multiplicity, z)
         cell = (summaries.transpose(0, 1).flatten(1) - self.centre) @ self.axes
         return cell, self.logits(summaries) if self.shape.classes else None
 
-    def without_each(self, multiplicity: Tensor, standardised: Tensor, basal: Tensor) -> Tensor:
-        """The logits of one cell with each of its genes hidden in turn. [N] each, basal [] -> [N, K].
+    def without_each(self, multiplicity: Tensor, standardised: Tensor) -> Tensor:
+        """The logits of one cell with each of its genes hidden in turn. [N] each -> [N, K].
 
         A hidden gene is neither there nor different from its mean, as genes that are hidden in training.
         """

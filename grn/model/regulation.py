@@ -145,13 +145,13 @@ class Model(nn.Module):
     def forward(self, bags: Bags) -> Prediction:
         """The members' mean of the expected multiplicities, and what the reader says of the cells."""
         if not self.regulates:
-            return Prediction(self.mean.expand(len(bags), -1), *self.identity(bags.multiplicity, self.basal_of(bags)))
+            return Prediction(self.mean.expand(len(bags), -1), *self.identity(bags.multiplicity))
         m = self.inputs(bags.multiplicity[:, self.regulators], bags.basal)
         cut = None if bags.cut is None else bags.cut[:, self.regulators]
         y = self.expected(m, self.states_of(bags, m), cut).mean(0)
         # Where types alone are learned, the identity token reads the genes after the blocks.
         stream = self.identity.standardised(bags.multiplicity) + y if self.reads_the_blocks else None
-        cell, logits = self.identity(bags.multiplicity, self.basal_of(bags), stream)
+        cell, logits = self.identity(bags.multiplicity, stream)
         return Prediction(self.mean + self.sd * y, cell, logits)
 
     # The genes: what the regulators say of them.
@@ -263,9 +263,6 @@ class Model(nn.Module):
         return likely / likely.sum(-1, keepdim=True)
 
     # The cells: what the identity token says of them.
-
-    def basal_of(self, bags: Bags) -> Tensor:
-        return bags.multiplicity.new_ones(len(bags)) if bags.basal is None else bags.basal
 
     @property
     def reads_the_blocks(self) -> bool:

@@ -22,9 +22,12 @@ token, H query heads, K key heads, E = D / H width of a head.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -36,9 +39,13 @@ from grn.model.reader import HIDDEN, Reader, ReaderShape
 
 EPS = 1e-6  # under the root of a norm
 CHUNK = 512  # tokens, see Linear
-CELLS_OF_STEP = 64  # on a processor, where more cells take longer
-MOST_TOKENS = 1 << 22  # of a step on a GPU, all members together, if cells expressed every gene: they fill its memory
+CELLS_AT_ONCE = 64  # that are read on a processor, where more cells take longer
+MOST_TOKENS = 1 << 22  # the same on a GPU, of all members, if cells expressed every gene: they fill its memory
 AT_ONCE = 64  # genes that are hidden at the same time, see `without_each`
+# Where the vectors of genes start: the sizes of their loadings and of the noise by which members differ; the numbers of
+# the table of cells that the loadings are of; the directions more, and the powers, of their randomised search.
+LOADINGS, NOISE = 3.0, 0.1
+AT_START, SPARE, POWERS = 1 << 26, 8, 3
 SMALL = 0.5  # of the usual size, with which a layer begins to add to the residual stream
 
 
@@ -139,20 +146,38 @@ class Transformer(Reader):
         self.layers = Layers([Layer(shape.members, *sizes) for _ in range(shape.layers)])
         self.gain = nn.Parameter(torch.ones(shape.members, 1, shape.summary))
 
-    def most_cells(self, gpu: bool) -> int | None:
-        return max(MOST_TOKENS // (self.shape.members * self.genes), 1) if gpu else CELLS_OF_STEP
+    def most_cells(self, gpu: bool) -> int:
+        return max(MOST_TOKENS // (self.shape.members * self.genes), 1) if gpu else CELLS_AT_ONCE
 
     def multiplications(self, cells: int) -> int:
         shape = self.shape
         of_token = shape.summary * (2 * shape.summary + 2 * shape.hidden * shape.iterations)
         return cells * self.genes * shape.members * shape.layers * of_token // 4  # a cell has a part of the genes
 
+    @torch.no_grad()
+    def start(self, multiplicity: sp.csr_matrix, fold: np.ndarray) -> None:
+        """See Reader. Genes start at their loadings, the leading directions of the strengths of cells, so that what
+        tokens read is principal components of the cells from the first step on, and types need not be found by chance.
+        """
+        width = self.shape.summary
+        for member, held_out in enumerate(self.held_out.tolist()):
+            rows = np.flatnonzero(fold != held_out)
+            most = max(AT_START // self.genes, width)
+            rows = rows if len(rows) <= most else np.sort(np.random.default_rng(member).permutation(rows)[:most])
+            cells = torch.as_tensor(multiplicity[rows].toarray())
+            strength = self.strength(cells, self.standardised(cells))
+            loadings = torch.svd_lowrank(strength, q=min(width + SPARE, *strength.shape), niter=POWERS)[2][:, :width]
+            own = self.embedding[member, : self.genes]
+            own.mul_(NOISE)
+            own[:, : loadings.shape[1]] += loadings * LOADINGS * math.sqrt(self.genes)
+
     def strength(self, multiplicity: Tensor, standardised: Tensor) -> Tensor:
         """The signed multiplicities [C, N] by which keys are scaled: 0 of genes that a cell does not express."""
         return standardised * ((multiplicity > 0) & (self.sd < HIDDEN))
 
-    def summaries(self, multiplicity: Tensor, standardised: Tensor, basal: Tensor) -> Tensor:
-        return self.read(Tokens.of(self.strength(multiplicity, standardised)))
+    def summaries(self, multiplicity: Tensor, standardised: Tensor) -> Tensor:
+        cells = self.strength(multiplicity, standardised).split(self.most_cells(multiplicity.is_cuda))
+        return torch.cat([self.read(Tokens.of(some)) for some in cells], 1)
 
     def read(self, cells: Tokens, watch: Watch = unwatched) -> Tensor:
         """Summaries of cells, [P, C, D]. watch: is called with the number of each layer, its queries and its keys."""
@@ -184,15 +209,14 @@ class Transformer(Reader):
             h = layer.feed_forward(h)
         return norm(h) * self.gain
 
-    def without_each(self, multiplicity: Tensor, standardised: Tensor, basal: Tensor) -> Tensor:
+    def without_each(self, multiplicity: Tensor, standardised: Tensor) -> Tensor:
         """See Reader. Genes that the cell does not express change nothing."""
-        whole = self.logits(self.summaries(multiplicity[None], standardised[None], basal[None]))
+        whole = self.logits(self.summaries(multiplicity[None], standardised[None]))
         found = whole.repeat(self.genes, 1)
         for genes in (multiplicity > 0).nonzero()[:, 0].split(AT_ONCE):
             kept = torch.ones(len(genes), self.genes, device=genes.device).to(standardised)
             kept[torch.arange(len(genes)), genes] = 0
-            hidden = kept * multiplicity, kept * standardised, basal.expand(len(genes))
-            found[genes] = self.logits(self.summaries(*hidden))
+            found[genes] = self.logits(self.summaries(kept * multiplicity, kept * standardised))
         return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass
 
@@ -93,6 +92,7 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
         part = levels.part
     model.infers_states, model.partial_levels = states.origin == "found", part > 0
     set_units(model, table(), own)
+    model.identity.start(cells.multiplicity[split.train], own)
     if not model.genes_train:
         penalties = [Penalty(settings.penalty or 1.0)] * 2
     elif settings.penalty is not None:
@@ -127,9 +127,7 @@ def set_units(model: Model, table: CellTable, fold: np.ndarray) -> None:
     identity = model.identity
     identity.mean.copy_(table.mean)
     identity.sd.copy_(table.spread)
-    squares = float(np.einsum("i,i", *[table.multiplicity.data] * 2, dtype=np.float64))  # without an array of them
     identity.sd[list(table.keys)] = HIDDEN
-    identity.scale.fill_(math.sqrt(math.prod(table.multiplicity.shape) / squares) if squares else 1.0)
     if model.regulates and model.layered:
         share, unit = shares_of_counting(table)
         model.counting.copy_(share)

@@ -1,4 +1,4 @@
-"""The identity token: members as one batch, two kinds of heads, and a threshold for an error."""
+"""The linear reader: members as one batch, what is hidden, and a threshold for an error."""
 
 import math
 from dataclasses import replace
@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flashsign import spherical_attention
-from grn.model.linear_reader import HEADS, LinearReader
+from grn.model.linear_reader import LinearReader
 from grn.model.reader import HIDDEN, ReaderShape
 
 SHAPE = ReaderShape(members=3, classes=3, summary=6, hidden=7, embedding=4)
@@ -27,52 +26,37 @@ def token() -> LinearReader:
 
 
 @pytest.fixture
-def cells() -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    multiplicity = torch.rand(CELLS, GENES, generator=generator, dtype=torch.float64) * 3
-    return multiplicity, 0.5 + torch.rand(CELLS, generator=generator, dtype=torch.float64)
-
-
-def test_heads_are_spherical_attention_with_one_query_for_all_cells(token, cells):
-    m = torch.cat([cells[0], cells[1][:, None]], 1)
-    found = token.present(m).unflatten(-1, (HEADS, -1))  # [P, C, H, E]
-    for member in range(SHAPE.members):
-        score, value = token.present.score[member], token.present.value[member]
-        q, k = torch.ones(1, HEADS, 1, 1).double(), score[None, ..., None]
-        every = (each.expand(CELLS, -1, -1, -1) for each in (q, k, value[None]))
-        expected = spherical_attention(*every, m, eps=0)[:, :, 0]
-        torch.testing.assert_close(found[member], expected, rtol=1e-5, atol=1e-6)
+def cells() -> torch.Tensor:
+    return torch.rand(CELLS, GENES, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 3
 
 
 def test_each_member_is_what_it_would_be_alone(token, cells):
-    x, basal = cells
-    together = token.summaries(x, token.standardised(x), basal)
+    together = token.summaries(cells, token.standardised(cells))
     names = dict(token.named_parameters())
     for member in range(SHAPE.members):
         alone = LinearReader(GENES, replace(SHAPE, members=1)).double()
         for name, parameter in alone.named_parameters():
             parameter.data.copy_(names[name][member : member + 1])
-        found = alone.summaries(x, token.standardised(x), basal)[0]
+        found = alone.summaries(cells, token.standardised(cells))[0]
         torch.testing.assert_close(found, together[member])
         assert (together[member] - together[member - 1]).abs().mean() > 0.1
 
 
 def test_members_count_by_their_importance(token, cells):
-    cell, logits = token(*cells)
-    summaries = token.summaries(cells[0], token.standardised(cells[0]), cells[1])
+    cell, logits = token(cells)
+    summaries = token.summaries(cells, token.standardised(cells))
     of_members = torch.stack([(summaries[p] @ token.head[p] + token.head_bias[p]).log_softmax(-1) for p in range(3)])
     torch.testing.assert_close(logits, torch.einsum("p,pck->ck", token.importance, of_members))
     torch.testing.assert_close(cell, (torch.cat(list(summaries), 1) - token.centre) @ token.axes)
 
 
 def test_without_each_gene_is_the_forward_pass_with_that_gene_hidden(token, cells):
-    x, basal = cells
-    z = token.standardised(x[3])
-    found = token.without_each(x[3], z, basal[3])
+    z = token.standardised(cells[3])
+    found = token.without_each(cells[3], z)
     for gene in range(GENES):
         kept = torch.ones(GENES).double()
         kept[gene] = 0
-        summaries = token.summaries(x[3:4] * kept, z[None] * kept, basal[3:4])
+        summaries = token.summaries(cells[3:4] * kept, z[None] * kept)
         torch.testing.assert_close(found[gene], token.logits(summaries)[0])
 
 
@@ -89,9 +73,8 @@ def test_the_threshold_keeps_its_error_on_held_out_cells(token, error, kept):
 def test_what_is_hidden_is_not_read(token, cells):
     """The keys of guides, which have this sd: cells with them and without are the same to the token."""
     token.sd[3] = HIDDEN
-    x, basal = cells
-    others = x.clone()
+    others = cells.clone()
     others[:, 3] = 1 - others[:, 3]
-    torch.testing.assert_close(token(x, basal)[0], token(others, basal)[0])
-    x[:, 4], others[:, 4] = 0.0, 1.0
-    assert not torch.allclose(token(x, basal)[0], token(others, basal)[0])
+    torch.testing.assert_close(token(cells)[0], token(others)[0])
+    cells[:, 4], others[:, 4] = 0.0, 1.0
+    assert not torch.allclose(token(cells)[0], token(others)[0])

@@ -254,7 +254,7 @@ def test_genes_are_predicted_as_they_were_counted_from_what_is_left_to_see(make_
     thin = Bags(batch.bags.multiplicity * 0.5, batch.bags.basal - 0.1)
     seen = replace(batch, seen=thin, kept=kept)
     z = model.identity.standardised(thin.multiplicity) * kept
-    summaries = model.identity.summaries(thin.multiplicity * kept, z, thin.basal)
+    summaries = model.identity.summaries(thin.multiplicity * kept, z)
     torch.testing.assert_close(summaries_of(seen, model), summaries)
     found = of_cells(seen, model, readers_cells(seen, model), genes=True)["genes"]
     errors = (

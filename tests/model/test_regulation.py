@@ -9,7 +9,7 @@ from torch.autograd.functional import jacobian
 from grn.bags import Bags
 from grn.config.schema import ModelConfig
 from grn.model import regulation
-from grn.model.basal_gene import EPS, FeedForward, StaticAttention
+from grn.model.basal_gene import FeedForward
 from grn.model.regulation import DEPTH, LIMIT
 
 REGULATORS = [0, 3, 5]
@@ -184,7 +184,7 @@ def test_without_genes_to_learn_the_identity_token_reads_them_after_the_blocks(m
     y = model.expected(regulators_of(bags, model), bags.states)
     z = model.identity.standardised(bags.multiplicity) + y.mean(0)
     found = model(bags)
-    torch.testing.assert_close(found.logits, model.identity(bags.multiplicity, bags.basal, z)[1], **close)
+    torch.testing.assert_close(found.logits, model.identity(bags.multiplicity, z)[1], **close)
     assert (found.logits - make_model()(bags).logits).abs().max() > 1e-3
     found.logits.sum().backward()
     assert model.blocks[0].embedding.key.grad.abs().max() > 0, "types shape the blocks"
@@ -209,13 +209,13 @@ def test_inputs_are_multiplicities_in_sds_cut_off_far_above_the_mean(make_model)
     assert torch.equal(model.inputs(x, None)[:, -1], torch.full((2,), DEPTH).double())
 
 
-def test_the_depth_matters_and_is_1_for_the_identity_token_unless_the_bag_says_otherwise(make_model, make_bags):
+def test_the_depth_matters_to_the_genes_and_is_the_mean_unless_the_bag_says_otherwise(make_model, make_bags):
     model, bags = make_model(), make_bags()
     one = replace(bags, basal=torch.ones(5).double())
     same(model(replace(bags, basal=None)), model(one))  # 1 is the mean depth of this model
     other = model(bags)
     assert (other.multiplicity - model(one).multiplicity).abs().amax() > 1e-3
-    assert (other.logits - model(one).logits).abs().amax() > 1e-3
+    assert torch.equal(other.logits, model(one).logits), "multiplicities are normalised"
 
 
 def test_a_bag_of_zeros_is_finite_forward_and_backward(make_model):
@@ -253,16 +253,3 @@ def test_iterations_apply_one_map_again():
     once, twice, thrice = (each(h) for each in maps)
     torch.testing.assert_close(once.square().mean(-1), torch.ones(2, 4), rtol=1e-4, atol=0)
     assert not torch.allclose(once, twice) and not torch.allclose(twice, thrice)
-
-
-def test_a_static_read_without_each_key_is_the_read_with_that_key_absent():
-    torch.manual_seed(0)
-    read = StaticAttention(2, 6, 3, 4).double()
-    m = torch.rand(6).double() + 0.2
-    found = read.without_each(m)
-    for key in range(6):
-        hidden = m.clone()
-        hidden[key] = 0
-        torch.testing.assert_close(found[:, key], read(hidden[None])[:, 0])
-    alone = StaticAttention(1, 1, 1, 1).double()
-    assert alone.without_each(m[:1]).abs().max() <= EPS, "nothing is left"

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,7 +17,7 @@ from grn.model.transformer import EPS, Transformer
 SHAPE = ReaderShape(
     members=2, classes=3, summary=12, hidden=10, embedding=6, layers=3, query_heads=4, key_heads=2, iterations=2
 )
-CELLS, GENES, BASAL = 5, 9, torch.ones(5).double()
+CELLS, GENES = 5, 9
 
 
 def transformer(shape: ReaderShape = SHAPE) -> Transformer:
@@ -46,7 +48,7 @@ def cells() -> Tensor:
 
 
 def read(reader: Transformer, cells: Tensor) -> Tensor:
-    return reader.summaries(cells, reader.standardised(cells), torch.ones(len(cells)).to(cells))
+    return reader.summaries(cells, reader.standardised(cells))
 
 
 def written_out(reader: Transformer, strength: Tensor, member: int) -> Tensor:
@@ -125,21 +127,21 @@ def test_tokens_are_filled_up_to_a_few_sizes():
 @pytest.mark.parametrize("name", sorted(name for name, _ in transformer().named_parameters() if "predict" not in name))
 def test_noise_in_any_part_changes_what_is_said(cells, name):
     reader = transformer()
-    before = reader(cells, BASAL)
+    before = reader(cells)
     parameter = dict(reader.named_parameters())[name]
     parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)))
-    after = reader(cells, BASAL)
+    after = reader(cells)
     assert (after[1][:-1].softmax(-1) - before[1][:-1].softmax(-1)).abs().max() > 1e-3
     assert name.startswith("head") or (after[0] - before[0]).abs().max() > 1e-3
 
 
 def test_without_each_gene_is_the_forward_pass_with_that_gene_hidden(reader, cells):
     z = reader.standardised(cells[:1])
-    found = reader.without_each(cells[0], z[0], BASAL[0])
+    found = reader.without_each(cells[0], z[0])
     for gene in range(GENES):
         kept = torch.ones(GENES).double()
         kept[gene] = 0
-        torch.testing.assert_close(found[gene], reader.logits(reader.summaries(cells[:1] * kept, z * kept, BASAL))[0])
+        torch.testing.assert_close(found[gene], reader.logits(reader.summaries(cells[:1] * kept, z * kept))[0])
 
 
 def test_what_is_hidden_is_not_read(reader, cells):
@@ -147,7 +149,7 @@ def test_what_is_hidden_is_not_read(reader, cells):
     reader.sd[3] = HIDDEN
     others = cells.clone()
     others[:, 3] = 1 - others[:, 3].clamp(max=1)
-    torch.testing.assert_close(reader(cells, BASAL)[0], reader(others, BASAL)[0])
+    torch.testing.assert_close(reader(cells)[0], reader(others)[0])
 
 
 def test_gradients_under_autocast_are_those_without_it_but_for_rounding(cells):
@@ -155,7 +157,7 @@ def test_gradients_under_autocast_are_those_without_it_but_for_rounding(cells):
     found = []
     for enabled in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            summaries = reader.summaries(cells, reader.standardised(cells), torch.ones(CELLS))
+            summaries = reader.summaries(cells, reader.standardised(cells))
         found.append(torch.autograd.grad(summaries.float().square().sum(), [reader.embedding, reader.layers[0].up]))
     for exact, rounded in zip(*found, strict=True):
         assert rounded.dtype == torch.float32
@@ -179,6 +181,25 @@ def test_gradients_are_those_of_differences(cells, monkeypatch, chunk):
             parameter.add_(step * way)
         ends.append(float(read(moved, cells).square().sum() + (read(moved, cells) @ moved.head).sum()))
     assert slope == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-4)
+
+
+def test_genes_start_at_the_leading_directions_of_the_cells_that_a_member_learns_from():
+    """Of cells that differ along one direction, but for noise."""
+    generator = torch.Generator().manual_seed(4)
+    direction = torch.randn(50, generator=generator)
+    cells = (2 + torch.randn(200, 1, generator=generator) * direction / 4).clamp(min=0.01)
+    cells += 0.1 * torch.rand(200, 50, generator=generator)
+    torch.manual_seed(5)
+    reader = Transformer(50, replace(SHAPE, summary=8))
+    reader.mean, reader.sd = cells.mean(0), cells.std(0)
+    fold = np.arange(200) % 2
+    cells[1::2] = cells[1::2].flip(1)  # the second member's cells differ along another direction
+    reader.start(sp.csr_matrix(cells.numpy()), fold)
+    for member, others in ((0, 1), (1, 0)):
+        basis = torch.linalg.qr(reader.embedding[member, :50].detach())[0]
+        for number, inside in ((others, True), (member, False)):
+            leading = torch.linalg.svd(reader.standardised(cells[fold == number]), full_matrices=False)[2][0]
+            assert (float((leading @ basis).norm()) > 0.98) == inside
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
