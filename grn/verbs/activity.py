@@ -88,6 +88,7 @@ def activity(
     """
     from grn.analysis.activity import activity_between, activity_of_cells, activity_of_types, log_pieces
     from grn.analysis.conditions import two_of
+    from grn.cells.preprocessing.counts import genes_of
     from grn.cells.readers.registry import source_in_file
     from grn.config.schema import DataConfig
 
@@ -108,7 +109,7 @@ def activity(
                 "No weight of the network is negative, as in networks without signs: a regulator counts as active "
                 "where its targets are high, whether it raises or lowers them."
             )
-        genes = adata.var_names.astype(str)
+        genes = genes_of(adata, "X").index.astype(str)
         scores, targets = activity_of_cells(log_pieces(adata, layer, say), genes, known, min_targets)
     say(
         f"Activity of {scores.shape[1]} regulators in {len(adata)} cells, from {targets.median():.0f} targets each "
