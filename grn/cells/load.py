@@ -371,7 +371,7 @@ def to_vocabulary_of(
         advice = _advice(var, obs_names, names, vocabulary, int(shared.sum()))
         problem = f"{name_of(config)} shares {shared.sum()} of {len(vocabulary)} genes with the model"
         raise VocabularyMismatch(problem, field="data.gene_key", advice=advice)
-    repeated = [vocabulary[place] for place in np.flatnonzero(times > 1)]
+    repeated = [gene for gene, number in zip(vocabulary, times, strict=True) if number > 1]
     if repeated and config.values == "expression":
         raise DataError(
             f"{len(repeated)} of the model's genes occur more than once in {name_of(config)} ({examples(repeated)}), "

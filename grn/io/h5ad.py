@@ -19,6 +19,7 @@ from grn.io.atomic import replacing_file
 if TYPE_CHECKING:
     from anndata import AnnData
 
+TRIED = 1000  # cells whose table is written on trial
 COPIED = 1 << 25  # bytes that are copied at a time
 SPARSE = ("data", "indices", "indptr")
 
@@ -59,6 +60,26 @@ def write_anndata(path: Path, adata: AnnData, compression: str | None = None) ->
         adata.strings_to_categoricals(adata.raw.var)
     with new_h5ad(path) as store:
         write_dispatched(store, "/", adata, _write_part, dataset_kwargs={"compression": compression})
+
+
+def refuse_unwritable_parts(adata: AnnData, name: str) -> None:
+    """Raises DataError where a table, or a part of uns, cannot be written: called before the work, whose result would
+    be lost. Of obs, the first cells are tried. name: of the AnnData, in messages."""
+    import h5py
+    from anndata.io import write_elem
+
+    parts: dict[str, Any] = {"obs": adata.obs.head(TRIED), "var": adata.var}
+    parts |= {} if adata.raw is None else {"raw.var": adata.raw.var}
+    parts |= {f"uns[{key!r}]": value for key, value in adata.uns.items()}
+    with of_any_pandas(), h5py.File(io.BytesIO(), "w") as store:
+        for place, (part, value) in enumerate(parts.items()):
+            try:
+                write_elem(store, str(place), value)
+            except Exception as problem:
+                raise DataError(
+                    f"{part} of {name} cannot be written as .h5ad ({one_line(problem)})",
+                    advice="rename or remove that part",
+                ) from problem
 
 
 @contextmanager

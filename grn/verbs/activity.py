@@ -11,7 +11,7 @@ import numpy as np
 
 from grn.messages import kept_in
 from grn.verbs.checked import Positive, checked
-from grn.verbs.given_cells import checked_anndata, is_anndata, writing_into_views
+from grn.verbs.given_cells import checked_anndata, into_memory_where_view_of_file, is_anndata, writing_into_views
 from grn.verbs.read_network import predicted_network
 from grn.verbs.run import Run
 
@@ -101,6 +101,7 @@ def activity(
         source = source_in_file(DataConfig(path=os.fspath(cells)), everything=False)  # type: ignore[arg-type]
     with source as opened:
         adata = checked_anndata(opened)
+        into_memory_where_view_of_file(adata)
         types, condition = _labels(adata, by, "by"), _labels(adata, compare, "compare")
         donors = _labels(adata, group, "group")
         chosen = None if condition is None else two_of(sorted({*condition} - {""}), conditions)

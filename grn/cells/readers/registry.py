@@ -97,8 +97,8 @@ def _find(config: DataConfig) -> partial[AnnData]:
         if path.is_dir() and _reader(path) is read_mtx:
             path = place_within(path)
         reader = _reader(path)
-        if (advice := advice_about(config.path)) is not None:
-            raise DataError(f"{config.path} {advice.problem}", field="data.path", advice=advice.advice)
+        if (known := advice_about(config.path)) is not None:
+            raise DataError(f"{config.path} {known.problem}", field="data.path", advice=known.advice)
         if reader is None or not path.exists():
             sources = " or ".join(each for each in SOURCES if each != MEMORY)
             problem = does_not_exist(path, f"set {{field}} to a file or to {sources}")
@@ -126,7 +126,8 @@ def _refuse_memory(config: DataConfig) -> NoReturn:
     raise CellsNotStored(
         f"{{field}} is {MEMORY!r}: the cells of this run were an AnnData in memory, which is not stored",
         field="data.path",
-        advice="write it with adata.write_h5ad(FILE) and set data.path to FILE in config.yaml",
+        advice="give the cells again, in Python as data=, or write them with adata.write_h5ad(FILE) and set data.path "
+        "to FILE in the run's config.yaml",
     )
 
 
