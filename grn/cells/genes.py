@@ -244,6 +244,8 @@ def read_gene_list(name: str, field: str) -> list[str]:
         genes = list(dict.fromkeys(QUOTED.sub(r"\1", line) for line in lines if line and not line.startswith("#")))
         odd = [line for line in genes if SEPARATED.search(line) or line.startswith("<")]
         problem = f"{path} {f'has {odd[0][:40]!r} on a line' if odd else 'lists no genes'}"
+        if any(CONTROL.search(line.replace("\t", "")) for line in lines):
+            genes, problem = [], f"{path} is no text, as a spreadsheet or a packed file is not"
     else:
         problem = f"{{field}} is {name[:80]!r}, but there is no such file"
         if near := nearest(name, ["all", *LISTS], likeness=0.7):

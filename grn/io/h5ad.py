@@ -98,11 +98,14 @@ def new_h5ad(path: Path) -> Iterator[Any]:
 
 
 def of_any_pandas() -> AbstractContextManager[None]:
-    """pandas 3 stores text in string arrays; anndata 0.12 writes them only within this (0.11 and newer read them)."""
+    """pandas 3 stores text in string arrays; anndata 0.12 writes them only within this (0.11 and newer read them).
+
+    A column of obs with a "/" in its name, which anndata 0.13 no longer writes by itself, stays as it was read.
+    """
     import anndata
 
-    option = "allow_write_nullable_strings"
-    known = {option: True} if hasattr(anndata.settings, option) else {}
+    options = {"allow_write_nullable_strings": True, "disallow_forward_slash_in_h5ad": False}
+    known = {option: value for option, value in options.items() if hasattr(anndata.settings, option)}
     return anndata.settings.override(**known)
 
 

@@ -84,7 +84,7 @@ class CellsDataModule(LightningDataModule):
         return self._once(self.test, batches[processes.share(len(batches), 1)])
 
     def _once(self, bags: BagMaker, batches: list[Request]) -> DataLoader:
-        return DataLoader(bags, sampler=batches, batch_size=None)  # slices: a worker would take longer to start
+        return DataLoader(bags, sampler=batches, batch_size=None)  # slices: no need of workers
 
     def _rank(self) -> tuple[int, int]:
         return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
@@ -95,8 +95,8 @@ def without_main_module() -> Iterator[None]:
     """Within it, processes that are started do not import the main module: a worker needs nothing of the user's script.
 
     Where processes are spawned (macOS, Windows) or served (Linux from Python 3.14), Python has each of them import it.
-    A script without `if __name__ == "__main__"` would train once more in each worker, which Python refuses, and training
-    would wait for workers that have died.
+    A script without `if __name__ == "__main__"` would train once more in each worker, which Python refuses, and
+    training would wait for workers that have died.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")

@@ -72,25 +72,30 @@ def read_mtx(path: Path, config: DataConfig) -> AnnData:
             raise ValueError(f"its matrix has {found!r} where a coordinate matrix of numbers has none")
         # Always read as real numbers: under the banner `integer`, SciPy would cut fractions off.
         values = sparse.coo_matrix(mmread(io.BytesIO(b"%%MatrixMarket matrix coordinate real general\n" + rest)))
-        counts = _cells_by_genes(values, len(barcodes), len(features))
+        counts = _cells_by_genes(path, values, len(barcodes), len(features))
         # genes.tsv has no types, a bare list only names.
         named = pd.DataFrame({"name": features[min(1, features.shape[1] - 1)], "gene_ids": features[0]})
+        if named["name"].nunique() == 1:  # "unknown" for all, as pipelines write that have no symbols
+            named["name"] = named["gene_ids"]
         if 2 in features:
             named["feature_types"] = features[2]
         return of_features(path, counts, barcodes[0].to_numpy(), named)
 
 
-def _cells_by_genes(values: sparse.coo_matrix, cells: int, features: int) -> sparse.csr_matrix:
-    """Rows are features, as 10x has it, unless the numbers of names say that they are cells."""
+def _cells_by_genes(path: Path, values: sparse.coo_matrix, cells: int, features: int) -> sparse.csr_matrix:
+    """Rows are features, as 10x has it, unless the numbers of names say that they are cells. Raises DataError."""
     if values.shape == (features, cells):
         return values.T.tocsr()
     if values.shape == (cells, features):
         return values.tocsr()
     rows, columns = values.shape
-    header = (
-        " (a header, perhaps, which belongs to no cell or gene)" if {cells - columns, features - rows} & {1} else ""
+    raise DataError(
+        f"The matrix of {path} is {rows} x {columns}, but there are {features} features and {cells} barcodes",
+        field="data.path",
+        advice="remove the header of barcodes or features, which have none"
+        if 1 in (cells - columns, features - rows)
+        else "give the three files of one sample",
     )
-    raise ValueError(f"its matrix is {rows} x {columns}, but it names {features} features and {cells} barcodes{header}")
 
 
 def _mtx(folder: Path) -> list[Path]:
