@@ -134,7 +134,7 @@ def notes_on_new_cells(
         **_unnamed(var, key),
         note: True,
         f"Of the genes that count as absent, {near}.": bool(near),
-        f"{len(twice)} of the model's genes occur more than once in the data ({examples(twice)}); their counts are "
+        f"Genes of the model with several columns in the data ({len(twice)}: {examples(twice)}): their counts are "
         "added.": bool(twice),
     }
     return (*(sentence for sentence, true in sentences.items() if true), *_of_scale(scale, usual))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +97,8 @@ def new_h5ad(path: Path) -> Iterator[Any]:
         file.raise_problem()
 
 
-def of_any_pandas() -> AbstractContextManager[None]:
+@contextmanager
+def of_any_pandas() -> Iterator[None]:
     """pandas 3 stores text in string arrays; anndata 0.12 writes them only within this (0.11 and newer read them).
 
     A column of obs with a "/" in its name, which anndata 0.13 no longer writes by itself, stays as it was read.
@@ -106,7 +107,9 @@ def of_any_pandas() -> AbstractContextManager[None]:
 
     options = {"allow_write_nullable_strings": True, "disallow_forward_slash_in_h5ad": False}
     known = {option: value for option, value in options.items() if hasattr(anndata.settings, option)}
-    return anndata.settings.override(**known)
+    with anndata.settings.override(**known), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Forward slashes will be disallowed")
+        yield
 
 
 def _write_part(write: Any, store: Any, key: str, part: Any, dataset_kwargs: Any, iospec: Any) -> None:

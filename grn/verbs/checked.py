@@ -9,6 +9,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, ParamSpec, TypeVar, get_type_hints
 
@@ -114,4 +115,6 @@ def _validators(function: Callable[..., Any]) -> dict[str, Callable[[object], ob
 
 def _expanded(value: object) -> object:
     """A path with the user's home in place of ~, as shells have it."""
-    return os.path.expanduser(value) if isinstance(value, (str, os.PathLike)) else value
+    if isinstance(value, Path):
+        return value.expanduser()
+    return os.path.expanduser(value) if isinstance(value, str) else value

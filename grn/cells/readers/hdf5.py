@@ -23,8 +23,9 @@ def kind_of(path: Path) -> str | None:
     try:
         with h5py.File(path, "r") as file:
             groups = set(file)
-            matrices = [group for group in file.values() if isinstance(group, h5py.Group) and "indptr" in group]
+            of_tenx = any(
+                isinstance(group, h5py.Group) and {"barcodes", "indptr"} <= set(group) for group in file.values()
+            )
     except OSError:
         return None
-    of_tenx = "10x" if any("barcodes" in group for group in matrices) else None
-    return next((kind for kind, own in KINDS.items() if own <= groups), of_tenx)
+    return next((kind for kind, own in KINDS.items() if own <= groups), "10x" if of_tenx else None)
