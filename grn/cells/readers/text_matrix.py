@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
@@ -26,6 +27,7 @@ from grn.config.schema import DataConfig
 from grn.errors import DataError
 from grn.io.tables import encoding_of, number_advice, unpacked
 
+OF_ENSEMBL = re.compile(r"ENS[A-Z]*\d{6,}(\.\d+)?")  # genes, transcripts, proteins
 PLACES = ["chr", "start", "end", "strand", "length"]  # of genes, in the tables of featureCounts
 COMMENTS = ("# ", "##")
 VALUES = (
@@ -130,7 +132,7 @@ def _symbols(ids: list[str], texts: Texts) -> tuple[list[str], Texts]:
     """Names of genes, and columns of var: of ids beside symbols, the symbols are the names; of an empty one, the id."""
     key, symbols = next(iter(texts.items()))
     are_ids = first_of_most(ids, ENSEMBL_ID) or all(math.isfinite(_number(each)) for each in ids)
-    if not are_ids or key.casefold() in PLACES or first_of_most(symbols, ENSEMBL_ID):
+    if not are_ids or key.casefold() in PLACES or first_of_most(symbols, OF_ENSEMBL):
         return ids, texts
     names = [symbol or own for symbol, own in zip(symbols, ids, strict=True)]
     return names, {"gene_ids": ids, **{name: column for name, column in texts.items() if name != key}}

@@ -249,6 +249,18 @@ def test_a_table_with_ids_and_symbols_is_named_by_the_symbols(tmp_path):
     assert found.var["gene_id"].tolist() == IDS, "the symbols come first"
 
 
+def test_ids_of_transcripts_are_no_symbols(tmp_path):
+    """As FLAMES writes them: counts of transcripts, with those of a gene below each other."""
+    transcripts = [f"ENST{place:011d}" for place in range(12)]
+    table(transcript_id=transcripts).set_axis(pd.Index([IDS[0]] * 2 + IDS[2:], name="gene_id")).to_csv(
+        tmp_path / "f.csv"
+    )
+    config = DataConfig(path=str(tmp_path / "f.csv"), orientation="genes_by_cells", duplicates="sum", genes="all")
+    cells, _ = load_cells(config.model_copy(update={"multiplicity": "counts"}))
+    assert cells.vocabulary == (IDS[0], *IDS[2:])
+    np.testing.assert_array_equal(cells.multiplicity[:, 0].toarray()[:, 0], COUNTS[:, :2].sum(1))
+
+
 def test_a_table_with_row_numbers_before_the_symbols(tmp_path):
     table(gene_name=GENES).reset_index(drop=True).to_csv(tmp_path / "cells.csv")
     assert_counts(tmp_path / "cells.csv", orientation="genes_by_cells")
