@@ -34,8 +34,7 @@ def read_loom(path: Path, config: DataConfig) -> AnnData:
 
 
 def _cells_by_genes(matrix: h5py.Dataset) -> sparse.csr_matrix:
-    step = max(ROWS, 1)
-    blocks = [sparse.csr_matrix(matrix[start : start + step]) for start in range(0, matrix.shape[0], step)]
+    blocks = [sparse.csr_matrix(matrix[start : start + ROWS]) for start in range(0, matrix.shape[0], ROWS)]
     return sparse.vstack(blocks, format="csr").T.tocsr()
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from grn.cells.readers.hdf5 import kind_of
 
 UNPACK = "unpack it first"
-OF_SEURAT = "write its counts in R: DropletUtils::write10xCounts(FOLDER, object[['RNA']]$counts)"
+OF_SEURAT = "write its counts in R, those of Seurat by DropletUtils::write10xCounts(FOLDER, object[['RNA']]$counts)"
 
 
 class Advice(NamedTuple):
@@ -33,7 +33,8 @@ ENDINGS = {
     ),
     (".tar", ".tar.gz", ".tgz"): Advice("is an archive", f"{UNPACK}: tar -xf FILE"),
     (".zip",): Advice("is an archive", f"{UNPACK}: unzip FILE"),
-    (".rds", ".rda", ".rdata", ".h5seurat", ".qs"): SEURAT,
+    (".rds", ".rda", ".rdata", ".qs"): Advice("is a file of R", OF_SEURAT),
+    (".h5seurat",): SEURAT,
     (".h5mu",): MUDATA,
     (".xlsx", ".xls"): Advice("is a spreadsheet, which may have changed names such as MARCH1", "save it as .csv"),
 }

@@ -19,7 +19,7 @@ from grn.cells.readers import reading
 from grn.cells.readers.tenx import of_features
 from grn.config.schema import DataConfig
 from grn.errors import DataError
-from grn.io.tables import unpacked
+from grn.io.tables import decoded, unpacked
 
 NUMBERS = b"0123456789+-.eE \t\r\n"
 PACKED = r"(\.gz)?"
@@ -59,8 +59,8 @@ def place_within(folder: Path) -> Path:
 def read_mtx(path: Path, config: DataConfig) -> AnnData:
     """The genes of a 10x folder, or of one matrix in it where `path` is that file. Raises DataError."""
     with reading(f"{path} cannot be read as a 10x folder"):
-        matrix, of_cells, of_features_ = _files(path)
-        barcodes, features = _table(of_cells), _table(of_features_)
+        matrix, *beside = _files(path)
+        barcodes, features = map(_table, beside)
         with unpacked(matrix) as file:
             banner, _, rest = file.read().partition(b"\n")
         entries = b"\n".join(line for line in rest.split(b"\n") if not line.startswith(b"%"))
@@ -151,7 +151,7 @@ def _prefix(form: re.Pattern[str], path: Path) -> str:
 def _table(path: Path) -> pd.DataFrame:
     """The columns of a file without a header, as texts. Quotes are part of the text."""
     with unpacked(path) as file:
-        lines = [line.rstrip("\r").split("\t") for line in file.read().decode("utf-8").rstrip("\r\n").split("\n")]
+        lines = [line.rstrip("\r").split("\t") for line in decoded(file.read()).rstrip("\r\n").split("\n")]
     if any(len(fields) != len(lines[0]) or not fields[0] for fields in lines):
         raise ValueError(f"{path.name} is empty, or has lines of different length or without a name")
     return pd.DataFrame(lines, dtype=object)

@@ -30,18 +30,7 @@ from grn.io.tables import encoding_of, number_advice, unpacked
 OF_ENSEMBL = re.compile(r"ENS[A-Z]*\d{6,}(\.\d+)?")  # genes, transcripts, proteins
 PLACES = ["chr", "start", "end", "strand", "length"]  # of genes, in the tables of featureCounts
 COMMENTS = ("# ", "##")
-VALUES = (
-    "",
-    "na",
-    "nan",
-    "n/a",
-    "null",
-    "none",
-    "inf",
-    "-inf",
-    "true",
-    "false",
-)  # what is no number in a column of them
+VALUES = {"", "na", "nan", "n/a", "null", "none", "inf", "-inf", "true", "false"}  # stand for a number, and are none
 ENDINGS = tuple(f"{ending}{packed}" for ending in (".csv", ".tsv", ".txt") for packed in ("", ".gz"))
 
 
