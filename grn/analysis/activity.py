@@ -21,6 +21,8 @@ from scipy.stats import false_discovery_control
 from grn.analysis.network_files import PredictedNetwork, network_of_table, reference_of_table
 from grn.analysis.summary import ALL
 from grn.cells.cells import Cells
+from grn.cells.feature_types import are_genes, left_out
+from grn.cells.preprocessing.counts import genes_only
 from grn.cells.readers.matrix import csr_pieces
 from grn.errors import DataError, VocabularyMismatch, check_known
 from grn.messages import Say, silent
@@ -108,15 +110,18 @@ def _moments(values: sparse.spmatrix, axis: int) -> tuple[np.ndarray, np.ndarray
 
 
 def log_pieces(adata: AnnData, layer: str | None, say: Say) -> Iterator[sparse.csr_matrix]:
-    """The values of X or a layer, float32, some cells at a time; of counts, log1p of them at the median total of all
-    cells."""
+    """The values of X or a layer for the genes (genes_of), float32, some cells at a time; of counts, log1p of them at
+    the median total of all cells."""
     name = "X" if layer is None else f"layer {layer!r}"
     if layer is not None:
         check_known(layer, adata.layers, "The AnnData", "layer", "layer")
     matrix = adata.X if layer is None else adata.layers[layer]
+    genes, only = are_genes(adata.var), genes_only(adata.var)
+    if not genes.all():
+        say(left_out(adata.var, genes, name))
 
     def pieces() -> Iterator[sparse.csr_matrix]:
-        return (piece.astype(np.float32) for piece in csr_pieces(matrix, name, PIECE))
+        return (only(piece).astype(np.float32) for piece in csr_pieces(matrix, name, PIECE))
 
     totals, counted, negative = [], True, False
     for values in pieces():

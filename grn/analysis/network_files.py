@@ -40,6 +40,7 @@ WEIGHTED = (
     ("Gene1", "Gene2", "EdgeWeight"),  # BEELINE's rankedEdges
     ("regulatoryGene", "targetGene", "weight"),  # GENIE3 of Bioconductor
     ("source", "target", "mor"),  # an older name of decoupler
+    ("tf", "target", "mor"),  # DoRothEA's tables in R
 )
 BARE = ("0", "1", "2")  # tables of arboreto, which have no header
 KEY = "grn"
@@ -121,7 +122,9 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
     for name in BESIDE:
         found = find_columns(table, [(name,)])
         if found and table[found[0]].notna().any():
-            share = name in SHARES  # other programs mean something else by these, as DoRothEA's confidences A to E
+            share = name in SHARES
+            if share and pd.to_numeric(table[found[0]], errors="coerce").isna().all():
+                continue  # words: DoRothEA's confidences are A to E
             values = numbers(where, table[found[0]], *((0, 1) if share else ()), unknown=True)
             if np.isfinite(values).any():
                 edges[name] = values
@@ -174,7 +177,7 @@ WORDS = {"+": 1, "activation": 1, "-": -1, "repression": -1, "unknown": 0, "?": 
 FORMATS: dict[str, tuple[Columns, ...]] = {
     "TRRUST": (("TF", "Target", "Regulation"), ("0", "1", "2", "3")),
     "planted": (("source", "target", "sign"),),
-    "decoupler": (("source", "target", "weight"), ("source", "target", "mor")),
+    "decoupler": (("source", "target", "weight"), ("source", "target", "mor"), ("tf", "target", "mor")),
     "BEELINE": (("Gene1", "Gene2", "Type"),),
     "unsigned": (("Gene1", "Gene2"), ("source", "target")),
 }

@@ -20,6 +20,7 @@ from anndata.abc import CSCDataset, CSRDataset
 from torch.nn import functional as F
 
 from grn.cells.cells import Cells
+from grn.cells.feature_types import are_genes
 from grn.cells.load import to_vocabulary_of
 from grn.cells.loading.tables import Table, beside_steps, empty_for, fitting, give_back_on, on
 from grn.cells.obs import MISSING
@@ -109,9 +110,10 @@ class Atlas:
         self.rows = np.flatnonzero(trained)
         self.open = ExitStack()
         self.stored, var = self.open.enter_context(counts_in_file(config))
-        columns = to_vocabulary_of(var, pd.Index([]), config, cells.vocabulary)[0].tocoo()
-        self.gene_of = np.full(columns.shape[0], len(cells.vocabulary), np.int32)
-        self.gene_of[columns.row] = columns.col
+        genes = np.flatnonzero(are_genes(var))
+        columns = to_vocabulary_of(var.iloc[genes], pd.Index([]), config, cells.vocabulary).matrix.tocoo()
+        self.gene_of = np.full(len(var), len(cells.vocabulary), np.int32)
+        self.gene_of[genes[columns.row]] = columns.col
         self.ends = check_pointers(self.stored) if isinstance(self.stored, CSRDataset) else None
         self.reader = ThreadPoolExecutor(1)
         self.held: dict[bytes, Future[Table]] = {}  # by their rows

@@ -132,7 +132,7 @@ class Source:
     values: CSR float32 [C, M], each gene once.   names [M]: of the genes.   columns: row of var -> position in names.
     expression: its genes, where it is from, and the scale of its counts.
     of_targets: the values in data.targets, CSR float32 [C, M]; None without.
-    truth, interventions: see Cells.   left_out: a sentence about the features that are not genes; empty where all are.
+    truth, interventions: see Cells.   read: sentences about how the file was read, and what of it was left out.
     hint: a sentence about a column that seems to hold conditions and is not used.   sample: see Cells.
     """
 
@@ -147,7 +147,7 @@ class Source:
     columns: np.ndarray
     expression: Expression
     truth: pd.DataFrame | None
-    left_out: str
+    read: tuple[str, ...]
     hint: str
     interventions: Interventions | None = None
     of_targets: sparse.csr_matrix | None = None

@@ -9,9 +9,10 @@ from typing import get_args
 import pandas as pd
 from anndata import AnnData
 
+from grn.cells.feature_types import are_genes, left_out
 from grn.cells.genes import ENSEMBL_ID, gene_names, once_each, refuse_cells_as_genes
 from grn.cells.obs import condition_column
-from grn.cells.preprocessing.counts import choices_that_hold, genes_of, read_expression
+from grn.cells.preprocessing.counts import choices_that_hold, features_of, genes_of, read_expression
 from grn.cells.readers.registry import is_text, open_source, source_in_file
 from grn.config.schema import DataConfig, Orientation
 from grn.errors import DataError
@@ -44,6 +45,8 @@ def describe(path: str) -> Found:
         for field, (value, sentence) in {"gene_key": _symbols(adata), "label_key": _labels(adata)}.items():
             fields[field] = value
             sentences.append(sentence)
+        features = features_of(adata, counts)
+        sentences += filter(None, [left_out(features, are_genes(features), path)])
         fields["state_key"], sentence = condition_column(adata.obs, [fields["label_key"]])
         sentences += [sentence] if sentence else []
         try:  # what training will refuse

@@ -18,6 +18,7 @@ from pathlib import Path
 from grn.cells.readers import reading
 from grn.errors import DataError
 from grn.io.atomic import write_text
+from grn.io.tables import decoded, unpacked
 
 LARGEST = 20_000_000  # bytes of a download
 
@@ -140,8 +141,8 @@ def get_list(name: str, file: Path | None = None, download: Callable[[str], byte
     wanted, path = known(name), path_of(name)
     where = wanted.url if file is None else str(file)
     with reading(f"{where} cannot be read", f"download {wanted.url} elsewhere and give it with --file FILE", None):
-        content = (download or _downloaded)(wanted.url) if file is None else file.read_bytes()
-    names = names_in(content, wanted)
+        content = (download or _downloaded)(wanted.url) if file is None else _content_of(file)
+        names = names_in(content, wanted)
     found, expected = digest(names), wanted.digest or (_kept_digest(path) if path.is_file() else None)
     if not names or expected not in (None, found):
         problem = f"{where} is not a {'network with signs' if wanted.edges else 'list of genes, one a line'}"
@@ -159,7 +160,7 @@ def get_list(name: str, file: Path | None = None, download: Callable[[str], byte
 
 def names_in(content: bytes, wanted: GeneList) -> list[str]:
     """The names in a published file, each once, in its order; none where it holds anything else, as an error page."""
-    text = content.decode("utf-8-sig", errors="replace")
+    text = decoded(content, errors="replace")
     if wanted.edges:
         return _edges_in(text)
     found = [line.strip().strip('"') for line in text.splitlines()]
@@ -187,6 +188,11 @@ def _edges_in(text: str) -> list[str]:
         edges.setdefault((ends[0], ends[1]), weight)
     lines = [",".join((*ends, weight)) for ends, weight in edges.items()]
     return ["source,target,weight", *lines] if lines else []
+
+
+def _content_of(file: Path) -> bytes:
+    with unpacked(file) as opened:
+        return opened.read()
 
 
 def _downloaded(url: str) -> bytes:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,7 @@ from grn.cells.obs import CONTROL, column_of
 from grn.cells.preprocessing.moments import residual_variance, variance
 from grn.config.schema import DataConfig
 from grn.errors import DataError, nearest
-from grn.io.tables import unpacked
+from grn.io.tables import decoded, unpacked
 
 OF_CELLS = re.compile(r"[ACGT]{8,}([-.]\d+)?|cell[ _.-]?\d+", re.I)  # barcodes (R writes a dot), numbered cells
 QUOTED = re.compile(r'"([^"]*)"')  # as R writes names
@@ -49,6 +50,17 @@ class Chosen:
     listed_regulators: list[str]
 
 
+class ToVocabulary(NamedTuple):
+    """What takes values of M features to N genes of a vocabulary. matrix: CSR float32 [M, N].   shared: which genes of
+    the vocabulary are there, bool [N].   names [M]: of the features.   repeated: genes that are there several times,
+    whose values are added."""
+
+    matrix: sparse.csr_matrix
+    shared: np.ndarray
+    names: list[str]
+    repeated: list[str]
+
+
 def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
     """Names from column `gene_key` of var (None: its index); where the column has no name, that of the index is used.
 
@@ -66,6 +78,31 @@ def without_name(var: pd.DataFrame, gene_key: str | None) -> np.ndarray:
     if gene_key is None:
         return np.zeros(len(var), dtype=bool)
     return (var[gene_key].isna() | (var[gene_key].astype(str) == "")).to_numpy()
+
+
+def is_numbered(names: Sequence[object]) -> bool:
+    """Whether names are 0, 1, 2, ... or 1, 2, 3, ..., as AnnData and R call rows that have none."""
+    first = str(names[0]) if len(names) > 1 else ""
+    return first in ("0", "1") and all(str(name) == str(place) for place, name in enumerate(names, int(first)))
+
+
+def column_of_names(var: pd.DataFrame) -> str | None:
+    """A column of var that could hold the names of genes: texts, nearly all of them different and no numbers."""
+    for key in var.columns:
+        texts = var[key].astype(str)
+        named = 2 * texts.nunique() > len(texts) and not pd.to_numeric(texts, errors="coerce").notna().any()
+        if named and texts.str.fullmatch(r"\S+").all():
+            return str(key)
+    return None
+
+
+def column_with(wanted: Iterable[str], var: pd.DataFrame) -> tuple[str, int]:
+    """The column of var that has most of some names, as data.gene_key calls it (null: the index), and how many."""
+    columns = {"null": var.index.to_series(), **{str(key): var[key] for key in var}}
+    names = set(wanted)
+    found = {key: len(names.intersection(column.astype(str))) for key, column in columns.items()}
+    best = max(found, key=lambda key: found[key])
+    return best, found[best]
 
 
 def refuse_control_characters(names: Sequence[str]) -> None:
@@ -103,13 +140,15 @@ def merge_duplicates(values: sparse.csr_matrix, place: np.ndarray) -> sparse.csr
     return merged
 
 
-def choose(training: sparse.csr_matrix, names: Sequence[str], config: DataConfig) -> Chosen:
+def choose(
+    training: sparse.csr_matrix, names: Sequence[str], config: DataConfig, var: pd.DataFrame | None = None
+) -> Chosen:
     """The genes and regulators of `data.genes` and `data.regulators`. training: CSR [C, N] of the training cells.
 
-    Raises DataError where none is found.
+    var: which may have the listed names in another column. Raises DataError where none is found.
     """
-    named = choose_regulators(names, config.regulators)
-    positions = choose_genes(training, names, config.genes, named, config.values)
+    named = choose_regulators(names, config.regulators, var)
+    positions = choose_genes(training, names, config.genes, named, config.values, var)
     listed, wanted = listed_genes(config.genes, "data.genes"), listed_genes(config.regulators, "data.regulators")
     vocabulary = [names[position] for position in positions]
     regulators = None if named is None else _found(wanted, vocabulary, "data.regulators", "among the chosen genes")
@@ -117,7 +156,12 @@ def choose(training: sparse.csr_matrix, names: Sequence[str], config: DataConfig
 
 
 def choose_genes(
-    counts: sparse.csr_matrix, names: Sequence[str], choice: int | str, keep: np.ndarray | None, values: str
+    counts: sparse.csr_matrix,
+    names: Sequence[str],
+    choice: int | str,
+    keep: np.ndarray | None,
+    values: str,
+    var: pd.DataFrame | None = None,
 ) -> np.ndarray:
     """Positions of the chosen genes, in the order of the data. Raises DataError where no listed gene is found.
 
@@ -127,7 +171,7 @@ def choose_genes(
     if choice == "all" or (isinstance(choice, int) and choice >= len(names)):
         return np.arange(len(names))
     if isinstance(choice, str):
-        return _found(listed_genes(choice, "data.genes"), names, "data.genes")
+        return _found(listed_genes(choice, "data.genes"), names, "data.genes", var=var)
     scores = variance(counts) if values == "expression" else residual_variance(counts)
     chosen = np.argsort(-scores, kind="stable")[:choice]
     if keep is not None:
@@ -136,9 +180,13 @@ def choose_genes(
     return np.sort(chosen)
 
 
-def choose_regulators(names: Sequence[str], choice: str | list[str]) -> np.ndarray | None:
+def choose_regulators(
+    names: Sequence[str], choice: str | list[str], var: pd.DataFrame | None = None
+) -> np.ndarray | None:
     """Positions of the regulators, int64; None: every gene. choice: `data.regulators`. Raises DataError."""
-    return None if choice == "all" else _found(listed_genes(choice, "data.regulators"), names, "data.regulators")
+    if choice == "all":
+        return None
+    return _found(listed_genes(choice, "data.regulators"), names, "data.regulators", var=var)
 
 
 def listed_genes(choice: int | str | list[str], field: str) -> list[str]:
@@ -148,12 +196,21 @@ def listed_genes(choice: int | str | list[str], field: str) -> list[str]:
     return read_gene_list(choice, field) if isinstance(choice, str) else [str(name) for name in choice]
 
 
-def _found(listed: Sequence[str], names: Sequence[str], field: str, where: str = "in the data") -> np.ndarray:
+def _found(
+    listed: Sequence[str],
+    names: Sequence[str],
+    field: str,
+    where: str = "in the data",
+    var: pd.DataFrame | None = None,
+) -> np.ndarray:
     """Positions of the listed genes among the names, int64."""
     found = np.flatnonzero(np.isin(names, listed)).astype(np.int64)
     if found.size == 0:
         problem = f"None of the genes of {{field}} ({examples(listed)}) is {where} ({examples(names)})"
+        key, number = ("", 0) if var is None else column_with(listed, var)
         advice = near_miss(listed, names) or "use other genes, or set data.gene_key to a column of var with such names"
+        if number:
+            advice = f"set data.gene_key to {key}, which has {number} of them"
         raise DataError(problem, field=field, advice=advice)
     return found
 
@@ -183,10 +240,12 @@ def read_gene_list(name: str, field: str) -> list[str]:
     genes, odd, advice = [], [], "give a file with one gene a line, or names of genes as [A, B]"
     if path.is_file():
         with unpacked(path) as file:
-            lines = [line.strip() for line in file.read().decode("utf-8-sig", errors="replace").splitlines()]
+            lines = [line.strip() for line in decoded(file.read(), errors="replace").splitlines()]
         genes = list(dict.fromkeys(QUOTED.sub(r"\1", line) for line in lines if line and not line.startswith("#")))
         odd = [line for line in genes if SEPARATED.search(line) or line.startswith("<")]
         problem = f"{path} {f'has {odd[0][:40]!r} on a line' if odd else 'lists no genes'}"
+        if any(CONTROL.search(line.replace("\t", "")) for line in lines):
+            genes, problem = [], f"{path} is no text, as a spreadsheet or a packed file is not"
     else:
         problem = f"{{field}} is {name[:80]!r}, but there is no such file"
         if near := nearest(name, ["all", *LISTS], likeness=0.7):
@@ -197,17 +256,20 @@ def read_gene_list(name: str, field: str) -> list[str]:
 
 
 def near_miss(wanted: Iterable[str], known: Iterable[str]) -> str | None:
-    """Why names of two lists do not match that nearly do, and what to do; None where that is not so."""
-    wanted, known = list(wanted), list(known)
+    """Why names of two lists do not match that nearly do, how many these are, and what to do; None where none do."""
+    known = list(map(str, known))
+    exact = set(known)
+    wanted = [name for name in dict.fromkeys(map(str, wanted)) if name not in exact]
     for form, why in (
         (plain, "spaces or unusual characters ({}); correct the names"),
         (str.casefold, "upper and lower case ({}), as mouse and human symbols do; use the names of one species"),
         (without_version, "the versions of their Ensembl ids ({}); write both with them or both without"),
+        (as_r_writes, "signs that R replaces ({}); write the names as they were (in R: check.names = FALSE)"),
     ):
         own = {form(name): name for name in reversed(known)}
-        for name in wanted:
-            if (other := own.get(form(name))) is not None and other != name:
-                return "some differ only in " + why.format(f"{name!a} and {other!a}")
+        if near := [name for name in wanted if form(name) in own]:
+            how_many = "1 name differs" if len(near) == 1 else f"{len(near)} names differ"
+            return f"{how_many} only in " + why.format(f"{near[0]!a} and {own[form(near[0])]!a}")
     return None
 
 
@@ -221,6 +283,12 @@ def plain(name: str) -> str:
 def without_version(name: str) -> str:
     """An Ensembl id without its version; any other name as it is."""
     return name.partition(".")[0] if ENSEMBL_ID.fullmatch(name) else name
+
+
+def as_r_writes(name: str) -> str:
+    """A name as R's make.names leaves it, with a dot for every sign; Seurat's - for _ becomes the same."""
+    dotted = re.sub(r"[^0-9A-Za-z.]", ".", name)
+    return f"X{dotted}" if dotted[:1].isdigit() else dotted
 
 
 def examples(names: Sequence[str], most: int = 3) -> str:

@@ -17,7 +17,10 @@ from scipy import sparse
 from grn.cells.cells import Cells, CellsInPieces, Known, Sample, Source, digest_of_cells
 from grn.cells.genes import (
     ENSEMBL_ID,
+    ToVocabulary,
     choose,
+    column_with,
+    examples,
     first_of_most,
     gene_names,
     merge_duplicates,
@@ -53,9 +56,9 @@ from grn.cells.preprocessing.multiplicity import (
     zeros_reflect_depth,
 )
 from grn.cells.preprocessing.split import Split, copies_of, joined, split_cells
+from grn.cells.readers import take_notes
 from grn.cells.readers.anndata_files import names_of
 from grn.cells.readers.registry import name_of, source_in_file
-from grn.cells.readers.tenx import LEFT_OUT
 from grn.cells.simulated import read_truth
 from grn.config.schema import DataConfig
 from grn.errors import DataError, VocabularyMismatch
@@ -77,7 +80,7 @@ def load_cells(
     copies = copies_of(source.values, config.values)
     split = split_cells(source.labels, source.groups, config.test_fraction, seed, copies)
     values, training = source.values, source.values[split.train]
-    chosen = choose(training, source.names, config)
+    chosen = choose(training, source.names, config, source.expression.var)
     if len(chosen.positions) < len(source.names):
         values, training = (each[:, chosen.positions] for each in (values, training))
     counted = config.values == "counts"
@@ -236,9 +239,10 @@ def cells_in_pieces(
     Raises VocabularyMismatch where the data have fewer than half of the genes, and DataError.
     """
     var = genes_of(adata, config.counts)
-    to_vocabulary, measured = to_vocabulary_of(var, adata.obs_names, config, vocabulary[: len(vocabulary) - keys])
+    found = to_vocabulary_of(var, adata.obs_names, config, vocabulary[: len(vocabulary) - keys])
+    to_vocabulary = found.matrix
     to_vocabulary.resize(to_vocabulary.shape[0], len(vocabulary))
-    shared = np.concatenate([measured, np.zeros(keys, bool)])
+    shared = np.concatenate([found.shared, np.zeros(keys, bool)])
     measures = np.ones(len(vocabulary), dtype=bool) if measures_depth is None else measures_depth
     share = np.zeros(len(vocabulary)) if share_of_depth is None else share_of_depth
     lost = float(share[~shared].sum())
@@ -250,8 +254,8 @@ def cells_in_pieces(
     translate = np.array([position_of.get(label, MISSING) for label in label_names] + [MISSING], np.int64)
     obs_names = adata.obs_names.to_numpy(str)
     usual = target_total if target_total is not None else None if depth is None else float(np.expm1(depth[0]))
-    left_out = adata.uns.get(LEFT_OUT, "")
-    notes = notes_on_new_cells(left_out, var, config.gene_key, measured, 1 - there, expression.scale, usual)
+    notes = notes_on_new_cells(found, var, config.gene_key, vocabulary, 1 - there, expression.scale, usual)
+    notes = (*take_notes(adata), *filter(None, [expression.left_out]), *notes)
 
     def pieces() -> Iterator[Cells]:
         first, others = 0, iter(() if of_targets is None else of_targets.pieces())
@@ -331,7 +335,7 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Proce
             for each in (expression, targets)
         ]
         obs_names = obs.index.to_numpy(str)
-        truth, left_out = read_truth(opened), str(opened.uns.get(LEFT_OUT, ""))
+        truth, notes = read_truth(opened), (*take_notes(opened), *filter(None, [expression.left_out]))
         hint = "" if config.state_key is not None else condition_column(obs, used)[1]
     names, columns = once_each(gene_names(expression.var, config.gene_key), config)
     refuse_cells_as_genes(names, obs_names.tolist(), name_of(config))
@@ -339,7 +343,7 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Proce
     about = obs_names, labels, classes, groups, *state
     expression, read = replace(expression, kept=None), []  # the sample is now `values`
     give_back()
-    return Source(*about, values, names, columns, expression, truth, left_out, hint, done, of_targets, sample)
+    return Source(*about, values, names, columns, expression, truth, notes, hint, done, of_targets, sample)
 
 
 def _of_targets(
@@ -351,22 +355,33 @@ def _of_targets(
 
 def to_vocabulary_of(
     var: pd.DataFrame, obs_names: pd.Index, config: DataConfig, vocabulary: Sequence[str]
-) -> tuple[sparse.csr_matrix, np.ndarray]:
-    """What takes values with the genes of `var` to those of the vocabulary, CSR float32 [M, N], and which of the latter
-    are there, bool [N]."""
-    names, column = once_each(gene_names(var, config.gene_key), config)
-    position = {name: place for place, name in enumerate(names)}
-    shared = np.array([gene in position for gene in vocabulary])
+) -> ToVocabulary:
+    """Where the genes of a vocabulary are among those of `var`. Genes outside of it, and their names, do not matter.
+
+    Counts of genes that occur several times are added, as they are parts of one count. Raises VocabularyMismatch where
+    fewer than half of the genes are there, and DataError where logarithms would have to be added.
+    """
+    names = gene_names(var, config.gene_key)
+    position = {gene: place for place, gene in enumerate(vocabulary)}
+    place = np.array([position.get(name, MISSING) for name in names], np.int64)
+    known = place != MISSING
+    times = np.bincount(place[known], minlength=len(vocabulary))
+    shared = times > 0
     if 2 * shared.sum() < len(vocabulary):
         advice = _advice(var, obs_names, names, vocabulary, int(shared.sum()))
         problem = f"{name_of(config)} shares {shared.sum()} of {len(vocabulary)} genes with the model"
         raise VocabularyMismatch(problem, field="data.gene_key", advice=advice)
-    place = np.full(len(names), MISSING)
-    place[[position[gene] for gene in np.asarray(vocabulary, object)[shared]]] = np.flatnonzero(shared)
-    place = place[column]
-    known = place != MISSING
+    repeated = [gene for gene, number in zip(vocabulary, times, strict=True) if number > 1]
+    if repeated and config.values == "expression":
+        raise DataError(
+            f"{len(repeated)} of the model's genes occur more than once in {name_of(config)} ({examples(repeated)}), "
+            "and their values are no counts, which could be added",
+            field="data.gene_key",
+            advice="keep one of each, or set {field} to a column of var with unique names",
+        )
     entries = (np.ones(known.sum(), np.float32), (np.flatnonzero(known), place[known]))
-    return sparse.csr_matrix(entries, shape=(len(place), len(vocabulary))), shared
+    matrix = sparse.csr_matrix(entries, shape=(len(place), len(vocabulary)))
+    return ToVocabulary(matrix, shared, names, repeated)
 
 
 def in_vocabulary(values: sparse.csr_matrix, to_vocabulary: sparse.csr_matrix) -> sparse.csr_matrix:
@@ -381,12 +396,10 @@ def _advice(
     var: pd.DataFrame, obs_names: pd.Index, names: Sequence[str], vocabulary: Sequence[str], shared: int
 ) -> str:
     """What the names of genes that a model does not know look like, and the column of var that fits better, if any."""
-    columns = {"null": var.index.to_series(), **{str(key): var[key] for key in var}}
-    overlap = {key: int(column.astype(str).isin(set(vocabulary)).sum()) for key, column in columns.items()}
-    best = max(overlap, key=lambda key: overlap[key])
+    best, number = column_with(vocabulary, var)
     ids = "Ensembl ids, " if first_of_most(names, ENSEMBL_ID) else ""
     looks = f"its names look like {ids}{', '.join(map(repr, names[:1]))}"
-    if overlap[best] > shared:
+    if number > shared:
         return f"{looks}: set {{field}} to {best}"
     if obs_names.astype(str).isin(vocabulary).sum() > shared:
         return "its cells have names of the model's genes: exchange rows and columns, as adata.T does"

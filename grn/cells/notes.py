@@ -8,7 +8,16 @@ import numpy as np
 import pandas as pd
 
 from grn.cells.cells import Cells, Source
-from grn.cells.genes import DATE, Chosen, examples, near_miss, without_name
+from grn.cells.genes import (
+    DATE,
+    Chosen,
+    ToVocabulary,
+    column_of_names,
+    examples,
+    is_numbered,
+    near_miss,
+    without_name,
+)
 from grn.cells.guides import summary as of_guides
 from grn.cells.obs import MISSING
 from grn.cells.preprocessing.counts import Scale
@@ -52,8 +61,9 @@ def notes_on_cells(
         constant = [vocabulary[j] for j in regulators[~varying(cells.multiplicity[:, regulators][split.train])]]
     stateless = 0 if source.state is None else int(np.isnan(source.state).sum())
     found = {  # sentence -> whether it is true
-        source.left_out: bool(source.left_out),
+        **dict.fromkeys(source.read, True),
         **_unnamed(var, config.gene_key),
+        **_numbered(var, names),
         f"{empty} of {len(cells)} cells hold none of the genes; nothing is learned from them.": empty,
         **dict.fromkeys(_of_scale(source.expression.scale), True),
         f"{same} of {len(cells)} cells are exact copies of another cell. Copies stay together in the split and in "
@@ -100,24 +110,34 @@ def notes_on_interventions(cells: Cells) -> list[str]:
 
 
 def notes_on_new_cells(
-    left_out: str,
+    found: ToVocabulary,
     var: pd.DataFrame,
     key: str | None,
-    shared: np.ndarray,
+    vocabulary: Sequence[str],
     lost: float,
     scale: Scale | None,
     usual: float | None,
 ) -> tuple[str, ...]:
     """Sentences about cells that a trained model is given.
 
-    key: data.gene_key.   shared [N]: bool, the model's genes that the data have.   lost: share of the training cells'
-    depth in the others.   usual: total of a training cell.
+    found: the model's genes in them.   key: data.gene_key.   lost: share of the training cells' depth in the genes that
+    they lack.   usual: total of a training cell.
     """
-    note = f"{shared.sum()} of the model's {len(shared)} genes are in the data; the others count as absent."
+    shared, total = int(found.shared.sum()), len(found.shared)
+    note = f"{shared} of the model's {total} genes are in the data; the others count as absent."
     if lost > 0:
         note += f" They held {lost:.0%} of the training cells' depth; the depth of each cell is corrected for that."
-    found = {left_out: bool(left_out), **_unnamed(var, key), note: True}
-    return (*(sentence for sentence, true in found.items() if true), *_of_scale(scale, usual))
+    absent = [gene for gene, there in zip(vocabulary, found.shared, strict=False) if not there]
+    near = near_miss(absent, found.names)
+    twice = found.repeated
+    sentences = {
+        **_unnamed(var, key),
+        note: True,
+        f"Of the genes that count as absent, {near}.": bool(near),
+        f"Genes of the model with several columns in the data ({len(twice)}: {examples(twice)}): their counts are "
+        "added.": bool(twice),
+    }
+    return (*(sentence for sentence, true in sentences.items() if true), *_of_scale(scale, usual))
 
 
 def _of_scale(scale: Scale | None, usual_total: float | None = None) -> list[str]:
@@ -153,6 +173,17 @@ def _unnamed(var: pd.DataFrame, key: str | None) -> dict[str, bool]:
     absent = int(without_name(var, key).sum())
     sentence = f"{absent} of {len(var)} genes have no name in the column {key!r} of var (data.gene_key)"
     return {f"{sentence}; they keep those of its index.": absent > 0}
+
+
+def _numbered(var: pd.DataFrame, names: Sequence[str]) -> dict[str, bool]:
+    """Where genes have numbers for names: the column of var that may hold their names."""
+    if not is_numbered(names):
+        return {}
+    column, found = column_of_names(var), f"Genes have no names, but numbers ({', '.join(names[:3])}, ...)"
+    if column is None:
+        return {f"{found}; give them names (adata.var_names), by which you know them in the results.": True}
+    own = ", ".join(map(str, var[column][:2]))
+    return {f"{found}; the column {column!r} of var may hold their names ({own}, ...): set data.gene_key to it.": True}
 
 
 def _absent(absent: Sequence[str], names: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from scipy import sparse
 
 from grn.cells.genes import gene_names, merge_duplicates, once_each
 from grn.cells.load import PIECE
-from grn.cells.preprocessing.counts import choices_that_hold, read_expression, stored_matrix
+from grn.cells.preprocessing.counts import choices_that_hold, features_of, genes_only, read_expression, stored_matrix
 from grn.cells.readers.matrix import csr_pieces
 from grn.cells.readers.registry import is_text, source_in_file
 from grn.config.schema import DataConfig
@@ -87,8 +87,9 @@ def _examined(path: Path, say: Say) -> Part:
             found = read_expression(adata, config, PIECE)
         names, column = once_each(gene_names(found.var, None), config)
         twice = len(column) - len(names)
+        read = " ".join(filter(None, [found.origin, found.left_out]))
         added = f" {twice} more have names that occur before: their counts are added." if twice else ""
-        say(f"{path}: {adata.n_obs} cells, {len(names)} genes. {found.origin}{added}")
+        say(f"{path}: {adata.n_obs} cells, {len(names)} genes. {read}{added}")
         first = np.unique(column, return_index=True)[1]
         var = found.var.iloc[first].set_axis(pd.Index(names, dtype=object))
         return Part(config, adata.obs, var, names, column)
@@ -127,7 +128,8 @@ def _pieces(part: Part, genes: Sequence[str]) -> Iterator[sparse.csr_matrix]:
     place = {name: number for number, name in enumerate(part.names)}
     order = np.array([place[gene] for gene in genes])
     with source_in_file(part.config, everything=False) as adata:
+        only = genes_only(features_of(adata, part.config.counts))
         for piece in csr_pieces(stored_matrix(adata, part.config.counts), part.config.path, PIECE):
-            chosen = merge_duplicates(piece.astype(np.float32), part.column)[:, order]
+            chosen = merge_duplicates(only(piece).astype(np.float32), part.column)[:, order]
             chosen.sort_indices()
             yield chosen

@@ -75,7 +75,7 @@ app.add_typer(data.app, name="data", epilog=EVERYWHERE)
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit code. `--debug` and `--quiet` may stand anywhere among the arguments."""
-    rest = [each for each in arguments if each not in ("--debug", "--quiet")]
+    rest = [_expanded(each) for each in arguments if each not in ("--debug", "--quiet")]
     be_quiet("--quiet" in arguments)
 
     def command() -> int | None:
@@ -83,6 +83,12 @@ def main(arguments: Sequence[str]) -> int:
             return app(args=rest, prog_name="grn", standalone_mode=False)
 
     return exit_code_of(command, debug="--debug" in arguments)
+
+
+def _expanded(argument: str) -> str:
+    """An argument with the user's home in place of ~, which shells do not expand in --output=~/x."""
+    option, equals, value = argument.rpartition("=") if argument.startswith("--") else ("", "", argument)
+    return f"{option}{equals}{os.path.expanduser(value)}" if value.startswith("~") else argument
 
 
 def option_of(arguments: Sequence[str]) -> Callable[[str], str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -24,6 +25,14 @@ Orientation = Literal["cells_by_genes", "genes_by_cells"]
 def _number(value: Any) -> Any:
     """A number in quotes is the number, and no file."""
     return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+
+
+def _expanded(value: Any) -> Any:
+    """A path with the home of the user in place of ~, which shells do not expand after an equals sign."""
+    return os.path.expanduser(value) if isinstance(value, str) else value
+
+
+File = Annotated[str, BeforeValidator(_expanded)]
 
 
 def _refuse(wrong: object, problem: str) -> None:
@@ -80,12 +89,12 @@ class Simulation(SimulatedConfig):
 
 
 class DataConfig(Section):
-    path: str
+    path: File
     orientation: Orientation | None = None
     values: Literal["counts", "expression"] = "counts"
     counts: str = "X"
     targets: str | None = None
-    genes: Annotated[Positive | str, BeforeValidator(_number)] = 2000
+    genes: Annotated[Positive | File, BeforeValidator(_number)] = 2000
     gene_key: str | None = None
     duplicates: Literal["refuse", "sum"] = "refuse"
     label_key: str | None = None
@@ -95,7 +104,7 @@ class DataConfig(Section):
     intervention: Literal["knock-out", "knock-down", "overexpression"] = "knock-out"
     control: str | list[str] | None = None
     guide_key: str | None = None
-    regulators: str | list[str] = "all"
+    regulators: File | list[str] = "all"
     multiplicity: Literal["counts", "log1p", "log1p_normalised"] = "log1p_normalised"
     depth: Literal["auto", "none"] = "auto"
     sample: int = Field(36_000, ge=1000, le=1_000_000_000)
@@ -200,9 +209,9 @@ class NetworkConfig(Section):
     false_discovery: bool = True
     least_cells: Positive = 10
     top_k: Positive | None = 50
-    prior: str | None = None
+    prior: File | None = None
     prior_use: Literal["restrict", "weigh"] = "restrict"
-    regulons: str | None = None
+    regulons: File | None = None
 
 
 class Config(Section):

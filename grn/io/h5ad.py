@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from grn.io.atomic import replacing_file
 if TYPE_CHECKING:
     from anndata import AnnData
 
+TRIED = 1000  # cells whose table is written on trial
 COPIED = 1 << 25  # bytes that are copied at a time
 SPARSE = ("data", "indices", "indptr")
 
@@ -61,6 +62,26 @@ def write_anndata(path: Path, adata: AnnData, compression: str | None = None) ->
         write_dispatched(store, "/", adata, _write_part, dataset_kwargs={"compression": compression})
 
 
+def refuse_unwritable_parts(adata: AnnData, name: str) -> None:
+    """Raises DataError where a table, or a part of uns, cannot be written: called before the work, whose result would
+    be lost. Of obs, the first cells are tried. name: of the AnnData, in messages."""
+    import h5py
+    from anndata.io import write_elem
+
+    parts: dict[str, Any] = {"obs": adata.obs.head(TRIED), "var": adata.var}
+    parts |= {} if adata.raw is None else {"raw.var": adata.raw.var}
+    parts |= {f"uns[{key!r}]": value for key, value in adata.uns.items()}
+    with of_any_pandas(), h5py.File(io.BytesIO(), "w") as store:
+        for place, (part, value) in enumerate(parts.items()):
+            try:
+                write_elem(store, str(place), value)
+            except Exception as problem:
+                raise DataError(
+                    f"{part} of {name} cannot be written as .h5ad ({one_line(problem)})",
+                    advice="rename or remove that part",
+                ) from problem
+
+
 @contextmanager
 def new_h5ad(path: Path) -> Iterator[Any]:
     """A new HDF5 file, which replaces `path` at the end if all was written. Raises RunFolderError on a full disk."""
@@ -76,13 +97,19 @@ def new_h5ad(path: Path) -> Iterator[Any]:
         file.raise_problem()
 
 
-def of_any_pandas() -> AbstractContextManager[None]:
-    """pandas 3 stores text in string arrays; anndata 0.12 writes them only within this (0.11 and newer read them)."""
+@contextmanager
+def of_any_pandas() -> Iterator[None]:
+    """pandas 3 stores text in string arrays; anndata 0.12 writes them only within this (0.11 and newer read them).
+
+    A column of obs with a "/" in its name, which anndata 0.13 no longer writes by itself, stays as it was read.
+    """
     import anndata
 
-    option = "allow_write_nullable_strings"
-    known = {option: True} if hasattr(anndata.settings, option) else {}
-    return anndata.settings.override(**known)
+    options = {"allow_write_nullable_strings": True, "disallow_forward_slash_in_h5ad": False}
+    known = {option: value for option, value in options.items() if hasattr(anndata.settings, option)}
+    with anndata.settings.override(**known), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Forward slashes will be disallowed")
+        yield
 
 
 def _write_part(write: Any, store: Any, key: str, part: Any, dataset_kwargs: Any, iospec: Any) -> None:

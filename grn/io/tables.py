@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from grn.errors import DataError, nearest, one_line
 
@@ -34,15 +36,30 @@ def nearest_file(path: Path) -> Path | None:
 
 
 @contextmanager
-def unpacked(path: Path) -> Iterator[IO[bytes]]:
-    """`path` opened for reading, decompressed where its name ends in .gz. Raises DataError, perhaps only at its end."""
+def unpacked(path: Path) -> Iterator[BufferedReader]:
+    """`path` opened for reading, decompressed where it is a gzip file: browsers unpack files, and keep the name .gz.
+
+    Raises DataError, perhaps only at its end.
+    """
     try:
-        with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
-            yield cast(IO[bytes], file)
+        with path.open("rb") as start:
+            packed = start.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else path.open("rb") as file:
+            yield cast(BufferedReader, file)
     except (EOFError, gzip.BadGzipFile, zlib.error, IsADirectoryError) as problem:
         raise DataError(
             f"{path} is a folder, or damaged ({one_line(problem)})", advice="give a file, or copy it again"
         ) from None
+
+
+def encoding_of(start: bytes) -> str:
+    """The encoding of a text by its first bytes: UTF-16, as Excel writes "Unicode text", or else UTF-8."""
+    return "utf-16" if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+
+
+def decoded(content: bytes, errors: str = "strict") -> str:
+    """A text in UTF-8 or UTF-16."""
+    return content.decode(encoding_of(content), errors)
 
 
 def number_advice(text: str) -> str | None:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from grn.errors import DataError, one_line
-from grn.io.tables import does_not_exist, number_advice, unpacked
+from grn.io.tables import decoded, does_not_exist, number_advice, unpacked
 
 # Columns of the formats that are read.
 READ = {"source", "target", "weight", "tf", "gene1", "gene2", "importance", "edgeweight", "regulatorygene"}
@@ -119,7 +119,7 @@ def numbers(
 
 def _read_text(path: Path) -> pd.DataFrame:
     with unpacked(path) as file:
-        text = file.read().decode("utf-8-sig")  # all of it: a damaged .gz may fail only at the end
+        text = decoded(file.read())  # all of it: a damaged .gz may fail only at the end
     if "\0" in text:  # pandas would cut a name off there
         raise ValueError("null characters")
     line = next((line for line in text.splitlines() if line.strip()), "")

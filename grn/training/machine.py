@@ -13,6 +13,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -69,7 +70,15 @@ def lightning_options(settings: TrainerConfig) -> dict[str, Any]:
         "num_nodes": settings.num_nodes,
         "strategy": settings.strategy if not ours else MeanGradients() if processes(settings) > 1 else "auto",
         "precision": "32-true" if settings.precision == "auto" else settings.precision,
+        "plugins": [LightningEnvironment()] if _in_job_without_srun(settings) else [],
     }
+
+
+def _in_job_without_srun(settings: TrainerConfig) -> bool:
+    """Whether this process runs in a SLURM job, and srun did not start it: under `sbatch -n 4`, as many tasks *may* be
+    started, but a plain command is one. Lightning would take it for one of four, and refuse or wait for the others."""
+    elsewhere = {"SLURM_STEP_ID", "TORCHELASTIC_RUN_ID"} & set(os.environ)
+    return "SLURM_NTASKS" in os.environ and not elsewhere and settings.num_nodes == 1
 
 
 def refuse_impossible_training(settings: TrainerConfig) -> None:
@@ -80,6 +89,13 @@ def refuse_impossible_training(settings: TrainerConfig) -> None:
             f"torchrun started {started} processes, but {{field}} x trainer.num_nodes is {processes(settings)}",
             field="trainer.devices",
             advice="make the two equal (torchrun --nproc-per-node, --nnodes)",
+        )
+    tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1)
+    if "SLURM_STEP_ID" in os.environ and "TORCHELASTIC_RUN_ID" not in os.environ and tasks != processes(settings):
+        raise ConfigError(
+            f"srun started {tasks} tasks, but {{field}} x trainer.num_nodes is {processes(settings)}",
+            field="trainer.devices",
+            advice="make the two equal (srun --ntasks, --ntasks-per-node)",
         )
     if settings.num_nodes > 1 and not any(name in os.environ for name in LAUNCHERS):
         raise ConfigError(

@@ -288,16 +288,17 @@ def fit_model(
     calibration = Calibration(data.validation, fit.judging, task.opened, say)
     callbacks: list[L.Callback] = [*averaging, calibration, checkpoints, Signals(checkpoints.folder)]
     callbacks += [lines, origin]
+    options = lightning_options(settings)
+    if settings.strategy in ("auto", "ddp"):  # others divide the weights over processes, with checkpoints of their own
+        options["plugins"].append(StreamedCheckpoints())
     trainer = L.Trainer(
-        **lightning_options(settings),
+        **options,
         max_steps=total,
         max_epochs=-1,
         check_val_every_n_epoch=None,
         val_check_interval=min(settings.validate_every, total),
         callbacks=callbacks,
         logger=MetricsFile(start.folder / METRICS, start.rows) if process_rank() == 0 else False,
-        # Strategies that divide the weights over processes write checkpoints of their own.
-        plugins=[StreamedCheckpoints()] if settings.strategy in ("auto", "ddp") else None,
         log_every_n_steps=task.log_every,
         enable_checkpointing=False,
         enable_progress_bar=terminal,

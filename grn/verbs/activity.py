@@ -11,7 +11,7 @@ import numpy as np
 
 from grn.messages import kept_in
 from grn.verbs.checked import Positive, checked
-from grn.verbs.given_cells import checked_anndata, is_anndata, writing_into_views
+from grn.verbs.given_cells import checked_anndata, into_memory_where_view_of_file, is_anndata, writing_into_views
 from grn.verbs.read_network import predicted_network
 from grn.verbs.run import Run
 
@@ -88,6 +88,7 @@ def activity(
     """
     from grn.analysis.activity import activity_between, activity_of_cells, activity_of_types, log_pieces
     from grn.analysis.conditions import two_of
+    from grn.cells.preprocessing.counts import genes_of
     from grn.cells.readers.registry import source_in_file
     from grn.config.schema import DataConfig
 
@@ -100,6 +101,7 @@ def activity(
         source = source_in_file(DataConfig(path=os.fspath(cells)), everything=False)  # type: ignore[arg-type]
     with source as opened:
         adata = checked_anndata(opened)
+        into_memory_where_view_of_file(adata)
         types, condition = _labels(adata, by, "by"), _labels(adata, compare, "compare")
         donors = _labels(adata, group, "group")
         chosen = None if condition is None else two_of(sorted({*condition} - {""}), conditions)
@@ -108,7 +110,7 @@ def activity(
                 "No weight of the network is negative, as in networks without signs: a regulator counts as active "
                 "where its targets are high, whether it raises or lowers them."
             )
-        genes = adata.var_names.astype(str)
+        genes = genes_of(adata, "X").index.astype(str)
         scores, targets = activity_of_cells(log_pieces(adata, layer, say), genes, known, min_targets)
     say(
         f"Activity of {scores.shape[1]} regulators in {len(adata)} cells, from {targets.median():.0f} targets each "

@@ -9,6 +9,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, ParamSpec, TypeVar, get_type_hints
 
@@ -74,7 +75,7 @@ def _validators(function: Callable[..., Any]) -> dict[str, Callable[[object], ob
 
     These are told by the names of a value's classes. `os.PathLike[str]` keeps a path as it was given.
     """
-    from pydantic import BeforeValidator, ConfigDict, Strict, TypeAdapter
+    from pydantic import AfterValidator, BeforeValidator, ConfigDict, Strict, TypeAdapter
     from pydantic_core import PydanticCustomError
 
     def named(name: str, words: str) -> Any:
@@ -103,4 +104,17 @@ def _validators(function: Callable[..., Any]) -> dict[str, Callable[[object], ob
     config = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
     hints = get_type_hints(function, localns=types, include_extras=True)
     del hints["return"]
-    return {name: TypeAdapter(hint, config=config).validate_python for name, hint in hints.items()}
+    paths = {name for name, written in function.__annotations__.items() if "PathLike" in str(written)}
+    return {
+        name: TypeAdapter(
+            Annotated[hint, AfterValidator(_expanded)] if name in paths else hint, config=config
+        ).validate_python
+        for name, hint in hints.items()
+    }
+
+
+def _expanded(value: object) -> object:
+    """A path with the user's home in place of ~, as shells have it."""
+    if isinstance(value, Path):
+        return value.expanduser()
+    return os.path.expanduser(value) if isinstance(value, str) else value

@@ -21,6 +21,15 @@ def writing_into_views() -> Iterator[None]:
         yield
 
 
+def into_memory_where_view_of_file(adata: AnnData) -> None:
+    """Reads a part of a backed AnnData into memory, so that it can be written into.
+
+    AnnData does so by itself where the whole is in memory; of a backed one it would write a file, and asks for a name.
+    """
+    if adata.isbacked and adata.is_view:
+        adata._init_as_actual(adata.to_memory())
+
+
 def is_anndata(value: object) -> TypeGuard[AnnData]:
     import anndata
 

@@ -13,7 +13,7 @@ from annotated_types import Interval
 from grn.errors import ConfigError, check_known
 from grn.messages import Say, silent
 from grn.verbs.checked import checked
-from grn.verbs.given_cells import checked_anndata, is_anndata, writing_into_views
+from grn.verbs.given_cells import checked_anndata, into_memory_where_view_of_file, is_anndata, writing_into_views
 from grn.verbs.run import Run, as_run
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def predict(
     adata: AnnData = checked_anndata(cells if is_anndata(cells) else open_source(config))
     if copy and is_anndata(cells):
         adata = adata.to_memory() if adata.isbacked else adata.copy()
+    into_memory_where_view_of_file(adata)
     with writing_into_views():
         annotate(adata, trained, config, key_added, say, error=error, names=map or {}, labels=labels)
     return adata
@@ -123,11 +124,12 @@ def predict_file(
     """
     from grn.cells.readers.registry import source_in_file
     from grn.io.atomic import write_text
-    from grn.io.h5ad import write_anndata
+    from grn.io.h5ad import refuse_unwritable_parts, write_anndata
     from grn.io.tables import spreadsheet_safe
 
     trained, config = model_for(run_or_pretrained(run, model, say), cells, **reading)
     with source_in_file(config) as adata:
+        refuse_unwritable_parts(adata, str(cells))
         replaced, scores = annotate(adata, trained, config, "grn", say, error=error, names={}, labels=labels)
         if replaced:
             say(f"{output} has new values of {', '.join(replaced)}; the old values are still in {cells}.")

@@ -28,6 +28,7 @@ TEXTS = {
     "pandas with index.csv": ",0,1,2\n0,NA,x,0.5\n1,nan,NA,-2\n",
     "numbered.tsv": "0\t1\t2\t3\nNA\tx\t0.5\t\nnan\tNA\t-2\t\n",
     "mor.csv": "source,target,mor\nNA,x,0.5\nnan,NA,-2\n",
+    "dorothea.csv": "tf,confidence,target,mor\nNA,A,x,0.5\nnan,E,NA,-2\n",
     "spaced behind.csv": "source ,target , weight\nNA , x ,0.5 \n nan,NA , -2\n",
     "R.csv": "source,target,weight\n2,NA,x,0.5\n1,nan,NA,-2\n",
     "ended.csv": "source,target,weight\nNA,x,0.5,\nnan,NA,-2,\n",

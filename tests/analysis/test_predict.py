@@ -319,3 +319,75 @@ def test_the_exported_folder_loads_and_predicts_as_the_run_and_has_a_card(tiny_r
     command = ["export", str(tiny_run), "--format", "huggingface", "--output", str(tmp_path / "b"), "--top-k", "3"]
     assert main(command) == 2 and not (tmp_path / "b").exists()
     assert "--top-k" in capsys.readouterr().err
+
+
+def repeated(adata, gene: str, times: int) -> anndata.AnnData:
+    """The cells with a further column for a gene, which has half of its counts."""
+    part = adata[:, [gene]].copy()
+    part.X = (part.X / 2).astype(int).astype(np.float32)
+    rest = adata.copy()
+    column = rest.var_names.get_loc(gene)
+    values = rest.X.tolil()
+    values[:, column] = values[:, column] - part.X
+    rest.X = values.tocsr()
+    return anndata.concat([rest, part], axis=1, merge="first")
+
+
+def test_genes_that_occur_twice_are_added_and_others_do_not_matter(tiny_run, simulated, data, tmp_path):
+    """Each human output of Cell Ranger has some symbols twice."""
+    expected, _ = write_predictions(tiny_run, data, tmp_path / "expected.h5ad")
+    other = anndata.AnnData(sparse.csr_matrix(np.full((80, 2), 9.0, np.float32)), obs=simulated.obs)
+    other.var_names = ["TBCE", "TBCE"]
+    anndata.concat([simulated, other], axis=1, merge="first").write_h5ad(tmp_path / "other.h5ad")
+    found, messages = write_predictions(tiny_run, tmp_path / "other.h5ad", tmp_path / "out.h5ad")
+    np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
+    assert "several columns" not in messages.text
+    repeated(simulated, "G1", 2).write_h5ad(tmp_path / "twice.h5ad")
+    found, messages = write_predictions(tiny_run, tmp_path / "twice.h5ad", tmp_path / "twice_out.h5ad")
+    np.testing.assert_allclose(found.obsm["X_grn"], expected.obsm["X_grn"], rtol=1e-5, atol=1e-6)
+    assert "Genes of the model with several columns in the data (1: 'G1'): their counts are added." in messages.text
+
+
+def seurat_disk(path, adata) -> None:
+    """As SeuratDisk writes raw/var: rows are numbered, and their names are a column `_index`."""
+    adata.raw = adata.copy()
+    adata.write_h5ad(path)
+    with h5py.File(path, "a") as file:
+        var = file["raw/var"]
+        names = var[var.attrs["_index"]][:]
+        del var[var.attrs["_index"]]
+        var.attrs["_index"], var.attrs["column-order"] = "index", ["_index"]
+        for name, values in (("index", [str(place) for place in range(len(names))]), ("_index", names)):
+            stored = var.create_dataset(name, data=np.array(values, object), dtype=h5py.string_dtype())
+            stored.attrs["encoding-type"], stored.attrs["encoding-version"] = "string-array", "0.2.0"
+
+
+def test_a_file_of_seurat_disk_is_read_and_written(tiny_run, simulated, data, tmp_path):
+    expected, _ = write_predictions(tiny_run, data, tmp_path / "expected.h5ad")
+    seurat_disk(tmp_path / "seurat.h5ad", simulated)
+    for counts in ("X", "raw"):
+        found, _ = write_predictions(tiny_run, tmp_path / "seurat.h5ad", tmp_path / f"{counts}.h5ad", counts=counts)
+        np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
+        assert list(found.raw.var_names) == list(simulated.var_names) and "_index" not in found.raw.var
+
+
+def test_what_cannot_be_written_is_found_before_the_work(tiny_run, data, tmp_path, monkeypatch):
+    monkeypatch.setattr("grn.verbs.predict.annotate", lambda *arguments, **options: pytest.fail("cells were read"))
+    broken = anndata.read_h5ad(data)
+    broken.var["b"] = 1
+    broken.var.index.name = "b"  # what AnnData refuses, as the column has other values
+    monkeypatch.setattr("grn.cells.readers.anndata_files._opened", lambda *arguments: broken)
+    with pytest.raises(DataError, match=r"var of .* cannot be written as \.h5ad"):
+        write_predictions(tiny_run, data, tmp_path / "out.h5ad")
+    assert not (tmp_path / "out.h5ad").exists()
+
+
+def test_a_column_with_a_slash_in_its_name_stays(tiny_run, simulated, tmp_path):
+    """anndata 0.13 does not write it by itself."""
+    simulated.obs["a/b"] = np.arange(80)
+    write_anndata(tmp_path / "slash.h5ad", simulated)
+    settings = {"disallow_forward_slash_in_h5ad": True}
+    known = {name: value for name, value in settings.items() if hasattr(anndata.settings, name)}
+    with anndata.settings.override(**known):
+        found, _ = write_predictions(tiny_run, tmp_path / "slash.h5ad", tmp_path / "out.h5ad")
+    assert found.obs["a/b"].tolist() == list(range(80))

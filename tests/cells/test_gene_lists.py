@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+
 import pytest
 
 from grn.cells import gene_lists
@@ -59,3 +61,23 @@ def test_what_is_no_list_is_refused_and_not_kept(content):
     with pytest.raises(DataError, match="give --file a copy of"):
         get_list("mouse_tfs", download=lambda url: content)
     assert not path_of("mouse_tfs").exists()
+
+
+def test_copies_may_be_packed_or_in_utf_16(tmp_path):
+    """As people keep CollecTRI: X.csv.gz."""
+    text = "source,target,weight\nMYC,TERT,1\nSPI1,PAX5,-1\n"
+    (tmp_path / "net.csv.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "net.csv").write_bytes(text.encode("utf-16"))
+    for name in ("net.csv.gz", "net.csv"):
+        assert get_list("collectri", tmp_path / name) == text.splitlines()
+    (tmp_path / "cut.csv.gz").write_bytes((tmp_path / "net.csv.gz").read_bytes()[:20])
+    with pytest.raises(DataError, match=r"cut\.csv\.gz"):
+        get_list("collectri", tmp_path / "cut.csv.gz")
+
+
+def test_a_list_of_regulators_in_utf_16_or_a_spreadsheet(tmp_path):
+    (tmp_path / "tfs.txt").write_bytes("SPI1\r\nPAX5\r\n".encode("utf-16"))
+    assert list(choose_regulators(["PAX5", "X", "SPI1"], str(tmp_path / "tfs.txt"))) == [0, 2]
+    (tmp_path / "tfs.xlsx").write_bytes(b"PK\x03\x04\x14\x00" + bytes(range(256)))
+    with pytest.raises(DataError, match=r"tfs\.xlsx is no text, as a spreadsheet"):
+        choose_regulators(["PAX5"], str(tmp_path / "tfs.xlsx"))

@@ -145,3 +145,13 @@ def test_what_is_wrong_with_a_run_is_told_apart_from_wrong_settings(
     for name in ("cells.h5ad", "other.csv"):
         FILES[name](tmp_path / name)
     assert_refused(shlex.split(command.replace("RUN", "run")), OF_RUNS[command, change], capfd)
+
+
+def test_a_tilde_is_the_home_of_the_user(tmp_path, monkeypatch, capfd):
+    """After an equals sign, too, where shells leave it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for command in ("train ~/none.h5ad", "init ~/none.h5ad --output=~/mine.yaml", "train --set data.path=~/none.h5ad"):
+        command = command.replace("train --set", "train pbmc.yaml --set")
+        assert main(shlex.split(command)) == 2
+        assert f"{tmp_path / 'none.h5ad'} does not exist" in " ".join(capfd.readouterr().err.split())

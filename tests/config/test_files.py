@@ -183,3 +183,13 @@ def test_fields_that_contradict_each_other_are_refused():
 
 def test_a_missing_path_is_named():
     assert refusal(name=write("model: {width: 32}")).field == "data.path"
+
+
+def test_a_tilde_in_a_path_is_the_home_of_the_user(monkeypatch, tmp_path):
+    """Which no shell expands in a file, or after an equals sign."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "run.yaml").write_text("data:\n  path: ~/cells.h5ad\n  regulators: ~/tfs.txt\n")
+    found = load_config(tmp_path / "run.yaml", ["data.genes=~/genes.txt", "network.prior=~/prior.csv"])
+    paths = found.data.path, found.data.regulators, found.data.genes, found.network.prior
+    assert paths == tuple(str(tmp_path / name) for name in ("cells.h5ad", "tfs.txt", "genes.txt", "prior.csv"))
+    assert load_config(tmp_path / "run.yaml", ["data.genes=5", "data.regulators=[~A]"]).data.regulators == ["~A"]

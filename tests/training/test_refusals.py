@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import lightning as L
 import numpy as np
 import pandas as pd
 import pytest
@@ -38,14 +39,27 @@ def refused_field(tmp_path, monkeypatch):
     return refused
 
 
-def test_what_lightning_refuses_is_one_sentence(refused_field, make_config, monkeypatch):
+def test_what_lightning_refuses_is_one_sentence(refused_field, make_config):
     assert refused_field(make_config(strategy="bogus", devices=7)) == "trainer"
     if not torch.cuda.is_available():
         assert refused_field(make_config(accelerator="gpu")) == "trainer"
-    # As after `sbatch --ntasks=4`: Lightning raises a RuntimeError.
-    for name, value in {"NTASKS": "4", "JOB_ID": "1", "JOB_NAME": "x", "PROCID": "0", "LOCALID": "0"}.items():
+
+
+JOB = {"NTASKS": "4", "JOB_ID": "1", "JOB_NAME": "x", "PROCID": "0", "LOCALID": "0", "NODEID": "0", "NODELIST": "n1"}
+
+
+def test_one_process_of_a_job_that_may_have_four_trains_alone(refused_field, make_config, monkeypatch):
+    """After `sbatch --ntasks=4`, a command that srun does not start is one process; Lightning raises a RuntimeError."""
+    for name, value in JOB.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    assert refused_field(make_config()) == "trainer"
+    for devices in (1, 2):
+        machine.refuse_impossible_training(make_config(devices=devices).trainer)
+    trainer = L.Trainer(**machine.lightning_options(make_config().trainer), logger=False)
+    assert trainer.world_size == 1 and type(trainer.strategy).__name__ == "SingleDeviceStrategy"
+    # Four tasks of srun would each train the same.
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    assert refused_field(make_config()) == "trainer.devices"
 
 
 def test_processes_that_nobody_starts_are_refused(refused_field, make_config, monkeypatch):

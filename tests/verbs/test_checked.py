@@ -105,3 +105,15 @@ def test_every_public_function_checks_its_arguments(name):
         with pytest.raises(ConfigError) as refused:
             function(**(needed | {each.name: object()}))
         assert refused.value.field == each.name
+
+
+def test_a_tilde_is_the_home_of_the_user(monkeypatch, tmp_path):
+    """In paths alone."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for given, expected in {
+        "~/cells.h5ad": str(tmp_path / "cells.h5ad"),
+        Path("~/cells.h5ad"): tmp_path / "cells.h5ad",
+        "cells~.h5ad": "cells~.h5ad",
+    }.items():
+        assert public(given)["cells"] == expected
+    assert public(label_key="~/A")["label_key"] == "~/A"

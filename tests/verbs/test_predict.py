@@ -138,3 +138,15 @@ def test_a_backed_anndata_is_written_into_in_memory(adata, run, tmp_path):
     assert "X_grn" in grn.predict(backed, run, quiet=True).obsm and backed.isbacked
     backed.file.close()
     assert (tmp_path / "cells.h5ad").read_bytes() == before
+
+
+def test_a_part_of_a_backed_anndata_is_written_into_in_memory(adata, run, tmp_path):
+    whole = grn.predict(adata, run, copy=True, quiet=True)
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
+    part = backed[10:30]
+    assert grn.predict(part, run, quiet=True) is part and not part.isbacked and added(part) == WRITTEN
+    np.testing.assert_allclose(part.obsm["X_grn"], whole.obsm["X_grn"][10:30], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(part.X.toarray(), adata.X[10:30].toarray())
+    assert backed.isbacked and "X_grn" not in backed.obsm
+    backed.file.close()

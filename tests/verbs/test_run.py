@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import grn
+from grn.cells.simulated import simulate
 from grn.cli.main import main
 from grn.errors import DataError, RunFolderError
 from grn.networks.signed_network import signed_network
@@ -197,3 +198,11 @@ def test_the_networks_of_some_types_are_theirs(tiny_run):
     for name in network.obs_names:
         alone = signed_network(network[[name]]).by_type
         assert list(alone) == [name] and (alone[name] != whole[name]).nnz == 0
+
+
+def test_cells_that_were_in_memory_are_given_again(make_config, temporary):
+    cells = simulate(make_config().data.simulated)
+    run = grn.train(cells, config=make_config(), quiet=True)
+    with pytest.raises(DataError, match="not stored; give the cells again, in Python as data=, or write them"):
+        grn.perturb(run, knock_out="R1")
+    assert grn.perturb(run, knock_out="R1", data=cells).n_obs == 80

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -81,10 +84,26 @@ class CellsDataModule(LightningDataModule):
         return self._once(self.test, batches[processes.share(len(batches), 1)])
 
     def _once(self, bags: BagMaker, batches: list[Request]) -> DataLoader:
-        return DataLoader(bags, sampler=batches, **self.options)
+        return DataLoader(bags, sampler=batches, batch_size=None)  # slices: no need of workers
 
     def _rank(self) -> tuple[int, int]:
         return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+
+
+@contextmanager
+def without_main_module() -> Iterator[None]:
+    """Within it, processes that are started do not import the main module: a worker needs nothing of the user's script.
+
+    Where processes are spawned (macOS, Windows) or served (Linux from Python 3.14), Python has each of them import it.
+    A script without `if __name__ == "__main__"` would train once more in each worker, which Python refuses, and
+    training would wait for workers that have died.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 class ResumableLoader(DataLoader):
@@ -105,7 +124,9 @@ class ResumableLoader(DataLoader):
         self.epoch, self.handed_out = self.following
         self.following = (self.epoch + 1, 0)
         self.order.epoch, self.order.start = self.epoch, self.handed_out
-        for batch in ahead(super().__iter__()):
+        with without_main_module():
+            batches = super().__iter__()
+        for batch in ahead(batches):
             self.handed_out += 1
             yield batch
 

@@ -23,6 +23,7 @@ from grn.processes import Processes
 LARGEST = 1e7  # count: more than a gene has in any cell
 ALONE, TIMES = 1e5, 1000  # a count above ALONE and above TIMES the gene's next largest is a mistake
 SMALLEST_VALUE, LARGEST_VALUE = 1e-12, 1e12  # expression: sums of squares of such values are exact enough in float32
+NEARLY = 0.01  # from a whole number
 SAMPLE = 500  # cells of a piece whose counts are compared with their smallest one
 
 Pieces = Callable[..., Iterable[sparse.csr_matrix]]
@@ -97,7 +98,8 @@ each piece of a file, which processes may read in any order."""
 
 @dataclass
 class Part:
-    """What the pieces of one process say. wrong: the first value of each kind that cannot be one, by what is wrong."""
+    """What the pieces of one process say. wrong: the first value of each kind that cannot be one, by what is wrong.
+    deviation: the largest from a whole number."""
 
     total: Total = ()
     wrong: dict[str, str] = field(default_factory=dict)
@@ -105,6 +107,7 @@ class Part:
     measured: list[np.ndarray] = field(default_factory=list)
     smallest: list[np.ndarray] = field(default_factory=list)
     ratios: list[np.ndarray] = field(default_factory=list)
+    deviation: float = 0
 
 
 def judge_counts(scope: Scope, weights: np.ndarray | None) -> tuple[str | None, Scale]:
@@ -135,8 +138,12 @@ def judge_counts(scope: Scope, weights: np.ndarray | None) -> tuple[str | None, 
         return f"{scope.name} holds no {lacking}", scale
     for reason in NO_COUNT:
         if reason in found:
-            logged = " (it looks log-normalised)" if reason == NOT_WHOLE and largest < 25 and not quarters else ""
-            return f"{scope.name} does not hold counts: it has {found[reason]}, {reason}{logged}", scale
+            seems = ""
+            if reason == NOT_WHOLE and max(part.deviation for part in parts) < NEARLY:
+                seems = " (all are nearly whole, as after a computation; round them)"
+            elif reason == NOT_WHOLE and largest < 25 and not quarters:
+                seems = " (it looks log-normalised)"
+            return f"{scope.name} does not hold counts: it has {found[reason]}, {reason}{seems}", scale
     return None, scale
 
 
@@ -145,6 +152,8 @@ def _counted(scope: Scope, weights: np.ndarray | None) -> Part:
     for values in scope.own:
         data = values.data
         _note(part.wrong, NO_COUNT, values, scope, first)
+        if NOT_WHOLE in part.wrong:
+            part.deviation = max(part.deviation, float(np.nanmax(np.abs(data - np.rint(data)), initial=0)))
         quarters = NOT_WHOLE not in part.wrong or bool((4 * data == np.rint(4 * data)).all())
         of_piece = np.array([[values.nnz], [data.max(initial=-np.inf)], [quarters]], np.float64)
         fold.add(tuple(torch.from_numpy(of_piece)))
@@ -219,6 +228,12 @@ def _note(found: dict[str, str], kinds: dict, values: sparse.csr_matrix, scope: 
             found[reason] = _named(values, int(at.argmax()), scope, first)
 
 
+def exact(value: np.floating) -> str:
+    """A number as it is: rounded where that does not change it, so that 4.9999999 is not called 5."""
+    short = f"{value:g}"
+    return short if float(short) == value else str(value)
+
+
 def _named(values: sparse.csr_matrix, entry: int, scope: Scope, first: int) -> str:
     cell = first + int(np.searchsorted(values.indptr, entry, side="right")) - 1
-    return f"{values.data[entry]:g} for gene {scope.genes[values.indices[entry]]} in cell {scope.cells([cell])[0]}"
+    return f"{exact(values.data[entry])} for gene {scope.genes[values.indices[entry]]} in cell {scope.cells([cell])[0]}"

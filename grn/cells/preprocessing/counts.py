@@ -16,6 +16,7 @@ from anndata import AnnData
 from anndata.abc import CSCDataset, CSRDataset
 from scipy import sparse
 
+from grn.cells.feature_types import are_genes, left_out
 from grn.cells.preprocessing.checks import Pieces, Scale, Scope, judge_counts, judge_expression
 from grn.cells.preprocessing.recover import recovery
 from grn.cells.preprocessing.split import GENES, marks_of
@@ -40,13 +41,15 @@ class Kept(NamedTuple):
 @dataclass(frozen=True)
 class Expression:
     """pieces: the values as float32.   var: the genes.   origin: a sentence about where the values are from.
-    scale: of counts; None for expression.   kept: None if no cells were asked for."""
+    scale: of counts; None for expression.   kept: None if no cells were asked for.   left_out: a sentence about what
+    the matrix holds beside genes, which `pieces` and `var` do not; empty where there is nothing."""
 
     pieces: Callable[[], Iterable[sparse.csr_matrix]]
     var: pd.DataFrame
     origin: str
     scale: Scale | None = None
     kept: Kept | None = None
+    left_out: str = ""
 
     @property
     def values(self) -> sparse.csr_matrix:
@@ -78,7 +81,14 @@ def read_expression(
 
 
 def genes_of(adata: AnnData, choice: str) -> pd.DataFrame:
-    """The table of the genes that a choice of `data.counts` has."""
+    """The table of the genes that a choice of `data.counts` has, without antibodies, peaks and the like."""
+    var = features_of(adata, choice)
+    genes = are_genes(var)
+    return var if genes.all() else var[genes]
+
+
+def features_of(adata: AnnData, choice: str) -> pd.DataFrame:
+    """The table of everything that the matrix of a choice of `data.counts` has a column of."""
     return adata.raw.var if choice in ("raw", "recover") and adata.raw is not None else adata.var
 
 
@@ -126,8 +136,10 @@ def _examined(
         parts, marks = zip(*kept, strict=True)
         kept.clear()  # as large as what they become
         of_kept = Kept(_of_all(sparse.vstack(parts, format="csr"), processes), processes.joined(np.concatenate(marks)))
+    features = features_of(adata, choice)
+    beside = left_out(features, are_genes(features), name)
     return "", Expression(
-        lambda: (piece.astype(np.float32, copy=False) for piece in pieces()), var, origin, scale, of_kept
+        lambda: (piece.astype(np.float32, copy=False) for piece in pieces()), var, origin, scale, of_kept, beside
     )
 
 
@@ -174,10 +186,21 @@ def _matrix(adata: AnnData, choice: str, rows: int | None) -> tuple[Pieces, pd.D
     found = stored_matrix(adata, choice)
     if found is None:
         raise DataError(f"The AnnData has no {name}")
+    var = genes_of(adata, choice)
+    only = genes_only(features_of(adata, choice))
     if rows is not None:
-        return lambda some=ALL: ahead(csr_pieces(found, name, rows, some)), genes_of(adata, choice), name
-    whole = to_csr(found, name)
-    return lambda some=ALL: (whole,), genes_of(adata, choice), name
+        return lambda some=ALL: ahead(map(only, csr_pieces(found, name, rows, some))), var, name
+    whole = only(to_csr(found, name))
+    return lambda some=ALL: (whole,), var, name
+
+
+def genes_only(features: pd.DataFrame) -> Callable[[sparse.csr_matrix], sparse.csr_matrix]:
+    """What takes values of all features, CSR [C, F], to those of the genes."""
+    genes = are_genes(features)
+    if genes.all():
+        return lambda values: values
+    columns = np.flatnonzero(genes)
+    return lambda values: values[:, columns]
 
 
 def stored_matrix(adata: AnnData, choice: str) -> Any:

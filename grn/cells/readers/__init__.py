@@ -5,15 +5,29 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from grn.errors import DataError, UserError, one_line
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+NOTES = "grn_notes"  # key in uns: sentences about how a file was read
+NOT_DAMAGED = {
+    "unable to lock file": "another program writes to it, which has to close it first; on a disk that cannot lock "
+    "files, set the environment variable HDF5_USE_FILE_LOCKING to FALSE",
+    "No read method registered": "a newer anndata has written it: install that (pip install --upgrade anndata), or "
+    "write the file without that part",
+}
+"""Words of a library's message -> what to do about it."""
 
 
 @contextmanager
 def reading(what: str, advice: str = "copy or write it again", field: str | None = "data.path") -> Iterator[None]:
     """Within it, whatever a library raises becomes a DataError, `what` with the library's message.
 
-    A damaged file fails anywhere between HDF5, Zarr, NumPy, SciPy, pandas and AnnData, with errors of any type.
+    A damaged file fails anywhere between HDF5, Zarr, NumPy, SciPy, pandas and AnnData, with errors of any type. A few
+    of their messages are about files that are not damaged (NOT_DAMAGED).
     """
     try:
         with warnings.catch_warnings():
@@ -22,4 +36,15 @@ def reading(what: str, advice: str = "copy or write it again", field: str | None
     except Exception as problem:
         if isinstance(problem, (MemoryError, PermissionError, UserError)):  # the machine's fault, or a sentence already
             raise
+        advice = next((better for words, better in NOT_DAMAGED.items() if words in str(problem)), advice)
         raise DataError(f"{what} ({one_line(problem)})", field=field, advice=advice) from problem
+
+
+def add_note(adata: AnnData, sentence: str) -> None:
+    """A sentence about how a file was read, which the user is told with those about its cells."""
+    adata.uns[NOTES] = [*adata.uns.get(NOTES, ()), sentence]
+
+
+def take_notes(adata: AnnData) -> tuple[str, ...]:
+    """The sentences about how a file was read, which are then no longer part of its AnnData."""
+    return tuple(map(str, adata.uns.pop(NOTES))) if NOTES in adata.uns else ()

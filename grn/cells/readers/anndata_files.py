@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from anndata import AnnData
 
+from grn.cells.genes import is_numbered
 from grn.cells.readers import reading
 from grn.cells.readers.matrix import DENSE, check_pointers
 from grn.cells.simulated import TRUTH
@@ -34,7 +35,7 @@ def read_h5ad(path: Path, config: DataConfig) -> AnnData:
     with _reading_h5ad(path):
         with h5py.File(path, "r") as file:
             _refuse_other(path, file)
-        return anndata.read_h5ad(path)
+        return _named(anndata.read_h5ad(path))
 
 
 def _reading_h5ad(path: Path) -> AbstractContextManager[None]:
@@ -60,7 +61,7 @@ def h5ad_in_file(
         with _reading_h5ad(path):
             _refuse_other(path, file)
             modern = file.attrs.get("encoding-type") == "anndata"
-            adata = _opened(path, file, everything, columns) if modern else read_h5ad(path, config)
+            adata = _named(_opened(path, file, everything, columns)) if modern else read_h5ad(path, config)
         yield adata
 
 
@@ -76,9 +77,10 @@ def matrix_in_file(path: Path, choice: str) -> Iterator[tuple[Any, pd.DataFrame]
         name, var = "raw/X", "raw/var"
     with reading(f"{path} cannot be read"):
         store = zarr.open_group(path, mode="r") if path.is_dir() else h5py.File(path, "r")
-        found = tuple(read_dispatched(store[part], partial(_read_part, False, None)) for part in (name, var))
+        matrix, genes = (read_dispatched(store[part], partial(_read_part, False, None)) for part in (name, var))
+        _name_rows(genes)
     try:
-        yield found
+        yield matrix, genes
     finally:
         if isinstance(store, h5py.File):
             store.close()
@@ -97,14 +99,32 @@ def read_zarr_folder(
         _refuse_other(path, store)
         _refuse_lost_chunks(store)
         if everything or store.attrs.get("encoding-type") != "anndata":
-            return anndata.read_zarr(store)
-        return _opened(path, store, everything, columns)
+            return _named(anndata.read_zarr(store))
+        return _named(_opened(path, store, everything, columns))
 
 
 def names_of(adata: AnnData, rows: Any) -> pd.Index:
     """The names of some cells, a slice or sorted rows: from the file where they were left there."""
     read = adata.uns.get(NAMES)
     return read(rows) if callable(read) else adata.obs_names[rows]
+
+
+def _named(adata: AnnData) -> AnnData:
+    """The AnnData, whose tables have no column `_index`, which SeuratDisk writes and AnnData does not."""
+    for table in (adata.obs, adata.var, *([] if adata.raw is None else [adata.raw.var])):
+        _name_rows(table)
+    return adata
+
+
+def _name_rows(table: pd.DataFrame) -> None:
+    """Makes a column `_index` the names of the rows where these are only numbered, else a column of another name."""
+    if "_index" not in table:
+        return
+    if is_numbered(table.index):
+        table.index = pd.Index(table["_index"].astype(str).to_numpy(object))
+        del table["_index"]
+    else:
+        table.rename(columns={"_index": "names"}, inplace=True)
 
 
 def _opened(path: Path, store: Any, everything: bool, columns: Columns | None) -> AnnData:

@@ -1,4 +1,4 @@
-"""Which reader opens `data.path`: SOURCES by name, READERS by the ending of a file or folder.
+"""Which reader opens `data.path`: SOURCES by name, READERS by the ending of a file or folder, or by what it holds.
 
 To add a file format:
 1. write grn/cells/readers/NAME.py with `read_NAME(path, config) -> AnnData`, which raises DataError for damaged files;
@@ -17,9 +17,13 @@ from typing import Any, NoReturn
 import pandas as pd
 from anndata import AnnData
 
-from grn.cells.readers import reading
+from grn.cells.readers import add_note, reading
 from grn.cells.readers.anndata_files import Columns, h5ad_in_file, matrix_in_file, read_h5ad, read_zarr_folder
-from grn.cells.readers.tenx import is_mtx_folder, read_mtx_folder, read_tenx_h5
+from grn.cells.readers.hdf5 import kind_of
+from grn.cells.readers.loom import read_loom
+from grn.cells.readers.other_formats import advice_about
+from grn.cells.readers.tenx import read_tenx_h5
+from grn.cells.readers.tenx_folder import holds_matrix, place_within, read_mtx
 from grn.cells.readers.text_matrix import ENDINGS as TEXT_ENDINGS
 from grn.cells.readers.text_matrix import read_text
 from grn.cells.simulated import simulate
@@ -35,7 +39,11 @@ Reader = Callable[[Path, DataConfig], AnnData]
 
 def open_source(config: DataConfig) -> AnnData:
     """The AnnData behind `data.path`, whole and in memory; its contents are checked later. Raises DataError."""
-    return _find(config)()
+    read = _find(config)
+    adata = read()
+    if config.path not in SOURCES and (place := read.args[0]) != Path(config.path):
+        add_note(adata, f"Cells are read from {place}.")
+    return adata
 
 
 @contextmanager
@@ -49,8 +57,10 @@ def source_in_file(config: DataConfig, *, everything: bool = True, columns: Colu
     if read.func is read_h5ad:
         with h5ad_in_file(*read.args, everything=everything, columns=columns) as adata:
             yield adata
+    elif read.func is read_zarr_folder:
+        yield read(everything=everything, columns=columns)
     else:
-        yield read(everything=everything, columns=columns) if read.func is read_zarr_folder else read()
+        yield open_source(config)
 
 
 def counts_in_file(config: DataConfig) -> AbstractContextManager[tuple[Any, pd.DataFrame]]:
@@ -66,8 +76,11 @@ def name_of(config: DataConfig) -> str:
 
 def is_data_file(name: str) -> bool:
     """Whether a name can be that of cells: a source, the ending of a format, or a folder with a matrix."""
-    reader = _reader(Path(name))
-    return is_mtx_folder(Path(name)) if reader is read_mtx_folder else reader is not None or name in SOURCES
+    path = Path(name)
+    reader = _reader(path)
+    if path.is_dir() and reader is read_mtx:
+        return holds_matrix(path) or place_within(path) != path
+    return reader is not None or name in SOURCES
 
 
 def is_text(path: Path) -> bool:
@@ -81,7 +94,11 @@ def _find(config: DataConfig) -> partial[AnnData]:
         read: partial[AnnData] = partial(SOURCES[config.path], config)
     else:
         path = Path(config.path)
+        if path.is_dir() and _reader(path) is read_mtx:
+            path = place_within(path)
         reader = _reader(path)
+        if (known := advice_about(config.path)) is not None:
+            raise DataError(f"{config.path} {known.problem}", field="data.path", advice=known.advice)
         if reader is None or not path.exists():
             sources = " or ".join(each for each in SOURCES if each != MEMORY)
             problem = does_not_exist(path, f"set {{field}} to a file or to {sources}")
@@ -100,14 +117,17 @@ def _find(config: DataConfig) -> partial[AnnData]:
 
 def _reader(path: Path) -> Reader | None:
     found = next((read for ending, read in READERS.items() if path.name.lower().endswith(ending)), None)
-    return read_mtx_folder if path.is_dir() and found is not read_zarr_folder else found
+    if path.is_dir():
+        return found if found is read_zarr_folder else read_mtx
+    return BY_KIND.get(kind_of(path), found)
 
 
 def _refuse_memory(config: DataConfig) -> NoReturn:
     raise CellsNotStored(
         f"{{field}} is {MEMORY!r}: the cells of this run were an AnnData in memory, which is not stored",
         field="data.path",
-        advice="write it with adata.write_h5ad(FILE) and set data.path to FILE in config.yaml",
+        advice="give the cells again, in Python as data=, or write them with adata.write_h5ad(FILE) and set data.path "
+        "to FILE in the run's config.yaml",
     )
 
 
@@ -136,8 +156,12 @@ READERS: dict[str, Reader] = {
     ".h5ad": read_h5ad,
     ".h5": read_tenx_h5,
     ".zarr": read_zarr_folder,
+    ".loom": read_loom,
+    **dict.fromkeys((".mtx", ".mtx.gz"), read_mtx),
     **dict.fromkeys(TEXT_ENDINGS, read_text),
 }
+# By what an HDF5 file holds, whatever it is called.
+BY_KIND: dict[str | None, Reader] = {"h5ad": read_h5ad, "10x": read_tenx_h5, "loom": read_loom}
 # Sources without a file of the user's.
 SOURCES: dict[str, Callable[[DataConfig], AnnData]] = {
     "scanpy:pbmc68k_reduced": _pbmc68k_reduced,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
@@ -21,25 +22,34 @@ from anndata import AnnData
 from scipy import sparse
 
 from grn.cells.genes import ENSEMBL_ID, OF_CELLS, first_of_most, listed_genes
-from grn.cells.readers import reading
+from grn.cells.readers import add_note, reading
 from grn.config.schema import DataConfig
 from grn.errors import DataError
-from grn.io.tables import unpacked
+from grn.io.tables import encoding_of, number_advice, unpacked
 
+OF_ENSEMBL = re.compile(r"ENS[A-Z]*\d{6,}(\.\d+)?")  # genes, transcripts, proteins
+PLACES = ["chr", "start", "end", "strand", "length"]  # of genes, in the tables of featureCounts
+COMMENTS = ("# ", "##")
+VALUES = {"", "na", "nan", "n/a", "null", "none", "inf", "-inf", "true", "false"}  # stand for a number, and are none
 ENDINGS = tuple(f"{ending}{packed}" for ending in (".csv", ".tsv", ".txt") for packed in ("", ".gz"))
 
 
 def read_text(path: Path, config: DataConfig) -> AnnData:
     """A text file, plain or .gz, separated by tabs, commas, semicolons or spaces, as cells by genes.
 
-    The header may lack the corner, as R writes it. Genes may repeat, cells may not. Names that are listed in
-    data.regulators and data.genes count as genes. Raises DataError, also where data.orientation is wrong.
+    The header may lack the corner, as R writes it. Columns of texts may follow the names of the rows, as gene_name or a
+    cell type: they go to var or obs. Genes may repeat, cells may not. Names that are listed in data.regulators and
+    data.genes count as genes. Raises DataError, also where data.orientation is wrong.
     """
     known = {*listed_genes(config.regulators, "data.regulators"), *listed_genes(config.genes, "data.genes")}
     with reading(f"{path} cannot be read as a matrix of text in UTF-8"):
-        with unpacked(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-            rows, columns, values = _read(text)
+        with unpacked(path) as file:
+            encoding = encoding_of(file.peek(2))
+            with io.TextIOWrapper(file, encoding=encoding, newline="") as text:
+                rows, columns, values, texts = _read(path, text)
         by_cells = config.orientation == "cells_by_genes"
+        if texts and not by_cells:
+            rows, texts = _symbols(rows, texts)
         cells, genes = (rows, columns) if by_cells else (columns, rows)
         _check_names(rows, columns, cells)
     if found := _is_transposed(cells, genes, known):
@@ -49,21 +59,41 @@ def read_text(path: Path, config: DataConfig) -> AnnData:
     adata = AnnData(values if by_cells else values.T.tocsr())
     # Afterwards, as AnnData would warn of genes that repeat.
     adata.obs, adata.var = (pd.DataFrame(index=pd.Index(names, dtype=object)) for names in (cells, genes))
+    table = adata.obs if by_cells else adata.var
+    for name, column in texts.items():
+        table[name] = column
+    if texts:
+        what, first = ("cells", "obs") if by_cells else ("genes", "var")
+        listed = ", ".join(map(repr, texts))
+        add_note(adata, f"Columns of {path} that are about {what}, and no values, are in {first} ({listed}).")
     return adata
 
 
-def _read(file: TextIO) -> tuple[list[str], list[str], sparse.csr_matrix]:
-    """Names of the rows, names of the columns, and the values, float32 where that is exact. Raises ValueError."""
+Texts = dict[str, list[str]]
+
+
+def _read(path: Path, file: TextIO) -> tuple[list[str], list[str], sparse.csr_matrix, Texts]:
+    """Names of the rows, names of the columns, the values, float32 where that is exact, and columns of texts between
+    the names of the rows and the values. Raises ValueError, DataError."""
     lines = _lines(file)
     _, header = next(lines, (0, []))
     columns: list[str] = []
     names: list[str] = []
+    texts: Texts = {}
+    last: int | None = None  # a separator at the end of every line makes an empty last field, which is no column
     entries: list[tuple[np.ndarray, np.ndarray]] = []
     for line, fields in lines:
         if not names and len(fields) >= len(header):  # a header without its corner has one field less than the rows
             columns = [name.strip() for name in header[len(header) + 1 - len(fields) :]]
+            last = -1 if columns[-1:] == [""] and fields[-1] == "" else None
+            columns = columns[:last]
+            texts = {name: [] for name in columns[: _described(columns, fields[1:])]}
+            columns = columns[len(texts) :]
         names.append(fields[0].strip())
-        values = _numbers(line, fields[1:], columns)
+        for column, field in zip(texts.values(), fields[1:], strict=False):
+            column.append(field.strip())
+        spare = [field for field in fields[last or len(fields) :] if field]
+        values = _numbers(path, line, [*fields[1 + len(texts) : last], *spare], columns)
         stored = np.flatnonzero(values)
         entries.append((stored.astype(np.int32), values[stored]))
     entries.append((np.zeros(0, np.int32), np.zeros(0)))  # of a table without rows
@@ -72,12 +102,36 @@ def _read(file: TextIO) -> tuple[list[str], list[str], sparse.csr_matrix]:
     narrow = numbers.astype(np.float32)
     exact = narrow if (narrow == numbers).all() else numbers  # counts are exact in half the memory
     shape = (len(names), len(columns))
-    return names, columns, sparse.csr_matrix((exact, indices, starts), shape=shape)
+    return names, columns, sparse.csr_matrix((exact, indices, starts), shape=shape), texts
+
+
+def _described(columns: Sequence[str], fields: Sequence[str]) -> int:
+    """How many columns, from the first, describe the rows, by the fields of a row: texts that nobody could mean as
+    numbers, or the places of genes, as featureCounts has them."""
+    if [name.casefold() for name in columns[: len(PLACES)]] == PLACES:
+        return len(PLACES)
+    meant = (
+        math.isfinite(_number(each)) or number_advice(each) or each.strip().casefold() in VALUES for each in fields
+    )
+    texts = next((place for place, number in enumerate(meant) if number), 0)
+    return texts if len(set(columns[:texts])) == texts else 0
+
+
+def _symbols(ids: list[str], texts: Texts) -> tuple[list[str], Texts]:
+    """Names of genes, and columns of var: of ids beside symbols, the symbols are the names; of an empty one, the id."""
+    key, symbols = next(iter(texts.items()))
+    are_ids = first_of_most(ids, ENSEMBL_ID) or all(math.isfinite(_number(each)) for each in ids)
+    if not are_ids or key.casefold() in PLACES or first_of_most(symbols, OF_ENSEMBL):
+        return ids, texts
+    names = [symbol or own for symbol, own in zip(symbols, ids, strict=True)]
+    return names, {"gene_ids": ids, **{name: column for name, column in texts.items() if name != key}}
 
 
 def _lines(file: TextIO) -> Iterator[tuple[int, list[str]]]:
-    """The fields of each line that holds something, and its number. The first such line decides the separator."""
-    above, first = next(((number, line) for number, line in enumerate(file, 1) if line.strip()), (1, ""))
+    """The fields of each line that holds something, and its number. The first such line decides the separator; comments
+    above it, as featureCounts and BD Rhapsody write them, do not count."""
+    filled = (each for each in enumerate(file, 1) if each[1].strip() and not each[1].startswith(COMMENTS))
+    above, first = next(filled, (1, ""))
     separator = "\t" if "\t" in first else max(",; ", key=first.count)
     above -= 1
     reader = csv.reader(chain([first], file), delimiter=separator, skipinitialspace=True, strict=True)
@@ -86,8 +140,8 @@ def _lines(file: TextIO) -> Iterator[tuple[int, list[str]]]:
             yield above + reader.line_num, fields
 
 
-def _numbers(line: int, fields: Sequence[str], columns: Sequence[str]) -> np.ndarray:
-    """A row as finite float64. Raises ValueError."""
+def _numbers(path: Path, line: int, fields: Sequence[str], columns: Sequence[str]) -> np.ndarray:
+    """A row as finite float64. Raises ValueError, and DataError for a decimal comma."""
     read = _number if "_" in "".join(fields) else float  # Python reads 1_0 as 10
     try:
         values = np.fromiter(map(read, fields), np.float64, len(fields))
@@ -102,6 +156,8 @@ def _numbers(line: int, fields: Sequence[str], columns: Sequence[str]) -> np.nda
     if fits:
         first = int(finite.argmin())
         problem = f"line {line}: column {columns[first]!r} is {fields[first]!r}, which is not a finite number"
+        if advice := number_advice(fields[first]):
+            raise DataError(f"{path} cannot be read ({problem})", field="data.path", advice=advice)
     raise ValueError(problem)
 
 
