@@ -224,7 +224,7 @@ class Linear(torch.autograd.Function):
     """x @ weight + bias of every member, [P, T, D], [P, D, F] and [P, 1, F] -> [P, T, F], in the dtype of x.
 
     The gradient of the weight sums over all tokens, and has so few rows that one product would keep a corner of a GPU
-    busy: it took 72 % of a step. So it is summed over CHUNK tokens at a time, and then over these sums.
+    busy: it took 72 % of a step. So it is summed there over CHUNK tokens at a time, and then over these sums.
     """
 
     @staticmethod
@@ -237,11 +237,19 @@ class Linear(torch.autograd.Function):
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         x, weight = ctx.saved_tensors
         gradient = gradient.to(x.dtype)  # autocast may have made it 16 bit wide
-        whole = x.shape[1] // CHUNK * CHUNK
-        parts = [each[:, :whole].unflatten(1, (-1, CHUNK)) for each in (x, gradient)]
-        of_weight = (parts[0].mT @ parts[1]).sum(1, dtype=weight.dtype) + x[:, whole:].mT @ gradient[:, whole:]
+        of_weight = products(x, gradient, CHUNK if x.is_cuda else x.shape[1]).to(weight.dtype)
         of_bias = gradient.sum(1, keepdim=True, dtype=weight.dtype) if ctx.needs_input_grad[2] else None
         return gradient @ weight.to(x.dtype).mT, of_weight, of_bias
+
+
+def products(x: Tensor, y: Tensor, chunk: int) -> Tensor:
+    """x^T y of every member, [P, T, D] and [P, T, F] -> [P, D, F]: sums over `chunk` tokens, which are then added up."""
+    tokens = x.shape[1]
+    if chunk >= tokens:
+        return x.mT @ y
+    whole = tokens // chunk * chunk
+    parts = [each[:, :whole].unflatten(1, (-1, chunk)) for each in (x, y)]
+    return (parts[0].mT @ parts[1]).sum(1, dtype=torch.float32) + x[:, whole:].mT @ y[:, whole:]
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

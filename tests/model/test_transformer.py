@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from grn.bags import Tokens
-from grn.model import transformer as module
 from grn.model.reader import HIDDEN, ReaderShape
-from grn.model.transformer import EPS, Transformer
+from grn.model.transformer import EPS, Transformer, products
 
 SHAPE = ReaderShape(
     members=2, classes=3, summary=12, hidden=10, embedding=6, layers=3, query_heads=4, key_heads=2, iterations=2
@@ -164,10 +163,14 @@ def test_gradients_under_autocast_are_those_without_it_but_for_rounding(cells):
         assert torch.cosine_similarity(exact.flatten(), rounded.flatten(), dim=0) > 0.95
 
 
-@pytest.mark.parametrize("chunk", [4, 512])
-def test_gradients_are_those_of_differences(cells, monkeypatch, chunk):
-    """In one direction of all parameters together, those of weights summed over some tokens at a time."""
-    monkeypatch.setattr(module, "CHUNK", chunk)
+@pytest.mark.parametrize("chunk", [1, 4, 7, 19, 20, 100])
+def test_products_are_the_same_however_many_tokens_are_summed_at_a_time(chunk):
+    x, y = torch.randn(2, 2, 20, 3).unbind()
+    torch.testing.assert_close(products(x, y, chunk), torch.einsum("ptd,ptf->pdf", x, y))
+
+
+def test_gradients_are_those_of_differences(cells):
+    """In one direction of all parameters together."""
     reader = transformer().requires_grad_(True)
     loss = read(reader, cells).square().sum() + (read(reader, cells) @ reader.head).sum()
     generator = torch.Generator().manual_seed(3)
