@@ -243,7 +243,7 @@ class Linear(torch.autograd.Function):
 
 
 def products(x: Tensor, y: Tensor, chunk: int) -> Tensor:
-    """x^T y of every member, [P, T, D] and [P, T, F] -> [P, D, F]: sums over `chunk` tokens, which are then added up."""
+    """x^T y of every member, [P, T, D] and [P, T, F] -> [P, D, F]: sums over `chunk` tokens, then added up."""
     tokens = x.shape[1]
     if chunk >= tokens:
         return x.mT @ y
