@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 Say = Callable[[str], None]
+PAUSE = 10.0  # seconds after which a line is due
+
+
+@contextmanager
+def patient(say: Say, doing: str, every: float = PAUSE) -> Iterator[None]:
+    """Says every ten seconds that a long piece of work goes on, and for how long it has.
+
+    doing: what is done, the beginning of a sentence.   every: seconds between the lines.
+    """
+    ended, started = threading.Event(), time.monotonic()
+
+    def report() -> None:
+        while not ended.wait(every):
+            say(f"{doing}, for {time.monotonic() - started:.0f} s so far.")
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def silent(line: str) -> None:

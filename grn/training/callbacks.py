@@ -1,4 +1,4 @@
-"""Signals during training, and its progress lines."""
+"""Signals during training, and which process writes its files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import atexit
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +16,7 @@ import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from grn.errors import Interrupted
-from grn.messages import Say
-from grn.training.checkpoints import MONITOR, save_checkpoint
+from grn.training.checkpoints import save_checkpoint
 from grn.training.together import leave
 
 
@@ -135,20 +133,6 @@ def exits_are_interruptions() -> Iterator[None]:
 
 
 RANKS = (("RANK",), ("NODE_RANK", "LOCAL_RANK"), ("SLURM_PROCID",))  # the first that are set tell
-
-
-class ProgressLines(L.Callback):
-    """One plain line for each validation, for log files and batch queues."""
-
-    def __init__(self, say: Say, total_steps: int):
-        self.say, self.total_steps, self.started = say, total_steps, time.monotonic()
-
-    def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        if trainer.sanity_checking or not trainer.is_global_zero:
-            return
-        metrics = trainer.callback_metrics
-        parts = [f"step {trainer.global_step}/{self.total_steps}", f"validation loss {metrics[MONITOR]:.4f}"]
-        self.say("  ".join([*parts, f"{time.monotonic() - self.started:.0f} s"]))
 
 
 def process_rank() -> int:

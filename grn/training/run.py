@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import torch
 from anndata import AnnData
-from lightning.pytorch.callbacks import RichProgressBar
 
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
@@ -35,7 +34,7 @@ from grn.io.run_folder import (
     make_run_folder,
     remove_run,
 )
-from grn.messages import Say, silent
+from grn.messages import Say, patient, silent
 from grn.model.objectives import GENES
 from grn.model.regulation import Model
 from grn.model.saved import TrainedModel, round_as_saved
@@ -48,11 +47,12 @@ from grn.regulation.states import States, states_of
 from grn.threads import threads_for
 from grn.training.building import Fit, atlas_of, data_module, prepare, refuse_nothing_to_learn, trained_model
 from grn.training.calibration import Calibration, judge, judged_by_unseen, keep_what_helped, set_axes
-from grn.training.callbacks import ProgressLines, Signals, exits_are_interruptions, process_rank
+from grn.training.callbacks import Signals, exits_are_interruptions, process_rank
 from grn.training.checkpoints import Checkpoints, StreamedCheckpoints, load_checkpoint
 from grn.training.held_out import held_out_errors
 from grn.training.machine import lightning_options, processes, quiet, refuse_impossible_training, started_together
 from grn.training.metrics import METRICS, MetricsFile, Scored, metrics_of, scalars
+from grn.training.progress import ProgressBar, ProgressLines
 from grn.training.resume import Origin, Start, find_start
 from grn.training.task import MovingAverage, Task
 
@@ -170,8 +170,11 @@ def train_in(
 
     states = states_of(cells, config.trainer.seed, genes_train=bool(config.objectives.masked_multiplicity.weight))
     say(states.summary())
-    evidence = first_evidence(config, cells, states, say) if first and config.regulates else None
-    with threads_for(THREADED):
+    evidence = None
+    if first and config.regulates:
+        with patient(say, "Comparing regulators with knock-offs"):
+            evidence = first_evidence(config, cells, states, say)
+    with threads_for(THREADED), patient(say if first else silent, "Looking for penalties and the exact start"):
         fit = prepare(config, cells, split, states, say)
     atlas = atlas_of(config, cells, split, fit, say)
     model, data = fit.model, data_module(config, cells, split, fit, atlas)
@@ -217,9 +220,10 @@ def train_in(
 
     # The network, and the tables.
     started = time.monotonic()
-    edges = write_network_files(
-        config, trained, cells, folder, say, states=states, first=evidence, processes=together, fold=fold
-    )
+    with patient(say, "Reading the network"):
+        edges = write_network_files(
+            config, trained, cells, folder, say, states=states, first=evidence, processes=together, fold=fold
+        )
     say(f"Read the network in {time.monotonic() - started:.0f} s.")
     tables = metric_tables(metrics, cells)
     if len(tables["confusion"]):
@@ -284,7 +288,7 @@ def fit_model(
     checkpoints = Checkpoints(start.folder / CHECKPOINTS, settings.patience)
     # The average comes first: checkpoints, which follow it, save it, and validation uses it.
     averaging = [MovingAverage(settings.averaging)] if settings.averaging else []
-    lines = RichProgressBar(leave=False) if terminal else ProgressLines(say, total)
+    lines = ProgressBar(total) if terminal else ProgressLines(say, total)
     calibration = Calibration(data.validation, fit.judging, task.opened, say)
     callbacks: list[L.Callback] = [*averaging, calibration, checkpoints, Signals(checkpoints.folder)]
     callbacks += [lines, origin]
@@ -301,7 +305,7 @@ def fit_model(
         logger=MetricsFile(start.folder / METRICS, start.rows) if process_rank() == 0 else False,
         log_every_n_steps=task.log_every,
         enable_checkpointing=False,
-        enable_progress_bar=terminal,
+        enable_progress_bar=False,
         enable_model_summary=False,
         use_distributed_sampler=False,
         num_sanity_val_steps=0,

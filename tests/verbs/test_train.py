@@ -20,7 +20,7 @@ import grn
 from grn.cells.simulated import simulate
 from grn.cli.main import main
 from grn.errors import ConfigError, DataError, Interrupted, RunFolderError
-from grn.training.callbacks import ProgressLines
+from grn.training.progress import ProgressLines
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
