@@ -23,7 +23,7 @@ from grn.analysis.evaluate import (
 )
 from grn.analysis.network_files import PredictedNetwork, ReferenceNetwork
 from grn.analysis.universe import Universe, make_universe
-from grn.cells.genes import read_gene_list
+from grn.cells.gene_lists import read_gene_list
 from grn.errors import DataError, check_known
 from grn.messages import Say, silent
 

@@ -1,7 +1,8 @@
-"""Published lists of transcription factors, by name (`data.regulators: human_tfs`), and known regulons (`collectri`).
+"""Lists of genes: published ones by name (`data.regulators: human_tfs`), known regulons (`collectri`), and files.
 
-They are not part of grn: `grn data get NAME` downloads one, or takes a copy of it, and keeps its names in the cache.
-A list is checked by the SHA-256 of its names (see `digest`), which line ends and further columns do not change.
+Published lists are not part of grn: `grn data get NAME` downloads one, or takes a copy of it, and keeps its names in
+the cache. A list is checked by the SHA-256 of its names (see `digest`), which line ends and further columns do not
+change.
 """
 
 from __future__ import annotations
@@ -11,16 +12,20 @@ import hashlib
 import io
 import json
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from grn.cells.readers import reading
-from grn.errors import DataError
+from grn.config.schema import DataConfig
+from grn.errors import DataError, nearest
 from grn.io.atomic import write_text
-from grn.io.tables import decoded, unpacked
+from grn.io.tables import CONTROL, decoded, unpacked
 
 LARGEST = 20_000_000  # bytes of a download
+QUOTED = re.compile(r'"([^"]*)"')  # as R writes names
+SEPARATED = re.compile(r"[,;\t]")
 
 
 @dataclass(frozen=True)
@@ -208,3 +213,42 @@ def _kept_digest(path: Path) -> str | None:
         return str(json.loads(path.with_suffix(".json").read_text("utf-8"))["digest"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def refuse_missing_lists(config: DataConfig) -> None:
+    """Raises DataError where a list that the configuration names is not there: before anything else is read."""
+    for choice, field in ((config.genes, "data.genes"), (config.regulators, "data.regulators")):
+        listed_genes(choice, field)
+
+
+def listed_genes(choice: int | str | list[str], field: str) -> list[str]:
+    """The genes that `data.regulators` or `data.genes` lists; none where it is `all` or a number."""
+    if isinstance(choice, int) or choice == "all":
+        return []
+    return read_gene_list(choice, field) if isinstance(choice, str) else [str(name) for name in choice]
+
+
+def read_gene_list(name: str, field: str) -> list[str]:
+    """The genes in a file, one a line; blank lines and lines with # are skipped; or those of a published list (LISTS).
+
+    field: the one that has the name. Raises DataError for a file that does not exist or lists no genes.
+    """
+    path = Path(name)
+    if name in LISTS and not path.is_file():
+        return read_list(name)
+    genes, odd, advice = [], [], "give a file with one gene a line, or names of genes as [A, B]"
+    if path.is_file():
+        with unpacked(path) as file:
+            lines = [line.strip() for line in decoded(file.read(), errors="replace").splitlines()]
+        genes = list(dict.fromkeys(QUOTED.sub(r"\1", line) for line in lines if line and not line.startswith("#")))
+        odd = [line for line in genes if SEPARATED.search(line) or line.startswith("<")]
+        problem = f"{path} {f'has {odd[0][:40]!r} on a line' if odd else 'lists no genes'}"
+        if any(CONTROL.search(line.replace("\t", "")) for line in lines):
+            genes, problem = [], f"{path} is no text, as a spreadsheet or a packed file is not"
+    else:
+        problem = f"{{field}} is {name[:80]!r}, but there is no such file"
+        if near := nearest(name, ["all", *LISTS], likeness=0.7):
+            advice = f"did you mean {near}?"
+    if not genes or 2 * len(odd) > len(genes):
+        raise DataError(problem, field=field, advice=advice)
+    return genes

@@ -12,23 +12,20 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from grn.cells.gene_lists import LISTS, read_list
-from grn.cells.obs import CONTROL, column_of
+from grn.cells.gene_lists import listed_genes
+from grn.cells.obs import column_of
 from grn.cells.preprocessing.moments import residual_variance, variance
 from grn.config.schema import DataConfig
-from grn.errors import DataError, nearest
-from grn.io.tables import decoded, unpacked
+from grn.errors import DataError
+from grn.io.tables import CONTROL
 
 OF_CELLS = re.compile(r"[ACGT]{8,}([-.]\d+)?|cell[ _.-]?\d+", re.I)  # barcodes (R writes a dot), numbered cells
-QUOTED = re.compile(r'"([^"]*)"')  # as R writes names
-SEPARATED = re.compile(r"[,;\t]")
 MONTH = "(?:Mar|Sep|Dec|Oct|Nov|Apr|Feb)"
 DATE = re.compile(rf"\d{{1,2}}-{MONTH}|{MONTH}-\d{{1,2}}|\d{{4}}-\d\d-\d\d.*", re.I)
 ENSEMBL_ID = re.compile(r"ENS[A-Z]*G\d{6,}(\.\d+)?")
@@ -189,13 +186,6 @@ def choose_regulators(
     return _found(listed_genes(choice, "data.regulators"), names, "data.regulators", var=var)
 
 
-def listed_genes(choice: int | str | list[str], field: str) -> list[str]:
-    """The genes that `data.regulators` or `data.genes` lists; none where it is `all` or a number."""
-    if isinstance(choice, int) or choice == "all":
-        return []
-    return read_gene_list(choice, field) if isinstance(choice, str) else [str(name) for name in choice]
-
-
 def _found(
     listed: Sequence[str],
     names: Sequence[str],
@@ -227,32 +217,6 @@ def first_of_most(names: Sequence[str], pattern: re.Pattern) -> str:
     """The first name that matches, where more than half of the names do; else an empty text."""
     matching = [name for name in names if pattern.fullmatch(name)]
     return matching[0] if 2 * len(matching) > len(names) else ""
-
-
-def read_gene_list(name: str, field: str) -> list[str]:
-    """The genes in a file, one a line; blank lines and lines with # are skipped; or those of a published list (LISTS).
-
-    field: the one that has the name. Raises DataError for a file that does not exist or lists no genes.
-    """
-    path = Path(name)
-    if name in LISTS and not path.is_file():
-        return read_list(name)
-    genes, odd, advice = [], [], "give a file with one gene a line, or names of genes as [A, B]"
-    if path.is_file():
-        with unpacked(path) as file:
-            lines = [line.strip() for line in decoded(file.read(), errors="replace").splitlines()]
-        genes = list(dict.fromkeys(QUOTED.sub(r"\1", line) for line in lines if line and not line.startswith("#")))
-        odd = [line for line in genes if SEPARATED.search(line) or line.startswith("<")]
-        problem = f"{path} {f'has {odd[0][:40]!r} on a line' if odd else 'lists no genes'}"
-        if any(CONTROL.search(line.replace("\t", "")) for line in lines):
-            genes, problem = [], f"{path} is no text, as a spreadsheet or a packed file is not"
-    else:
-        problem = f"{{field}} is {name[:80]!r}, but there is no such file"
-        if near := nearest(name, ["all", *LISTS], likeness=0.7):
-            advice = f"did you mean {near}?"
-    if not genes or 2 * len(odd) > len(genes):
-        raise DataError(problem, field=field, advice=advice)
-    return genes
 
 
 def near_miss(wanted: Iterable[str], known: Iterable[str]) -> str | None:

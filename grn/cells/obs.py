@@ -5,7 +5,6 @@ Letters: C cells.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 import numpy as np
@@ -13,6 +12,7 @@ import pandas as pd
 
 from grn.cells.preprocessing.split import MANY
 from grn.errors import DataError, nearest
+from grn.io.tables import CONTROL
 
 MISSING = -1
 CONDITIONS = (
@@ -27,7 +27,6 @@ CONDITIONS = (
     "timepoint",
 )
 MOST_CONDITIONS = 10
-CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # what tables, lists of a name a line, or XML cannot hold
 
 
 def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Series:

@@ -83,6 +83,9 @@ def command(
     # The configuration is checked before torch and Lightning are imported, which takes seconds.
     loaded = loaded_config(path, config, label_key, regulators, orientation, overrides)
     name = re.sub(r"[^\w.-]+", "_", Path(config or path or "").stem).strip("_")
+    from grn.cells.gene_lists import refuse_missing_lists
+
+    refuse_missing_lists(loaded.data)
 
     import pandas as pd
 

@@ -17,6 +17,7 @@ from grn.errors import DataError, nearest, one_line
 if TYPE_CHECKING:
     import pandas as pd
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # what tables, lists of a name a line, or XML cannot hold
 EDGE = ("source", "target", "weight")  # the columns that every table of edges has
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from grn.cells.genes import near_miss, read_gene_list, refuse_control_characters
+from grn.cells.gene_lists import read_gene_list
+from grn.cells.genes import near_miss, refuse_control_characters
 from grn.errors import DataError
 from grn.io.tables import does_not_exist
 from grn.networks.signed_network import sign_has_meaning

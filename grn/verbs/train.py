@@ -95,8 +95,11 @@ def train(
     keywords |= {"regulators": regulators, "genes": genes, "orientation": orientation, "values": values}
     keywords |= {"counts": counts, "regulons": regulons, "max_steps": max_steps, "seed": seed}
     changes = changed_fields(keywords, set)
+    from grn.cells.gene_lists import refuse_missing_lists
+
     with interrupted_as_python_is():
         settings, adata, name = run_settings(data, config, changes)
+        refuse_missing_lists(settings.data)
         if output is not None:
             run = Run(_train(settings, Path(output), adata, silent if quiet else _print_but(None)))
             run._write_report(run.folder)

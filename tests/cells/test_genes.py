@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from grn.cells.genes import choose_genes, choose_regulators, gene_names, merge_duplicates, once_each, read_gene_list
+from grn.cells.gene_lists import read_gene_list
+from grn.cells.genes import choose_genes, choose_regulators, gene_names, merge_duplicates, once_each
 from grn.config.schema import DataConfig
 from grn.errors import DataError
 
