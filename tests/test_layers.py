@@ -35,7 +35,7 @@ LEVELS = {
         "distributed",
         "edges | shared_scores",
         "attention | layers | slope_penalty",
-        "autotune | check",
+        "check",
         "__init__",
     ),
     "flashsign.triton": (

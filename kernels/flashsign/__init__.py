@@ -16,7 +16,7 @@
     SUM, WEIGHTED_SUM, WEIGHTED_MEAN, MAX, PRODUCT, LOG_SUM_EXP, LOG_WEIGHTED_SUM, LOG_WEIGHTED_MEAN,
     SAFE_EXPONENTIAL_SUM, SOFTMAX, DISTRIBUTION_CROSS_ENTROPY, WEIGHTED_CROSS_ENTROPY                 monoids
     spherical_monoid, normalised_contraction, class_cross_entropy, mlp_monoid, rms_norm_monoid        return a monoid
-    ShapeMismatch, BrokenLaw, BackendUnavailable, UnusableTiles          the errors
+    ShapeMismatch, BrokenLaw, BackendUnavailable          the errors
 A call with an argument that a function does not have, or without one that it needs, raises TypeError.
 
 Which kernel runs for a call: flashsign.dispatch.plan. Importing flashsign does not import Triton. The algebra is on one
@@ -40,7 +40,7 @@ from flashsign.algebra.rows.mlp import mlp_monoid
 from flashsign.algebra.rows.sums import MAX, PRODUCT, SUM, WEIGHTED_MEAN, WEIGHTED_SUM, rms_norm_monoid
 from flashsign.attention import spherical_attention
 from flashsign.edges.edge_sums import EdgeMeans, EdgeSums, TopEdges, top_edges
-from flashsign.errors import BackendUnavailable, BrokenLaw, ShapeMismatch, UnusableTiles
+from flashsign.errors import BackendUnavailable, BrokenLaw, ShapeMismatch
 from flashsign.layers.cross_entropy import distribution_cross_entropy, linear_cross_entropy, weighted_cross_entropy
 from flashsign.layers.feed_forward import mlp
 from flashsign.layers.normalise import rms_norm
@@ -71,7 +71,6 @@ __all__ = [
     "NAryFold",
     "ShapeMismatch",
     "TopEdges",
-    "UnusableTiles",
     "attention_and_penalty",
     "attention_by_scores",
     "check_monoid",

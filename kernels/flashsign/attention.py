@@ -72,8 +72,7 @@ def spherical_attention(
     What runs for a call: flashsign.dispatch.plan. Source: spherical attention, arXiv 2505.09326.
     Raises ShapeMismatch (tensors that do not fit together, or no multiplicities), BackendUnavailable (backend="triton"
     cannot run), ValueError (an unknown method or backend, or one that cannot be combined with group),
-    NotImplementedError (with group: any derivative but the first in reverse), UnusableTiles (the file that
-    FLASHSIGN_TILES names cannot be used).
+    NotImplementedError (with group: any derivative but the first in reverse).
 
     Example:
         >>> import torch

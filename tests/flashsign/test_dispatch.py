@@ -42,7 +42,11 @@ def shape(genes, width=64, cells=1, heads=8):
         (shape(4096), {"dtype": SINGLE, "method": "stream"}, "triton_stream"),
         (shape(4096), {"dtype": HALF, "method": "stream", "device": A100}, "triton_stream"),
         (shape(4096), {"dtype": HALF, "method": "stream", "values": 16}, "triton_stream_hopper"),
-        (shape(4096), {"dtype": HALF, "method": "stream", "device": Device("cuda", (9, 0), "3.7.1")}, "triton_stream_hopper"),
+        (
+            shape(4096),
+            {"dtype": HALF, "method": "stream", "device": Device("cuda", (9, 0), "3.7.1")},
+            "triton_stream_hopper",
+        ),
         (shape(4096), {"dtype": HALF, "method": "stream", "device": Device("cuda", (9, 0), "3.9.0")}, "triton_stream"),
         # Packed bags count by their mean, small bags by the largest.
         ((3 * 100, 4, 32), {"dtype": HALF, "bags": 3}, "triton_small_bags"),

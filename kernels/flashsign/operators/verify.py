@@ -27,7 +27,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -41,10 +41,11 @@ from flashsign.operators.ptxas import is_of_triton, ptxas_version
 from flashsign.tuning import tables
 from flashsign.tuning.accuracy import TENSORS, Bag
 from flashsign.tuning.block_sizes import padded_width
-from flashsign.tuning.choose import Tiles, file_block_sizes
+from flashsign.tuning.choose import Tiles
 from flashsign.tuning.device import capability, device_name
-from flashsign.tuning.tile_file import KERNELS, kernel_digest
 
+SOURCES = [Path(__file__).parents[1] / room for room in ("triton", "tuning", "operators")]
+"""The folders whose files decide what a kernel computes: a result of a check is known as long as they stay."""
 DRIVER = Path("/proc/driver/nvidia/version")
 VARIABLE = "FLASHSIGN_VERIFY"
 CHOICES = ("never", "once", "always")
@@ -219,8 +220,8 @@ def _problem_with(bag: Bag, packed: bool, kernel: Kernel, tiles: Tiles) -> str:
 
 
 def _all_block_sizes(kernel: Kernel, q: Tensor, values: int) -> list[Tiles]:
-    """Every choice of block sizes that the tables leave to a launch; those of a tile file were checked before."""
-    if file_block_sizes(q.device) or not kernel.startswith("triton_stream"):
+    """Return every choice of block sizes that the tables leave to a launch."""
+    if not kernel.startswith("triton_stream"):
         return [{}]
     key = q.element_size(), padded_width(q.shape[-1])
     names = ["forward", "key_gradients", "query_gradient"] + ["hopper"] * (kernel == "triton_stream_hopper")
@@ -265,8 +266,14 @@ def remember(place: Place, problem: str) -> None:
 
 @cache
 def _source() -> str:
-    """Twelve hexadecimal digits that change with any byte of the kernels, of their launches and of the tables."""
-    return kernel_digest(KERNELS, Path(tables.__file__).parent, Path(__file__).parent)
+    """Return a digest of the kernels, their launches and the tables."""
+    return digest_of(SOURCES)
+
+
+def digest_of(folders: Iterable[Path]) -> str:
+    """Return twelve hexadecimal digits that change with any byte of any Python file below the folders."""
+    sources = (path for folder in folders for path in sorted(folder.rglob("*.py")))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
 
 
 @cache

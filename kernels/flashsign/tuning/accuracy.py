@@ -1,8 +1,8 @@
 """The acceptance rule for kernels: their errors against float64 are within an a-priori bound.
 
 The bound follows from the inputs, the dtype and the lengths of the sums. It is computed in float64, so it is the same
-on every machine, and it does not depend on what torch loses in the same dtype (in float16 torch overflows). The
-autotuner, benchmarks/tiles.py and the tests share it.
+on every machine, and it does not depend on what torch loses in the same dtype (in float16 torch overflows). The check
+before a kernel's first use, benchmarks/tiles.py and the tests share it.
 
 Unit roundoffs: u of the kernel's dtype, s of its sums (float32). With q~_i = q_i / n_i, k'_j = m_j k_j and the rest as
 in kernels/README.md, a row's condition number is kappa_i = |q~_i| sqrt(t) = 1 / sqrt(rho_i). Where queries and keys

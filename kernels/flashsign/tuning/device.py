@@ -22,7 +22,7 @@ def multiprocessor_count(device: torch.device) -> int:
 
 
 def device_name(device: torch.device) -> str:
-    """The name by which a tile file lists the device, such as "NVIDIA H200"; "cpu" for a CPU."""
+    """Return the name of a device, such as "NVIDIA H200", or "cpu"."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 

@@ -153,6 +153,19 @@ def test_compiled_code_does_not_wait_and_a_backward_goes_with_its_forward(monkey
     assert calls == ["forward", "backward"]
 
 
+def test_one_changed_byte_of_any_source_changes_what_results_are_kept_by(tmp_path):
+    (tmp_path / "below").mkdir()
+    files = [tmp_path / "a.py", tmp_path / "below" / "b.py"]
+    for file in files:
+        file.write_text("x = 1\n")
+    digests = [verify.digest_of([tmp_path])]
+    for file in files:
+        file.write_text("x = 2\n")
+        digests.append(verify.digest_of([tmp_path]))
+    assert len(set(digests)) == 3
+    assert all(list(folder.rglob("*.py")) for folder in verify.SOURCES)
+
+
 @pytest.mark.parametrize(("problem", "warned"), [("", 0), ("its dq is off", 1)])
 def test_what_was_found_is_recalled_in_another_process(monkeypatch, problem, warned):
     monkeypatch.setenv(verify.VARIABLE, "once")
