@@ -37,9 +37,9 @@ test: install-dev
 # the kernels' tests: blocks fix the order of sums there, and ill-conditioned rows, whose bars are narrow, stay in.
 FULL := test_extra_memory_at_full_size_is
 NUMERICAL_TESTS := tests/flashsign tests/model tests/networks tests/regulation \
-  $(addprefix --ignore=tests/flashsign/,tuning operators distributed test_public.py test_dispatch.py) \
+  $(addprefix --ignore=tests/flashsign/,tuning operators test_public.py test_dispatch.py) \
   $(addprefix --ignore=tests/flashsign/triton/,test_kernels.py test_folds.py test_tables_of_scores.py) \
-  $(addprefix --ignore-glob=*/,test_over_group.py test_memory.py test_saved.py test_formats.py test_file_formats.py) \
+  $(addprefix --ignore-glob=*/,test_memory.py test_saved.py test_formats.py test_file_formats.py) \
   --deselect=tests/flashsign/layers/test_cross_entropy.py::$(FULL)_under_five_percent_of_the_logits \
   --deselect=tests/flashsign/layers/test_feed_forward.py::$(FULL)_three_percent_of_the_hidden_tensors
 # OpenBLAS does as it is told, so its AVX-512 code is asked for only where the processor has AVX-512.

@@ -32,7 +32,6 @@ LEVELS = {
         "dispatch",
         "triton",
         "operators",
-        "distributed",
         "edges | shared_scores",
         "attention | layers | slope_penalty",
         "check",
@@ -60,7 +59,6 @@ KEPT_TO = {
     "flashsign": (
         "grn/model/",
         "grn/networks/",
-        "grn/cells/preprocessing/checks.py",
         "grn/cli/doctor.py",
         "kernels/flashsign/",
     ),

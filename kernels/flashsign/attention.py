@@ -7,13 +7,11 @@ packed: T queries and S keys of all bags together. B = C K bags of one key head,
 from __future__ import annotations
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 from torch.nn import functional as F
 
 from flashsign.call import AttentionCall
 from flashsign.dispatch import Backend, Method, plan_call
-from flashsign.distributed.kernels import gene_parallel_kernel_attention, kernels_of_all_ranks_are_right
-from flashsign.distributed.moments import gene_parallel_attention
 from flashsign.eager.transforms import without_autocast
 from flashsign.operators.attention import attend
 from flashsign.operators.in_torch import chosen_attention
@@ -32,7 +30,6 @@ def spherical_attention(
     eps: float = 1e-6,
     method: Method = "auto",
     backend: Backend = "auto",
-    group: distributed.ProcessGroup | None = None,
 ) -> Tensor:
     """Attention over bags whose weights keep their sign: they are normalised by an L2 norm instead of a softmax.
 
@@ -60,10 +57,6 @@ def spherical_attention(
     heads up to 128 wide by moments and 256 by the stream; up to 65 535 bags times key heads; neither forward mode nor
     torch.func transforms. On a kind of GPU or a Triton on which they were never seen, each kernel is checked in the
     background at its first use; torch computes meanwhile, and in the place of one that is wrong (FLASHSIGN_VERIFY).
-    group: the ranks over which the genes of each bag are split (default: they are all here). Each rank passes its own
-    q, k, v, multiplicity, of any number of genes, also none, and gets the outputs of its own queries. The method is
-    moments; the kernels take 16-bit numbers only. All ranks make the same calls and the same backward passes, once, in
-    reverse, and the caller sums the gradients of shared parameters (rules: flashsign.distributed.moments).
 
     Tensors without values, on the meta device or in FakeTensorMode, give outputs and gradients without values, and
     torch.export takes a call. Its program holds one operator of flashsign for packed bags, whose offsets it reads when
@@ -71,8 +64,7 @@ def spherical_attention(
 
     What runs for a call: flashsign.dispatch.plan. Source: spherical attention, arXiv 2505.09326.
     Raises ShapeMismatch (tensors that do not fit together, or no multiplicities), BackendUnavailable (backend="triton"
-    cannot run), ValueError (an unknown method or backend, or one that cannot be combined with group),
-    NotImplementedError (with group: any derivative but the first in reverse).
+    cannot run), ValueError (an unknown method or backend).
 
     Example:
         >>> import torch
@@ -92,28 +84,19 @@ def spherical_attention(
     packed = offsets is not None
     check_tensors(q, k, v, multiplicity, packed, any_value_width=True)
     offsets, query_offsets = check_packing(q, k, offsets, query_offsets)
-    if group is not None and (method == "stream" or backend == "triton"):
-        found = 'method="stream"' if method == "stream" else 'backend="triton"'
-        raise ValueError(f"{found} cannot read other ranks' genes: with group=, leave method and backend at auto.")
     values = v.shape[-1]
     if values > q.shape[-1]:  # zeros change no product of q and k
         q, k = (F.pad(x, (0, values - x.shape[-1])) for x in (q, k))
-    plan = plan_call(q, k, v, multiplicity, offsets, query_offsets, method, backend, group is not None)
+    plan = plan_call(q, k, v, multiplicity, offsets, query_offsets, method, backend)
     if multiplicity is None:
         multiplicity = k.new_ones(k.shape[:1] if packed else (k.shape[0], k.shape[2]))
     if plan.backend == "triton":
         call = AttentionCall.of(q, k, v, multiplicity, offsets, query_offsets, eps)
-        if group is None:
-            return call.output(attend(plan, call), values)
-        if kernels_of_all_ranks_are_right(call, group):
-            return call.output(gene_parallel_kernel_attention(call, group), values)
+        return call.output(attend(plan, call), values)
     # Sums of thousands of squares need more than the 8 or 11 bits of half precision, under autocast too.
     with without_autocast(q):
         sums = torch.promote_types(q.dtype, torch.float32)
         wide = (q.to(sums), k.to(sums), v.to(sums), multiplicity.to(sums))
-        if group is not None:
-            return gene_parallel_attention(*wide, offsets, query_offsets, eps, group).to(q.dtype)
-
         if offsets is None or query_offsets is None:
             return chosen_attention(*wide, eps, plan.asked).to(q.dtype)
         return attend_packed(*wide, offsets, query_offsets, eps, plan.asked).to(q.dtype)

@@ -45,7 +45,7 @@ def check_kernels(
     scores, which are float32 and have no width, on the current device: one after the other, whatever is known of them.
     values: width of values, by default that of heads."""
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    names = [name for name in KERNELS if name.startswith("triton_") and "parallel" not in name]
+    names = [name for name in KERNELS if name.startswith("triton_")]
     for name in (*names, "edge_sums"):
         for dtype in dtypes:
             for width in widths:

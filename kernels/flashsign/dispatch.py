@@ -49,27 +49,22 @@ FoldKernel = Literal["logits", "mlp", "rms_norm", "attention"]
 Kernel = Literal[
     "torch_stream",
     "torch_moments",
-    "torch_gene_parallel",
     "triton_small_bags",
     "triton_stream",
     "triton_stream_hopper",
     "triton_moments",
-    "triton_gene_parallel",
 ]
 
 KERNELS: dict[Kernel, tuple[Literal["triton", "torch"], Literal["stream", "moments"]]] = {
     "torch_stream": ("torch", "stream"),
     "torch_moments": ("torch", "moments"),
-    "torch_gene_parallel": ("torch", "moments"),
     "triton_small_bags": ("triton", "stream"),
     "triton_stream": ("triton", "stream"),
     "triton_stream_hopper": ("triton", "stream"),
     "triton_moments": ("triton", "moments"),
-    "triton_gene_parallel": ("triton", "moments"),
 }
 """The backend and the method of every path. In `triton_small_bags` one program does a whole bag; the forward kernel of
-`triton_stream_hopper` is written for Hopper; the paths of gene parallelism are for bags whose genes are split over
-processes."""
+`triton_stream_hopper` is written for Hopper."""
 
 WIDEST = {"stream": 256, "moments": 128, "auto": 256}
 """The widest heads that the Triton kernels of a method take."""
@@ -177,7 +172,6 @@ def plan(
     method: Method = "auto",
     backend: Backend = "auto",
     gradients: bool = False,
-    gene_parallel: bool = False,
     in_transform: bool = False,
     device: Device | torch.device | None = None,
 ) -> Plan:
@@ -187,7 +181,7 @@ def plan(
     (default: that of q). Packed: [T, H, E] and [S, K, E], with `bags`, the number of bags, and `largest`, the numbers
     of keys and of queries of the largest bag (default: all bags have one size). In torch a packed call chooses a method
     for every group of similar bags, and the plan is that of bags of the largest size.
-    gradients: whether a backward will follow; gene_parallel: whether the call has a group; in_transform: whether it is
+    gradients: whether a backward will follow; in_transform: whether it is
     inside forward mode or a torch.func transform; device: facts, or a device of this machine (default: the current CUDA
     device where there is one, else the CPU).
     Raises BackendUnavailable where the call would, ShapeMismatch for shapes of another form, ValueError.
@@ -207,7 +201,7 @@ def plan(
         Question(
             device if isinstance(device, Device) else device_facts(device),
             *(dtype, q, k, q[-1] if values is None else values, count, largest),
-            *(method, backend, gradients, gene_parallel, in_transform),
+            *(method, backend, gradients, in_transform),
         )
     )
 
@@ -221,14 +215,13 @@ def plan_call(
     query_offsets: Tensor | None,
     method: Method,
     backend: Backend,
-    gene_parallel: bool,
 ) -> Plan:
     """The plan of a call; tensors as in spherical_attention. While torch traces, and for tensors without values, sizes
     of bags are not known: the operator looks at them when it runs (plan_stream)."""
     tracing = not has_values(q)
     requested = None if tracing else _REQUESTED.get()
     if requested is not None:
-        method, backend = _as_requested(requested, method, backend, gene_parallel)
+        method, backend = _as_requested(requested, method, backend)
     tensors = (q, k, v) if multiplicity is None else (q, k, v, multiplicity)
     return _plan(
         Question(
@@ -236,7 +229,7 @@ def plan_call(
             *(q.dtype, q.shape, k.shape, v.shape[-1], q.shape[0] if offsets is None else offsets.shape[0] - 1),
             *(None if tracing else _largest(q, k, offsets, query_offsets), method, backend),
             torch.is_grad_enabled() and any(x.requires_grad for x in tensors),
-            *(gene_parallel, not tracing and transformed(), requested),
+            *(not tracing and transformed(), requested),
         )
     )
 
@@ -248,7 +241,7 @@ _REQUESTED: ContextVar[Kernel | None] = ContextVar("flashsign_only", default=Non
 def only(kernel: Kernel) -> Iterator[None]:
     """Within this context, calls take one path, also where another is faster: for tests and measurements.
 
-    It decides only what a call leaves open: method=, backend= and group= of the call come first. A call that the path
+    It decides only what a call leaves open: method= and backend= of the call come first. A call that the path
     cannot take raises BackendUnavailable. A backward takes the path of its forward, also outside of the context or in
     another thread. Compiled code keeps the backend and the method with which it was traced; which of their kernels run
     is decided when it runs.
@@ -262,11 +255,11 @@ def only(kernel: Kernel) -> Iterator[None]:
         _REQUESTED.reset(token)
 
 
-def _as_requested(requested: Kernel, method: Method, backend: Backend, gene_parallel: bool) -> tuple[Method, Backend]:
+def _as_requested(requested: Kernel, method: Method, backend: Backend) -> tuple[Method, Backend]:
     """Method and backend of a call within `only`: the requested ones, unless its own arguments say otherwise."""
     of_backend, of_method = KERNELS[requested]
     agrees = backend in ("auto", of_backend) and method in ("auto", of_method)
-    return (of_method, of_backend) if agrees and gene_parallel == requested.endswith("parallel") else (method, backend)
+    return (of_method, of_backend) if agrees else (method, backend)
 
 
 class Question(NamedTuple):
@@ -283,7 +276,6 @@ class Question(NamedTuple):
     method: Method
     backend: Backend
     gradients: bool
-    gene_parallel: bool
     in_transform: bool
     requested: Kernel | None = None
 
@@ -296,20 +288,14 @@ def _plan(of: Question) -> Plan:
     width = max(of.q[-1], of.values)
     reason = ""
     if of.backend != "torch":
-        method = "moments" if of.gene_parallel else of.method
-        reason = why_not_triton(of.device, of.dtype, width, of.bags * of.k[1], method, of.in_transform)
-        if not reason and of.gene_parallel and of.dtype.itemsize != 2:
-            reason = f"With genes split over processes the kernels take 16-bit numbers only, not {of.dtype}"
+        reason = why_not_triton(of.device, of.dtype, width, of.bags * of.k[1], of.method, of.in_transform)
         if reason and of.backend == "triton":
             raise BackendUnavailable(f'{reason}: use backend="auto" or "torch".')
         if not reason and of.backend == "auto" and of.device.kind != "cuda":
             reason = 'Triton\'s interpreter is slow: ask for backend="triton"'
-        # All ranks must take the same path, so it must not depend on numbers of genes, which differ between ranks.
-        if not reason and (not of.bags or (not of.gene_parallel and (0 in of.q or 0 in of.k))):
+        if not reason and (not of.bags or 0 in of.q or 0 in of.k):
             reason = "There is nothing to compute"
     by_torch = of.backend == "torch" or bool(reason)
-    if of.gene_parallel:
-        return Plan("torch_gene_parallel" if by_torch else "triton_gene_parallel", reason)
     if by_torch:
         if of.largest is not None:
             keys, queries = of.largest

@@ -52,9 +52,6 @@ def shape(genes, width=64, cells=1, heads=8):
         ((3 * 100, 4, 32), {"dtype": HALF, "bags": 3}, "triton_small_bags"),
         ((3 * 100, 4, 32), {"dtype": HALF, "bags": 3, "largest": (129, 100)}, "triton_stream"),
         ((3 * 2000, 4, 64), {"dtype": HALF, "bags": 3, "method": "stream"}, "triton_stream"),
-        # Genes over processes.
-        (shape(3000), {"dtype": HALF, "gene_parallel": True}, "triton_gene_parallel"),
-        (shape(3000, 160), {"dtype": HALF, "gene_parallel": True}, "torch_gene_parallel"),
         # Torch.
         (shape(3000), {"dtype": HALF, "backend": "torch"}, "torch_moments"),
         (shape(3000), {"dtype": HALF, "in_transform": True}, "torch_moments"),

@@ -9,12 +9,12 @@ import math
 from typing import Literal
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from flashsign.algebra.fold import chosen_depth
 from flashsign.algebra.forms import check_items
 from flashsign.algebra.in_slices.plan import Order, Plan
-from flashsign.algebra.in_slices.total import differentiable_total, items_before
+from flashsign.algebra.in_slices.total import differentiable_total
 from flashsign.algebra.monoid import Monoid, Total, refuse_no_items
 from flashsign.errors import ShapeMismatch
 
@@ -33,7 +33,6 @@ def monoid_reduce(
     where: Tensor | None = None,
     depth: int | None = None,
     order: Literal["auto"] | Order = "auto",
-    group: distributed.ProcessGroup | None = None,
 ) -> Tensor:
     """The fold of every row of A with all rows of B, finished: attention, a cross entropy, an MLP.
 
@@ -44,11 +43,10 @@ def monoid_reduce(
     order: "rows" takes all items of some rows, then the next rows; "items" all rows of some items; "tree" as many
     slices of items side by side as rows are missing in a slice, combined as a tree; "auto" takes the tree where N is
     at most half of a_chunk. where [..., M] or [..., N, M], bool: the identity stands for pairs where it is False,
-    which must be finite all the same (depth 1 or 2). group: each rank has the same A and other items; all ranks get the
-    same output, gradients are those of the sum of the ranks' losses, A's from a rank's own items: sum them over ranks.
+    which must be finite all the same (depth 1 or 2).
 
     Differentiable: once in slices; second derivatives, forward mode and torch.func in plain operations, with every
-    slice in memory (with group: refused, NotImplementedError). Where B needs no gradient and a row's total is a few
+    slice in memory. Where B needs no gradient and a row's total is a few
     numbers, A's gradient is collected during the forward. Raises ShapeMismatch for tensors that do not fit, ValueError
     for a monoid whose combine does not commute, an unknown order or depth, and functions of it that return no tensors.
     Source: MonoidReduce, A. Cuba Gyllensten, 2025.
@@ -70,15 +68,12 @@ def monoid_reduce(
     bags = _check_shapes(A, B, batch_dims)
     check_items(monoid.name, monoid.forms, B, A, batch_dims)
     items = B[0].shape[batch_dims]
-    if group is None:
-        refuse_no_items(monoid, items)
+    refuse_no_items(monoid, items)
     mask = None if where is None else _checked_mask(where, A, items, bags)
     depth = chosen_depth(monoid, depth, mask is not None)
     a_chunk, b_chunk = (CHUNK[depth] if chunk is None else chunk for chunk in (a_chunk, b_chunk))
     if order == "auto":
         order = "tree" if A and 2 * A[0].shape[batch_dims] <= a_chunk else "rows"
-    if group is not None and distributed.get_rank(group) < 0:
-        raise ValueError("This process is not in the group: only ranks of the group may fold with it.")
     plan = Plan(
         monoid,
         depth,
@@ -89,8 +84,6 @@ def monoid_reduce(
         order=order if A else "rows",
         batched=batch_dims > 0,
         mask=mask,
-        first=items_before(items, B[0], group) if group is not None and monoid.numbered else 0,
-        group=group,
     )
     a, b = (tuple(_one_bag_axis(x, bags) for x in tensors) for tensors in (A, B))
     total = differentiable_total(plan, *a, *b)

@@ -4,7 +4,7 @@ Compilers have turned right kernels into wrong ones, at some block sizes only (d
 Triton that tables.SEEN does not list, a kernel runs only after its outputs and gradients were compared with float64,
 for small bags with edges, dense and packed, at all of its block sizes. That takes 10 to 20 seconds, mostly to compile,
 so a process of its own does it (python -m flashsign.check), and torch computes in the kernel's place until it has
-ended: in eager and in compiled code, in a CUDA graph that is recorded meanwhile, and on all ranks of a group. A kernel
+ended: in eager and in compiled code, and in a CUDA graph that is recorded meanwhile. A kernel
 that is off, or does not compile, is never used, and a warning says so once.
 
 What was found is kept in the user's cache, by the GPU, its driver, Triton, ptxas and the kernels' source.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from flashsign.algebra.in_slices.slices import Slices
 from flashsign.algebra.monoid import Gradients, Monoid, Total
@@ -33,7 +33,7 @@ class Plan:
 
     rows: A's tensors have N rows, which are cut; otherwise they are whole for every slice. order: "rows" takes all
     items of a slice of rows first, "items" all rows of a slice of items, "tree" several slices of items at once.
-    mask: [(C), N or 1, M], without rows [(C), M]; first: the position of the first item; group: who has other items.
+    mask: [(C), N or 1, M], without rows [(C), M]; first: the position of the first item.
     """
 
     monoid: Monoid
@@ -46,7 +46,6 @@ class Plan:
     batched: bool = False
     mask: Tensor | None = None
     first: int = 0
-    group: distributed.ProcessGroup | None = None
 
     def __post_init__(self) -> None:
         if self.a_chunk < 1 or self.b_chunk < 1:  # range would give no slices
