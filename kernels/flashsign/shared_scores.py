@@ -15,22 +15,27 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from flashsign.dispatch import choose_for_tables, room_for_bags
-from flashsign.eager.transforms import without_autocast
+from flashsign.dispatch import choose_backend
+from flashsign.eager.transforms import transformed, without_autocast
 from flashsign.errors import ShapeMismatch
 from flashsign.operators.verify import Place, known_at
 from flashsign.tuning.accuracy import error
+from flashsign.tuning.block_sizes import room_for_bags
+from flashsign.tuning.device import facts_of
+from flashsign.validation import has_values
 
 KERNEL = "attention_by_scores"
 """The name by which the check of a kernel knows those of this file."""
 ALLOWED = 4e-5
 """The largest relative error of a right kernel: products are exact to 20 bits, and sums of a program have 256 terms."""
+MOST_BAGS = 64
+"""The most bags of a table for which the kernels have tiles; torch takes twice as long."""
 CHECKED = ((1, 1), (130, 16), (33, 30), (70, 512), (40, 530))
 INTERPRETED = ((1, 1), (5, 30), (33, 70))
 """Queries and keys of the tables with which kernels are checked, around the sizes of tiles; the latter for Triton's
@@ -162,6 +167,19 @@ def _what_computes(
     room = room_for_bags(most)
     place = Place(KERNEL, scores.dtype, room, room, scores.device)
     return _kernels() if known_at(place, partial(kernel_problem, room, scores.device)) == "" else InTorch
+
+
+def choose_for_tables(tensors: Sequence[Tensor], bags: int = 0) -> Literal["triton", "torch"]:
+    """Return the backend for a table of scores, the first of the tensors; bags: the most of one table.
+
+    Whoever calls it also asks whether the kernels are right here (operators.verify).
+    """
+    scores, *_ = tensors
+    if bags > MOST_BAGS or not scores.numel() or not has_values(scores):
+        return "torch"
+    if any(each.dtype != torch.float32 for each in tensors):
+        return "torch"
+    return choose_backend("auto", facts_of(scores), torch.float32, in_transform=transformed())[0]
 
 
 def _kernels() -> Any:

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from flashsign.dispatch import choose_for_tables, room_for_bags
 from flashsign.eager.transforms import without_autocast
 from flashsign.errors import ShapeMismatch
 from flashsign.operators.verify import Place, known_at
@@ -31,10 +30,12 @@ from flashsign.shared_scores import (
     InTorch,
     OneNumber,
     attention_by_scores,
+    choose_for_tables,
     largest_error,
     refuse_other_tables,
     tables_to_check,
 )
+from flashsign.tuning.block_sizes import room_for_bags
 
 LEAST_RHO, LEAST_T = 0.05, 1e-3
 KERNEL = "slope_penalty"

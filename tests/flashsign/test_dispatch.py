@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from flashsign import BackendUnavailable, dispatch, spherical_attention
-from flashsign.call import AttentionCall
 from flashsign.dispatch import Device, Plan, plan
 from flashsign.operators import in_torch
+from flashsign.shared_scores import choose_for_tables
+from flashsign.tuning import device as facts
 
 HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64
 H200 = Device("cuda", (9, 0), "3.6.0")
@@ -127,7 +128,7 @@ def test_calls_take_the_path_of_their_plan(draw, monkeypatch, dtype, form, keys)
 @pytest.fixture
 def interpreter():
     pytest.importorskip("triton")
-    if torch.cuda.is_available() or not dispatch.INTERPRETED:
+    if torch.cuda.is_available() or not facts.INTERPRETED:
         pytest.skip("the interpreter is for machines without a GPU")
 
 
@@ -188,8 +189,7 @@ def test_the_largest_bag_is_read_once(monkeypatch):
     readings = []
     monkeypatch.setattr(validation, "_cut", lambda x: readings.append(x) or (0, 40, True, 28))
     q, offsets = torch.empty(1, 4, 40, 16), torch.tensor([0, 5, 5, 33, 40])
-    call = AttentionCall(q, q, q, q, offsets, offsets, 1e-6)
-    assert [dispatch.largest_bag(call) for _ in range(2)] == [(28, 28)] * 2
+    assert [dispatch.largest_bag(q, q, offsets, offsets) for _ in range(2)] == [(28, 28)] * 2
     assert len(readings) == 1
 
 
@@ -220,6 +220,6 @@ class Table:
 )
 def test_tables_of_scores_take_kernels_on_any_gpu_that_has_them(monkeypatch, device, options, by):
     """Whether they are right there is asked next: operators.verify."""
-    monkeypatch.setattr(dispatch, "device_facts", lambda _: device)
+    monkeypatch.setattr(facts, "device_facts", lambda _: device)
     tensors = Table(), Table(options.get("dtype", SINGLE))
-    assert dispatch.choose_for_tables(tensors, options.get("bags", 3)) == by
+    assert choose_for_tables(tensors, options.get("bags", 3)) == by

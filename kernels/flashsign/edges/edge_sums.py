@@ -20,11 +20,13 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from flashsign.dispatch import Backend, choose_edge_sums
+from flashsign.dispatch import Backend, choose_backend
+from flashsign.eager.transforms import transformed
 from flashsign.edges.parts import EdgeCall, Index, Part, parts
 from flashsign.errors import ShapeMismatch
 from flashsign.operators.verify import known
 from flashsign.tuning.accuracy import Bag
+from flashsign.tuning.device import facts_of
 from flashsign.validation import is_whole, require_tensors
 
 WEIGHTS = 2**22
@@ -176,8 +178,8 @@ class EdgeSums:
         require_tensors(q=q, k=k)
         if q.device != self.signed.device:
             raise ShapeMismatch(f"q must be on the sums' device {self.signed.device}; found {q.device}.")
-        kernel = choose_edge_sums(q, self.signed.dtype, backend) == "triton"
         width = q.shape[-1]
+        kernel = _choose(backend, q, self.signed.dtype) == "triton"
         kernel = kernel and known("edge_sums", q, width, partial(kernel_problem, q.dtype, width, q.device)) == ""
         dtype = q.dtype if kernel else torch.promote_types(q.dtype, torch.float32)
         call = EdgeCall.of(q, k, multiplicity, offsets, query_offsets, targets, regulators, inverse, heads, eps, dtype)
@@ -336,6 +338,15 @@ def top_edges(
         replay(sums)
         found.append(sums.top(k, by=by, over=over, same=same))
     return stacked(found, min(k, regulators), by == "absolute", torch.zeros(0, device=device))
+
+
+def _choose(backend: Backend, q: Tensor, sums: torch.dtype) -> Literal["triton", "torch"]:
+    """Return the backend that adds weights to sums of a dtype. Raises BackendUnavailable, ValueError."""
+    reason = "" if sums == torch.float32 else f"The kernel's sums are float32, and these sums are {sums}"
+    width, in_transform = q.shape[-1], transformed()
+    return choose_backend(
+        backend, facts_of(q), q.dtype, width=width, method="stream", in_transform=in_transform, reason=reason
+    )[0]
 
 
 def kernel_problem(dtype: torch.dtype, width: int, device: torch.device) -> str:

@@ -19,9 +19,10 @@ from flashsign.algebra.rows.cross_entropies import (
     WEIGHTED_CROSS_ENTROPY,
     class_cross_entropy,
 )
-from flashsign.dispatch import Backend, choose_fold
+from flashsign.dispatch import Backend
 from flashsign.eager.transforms import as_autocast
 from flashsign.errors import ShapeMismatch
+from flashsign.layers.choose import choose_fold
 from flashsign.operators.fold_kernels import class_losses, distribution_losses, weighted_losses
 from flashsign.validation import check_cut, check_layer, check_offsets, is_whole, largest_bag_size
 

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from flashsign.algebra.reduce import monoid_reduce
 from flashsign.algebra.rows.mlp import Activation, mlp_monoid
-from flashsign.dispatch import Backend, choose_fold
+from flashsign.dispatch import Backend
 from flashsign.eager.transforms import as_autocast, without_autocast
 from flashsign.errors import ShapeMismatch
+from flashsign.layers.choose import choose_fold
 from flashsign.operators.fold_kernels import hidden_layer
 from flashsign.validation import check_layer
 

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flashsign.dispatch import Backend, choose_fold
+from flashsign.dispatch import Backend
 from flashsign.eager.transforms import differentiable_gradients, in_batches, transformed
 from flashsign.errors import ShapeMismatch
+from flashsign.layers.choose import choose_fold
 from flashsign.operators.fold_kernels import around_kernels
 
 

@@ -14,10 +14,11 @@ from torch import Tensor
 from flashsign.algebra.monoid import Monoid
 from flashsign.algebra.reduce import monoid_reduce
 from flashsign.algebra.rows.attention import SOFTMAX, normalised_contraction, spherical_monoid
-from flashsign.dispatch import Backend, choose_fold
+from flashsign.dispatch import Backend
 from flashsign.eager.dense import zero_nonfinite_absent_keys
 from flashsign.eager.packing import packed_attention
 from flashsign.eager.transforms import as_autocast
+from flashsign.layers.choose import choose_fold
 from flashsign.operators.fold_kernels import attention
 from flashsign.reference import Normaliser, edge_weights, weights_of_products
 from flashsign.validation import check_packing, check_tensors, require_tensors

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from flashsign.call import AttentionCall, heads_first, rows_first
-from flashsign.dispatch import torch_method
 from flashsign.eager.dense import dense_attention
 from flashsign.eager.packing import packed_attention
 from flashsign.eager.transforms import transformed
+from flashsign.tuning.costs import torch_method
 
 Method = Literal["stream", "moments"]
 

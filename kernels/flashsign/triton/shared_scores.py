@@ -29,9 +29,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashsign.dispatch import room_for_bags
 from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import cdiv, fitting, shares
+from flashsign.tuning.block_sizes import room_for_bags
 
 FORWARD = {16: (64, 32, 4), 32: (64, 16, 4), 64: (64, 32, 4)}
 BACKWARD = {16: (16, 64, 4), 32: (16, 64, 4), 64: (16, 64, 4)}

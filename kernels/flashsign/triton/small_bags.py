@@ -246,7 +246,7 @@ def launch_sizes(
     if sizes is None:
         table = tables.SMALL_BAGS[call.q.element_size(), call.width]
         sizes = table.backward if backward else table.forward
-    most_keys, most_queries = largest_bag(call) or (0, 0)
+    most_keys, most_queries = largest_bag(call.q, call.k, call.offsets, call.query_offsets) or (0, 0)
     keys = padded_width(most_keys)
     return sizes.warps, {
         **call.widths,

@@ -59,3 +59,11 @@ class SmallBagBlockSizes:
     queries: int
     warps: int
     scores: int = 8192
+
+
+def room_for_bags(most: int) -> int:
+    """Return the bags of a tile of the kernels of tables of scores.
+
+    A power of 2, with room for the largest group and, where a forward has slopes, one more; a product has 16.
+    """
+    return max(16, 1 << (most - 1).bit_length())

@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 
 from flashsign.call import AttentionCall
-from flashsign.dispatch import HOPPER_TRITON, Kernel, dq_from_moments, hopper_block_sizes
+from flashsign.dispatch import HOPPER_TRITON, Kernel, dq_from_moments
 from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import (
     TileAssignment,
@@ -28,9 +28,11 @@ from flashsign.triton.streaming import query_gradient
 from flashsign.triton.streaming.backward import key_gradients, scaled_queries, sum_of_bags
 from flashsign.triton.streaming.forward import stream_forward
 from flashsign.triton.streaming.scaled_keys import ScaledKeys
+from flashsign.tuning import tables
 from flashsign.tuning.block_sizes import BlockSizes
 from flashsign.tuning.choose import TABLES_ALONE, Tiles, choose_block_sizes
 from flashsign.tuning.device import multiprocessor_count
+from flashsign.tuning.split_keys import MOST_SPLITS, SplitKeys
 
 hopper: ModuleType | None = None
 if triton.__version__.startswith(HOPPER_TRITON):
@@ -79,6 +81,24 @@ def forward(
         num_stages=sizes.stages,
     )  # fmt: skip
     return o, inverse
+
+
+def hopper_block_sizes(call: AttentionCall, tiles: Tiles) -> tuple[BlockSizes, SplitKeys]:
+    """Return the block sizes with which the kernel for Hopper is fastest, and how it splits keys then.
+
+    tiles: block sizes that are taken, by the name of a kernel, "hopper" among them.
+    """
+    q, bags = call.q, max(1, call.bags) if call.packed else 1
+    keys = call.k.shape[2] // bags
+    own = tiles.get("hopper")
+    found: list[tuple[BlockSizes, SplitKeys]] = []
+    table = tables.tiles_of("hopper", q.element_size(), q.shape[-1], call.value_width)
+    for sizes in [own] if isinstance(own, BlockSizes) else table:
+        # Packed bags differ in their numbers of keys: the mean is taken, and their keys are never split.
+        count = q.shape[2] // sizes.own + bags if call.packed else -(-q.shape[2] // sizes.own) * q.shape[0]
+        most = 1 if call.packed else MOST_SPLITS
+        found.append((sizes, SplitKeys.of(count * q.shape[1], keys, sizes, multiprocessor_count(q.device), most)))
+    return min(found, key=lambda pair: pair[1].cost)
 
 
 def loop_constants(call: AttentionCall, queries: int, keys: int, stages: int) -> dict[str, int | str | bool | None]:
