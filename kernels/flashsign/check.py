@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import torch
 
-from flashsign.dispatch import KERNELS, WIDEST, has_hopper
+from flashsign.attention.dispatch import KERNELS, WIDEST, has_hopper
 from flashsign.edges.edge_sums import kernel_problem as problem_of_edge_sums
 from flashsign.operators.verify import RIGHT, WRONG, Place, checked, describe_pair, problem_of, remember
-from flashsign.shared_scores import KERNEL as TABLES_OF_SCORES
-from flashsign.shared_scores import kernel_problem as problem_of_tables
-from flashsign.slope_penalty import KERNEL as SLOPE_PENALTY
-from flashsign.slope_penalty import kernel_problem as problem_of_penalty
+from flashsign.tables.shared_scores import KERNEL as TABLES_OF_SCORES
+from flashsign.tables.shared_scores import kernel_problem as problem_of_tables
+from flashsign.tables.slope_penalty import KERNEL as SLOPE_PENALTY
+from flashsign.tables.slope_penalty import kernel_problem as problem_of_penalty
 from flashsign.tuning import tables
 from flashsign.tuning.device import device_facts
 

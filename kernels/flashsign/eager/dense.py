@@ -11,10 +11,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from flashsign.attention.validation import has_values
 from flashsign.eager.moments import moment_attention
 from flashsign.eager.streaming import stream_attention
 from flashsign.eager.transforms import transformed
-from flashsign.validation import has_values
 
 
 def dense_attention(
@@ -23,7 +23,7 @@ def dense_attention(
     """A dense call in the dtype of its sums. All query heads of a key head become queries of one bag.
 
     q [C, H, N, E], k [C, K, M, E], v [C, K, M, V], multiplicity [C, M] or [C, K, M], one dtype, float32 or float64
-    -> [C, H, N, V]. flashsign.dispatch chooses the method.
+    -> [C, H, N, V]. flashsign.attention.dispatch chooses the method.
     """
     cells, heads, queries, width = q.shape
     key_heads, keys = k.shape[1:3]

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from flashsign.attention.validation import has_values
 from flashsign.eager.streaming import inverse_norm, row_floor, stream_backward, stream_forward
 from flashsign.eager.transforms import differentiable_gradients, transformed, without_autocast
-from flashsign.validation import has_values
 
 ILL_CONDITIONED = 1e-4
 """Rows with rho = z / (|q|^2 tr G) below this are ill-conditioned: float32 moments cancel, and z has a relative error

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flashsign.validation import check_cut
+from flashsign.attention.validation import check_cut
 
 
 class Slots(NamedTuple):

@@ -20,14 +20,14 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from flashsign.dispatch import Backend, choose_backend
+from flashsign.attention.dispatch import Backend, choose_backend
+from flashsign.attention.validation import is_whole, require_tensors
 from flashsign.eager.transforms import transformed
 from flashsign.edges.parts import EdgeCall, Index, Part, parts
 from flashsign.errors import ShapeMismatch
 from flashsign.operators.verify import known
 from flashsign.tuning.accuracy import Bag
 from flashsign.tuning.device import facts_of
-from flashsign.validation import is_whole, require_tensors
 
 WEIGHTS = 2**22
 """Most weights that are in memory at one time (16 MiB in float32; more was slower on a CPU)."""

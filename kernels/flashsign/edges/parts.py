@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from flashsign.attention.validation import check_packing, check_tensors, check_values, is_whole
 from flashsign.eager.dense import scale_multiplicity
 from flashsign.eager.packing import Slots, groups_of_bags
 from flashsign.eager.streaming import inverse_norm
 from flashsign.errors import ShapeMismatch
-from flashsign.validation import check_packing, check_tensors, check_values, is_whole
 
 NUMBERS = 2**24
 """Most numbers of queries and keys that are converted to float64 or padded at one time (128 MiB in float64)."""

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from flashsign.call import AttentionCall, heads_first, rows_first
+from flashsign.attention.call import AttentionCall, heads_first, rows_first
 from flashsign.eager.dense import dense_attention
 from flashsign.eager.packing import packed_attention
 from flashsign.eager.transforms import transformed

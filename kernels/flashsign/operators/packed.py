@@ -18,11 +18,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from flashsign.attention.validation import has_values
 from flashsign.eager.packing import packed_attention
 from flashsign.eager.transforms import differentiable_gradients, in_batches, transformed, without_autocast
-from flashsign.operators.attention import LIBRARY
 from flashsign.operators.in_torch import chosen_attention
-from flashsign.validation import has_values
+from flashsign.operators.kernel_operators import LIBRARY
 
 Method = Literal["auto", "stream", "moments"]
 

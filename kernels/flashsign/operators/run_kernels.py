@@ -9,8 +9,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from flashsign.call import AttentionCall
-from flashsign.dispatch import Plan
+from flashsign.attention.call import AttentionCall
+from flashsign.attention.dispatch import Plan
 from flashsign.tuning.choose import TABLES_ALONE, Tiles
 
 Tensors = tuple[Tensor, ...]
@@ -28,11 +28,11 @@ def forward(plan: Plan, call: AttentionCall, tiles: Tiles = TABLES_ALONE) -> Ten
     """
     found: Tensors
     if plan.kernel == "triton_moments":
-        found = _launches("moments.calls").forward(call, tiles)
+        found = _launches("moments.moment_launches").forward(call, tiles)
     elif plan.kernel == "triton_small_bags":
         found = _launches("small_bags").forward(call)
     else:
-        found = _launches("streaming.calls").forward(call, plan.kernel, tiles)
+        found = _launches("streaming.stream_launches").forward(call, plan.kernel, tiles)
     return found
 
 
@@ -40,11 +40,11 @@ def backward(plan: Plan, call: AttentionCall, grad: Tensor, *saved: Tensor, tile
     """dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head; grad: of o; saved: forward's results."""
     found: Tensors
     if plan.kernel == "triton_moments":
-        found = _launches("moments.calls").backward(call, grad, *saved, tiles)
+        found = _launches("moments.moment_launches").backward(call, grad, *saved, tiles)
     elif plan.kernel == "triton_small_bags":
         found = _launches("small_bags").backward(call, grad, *saved)
     else:
-        found = _launches("streaming.calls").backward(call, grad, *saved, tiles, plan.dq_from_moments)
+        found = _launches("streaming.stream_launches").backward(call, grad, *saved, tiles, plan.dq_from_moments)
     return found
 
 

@@ -35,7 +35,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flashsign.dispatch import Kernel, Plan, dq_from_moments
+from flashsign.attention.dispatch import Kernel, Plan, dq_from_moments
 from flashsign.operators import run_kernels
 from flashsign.operators.ptxas import is_of_triton, ptxas_version
 from flashsign.tuning import tables

@@ -12,7 +12,7 @@ adds the penalty's gradient before it writes that of the scores.
 Tensor cores read 11 of the 24 bits of a number. Here each factor is the sum of its high bits and a rest, so that
 products are exact to 20 bits; those of bags are made by split_kernel, and not by every tile that reads them.
 
-In torch operations: flashsign.shared_scores, which also has the gradients of multiplicities and centres.
+In torch operations: flashsign.tables.shared_scores, which also has the gradients of multiplicities and centres.
 
 Letters: L leading axes in one, C bags, G groups, N queries, M keys. Tensors that several tables share have fewer rows:
 table l has row l // share.

@@ -22,8 +22,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashsign.call import AttentionCall
-from flashsign.dispatch import largest_bag
+from flashsign.attention.call import AttentionCall
+from flashsign.attention.dispatch import largest_bag
 from flashsign.triton.common.device_functions import bag_rows, inverse_norm, not_finite, power_of_two, unit_of
 from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import aligned, aligned_call, multiplicity_strides, precision, strides

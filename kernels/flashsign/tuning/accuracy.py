@@ -34,8 +34,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flashsign.call import AttentionCall
-from flashsign.reference import reference_spherical_attention
+from flashsign.attention.call import AttentionCall
+from flashsign.attention.reference import reference_spherical_attention
 
 SIZES = (1, 7, 113, 1000, 1025)
 """Numbers of genes of the bags on which block sizes are checked."""

@@ -10,7 +10,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from flashsign.validation import has_values
+from flashsign.attention.validation import has_values
 
 # Found out once at import, because torch.compile cannot trace these calls.
 HAS_TRITON = importlib.util.find_spec("triton") is not None

@@ -9,10 +9,11 @@ import pytest
 import torch
 from kernel_cases import DEVICE, draw, with_gradients
 
-from flashsign import dispatch, spherical_attention
-from flashsign.call import AttentionCall, has_contiguous_rows
-from flashsign.dispatch import Plan
-from flashsign.operators.attention import attend
+from flashsign import spherical_attention
+from flashsign.attention import dispatch
+from flashsign.attention.call import AttentionCall, has_contiguous_rows
+from flashsign.attention.dispatch import Plan
+from flashsign.operators.kernel_operators import attend
 
 pytest.importorskip("triton")
 

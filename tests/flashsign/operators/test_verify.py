@@ -13,8 +13,9 @@ import pytest
 import torch
 from kernel_cases import DEVICE, draw, with_gradients
 
-from flashsign import EdgeSums, attention_and_penalty, attention_by_scores, check, dispatch, spherical_attention
-from flashsign.operators import attention, run_kernels, verify
+from flashsign import EdgeSums, attention_and_penalty, attention_by_scores, check, spherical_attention
+from flashsign.attention import dispatch
+from flashsign.operators import kernel_operators, run_kernels, verify
 
 pytest.importorskip("triton")
 KERNELS = ["triton_stream", "triton_small_bags", "triton_moments"]
@@ -139,7 +140,7 @@ def test_compiled_code_takes_torch_in_a_wrong_kernels_place(planted):
 def test_compiled_code_does_not_wait_and_a_backward_goes_with_its_forward(monkeypatch, planted, kernel):
     """The check may end in between: torch's forward has not what a kernel's backward reads."""
     calls, answer = planted(kernel, "nothing"), [None]
-    monkeypatch.setattr(attention, "known", lambda *_: answer[0])
+    monkeypatch.setattr(kernel_operators, "known", lambda *_: answer[0])
     *tensors, grad = draw(queries=9, keys=9, values=5)
     compiled = torch.compile(attend(kernel), backend="aot_eager")
     leaves = [x.detach().requires_grad_() for x in tensors]
@@ -287,7 +288,7 @@ def test_a_wrong_kernel_of_edge_sums_is_refused(monkeypatch):
 
 # --- tables of scores -------------------------------------------------------------------------------------------------
 
-TABLES = [importlib.import_module(f"flashsign.{name}") for name in ("shared_scores", "slope_penalty")]
+TABLES = [importlib.import_module(f"flashsign.tables.{name}") for name in ("shared_scores", "slope_penalty")]
 
 
 @pytest.fixture

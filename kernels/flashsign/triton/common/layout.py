@@ -1,4 +1,4 @@
-"""How the tensors of a call (flashsign.call) reach a kernel: by pointer and strides or by descriptor, tile by tile."""
+"""Layout of a call's tensors for a kernel: by pointer and strides or by descriptor, tile by tile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from flashsign.call import AttentionCall
+from flashsign.attention.call import AttentionCall
 from flashsign.tensor_cache import cached
 from flashsign.tuning.block_sizes import ROW_STEP, padded_width
 

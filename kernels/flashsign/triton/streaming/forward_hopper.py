@@ -39,7 +39,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_wait
 
-from flashsign.call import AttentionCall
+from flashsign.attention.call import AttentionCall
 from flashsign.triton.common import device_functions, launch
 from flashsign.triton.common.layout import GAP, TileAssignment, cdiv, descriptor, strides
 from flashsign.triton.streaming import scaled_keys

@@ -13,12 +13,12 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_wait
 
-from flashsign.call import AttentionCall
+from flashsign.attention.call import AttentionCall
 from flashsign.triton.common.device_functions import bag_rows, program_tile
 from flashsign.triton.common.launch import start, starts_early
 from flashsign.triton.common.layout import TileAssignment, descriptor, multiplicity_strides, precision, strides
-from flashsign.triton.streaming.forward import sum_without_absent_keys
 from flashsign.triton.streaming.scaled_keys import ScaledKeys
+from flashsign.triton.streaming.stream_forward import sum_without_absent_keys
 from flashsign.tuning.tables import NAN_REPAIR
 
 

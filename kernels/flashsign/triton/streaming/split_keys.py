@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_wait
 
-from flashsign.call import AttentionCall
+from flashsign.attention.call import AttentionCall
 from flashsign.triton.common.device_functions import inverse_norm, marked
 from flashsign.triton.common.launch import start, starts_early
 from flashsign.triton.common.layout import strides
