@@ -37,9 +37,6 @@ class Moments(NamedTuple):
         """The moments of keys (scaled by multiplicity) [B, M, E] and values [B, M, V]."""
         return cls(k.mT @ v, k.mT @ k)
 
-    def plus(self, other: Moments) -> Moments:
-        return Moments(self.a + other.a, self.g + other.g)
-
     @property
     def trace(self) -> Tensor:
         """t = tr G = sum_j |k_j|^2, [B]."""

@@ -1,4 +1,4 @@
-"""Spherical attention as a stream over keys: two sums per query, added over chunks of keys (folds.algebra.monoids.contractions).
+"""Spherical attention as a stream over keys: two sums per query, added over chunks of keys.
 
 Letters: B bags (cells x key heads), N queries of a bag (those of all query heads of the key head, one head after the
 other), M keys, E width, V width of the values. Keys are already scaled by their multiplicity: k stands for m k.

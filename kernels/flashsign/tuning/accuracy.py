@@ -49,8 +49,6 @@ SQUARES = 0.13
 """Error of a norm that comes from moments, in units of s kappa^2 (kernels/README.md, Moments, Accuracy)."""
 LEAST_RHO = {2: 1e-4, 4: 1e-3}
 """By bytes of a number: rows whose rho is smaller are streamed, so their norms do not come from moments."""
-LARGEST_DIFFERENCE = 8
-"""Units in the last place by which the results of two block sizes may differ."""
 
 
 class Verdict(NamedTuple):
