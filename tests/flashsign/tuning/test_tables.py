@@ -41,17 +41,10 @@ def test_no_block_sizes_need_more_shared_memory_than_there_is(gpu, name, dtype, 
             assert fits or sizes == tables.SMALLEST
 
 
-@pytest.mark.parametrize("name", tables.NARROW)
-def test_narrow_values_have_block_sizes_of_their_own(name):
-    for key in tables.NARROW[name]:
-        own = tables.tiles_of(name, *key, key[1] // 4)
-        assert own == tables.NARROW[name][key] != tables.tiles_of(name, *key, key[1] // 2)
-
-
 MEASURED = Path(__file__).resolve().parents[3] / "benchmarks" / "results" / "crossing.csv"
 
 
-def test_the_choice_is_within_a_tenth_or_five_microseconds_of_the_faster_one_at_every_measured_point():
+def test_the_choice_is_near_the_faster_one_at_every_measured_point():
     table = pd.read_csv(MEASURED)
     assert len(table) > 100
     for row in table.itertuples():

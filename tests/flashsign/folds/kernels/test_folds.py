@@ -261,7 +261,7 @@ def test_transforms_take_torch_and_refuse_triton(name):
     step = 1e-6
     ends = [LAYERS[name](h.double() + sign * step, c.double(), backend="torch") for sign in (1, -1)]
     assert_close([tangent], [(ends[0] - ends[1]) / (2 * step)], torch.float32, 1e-4)
-    with pytest.raises(BackendUnavailable, match="neither forward mode nor"):
+    with pytest.raises(BackendUnavailable):
         torch.func.jvp(lambda h: LAYERS[name](h, c, backend="triton"), (h,), (torch.ones_like(h),))
 
 
