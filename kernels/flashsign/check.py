@@ -28,7 +28,7 @@ from flashsign.tuning.device import device_facts
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDTHS = (16, 32, 64, 128, 256)
 ROOMS, HEADS = (16, 32, 64), (1, 2)
-"""Of kernels of tables of scores: the bags for which a tile has room, and heads with a penalty."""
+"""The bags for which a tile of the kernels of tables has room, and the heads with a penalty."""
 
 
 class Checked(NamedTuple):
@@ -42,9 +42,11 @@ class Checked(NamedTuple):
 def check_kernels(
     dtypes: Sequence[torch.dtype] = DTYPES, widths: Sequence[int] = WIDTHS, values: int | None = None
 ) -> Iterator[Checked]:
-    """Checks every kernel of attention and edge sums for these dtypes and widths of heads, and those of tables of
-    scores, which are float32 and have no width, on the current device: one after the other, whatever is known of them.
-    values: width of values, by default that of heads."""
+    """Check kernels on the current device, one after the other, whatever is known of them.
+
+    Checked are every kernel of attention and of edge sums for these dtypes and widths of heads, and the kernels of
+    tables of scores, which are float32 and have no width. values: width of values, by default that of heads.
+    """
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     names = [name for name in KERNELS if name.startswith("triton_")]
     for name in (*names, "edge_sums"):

@@ -44,8 +44,10 @@ class AttentionCall:
         query_offsets: Tensor | None,
         eps: float,
     ) -> AttentionCall:
-        """The call of the checked arguments of spherical_attention. Raises ShapeMismatch unless the offsets cut the
-        packed rows exactly."""
+        """Return the call of the checked arguments of spherical_attention.
+
+        Raises ShapeMismatch unless the offsets cut the packed rows exactly.
+        """
         q, k, v = map(_padded, (q, k, v))
         m = multiplicity.to(torch.float32)
         if offsets is not None and query_offsets is not None:
@@ -61,7 +63,7 @@ class AttentionCall:
         return cls(q, k, v, m if m.stride(-1) == 1 else m.contiguous(), offsets, query_offsets, float(eps))
 
     def output(self, o: Tensor, width: int) -> Tensor:
-        """The output in the form of the caller's q, with values as wide as the caller's."""
+        """Return the output in the form of the caller's q, with values as wide as the caller's."""
         o = rows_first(o) if self.packed else o
         return o[..., :width] if width < o.shape[-1] else o
 
@@ -75,12 +77,12 @@ class AttentionCall:
 
     @property
     def width(self) -> int:
-        """Of tiles of queries and keys."""
+        """The width of tiles of queries and keys."""
         return padded_width(self.q.shape[-1])
 
     @property
     def value_width(self) -> int:
-        """Of tiles of values."""
+        """The width of tiles of values."""
         return padded_width(self.v.shape[-1])
 
     @property
@@ -106,15 +108,15 @@ class AttentionCall:
         return {"offsets": self.offsets, "query_offsets": self.query_offsets}
 
     def empty_output(self) -> Tensor:
-        """A tensor for o [C', H, N, V], uninitialised, with q's order of strides."""
+        """Return a tensor for o [C', H, N, V], uninitialised, with q's order of strides."""
         return torch.empty_like(self.q[..., : self.v.shape[-1]])
 
     def empty_rows(self) -> Tensor:
-        """A tensor for a number of every query [C', H, N] float32, uninitialised."""
+        """Return a tensor for a number of every query [C', H, N] float32, uninitialised."""
         return torch.empty(self.q.shape[:3], device=self.q.device, dtype=torch.float32)
 
     def empty_gradients(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Tensors for dq, dk, dv, and dm [C', K, M] float32 of every key head, uninitialised."""
+        """Return tensors for dq, dk, dv, and dm [C', K, M] float32 of every key head, uninitialised."""
         dm = torch.empty(self.k.shape[:3], device=self.k.device, dtype=torch.float32)
         return torch.empty_like(self.q), torch.empty_like(self.k), torch.empty_like(self.v), dm
 
@@ -128,16 +130,19 @@ def _padded(x: Tensor) -> Tensor:
 
 
 def heads_first(rows: Tensor) -> Tensor:
-    """Packed rows [T, heads, E] -> [1, heads, T, E], a view."""
+    """Return packed rows [T, heads, E] as [1, heads, T, E], a view."""
     return rows.transpose(0, 1)[None]
 
 
 def rows_first(rows: Tensor) -> Tensor:
-    """The inverse of heads_first: [1, heads, T, E] -> packed rows [T, heads, E], a view."""
+    """Return [1, heads, T, E] as packed rows [T, heads, E], a view: the inverse of heads_first."""
     return rows[0].transpose(0, 1)
 
 
 def has_contiguous_rows(x: Tensor) -> bool:
-    """Whether the numbers of each row [..., E] are adjacent and no rows overlap. Then so are those of empty_like(x)."""
+    """Return whether the numbers of each row [..., E] are adjacent and no rows overlap.
+
+    Then so are those of empty_like(x).
+    """
     *steps, along = x.stride()
     return along == 1 and all(n == 1 or step >= x.shape[-1] for n, step in zip(x.shape, steps, strict=False))

@@ -128,7 +128,7 @@ def why_not_triton(
 
 @dataclass(frozen=True)
 class Plan:
-    """What runs for a call, forward and backward: made once and saved for the backward.
+    """The path of a call, forward and backward: made once and saved for the backward.
 
     kernel: a name in KERNELS; reason: why it is not a Triton kernel, "" where it is one or backend="torch" was given;
     dq_from_moments: whether the backward of a Triton stream gets dq from the keys' moments; method: "stream" or
@@ -323,7 +323,9 @@ def plan_stream(
     largest: tuple[int, int] | None,
     requested: Kernel | None,
 ) -> Plan:
-    """Return the kernels that stream a call. Raises BackendUnavailable where the one of `only` cannot take it.
+    """Return the kernels that stream a call.
+
+    Raises BackendUnavailable where the one of `only` cannot take it.
 
     size: bytes of a number; width, values: of a head and of its values; keys: of a bag, or of all packed bags; bags:
     packed ones, 1 where bags are dense; largest: as in Question.

@@ -19,7 +19,9 @@ Normaliser = Literal["spherical", "l1", "squared_relu", "softmax"]
 
 
 def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) -> Tensor:
-    """Normalised weight of every key on every query, per cell and head. Training does not identify its sign.
+    """Return the normalised weight of every key on every query, per cell and head.
+
+    Training does not identify its sign.
 
     w_ij = s_ij / sqrt(sum_j s_ij^2 + eps |q_i|^2 sum_j m_j^2 |k_j|^2 + tiny), s_ij = m_j q_i . k_j, so
     that a row's norm is at most 1.
@@ -52,7 +54,7 @@ def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) 
 
 
 def normalised_weights(q: Tensor, k: Tensor, multiplicity: Tensor, normaliser: Normaliser, eps: float = 1e-6) -> Tensor:
-    """Weights of every key on every query by any normaliser (see normalised_attention), [C, H, N, M].
+    """Return weights of every key on every query by any normaliser (see normalised_attention), [C, H, N, M].
 
     Shapes as in edge_weights. A row whose weights are all 0 stays so, and so does a row of softmax whose keys are all
     absent. The derivative of softmax by a multiplicity of 0 is 0. Source: arXiv 2505.09326, theorem 1.
@@ -64,7 +66,10 @@ def normalised_weights(q: Tensor, k: Tensor, multiplicity: Tensor, normaliser: N
 
 
 def weights_of_products(products: Tensor, m: Tensor, normaliser: Normaliser) -> Tensor:
-    """normalised_weights of products q.k [.., N, M] and multiplicities m [.., 1, M]; not of the spherical one."""
+    """Return the weights (normalised_weights) of products q.k [.., N, M] and multiplicities m [.., 1, M].
+
+    Not of the spherical one.
+    """
     if normaliser == "softmax":
         absent = m == 0
         s = torch.where(absent, -math.inf, products + torch.where(absent, 1, m).log())
@@ -77,14 +82,20 @@ def weights_of_products(products: Tensor, m: Tensor, normaliser: Normaliser) -> 
 
 
 def reference_spherical_attention(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor, eps: float = 1e-6) -> Tensor:
-    """Edge weights times values: q [C, H, N, E], k [C, K, M, E], v [C, K, M, V], multiplicity [C, M] or [C, K, M] ->
-    [C, H, N, V], in the inputs' own dtype."""
+    """Return edge weights times values.
+
+    q [C, H, N, E], k [C, K, M, E], v [C, K, M, V], multiplicity [C, M] or [C, K, M] -> [C, H, N, V], in the inputs' own
+    dtype.
+    """
     v, _ = _per_query_head(q, v, multiplicity)
     return edge_weights(q, k, multiplicity, eps) @ v
 
 
 def _per_query_head(q: Tensor, rows: Tensor, multiplicity: Tensor) -> tuple[Tensor, Tensor]:
-    """rows (k or v) repeated to [C, H, M, E], NaN of absent keys replaced by 0; multiplicity as [C, H or 1, 1, M]."""
+    """Return rows (k or v) repeated to [C, H, M, E], NaN of absent keys replaced by 0.
+
+    Multiplicity as [C, H or 1, 1, M].
+    """
     group = q.shape[1] // rows.shape[1]
     m = (multiplicity if multiplicity.ndim == 3 else multiplicity[:, None]).to(rows.dtype)
     rows = torch.where((m[..., None] == 0) & ~rows.isfinite(), 0, rows)

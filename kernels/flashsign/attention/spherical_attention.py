@@ -31,7 +31,7 @@ def spherical_attention(
     method: Method = "auto",
     backend: Backend = "auto",
 ) -> Tensor:
-    """Attention over bags whose weights keep their sign: they are normalised by an L2 norm instead of a softmax.
+    """Attend over bags with weights that keep their sign: they are normalised by an L2 norm instead of a softmax.
 
     s_ij = m_j (q_i . k_j),  o_i = sum_j s_ij v_j / sqrt(sum_j s_ij^2 + eps |q_i|^2 sum_j m_j^2 |k_j|^2 + tiny)
 
@@ -75,7 +75,7 @@ def spherical_attention(
         >>> spherical_attention(q, k, v, counts).shape
         torch.Size([2, 4, 30, 16])
 
-        The same with packed bags of 10 and 20 genes:
+        Packed bags of 10 and 20 genes:
 
         >>> q, k, v = torch.randn(3, 30, heads, width)
         >>> spherical_attention(q, k, v, offsets=torch.tensor([0, 10, 30])).shape

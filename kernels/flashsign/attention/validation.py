@@ -17,8 +17,10 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def require_tensors(**arguments: object) -> None:
-    """Raises ShapeMismatch for an argument that is no tensor, such as a list or an array of NumPy; those that are not
-    called q, k or v may be None."""
+    """Raise ShapeMismatch for an argument that is no tensor, such as a list or an array of NumPy.
+
+    Those that are not called q, k or v may be None.
+    """
     for name, found in arguments.items():
         if isinstance(found, Tensor) or (found is None and name not in ("q", "k", "v")):
             continue
@@ -32,7 +34,7 @@ def require_tensors(**arguments: object) -> None:
 def check_tensors(
     q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, packed: bool, *, any_value_width: bool = False
 ) -> None:
-    """Raises ShapeMismatch, with what was found, unless the tensors fit together.
+    """Raise ShapeMismatch, with what was found, unless the tensors fit together.
 
     any_value_width: whether V may differ from E.
 
@@ -83,23 +85,28 @@ def check_tensors(
 
 
 def is_whole(numbers: Tensor) -> bool:
-    """Whether a tensor holds integers, and not true and false."""
+    """Return whether a tensor holds integers, and not true and false."""
     return not (numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool)
 
 
 def is_plain(values: Tensor) -> bool:
-    """Whether a tensor's values can be read: it is of torch's own class, and outside of torch.func transforms."""
+    """Return whether a tensor's values can be read.
+
+    It is of torch's own class, and outside of torch.func transforms.
+    """
     return type(values) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(values)
 
 
 def has_values(x: Tensor) -> bool:
-    """Whether a tensor holds numbers that Python can look at. One on the meta device or in FakeTensorMode has none, and
-    none has any while torch.compile or torch.export traces."""
+    """Return whether a tensor holds numbers that Python can look at.
+
+    One on the meta device or in FakeTensorMode has none, and none has any while torch.compile or torch.export traces.
+    """
     return not (torch.compiler.is_compiling() or x.is_meta or isinstance(x, FakeTensor))
 
 
 def check_values(name: str, values: Tensor) -> None:
-    """Raises ShapeMismatch for multiplicities below 0, infinite or NaN, where they are data on a CPU.
+    """Raise ShapeMismatch for multiplicities below 0, infinite or NaN, where they are data on a CPU.
 
     Values on a GPU are never read, as that waits for the device: there such a multiplicity turns signs, or makes NaN.
     One that requires a gradient is not read either: it is varied, by finite differences to below 0.
@@ -119,7 +126,9 @@ def check_values(name: str, values: Tensor) -> None:
 def check_packing(
     q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """offsets and query_offsets [C + 1], contiguous; query_offsets are offsets by default; None, None for dense calls.
+    """Return offsets and query_offsets [C + 1], contiguous.
+
+    query_offsets are offsets by default; None, None for dense calls.
 
     Raises ShapeMismatch unless both describe the same number of bags and could cut the packed rows of k and q.
     """
@@ -144,7 +153,7 @@ def check_packing(
 
 
 def check_offsets(name: str, offsets: Tensor, packed: Tensor) -> None:
-    """Raises ShapeMismatch unless offsets [C + 1] have a shape, dtype and device to cut packed rows [T, heads, E].
+    """Raise ShapeMismatch unless offsets [C + 1] have a shape, dtype and device to cut packed rows [T, heads, E].
 
     Their values are checked by check_cut, which synchronises with the GPU.
     """
@@ -157,7 +166,7 @@ def check_offsets(name: str, offsets: Tensor, packed: Tensor) -> None:
 
 
 def check_layer(h: Tensor, weight: Tensor, bias: Tensor | None, name: str = "h", of_weight: str = "weight") -> None:
-    """Raises ShapeMismatch unless h [..., D], weight [V, D] and bias [V] fit together in shape, dtype and device."""
+    """Raise ShapeMismatch unless h [..., D], weight [V, D] and bias [V] fit together in shape, dtype and device."""
     found = f"{name} {list(h.shape)}, {of_weight} {list(weight.shape)}"
     if h.ndim < 2 or weight.ndim != 2 or h.shape[-1] != weight.shape[1]:
         raise ShapeMismatch(f"{name} must be [..., D] and {of_weight} [V, D] of the same width; found {found}.")
@@ -174,7 +183,9 @@ def check_layer(h: Tensor, weight: Tensor, bias: Tensor | None, name: str = "h",
 
 
 def check_cut(name: str, offsets: Tensor, rows: int) -> None:
-    """Raises ShapeMismatch unless offsets [C + 1] rise from 0 to the number of rows. name: of the argument.
+    """Raise ShapeMismatch unless offsets [C + 1] rise from 0 to the number of rows.
+
+    name: of the argument.
 
     Synchronises with the GPU the first time that it sees these offsets.
     """
@@ -191,12 +202,12 @@ def check_cut(name: str, offsets: Tensor, rows: int) -> None:
 
 
 def largest_bag_size(offsets: Tensor) -> int:
-    """Rows of the largest bag. Does not synchronise with the GPU if check_cut has seen these offsets before."""
+    """Return rows of the largest bag. Does not synchronise with the GPU if check_cut has seen these offsets before."""
     return cached(offsets, "cut", lambda: _cut(offsets))[3]
 
 
 def _cut(offsets: Tensor) -> tuple[int, int, bool, int]:
-    """The first and the last offset, whether offsets never fall, and the size of the largest bag."""
+    """Return the first and the last offset, whether offsets never fall, and the size of the largest bag."""
     sizes = offsets.diff()
     # An empty bag is added because aminmax refuses an empty tensor, and there may be no bags.
     fewest, most = torch.cat([sizes, sizes.new_zeros(1)]).aminmax()

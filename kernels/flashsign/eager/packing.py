@@ -24,23 +24,23 @@ class Slots(NamedTuple):
 
     @classmethod
     def of(cls, starts: Tensor, sizes: Tensor) -> Slots:
-        """Slots of bags that begin at rows starts [C'] and have sizes [C'] rows; L is the largest size."""
+        """Return slots of bags that begin at rows starts [C'] and have sizes [C'] rows; L is the largest size."""
         position = torch.arange(int(sizes.max()), device=starts.device)
         present = position < sizes[:, None]
         return cls(torch.where(present, starts[:, None] + position, 0), present)
 
     def pad(self, rows: Tensor) -> Tensor:
-        """rows [T, ...] -> [C', L, ...], zeros for padding."""
+        """Return rows [T, ...] as [C', L, ...], zeros for padding."""
         padded = rows.index_select(0, self.row.reshape(-1)).reshape(*self.row.shape, *rows.shape[1:])
         return torch.where(self.present.reshape(*self.present.shape, *[1] * (rows.ndim - 1)), padded, 0)
 
     def pad_heads(self, rows: Tensor) -> Tensor:
-        """rows [T, heads, ...] -> [C', heads, L, ...]; rows [T], which all heads share -> [C', L]."""
+        """Return rows [T, heads, ...] as [C', heads, L, ...]; rows [T], which all heads share, as [C', L]."""
         padded = self.pad(rows)
         return padded if rows.ndim == 1 else padded.transpose(1, 2)
 
     def unpad(self, padded: Tensor) -> Tensor:
-        """The rows that are present, bag after bag: [C', L, ...] -> [T', ...]."""
+        """Return the rows that are present, bag after bag: [C', L, ...] -> [T', ...]."""
         kept = self.present.reshape(-1).nonzero().squeeze(-1)
         return padded.flatten(0, 1).index_select(0, kept)
 
@@ -53,7 +53,7 @@ class Group(NamedTuple):
     queries: Slots
 
     def dense(self, q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The group's bags of a packed call as a dense one.
+        """Return the group's bags of a packed call as a dense one.
 
         q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K] -> q [C', H, N, E], k [C', K, M, E],
         v [C', K, M, V], multiplicity [C', M] or [C', K, M], 0 for padding.
@@ -65,7 +65,7 @@ class Group(NamedTuple):
 def groups_of_bags(
     offsets: Tensor, query_offsets: Tensor, keys: int, queries: int, at_once: Callable[[int, int], int] | None = None
 ) -> Iterator[Group]:
-    """Groups of bags of similar size, in which every bag is once.
+    """Yield groups of bags of similar size, in which every bag is once.
 
     offsets and query_offsets [C + 1] cut `keys` and `queries` packed rows into bags; at_once(queries, keys): how many
     bags a group may have at most, given the largest numbers of queries and of keys in it (default: any number).
@@ -81,7 +81,7 @@ def groups_of_bags(
 
 
 def similar_bags(sizes: Tensor, query_sizes: Tensor) -> Iterator[Tensor]:
-    """Groups of bags, each the numbers [C'] of bags whose sizes are within a factor of sqrt(2): little padding.
+    """Yield groups of bags, each the numbers [C'] of bags whose sizes are within a factor of sqrt(2): little padding.
 
     sizes, query_sizes [C]: numbers of keys and of queries of each bag.
     """
@@ -99,7 +99,7 @@ def packed_attention(
     offsets: Tensor,
     query_offsets: Tensor,
 ) -> Tensor:
-    """Attention over packed bags by `dense`, which computes dense ones (dense_attention).
+    """Attend over packed bags by `dense`, which computes dense ones (dense_attention).
 
     q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K], offsets and query_offsets [C + 1]
     -> [T, H, V]. The queries of a bag without keys get zeros. Raises ShapeMismatch unless the offsets cut the rows
@@ -110,9 +110,10 @@ def packed_attention(
 
 
 def unpad_in_order(outputs: Iterable[tuple[Group, Tensor]], q: Tensor, width: int) -> Tensor:
-    """Outputs [C', H, N, V] of groups in which every bag is once -> [T, H, V], in the order of the rows of q.
+    """Return the outputs of groups in which every bag is once, in the order of the rows of q: [T, H, V].
 
-    width: V, which is at most E."""
+    outputs: [C', H, N, V] of each group; width: V, which is at most E.
+    """
     found, rows = [], []
     for group, output in outputs:
         found.append(group.queries.unpad(output.transpose(1, 2)))

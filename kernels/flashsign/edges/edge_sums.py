@@ -73,7 +73,10 @@ class TopEdges(NamedTuple):
 
 
 def stacked(found: list[TopEdges], k: int, absolute: bool, like: Tensor) -> TopEdges:
-    """The edges of all targets from those of consecutive tiles, [rows, k] each; like: dtype and device of the means."""
+    """Return the edges of all targets from those of consecutive tiles, [rows, k] each.
+
+    like: dtype and device of the means.
+    """
     empty = like.new_zeros(0, k)
     found = [TopEdges(empty.long(), empty, empty if absolute else None), *found]
     sizes = [edges.absolute for edges in found if edges.absolute is not None]
@@ -82,7 +85,7 @@ def stacked(found: list[TopEdges], k: int, absolute: bool, like: Tensor) -> TopE
 
 
 def taken(table: Tensor, at: Tensor) -> Tensor:
-    """table[i, at[i, r]] for at [N, k], 0 where at is -1."""
+    """Return table[i, at[i, r]] for at [N, k], 0 where at is -1."""
     return torch.where(at >= 0, table.gather(1, at.clamp_min(0)), 0)
 
 
@@ -119,7 +122,7 @@ class EdgeSums:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ):
-        """Sums of zero bags.
+        """Make sums of zero bags.
 
         targets: how many, or a range of step 1 for these rows of a larger table; regulators: how many; absolute, pairs:
         whether these tables are kept; dtype: of signed and absolute. Raises ShapeMismatch for targets that are neither,
@@ -158,7 +161,7 @@ class EdgeSums:
         eps: float = 1e-6,
         backend: Backend = "auto",
     ) -> EdgeSums:
-        """Adds the weights of some bags in two passes, the norms of all rows and then tiles of weights; returns self.
+        """Add the weights of some bags in two passes, the norms of all rows and then tiles of weights; return self.
 
         Dense: q [C, H, n, E], k [C, K, m, E], multiplicity [C, m] or [C, K, m] (default: ones). Query i is target
         targets[i] and key j is regulator regulators[j]; by default i and j themselves.
@@ -197,7 +200,10 @@ class EdgeSums:
         return self
 
     def plus(self, other: EdgeSums) -> EdgeSums:
-        """The sums over the bags of both. Raises ShapeMismatch unless targets, regulators and tables are the same."""
+        """Return the sums over the bags of both.
+
+        Raises ShapeMismatch unless targets, regulators and tables are the same.
+        """
         mine, others = self._form(), other._form()
         if mine != others:
             raise ShapeMismatch(f"Edge sums can be added only for the same tables; found {mine} and {others}.")
@@ -208,7 +214,7 @@ class EdgeSums:
         return total
 
     def mean(self, rows: slice = slice(None), *, over: Over = "pairs") -> EdgeMeans:
-        """Means over bags and heads for some rows (default: all), [rows, R]; NaN where no bag counts.
+        """Return means over bags and heads for some rows (default: all), [rows, R]; NaN where no bag counts.
 
         over: "pairs" counts bags that list the target and in which the regulator is present; "targets" counts all bags
         that list the target, where an absent regulator has weight 0.
@@ -220,7 +226,9 @@ class EdgeSums:
         return EdgeMeans(self.signed[rows] / count, absolute)
 
     def top(self, k: int, *, by: By = "absolute", over: Over = "pairs", same: Tensor | None = None) -> TopEdges:
-        """The k strongest regulators of every target, [N, k], or all R of them where k is larger; ties in any order.
+        """Return the k strongest regulators of every target, [N, k], or all R of them where k is larger.
+
+        Ties in any order.
 
         by: "absolute" ranks by the mean of |w|, "signed" by |mean of w|; over: as in mean. same [R]: the number of the
         target that each regulator is (-1: none); then no target is its own regulator. Pairs without a bag are left out.
@@ -251,7 +259,7 @@ class EdgeSums:
         return stacked(found, min(k, regulators), self.absolute is not None, self.signed)
 
     def _add_weights(self, part: Part) -> None:
-        """Adds signed and absolute weights, for as many bags or targets at a time as WEIGHTS allows."""
+        """Add signed and absolute weights, for as many bags or targets at a time as WEIGHTS allows."""
         bags, heads, queries, width = part.q.shape
         key_heads, keys = part.k.shape[1:3]
         if self.absolute is None:
@@ -269,7 +277,7 @@ class EdgeSums:
                 _add_at(self.absolute, at, part.columns, w.abs_().sum((0, 1, 2)))
 
     def _add_signed(self, part: Part) -> None:
-        """Adds signed weights only: the sum over bags and heads is then the inner axis of one matrix product."""
+        """Add signed weights only: the sum over bags and heads is then the inner axis of one matrix product."""
         k = part.k.repeat_interleave(part.q.shape[1] // part.k.shape[1], 1).mT.flatten(0, 2)
         for rows in _tiles(part.q.shape[2], max(1, k.shape[1])):
             q = part.q[:, :, rows] * part.inverse[:, :, rows, None].to(part.q.dtype)
@@ -313,7 +321,7 @@ def top_edges(
     same: Tensor | None = None,
     device: torch.device | str | None = None,
 ) -> TopEdges:
-    """The k strongest regulators of every target, without a table of all pairs; the bags are replayed instead.
+    """Return the k strongest regulators of every target, without a table of all pairs; the bags are replayed instead.
 
     replay(sums) adds every bag to the sums that it gets. It is called once for each tile of `rows` targets; queries of
     other targets cost nothing but their padding. Memory holds targets x k edges and rows x regulators sums (by default
@@ -350,7 +358,7 @@ def _choose(backend: Backend, q: Tensor, sums: torch.dtype) -> Literal["triton",
 
 
 def kernel_problem(dtype: torch.dtype, width: int, device: torch.device) -> str:
-    """What is wrong with the kernel, the end of a sentence, "" where nothing is: it is compared with float64."""
+    """Return what is wrong with the kernel, the end of a sentence, "" where nothing is: it is compared with float64."""
     sizes = (1, 7, 113, 1025) if device.type == "cuda" else (1, 7, 33)
     for genes in sizes:
         bag = Bag(genes, width, dtype, device)
@@ -369,20 +377,20 @@ def kernel_problem(dtype: torch.dtype, width: int, device: torch.device) -> str:
 
 
 def _tiles(rows: int, width: int) -> Iterator[slice]:
-    """Slices of `rows` rows of `width` numbers each, so that a slice has at most WEIGHTS numbers."""
+    """Yield slices of `rows` rows of `width` numbers each, so that a slice has at most WEIGHTS numbers."""
     step = max(1, WEIGHTS // width)
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
 def _within(index: Index, rows: slice) -> Index:
-    """index[rows], for an index that is a tensor or itself a slice."""
+    """Return index[rows], for an index that is a tensor or itself a slice."""
     if isinstance(index, Tensor):
         return index[rows]
     return slice(index.start + rows.start, index.start + rows.stop)
 
 
 def _add_at(table: Tensor, rows: Index, columns: Index, part: Tensor) -> None:
-    """table[rows, columns] += part, for rows and columns in which no number occurs twice."""
+    """Add a part to table[rows, columns], for rows and columns in which no number occurs twice."""
     if isinstance(rows, slice):
         view = table[rows]
         view[:, columns] += part

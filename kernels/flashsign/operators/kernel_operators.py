@@ -28,7 +28,9 @@ from flashsign.operators.verify import known, problem_of
 
 
 def attend(plan: Plan, call: AttentionCall) -> Tensor:
-    """Attention by the kernels of a plan, or by torch where they are not known to be right here: o [C', H, N, V].
+    """Return attention by the kernels of a plan, or by torch where they are not known to be right here.
+
+    o [C', H, N, V].
 
     Differentiable in q, k, v and m.
     """
@@ -47,8 +49,10 @@ def attend(plan: Plan, call: AttentionCall) -> Tensor:
 
 
 def known_problem(plan: Plan, call: AttentionCall) -> str | None:
-    """What is wrong with a plan's kernel for calls like this one, "" for nothing, None where that is being found out:
-    only where it is "" may the kernel run."""
+    """Return what is wrong with a plan's kernel for calls like this one, "" for nothing.
+
+    None where that is being found out: only where it is "" may the kernel run.
+    """
     values = call.v.shape[-1]
     return known(plan.kernel, call.q, values, partial(problem_of, plan.kernel, call.q, values))
 
@@ -89,7 +93,7 @@ class _Attention(torch.autograd.Function):
 
 
 TOTALS: dict[in_torch.Method, tuple[str, ...]] = {"stream": (), "moments": ("sums", "totals")}
-"""What each operator returns behind o and 1 / n."""
+"""The results of each operator behind o and 1 / n."""
 # Defined by schema and not by torch's decorator: a decorated operator took 100 microseconds a call, this one takes 10.
 LIBRARY = torch.library.Library("flashsign", "DEF")  # type: ignore[no-untyped-call]
 
@@ -121,7 +125,7 @@ def _empty_outputs(method: in_torch.Method, *arguments: Any) -> Tensors:
 
 
 def _forward(method: in_torch.Method, *arguments: Any) -> Tensors:
-    """Sizes of bags are known here, so the plan is made here, the same one as by _backward."""
+    """Run a forward. Sizes of bags are known here, so the plan is made here, as _backward makes it."""
     call = AttentionCall(*arguments)
     plan = plan_kernels(call, method)
     if known_problem(plan, call) == "":

@@ -37,7 +37,9 @@ def attend_packed(
     eps: float,
     method: Method,
 ) -> Tensor:
-    """q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K], one dtype, float32 or float64, offsets and
+    """Attend over packed bags by torch.
+
+    q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K], one dtype, float32 or float64, offsets and
     query_offsets [C + 1] -> [T, H, V].
 
     Raises ShapeMismatch unless the offsets cut the rows exactly, where there are values; a program, when it runs.
@@ -59,7 +61,7 @@ def _attention(
     eps: float,
     method: Method,
 ) -> Tensor:
-    """Bags of similar size are computed together, and each such group has its own method."""
+    """Compute bags of similar size together, each such group by its own method."""
     dense = partial(chosen_attention, eps=eps, asked=method)
     return packed_attention(dense, q, k, v, multiplicity, offsets, query_offsets)
 
@@ -70,7 +72,7 @@ def _forward(*call: Any) -> Tensor:
 
 
 def _backward(grad: Tensor, *call: Any) -> tuple[Tensor, ...]:
-    """Gradients of the first four tensors of the call; the output is computed again."""
+    """Return gradients of the first four tensors of the call; the output is computed again."""
     with torch.enable_grad(), without_autocast(grad):
         leaves = [x.detach().requires_grad_() for x in call[:4]]
         output = _attention(*leaves, *call[4:])
@@ -111,7 +113,10 @@ class _Packed(torch.autograd.Function):
 
 
 def _differentiable(*call: Any) -> Tensor:
-    """A program that runs has values, and every derivative that eager mode has; torch's own tangent would be 0."""
+    """Run a call of a program.
+
+    One that runs has values, and every derivative that eager mode has; torch's own tangent would be 0.
+    """
     if transformed() and has_values(call[4]):
         return _attention(*call)
     found: Tensor = _Packed.apply(*call)  # type: ignore[no-untyped-call]

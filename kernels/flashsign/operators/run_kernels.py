@@ -22,7 +22,9 @@ def _launches(module: str) -> ModuleType:
 
 
 def forward(plan: Plan, call: AttentionCall, tiles: Tiles = TABLES_ALONE) -> Tensors:
-    """o [C', H, N, V], 1 / n [C', H, N] float32, and of moments the sums and totals of A and G: see empty_totals.
+    """Return o [C', H, N, V], 1 / n [C', H, N] float32, and of moments the sums and totals of A and G.
+
+    See empty_totals.
 
     tiles: block sizes of some kernels.
     """
@@ -37,7 +39,10 @@ def forward(plan: Plan, call: AttentionCall, tiles: Tiles = TABLES_ALONE) -> Ten
 
 
 def backward(plan: Plan, call: AttentionCall, grad: Tensor, *saved: Tensor, tiles: Tiles = TABLES_ALONE) -> Tensors:
-    """dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head; grad: of o; saved: forward's results."""
+    """Return dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head.
+
+    grad: of o; saved: forward's results.
+    """
     found: Tensors
     if plan.kernel == "triton_moments":
         found = _launches("moments.moment_launches").backward(call, grad, *saved, tiles)
@@ -49,8 +54,10 @@ def backward(plan: Plan, call: AttentionCall, grad: Tensor, *saved: Tensor, tile
 
 
 def empty_totals(call: AttentionCall) -> Tensors:
-    """What the forward of moments returns behind 1 / n, uninitialised: sums [bags K, E' V' + E' E'] and totals
-    [bags K, 4, blocks], float32; E' and V' are the padded widths."""
+    """Return room for the results of moments behind 1 / n.
+
+    sums [bags K, E' V' + E' E'] and totals [bags K, 4, blocks], float32; E' and V' are the padded widths.
+    """
     bags_and_heads, width = call.bags * call.heads[1], call.width
     sums = call.q.new_empty(bags_and_heads, width * (call.value_width + width), dtype=torch.float32)
     return sums, call.q.new_empty(bags_and_heads, 4, -(-(width**2) // 1024), dtype=torch.float32)

@@ -52,7 +52,7 @@ CHOICES = ("never", "once", "always")
 SIZES = {"triton_small_bags": (1, 7, 64), "": (1, 7, 113, 1025)}
 """Numbers of genes of the bags that are checked, by kernel: around and between the sizes of tiles."""
 INTERPRETED_SIZES = (1, 7, 33)
-"""The same in Triton's interpreter, which is slow."""
+"""Numbers of genes in Triton's interpreter, which is slow."""
 AT_ONCE = 2
 """Checks that run at one time."""
 RIGHT, WRONG = 0, 3
@@ -86,7 +86,7 @@ _CHECKING = threading.local()  # of the thread that runs a kernel in order to ch
 
 
 def setting() -> str:
-    """What FLASHSIGN_VERIFY says. Raises ValueError for another word."""
+    """Return the value of FLASHSIGN_VERIFY. Raises ValueError for another word."""
     found = os.environ.get(VARIABLE, "once")
     if found not in CHOICES:
         raise ValueError(f"{VARIABLE} is {found!r}; set it to one of {', '.join(CHOICES)}, or unset it.")
@@ -94,13 +94,16 @@ def setting() -> str:
 
 
 def known(kernel: str, q: Tensor, values: int, check: Callable[[], str]) -> str | None:
-    """What is wrong with a kernel for tensors like q [.., E] and values of a width, "" where nothing is, None while it
-    is being checked. check: runs it and returns what is wrong, the end of a sentence, or ""."""
+    """Return what is wrong with a kernel, "" where nothing is, None while it is being checked.
+
+    The kernel is for tensors like q [.., E] and values of a width. check: runs it and returns what is wrong, the end of
+    a sentence, or "".
+    """
     return known_at(Place(kernel, q.dtype, q.shape[-1], values, q.device), check)
 
 
 def known_at(place: Place, check: Callable[[], str]) -> str | None:
-    """The same for a place."""
+    """Return what is wrong with the kernel of a place, as `known` does."""
     problem = _KNOWN.get(place)
     if problem is None:
         if getattr(_CHECKING, "now", False):
@@ -113,7 +116,7 @@ def known_at(place: Place, check: Callable[[], str]) -> str | None:
 
 
 def _find_out(place: Place, check: Callable[[], str]) -> str | None:
-    """What is wrong with a kernel, "" where nothing is, None while that is not known."""
+    """Return what is wrong with a kernel, "" where nothing is, None while that is not known."""
     wanted = setting()
     if wanted == "never" or (wanted == "once" and _seen(place.device)):
         return ""
@@ -145,7 +148,7 @@ def _find_out(place: Place, check: Callable[[], str]) -> str | None:
 
 
 def _started(place: Place) -> subprocess.Popen[str]:
-    """A process that checks a kernel. A kernel that breaks the GPU's state breaks its state alone."""
+    """Start a process that checks a kernel. A kernel that breaks the GPU's state breaks its state alone."""
     kernel, dtype, width, values, device = place
     command = ["-m", "flashsign.check", kernel, str(dtype).removeprefix("torch."), width, values, device.index or 0]
     return subprocess.Popen(
@@ -159,7 +162,7 @@ def _started(place: Place) -> subprocess.Popen[str]:
 
 
 def _result(process: subprocess.Popen[str]) -> str | None:
-    """What a process found, which it says in a line; None where it could not check."""
+    """Return what a process found, which it prints in a line; None where it could not check."""
     said = process.communicate()[0].strip()
     if process.returncode < 0:
         return f"its check ended with signal {-process.returncode}"
@@ -167,8 +170,10 @@ def _result(process: subprocess.Popen[str]) -> str | None:
 
 
 def _seen(device: torch.device) -> bool:
-    """Whether the kernels were seen right with this pair of GPU and Triton, and the ptxas that Triton brings; the
-    interpreter computes as written."""
+    """Return whether the kernels were seen right with this pair of GPU and Triton.
+
+    So must be the ptxas that Triton brings; the interpreter computes as written.
+    """
     if device.type != "cuda":
         return True
     release = ".".join(_triton().split(".")[:2])
@@ -176,7 +181,7 @@ def _seen(device: torch.device) -> bool:
 
 
 def checked(check: Callable[[], str]) -> str:
-    """What a check finds, also where it fails, the end of a sentence."""
+    """Return what a check finds, also where it fails, the end of a sentence."""
     _CHECKING.now = True
     try:
         # Whatever the caller is in: warnings as errors would pass for a kernel that fails.
@@ -192,8 +197,10 @@ def checked(check: Callable[[], str]) -> str:
 
 
 def problem_of(kernel: Kernel, q: Tensor, values: int) -> str:
-    """What is wrong with a kernel of attention for tensors like q [.., E] and values of a width, at any of its block
-    sizes; "" where nothing is."""
+    """Return what is wrong with a kernel of attention, "" where nothing is.
+
+    Checked are tensors like q [.., E] and values of a width, at any of its block sizes.
+    """
     sizes = SIZES.get(kernel, SIZES[""]) if q.is_cuda else INTERPRETED_SIZES
     # With one gene, moments subtract equal numbers, and the bound says nothing about what is left.
     some = [genes for genes in sizes if genes > 1 or kernel != "triton_moments"]
@@ -231,7 +238,10 @@ def _all_block_sizes(kernel: Kernel, q: Tensor, values: int) -> list[Tiles]:
 
 
 def cache_file(place: Place) -> Path:
-    """Where a result is kept between processes: a file of its own, as several processes may write at one time."""
+    """Return where a result is kept between processes.
+
+    a file of its own, as several processes may write at one time.
+    """
     home = os.environ.get("XDG_CACHE_HOME")
     pair = hashlib.sha256(describe_pair(place.device).encode()).hexdigest()[:12]
     return (Path(home) if home else Path.home() / ".cache") / "flashsign" / "verified" / pair / f"{place.name}.json"
@@ -243,7 +253,7 @@ def describe_pair(device: torch.device) -> str:
 
 
 def recalled(place: Place) -> str | None:
-    """What was wrong with a kernel, "" where nothing was, None where that is not known."""
+    """Return what was wrong with a kernel, "" where nothing was, None where that is not known."""
     try:
         found = json.loads(cache_file(place).read_text("utf-8"))["problem"]
     except (OSError, ValueError, RuntimeError, KeyError, TypeError):  # RuntimeError: there is no home folder
@@ -252,7 +262,7 @@ def recalled(place: Place) -> str | None:
 
 
 def remember(place: Place, problem: str) -> None:
-    """Keeps a result, where it can be written."""
+    """Keep a result, where it can be written."""
     try:
         path = cache_file(place)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -52,7 +52,7 @@ def attention_by_scores(
     eps: float = 0.0,
     groups: Sequence[int] | None = None,
 ) -> Tensor:
-    """Spherical attention of many bags over one table of scores, or over one for each group of bags.
+    """Compute spherical attention of many bags over one table of scores, or over one for each group of bags.
 
     Args:
         scores: [..., N, M], of every query with every key, for a multiplicity of 1.
@@ -113,8 +113,10 @@ def refuse_other_tables(
     basal: Tensor | None,
     groups: Sequence[int],
 ) -> None:
-    """Raises ShapeMismatch unless keys, queries and groups are as many in each: scores [..., G, N, M], centre [..., G,
-    M], the others as for attention_by_scores."""
+    """Raise ShapeMismatch unless keys, queries and groups are as many in each.
+
+    scores [..., G, N, M], centre [..., G, M], the others as for attention_by_scores.
+    """
     tables, queries, keys = scores.shape[-3:]
     if values.shape[-2] != keys or multiplicity.shape[-1] != keys:
         raise ShapeMismatch(
@@ -136,7 +138,7 @@ def refuse_other_tables(
 
 
 def _bags(groups: Sequence[int]) -> Iterator[tuple[int, slice]]:
-    """The number and the bags of each group that has any."""
+    """Yield the number and the bags of each group that has any."""
     end = 0
     for group, size in enumerate(groups):
         end += size
@@ -145,7 +147,7 @@ def _bags(groups: Sequence[int]) -> Iterator[tuple[int, slice]]:
 
 
 def _products(multiplicity: Tensor, table: Tensor) -> Tensor:
-    """multiplicity [C, M] or [..., C, M] with a table [..., F, M] -> [..., C, F]."""
+    """Return products of multiplicity [C, M] or [..., C, M] with a table [..., F, M]: [..., C, F]."""
     if multiplicity.ndim > 2 or table.ndim == 2:
         return multiplicity @ table.mT
     every = multiplicity @ table.flatten(0, -2).mT  # one product for all leading axes
@@ -155,8 +157,10 @@ def _products(multiplicity: Tensor, table: Tensor) -> Tensor:
 def _what_computes(
     scores: Tensor, values: Tensor, multiplicity: Tensor, centre: Tensor, basal: Tensor, groups: Sequence[int]
 ) -> Any:
-    """The kernels, where they can take a call and are known to be right for groups of such sizes, or InTorch, which
-    also has the gradients of multiplicities and centres. values: [..., M]."""
+    """Return the kernels where they can take a call and are right for it, or InTorch.
+
+    InTorch also has the gradients of multiplicities and centres. values: [..., M].
+    """
     others = values.shape[:-1], multiplicity.shape[:-2], centre.shape[:-2], basal.shape[:-1]
     leading = torch.broadcast_shapes(scores.shape[:-3], *others)  # type: ignore[no-untyped-call]
     if leading != scores.shape[:-3] or multiplicity.requires_grad or centre.requires_grad:
@@ -228,7 +232,7 @@ class OneNumber(torch.autograd.Function):
 
 
 class InTorch:
-    """What flashsign.triton.shared_scores does, in torch operations."""
+    """The functions of flashsign.triton.shared_scores in torch operations."""
 
     @staticmethod
     def forward(
@@ -240,7 +244,7 @@ class InTorch:
         eps: float,
         groups: Sequence[int],
     ) -> tuple[Tensor, Tensor]:
-        """o and 1 / n, [..., C, N]."""
+        """Return o and 1 / n, [..., C, N]."""
         sums, squares = [], []
         for group, bags in _bags(groups):
             m, table = multiplicity[..., bags, :], scores[..., group, :, :]
@@ -260,7 +264,7 @@ class InTorch:
         groups: Sequence[int],
         of_multiplicity: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-        """Gradients of scores, values, multiplicity and centre. of_sums, bend [..., C, N]: that of u, and h."""
+        """Return gradients of scores, values, multiplicity and centre. of_sums, bend [..., C, N]: that of u, and h."""
         of_scores = torch.empty_like(scores) if all(groups) else torch.zeros_like(scores)
         of_values, of_centre = torch.zeros_like(values), torch.zeros_like(centre)
         of_m = torch.zeros_like(multiplicity) if of_multiplicity else None
@@ -280,8 +284,10 @@ class InTorch:
 
 
 def kernel_problem(room: int, device: torch.device) -> str:
-    """What is wrong with the kernels of groups that fill `room`, the end of a sentence, "" where nothing is: values and
-    gradients are compared with float64."""
+    """Return what is wrong with the kernels of groups that fill `room`, the end of a sentence, "" where nothing is.
+
+    values and gradients are compared with float64.
+    """
     for queries, keys in CHECKED if device.type == "cuda" else INTERPRETED:
         groups = [room, 0, room // 2 + 1]
         given = tables_to_check(queries, keys, groups, 2, device)
@@ -300,8 +306,11 @@ def kernel_problem(room: int, device: torch.device) -> str:
 def tables_to_check(
     queries: int, keys: int, groups: Sequence[int], heads: int, device: torch.device
 ) -> tuple[Tensor, ...]:
-    """Numbers of two members: scores [2, H, G, N, M], values [2, H, M], multiplicities [2, 1, C, M], centres [2, 1, G,
-    M], basal scores [2, H, N] and a gradient for the output [2, H, C, N]; float64, seeded."""
+    """Return numbers of two members.
+
+    scores [2, H, G, N, M], values [2, H, M], multiplicities [2, 1, C, M], centres [2, 1, G, M], basal scores [2, H, N]
+    and a gradient for the output [2, H, C, N]; float64, seeded.
+    """
     random = torch.Generator().manual_seed(queries + keys)
 
     def normal(*shape: int) -> Tensor:
@@ -314,7 +323,7 @@ def tables_to_check(
 
 
 def largest_error(names: Sequence[str], found: Sequence[Tensor], true: Sequence[Tensor], allowed: float) -> str:
-    """Which of the results is off, "" where none is by more than what is allowed."""
+    """Return which of the results is off, "" where none is by more than what is allowed."""
     for name, one, other in zip(names, found, true, strict=True):
         off = error(one, other)
         if not off <= allowed:  # NaN, too

@@ -53,7 +53,7 @@ def slope_penalty(
     penalty: Tensor,
     prior: Tensor | None = None,
 ) -> Tensor:
-    """The penalty on the slopes of each member, summed over queries and keys.
+    """Return the penalty on the slopes of each member, summed over queries and keys.
 
     Args:
         scores: [P, H, S, N, K], of every query with every key in every state, for a multiplicity of 1.
@@ -106,7 +106,7 @@ def attention_and_penalty(
     prior: Tensor | None = None,
     groups: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
-    """What bags read from a table for each state, and the penalty on its slopes.
+    """Read a table for each state, and compute the penalty on its slopes.
 
     A GPU's kernels read the scores for both at once and write one gradient, where states have at most 63 bags. Tables
     of a training step are larger than caches, and passes over them are its time.
@@ -146,8 +146,10 @@ def attention_and_penalty(
 
 
 def _by_kernels(tensors: Sequence[Tensor], bags: int) -> bool:
-    """Whether kernels can take a call and are known to be right for it. tensors: scores first; bags: of the largest
-    state."""
+    """Return whether kernels can take a call and are known to be right for it.
+
+    tensors: scores first; bags: of the largest state.
+    """
     most = max(1, bags) + 1  # that of the slopes
     if choose_for_tables(tensors, most) == "torch":
         return False
@@ -157,7 +159,7 @@ def _by_kernels(tensors: Sequence[Tensor], bags: int) -> bool:
 
 
 def _refuse_other_slopes(scores: Tensor, **given: Tensor | None) -> None:
-    """Raises ShapeMismatch unless these arguments of slope_penalty fit the scores: kernels would read beside them."""
+    """Raise ShapeMismatch unless these arguments of slope_penalty fit the scores: kernels would read beside them."""
     members, heads, states, queries, keys = scores.shape
     of_keys, of_queries = (members, heads, keys), (members, heads, queries)
     expected: dict[str, tuple[int, ...]] = {"amount": of_keys, "gain": of_queries, "basal": of_queries}
@@ -170,7 +172,7 @@ def _refuse_other_slopes(scores: Tensor, **given: Tensor | None) -> None:
 
 
 def penalty_of(slopes: Tensor, penalty: Tensor) -> Tensor:
-    """slopes [P, S, N, K], penalty [P, 3] (lambda, rho, t) -> the sum over queries and keys, [P]: the definition."""
+    """Return the penalty by its definition: slopes [P, S, N, K], penalty [P, 3] (lambda, rho, t) -> [P]."""
     lam, rho, t = _in_range(penalty, len(slopes))[..., None, None].unbind(1)
     shared = slopes.mean(1)
     deviations = (slopes - shared[:, None]).square().sum(1) / rho.square()
@@ -285,12 +287,12 @@ class _Together(torch.autograd.Function):
 
 
 def _kernels() -> list[Any]:
-    """Those of attention, and that of the penalty."""
+    """Return the kernels of attention and the kernel of the penalty."""
     return [importlib.import_module(f"flashsign.triton.{name}") for name in ("shared_scores", "slope_penalty")]
 
 
 def _in_range(penalty: Tensor, members: int) -> Tensor:
-    """lambda, rho and t of each member, [P, 3]; a t of 0, the penalty of ridge regression, stays 0."""
+    """Return lambda, rho and t of each member, [P, 3]; a t of 0, the penalty of ridge regression, stays 0."""
     lam, rho, t = penalty.expand(members, -1).unbind(1)
     return torch.stack([lam, rho.clamp(min=LEAST_RHO), torch.where(t > 0, t.clamp(min=LEAST_T), 0)], 1)
 
@@ -298,15 +300,17 @@ def _in_range(penalty: Tensor, members: int) -> Tensor:
 def _of_factors(
     of_factor: Tensor, upstream: Tensor, gain: Tensor, basal: Tensor, norm: Tensor, factor: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of gain, basal and n^2, from that of the factors g / n for an `upstream` of 1."""
+    """Return gradients of gain, basal and n^2, from that of the factors g / n for an `upstream` of 1."""
     change = of_factor * upstream[:, None, None, None] * factor
     of_norm = -0.5 * change / norm  # [P, H, S, N]
     return change.sum(2) / gain, 2 * basal * of_norm.sum(2), of_norm
 
 
 def kernel_problem(room: int, heads: int, device: torch.device) -> str:
-    """What is wrong with the kernels of states whose bags and slopes fill `room`, the end of a sentence, "" where
-    nothing is: values and gradients are compared with float64, with a prior and without."""
+    """Return what is wrong with the kernels of states that fill `room`, "" where nothing is.
+
+    Values and gradients are compared with float64, with a prior and without; what is wrong is the end of a sentence.
+    """
     for number, (queries, keys) in enumerate(CHECKED if device.type == "cuda" else INTERPRETED):
         # Backward, where the slopes are no bag, a tile has room for half as many where so many are enough.
         groups = [room // 2, 1, 0] if number % 2 and room > 16 else [room - 1, 1, 0]
@@ -320,8 +324,10 @@ def kernel_problem(room: int, heads: int, device: torch.device) -> str:
 
 
 def _checked_results(prior: bool, by: Any, groups: Sequence[int], given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Attention, penalty and gradients of tables_to_check: by _Together, the kernels, in float32, or by torch in
-    float64."""
+    """Return attention, penalty and gradients of tables_to_check.
+
+    by _Together, the kernels, in float32, or by torch in float64.
+    """
     dtype = torch.float32 if by is _Together else torch.float64
     scores, amount, m, centre, basal, upstream = (each.to(dtype) for each in given)
     amount, gain, square = amount.abs() + 0.1, basal.abs() + 0.1, centre[:, 0].square() + 0.1

@@ -82,7 +82,7 @@ class Case:
         return self.computed_in(torch.float64)
 
     def computed_in(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Results of attention with all weights in memory, computed in a dtype, by the names of TENSORS."""
+        """Return results of attention with all weights in memory, computed in a dtype, by the names of TENSORS."""
         leaves = [x.to(dtype, copy=True).requires_grad_() for x in (self.q, self.k, self.v, self.m)]
         q, k, v, m = leaves
         output = reference_spherical_attention(q, k, v, m, self.eps)
@@ -105,7 +105,7 @@ class Case:
             return x.square().sum(-1, keepdim=True)
 
         def of_key(x: Tensor) -> Tensor:
-            """Sums over the queries that share a key head, [C, H, N, M] -> [C, K, M]."""
+            """Return sums over the queries that share a key head, [C, H, N, M] -> [C, K, M]."""
             return x.sum(2).reshape(len(q), -1, group, keys).sum(2)
 
         k_size, v_size, grad_size = squares(k).mT, squares(v).mT, squares(grad)
@@ -141,7 +141,7 @@ class Case:
         }
 
     def judge(self, found: Mapping[str, Tensor]) -> dict[str, Verdict]:
-        """The verdict on each of a kernel's results, by the names of TENSORS."""
+        """Return the verdict on each of a kernel's results, by the names of TENSORS."""
         return {name: Verdict(error(result, self.true[name]), self.bounds[name]) for name, result in found.items()}
 
 
@@ -164,7 +164,7 @@ class Bag(Case):
         super().__init__(q, k, v, m, grad)
 
     def call(self, packed: bool) -> tuple[AttentionCall, Tensor]:
-        """The call and the output's gradient in the kernels' layout; packed: the two cells as packed bags."""
+        """Return the call and the output's gradient in the kernels' layout; packed: the two cells as packed bags."""
         rows, offsets = [self.q, self.k, self.v, self.m[:, None], self.grad], None
         if packed:
             rows = [x.transpose(0, 1).flatten(1, 2)[None] for x in rows]
@@ -180,7 +180,7 @@ class Bag(Case):
 
 
 def error(found: Tensor, true: Tensor) -> float:
-    """||found - true|| / ||true||, Frobenius norms over tensors of one shape; true is float64."""
+    """Return ||found - true|| / ||true||, Frobenius norms over tensors of one shape; true is float64."""
     return float((found.double() - true).norm() / true.norm().clamp_min(1e-30))
 
 

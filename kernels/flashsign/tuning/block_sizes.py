@@ -16,7 +16,7 @@ matrix products of a 16-bit 64-wide tile read from an address that was never set
 
 
 def padded_width(width: int) -> int:
-    """The smallest power of two that is at least `width` and 16: the width of tiles."""
+    """Return the smallest power of two that is at least `width` and 16: the width of tiles."""
     return max(16, 1 << (width - 1).bit_length())
 
 
@@ -34,8 +34,10 @@ class BlockSizes:
     stages: int
 
     def shared(self, kept: int, row: int, size: int) -> int:
-        """Bytes of shared memory for `kept` own tiles and the pipeline's tiles of two tensors; row: bytes of a row,
-        size: of a number. Three TF32 products of float32 numbers keep a second tile of each."""
+        """Return bytes of shared memory for `kept` own tiles and the pipeline's tiles of two tensors.
+
+        row: bytes of a row, size: of a number. Three TF32 products of float32 numbers keep a second tile of each.
+        """
         split = 2 * self.own + self.other if size == 4 else 0
         return (kept * self.own + 2 * self.stages * self.other + split) * row
 

@@ -19,7 +19,9 @@ TABLES_ALONE: Tiles = MappingProxyType({})
 def choose_block_sizes(
     name: str, rows: Tensor, width: int, tiles: Tiles = TABLES_ALONE, values: int | None = None
 ) -> BlockSizes:
-    """Block sizes of a kernel of TABLES whose own tiles are of rows [C', heads, rows, E]; width, values: E, V, padded.
+    """Return block sizes of a kernel of TABLES whose own tiles are of rows [C', heads, rows, E].
+
+    width, values: E, V, padded.
 
     Of the table's entries that fit into shared memory, the first that makes a tile for every multiprocessor, or the
     last; tables.FALLBACK or tables.SMALLEST where none fits.
@@ -43,7 +45,7 @@ def choose_block_sizes(
 
 
 def choose_row_block_sizes(name: str, rows: Tensor, width: int, tiles: Tiles = TABLES_ALONE) -> RowBlockSizes:
-    """Block sizes of a kernel of tables.PASSES over rows [C', heads, rows, E]; width: E, padded."""
+    """Return block sizes of a kernel of tables.PASSES over rows [C', heads, rows, E]; width: E, padded."""
     key = rows.element_size(), width
     own = tiles.get(name)
     if isinstance(own, RowBlockSizes):

@@ -64,7 +64,7 @@ def faster(
     gradients: bool,
     packed: bool,
 ) -> Literal["stream", "moments"]:
-    """The method whose kernels take less time for bags of so many queries and keys (packed: on average).
+    """Return the method whose kernels take less time for bags of so many queries and keys (packed: on average).
 
     size: bytes of a number; width: of a head, not padded, at most 128; gradients: whether a backward follows.
     """

@@ -187,12 +187,12 @@ NARROW: dict[str, dict[tuple[int, int], list[BlockSizes]]] = {
 
 
 def is_narrow(width: int, values: int | None) -> bool:
-    """Whether values, of a padded width, have block sizes of their own beside keys."""
+    """Return whether values, of a padded width, have block sizes of their own beside keys."""
     return values is not None and 4 * values <= width
 
 
 def tiles_of(name: str, size: int, width: int, values: int | None = None) -> list[BlockSizes]:
-    """Block sizes of a kernel of TABLES, or "hopper", for numbers of `size` bytes and padded widths."""
+    """Return block sizes of a kernel of TABLES, or "hopper", for numbers of `size` bytes and padded widths."""
     table = HOPPER if name == "hopper" else TABLES[name]
     own = NARROW.get(name, {}).get((size, width)) if is_narrow(width, values) else None
     return own or table[size, width]

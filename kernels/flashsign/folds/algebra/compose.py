@@ -12,7 +12,7 @@ from flashsign.folds.algebra.monoid import Monoid, Total, with_axes
 
 
 def with_unit(semigroup: Monoid, empty: float = 0.0) -> Monoid:
-    """The semigroup with a free unit: a monoid in which "no item" is a value of its own.
+    """Return the semigroup with a free unit: a monoid in which "no item" is a value of its own.
 
     semigroup: a Monoid whose identity is None or is not to be used. The new total begins with a tensor that is 1 where
     there is an item and 0 where there is none, [N] or as long as all tensors of the total agree; then the semigroup's
@@ -84,13 +84,14 @@ def product(
     shared_weight: tuple[int, int] | None = None,
     name: str | None = None,
 ) -> Monoid:
-    """Two folds over the same items as one. The total is a's tensors, then b's; finish(total, shared) sees both.
-    of_a: how many tensors a's total has.   name: by default of both. Raises ValueError for what is none of these.
-    shared_weight (i, j): tensor i of a's total and tensor j of b's are one and the same weight, such as the log-weight
-    of a numerator and of its denominator. It is then kept once, in a's place, and b's tensors follow without it: the
-    pullback over the weight, of v [n, E] and 1 [n, 1] under x [n] for example.
-    Sources: MonoidReduce, A. Cuba Gyllensten, 2025; safe exponential sums and their pullback, heidemann.me/blog/
-    2026-03-06-attention-monoid.
+    """Return two folds over the same items as one.
+
+    The total is a's tensors, then b's; finish(total, shared) sees both. of_a: how many tensors a's total has.   name:
+    by default of both. Raises ValueError for what is none of these. shared_weight (i, j): tensor i of a's total and
+    tensor j of b's are one and the same weight, such as the log-weight of a numerator and of its denominator. It is
+    then kept once, in a's place, and b's tensors follow without it: the pullback over the weight, of v [n, E] and 1 [n,
+    1] under x [n] for example. Sources: MonoidReduce, A. Cuba Gyllensten, 2025; safe exponential sums and their
+    pullback, heidemann.me/blog/ 2026-03-06-attention-monoid.
 
     Example: softmax attention as the quotient of two sums of exponentials, x [n] and v [n, E] -> [E], 0 of no items.
         >>> import torch
@@ -159,5 +160,5 @@ def product(
 
 
 def _choose(there: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """x where there is not 0, else y; `there` has the first axes of both."""
+    """Return x where there is not 0, else y; `there` has the first axes of both."""
     return torch.where(with_axes(there != 0, x), x, y)

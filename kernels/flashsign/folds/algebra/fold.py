@@ -26,7 +26,9 @@ def fold(
     where: Tensor | None = None,
     depth: int | None = None,
 ) -> Total:
-    """The total of all items: tensors as monoid.lift returns them, without [n]. monoid.finish(total, shared) ends it.
+    """Return the total of all items.
+
+    Tensors as monoid.lift returns them, without [n]. monoid.finish(total, shared) ends it.
 
     items: tensors [n, ...]; shared: tensors of any shape. Memory holds a `chunk` of items at a time, forward and
     backward. The items keep their order, so that combine need not commute. where [n]: items where it is False count as
@@ -48,7 +50,7 @@ def fold(
 
 
 def fold_literal(monoid: Monoid, items: Total, shared: Total = ()) -> Total:
-    """The definition of fold, for tests: one item after the other, differentiated by autograd.
+    """Return the definition of fold, for tests: one item after the other, differentiated by autograd.
 
     items: tensors [n, ...]; shared: tensors of any shape; returns the total's tensors, as fold does.
 
@@ -92,7 +94,9 @@ class Fold:
         self.items = 0
 
     def add(self, items: Total, *, where: Tensor | None = None) -> Fold:
-        """Adds items, tensors [n, ...]; returns self. where [n]: items where it is False are left out.
+        """Add items, tensors [n, ...]; return self.
+
+        where [n]: items where it is False are left out.
 
         Raises what fold raises, and ShapeMismatch for items that are shaped otherwise than those before.
         """
@@ -103,7 +107,9 @@ class Fold:
         return self
 
     def plus(self, other: Fold) -> Fold:
-        """The total of the items of both, this one's first; other was made with the same monoid and shared tensors.
+        """Return the total of the items of both, this one's first.
+
+        other was made with the same monoid and shared tensors.
 
         Raises ValueError for another monoid, and for one that numbers its items, whose positions both count from 0, and
         ShapeMismatch for totals of other shapes.
@@ -120,7 +126,10 @@ class Fold:
         return joined
 
     def result(self) -> Tensor:
-        """The output of the layer so far. Raises ValueError before the first add, when its shape is not known."""
+        """Return the output of the layer so far.
+
+        Raises ValueError before the first add, when its shape is not known.
+        """
         if self.total is None:
             raise ValueError(f"Nothing was added to this fold of {self.monoid.name}: add items first.")
         refuse_no_items(self.monoid, self.items)
@@ -157,7 +166,7 @@ def _refuse_others(total: Total | None, other: Total | None) -> None:
 
 
 def chosen_depth(monoid: Monoid, depth: int | None, with_mask: bool = False) -> int:
-    """The depth that was asked for, else the deepest; a mask is applied to lifted items, at depth 1 or 2.
+    """Return the depth that was asked for, else the deepest; a mask is applied to lifted items, at depth 1 or 2.
 
     Raises ValueError where the monoid does not have it.
     """

@@ -1,4 +1,4 @@
-"""What a fold is given by its caller: items of the form that a monoid takes, and what functions of one's own return.
+"""Checks of what a fold is given: items of the form that a monoid takes, and results of functions of one's own.
 
 A form is written as in the docstrings, "(k [M, E], v [M, E]), shared (q [N, E])": letters are sizes, equal for equal
 letters, and "..." is any number of axes, equal wherever it stands.
@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 
 
 def check_items(name: str, forms: Sequence[str], items: Sequence[Tensor], shared: Sequence[Tensor], axes: int) -> None:
-    """Raises ShapeMismatch unless items and shared tensors are of one of the forms; axes: of bags before the others.
+    """Raise ShapeMismatch unless items and shared tensors are of one of the forms; axes: of bags before the others.
 
     name: of the monoid. Without forms, nothing is known of a monoid's items but that they have rows.
     """
@@ -71,7 +71,7 @@ def _fits(form: str, items: list[Shape], shared: list[Shape]) -> bool:
 
 
 def _binds(letters: list[str], shape: Shape, sizes: dict[str, Any]) -> bool:
-    """Whether a shape is what its letters say, as far as their sizes are known; new ones are learned."""
+    """Return whether a shape is what its letters say, as far as their sizes are known; new ones are learned."""
     whole: list[Any] = list(shape)
     if "..." in letters:
         at, free = letters.index("..."), len(shape) - len(letters) + 1
@@ -84,7 +84,7 @@ def _binds(letters: list[str], shape: Shape, sizes: dict[str, Any]) -> bool:
 
 
 def returning_tensors(function: Callable[..., Any], what: str, *, like_first: bool = False) -> Callable[..., Any]:
-    """The function, whose results are checked: a tuple of tensors, and if like_first shaped like its arguments.
+    """Return the function, whose results are checked: a tuple of tensors, and if like_first shaped like its arguments.
 
     what: the function in messages, "The lift of sums". Raises ValueError; a compiler traces no check. One tensor would
     be taken for a tuple of its rows, and a total of another shape would broadcast.
@@ -113,7 +113,7 @@ def returning_tensors(function: Callable[..., Any], what: str, *, like_first: bo
 
 
 def check_gradients(what: str, grads: Sequence[Tensor | None], of: Sequence[Tensor]) -> None:
-    """Raises ValueError unless there is a gradient for each tensor that broadcasts to its shape, or None.
+    """Raise ValueError unless there is a gradient for each tensor that broadcasts to its shape, or None.
 
     what: the function that returned them, in messages. A compiler traces no check.
     """

@@ -1,4 +1,4 @@
-"""What a monoid must obey to be folded in any slices and any order, checked in float64 on items of one's own."""
+"""Laws of a monoid that can be folded in any slices and any order, checked in float64 on items of one's own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ Equal = tuple[str, Total, Total]
 
 
 def check_monoid(monoid: Monoid, items: Total, shared: Total = (), *, tolerance: float = 1e-8) -> None:
-    """Checks every law on these items: tensors [n, ...], three or more; shared: as in fold. Returns nothing.
+    """Check every law on these items: tensors [n, ...], three or more; shared: as in fold.
+
+    Returns nothing.
 
     The laws: identity, a fold of one item is its lift, associativity, commutativity (unless commutative=False), chunks
     of any size, padding with the identity, a fold of all is that of its parts, the depths have one total, the gradient
@@ -103,7 +105,7 @@ def _laws(monoid: Monoid, items: Total, shared: Total) -> Iterator[Equal]:
 
 
 def _gradient_laws(monoid: Monoid, items: Total, shared: Total, whole: Total) -> Iterator[Equal]:
-    """The gradient of the total, for random gradients of it, and of the output."""
+    """Yield the laws of the gradient of the total, for random gradients of it, and of the output."""
     grads = _random(whole)
 
     def slopes(total: Total, leaves: Total) -> Total:
@@ -146,7 +148,7 @@ def _partial_laws(monoid: Monoid, lifted: Total) -> Iterator[Equal]:
 
 
 def lifted_items(monoid: Monoid, items: Total, shared: Total) -> Total:
-    """The totals of single items, [n, ...], by the lift itself where there is one: no identity enters them."""
+    """Return the totals of single items, [n, ...], by the lift itself where there is one: no identity enters them."""
     if monoid.lift is None:
         ones = [_single(monoid, items, shared, at) for at in range(len(items[0]))]
         return tuple(torch.stack(parts) for parts in zip(*ones, strict=True))
@@ -175,7 +177,10 @@ def _random(like: Total) -> Total:
 
 
 def _difference(x: Tensor, y: Tensor) -> float:
-    """The largest difference, relative to the largest finite number (or 1); infinite for NaN and other infinities."""
+    """Return the largest difference, relative to the largest finite number (or 1).
+
+    Infinite for NaN and other infinities.
+    """
     if x.shape != y.shape:
         return math.inf
     if not x.numel():

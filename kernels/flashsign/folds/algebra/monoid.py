@@ -102,7 +102,7 @@ class Monoid:
         return found
 
     def after(self, prepare: Callable[[Total, Total], Total], name: str | None = None) -> Monoid:
-        """The same monoid over items that prepare(items, shared) makes first, such as scores from queries and keys.
+        """Return this monoid over items that prepare(items, shared) makes first, such as scores from queries and keys.
 
         Only the lift and D remain, because proj_fold knows the old items.
 
@@ -124,14 +124,17 @@ class Monoid:
         return replace(self, name=name or self.name, lift=prepared, proj_fold=None, proj_fold_bwd=None, forms=())
 
     def combined(self, a: Total, b: Total, axes: int) -> Total:
-        """combine, mapped over so many axes in front of the totals' own: of bags, of the items of a slice."""
+        """Return combine, mapped over so many axes in front of the totals' own: of bags, of the items of a slice."""
         combine: Callable[..., Total] = self.combine
         for _ in range(0 if self.broadcasts else axes):
             combine = torch.vmap(combine)
         return combine(a, b)
 
     def local_gradients(self, combined: Total, parts: Total, grads: Total, axes: int, many: bool) -> Total:
-        """local_gradient, mapped over so many axes of bags; many: parts have one axis more in front, of items."""
+        """Return local_gradient, mapped over so many axes of bags.
+
+        many: parts have one axis more in front, of items.
+        """
         assert self.local_gradient is not None
         local: Callable[..., Total] = self.local_gradient
         if self.broadcasts:
@@ -141,14 +144,14 @@ class Monoid:
         return (torch.vmap(local, in_dims=(None, 0, None)) if many else local)(combined, parts, grads)
 
     def unit(self, like: Total) -> Total:
-        """The identity. Raises ValueError for a monoid without one."""
+        """Return the identity. Raises ValueError for a monoid without one."""
         if self.identity is None:
             raise ValueError(f"{self.name} has no identity, so it cannot be folded: fold with_unit of it instead.")
         return self.identity(like)
 
 
 def constants(*values: float) -> Callable[[Total], Total]:
-    """An identity whose tensors are each filled with one number: constants(-inf, 0) -> identity(like)."""
+    """Return an identity whose tensors are each filled with one number: constants(-inf, 0) -> identity(like)."""
 
     def identity(like: Total) -> Total:
         for part, value in zip(like, values, strict=True):
@@ -164,32 +167,32 @@ def constants(*values: float) -> Callable[[Total], Total]:
 
 
 def add(a: Total, b: Total) -> Total:
-    """The combine of every monoid whose totals are plain sums."""
+    """Return the combine of every monoid whose totals are plain sums."""
     return tuple(x + y for x, y in zip(a, b, strict=True))
 
 
 def pass_on(combined: Total, item: Total, grad: Total) -> Total:
-    """The local gradient of a plain sum: the gradient of each item is that of the total."""
+    """Return the local gradient of a plain sum: the gradient of each item is that of the total."""
     return grad
 
 
 def first(total: Total, shared: Total) -> Tensor:
-    """The finish of a fold whose output is the first tensor of its total."""
+    """Return the finish of a fold whose output is the first tensor of its total."""
     return total[0]
 
 
 def as_they_are(items: Total, shared: Total) -> Total:
-    """The lift of items that are totals already."""
+    """Return the lift of items that are totals already."""
     return items
 
 
 def wide(x: Tensor) -> Tensor:
-    """x in float32 at least: sums of thousands of numbers need more than the 8 or 11 bits of half precision."""
+    """Return x in float32 at least: sums of thousands of numbers need more than the 8 or 11 bits of half precision."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def with_axes(x: Tensor, like: Tensor) -> Tensor:
-    """x with axes of size 1 at its end, so that it broadcasts over the numbers of every row of like."""
+    """Return x with axes of size 1 at its end, so that it broadcasts over the numbers of every row of like."""
     return x[(..., *(None,) * (like.ndim - x.ndim))]
 
 
@@ -199,8 +202,10 @@ def refuse_no_items(monoid: Monoid, items: int) -> None:
 
 
 def reduce_lifted(monoid: Monoid, lifted: Total, axes: int = 0) -> Total:
-    """Lifted items [n, (bags), ...] combined into one total [(bags), ...], neighbours first, so that they keep their
-    order; axes: of bags."""
+    """Return lifted items [n, (bags), ...] combined into one total [(bags), ...].
+
+    Neighbours are combined first, so that items keep their order; axes: of bags.
+    """
     total = monoid.unit(tuple(part.new_empty(part.shape[1:]) for part in lifted))
     while (count := len(lifted[0])) > 1:
         if count % 2:

@@ -67,7 +67,9 @@ class NAryFold:
 
 
 def n_ary_reduce(form: NAryFold, *x: Tensor) -> Total:
-    """The total of all slices, tensors [...] as form.init makes them. Memory: x, the total and one slice.
+    """Return the total of all slices, tensors [...] as form.init makes them.
+
+    Memory: x, the total and one slice.
 
     Differentiable once, in reverse; other derivatives raise NotImplementedError. Raises ValueError where a function
     of the form returns tensors of other shapes, or the chunker an index that gives a copy.
@@ -131,7 +133,10 @@ class _NAry(torch.autograd.Function):
 
 
 def _slices(form: NAryFold, total: Total, x: Total) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """The chunker's slices. Raises ValueError for an index whose result is a copy, to which writing has no effect."""
+    """Return the chunker's slices.
+
+    Raises ValueError for an index whose result is a copy, to which writing has no effect.
+    """
     for aslice, xslice in form.chunker(*x):
         for index in (*aslice, *xslice):
             parts = index if isinstance(index, tuple) else (index,)

@@ -34,7 +34,7 @@ def monoid_reduce(
     depth: int | None = None,
     order: Literal["auto"] | Order = "auto",
 ) -> Tensor:
-    """The fold of every row of A with all rows of B, finished: attention, a cross entropy, an MLP.
+    """Fold every row of A with all rows of B, and finish: attention, a cross entropy, an MLP.
 
     A: tensors [..., N, *]; B: tensors [..., M, *], the items; `...` are batch_dims axes of bags, sizes equal or 1.
     Integers (targets) have no gradient. A may be empty, then all items make one total. Totals have the rows of A first.
@@ -94,7 +94,7 @@ def monoid_reduce(
 
 
 def _one_bag_axis(x: Tensor, bags: tuple[int, ...]) -> Tensor:
-    """x [..., rows, *] with all axes of bags as one."""
+    """Return x [..., rows, *] with all axes of bags as one."""
     return x.expand(*bags, *x.shape[len(bags) :]).flatten(0, len(bags) - 1) if bags else x
 
 
@@ -116,7 +116,7 @@ def _check_shapes(A: Total, B: Total, batch_dims: int) -> tuple[int, ...]:
 
 
 def _checked_mask(where: Tensor, A: Total, items: int, bags: tuple[int, ...]) -> Tensor:
-    """where as [(bags), N or 1, M], without rows [(bags), M]. Raises ShapeMismatch."""
+    """Return `where` as [(bags), N or 1, M], without rows [(bags), M]. Raises ShapeMismatch."""
     rows = A[0].shape[len(bags)] if A else 1
     of_pairs = where.ndim == len(bags) + 2 and bool(A)
     expected = (*bags, rows, items) if of_pairs else (*bags, items)

@@ -232,7 +232,10 @@ class Totals(NamedTuple):
 def forward(
     row: Row, q: Tensor, k: Tensor, v: Tensor, m: Tensor | None, eps: float, sizes: BlockSizes | None = None
 ) -> tuple[Tensor, Totals]:
-    """o like q, contiguous, and totals. q, k, v as common.layout.aligned leaves them; m [C, 1 or K, M] float32."""
+    """Return o like q, contiguous, and totals.
+
+    q, k, v as common.layout.aligned leaves them; m [C, 1 or K, M] float32.
+    """
     bags, heads, queries, width = q.shape
     sizes = sizes or of_width(ATTENTION, q, width, 3)
     t = None
@@ -273,7 +276,7 @@ def backward(
     query_sizes: BlockSizes | None = None,
     key_sizes: BlockSizes | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients for q, k, v and, of every key head, m [C, K, M] float32. grad: like q, aligned."""
+    """Return gradients for q, k, v and, of every key head, m [C, K, M] float32. grad: like q, aligned."""
     (bags, heads, queries, width), (key_heads, keys) = q.shape, k.shape[1:3]
     log_sum, inverse, dz_scale, t = totals
     dz = (grad.float() * o).sum(-1) * dz_scale

@@ -45,7 +45,7 @@ def class_totals(
     shares: tuple[float, float] = (1.0, 0.0),
     sizes: BlockSizes | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """log sum_j e^x_ij, and what the target has: shares[0] x_it + shares[1] sum_j x_ij, [N] float32 each.
+    """Return log sum_j e^x_ij, and what the target has: shares[0] x_it + shares[1] sum_j x_ij, [N] float32 each.
 
     h [N, D], c [V, D] contiguous, bias [V], target int64 [N] (a number that is no class has 0); without one all is 0.
     """
@@ -83,7 +83,9 @@ def class_gradients(
     listed: tuple[Tensor, Tensor] | None = None,
     sizes: BlockSizes | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients for h, c and bias (None: not wanted); those of the logits are a_i e^(x_ij - p_i) - [j = t_i] b_i - c_i.
+    """Return gradients for h, c and bias (None: not wanted).
+
+    Those of the logits are a_i e^(x_ij - p_i) - [j = t_i] b_i - c_i.
 
     slopes: a, b and c, [N] float32. listed: classes [N, L] and the gradients of their logits [N, L] float32, which
     replace the formula's; classes that are none are left out, and a class that is listed twice has one gradient.
@@ -128,7 +130,7 @@ def class_gradients(
 def distribution_totals(
     s: Tensor, s_layer: Tensor, t: Tensor, t_layer: Tensor, sizes: BlockSizes | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """log-sum-exps of the student's and of the teacher's logits, and the mean of the student's under the teacher.
+    """Return the log-sum-exps of both tables of logits, and the mean of the student's under the teacher.
 
     s [N, D], s_layer [V, D], t [N, D'], t_layer [V, D'] contiguous -> [N] float32 each.
     """
@@ -158,7 +160,7 @@ def distribution_gradients(
     wanted: tuple[bool, bool, bool, bool],
     sizes: BlockSizes | None = None,
 ) -> tuple[Tensor | None, ...]:
-    """Gradients for s, s_layer, t and t_layer from that of the losses [N]; totals: of distribution_totals."""
+    """Return gradients for s, s_layer, t and t_layer from that of the losses [N]; totals: of distribution_totals."""
     (rows, width), classes = s.shape, len(s_layer)
     sizes = sizes or of_logits(DISTRIBUTION_GRADIENTS, s)
     unit = unit_of(grad)
@@ -198,7 +200,7 @@ def distribution_gradients(
 
 
 def listed_logits(h: Tensor, c: Tensor, bias: Tensor | None, listed: Tensor) -> Tensor:
-    """The logits of the listed classes [N, L] of every row, 0 for those that are none: [N, L] float32."""
+    """Return the logits of the listed classes [N, L] of every row, 0 for those that are none: [N, L] float32."""
     rows, length = listed.shape
     out = h.new_empty(rows, length, dtype=torch.float32)
     if not out.numel():
@@ -231,7 +233,7 @@ def _of_both(s: Tensor, s_layer: Tensor, t: Tensor, t_layer: Tensor, sizes: Bloc
 
 
 def _grid(rows: int, classes: int, sizes: BlockSizes, x: Tensor) -> tuple[int, int, int]:
-    """Tiles of rows, tiles of classes that a program loops over, and programs for one tile of rows."""
+    """Return tiles of rows, tiles of classes that a program loops over, and programs for one tile of rows."""
     own, others = cdiv(rows, sizes.own), cdiv(classes, sizes.other)
     # Eight programs for every multiprocessor: the last ones to end keep few of them waiting.
     programs = 8 * multiprocessor_count(x.device) if x.is_cuda else 2
@@ -240,12 +242,13 @@ def _grid(rows: int, classes: int, sizes: BlockSizes, x: Tensor) -> tuple[int, i
 
 
 def _group(sizes: BlockSizes, *rows: Tensor) -> int:
-    """How many tiles of rows programs have that run at one time: logits.tile_and_part."""
+    """Return how many tiles of rows programs have that run at one time: logits.tile_and_part."""
     return max(1, CACHED_BYTES // (sizes.own * sum(x.shape[1] * x.element_size() for x in rows)))
 
 
 def _slices(x: Tensor, classes: int, tables: int, most: int) -> Iterator[tuple[int, int, list[Tensor]]]:
-    """First and last class of each slice, and room for the gradients of its logits, whose last column is no class.
+    """Return first and last class of each slice, and room for the gradients of its logits, whose last column is no
+    class.
 
     most: bytes of a slice; tables: of logits.
     """
@@ -258,7 +261,7 @@ def _slices(x: Tensor, classes: int, tables: int, most: int) -> Iterator[tuple[i
 
 
 def _replace(d_x: Tensor, classes: Tensor, grads: Tensor, first: int, last: int) -> None:
-    """Writes the gradients of listed classes [N, L] into the slice of the classes from first to last."""
+    """Write the gradients of listed classes [N, L] into the slice of the classes from first to last."""
     inside = (classes >= first) & (classes < last)
     # Those outside of the slice go to its last column, which belongs to no class.
     d_x.scatter_(1, torch.where(inside, classes - first, d_x.shape[1] - 1), grads.to(d_x.dtype))

@@ -135,7 +135,10 @@ ATTENTION_KEYS: Table = {
 
 
 def of_width(table: Table, x: Tensor, width: int, tensors: int = 4) -> BlockSizes:
-    """Block sizes for tiles of x's dtype and of whole rows. tensors: of how many tensors a program holds tiles."""
+    """Return block sizes for tiles of x's dtype and of whole rows.
+
+    tensors: of how many tensors a program holds tiles.
+    """
     padded = padded_width(width)
     row = padded * x.element_size()
     most = device_limits(x.device)[1]
@@ -146,7 +149,7 @@ def of_width(table: Table, x: Tensor, width: int, tensors: int = 4) -> BlockSize
 
 
 def of_logits(table: Table, x: Tensor) -> BlockSizes:
-    """Block sizes for tiles of logits, from rows of x's dtype."""
+    """Return block sizes for tiles of logits, from rows of x's dtype."""
     size = x.element_size()
     most = device_limits(x.device)[1]
     entries = table[size, max(least for of, least in table if of == size and least <= x.shape[-1])]

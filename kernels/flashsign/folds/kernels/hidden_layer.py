@@ -197,7 +197,9 @@ def forward(
     activation: str,
     sizes: BlockSizes | None = None,
 ) -> Tensor:
-    """x [N, D], up and gate [K, D], down [D', K], bias [K], down_bias [D'] -> [N, D'], x's dtype; contiguous.
+    """Compute an MLP, contiguous.
+
+    x [N, D], up and gate [K, D], down [D', K], bias [K], down_bias [D'] -> [N, D'], x's dtype.
 
     sizes: own rows, other hidden units; default: the table's.
     """
@@ -241,7 +243,7 @@ def backward(
     sizes: BlockSizes | None = None,
     bulk: bool | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Gradients for x, up, down, bias and gate from that of the output [N, D'] (arguments as in forward).
+    """Return gradients for x, up, down, bias and gate from that of the output [N, D'] (arguments as in forward).
 
     bulk: whether a tile of d_x is added in one piece by the copy engine; default: on Hopper and later.
     """
@@ -293,7 +295,8 @@ def backward(
 
 
 def _parts(own: int, others: int, x: Tensor, each: int) -> tuple[int, int]:
-    """Tiles that a program loops over, and programs per own tile, so that every multiprocessor has `each` programs.
+    """Return tiles that a program loops over, and programs per own tile, so that every multiprocessor has `each`
+    programs.
 
     Several per own tile take float32 sums and atomic additions, so there is one where own tiles are enough.
     """

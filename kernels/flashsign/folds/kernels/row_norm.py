@@ -61,7 +61,10 @@ def norm_backward(
 
 
 def forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x [N, D] with adjacent features, weight [D] -> normalised rows like x, contiguous, and inverse [N] float32."""
+    """Normalise the rows of x.
+
+    x [N, D] with adjacent features, weight [D] -> rows like x, contiguous, and inverse [N] float32.
+    """
     rows, width = x.shape
     out, inverse = x.new_empty(rows, width), x.new_empty(rows, dtype=torch.float32)
     padded, own, warps = _tile(width)
@@ -77,7 +80,7 @@ def forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 def backward(grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients for x [N, D] and for weight [D], in float32."""
+    """Return gradients for x [N, D] and for weight [D], in float32."""
     rows, width = x.shape
     padded, own, warps = _tile(width)
     all_tiles = cdiv(rows, own)
@@ -96,7 +99,7 @@ def backward(grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor) -> tuple[
 
 
 def _tile(width: int) -> tuple[int, int, int]:
-    """Padded width, rows and warps of a tile."""
+    """Return padded width, rows and warps of a tile."""
     padded = max(16, 1 << (width - 1).bit_length())
     own = max(1, NUMBERS // padded)
     return padded, own, 4 if padded <= NUMBERS else 8

@@ -22,7 +22,7 @@ Plain = Callable[..., Tensor]
 
 
 def contiguous(x: Any) -> Any:
-    """x with adjacent rows that begin at a multiple of 16 bytes, as descriptors read them; None as it is."""
+    """Return x with adjacent rows that begin at a multiple of 16 bytes, as descriptors read them; None as it is."""
     if x is None:
         return None
     x = x.contiguous()
@@ -30,13 +30,13 @@ def contiguous(x: Any) -> Any:
 
 
 def beyond_kernels(grad: Tensor) -> bool:
-    """Whether a backward is differentiated itself, or over batched gradients: then it takes plain operations."""
+    """Return whether a backward is differentiated itself, or over batched gradients: then it takes plain operations."""
     return torch.is_grad_enabled() or in_batches(grad)
 
 
 @contextmanager
 def around_kernels(x: Tensor) -> Iterator[None]:
-    """x's device is the current one, on which kernels start, and autocast rounds no product beside them."""
+    """Make x's device the current one, on which kernels start, and keep autocast from rounding products beside them."""
     with without_autocast(x):
         if x.is_cuda and x.get_device() != torch.cuda.current_device():
             with torch.cuda.device(x.device):
@@ -55,7 +55,10 @@ def hidden_layer(
     gate: Tensor | None,
     activation: str,
 ) -> Tensor:
-    """x [N, D], up and gate [K, D], down [D', K], bias [K], down_bias [D'] -> [N, D'], x's dtype."""
+    """Compute an MLP.
+
+    x [N, D], up and gate [K, D], down [D', K], bias [K], down_bias [D'] -> [N, D'], x's dtype.
+    """
     tensors = map(contiguous, (x, up, down, bias, down_bias, gate))
     found: Tensor = _HiddenLayer.apply(plain, activation, *tensors)  # type: ignore[no-untyped-call]
     return found
@@ -103,8 +106,10 @@ class _HiddenLayer(torch.autograd.Function):
 def attention(
     plain: Plain, name: str, q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, eps: float
 ) -> Tensor:
-    """Attention by the row `name` of folds.kernels.attention_rows: q [C, H, N, E], k and v [C, K, M, E], multiplicity
-    [C, 1 or K, M] or None -> like q."""
+    """Return attention by the row `name` of folds.kernels.attention_rows.
+
+    q [C, H, N, E], k and v [C, K, M, E], multiplicity [C, 1 or K, M] or None -> like q.
+    """
     tensors = contiguous(q), contiguous(k), contiguous(v)
     found: Tensor = _Attention.apply(plain, name, *tensors, multiplicity, eps)  # type: ignore[no-untyped-call]
     return found
@@ -150,7 +155,10 @@ def _kernels() -> ModuleType:
 def class_losses(
     plain: Plain, h: Tensor, c: Tensor, bias: Tensor | None, target: Tensor, label_smoothing: float
 ) -> Tensor:
-    """h [N, D], c [V, D], bias [V], target int64 [N], below 0 where a row has none -> losses [N] float32."""
+    """Return the cross entropy of every row, [N] float32.
+
+    h [N, D], c [V, D], bias [V], target int64 [N], below 0 where a row has none.
+    """
     tensors = contiguous(h), contiguous(c), contiguous(bias), contiguous(target)
     found: Tensor = _ClassLosses.apply(plain, *tensors, label_smoothing)  # type: ignore[no-untyped-call]
     return found
@@ -159,14 +167,20 @@ def class_losses(
 def weighted_losses(
     plain: Plain, h: Tensor, c: Tensor, bias: Tensor | None, classes: Tensor, weights: Tensor
 ) -> Tensor:
-    """h [N, D], c [V, D], bias [V], classes int64 [N, L] (others are padding), weights [N, L] -> losses [N] float32."""
+    """Return the cross entropy of every row with listed classes, [N] float32.
+
+    h [N, D], c [V, D], bias [V], classes int64 [N, L] (others are padding), weights [N, L].
+    """
     tensors = contiguous(h), contiguous(c), contiguous(bias), contiguous(classes)
     found: Tensor = _WeightedLosses.apply(plain, *tensors, weights)  # type: ignore[no-untyped-call]
     return found
 
 
 def distribution_losses(plain: Plain, s: Tensor, s_layer: Tensor, t: Tensor, t_layer: Tensor) -> Tensor:
-    """s [N, D], s_layer [V, D], t [N, D'], t_layer [V, D'] -> losses [N] float32."""
+    """Return the cross entropy of every row between two distributions, [N] float32.
+
+    s [N, D], s_layer [V, D], t [N, D'], t_layer [V, D'].
+    """
     tensors = map(contiguous, (s, s_layer, t, t_layer))
     found: Tensor = _DistributionLosses.apply(plain, *tensors)  # type: ignore[no-untyped-call]
     return found
@@ -258,7 +272,7 @@ class _DistributionLosses(torch.autograd.Function):
 
 
 def weights_of_class(classes: Tensor, weights: Tensor) -> Tensor:
-    """For every entry of lists [N, L]: the sum of the row's weights on the entry's class."""
+    """Return, for every entry of lists [N, L], the sum of the row's weights on the entry's class."""
     ordered, order = classes.sort(1)
     new = torch.nn.functional.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0), value=False)
     group = new.cumsum(1)

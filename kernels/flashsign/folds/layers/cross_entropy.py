@@ -45,7 +45,7 @@ def linear_cross_entropy(
     class_chunk: int = CHUNK,
     backend: Backend = "auto",
 ) -> Tensor:
-    """cross_entropy(h @ weight.T + bias, target), whose logits [N, V] exist one slice at a time.
+    """Return cross_entropy(h @ weight.T + bias, target), whose logits [N, V] exist one slice at a time.
 
     h [..., D], weight [V, D], target int [...], bias [V] or None, one floating dtype -> float32 at least: [...] for
     reduction "none", else a number. float16 and bfloat16 have float32 logits and sums, and on a CPU float32 gradients
@@ -111,7 +111,9 @@ def distribution_cross_entropy(
     class_chunk: int = CHUNK,
     backend: Backend = "auto",
 ) -> Tensor:
-    """-sum_j p_j log q_j, with q = softmax(student @ student_weight.T) and p = softmax(teacher @ teacher_weight.T).
+    """Return -sum_j p_j log q_j of two distributions.
+
+    q = softmax(student @ student_weight.T), p = softmax(teacher @ teacher_weight.T).
 
     student [..., D], student_weight [V, D], teacher [..., D'], teacher_weight [V, D'], one floating dtype -> float32 at
     least: [...] for reduction "none", else a number. Neither table of logits [N, V] exists. Gradients go to all four.
@@ -160,7 +162,9 @@ def weighted_cross_entropy(
     class_chunk: int = CHUNK,
     backend: Backend = "auto",
 ) -> Tensor:
-    """-sum_j w_ij log softmax(h @ weight.T + bias)_ij, with weights of a few classes of every row (a cell's counts).
+    """Return -sum_j w_ij log softmax(h @ weight.T + bias)_ij.
+
+    The weights are of a few classes of every row, such as a cell's counts.
 
     h [N, D], weight [V, D], bias [V] or None. Dense: classes int [N, L], or [L] where all rows list the same, weights
     [N, L]; classes below 0 are padding. Packed: classes and weights [T], offsets [N + 1]; row i has the slice
@@ -224,7 +228,7 @@ def weighted_cross_entropy(
 
 
 def _padded(classes: Tensor, weights: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """Packed lists [T] as [N, L], padded with class -1 and weight 0."""
+    """Return packed lists [T] as [N, L], padded with class -1 and weight 0."""
     sizes = offsets.diff()
     longest = largest_bag_size(offsets)
     column = torch.arange(longest, device=classes.device)
@@ -236,7 +240,7 @@ def _padded(classes: Tensor, weights: Tensor, offsets: Tensor) -> tuple[Tensor, 
 
 
 def _reduced(losses: Tensor, shape: torch.Size, reduction: Reduction, count: Tensor | None = None) -> Tensor:
-    """losses [N] as [*shape], their sum, or their mean over `count` rows (None: all)."""
+    """Return losses [N] as [*shape], their sum, or their mean over `count` rows (None: all)."""
     if reduction == "none":
         return losses.reshape(shape)
     if reduction == "sum":

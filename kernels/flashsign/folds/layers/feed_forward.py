@@ -37,7 +37,9 @@ def mlp(
     hidden_chunk: int = CHUNK,
     backend: Backend = "auto",
 ) -> Tensor:
-    """act(x @ up.T + bias) @ down.T + down_bias; with gate (act(x @ gate.T) * (x @ up.T + bias)) @ down.T + down_bias.
+    """Return act(x @ up.T + bias) @ down.T + down_bias.
+
+    With gate (act(x @ gate.T) * (x @ up.T + bias)) @ down.T + down_bias.
 
     x [..., D], up and gate [K, D], down [D', K], bias [K], down_bias [D'], as in torch.nn.Linear, one floating dtype ->
     [..., D'], the same dtype; sums over hidden units are float32 at least. activation: gelu, silu or relu; gate with

@@ -20,7 +20,9 @@ from flashsign.folds.layers.by_kernels import around_kernels
 
 
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, backend: Backend = "auto") -> Tensor:
-    """x / sqrt(mean of x^2 over D + eps), times weight. x [..., D], weight [D] or None -> [..., D], x's dtype.
+    """Return x / sqrt(mean of x^2 over D + eps), times weight.
+
+    x [..., D], weight [D] or None -> [..., D], x's dtype.
 
     Sums are float32 at least. For the backward it keeps x and one number a row, nothing normalised. backend: "auto"
     takes a kernel on CUDA. Differentiable in x and weight. Raises ShapeMismatch, ValueError for an unknown backend.
@@ -47,7 +49,7 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, back
 
 
 def plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The same in plain operations, differentiable in any mode and order."""
+    """Compute rms_norm in plain operations, differentiable in any mode and order."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return (wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * weight).to(x.dtype)
 
@@ -89,6 +91,6 @@ class _RMSNorm(torch.autograd.Function):
 
 
 def _rows(x: Tensor) -> Tensor:
-    """x [..., D] as rows [N, D] whose numbers are adjacent."""
+    """Return x [..., D] as rows [N, D] whose numbers are adjacent."""
     rows = x.reshape(-1, x.shape[-1])
     return rows if rows.stride(1) == 1 else rows.contiguous()

@@ -28,7 +28,7 @@ WEIGHTS = 2**24
 
 
 def _or_one(z: Tensor) -> Tensor:
-    """z, and 1 where it is 0: there u is 0, too."""
+    """Return z, and 1 where it is 0: there u is 0, too."""
     return torch.where(z > 0, z, 1.0)
 
 
@@ -57,7 +57,7 @@ def normalised_attention(
     eps: float = 1e-6,
     backend: Backend = "auto",
 ) -> Tensor:
-    """sum_j a1(s_ij) v_j / b(sum_j a2(s_ij)) over dense or packed bags, with scores s_ij = m_j q_i.k_j.
+    """Return sum_j a1(s_ij) v_j / b(sum_j a2(s_ij)) over dense or packed bags, with scores s_ij = m_j q_i.k_j.
 
         spherical      s / sqrt(sum s^2 + eps |q|^2 t + tiny), as in spherical_attention, whose kernels are faster
         l1             s / sum |s|
@@ -107,7 +107,7 @@ def normalised_attention(
 
 
 def _written_out(q: Tensor, k: Tensor, v: Tensor, m: Tensor, normaliser: Normaliser, eps: float) -> Tensor:
-    """The definition, in float32 at least, with every weight in memory; m [C or 1, K or 1, M]."""
+    """Compute the definition, in float32 at least, with every weight in memory; m [C or 1, K or 1, M]."""
     with torch.autocast(q.device.type, enabled=False):
         sums = torch.promote_types(q.dtype, torch.float32)
         rows, k, v, m = (x.to(sums) for x in (q.reshape(len(q), k.shape[1], -1, q.shape[3]), k, v, m))

@@ -49,7 +49,9 @@ class IllConditionedRows(NamedTuple):
 
 
 def forward(call: AttentionCall, tiles: Tiles = TABLES_ALONE) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Outputs [C', H, N, V], 1 / n of every row [C', H, N] float32, and sums and totals of A and G (MatrixPair)."""
+    """Return outputs [C', H, N, V], 1 / n of every row [C', H, N] float32, and sums and totals of A and G
+    (MatrixPair).
+    """
     o, inverse = call.empty_output(), call.empty_rows()
     passes = Passes(aligned_call(call), tiles)
     listed = passes.empty_lists()
@@ -68,7 +70,7 @@ def backward(
     totals: Tensor,
     tiles: Tiles = TABLES_ALONE,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head.
+    """Return dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head.
 
     grad: of the output; o, inverse, sums, totals: as forward returned them.
     """
@@ -117,18 +119,18 @@ class Passes:
         return torch.empty(shape, device=self.call.q.device, dtype=dtype)
 
     def empty_lists(self) -> IllConditionedRows:
-        """Uninitialised lists, long enough for all rows; add_parts sets their counts to zero."""
+        """Return uninitialised lists, long enough for all rows; add_parts sets their counts to zero."""
         rows, bags_and_heads = self.call.q.shape[:3].numel(), self.call.bags * self.call.heads[1]
         return IllConditionedRows(*(self.empty(count, dtype=torch.int32) for count in (rows, bags_and_heads)))
 
     def empty_parts(self, parts: int) -> tuple[Tensor, Tensor]:
-        """Uninitialised parts of a MatrixPair's sums, and a number for each."""
+        """Return uninitialised parts of a MatrixPair's sums, and a number for each."""
         bags_and_heads = self.call.bags * self.call.heads[1]
         numbers = self.call.width * (self.call.value_width + self.call.width)
         return self.empty(parts, bags_and_heads, numbers), self.empty(parts, bags_and_heads)
 
     def splits(self, rows: Tensor, sizes: RowBlockSizes, fewest: int) -> int:
-        """Into how many parts the rows of every bag and head are split; rows [C', heads, rows, E].
+        """Return the number of parts into which the rows of every bag and head are split; rows [C', heads, rows, E].
 
         As many as give every multiprocessor sizes.programs programs. A part has at least `fewest` and at most MOST_ROWS
         rows, on average over the bags.
@@ -138,7 +140,7 @@ class Passes:
         return max(1, min(filling, cdiv(mean, fewest)), cdiv(mean, MOST_ROWS))
 
     def sum_keys(self, listed: IllConditionedRows) -> MatrixPair:
-        """A and G of all keys. Empties the lists."""
+        """Return A and G of all keys. Empty the lists."""
         k, (_, key_heads) = self.call.k, self.call.heads
         sizes = choose_row_block_sizes("moment_keys", k, self.call.width, self.tiles)
         splits = self.splits(k, sizes, FEWEST_ROWS)
@@ -159,7 +161,7 @@ class Passes:
     def sum_queries(
         self, grad: Tensor, o: Tensor, inverse: Tensor, moments: MatrixPair, delta: Tensor, listed: IllConditionedRows
     ) -> MatrixPair:
-        """dA and 2 dG of all queries; the first of their totals is 1 for bags that take the high-precision path.
+        """Return dA and 2 dG of all queries; the first of their totals is 1 for bags that take the high-precision path.
 
         grad, o [C', H, N, V]; inverse [C', H, N]; moments: A and G. Writes delta [C', H, N]. Empties the lists.
         """
@@ -185,7 +187,7 @@ class Passes:
         return self.add(parts, needs_high_precision, listed, scaled=False)
 
     def add(self, parts: Tensor, scales: Tensor, listed: IllConditionedRows, scaled: bool) -> MatrixPair:
-        """The sum of parts [parts, bags K, ...]: see sums.add_parts. Empties the lists."""
+        """Return the sum of parts [parts, bags K, ...]: see sums.add_parts. Empty the lists."""
         blocks = self.call.width**2 // self.block
         sums, totals = self.empty(*parts.shape[1:]), self.empty(parts.shape[1], 4, blocks)
         start(
@@ -204,7 +206,7 @@ class Passes:
     def over_rows(
         self, kernel: Any, rows: Literal["QUERIES", "KEYS"], name: str, tensors: Arguments, numbers: Arguments
     ) -> None:
-        """Launches a pass over queries or keys that sums nothing; name: of its block sizes in tables.PASSES."""
+        """Launch a pass over queries or keys that sums nothing; name: of its block sizes in tables.PASSES."""
         over = self.call.q if rows == "QUERIES" else self.call.k
         sizes = choose_row_block_sizes(name, over, self.call.width, self.tiles)
         half = over.element_size() == 2
@@ -222,7 +224,7 @@ class Passes:
         )  # fmt: skip
 
     def attend_moments(self, moments: MatrixPair, o: Tensor, inverse: Tensor, listed: IllConditionedRows) -> None:
-        """Writes o [C', H, N, V] and inverse [C', H, N], and lists ill-conditioned rows."""
+        """Write o [C', H, N, V] and inverse [C', H, N], and list ill-conditioned rows."""
         tensors = {
             "q": self.call.q, "moments": moments.sums, "totals": moments.totals,
             "query_offsets": self.call.query_offsets, "o": o, "inverse": inverse, **listed._asdict(),
@@ -234,7 +236,7 @@ class Passes:
         self, grad: Tensor, inverse: Tensor, delta: Tensor, moments: MatrixPair, gradients: MatrixPair, dq: Tensor,
         listed: IllConditionedRows,
     ) -> None:  # fmt: skip
-        """Writes dq, like q, and lists ill-conditioned rows; moments: A and G, gradients: dA and 2 dG."""
+        """Write dq, like q, and list ill-conditioned rows; moments: A and G, gradients: dA and 2 dG."""
         tensors = {
             "q": self.call.q, "grad": grad, "inverse": inverse, "delta": delta, "moments": moments.sums,
             "totals": moments.totals, "gradient_totals": gradients.totals,
@@ -244,7 +246,7 @@ class Passes:
         self.over_rows(query_gradients, "QUERIES", "moment_query_gradients", tensors, numbers)
 
     def key_gradients(self, gradients: MatrixPair, moments: MatrixPair, dk: Tensor, dv: Tensor, dm: Tensor) -> None:
-        """Writes dk, dv, like k, v, and dm [C', K, M]; gradients: dA and 2 dG, moments: A and G."""
+        """Write dk, dv, like k, v, and dm [C', K, M]; gradients: dA and 2 dG, moments: A and G."""
         tensors = {
             **self.keys, "offsets": self.call.offsets, "gradients": gradients.sums,
             "gradient_totals": gradients.totals, "totals": moments.totals, "dk": dk, "dv": dv, "dm": dm,
@@ -254,7 +256,7 @@ class Passes:
         self.over_rows(key_gradients, "KEYS", "moment_key_gradients", tensors, numbers)
 
     def attend_rows(self, moments: MatrixPair, o: Tensor, inverse: Tensor, listed: IllConditionedRows) -> None:
-        """Writes o and inverse of the listed rows by streaming, over what attend_moments wrote."""
+        """Write o and inverse of the listed rows by streaming, over what attend_moments wrote."""
         q = self.call.q
         tensors = {"q": q, **self.keys, **self.call.cuts, "totals": moments.totals, **listed._asdict()}
         numbers = {**strides(q=q), **self.key_strides, **strides(o=o)}
@@ -263,7 +265,7 @@ class Passes:
     def row_gradients(
         self, grad: Tensor, o: Tensor, inverse: Tensor, moments: MatrixPair, dq: Tensor, listed: IllConditionedRows
     ) -> None:
-        """Writes dq of the listed rows by streaming, over what query_gradients wrote."""
+        """Write dq of the listed rows by streaming, over what query_gradients wrote."""
         q, k, v, m = self.call.q, self.call.k, self.call.v, self.call.m
         tensors = {
             "q": q, "k": k, "v": v, "grad": grad, "o": o, "multiplicity": m, "inverse": inverse, **self.call.cuts,
@@ -273,7 +275,7 @@ class Passes:
         self.over_listed(ill_conditioned_rows.row_gradients, tensors, numbers)
 
     def over_listed(self, kernel: Any, tensors: Arguments, numbers: Arguments) -> None:
-        """Launches a pass over the listed rows, with few programs, as lists are mostly empty. numbers: strides."""
+        """Launch a pass over the listed rows, with few programs, as lists are mostly empty. numbers: strides."""
         q, (_, key_heads) = self.call.q, self.call.heads
         programs = max(1, 2 * multiprocessor_count(q.device) // (self.call.bags * key_heads))
         start(

@@ -64,7 +64,7 @@ def repair_tiles(
 
 
 def repair_rows(call: AttentionCall, keys: ScaledKeys, o: Tensor, inverse: Tensor) -> None:
-    """Repairs marked rows of o [C', H, N, V], and removes the marks of inverse [C', H, N]."""
+    """Repair marked rows of o [C', H, N, V], and remove the marks of inverse [C', H, N]."""
     q, sizes = call.q, NAN_REPAIR
     tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, call.query_offsets)
     early = starts_early(q)

@@ -127,7 +127,7 @@ class ScaledKeys:
 
     @classmethod
     def of(cls, call: AttentionCall) -> ScaledKeys:
-        """The scaled keys of a call."""
+        """Return the scaled keys of a call."""
         k, m = call.k, call.m
         heads, rows = k.shape[1:3]
         bags, gap = call.bags, GAP if call.packed else 0

@@ -43,13 +43,13 @@ if triton.__version__.startswith(HOPPER_TRITON):
 KEYS_PER_PROGRAM = 1024
 """Keys whose moments one program sums: few enough for float32 sums, many enough to be worth a program."""
 FEWEST_KEYS = 128
-"""The same where a device would not be full otherwise: with fewer, adding the parts up takes longer than summing."""
+"""The least keys of a program where a device would not be full otherwise: adding up more parts takes too long."""
 
 
 def forward(
     call: AttentionCall, kernel: Kernel = "triton_stream", tiles: Tiles = TABLES_ALONE
 ) -> tuple[Tensor, Tensor]:
-    """Outputs [C', H, N, V], and 1 / n of every row, [C', H, N] float32.
+    """Return outputs [C', H, N, V], and 1 / n of every row, [C', H, N] float32.
 
     kernel: "triton_stream" or "triton_stream_hopper"; tiles: block sizes of some kernels.
     """
@@ -102,7 +102,7 @@ def hopper_block_sizes(call: AttentionCall, tiles: Tiles) -> tuple[BlockSizes, S
 
 
 def loop_constants(call: AttentionCall, queries: int, keys: int, stages: int) -> dict[str, int | str | bool | None]:
-    """Constants of a kernel that loops over tiles."""
+    """Return constants of a kernel that loops over tiles."""
     tiles = {"QUERIES": queries, "KEYS": keys, "STAGES": stages}
     return {**tiles, "PRECISION": precision(call.q.dtype), "PACKED": call.packed}
 
@@ -111,7 +111,7 @@ def backward(
     call: AttentionCall, grad: Tensor, o: Tensor, inverse: Tensor, tiles: Tiles = TABLES_ALONE,
     from_moments: bool | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head.
+    """Return dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head.
 
     grad: of the output; o, inverse: as forward returned them; tiles: block sizes of some kernels. from_moments: whether
     dq comes from the keys' moments (default: dispatch.dq_from_moments).
@@ -132,8 +132,10 @@ def backward(
 
 @dataclass(frozen=True)
 class QueryTotals:
-    """What backward.scaled_queries writes: rows (q~), grads (do~) and delta, with the gaps of ScaledKeys between packed
-    bags, and twice_dt [C', H, N]."""
+    """The results of stream_backward.scaled_queries.
+
+    rows (q~), grads (do~) and delta have the gaps of ScaledKeys between packed bags; twice_dt [C', H, N].
+    """
 
     rows: Tensor
     grads: Tensor
@@ -152,7 +154,7 @@ class Passes:
     tiles: Tiles
 
     def query_totals(self, o: Tensor) -> QueryTotals:
-        """The queries and gradients scaled for both passes; o: outputs."""
+        """Return the queries and gradients scaled for both passes; o: outputs."""
         call, q, grad, keys = self.call, self.call.q, self.grad, self.keys
         rows, grads, delta = (with_gaps(x, call.bags, keys.gap) for x in (q, grad, self.inverse))
         twice_dt = torch.empty_like(self.inverse)
@@ -176,7 +178,7 @@ class Passes:
         return QueryTotals(rows, grads, delta, twice_dt)
 
     def key_gradients(self, totals: QueryTotals, dk: Tensor, dv: Tensor, dm: Tensor) -> None:
-        """The pass for keys: writes dk, dv like k, v, and dm [C', K, M]."""
+        """Run the pass for keys: write dk, dv like k, v, and dm [C', K, M]."""
         call, keys, (heads, key_heads) = self.call, self.keys, self.call.heads
         sizes = choose_block_sizes("key_gradients", call.k, call.width, self.tiles, call.value_width)
         tiles = TileAssignment.of(call.k.shape[2], call.k.shape[0], sizes.own, call.offsets)
@@ -217,7 +219,7 @@ class Passes:
     def moment_query_gradient(
         self, totals: QueryTotals, dq: Tensor, sizes: BlockSizes, tiles: TileAssignment
     ) -> Tensor:
-        """Writes dq from the keys' moments. Returns, for each program, int32 1 if its tile must be streamed, else 0."""
+        """Write dq from the keys' moments. Returns, for each program, int32 1 if its tile must be streamed, else 0."""
         call, q, grad, keys = self.call, self.call.q, self.grad, self.keys
         ill_conditioned = torch.empty(tiles.grid(q.shape[1]), device=q.device, dtype=torch.int32)
         start(
@@ -245,7 +247,7 @@ class Passes:
     def stream_query_gradient(
         self, totals: QueryTotals, dq: Tensor, sizes: BlockSizes, tiles: TileAssignment, ill_conditioned: Tensor | None
     ) -> None:
-        """Writes dq by a stream over the keys, for all tiles or for those that ill_conditioned marks."""
+        """Write dq by a stream over the keys, for all tiles or for those that ill_conditioned marks."""
         call, keys = self.call, self.keys
         loop = loop_constants(call, sizes.own, sizes.other, sizes.stages)
         start(
@@ -273,7 +275,7 @@ class Passes:
         )  # fmt: skip
 
     def key_moments(self) -> Tensor:
-        """A and G of every bag and key head, [bags, K, E_PAD V_PAD + E_PAD E_PAD] float32."""
+        """Return A and G of every bag and key head, [bags, K, E_PAD V_PAD + E_PAD E_PAD] float32."""
         call, keys, v, (_, key_heads) = self.call, self.keys, self.call.v, self.call.heads
         mean = cdiv(v.shape[2], call.bags) if call.packed else v.shape[2]
         # As few parts as precision allows, or more to fill the device, unless adding them up would cost more.

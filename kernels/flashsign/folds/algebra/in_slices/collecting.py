@@ -29,7 +29,7 @@ class WithSlopes(NamedTuple):
 
 
 def collects(plan: Plan, a: Total, b: Total, wanted: tuple[bool, ...]) -> bool:
-    """Whether it is worth it: D is known, B wants no gradient, and the total of a row is a few numbers."""
+    """Return whether it is worth it: D is known, B wants no gradient, and the total of a row is a few numbers."""
     of_a, of_b = any(wanted[: plan.count]), any(wanted[plan.count :])
     if plan.monoid.local_gradient is None or not plan.rows or of_b or not of_a:
         return False
@@ -40,7 +40,7 @@ def collects(plan: Plan, a: Total, b: Total, wanted: tuple[bool, ...]) -> bool:
 
 
 def collecting_forward(plan: Plan, a: Total, b: Total, wanted: tuple[bool, ...]) -> tuple[Total, Total]:
-    """The total of every row, and the slopes as one tuple: number by number, for all wanted tensors."""
+    """Return the total of every row, and the slopes as one tuple: number by number, for all wanted tensors."""
     found = []
     for i in plan.a_parts(a):
         joined: WithSlopes | None = None
@@ -59,7 +59,7 @@ def collecting_forward(plan: Plan, a: Total, b: Total, wanted: tuple[bool, ...])
 
 
 def join(plan: Plan, a: WithSlopes, b: WithSlopes) -> WithSlopes:
-    """The total of both with its slopes."""
+    """Return the total of both with its slopes."""
     whole = plan.combined(a.total, b.total)
     slopes = []
     for k in range(len(whole)):
@@ -74,7 +74,10 @@ def join(plan: Plan, a: WithSlopes, b: WithSlopes) -> WithSlopes:
 
 
 def collected_gradients(slopes: Total, grads: Total, tensors: Total, wanted: tuple[bool, ...]) -> Gradients:
-    """The gradients for all tensors, from the slopes of collecting_forward and the gradients of the total's numbers."""
+    """Return the gradients for all tensors.
+
+    They come from the slopes of collecting_forward and the gradients of the total's numbers.
+    """
     count = sum(wanted)
     found = (
         reduce(torch.add, [with_axes(grad, x) * x for grad, x in zip(grads, slopes[t::count], strict=True)])
@@ -84,7 +87,7 @@ def collected_gradients(slopes: Total, grads: Total, tensors: Total, wanted: tup
 
 
 def _slopes(number: Tensor, leaves: Total) -> Total:
-    """The derivatives of one number of each row for that row of every leaf: rows do not depend on each other."""
+    """Return the derivatives of one number of each row for that row of every leaf: rows do not depend on each other."""
     wanted = [x for x in leaves if x.requires_grad]
     if not number.requires_grad:
         return tuple(torch.zeros_like(x) for x in wanted)

@@ -21,7 +21,7 @@ from flashsign.folds.algebra.monoid import Gradients, Total
 def gradients_in_slices(
     plan: Plan, a: Total, b: Total, total: Total, grads: Total, wanted: tuple[bool, ...]
 ) -> Gradients:
-    """The gradients for (*A, *B), None where none is wanted."""
+    """Return the gradients for (*A, *B), None where none is wanted."""
     if plan.depth == 1:
         return chain_gradients(plan, a, b, grads, wanted)
     slices, count = plan.slices, plan.count
@@ -61,7 +61,7 @@ def _wide_copy(x: Tensor) -> Tensor:
 
 
 def chain_gradients(plan: Plan, a: Total, b: Total, grads: Total, wanted: tuple[bool, ...]) -> Gradients:
-    """The gradients for (*A, *B), None where none is wanted, from those of the total."""
+    """Return the gradients for (*A, *B), None where none is wanted, from those of the total."""
     sums = GradientSums((*a, *b), wanted, plan.axis)
     parts = plan.b_parts(a, b)
     for i in plan.a_parts(a):
@@ -81,7 +81,7 @@ def _chain(
     wanted: tuple[bool, ...],
     sums: GradientSums,
 ) -> Total:
-    """Adds the gradients of these slices, whose items follow prefix; returns the gradient for prefix."""
+    """Add the gradients of these slices, whose items follow prefix; return the gradient for prefix."""
     if len(parts) > 1:
         half = len(parts) // 2
         middle = prefix
@@ -113,7 +113,7 @@ class GradientSums:
         self.numbers = range(len(tensors))
 
     def add(self, number: int, part: Part | None, grad: Tensor) -> None:
-        """Adds a part of the gradient of a tensor; part: its rows, None: all of them."""
+        """Add a part of the gradient of a tensor; part: its rows, None: all of them."""
         self._view(number, part, wide=True).add_(grad)
 
     def put(self, number: int, part: Part | None, grad: Tensor) -> None:

@@ -73,7 +73,7 @@ class Plan:
         return [Part(at, min(at + self.a_chunk, rows)) for at in range(0, max(rows, 1), self.a_chunk)]
 
     def b_parts(self, a: Total, b: Total) -> list[Part]:
-        """Slices of B's rows, at least one, so that a fold of no items still has the shape of a total."""
+        """Return slices of B's rows, at least one, so that a fold of no items still has the shape of a total."""
         items = b[0].shape[self.axis]
         rows = a[0].shape[self.axis] if self.rows else self.a_chunk
         shares = max(1, self.a_chunk // max(1, rows)) if self.order == "tree" else 1
@@ -89,7 +89,7 @@ class Plan:
         return parts + rest if items > at or not parts else parts
 
     def blocks(self, a: Total, b: Total) -> Iterator[tuple[Part, Part, bool]]:
-        """Every pair of a slice of rows and one of items, and whether it is the first of its rows."""
+        """Yield every pair of a slice of rows and one of items, and whether it is the first of its rows."""
         rows, items = self.a_parts(a), self.b_parts(a, b)
         if self.order == "items":
             return ((i, j, j is items[0]) for j in items for i in rows)
@@ -99,7 +99,7 @@ class Plan:
         return self.slices.total(*self.slice_of(a, b, i, j), j.shares)
 
     def slice_of(self, a: Total, b: Total, i: Part, j: Part) -> tuple[Total, Total, Tensor | None]:
-        """The tensors of a slice: of A, of B, positions included, and of the mask."""
+        """Return the tensors of a slice: of A, of B, positions included, and of the mask."""
         rows = tuple(self._cut(x, i) for x in a) if self.rows else a
         return *self._numbered(rows, b, i, j), self._masked(i, j)
 
@@ -131,17 +131,17 @@ class Plan:
         return tuple(self._cut(x, i) for x in totals) if self.rows else totals
 
     def place(self, part: Part, number: int) -> Part | None:
-        """Where the gradient of tensor `number` for this part belongs; None: to the whole tensor."""
+        """Return where the gradient of tensor `number` for this part belongs; None: to the whole tensor."""
         return None if number < self.count and not self.rows else part
 
     def room(self, part: Tensor, a: Total) -> Tensor:
-        """A tensor for the totals of all rows, from that of some, uninitialised."""
+        """Return a tensor for the totals of all rows, from that of some, uninitialised."""
         shape = list(part.shape)
         shape[self.axis] = a[0].shape[self.axis]
         return part.new_empty(shape)
 
     def wanted_of_slice(self, wanted: tuple[bool, ...], rows: Total) -> tuple[bool, ...]:
-        """wanted, with places for positions, which want nothing."""
+        """Return `wanted` with places for positions, which want nothing."""
         if not self.monoid.numbered:
             return wanted
         return (*wanted[: self.count], *(False,) * (len(rows) - self.count), *wanted[self.count :], False)

@@ -28,8 +28,11 @@ class Slices:
     batched: bool
 
     def total(self, a: Total, b: Total, mask: Tensor | None, shares: int = 1) -> Total:
-        """The slice's total. a: tensors [(C), N, ...], b: [(C), n, ...], mask: see masked; shares: 1, or what divides n
-        at depth 3, whose shares are then folded side by side."""
+        """Return the slice's total.
+
+        a: tensors [(C), N, ...], b: [(C), n, ...], mask: see masked; shares: 1, or what divides n at depth 3, whose
+        shares are then folded side by side.
+        """
         if self.depth == 3 and (b[0].shape[int(self.batched)] or self.monoid.lift is None):
             parts = self._project(a, b, shares)
             return reduce_lifted(self.monoid, parts, int(self.batched)) if shares > 1 else parts
@@ -38,7 +41,7 @@ class Slices:
     def gradients(
         self, a: Total, b: Total, mask: Tensor | None, total: Total, grads: Total, wanted: tuple[bool, ...], shares: int
     ) -> Gradients:
-        """The slice's part of the gradients for (*a, *b), from the total of all items and its gradient."""
+        """Return the slice's part of the gradients for (*a, *b), from the total of all items and its gradient."""
         if self.depth == 3 and self.monoid.proj_fold_bwd is not None:
             return self._projected_gradients(a, b, total, grads, shares)
         leaves = as_leaves((*a, *b), wanted)
@@ -54,7 +57,7 @@ class Slices:
         return pull(parts, adjoint, leaves)
 
     def lift(self, a: Total, b: Total, mask: Tensor | None) -> Total:
-        """Lifted items [n, (C), N, ...]."""
+        """Return lifted items [n, (C), N, ...]."""
         lift: Callable[..., Total] | None = self.monoid.lift
         assert lift is not None
         if self.batched:
@@ -66,7 +69,7 @@ class Slices:
         return lifted if mask is None else masked(self.monoid, lifted, mask)
 
     def _project(self, a: Total, b: Total, shares: int) -> Total:
-        """The slice's total; for shares > 1 those of the shares, [S, (C), N, ...]."""
+        """Return the slice's total; for shares > 1 those of the shares, [S, (C), N, ...]."""
         project: Callable[..., Total] | None = self.monoid.proj_fold
         assert project is not None
         if shares > 1:
@@ -102,24 +105,27 @@ class Slices:
 
 
 def masked(monoid: Monoid, lifted: Total, mask: Tensor) -> Total:
-    """lifted [n, (C), N, ...], the identity where mask is False; mask [(C), N or 1, n], or [(C), n] without rows."""
+    """Return lifted [n, (C), N, ...], the identity where mask is False.
+
+    mask [(C), N or 1, n], or [(C), n] without rows.
+    """
     keep = mask.movedim(-1, 0)
     unit = monoid.unit(lifted)
     return tuple(torch.where(with_axes(keep, part), part, nothing) for part, nothing in zip(lifted, unit, strict=True))
 
 
 def _shared(x: Tensor, axis: int, shares: int) -> Tensor:
-    """x with its axis of n items as two, shares x items."""
+    """Return x with its axis of n items as two, shares x items."""
     return x.reshape(*x.shape[:axis], shares, -1, *x.shape[axis + 1 :])
 
 
 def as_leaves(tensors: Total, wanted: tuple[bool, ...]) -> Total:
-    """The tensors cut from any graph; those that are wanted require a gradient."""
+    """Return the tensors cut from any graph; those that are wanted require a gradient."""
     return tuple(x.detach().requires_grad_(want) for x, want in zip(tensors, wanted, strict=True))
 
 
 def pull(outputs: Total, grads: Total, inputs: Total) -> Gradients:
-    """Gradients for inputs (None where none is wanted), grads broadcast to the outputs' shapes."""
+    """Return gradients for inputs (None where none is wanted), grads broadcast to the outputs' shapes."""
     graded = [(out, grad.expand_as(out)) for out, grad in zip(outputs, grads, strict=True) if out.requires_grad]
     wanted = [x for x in inputs if x.requires_grad]
     if not graded or not wanted:

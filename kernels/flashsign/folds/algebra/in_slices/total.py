@@ -19,7 +19,7 @@ from flashsign.folds.algebra.monoid import Total
 
 
 def differentiable_total(plan: Plan, *tensors: Tensor) -> Total:
-    """The differentiable total of (*A, *B): tensors [(C), N, ...]."""
+    """Return the differentiable total of (*A, *B): tensors [(C), N, ...]."""
     if transformed():
         return plain_total(plan, *tensors)
     total: Total = _Reduce.apply(plan, *tensors)  # type: ignore[no-untyped-call]
@@ -59,7 +59,7 @@ class _Reduce(torch.autograd.Function):
 
 
 def plain_total(plan: Plan, *tensors: Tensor) -> Total:
-    """The total in plain operations, all slices in memory: differentiable in any mode and order."""
+    """Return the total in plain operations, all slices in memory: differentiable in any mode and order."""
     a, b = tensors[: plan.count], tensors[plan.count :]
     found = []
     for i in plan.a_parts(a):
@@ -71,7 +71,7 @@ def plain_total(plan: Plan, *tensors: Tensor) -> Total:
 
 
 def total_in_slices(plan: Plan, a: Total, b: Total) -> Total:
-    """The total, one slice in memory at a time; not differentiable."""
+    """Return the total, one slice in memory at a time; not differentiable."""
     totals: Total = ()
     for i, j, starts in plan.blocks(a, b):
         part = plan.total_of(a, b, i, j)

@@ -20,7 +20,7 @@ from flashsign.folds.algebra.monoids.exponentials import combine_means, local_me
 
 
 def spherical_monoid(eps: float = 1e-6) -> Monoid:
-    """Items (k [M, E], v [M, E], multiplicity [M]), shared (q [N, E],) -> attention [N, E].
+    """Return the monoid of items (k [M, E], v [M, E], multiplicity [M]), shared (q [N, E],) -> attention [N, E].
 
     The total is three plain sums, u [N, E], z [N] and t [N], so the local gradient of each item is that of the total.
 
@@ -74,7 +74,7 @@ def spherical_monoid(eps: float = 1e-6) -> Monoid:
 
 
 def _scores_softmax(q: Tensor, k: Tensor, m: Tensor) -> Tensor:
-    """q . k + log m, and -inf for absent keys: [N, n]."""
+    """Return q . k + log m, and -inf for absent keys: [N, n]."""
     absent = m == 0
     return torch.where(absent, -math.inf, q @ k.mT + torch.where(absent, 1.0, m).log())
 
@@ -126,7 +126,9 @@ No keys give zeros.
 def normalised_contraction(
     name: str, a1: Callable[[Tensor], Tensor], a2: Callable[[Tensor], Tensor], b: Callable[[Tensor], Tensor]
 ) -> Monoid:
-    """The monoid of both sums. Items (k [M, E], v [M, E], multiplicity [M]), shared (q [N, E],) -> output [N, E].
+    """Return the monoid of both sums.
+
+    Items (k [M, E], v [M, E], multiplicity [M]), shared (q [N, E],) -> output [N, E].
 
     Scores are s = m q . k. a1, a2, b: functions of a tensor, element by element, that torch can differentiate; b must
     not be zero. A key of multiplicity 0 is absent if a1(0) = a2(0) = 0.

@@ -25,7 +25,8 @@ from flashsign.folds.algebra.monoids.exponentials import combine_logs, local_log
 
 
 def class_cross_entropy(classes: int, *, label_smoothing: float = 0.0, ignore_index: int = -100) -> Monoid:
-    """Items (C [V, D],) or (C, bias [V]), shared (h [N, D], target int64 [N]) -> the loss of each row [N].
+    """Return the monoid of items (C [V, D],) or (C, bias [V]), shared (h [N, D], target int64 [N]) -> the loss of each
+    row [N].
 
     classes: V; label_smoothing: weight that is spread evenly over all classes; rows with target ignore_index have loss
     and gradient 0. Logits and sums are float32 at least. finish raises ValueError for a target that is no class (on a
@@ -87,7 +88,7 @@ def class_cross_entropy(classes: int, *, label_smoothing: float = 0.0, ignore_in
 
 
 def _refuse_no_class(target: Tensor, classes: int, ignore_index: int) -> None:
-    """Raises ValueError for a target that is no class, where its values are data on a CPU; on a GPU none is read."""
+    """Raise ValueError for a target that is no class, where its values are data on a CPU; on a GPU none is read."""
     if torch.compiler.is_compiling() or target.device.type != "cpu" or not is_plain(target):
         return
     wrong = (target != ignore_index) & ((target < 0) | (target >= classes))
@@ -96,20 +97,22 @@ def _refuse_no_class(target: Tensor, classes: int, ignore_index: int) -> None:
 
 
 def logits(h: Tensor, layer: Total) -> Tensor:
-    """h [N, D], layer (C [n, D],) or (C, bias [n]) -> [N, n], float32 at least."""
+    """Return the logits [N, n] of h [N, D] and a layer (C [n, D],) or (C, bias [n]), float32 at least."""
     c, *bias = layer
     x = wide_product(h, c.mT)
     return x + wide(bias[0]) if bias else x
 
 
 def of_logits(d_x: Tensor, h: Tensor, layer: Total) -> Total:
-    """Gradients for h, C and the bias, if there is one, from those of the logits [N, n]."""
+    """Return gradients for h, C and the bias, if there is one, from those of the logits [N, n]."""
     bias = (d_x.sum(0),) if len(layer) > 1 else ()
     return wide_product(d_x, layer[0]), wide_product(d_x.mT, h), *bias
 
 
 def within(classes: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Where classes [N, L] are among the consecutive positions [n] (0 where they are not), and whether they are."""
+    """Return where classes [N, L] are among the consecutive positions [n] (0 where they are not), and whether
+    they are.
+    """
     at = classes - positions[:1]
     inside = (at >= 0) & (at < len(positions))
     return torch.where(inside, at, 0), inside

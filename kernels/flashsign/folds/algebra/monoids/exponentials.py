@@ -16,7 +16,10 @@ from flashsign.folds.algebra.monoid import Monoid, Total, as_they_are, constants
 
 
 def log_add(a: Tensor, b: Tensor) -> Tensor:
-    """log(e^a + e^b), element by element. For two -inf it is -inf with gradient 0, where torch.logaddexp's is NaN."""
+    """Return log(e^a + e^b), element by element.
+
+    For two -inf it is -inf with gradient 0, where torch.logaddexp's is NaN.
+    """
     top = torch.maximum(a, b).detach()
     nothing = top == -math.inf
     top = torch.where(nothing, 0.0, top)
@@ -25,30 +28,30 @@ def log_add(a: Tensor, b: Tensor) -> Tensor:
 
 
 def relative_weight(part: Tensor, whole: Tensor) -> Tensor:
-    """e^(part - whole), and 0 where the whole is -inf: there two identities are combined."""
+    """Return e^(part - whole), and 0 where the whole is -inf: there two identities are combined."""
     nothing = whole == -math.inf
     return torch.where(nothing, 0.0, (part - torch.where(nothing, 0.0, whole)).exp())
 
 
 def combine_logs(a: Total, b: Total) -> Total:
-    """The first number of a total is a log-sum-exp, the others, if any, are sums."""
+    """Combine totals whose first number is a log-sum-exp, and whose others, if any, are sums."""
     return log_add(a[0], b[0]), *(x + y for x, y in zip(a[1:], b[1:], strict=True))
 
 
 def local_logs(combined: Total, item: Total, grad: Total) -> Total:
-    """p: g_p e^(a_p - c_p); sums: g."""
+    """Return the gradients of combine_logs; p: g_p e^(a_p - c_p); sums: g."""
     return grad[0] * relative_weight(item[0], combined[0]), *grad[1:]
 
 
 def combine_means(a: Total, b: Total) -> Total:
-    """Totals (z [...], v [..., E]): z the log of all weights, v the mean under them."""
+    """Combine totals (z [...], v [..., E]): z the log of all weights, v the mean under them."""
     (a_z, a_v), (b_z, b_v) = a, b
     z = log_add(a_z, b_z)
     return z, a_v * relative_weight(a_z, z)[..., None] + b_v * relative_weight(b_z, z)[..., None]
 
 
 def local_means(combined: Total, item: Total, grad: Total) -> Total:
-    """z: (g_z + <g_v, a_v - c_v>) e^(a_z - c_z); v: g_v e^(a_z - c_z)."""
+    """Return the gradients of combine_means; z: (g_z + <g_v, a_v - c_v>) e^(a_z - c_z); v: g_v e^(a_z - c_z)."""
     (z, v), (item_z, item_v), (d_z, d_v) = combined, item, grad
     weight = relative_weight(item_z, z)
     return (d_z + (d_v * (item_v - v)).sum(-1)) * weight, d_v * weight[..., None]

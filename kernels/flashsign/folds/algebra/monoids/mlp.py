@@ -29,7 +29,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tenso
 
 
 def mlp_monoid(activation: Activation = "gelu", *, gated: bool = False, bias: bool = False) -> Monoid:
-    """Items (P [K, D], Q [K, D']), shared (x [N, D],) -> sum_j act(x . P_j) Q_j, [N, D'].
+    """Return the monoid of items (P [K, D], Q [K, D']), shared (x [N, D],) -> sum_j act(x . P_j) Q_j, [N, D'].
 
     gated: items (G [K, D], P, Q) -> sum_j act(x . G_j) (x . P_j) Q_j, with silu a SwiGLU. bias: one item tensor more
     before Q, b [K], which is added to x . P_j.
@@ -46,7 +46,7 @@ def mlp_monoid(activation: Activation = "gelu", *, gated: bool = False, bias: bo
     act, act_back = ACTIVATIONS[activation]
 
     def hidden(x: Tensor, layer: Total) -> tuple[Tensor, Tensor | None]:
-        """The argument of the activation, and what its value is multiplied with: [N, n] each."""
+        """Return the argument of the activation, and what its value is multiplied with: [N, n] each."""
         h = wide_product(x, layer[int(gated)].mT)
         if bias:
             h = h + wide(layer[-1])

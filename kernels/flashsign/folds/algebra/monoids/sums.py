@@ -29,7 +29,7 @@ def _local_weighted(combined: Total, item: Total, grad: Total) -> Total:
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """part / whole, and 0 where the whole is 0: there two identities are combined."""
+    """Return part / whole, and 0 where the whole is 0: there two identities are combined."""
     empty = whole == 0
     return torch.where(empty, 0.0, part / torch.where(empty, 1.0, whole))
 
@@ -96,7 +96,8 @@ PRODUCT = Monoid(
 
 
 def rms_norm_monoid(eps: float = 1e-6) -> Monoid:
-    """Items (x [D, ...],) with shared (x,), the same tensor -> x / sqrt(mean over D of x^2 + eps), [D, ...].
+    """Return the monoid of items (x [D, ...],) with shared (x,), the same tensor -> x / sqrt(mean over D of x^2 + eps),
+    [D, ...].
 
     The finish reads x too: dx = g / r + 2 x g_z with r = sqrt(z / D + eps), g_z = -<g, x> / (2 D r^3). Source: RMSNorm,
     arXiv 1910.07467.
