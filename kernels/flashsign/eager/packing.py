@@ -114,13 +114,13 @@ def unpad_in_order(outputs: Iterable[tuple[Group, Tensor]], q: Tensor, width: in
 
     outputs: [C', H, N, V] of each group; width: V, which is at most E.
     """
-    found, rows = [], []
+    unpadded, rows = [], []
     for group, output in outputs:
-        found.append(group.queries.unpad(output.transpose(1, 2)))
+        unpadded.append(group.queries.unpad(output.transpose(1, 2)))
         rows.append(group.queries.unpad(group.queries.row))
-    if not found:
+    if not unpadded:
         return q[..., :width] * 0
     row = torch.cat(rows)
     back = torch.empty_like(row)
     back[row] = torch.arange(len(row), device=row.device)
-    return torch.cat(found).index_select(0, back)
+    return torch.cat(unpadded).index_select(0, back)

@@ -75,7 +75,7 @@ def differentiable_gradients(
         outputs = plain(*inputs)
         pairs = zip([outputs] if isinstance(outputs, Tensor) else outputs, grads, strict=True)
         graded = [(output, grad) for output, grad in pairs if output.requires_grad]
-        found = iter(
+        gradients = iter(
             torch.autograd.grad(
                 [output for output, _ in graded],
                 [tensor for tensor in inputs if tensor.requires_grad],
@@ -84,4 +84,4 @@ def differentiable_gradients(
                 allow_unused=True,
             )
         )
-    return tuple(next(found) if tensor.requires_grad else None for tensor in inputs)
+    return tuple(next(gradients) if tensor.requires_grad else None for tensor in inputs)

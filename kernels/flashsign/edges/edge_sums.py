@@ -339,13 +339,13 @@ def top_edges(
     """
     tables = 1 + (by == "absolute") + (over == "pairs")
     rows = max(1, 2**28 // max(1, tables * regulators)) if rows is None else rows
-    found = []
+    best = []
     for start in range(0, targets, rows):
         tile = range(start, min(start + rows, targets))
         sums = EdgeSums(tile, regulators, absolute=by == "absolute", pairs=over == "pairs", device=device)
         replay(sums)
-        found.append(sums.top(k, by=by, over=over, same=same))
-    return stacked(found, min(k, regulators), by == "absolute", torch.zeros(0, device=device))
+        best.append(sums.top(k, by=by, over=over, same=same))
+    return stacked(best, min(k, regulators), by == "absolute", torch.zeros(0, device=device))
 
 
 def _choose(backend: Backend, q: Tensor, sums: torch.dtype) -> Literal["triton", "torch"]:

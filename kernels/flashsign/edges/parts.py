@@ -196,10 +196,10 @@ def _inverse(call: EdgeCall, given: Tensor | None, q: Tensor, k: Tensor, unit: T
     given [C, H, n]: 1 / n in the unit of the multiplicities, None where it is not known; unit [C, K].
     """
     if given is None:
-        found = inverse_norms(q, k, call.eps)
+        inverse = inverse_norms(q, k, call.eps)
     else:
-        found = given.double() * unit.repeat_interleave(q.shape[1] // k.shape[1], 1)[..., None]
-    return found * call.head_weights[:, None]
+        inverse = given.double() * unit.repeat_interleave(q.shape[1] // k.shape[1], 1)[..., None]
+    return inverse * call.head_weights[:, None]
 
 
 class _Padded(NamedTuple):

@@ -61,13 +61,13 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: Plan, *call: Any) -> Tensor:
         if not has_values(call[0]):
-            found = getattr(torch.ops.flashsign, plan.method)(*call)
+            results = getattr(torch.ops.flashsign, plan.method)(*call)
         else:
-            found = run_kernels.forward(plan, AttentionCall(*call))
+            results = run_kernels.forward(plan, AttentionCall(*call))
         *tensors, eps = call
-        ctx.save_for_backward(*tensors, *found)
+        ctx.save_for_backward(*tensors, *results)
         ctx.plan, ctx.eps = plan, eps
-        o: Tensor = found[0]
+        o: Tensor = results[0]
         return o
 
     @staticmethod

@@ -47,8 +47,8 @@ def attend_packed(
     call = q, k, v, multiplicity, offsets, query_offsets, eps, method
     if has_values(offsets) or (torch.compiler.is_compiling() and not torch.compiler.is_exporting()):
         return _attention(*call)
-    found: Tensor = torch.ops.flashsign.packed(*call)
-    return found
+    output: Tensor = torch.ops.flashsign.packed(*call)
+    return output
 
 
 def _attention(
@@ -76,8 +76,8 @@ def _backward(grad: Tensor, *call: Any) -> tuple[Tensor, ...]:
     with torch.enable_grad(), without_autocast(grad):
         leaves = [x.detach().requires_grad_() for x in call[:4]]
         output = _attention(*leaves, *call[4:])
-        found = torch.autograd.grad(output, leaves, grad, allow_unused=True, materialize_grads=True)
-    return tuple(each.contiguous() for each in found)
+        gradients = torch.autograd.grad(output, leaves, grad, allow_unused=True, materialize_grads=True)
+    return tuple(each.contiguous() for each in gradients)
 
 
 def _empty_output(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
@@ -94,8 +94,8 @@ class _Packed(torch.autograd.Function):
         *tensors, ctx.eps, ctx.method = call
         ctx.save_for_backward(*tensors)
         with torch._C._AutoDispatchBelowAutograd():
-            found: Tensor = torch.ops.flashsign.packed(*call)
-        return found
+            output: Tensor = torch.ops.flashsign.packed(*call)
+        return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -106,10 +106,10 @@ class _Packed(torch.autograd.Function):
             def plain(*tensors: Tensor) -> Tensor:
                 return _attention(*tensors, *rest)  # type: ignore[call-arg,arg-type]
 
-            found = differentiable_gradients(plain, tuple(tensors), (grad,))
+            gradients = differentiable_gradients(plain, tuple(tensors), (grad,))
         else:
-            found = torch.ops.flashsign.packed_backward(grad, *tensors, *rest)
-        return *found, None, None, None, None
+            gradients = torch.ops.flashsign.packed_backward(grad, *tensors, *rest)
+        return *gradients, None, None, None, None
 
 
 def _differentiable(*call: Any) -> Tensor:
@@ -119,8 +119,8 @@ def _differentiable(*call: Any) -> Tensor:
     """
     if transformed() and has_values(call[4]):
         return _attention(*call)
-    found: Tensor = _Packed.apply(*call)  # type: ignore[no-untyped-call]
-    return found
+    output: Tensor = _Packed.apply(*call)  # type: ignore[no-untyped-call]
+    return output
 
 
 def _register() -> None:

@@ -54,5 +54,5 @@ def _version(path: str) -> str:
         said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError, ValueError):
         return ""
-    found = re.search(r"release .*?V(\d+(?:\.\d+)+)", said)
-    return found[1] if found else ""
+    match = re.search(r"release .*?V(\d+(?:\.\d+)+)", said)
+    return match[1] if match else ""

@@ -28,14 +28,14 @@ def forward(plan: Plan, call: AttentionCall, tiles: Tiles = TABLES_ALONE) -> Ten
 
     tiles: block sizes of some kernels.
     """
-    found: Tensors
+    results: Tensors
     if plan.kernel == "triton_moments":
-        found = _launches("moments.moment_launches").forward(call, tiles)
+        results = _launches("moments.moment_launches").forward(call, tiles)
     elif plan.kernel == "triton_small_bags":
-        found = _launches("small_bags").forward(call)
+        results = _launches("small_bags").forward(call)
     else:
-        found = _launches("streaming.stream_launches").forward(call, plan.kernel, tiles)
-    return found
+        results = _launches("streaming.stream_launches").forward(call, plan.kernel, tiles)
+    return results
 
 
 def backward(plan: Plan, call: AttentionCall, grad: Tensor, *saved: Tensor, tiles: Tiles = TABLES_ALONE) -> Tensors:
@@ -43,14 +43,14 @@ def backward(plan: Plan, call: AttentionCall, grad: Tensor, *saved: Tensor, tile
 
     grad: of o; saved: forward's results.
     """
-    found: Tensors
+    gradients: Tensors
     if plan.kernel == "triton_moments":
-        found = _launches("moments.moment_launches").backward(call, grad, *saved, tiles)
+        gradients = _launches("moments.moment_launches").backward(call, grad, *saved, tiles)
     elif plan.kernel == "triton_small_bags":
-        found = _launches("small_bags").backward(call, grad, *saved)
+        gradients = _launches("small_bags").backward(call, grad, *saved)
     else:
-        found = _launches("streaming.stream_launches").backward(call, grad, *saved, tiles, plan.dq_from_moments)
-    return found
+        gradients = _launches("streaming.stream_launches").backward(call, grad, *saved, tiles, plan.dq_from_moments)
+    return gradients
 
 
 def empty_totals(call: AttentionCall) -> Tensors:

@@ -87,10 +87,10 @@ _CHECKING = threading.local()  # of the thread that runs a kernel in order to ch
 
 def setting() -> str:
     """Return the value of FLASHSIGN_VERIFY. Raises ValueError for another word."""
-    found = os.environ.get(VARIABLE, "once")
-    if found not in CHOICES:
-        raise ValueError(f"{VARIABLE} is {found!r}; set it to one of {', '.join(CHOICES)}, or unset it.")
-    return found
+    choice = os.environ.get(VARIABLE, "once")
+    if choice not in CHOICES:
+        raise ValueError(f"{VARIABLE} is {choice!r}; set it to one of {', '.join(CHOICES)}, or unset it.")
+    return choice
 
 
 def known(kernel: str, q: Tensor, values: int, check: Callable[[], str]) -> str | None:
@@ -255,10 +255,10 @@ def describe_pair(device: torch.device) -> str:
 def recalled(place: Place) -> str | None:
     """Return what was wrong with a kernel, "" where nothing was, None where that is not known."""
     try:
-        found = json.loads(cache_file(place).read_text("utf-8"))["problem"]
+        problem = json.loads(cache_file(place).read_text("utf-8"))["problem"]
     except (OSError, ValueError, RuntimeError, KeyError, TypeError):  # RuntimeError: there is no home folder
         return None
-    return found if isinstance(found, str) else None
+    return problem if isinstance(problem, str) else None
 
 
 def remember(place: Place, problem: str) -> None:
@@ -298,7 +298,7 @@ def _driver(device: torch.device) -> str:
     if device.type != "cuda":
         return "none"
     try:
-        found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", DRIVER.read_text())
+        match = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", DRIVER.read_text())
     except OSError:
-        found = None
-    return found[1] if found else str(torch._C._cuda_getDriverVersion())  # type: ignore[attr-defined]
+        match = None
+    return match[1] if match else str(torch._C._cuda_getDriverVersion())  # type: ignore[attr-defined]

@@ -92,8 +92,8 @@ def attention_by_scores(
         given = scores, values[..., 0], multiplicity, centre, basal
         with without_autocast(scores):
             by = _what_computes(*given, groups)
-            found: Tensor = OneNumber.apply(*given, max(eps, least), groups, by)  # type: ignore[no-untyped-call]
-        return found.unsqueeze(-1)
+            output: Tensor = OneNumber.apply(*given, max(eps, least), groups, by)  # type: ignore[no-untyped-call]
+        return output.unsqueeze(-1)
     read = []
     for group, bags in _bags(groups):
         m, table = multiplicity[..., bags, :], scores[..., group, :, :]

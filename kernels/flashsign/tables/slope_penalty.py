@@ -86,11 +86,11 @@ def slope_penalty(
         nothing, centre, groups = scores.new_zeros(1, keys), scores.new_zeros(states, keys), [1] + [0] * (states - 1)
         both = scores, amount, nothing, centre, gain, basal, square, penalty, prior, groups
         with without_autocast(scores):
-            found: Tensor = _Together.apply(*both)[1]  # type: ignore[no-untyped-call]
-        return found
+            value: Tensor = _Together.apply(*both)[1]  # type: ignore[no-untyped-call]
+        return value
     with without_autocast(scores):
-        found = _SlopePenalty.apply(scores, amount, gain, basal, square, penalty, prior)  # type: ignore[no-untyped-call]
-    return found
+        value = _SlopePenalty.apply(scores, amount, gain, basal, square, penalty, prior)  # type: ignore[no-untyped-call]
+    return value
 
 
 def attention_and_penalty(
@@ -139,8 +139,8 @@ def attention_and_penalty(
         refuse_other_tables(scores, amount[..., None], multiplicity, centre, basal, groups)
         _refuse_other_slopes(scores, amount=amount, gain=gain, basal=basal, square=square, prior=prior)
         with without_autocast(scores):
-            read, found = _Together.apply(*tensors, prior, groups)  # type: ignore[no-untyped-call]
-        return read, found
+            read, value = _Together.apply(*tensors, prior, groups)  # type: ignore[no-untyped-call]
+        return read, value
     read = attention_by_scores(scores, amount[..., None], multiplicity, centre=centre, basal=basal, groups=groups)
     return read[..., 0], slope_penalty(scores, amount, gain, basal, square, penalty, prior)
 
@@ -212,7 +212,7 @@ class _SlopePenalty(torch.autograd.Function):
         shared[..., -1] = 0
         size = (slope * slope).sum(1).div_(rho.square()).addcmul_(shared, shared)
         bend = t.square()
-        found: Tensor = (lam * torch.where(t > 0, bend * torch.log1p(size / bend), size)).sum((1, 2))
+        value: Tensor = (lam * torch.where(t > 0, bend * torch.log1p(size / bend), size)).sum((1, 2))
 
         # With shared slope s and deviations d: 2 lambda / (1 + size / t^2) (s + d S / rho^2) / S
         weight = torch.where(t > 0, bend / (bend + size), torch.ones_like(size)).mul_(2 / states * lam)
@@ -220,7 +220,7 @@ class _SlopePenalty(torch.autograd.Function):
         if prior is not None:
             of_slopes.div_(prior)
         ctx.save_for_backward(scores, amount, gain, basal, square, norm, factor, of_slopes)
-        return found
+        return value
 
     @staticmethod
     @once_differentiable
@@ -264,13 +264,13 @@ class _Together(torch.autograd.Function):
             norm = norm.add_(basal.square()[:, :, None]).clamp_(min=least)
             factor = gain[:, :, None] * norm.rsqrt()  # [P, H, S, N]
             penalty = _in_range(penalty, len(scores))
-            found, of_slopes, of_factor = slopes.value(scores, amount, factor, penalty, prior)
+            value, of_slopes, of_factor = slopes.value(scores, amount, factor, penalty, prior)
         ctx.groups = groups
         ctx.save_for_backward(
             *(scores, amount, multiplicity, centre, gain, basal, square),
             *(out, inverse, norm, factor, of_slopes, of_factor),
         )
-        return out, found
+        return out, value
 
     @staticmethod
     @once_differentiable
@@ -336,10 +336,10 @@ def _checked_results(prior: bool, by: Any, groups: Sequence[int], given: Sequenc
     scores, amount, gain, basal = leaves = [each.detach().requires_grad_() for each in (scores, amount, gain, basal)]
     if by is _Together:
         known = scores, amount, m, centre, gain, basal, square, penalty, divided, groups
-        out, found = _Together.apply(*known)  # type: ignore[no-untyped-call]
+        out, value = _Together.apply(*known)  # type: ignore[no-untyped-call]
     else:
         least = torch.finfo(dtype).tiny
         out = OneNumber.apply(scores, amount, m, centre, basal, least, groups, InTorch)  # type: ignore[no-untyped-call]
-        found = _SlopePenalty.apply(scores, amount, gain, basal, square, penalty, divided)  # type: ignore[no-untyped-call]
-    gradients = torch.autograd.grad((out, found), leaves, (upstream, torch.ones_like(found)))
-    return out.detach(), found.detach(), *gradients
+        value = _SlopePenalty.apply(scores, amount, gain, basal, square, penalty, divided)  # type: ignore[no-untyped-call]
+    gradients = torch.autograd.grad((out, value), leaves, (upstream, torch.ones_like(value)))
+    return out.detach(), value.detach(), *gradients

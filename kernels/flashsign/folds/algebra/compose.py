@@ -52,8 +52,8 @@ def with_unit(semigroup: Monoid, empty: float = 0.0) -> Monoid:
         there = item[0]
         # An item that is missing takes the total's place, where D is finite.
         safe = tuple(_choose(there, x, y) for x, y in zip(item[1:], combined[1:], strict=True))
-        found = semigroup.local_gradient(combined[1:], safe, grad[1:])
-        return torch.zeros_like(grad[0] * there), *(_choose(there, x, torch.zeros_like(x)) for x in found)
+        gradients = semigroup.local_gradient(combined[1:], safe, grad[1:])
+        return torch.zeros_like(grad[0] * there), *(_choose(there, x, torch.zeros_like(x)) for x in gradients)
 
     def finish(total: Total, shared: Total) -> Tensor:
         output = semigroup.finish(total[1:], shared)

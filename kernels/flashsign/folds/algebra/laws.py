@@ -126,10 +126,10 @@ def _gradient_laws(monoid: Monoid, items: Total, shared: Total, whole: Total) ->
     for depth in monoid.depths:
         own_items, own_shared = leaves_of()
         total = fold(monoid, own_items, own_shared, chunk=2, depth=depth)
-        found = slopes(total, (*own_items, *own_shared))
-        yield f"the gradient at depth {depth} is that of the definition", found, expected
-        found = _slopes((monoid.finish(total, own_shared),), (*own_items, *own_shared), weights)
-        yield f"the output's gradient at depth {depth} is that of the definition", found, finished
+        gradients = slopes(total, (*own_items, *own_shared))
+        yield f"the gradient at depth {depth} is that of the definition", gradients, expected
+        gradients = _slopes((monoid.finish(total, own_shared),), (*own_items, *own_shared), weights)
+        yield f"the output's gradient at depth {depth} is that of the definition", gradients, finished
 
 
 def _partial_laws(monoid: Monoid, lifted: Total) -> Iterator[Equal]:
@@ -143,8 +143,8 @@ def _partial_laws(monoid: Monoid, lifted: Total) -> Iterator[Equal]:
     for partial in partials:
         expected = _slopes(tuple(x for x, _ in graded), partial, tuple(g for _, g in graded))
         detached = tuple(x.detach() for x in partial)
-        found = monoid.local_gradient(tuple(x.detach() for x in total), detached, grads)
-        yield "D holds for partial totals", found, expected
+        gradients = monoid.local_gradient(tuple(x.detach() for x in total), detached, grads)
+        yield "D holds for partial totals", gradients, expected
 
 
 def lifted_items(monoid: Monoid, items: Total, shared: Total) -> Total:

@@ -93,13 +93,13 @@ class Monoid:
         with_d = self.local_gradient is not None
         whole = self.proj_fold is not None and (self.proj_fold_bwd is not None or with_d)
         kinds = {1: self.lift is not None, 2: self.lift is not None and with_d, 3: whole}
-        found = tuple(depth for depth, there in kinds.items() if there)
-        if not found:
+        depths = tuple(depth for depth, there in kinds.items() if there)
+        if not depths:
             raise ValueError(
                 f"{self.name} has neither a lift nor a proj_fold with its gradient: pass lift=, or proj_fold= with "
                 "proj_fold_bwd= or local_gradient=."
             )
-        return found
+        return depths
 
     def after(self, prepare: Callable[[Total, Total], Total], name: str | None = None) -> Monoid:
         """Return this monoid over items that prepare(items, shared) makes first, such as scores from queries and keys.

@@ -124,9 +124,9 @@ class _NAry(torch.autograd.Function):
             for part, dtype, want in zip(x, wide, wanted, strict=True)
         ]
         for aslice, xslice in _slices(form, total, x):
-            found = form.proj_fold_bwd(_at(x, xslice), _at(total, aslice), _at(grads, aslice))
-            check_gradients("proj_fold_bwd of an NAryFold", found, _at(x, xslice))
-            for whole, index, grad in zip(sums, xslice, found, strict=True):
+            gradients = form.proj_fold_bwd(_at(x, xslice), _at(total, aslice), _at(grads, aslice))
+            check_gradients("proj_fold_bwd of an NAryFold", gradients, _at(x, xslice))
+            for whole, index, grad in zip(sums, xslice, gradients, strict=True):
                 if whole is not None and grad is not None:
                     whole[index].add_(grad)
         return None, *(None if s is None else s.to(part.dtype) for s, part in zip(sums, x, strict=True))

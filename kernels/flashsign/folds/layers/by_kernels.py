@@ -60,8 +60,8 @@ def hidden_layer(
     x [N, D], up and gate [K, D], down [D', K], bias [K], down_bias [D'] -> [N, D'], x's dtype.
     """
     tensors = map(contiguous, (x, up, down, bias, down_bias, gate))
-    found: Tensor = _HiddenLayer.apply(plain, activation, *tensors)  # type: ignore[no-untyped-call]
-    return found
+    output: Tensor = _HiddenLayer.apply(plain, activation, *tensors)  # type: ignore[no-untyped-call]
+    return output
 
 
 class _HiddenLayer(torch.autograd.Function):
@@ -82,9 +82,9 @@ class _HiddenLayer(torch.autograd.Function):
         if beyond_kernels(grad):
             there = [number for number, x in enumerate(tensors) if x is not None]
 
-            def plain(*found: Tensor) -> Tensor:
+            def plain(*present: Tensor) -> Tensor:
                 arguments: list[Tensor | None] = [None] * len(tensors)
-                for number, x in zip(there, found, strict=True):
+                for number, x in zip(there, present, strict=True):
                     arguments[number] = x
                 output: Tensor = ctx.plain(*arguments)
                 return output
@@ -111,8 +111,8 @@ def attention(
     q [C, H, N, E], k and v [C, K, M, E], multiplicity [C, 1 or K, M] or None -> like q.
     """
     tensors = contiguous(q), contiguous(k), contiguous(v)
-    found: Tensor = _Attention.apply(plain, name, *tensors, multiplicity, eps)  # type: ignore[no-untyped-call]
-    return found
+    output: Tensor = _Attention.apply(plain, name, *tensors, multiplicity, eps)  # type: ignore[no-untyped-call]
+    return output
 
 
 class _Attention(torch.autograd.Function):
@@ -135,8 +135,8 @@ class _Attention(torch.autograd.Function):
         q, k, v, m, o, *totals = ctx.saved_tensors
         if beyond_kernels(grad):
             inputs = (q, k, v) if m is None else (q, k, v, m)
-            found = differentiable_gradients(ctx.plain, inputs, (grad,))
-            return None, None, *found, *(None,) * (4 - len(inputs)), None
+            gradients = differentiable_gradients(ctx.plain, inputs, (grad,))
+            return None, None, *gradients, *(None,) * (4 - len(inputs)), None
         wide = None if m is None else m.float().contiguous()
         with around_kernels(grad):
             d_q, d_k, d_v, d_m = ctx.kernels.backward(
@@ -160,8 +160,8 @@ def class_losses(
     h [N, D], c [V, D], bias [V], target int64 [N], below 0 where a row has none.
     """
     tensors = contiguous(h), contiguous(c), contiguous(bias), contiguous(target)
-    found: Tensor = _ClassLosses.apply(plain, *tensors, label_smoothing)  # type: ignore[no-untyped-call]
-    return found
+    losses: Tensor = _ClassLosses.apply(plain, *tensors, label_smoothing)  # type: ignore[no-untyped-call]
+    return losses
 
 
 def weighted_losses(
@@ -172,8 +172,8 @@ def weighted_losses(
     h [N, D], c [V, D], bias [V], classes int64 [N, L] (others are padding), weights [N, L].
     """
     tensors = contiguous(h), contiguous(c), contiguous(bias), contiguous(classes)
-    found: Tensor = _WeightedLosses.apply(plain, *tensors, weights)  # type: ignore[no-untyped-call]
-    return found
+    losses: Tensor = _WeightedLosses.apply(plain, *tensors, weights)  # type: ignore[no-untyped-call]
+    return losses
 
 
 def distribution_losses(plain: Plain, s: Tensor, s_layer: Tensor, t: Tensor, t_layer: Tensor) -> Tensor:
@@ -182,8 +182,8 @@ def distribution_losses(plain: Plain, s: Tensor, s_layer: Tensor, t: Tensor, t_l
     s [N, D], s_layer [V, D], t [N, D'], t_layer [V, D'].
     """
     tensors = map(contiguous, (s, s_layer, t, t_layer))
-    found: Tensor = _DistributionLosses.apply(plain, *tensors)  # type: ignore[no-untyped-call]
-    return found
+    losses: Tensor = _DistributionLosses.apply(plain, *tensors)  # type: ignore[no-untyped-call]
+    return losses
 
 
 class _ClassLosses(torch.autograd.Function):
@@ -203,14 +203,14 @@ class _ClassLosses(torch.autograd.Function):
         h, c, bias, target, p = ctx.saved_tensors
         if beyond_kernels(grad):
             inputs = (h, c) if bias is None else (h, c, bias)
-            found = differentiable_gradients(ctx.plain, inputs, (grad,))
-            return None, *found, *(None,) * (3 - len(inputs)), None, None
+            gradients = differentiable_gradients(ctx.plain, inputs, (grad,))
+            return None, *gradients, *(None,) * (3 - len(inputs)), None, None
         g = torch.where(target < 0, 0.0, grad)
         on_target, on_all = ctx.shares
         slopes = g, g * on_target, g * on_all if on_all else None
         with around_kernels(h):
-            found = _kernels().class_gradients(h, c, bias, target, p, slopes, ctx.needs_input_grad[1:4])
-        return None, *found, None, None
+            gradients = _kernels().class_gradients(h, c, bias, target, p, slopes, ctx.needs_input_grad[1:4])
+        return None, *gradients, None, None
 
 
 class _WeightedLosses(torch.autograd.Function):
@@ -246,8 +246,8 @@ class _WeightedLosses(torch.autograd.Function):
         d_x = a[:, None] * (x - p[:, None]).exp() - grad[:, None] * weights_of_class(classes, listed)
         slopes, pairs = (a, None, None), (torch.where(there, classes, -1), d_x)
         with around_kernels(h):
-            found = _kernels().class_gradients(h, c, bias, None, p, slopes, ctx.needs_input_grad[1:4], pairs)
-        return None, *found, None, d_weights
+            gradients = _kernels().class_gradients(h, c, bias, None, p, slopes, ctx.needs_input_grad[1:4], pairs)
+        return None, *gradients, None, d_weights
 
 
 class _DistributionLosses(torch.autograd.Function):

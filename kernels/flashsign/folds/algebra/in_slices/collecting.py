@@ -41,7 +41,7 @@ def collects(plan: Plan, a: Total, b: Total, wanted: tuple[bool, ...]) -> bool:
 
 def collecting_forward(plan: Plan, a: Total, b: Total, wanted: tuple[bool, ...]) -> tuple[Total, Total]:
     """Return the total of every row, and the slopes as one tuple: number by number, for all wanted tensors."""
-    found = []
+    of_rows = []
     for i in plan.a_parts(a):
         joined: WithSlopes | None = None
         for j in plan.b_parts(a, b):
@@ -52,9 +52,9 @@ def collecting_forward(plan: Plan, a: Total, b: Total, wanted: tuple[bool, ...])
             part = WithSlopes(tuple(x.detach() for x in total), [_slopes(number, leaves) for number in total])
             joined = part if joined is None else join(plan, joined, part)
         assert joined is not None
-        found.append((*joined.total, *(x for slope in joined.slopes for x in slope)))
+        of_rows.append((*joined.total, *(x for slope in joined.slopes for x in slope)))
     numbers = len(joined.total) if joined else 0
-    whole = tuple(torch.cat(parts, plan.axis) for parts in zip(*found, strict=True))
+    whole = tuple(torch.cat(parts, plan.axis) for parts in zip(*of_rows, strict=True))
     return whole[:numbers], whole[numbers:]
 
 
@@ -79,11 +79,11 @@ def collected_gradients(slopes: Total, grads: Total, tensors: Total, wanted: tup
     They come from the slopes of collecting_forward and the gradients of the total's numbers.
     """
     count = sum(wanted)
-    found = (
+    gradients = (
         reduce(torch.add, [with_axes(grad, x) * x for grad, x in zip(grads, slopes[t::count], strict=True)])
         for t in range(count)
     )
-    return tuple(next(found).to(x.dtype) if want else None for x, want in zip(tensors, wanted, strict=True))
+    return tuple(next(gradients).to(x.dtype) if want else None for x, want in zip(tensors, wanted, strict=True))
 
 
 def _slopes(number: Tensor, leaves: Total) -> Total:

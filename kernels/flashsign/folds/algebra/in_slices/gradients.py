@@ -37,14 +37,14 @@ def gradients_in_slices(
             if j.start == j.stop:
                 continue
             arguments = plan.slice_of(a, b, i, j)
-            found = slices.gradients(
+            gradients = slices.gradients(
                 *arguments,
                 plan.of_rows(total, i),
                 plan.of_rows(grads, i),
                 plan.wanted_of_slice(wanted, arguments[0]),
                 j.shares,
             )
-            for number, grad in zip(sums.numbers, plan.without_positions(found, arguments[0]), strict=True):
+            for number, grad in zip(sums.numbers, plan.without_positions(gradients, arguments[0]), strict=True):
                 if grad is None or not wanted[number]:
                     continue
                 if number in of_outer:
@@ -97,11 +97,11 @@ def _chain(
     with torch.enable_grad():
         own = plan.slices.total(leaves[: len(rows)], leaves[len(rows) :], mask)
         whole = plan.combined(before, own)
-    found = pull(whole, grads, (*leaves, *before))
-    for number, grad in zip(sums.numbers, plan.without_positions(found[: len(leaves)], rows), strict=True):
+    gradients = pull(whole, grads, (*leaves, *before))
+    for number, grad in zip(sums.numbers, plan.without_positions(gradients[: len(leaves)], rows), strict=True):
         if grad is not None and wanted[number]:
             sums.add(number, plan.place(i if number < plan.count else j, number), grad)
-    return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(found[len(leaves) :], prefix, strict=True))
+    return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(gradients[len(leaves) :], prefix, strict=True))
 
 
 class GradientSums:

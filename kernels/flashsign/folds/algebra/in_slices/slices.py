@@ -130,9 +130,9 @@ def pull(outputs: Total, grads: Total, inputs: Total) -> Gradients:
     wanted = [x for x in inputs if x.requires_grad]
     if not graded or not wanted:
         return tuple(torch.zeros_like(x) if x.requires_grad else None for x in inputs)
-    found = iter(
+    gradients = iter(
         torch.autograd.grad(
             [out for out, _ in graded], wanted, [grad for _, grad in graded], allow_unused=True, materialize_grads=True
         )
     )
-    return tuple(next(found) if x.requires_grad else None for x in inputs)
+    return tuple(next(gradients) if x.requires_grad else None for x in inputs)

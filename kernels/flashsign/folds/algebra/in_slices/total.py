@@ -61,13 +61,13 @@ class _Reduce(torch.autograd.Function):
 def plain_total(plan: Plan, *tensors: Tensor) -> Total:
     """Return the total in plain operations, all slices in memory: differentiable in any mode and order."""
     a, b = tensors[: plan.count], tensors[plan.count :]
-    found = []
+    of_rows = []
     for i in plan.a_parts(a):
         totals = [plan.total_of(a, b, i, j) for j in plan.b_parts(a, b)]
-        found.append(reduce(plan.combined, totals))
-    if len(found) == 1:
-        return found[0]
-    return tuple(torch.cat(parts, plan.axis) for parts in zip(*found, strict=True))
+        of_rows.append(reduce(plan.combined, totals))
+    if len(of_rows) == 1:
+        return of_rows[0]
+    return tuple(torch.cat(parts, plan.axis) for parts in zip(*of_rows, strict=True))
 
 
 def total_in_slices(plan: Plan, a: Total, b: Total) -> Total:
