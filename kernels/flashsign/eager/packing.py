@@ -6,7 +6,7 @@ H query heads, K key heads, E head width, V value width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -46,9 +46,8 @@ class Slots(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Bags of similar size: their numbers, bags [C'], and the slots of their keys and of their queries."""
+    """Bags of similar size: the slots of their keys and of their queries."""
 
-    bags: Tensor
     keys: Slots
     queries: Slots
 
@@ -77,7 +76,7 @@ def groups_of_bags(
     for similar in similar_bags(sizes, query_sizes):
         most = len(similar) if at_once is None else at_once(int(query_sizes[similar].max()), int(sizes[similar].max()))
         for bags in torch.split(similar, most):
-            yield Group(bags, Slots.of(offsets[bags], sizes[bags]), Slots.of(query_offsets[bags], query_sizes[bags]))
+            yield Group(Slots.of(offsets[bags], sizes[bags]), Slots.of(query_offsets[bags], query_sizes[bags]))
 
 
 def similar_bags(sizes: Tensor, query_sizes: Tensor) -> Iterator[Tensor]:
@@ -105,21 +104,13 @@ def packed_attention(
     -> [T, H, V]. The queries of a bag without keys get zeros. Raises ShapeMismatch unless the offsets cut the rows
     exactly.
     """
-    groups = groups_of_bags(offsets, query_offsets, len(k), len(q))
-    return unpad_in_order(((group, dense(*group.dense(q, k, v, multiplicity))) for group in groups), q, v.shape[-1])
-
-
-def unpad_in_order(outputs: Iterable[tuple[Group, Tensor]], q: Tensor, width: int) -> Tensor:
-    """Return the outputs of groups in which every bag is once, in the order of the rows of q: [T, H, V].
-
-    outputs: [C', H, N, V] of each group; width: V, which is at most E.
-    """
     unpadded, rows = [], []
-    for group, output in outputs:
+    for group in groups_of_bags(offsets, query_offsets, len(k), len(q)):
+        output = dense(*group.dense(q, k, v, multiplicity))
         unpadded.append(group.queries.unpad(output.transpose(1, 2)))
         rows.append(group.queries.unpad(group.queries.row))
     if not unpadded:
-        return q[..., :width] * 0
+        return q[..., : v.shape[-1]] * 0
     row = torch.cat(rows)
     back = torch.empty_like(row)
     back[row] = torch.arange(len(row), device=row.device)

@@ -26,7 +26,7 @@ from flashsign.triton.common.device_functions import (
     unit_of,
 )
 from flashsign.triton.moments.ill_conditioned_rows import ILL_CONDITIONED, append_rows, list_start
-from flashsign.triton.moments.sums import (
+from flashsign.triton.moments.moment_sums import (
     NARROW,
     high_precision_product,
     query_part,

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from flashsign.triton.common.device_functions import HIGH_PRECISION, inverse_norm
 from flashsign.triton.moments.ill_conditioned_rows import ILL_CONDITIONED, append_rows, list_start
-from flashsign.triton.moments.sums import (
+from flashsign.triton.moments.moment_sums import (
     NARROW,
     high_precision_product,
     query_part,

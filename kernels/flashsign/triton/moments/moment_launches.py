@@ -18,7 +18,7 @@ from flashsign.triton.common.layout import aligned, aligned_call, cdiv, multipli
 from flashsign.triton.moments import ill_conditioned_rows
 from flashsign.triton.moments.moment_backward import key_gradients, query_gradients, sum_queries
 from flashsign.triton.moments.moment_forward import attend_moments
-from flashsign.triton.moments.sums import add_parts, sum_keys
+from flashsign.triton.moments.moment_sums import add_parts, sum_keys
 from flashsign.tuning.block_sizes import RowBlockSizes
 from flashsign.tuning.choose import TABLES_ALONE, Tiles, choose_row_block_sizes
 from flashsign.tuning.device import multiprocessor_count
@@ -34,7 +34,7 @@ FEWEST_ROWS = 256
 
 class MatrixPair(NamedTuple):
     """Two matrices for each bag and key head, A and G or dA and 2 dG: sums [bags K, E_PAD V_PAD + E_PAD E_PAD] float32,
-    and their scales, maxima and trace, totals [bags K, 4, blocks] (sums.add_parts)."""
+    and their scales, maxima and trace, totals [bags K, 4, blocks] (moment_sums.add_parts)."""
 
     sums: Tensor
     totals: Tensor
@@ -42,7 +42,7 @@ class MatrixPair(NamedTuple):
 
 class IllConditionedRows(NamedTuple):
     """Lists of ill-conditioned rows, one for each bag and key head: row_list [C' H N] int32, and how many are on each,
-    row_count [bags K] int32 (forward.attend_moments)."""
+    row_count [bags K] int32 (moment_forward.attend_moments)."""
 
     row_list: Tensor
     row_count: Tensor
@@ -187,7 +187,7 @@ class Passes:
         return self.add(parts, needs_high_precision, listed, scaled=False)
 
     def add(self, parts: Tensor, scales: Tensor, listed: IllConditionedRows, scaled: bool) -> MatrixPair:
-        """Return the sum of parts [parts, bags K, ...]: see sums.add_parts. Empty the lists."""
+        """Return the sum of parts [parts, bags K, ...]: see moment_sums.add_parts. Empty the lists."""
         blocks = self.call.width**2 // self.block
         sums, totals = self.empty(*parts.shape[1:]), self.empty(parts.shape[1], 4, blocks)
         start(
