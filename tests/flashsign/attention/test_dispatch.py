@@ -13,7 +13,13 @@ from flashsign.tables.shared_scores import choose_for_tables
 from flashsign.tuning import device as facts
 
 HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64
-H200 = Device("cuda", (9, 0), "3.6.0")
+
+
+def of_triton(release):
+    return Device("cuda", (9, 0), release)
+
+
+H200 = of_triton("3.6.0")
 A100 = Device("cuda", (8, 0), "3.7.1")
 V100 = Device("cuda", (7, 0), "3.6.0")
 CPU = Device("cpu")
@@ -44,12 +50,8 @@ def shape(genes, width=64, cells=1, heads=8):
         (shape(4096), {"dtype": SINGLE, "method": "stream"}, "triton_stream"),
         (shape(4096), {"dtype": HALF, "method": "stream", "device": A100}, "triton_stream"),
         (shape(4096), {"dtype": HALF, "method": "stream", "values": 16}, "triton_stream_hopper"),
-        (
-            shape(4096),
-            {"dtype": HALF, "method": "stream", "device": Device("cuda", (9, 0), "3.7.1")},
-            "triton_stream_hopper",
-        ),
-        (shape(4096), {"dtype": HALF, "method": "stream", "device": Device("cuda", (9, 0), "3.9.0")}, "triton_stream"),
+        (shape(4096), {"dtype": HALF, "method": "stream", "device": of_triton("3.7.1")}, "triton_stream_hopper"),
+        (shape(4096), {"dtype": HALF, "method": "stream", "device": of_triton("3.9.0")}, "triton_stream"),
         # Packed bags count by their mean, small bags by the largest.
         ((3 * 100, 4, 32), {"dtype": HALF, "bags": 3}, "triton_small_bags"),
         ((3 * 100, 4, 32), {"dtype": HALF, "bags": 3, "largest": (129, 100)}, "triton_stream"),
