@@ -37,11 +37,11 @@ test: install-dev
 # the kernels' tests: blocks fix the order of sums there, and ill-conditioned rows, whose bars are narrow, stay in.
 FULL := test_extra_memory_at_full_size_is
 NUMERICAL_TESTS := tests/flashsign tests/model tests/networks tests/regulation \
-  $(addprefix --ignore=tests/flashsign/,autotune tuning operators distributed test_public.py test_dispatch.py) \
-  $(addprefix --ignore=tests/flashsign/triton/,test_kernels.py test_folds.py test_tables_of_scores.py) \
-  $(addprefix --ignore-glob=*/,test_over_group.py test_memory.py test_saved.py test_formats.py test_file_formats.py) \
-  --deselect=tests/flashsign/layers/test_cross_entropy.py::$(FULL)_under_five_percent_of_the_logits \
-  --deselect=tests/flashsign/layers/test_feed_forward.py::$(FULL)_three_percent_of_the_hidden_tensors
+  $(addprefix --ignore=tests/flashsign/,tuning operators test_public.py attention/test_dispatch.py) \
+  $(addprefix --ignore=tests/flashsign/,triton/test_kernels.py folds/kernels tables/test_table_kernels.py) \
+  $(addprefix --ignore-glob=*/,test_memory.py test_saved.py test_formats.py test_file_formats.py) \
+  --deselect=tests/flashsign/folds/layers/test_cross_entropy.py::$(FULL)_under_five_percent_of_the_logits \
+  --deselect=tests/flashsign/folds/layers/test_feed_forward.py::$(FULL)_three_percent_of_the_hidden_tensors
 # OpenBLAS does as it is told, so its AVX-512 code is asked for only where the processor has AVX-512.
 CORE := $(shell grep -qs avx512f /proc/cpuinfo && echo SkylakeX || echo Haswell)
 

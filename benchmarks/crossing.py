@@ -5,8 +5,9 @@
     PYTHONPATH=.:kernels python benchmarks/crossing.py --picture docs/img/crossing.png    # draws the table alone
 
 Times both methods in a CUDA graph, so that the host's time does not count: forward alone, and forward with backward,
-for N = M from 64 to 65 536 (of many cells to 4096) and E from 16 to 128. The choice is that of flashsign.dispatch.plan
-for these shapes. It counts as right where it takes at most 10 % or 5 microseconds longer than the faster method.
+for N = M from 64 to 65 536 (of many cells to 4096) and E from 16 to 128. The choice is that of
+flashsign.attention.dispatch.plan for these shapes. It counts as right where it takes at most 10 % or 5 microseconds
+longer than the faster method.
 Prints and writes a row for every point (`results/crossing.csv`, columns: COLUMNS below).
 """
 
@@ -25,7 +26,7 @@ from matplotlib.lines import Line2D
 from results_file import write
 
 from flashsign import spherical_attention
-from flashsign.dispatch import plan
+from flashsign.attention.dispatch import plan
 from grn.plots.style import figure, plain
 
 COLOURS = {32: "#e69f00", 64: "#0072b2", 128: "#111111"}

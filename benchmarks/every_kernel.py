@@ -15,11 +15,11 @@ import argparse
 
 import torch
 
-from flashsign.call import AttentionCall
+from flashsign.attention.call import AttentionCall
 from flashsign.triton import small_bags
 from flashsign.triton.common.layout import TileAssignment
-from flashsign.triton.moments import calls as moments
-from flashsign.triton.streaming import calls as stream
+from flashsign.triton.moments import moment_launches as moments
+from flashsign.triton.streaming import stream_launches as stream
 from flashsign.triton.streaming.scaled_keys import ScaledKeys
 from flashsign.tuning.split_keys import SplitKeys
 from flashsign.tuning.tables import HOPPER

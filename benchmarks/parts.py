@@ -36,7 +36,7 @@ from torch import Tensor
 import grn.model.basal_gene
 import grn.model.signed_block
 from flashsign import rms_norm
-from flashsign.slope_penalty import penalty_of
+from flashsign.tables.slope_penalty import penalty_of
 from grn.cells.preprocessing.split import split_cells
 from grn.config.files import change_config
 from grn.model.basal_gene import EPS, BasalGene, FeedForward

@@ -81,7 +81,7 @@ class Case:
 
 def cases() -> Iterator[Case]:
     """All block sizes of all tables; head widths and dtypes are those of the tables."""
-    from flashsign.dispatch import WIDEST
+    from flashsign.attention.dispatch import WIDEST
     from flashsign.tuning import tables
 
     stream_tables = {
@@ -129,11 +129,11 @@ def ours(case: Case, bag: Bag) -> list[Tensor]:
     Kernels of small bags and of moments take their block sizes from their tables, which have one row per width and
     dtype. Kernels of the stream are checked on small bags too.
     """
-    from flashsign.call import AttentionCall
+    from flashsign.attention.call import AttentionCall
     from flashsign.triton import small_bags
     from flashsign.triton.common.layout import cdiv
-    from flashsign.triton.moments import calls as moments
-    from flashsign.triton.streaming import calls as stream
+    from flashsign.triton.moments import moment_launches as moments
+    from flashsign.triton.streaming import stream_launches as stream
     from flashsign.triton.streaming.nan_repair import repair_rows
     from flashsign.triton.streaming.scaled_keys import ScaledKeys
     from flashsign.tuning.split_keys import SplitKeys
@@ -232,7 +232,6 @@ def main() -> int:
         "--limit-s", type=float, default=540, metavar="S", help="stop after this time; cases that are not done fail"
     )
     chosen = options.parse_args()
-    os.environ.pop("FLASHSIGN_TILES", None)  # the shipped tables are checked, not a tile file of the user
     if chosen.trial:
         os.environ.setdefault("TRITON_INTERPRET", "1")
         some = [case for case in cases() if case.dtype == torch.float32 and case.width == 16]

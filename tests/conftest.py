@@ -16,7 +16,6 @@ from scipy import sparse
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-os.environ.pop("FLASHSIGN_TILES", None)  # kernels are tested with the block sizes that they come with
 
 from grn.bags import Bags
 from grn.config.schema import Config, ModelConfig

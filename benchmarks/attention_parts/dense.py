@@ -15,7 +15,7 @@ from attention_parts.clock import Rates, measure, peak_mib, release, run_counts
 from attention_parts.methods import METHODS, Attend, Inputs, Method, attempt, call_of
 from torch import Tensor
 
-from flashsign.reference import reference_spherical_attention
+from flashsign.attention.reference import reference_spherical_attention
 
 HEADS = 8  # cells x heads of every point
 WAVE = 132 * 128  # queries that an H200 starts at once: 132 multiprocessors, tiles of 128 queries

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flashsign.tuning import fold_tables
+from flashsign.folds.kernels import fold_tables
 from flashsign.tuning.block_sizes import BlockSizes
 
 BARS = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1e-2}
@@ -102,7 +102,7 @@ def _worst(found: Any, true: Any) -> float:
 
 
 def _mlp(name: str, sizes: BlockSizes, dtype: torch.dtype, width: int, kind: str, even: bool, smoke: bool) -> float:
-    from flashsign.triton.folds import hidden_layer
+    from flashsign.folds.kernels import hidden_layer
 
     forward, gated = name.endswith("forward"), name.startswith("gated")
     rows, hidden = ((16_384, 1024) if forward else (1024, 16_384)) if even else (1000, 1016)
@@ -127,7 +127,7 @@ def _mlp(name: str, sizes: BlockSizes, dtype: torch.dtype, width: int, kind: str
 
 
 def _logits(name: str, sizes: BlockSizes, dtype: torch.dtype, width: int, kind: str, even: bool, smoke: bool) -> float:
-    from flashsign.triton.folds import entropies
+    from flashsign.folds.kernels import entropies
 
     rows, classes = ((64, 128) if even else (39, 77)) if smoke else (2048, 8192) if even else (1000, 5003)
     h, c = _draw(rows, width, dtype=dtype), _draw(classes, width, dtype=dtype, scale=2 * width**-0.5)
@@ -160,8 +160,8 @@ def _logits(name: str, sizes: BlockSizes, dtype: torch.dtype, width: int, kind: 
 def _attention(
     name: str, sizes: BlockSizes, dtype: torch.dtype, width: int, kind: str, even: bool, smoke: bool
 ) -> float:
-    from flashsign.triton.folds import attention
-    from flashsign.triton.folds.attention_rows import ROWS
+    from flashsign.folds.kernels import attention_template as attention
+    from flashsign.folds.kernels.attention_rows import ROWS
 
     queries, keys = ((64, 64) if even else (37, 41)) if smoke else (2048, 2048) if even else (1001, 999)
     heads, key_heads, eps = 4, 4 if even else 2, 1e-3

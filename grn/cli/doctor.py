@@ -44,8 +44,8 @@ def _machine(say: Callable[[str], None]) -> int:
 
     import torch
 
+    from flashsign.attention.dispatch import plan
     from flashsign.check import check_kernels
-    from flashsign.dispatch import plan
     from grn.config.schema import ModelConfig
 
     say("Device")

@@ -57,7 +57,7 @@ def exit_code_of(command: Callable[[], int | None], debug: bool = False) -> int:
 
 def explain(error: Exception) -> tuple[int, str]:
     """The exit code for an exception, and the sentence that explains it to the user."""
-    if isinstance(error, UserError) or type(error).__name__ == "UnusableTiles":  # flashsign's: no import of torch here
+    if isinstance(error, UserError):
         return USER_ERROR, str(error)
     if hasattr(error, "format_message"):  # typer's errors: unknown options, missing arguments
         context = getattr(error, "ctx", None)

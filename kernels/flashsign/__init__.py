@@ -16,38 +16,47 @@
     SUM, WEIGHTED_SUM, WEIGHTED_MEAN, MAX, PRODUCT, LOG_SUM_EXP, LOG_WEIGHTED_SUM, LOG_WEIGHTED_MEAN,
     SAFE_EXPONENTIAL_SUM, SOFTMAX, DISTRIBUTION_CROSS_ENTROPY, WEIGHTED_CROSS_ENTROPY                 monoids
     spherical_monoid, normalised_contraction, class_cross_entropy, mlp_monoid, rms_norm_monoid        return a monoid
-    ShapeMismatch, BrokenLaw, BackendUnavailable, UnusableTiles          the errors
+    ShapeMismatch, BrokenLaw, BackendUnavailable          the errors
 A call with an argument that a function does not have, or without one that it needs, raises TypeError.
 
-Which kernel runs for a call: flashsign.dispatch.plan. Importing flashsign does not import Triton. The algebra is on one
-page in kernels/README.md.
+Which kernel runs for a call: flashsign.attention.dispatch.plan. Importing flashsign does not import Triton. The algebra
+is on one page in kernels/README.md.
 """
 
-from flashsign.algebra.compose import product, with_unit
-from flashsign.algebra.fold import Fold, fold, fold_literal
-from flashsign.algebra.laws import check_monoid
-from flashsign.algebra.monoid import Monoid
-from flashsign.algebra.n_ary import NAryFold, n_ary_reduce
-from flashsign.algebra.reduce import monoid_reduce
-from flashsign.algebra.rows.attention import SOFTMAX, normalised_contraction, spherical_monoid
-from flashsign.algebra.rows.cross_entropies import (
+from flashsign.attention.reference import edge_weights
+from flashsign.attention.spherical_attention import spherical_attention
+from flashsign.edges.edge_sums import EdgeMeans, EdgeSums, TopEdges, top_edges
+from flashsign.errors import BackendUnavailable, BrokenLaw, ShapeMismatch
+from flashsign.folds.algebra.compose import product, with_unit
+from flashsign.folds.algebra.fold import Fold, fold, fold_literal
+from flashsign.folds.algebra.laws import check_monoid
+from flashsign.folds.algebra.monoid import Monoid
+from flashsign.folds.algebra.monoids.contractions import SOFTMAX, normalised_contraction, spherical_monoid
+from flashsign.folds.algebra.monoids.cross_entropies import (
     DISTRIBUTION_CROSS_ENTROPY,
     WEIGHTED_CROSS_ENTROPY,
     class_cross_entropy,
 )
-from flashsign.algebra.rows.exponentials import LOG_SUM_EXP, LOG_WEIGHTED_MEAN, LOG_WEIGHTED_SUM, SAFE_EXPONENTIAL_SUM
-from flashsign.algebra.rows.mlp import mlp_monoid
-from flashsign.algebra.rows.sums import MAX, PRODUCT, SUM, WEIGHTED_MEAN, WEIGHTED_SUM, rms_norm_monoid
-from flashsign.attention import spherical_attention
-from flashsign.edges.edge_sums import EdgeMeans, EdgeSums, TopEdges, top_edges
-from flashsign.errors import BackendUnavailable, BrokenLaw, ShapeMismatch, UnusableTiles
-from flashsign.layers.cross_entropy import distribution_cross_entropy, linear_cross_entropy, weighted_cross_entropy
-from flashsign.layers.feed_forward import mlp
-from flashsign.layers.normalise import rms_norm
-from flashsign.layers.normalised_attention import normalised_attention
-from flashsign.reference import edge_weights
-from flashsign.shared_scores import attention_by_scores
-from flashsign.slope_penalty import attention_and_penalty, slope_penalty
+from flashsign.folds.algebra.monoids.exponentials import (
+    LOG_SUM_EXP,
+    LOG_WEIGHTED_MEAN,
+    LOG_WEIGHTED_SUM,
+    SAFE_EXPONENTIAL_SUM,
+)
+from flashsign.folds.algebra.monoids.mlp import mlp_monoid
+from flashsign.folds.algebra.monoids.sums import MAX, PRODUCT, SUM, WEIGHTED_MEAN, WEIGHTED_SUM, rms_norm_monoid
+from flashsign.folds.algebra.n_ary import NAryFold, n_ary_reduce
+from flashsign.folds.algebra.reduce import monoid_reduce
+from flashsign.folds.layers.cross_entropy import (
+    distribution_cross_entropy,
+    linear_cross_entropy,
+    weighted_cross_entropy,
+)
+from flashsign.folds.layers.feed_forward import mlp
+from flashsign.folds.layers.normalise import rms_norm
+from flashsign.folds.layers.normalised_attention import normalised_attention
+from flashsign.tables.shared_scores import attention_by_scores
+from flashsign.tables.slope_penalty import attention_and_penalty, slope_penalty
 
 __all__ = [
     "DISTRIBUTION_CROSS_ENTROPY",
@@ -71,7 +80,6 @@ __all__ = [
     "NAryFold",
     "ShapeMismatch",
     "TopEdges",
-    "UnusableTiles",
     "attention_and_penalty",
     "attention_by_scores",
     "check_monoid",

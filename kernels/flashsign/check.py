@@ -15,19 +15,20 @@ from typing import NamedTuple
 
 import torch
 
-from flashsign.dispatch import KERNELS, WIDEST, device_facts, has_hopper
+from flashsign.attention.dispatch import KERNELS, WIDEST, has_hopper
 from flashsign.edges.edge_sums import kernel_problem as problem_of_edge_sums
 from flashsign.operators.verify import RIGHT, WRONG, Place, checked, describe_pair, problem_of, remember
-from flashsign.shared_scores import KERNEL as TABLES_OF_SCORES
-from flashsign.shared_scores import kernel_problem as problem_of_tables
-from flashsign.slope_penalty import KERNEL as SLOPE_PENALTY
-from flashsign.slope_penalty import kernel_problem as problem_of_penalty
+from flashsign.tables.shared_scores import KERNEL as TABLES_OF_SCORES
+from flashsign.tables.shared_scores import kernel_problem as problem_of_tables
+from flashsign.tables.slope_penalty import KERNEL as SLOPE_PENALTY
+from flashsign.tables.slope_penalty import kernel_problem as problem_of_penalty
 from flashsign.tuning import tables
+from flashsign.tuning.device import device_facts
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDTHS = (16, 32, 64, 128, 256)
 ROOMS, HEADS = (16, 32, 64), (1, 2)
-"""Of kernels of tables of scores: the bags for which a tile has room, and heads with a penalty."""
+"""The bags for which a tile of the kernels of tables has room, and the heads with a penalty."""
 
 
 class Checked(NamedTuple):
@@ -41,11 +42,13 @@ class Checked(NamedTuple):
 def check_kernels(
     dtypes: Sequence[torch.dtype] = DTYPES, widths: Sequence[int] = WIDTHS, values: int | None = None
 ) -> Iterator[Checked]:
-    """Checks every kernel of attention and edge sums for these dtypes and widths of heads, and those of tables of
-    scores, which are float32 and have no width, on the current device: one after the other, whatever is known of them.
-    values: width of values, by default that of heads."""
+    """Check kernels on the current device, one after the other, whatever is known of them.
+
+    Checked are every kernel of attention and of edge sums for these dtypes and widths of heads, and the kernels of
+    tables of scores, which are float32 and have no width. values: width of values, by default that of heads.
+    """
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    names = [name for name in KERNELS if name.startswith("triton_") and "parallel" not in name]
+    names = [name for name in KERNELS if name.startswith("triton_")]
     for name in (*names, "edge_sums"):
         for dtype in dtypes:
             for width in widths:

@@ -30,20 +30,6 @@ class BackendUnavailable(RuntimeError):
     """
 
 
-class UnusableTiles(RuntimeError):
-    """Raised where the file of block sizes that FLASHSIGN_TILES names cannot be used on this device.
-
-    `python -m flashsign.autotune` writes such files.
-
-    Example:
-        >>> from flashsign import UnusableTiles
-        >>> raise UnusableTiles("tiles.json has block sizes for NVIDIA A100, and this GPU is NVIDIA H200.")
-        Traceback (most recent call last):
-        ...
-        flashsign.errors.UnusableTiles: tiles.json has block sizes for NVIDIA A100, and this GPU is NVIDIA H200.
-    """
-
-
 class BrokenLaw(ValueError):
     """Raised by check_monoid; the message names the law that a monoid breaks.
 

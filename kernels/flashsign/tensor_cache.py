@@ -17,7 +17,7 @@ _RESULTS: MutableMapping[Tensor, dict[Hashable, Any]] = WeakIdKeyDictionary()
 
 
 def cached(tensor: Tensor, key: Hashable, compute: Callable[[], T]) -> T:
-    """compute(), or its earlier result for the same key and the same tensor, if the tensor has not changed since.
+    """Return compute(), or its earlier result for this key and this tensor if that has not changed since.
 
     Nothing is kept while torch.compile traces, while a CUDA graph is recorded, or for inference tensors, whose changes
     torch does not count.

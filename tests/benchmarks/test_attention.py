@@ -8,7 +8,7 @@ import pytest
 import torch
 from attention_parts import clock, dense, methods
 
-from flashsign.reference import reference_spherical_attention
+from flashsign.attention.reference import reference_spherical_attention
 
 CPU = torch.device("cpu")
 

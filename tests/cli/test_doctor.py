@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import flashsign.attention.dispatch
 import flashsign.check
-import flashsign.dispatch
 from flashsign.check import Checked
 from grn.cli.main import main
 
@@ -18,7 +18,9 @@ def test_the_machine_and_its_kernels_are_described(capsys):
 def test_a_kernel_that_computes_wrongly_is_found(capsys, monkeypatch):
     found = [Checked("triton_stream bfloat16 32", 1.0, "its output is off"), Checked("edge_sums bfloat16 32", 1.0, "")]
     monkeypatch.setattr(flashsign.check, "check_kernels", lambda dtypes, widths: found)
-    monkeypatch.setattr(flashsign.dispatch, "plan", lambda *_, **__: flashsign.dispatch.Plan("triton_stream"))
+    monkeypatch.setattr(
+        flashsign.attention.dispatch, "plan", lambda *_, **__: flashsign.attention.dispatch.Plan("triton_stream")
+    )
     assert main(["doctor"]) == 1
     said = capsys.readouterr().out
     assert "  triton_stream bfloat16 32: WRONG: its output is off" in said and "  edge_sums bfloat16 32: ok" in said

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flashsign.slope_penalty import penalty_of
+from flashsign.tables.slope_penalty import penalty_of
 from grn.bags import Bags, Batch
 from grn.model import objectives
 from grn.model.objectives import (

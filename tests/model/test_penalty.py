@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flashsign import slope_penalty
-from flashsign.slope_penalty import penalty_of
+from flashsign.tables.slope_penalty import penalty_of
 from grn.model.penalty import Penalty
 
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from flashsign.slope_penalty import penalty_of
+from flashsign.tables.slope_penalty import penalty_of
 from grn.model.penalty import Penalty
 from grn.regulation import penalties as module
 from grn.regulation.penalties import (

@@ -14,10 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 from scipy import sparse
 
-from flashsign import Fold, Monoid
 from grn.processes import Processes
 
 LARGEST = 1e7  # count: more than a gene has in any cell
@@ -73,35 +71,18 @@ class Scale:
     multiples: float
 
 
-Total = tuple[torch.Tensor, ...]
-
-
-def _of_nothing(like: Total) -> Total:
-    return torch.zeros_like(like[0]), torch.full_like(like[1], -torch.inf), torch.ones_like(like[2])
-
-
-def _of_both(a: Total, b: Total) -> Total:
-    return a[0] + b[0], torch.maximum(a[1], b[1]), torch.minimum(a[2], b[2])
-
-
-COUNTS = Monoid(
-    "counts",
-    identity=_of_nothing,
-    lift=lambda items, shared: items,
-    combine=_of_both,
-    finish=lambda total, shared: torch.stack(total),
-    needs_items=True,
-)
-"""How many numbers above 0 there are, the largest of them, and whether all (1) are multiples of 1/4: three numbers of
-each piece of a file, which processes may read in any order."""
-
-
 @dataclass
 class Part:
-    """What the pieces of one process say. wrong: the first value of each kind that cannot be one, by what is wrong.
-    deviation: the largest from a whole number."""
+    """What the pieces of one process say, in any order of pieces.
 
-    total: Total = ()
+    stored: numbers above 0.   largest: of them.   quarters: whether all are multiples of 1/4.
+    wrong: the first value of each kind that cannot be one, by what is wrong.   deviation: the largest from a whole
+    number.
+    """
+
+    stored: int = 0
+    largest: float = -np.inf
+    quarters: bool = True
     wrong: dict[str, str] = field(default_factory=dict)
     totals: list[np.ndarray] = field(default_factory=list)
     measured: list[np.ndarray] = field(default_factory=list)
@@ -113,8 +94,9 @@ class Part:
 def judge_counts(scope: Scope, weights: np.ndarray | None) -> tuple[str | None, Scale]:
     """The beginning of a sentence about the first value that cannot be a count (None: all can), and their scale."""
     parts = scope.processes.of_all(lambda: _counted(scope, weights))
-    total = COUNTS.finish(reduce(COUNTS.combine, [part.total for part in parts]), ())
-    stored, largest, quarters = total.tolist()
+    stored = sum(part.stored for part in parts)
+    largest = max(part.largest for part in parts)
+    quarters = all(part.quarters for part in parts)
     found = reduce(lambda wrong, part: part.wrong | wrong, parts, dict[str, str]())  # the first process names it
     if not found and largest > ALONE and (alone := _stands_alone(scope)):
         found["which is too large for a count"] = alone
@@ -126,7 +108,7 @@ def judge_counts(scope: Scope, weights: np.ndarray | None) -> tuple[str | None, 
     ratio = ratio[np.isfinite(ratio) & (ratio > 1.5)]
     smallest = joined("smallest")
     scale = Scale(
-        int(stored),
+        stored,
         largest,
         joined("totals"),
         None if weights is None else joined("measured"),
@@ -148,15 +130,15 @@ def judge_counts(scope: Scope, weights: np.ndarray | None) -> tuple[str | None, 
 
 
 def _counted(scope: Scope, weights: np.ndarray | None) -> Part:
-    part, fold, first = Part(), Fold(COUNTS), scope.first
+    part, first = Part(), scope.first
     for values in scope.own:
         data = values.data
         _note(part.wrong, NO_COUNT, values, scope, first)
         if NOT_WHOLE in part.wrong:
             part.deviation = max(part.deviation, float(np.nanmax(np.abs(data - np.rint(data)), initial=0)))
-        quarters = NOT_WHOLE not in part.wrong or bool((4 * data == np.rint(4 * data)).all())
-        of_piece = np.array([[values.nnz], [data.max(initial=-np.inf)], [quarters]], np.float64)
-        fold.add(tuple(torch.from_numpy(of_piece)))
+        part.stored += values.nnz
+        part.largest = max(part.largest, float(data.max(initial=-np.inf)))
+        part.quarters &= NOT_WHOLE not in part.wrong or bool((4 * data == np.rint(4 * data)).all())
         first += values.shape[0]
         part.totals.append(np.asarray(values.sum(axis=1, dtype=np.float64)).ravel())
         if weights is not None:
@@ -166,8 +148,6 @@ def _counted(scope: Scope, weights: np.ndarray | None) -> Part:
         if filled.size:
             part.smallest.append(np.minimum.reduceat(sample.data, np.cumsum([0, *filled[:-1]])))
             part.ratios.append(sample.data / np.repeat(part.smallest[-1], filled))
-    assert fold.total is not None, "there is a piece, if only of no cells"
-    part.total = fold.total
     return part
 
 

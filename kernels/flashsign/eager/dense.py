@@ -11,19 +11,21 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from flashsign.attention.validation import has_values
 from flashsign.eager.moments import moment_attention
 from flashsign.eager.streaming import stream_attention
 from flashsign.eager.transforms import transformed
-from flashsign.validation import has_values
 
 
 def dense_attention(
     q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor, eps: float, method: Literal["stream", "moments"]
 ) -> Tensor:
-    """A dense call in the dtype of its sums. All query heads of a key head become queries of one bag.
+    """Compute a dense call in the dtype of its sums.
+
+    All query heads of a key head become queries of one bag.
 
     q [C, H, N, E], k [C, K, M, E], v [C, K, M, V], multiplicity [C, M] or [C, K, M], one dtype, float32 or float64
-    -> [C, H, N, V]. flashsign.dispatch chooses the method.
+    -> [C, H, N, V]. flashsign.attention.dispatch chooses the method.
     """
     cells, heads, queries, width = q.shape
     key_heads, keys = k.shape[1:3]
@@ -37,7 +39,7 @@ def dense_attention(
 
 
 def scale_multiplicity(m: Tensor) -> Tensor:
-    """Multiplicities [..., M] divided by a power of two near each bag's largest.
+    """Return multiplicities [..., M] divided by a power of two near each bag's largest.
 
     Attention is the same for any unit of multiplicity, except for tiny, the one term of the norm that does not scale
     with it. Divided so, the same multiplicities in another unit (of a power of two) give the same output bits.
@@ -51,9 +53,9 @@ def scale_multiplicity(m: Tensor) -> Tensor:
 
 
 def zero_nonfinite_absent_keys(k: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
-    """k [C, K, M, E] and v [C, K, M, V], with zeros in absent keys where k or v is not finite, because 0 * NaN is NaN.
+    """Return k [C, K, M, E] and v [C, K, M, V] with zeros in absent keys where k or v is not finite.
 
-    m [C, 1 or K, M, 1]: multiplicities.
+    0 * NaN is NaN. m [C, 1 or K, M, 1]: multiplicities.
     """
     absent = m == 0
     # On a GPU, looking whether there are any would synchronise with it.

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from flashsign.attention.validation import has_values
 from flashsign.eager.streaming import inverse_norm, row_floor, stream_backward, stream_forward
 from flashsign.eager.transforms import differentiable_gradients, transformed, without_autocast
-from flashsign.validation import has_values
 
 ILL_CONDITIONED = 1e-4
 """Rows with rho = z / (|q|^2 tr G) below this are ill-conditioned: float32 moments cancel, and z has a relative error
@@ -34,11 +34,8 @@ class Moments(NamedTuple):
 
     @classmethod
     def of(cls, k: Tensor, v: Tensor) -> Moments:
-        """The moments of keys (scaled by multiplicity) [B, M, E] and values [B, M, V]."""
+        """Return the moments of keys (scaled by multiplicity) [B, M, E] and values [B, M, V]."""
         return cls(k.mT @ v, k.mT @ k)
-
-    def plus(self, other: Moments) -> Moments:
-        return Moments(self.a + other.a, self.g + other.g)
 
     @property
     def trace(self) -> Tensor:
@@ -46,7 +43,10 @@ class Moments(NamedTuple):
         return self.g.diagonal(dim1=-2, dim2=-1).sum(-1)
 
     def attend(self, q: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Outputs o [B, N, V], 1 / n [B, N, 1], and which rows are ill-conditioned, bool [B, N, 1]; q [B, N, E]."""
+        """Return outputs o [B, N, V], 1 / n [B, N, 1], and which rows are ill-conditioned, bool [B, N, 1].
+
+        q [B, N, E].
+        """
         width = self.a.shape[-1]
         both = q @ torch.cat((self.a, self.g), -1)
         u, q_g = both[..., :width], both[..., width:]
@@ -59,7 +59,7 @@ class Moments(NamedTuple):
 
 
 def moment_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
-    """Spherical attention from moments; ill-conditioned rows are streamed, forward and backward.
+    """Compute spherical attention from moments; ill-conditioned rows are streamed, forward and backward.
 
     q [B, N, E], k (scaled by multiplicity) [B, M, E] and v [B, M, V], one dtype, float32 or float64 -> o [B, N, V].
     4 N E (E + V) operations forward, and nothing of size N x M in memory. Forward mode, torch.func transforms and
@@ -73,7 +73,10 @@ def moment_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
 
 
 def plain_moment_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
-    """The same in plain torch operations, with float64 moments for all rows; differentiable in any mode and order."""
+    """Compute moment_attention in plain torch operations, with float64 moments for all rows.
+
+    Differentiable in any mode and order.
+    """
     return Moments.of(k.double(), v.double()).attend(q.double(), eps)[0].to(q.dtype)
 
 
@@ -113,7 +116,7 @@ class _MomentAttention(torch.autograd.Function):
 def _moments_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, inverse: Tensor, moments: Moments, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """dq, dk, dv from dA = sum_i q_i^T g_i and dG = -1/2 sum_i c_i (q_i^T q_i + eps |q_i|^2 I), c = delta / n^2.
+    """Return dq, dk, dv from dA = sum_i q_i^T g_i and dG = -1/2 sum_i c_i (q_i^T q_i + eps |q_i|^2 I), c = delta / n^2.
 
     dq_i = g_i A^T - c_i q_i (G + eps t I),  dk = v dA^T + 2 k dG,  dv = k dA.
     """
@@ -132,7 +135,7 @@ def _moments_backward(
 
 
 def bags_with_rows(marked: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Each bag that has marked rows, and which of its rows they are; marked [B, N, 1] bool."""
+    """Yield each bag that has marked rows, and which of its rows they are; marked [B, N, 1] bool."""
     bag_of_row, row, _ = marked.nonzero(as_tuple=True)
     bags, counts = torch.unique_consecutive(bag_of_row, return_counts=True)
     yield from zip(bags.tolist(), torch.split(row, counts.tolist()), strict=True)

@@ -6,13 +6,13 @@ H query heads, K key heads, E head width, V value width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from flashsign.validation import check_cut
+from flashsign.attention.validation import check_cut
 
 
 class Slots(NamedTuple):
@@ -24,36 +24,35 @@ class Slots(NamedTuple):
 
     @classmethod
     def of(cls, starts: Tensor, sizes: Tensor) -> Slots:
-        """Slots of bags that begin at rows starts [C'] and have sizes [C'] rows; L is the largest size."""
+        """Return slots of bags that begin at rows starts [C'] and have sizes [C'] rows; L is the largest size."""
         position = torch.arange(int(sizes.max()), device=starts.device)
         present = position < sizes[:, None]
         return cls(torch.where(present, starts[:, None] + position, 0), present)
 
     def pad(self, rows: Tensor) -> Tensor:
-        """rows [T, ...] -> [C', L, ...], zeros for padding."""
+        """Return rows [T, ...] as [C', L, ...], zeros for padding."""
         padded = rows.index_select(0, self.row.reshape(-1)).reshape(*self.row.shape, *rows.shape[1:])
         return torch.where(self.present.reshape(*self.present.shape, *[1] * (rows.ndim - 1)), padded, 0)
 
     def pad_heads(self, rows: Tensor) -> Tensor:
-        """rows [T, heads, ...] -> [C', heads, L, ...]; rows [T], which all heads share -> [C', L]."""
+        """Return rows [T, heads, ...] as [C', heads, L, ...]; rows [T], which all heads share, as [C', L]."""
         padded = self.pad(rows)
         return padded if rows.ndim == 1 else padded.transpose(1, 2)
 
     def unpad(self, padded: Tensor) -> Tensor:
-        """The rows that are present, bag after bag: [C', L, ...] -> [T', ...]."""
+        """Return the rows that are present, bag after bag: [C', L, ...] -> [T', ...]."""
         kept = self.present.reshape(-1).nonzero().squeeze(-1)
         return padded.flatten(0, 1).index_select(0, kept)
 
 
 class Group(NamedTuple):
-    """Bags of similar size: their numbers, bags [C'], and the slots of their keys and of their queries."""
+    """Bags of similar size: the slots of their keys and of their queries."""
 
-    bags: Tensor
     keys: Slots
     queries: Slots
 
     def dense(self, q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The group's bags of a packed call as a dense one.
+        """Return the group's bags of a packed call as a dense one.
 
         q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K] -> q [C', H, N, E], k [C', K, M, E],
         v [C', K, M, V], multiplicity [C', M] or [C', K, M], 0 for padding.
@@ -65,7 +64,7 @@ class Group(NamedTuple):
 def groups_of_bags(
     offsets: Tensor, query_offsets: Tensor, keys: int, queries: int, at_once: Callable[[int, int], int] | None = None
 ) -> Iterator[Group]:
-    """Groups of bags of similar size, in which every bag is once.
+    """Yield groups of bags of similar size, in which every bag is once.
 
     offsets and query_offsets [C + 1] cut `keys` and `queries` packed rows into bags; at_once(queries, keys): how many
     bags a group may have at most, given the largest numbers of queries and of keys in it (default: any number).
@@ -77,11 +76,11 @@ def groups_of_bags(
     for similar in similar_bags(sizes, query_sizes):
         most = len(similar) if at_once is None else at_once(int(query_sizes[similar].max()), int(sizes[similar].max()))
         for bags in torch.split(similar, most):
-            yield Group(bags, Slots.of(offsets[bags], sizes[bags]), Slots.of(query_offsets[bags], query_sizes[bags]))
+            yield Group(Slots.of(offsets[bags], sizes[bags]), Slots.of(query_offsets[bags], query_sizes[bags]))
 
 
 def similar_bags(sizes: Tensor, query_sizes: Tensor) -> Iterator[Tensor]:
-    """Groups of bags, each the numbers [C'] of bags whose sizes are within a factor of sqrt(2): little padding.
+    """Yield groups of bags, each the numbers [C'] of bags whose sizes are within a factor of sqrt(2): little padding.
 
     sizes, query_sizes [C]: numbers of keys and of queries of each bag.
     """
@@ -99,27 +98,20 @@ def packed_attention(
     offsets: Tensor,
     query_offsets: Tensor,
 ) -> Tensor:
-    """Attention over packed bags by `dense`, which computes dense ones (dense_attention).
+    """Attend over packed bags by `dense`, which computes dense ones (dense_attention).
 
     q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K], offsets and query_offsets [C + 1]
     -> [T, H, V]. The queries of a bag without keys get zeros. Raises ShapeMismatch unless the offsets cut the rows
     exactly.
     """
-    groups = groups_of_bags(offsets, query_offsets, len(k), len(q))
-    return unpad_in_order(((group, dense(*group.dense(q, k, v, multiplicity))) for group in groups), q, v.shape[-1])
-
-
-def unpad_in_order(outputs: Iterable[tuple[Group, Tensor]], q: Tensor, width: int) -> Tensor:
-    """Outputs [C', H, N, V] of groups in which every bag is once -> [T, H, V], in the order of the rows of q.
-
-    width: V, which is at most E."""
-    found, rows = [], []
-    for group, output in outputs:
-        found.append(group.queries.unpad(output.transpose(1, 2)))
+    unpadded, rows = [], []
+    for group in groups_of_bags(offsets, query_offsets, len(k), len(q)):
+        output = dense(*group.dense(q, k, v, multiplicity))
+        unpadded.append(group.queries.unpad(output.transpose(1, 2)))
         rows.append(group.queries.unpad(group.queries.row))
-    if not found:
-        return q[..., :width] * 0
+    if not unpadded:
+        return q[..., : v.shape[-1]] * 0
     row = torch.cat(rows)
     back = torch.empty_like(row)
     back[row] = torch.arange(len(row), device=row.device)
-    return torch.cat(found).index_select(0, back)
+    return torch.cat(unpadded).index_select(0, back)

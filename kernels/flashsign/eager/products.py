@@ -12,7 +12,7 @@ from flashsign.eager.transforms import transformed
 
 
 def wide_product(a: Tensor, b: Tensor) -> Tensor:
-    """a [N, n] @ b [n, M] in float32 at least.
+    """Return a [N, n] @ b [n, M] in float32 at least.
 
     On a GPU a float32 factor beside a 16-bit one is rounded to it; in float16 in units of its largest number, so that
     small ones do not vanish. Differentiable; where that is wanted, or in a transform, both are upcast.
@@ -31,7 +31,7 @@ def wide_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a @ b in place, outside of autograd; total float32, a and b of one dtype."""
+    """Add a @ b to the total in place, outside of autograd; total float32, a and b of one dtype."""
     if a.is_cuda and a.dtype != torch.float32:
         torch.ops.aten.addmm.dtype_out(total, a, b, torch.float32, out=total)
     else:
@@ -39,7 +39,7 @@ def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def unit_of(*numbers: Tensor) -> Tensor:
-    """A 256th of the largest of these numbers, 1 where all are 0; a tensor, so that nobody waits for the device.
+    """Return a 256th of the largest of these numbers, 1 where all are 0; a tensor, so that nobody waits for the device.
 
     In these units weights of 60 000 classes are normal numbers in float16, and a weight of one is far from its largest.
     """
@@ -48,7 +48,7 @@ def unit_of(*numbers: Tensor) -> Tensor:
 
 
 def _rounded(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """x in a 16-bit dtype, and the unit that it is in, if any: bfloat16 has the range of float32."""
+    """Return x in a 16-bit dtype, and the unit that it is in, if any: bfloat16 has the range of float32."""
     if x.dtype == dtype or dtype == torch.bfloat16 or not x.numel():
         return x.to(dtype), None
     unit = unit_of(x)

@@ -1,4 +1,4 @@
-"""Spherical attention as a stream over keys: two sums per query, added over chunks of keys (algebra.rows.attention).
+"""Spherical attention as a stream over keys: two sums per query, added over chunks of keys.
 
 Letters: B bags (cells x key heads), N queries of a bag (those of all query heads of the key head, one head after the
 other), M keys, E width, V width of the values. Keys are already scaled by their multiplicity: k stands for m k.
@@ -22,7 +22,7 @@ CHUNK_SCORES = 2**23
 
 
 def inverse_norm(z: Tensor, floor: Tensor) -> Tensor:
-    """1 / n of every row, n = sqrt(z + floor + tiny), floor = eps |q|^2 t; z and floor [...] -> [...].
+    """Return 1 / n of every row, n = sqrt(z + floor + tiny), floor = eps |q|^2 t; z and floor [...] -> [...].
 
     0 where z + floor is exactly zero (no keys, or q = 0): such a row has output and gradient zero, where 1 / sqrt(tiny)
     would make gradients of 1e19.
@@ -33,7 +33,7 @@ def inverse_norm(z: Tensor, floor: Tensor) -> Tensor:
 
 
 def stream_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
-    """Spherical attention, a chunk of keys at a time: O(N E) extra memory, forward and backward.
+    """Compute spherical attention, a chunk of keys at a time: O(N E) extra memory, forward and backward.
 
     q [B, N, E], k (scaled by multiplicity) [B, M, E] and v [B, M, V], one dtype, float32 or float64 -> o [B, N, V].
     Forward mode, torch.func transforms, torch.compile and torch.export keep all scores at once: chunks would fix the
@@ -46,25 +46,28 @@ def stream_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
 
 
 def plain_stream_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
-    """The same in plain torch operations, with all scores in memory; differentiable in any mode and order."""
+    """Compute stream_attention in plain torch operations, with all scores in memory.
+
+    Differentiable in any mode and order.
+    """
     scores = q @ k.mT
     z = scores.square().sum(-1, keepdim=True)
     return (scores @ v) * inverse_norm(z, row_floor(q, k.square().sum((-2, -1)), eps))
 
 
 def row_floor(q: Tensor, t: Tensor, eps: float) -> Tensor:
-    """eps |q|^2 t; q [B, N, E], t = sum_j |k_j|^2 [B] -> [B, N, 1]."""
+    """Return eps |q|^2 t; q [B, N, E], t = sum_j |k_j|^2 [B] -> [B, N, 1]."""
     return eps * q.square().sum(-1, keepdim=True) * t[:, None, None]
 
 
 def key_chunks(queries: int, keys: int) -> Iterator[slice]:
-    """Slices of the keys, so that queries x keys of a slice stays within CHUNK_SCORES."""
+    """Yield slices of the keys, so that queries x keys of a slice stays within CHUNK_SCORES."""
     size = max(1, CHUNK_SCORES // max(1, queries))
     return (slice(start, min(start + size, keys)) for start in range(0, keys, size))
 
 
 def stream_forward(q: Tensor, k: Tensor, v: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Outputs o [B, N, V] and 1 / n [B, N, 1]; not differentiable."""
+    """Return outputs o [B, N, V] and 1 / n [B, N, 1]; not differentiable."""
     u, z = q.new_zeros(*q.shape[:2], v.shape[-1]), q.new_zeros(*q.shape[:2], 1)
     for chunk in key_chunks(q.shape[0] * q.shape[1], k.shape[1]):
         scores = q @ k[:, chunk].mT
@@ -77,7 +80,9 @@ def stream_forward(q: Tensor, k: Tensor, v: Tensor, eps: float) -> tuple[Tensor,
 def stream_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, inverse: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """dq [B, N, E], dk [B, M, E] and dv [B, M, V], summed over pairs from each pair's score and the rows' totals.
+    """Return dq [B, N, E], dk [B, M, E] and dv [B, M, V].
+
+    They are summed over pairs from each pair's score and the rows' totals.
 
     With g_i = do_i / n_i, delta_i = <do_i, o_i> and c_i = delta_i / n_i^2:
 

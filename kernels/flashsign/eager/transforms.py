@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 
 def transformed() -> bool:
-    """True inside forward-mode differentiation or a `torch.func` transform (jvp, vmap, jacrev, ...).
+    """Return True inside forward-mode differentiation or a `torch.func` transform (jvp, vmap, jacrev, ...).
 
     The custom autograd functions of flashsign define no tangent, and a missing tangent is silently zero. Where this is
     True, their callers take plain torch operations instead, which support every transform.
@@ -23,9 +23,9 @@ def transformed() -> bool:
 
 
 def in_batches(grad: Tensor) -> bool:
-    """True where autograd passes many gradients to a backward at once (is_grads_batched), which no kernel can read.
+    """Return True where autograd passes many gradients to a backward at once (is_grads_batched).
 
-    That is an older kind of vmap, which `transformed` does not see.
+    No kernel can read them. That is an older kind of vmap, which `transformed` does not see.
     """
     batched: bool = torch._C._functorch.is_legacy_batchedtensor(grad)
     return batched
@@ -37,13 +37,19 @@ AUTOCAST = frozenset(kind for kind in ("cpu", "cuda", "mps", "xpu") if torch.amp
 
 
 def without_autocast(like: Tensor) -> AbstractContextManager[None]:
-    """A context in which products are not rounded by autocast; devices that have no autocast (meta) need none."""
+    """Return a context in which products are not rounded by autocast.
+
+    Devices that have no autocast (meta) need none.
+    """
     kind = like.device.type
     return torch.autocast(kind, enabled=False) if kind in AUTOCAST else nullcontext()
 
 
 def as_autocast(*tensors: Tensor | None) -> Any:
-    """The tensors in autocast's dtype where it is enabled, as torch's linear layers take them; else as they are."""
+    """Return the tensors in autocast's dtype where it is enabled, as torch's linear layers take them.
+
+    Else as they are.
+    """
     kind = next(x.device.type for x in tensors if x is not None)
     if kind not in AUTOCAST or not torch.is_autocast_enabled(kind):
         return tensors
@@ -55,7 +61,9 @@ def as_autocast(*tensors: Tensor | None) -> Any:
 def differentiable_gradients(
     plain: Callable[..., Tensor | tuple[Tensor, ...]], inputs: tuple[Tensor, ...], grads: tuple[Tensor, ...]
 ) -> tuple[Tensor | None, ...]:
-    """Gradients of plain(*inputs) by autograd: for a backward under create_graph=True, or over batched gradients.
+    """Return gradients of plain(*inputs) by autograd.
+
+    For a backward under create_graph=True, or over batched gradients.
 
     inputs: saved tensors of any shapes; grads: shaped like the outputs. Returns None for inputs that need no gradient.
     torch's once_differentiable is not enough: where `grads` are constants it lets a second derivative pass, wrong.
@@ -67,7 +75,7 @@ def differentiable_gradients(
         outputs = plain(*inputs)
         pairs = zip([outputs] if isinstance(outputs, Tensor) else outputs, grads, strict=True)
         graded = [(output, grad) for output, grad in pairs if output.requires_grad]
-        found = iter(
+        gradients = iter(
             torch.autograd.grad(
                 [output for output, _ in graded],
                 [tensor for tensor in inputs if tensor.requires_grad],
@@ -76,4 +84,4 @@ def differentiable_gradients(
                 allow_unused=True,
             )
         )
-    return tuple(next(found) if tensor.requires_grad else None for tensor in inputs)
+    return tuple(next(gradients) if tensor.requires_grad else None for tensor in inputs)

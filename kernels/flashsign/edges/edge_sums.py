@@ -20,12 +20,14 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from flashsign.dispatch import Backend, choose_edge_sums
+from flashsign.attention.dispatch import Backend, choose_backend
+from flashsign.attention.validation import is_whole, require_tensors
+from flashsign.eager.transforms import transformed
 from flashsign.edges.parts import EdgeCall, Index, Part, parts
 from flashsign.errors import ShapeMismatch
 from flashsign.operators.verify import known
 from flashsign.tuning.accuracy import Bag
-from flashsign.validation import is_whole, require_tensors
+from flashsign.tuning.device import facts_of
 
 WEIGHTS = 2**22
 """Most weights that are in memory at one time (16 MiB in float32; more was slower on a CPU)."""
@@ -71,7 +73,10 @@ class TopEdges(NamedTuple):
 
 
 def stacked(found: list[TopEdges], k: int, absolute: bool, like: Tensor) -> TopEdges:
-    """The edges of all targets from those of consecutive tiles, [rows, k] each; like: dtype and device of the means."""
+    """Return the edges of all targets from those of consecutive tiles, [rows, k] each.
+
+    like: dtype and device of the means.
+    """
     empty = like.new_zeros(0, k)
     found = [TopEdges(empty.long(), empty, empty if absolute else None), *found]
     sizes = [edges.absolute for edges in found if edges.absolute is not None]
@@ -80,7 +85,7 @@ def stacked(found: list[TopEdges], k: int, absolute: bool, like: Tensor) -> TopE
 
 
 def taken(table: Tensor, at: Tensor) -> Tensor:
-    """table[i, at[i, r]] for at [N, k], 0 where at is -1."""
+    """Return table[i, at[i, r]] for at [N, k], 0 where at is -1."""
     return torch.where(at >= 0, table.gather(1, at.clamp_min(0)), 0)
 
 
@@ -117,7 +122,7 @@ class EdgeSums:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ):
-        """Sums of zero bags.
+        """Make sums of zero bags.
 
         targets: how many, or a range of step 1 for these rows of a larger table; regulators: how many; absolute, pairs:
         whether these tables are kept; dtype: of signed and absolute. Raises ShapeMismatch for targets that are neither,
@@ -156,7 +161,7 @@ class EdgeSums:
         eps: float = 1e-6,
         backend: Backend = "auto",
     ) -> EdgeSums:
-        """Adds the weights of some bags in two passes, the norms of all rows and then tiles of weights; returns self.
+        """Add the weights of some bags in two passes, the norms of all rows and then tiles of weights; return self.
 
         Dense: q [C, H, n, E], k [C, K, m, E], multiplicity [C, m] or [C, K, m] (default: ones). Query i is target
         targets[i] and key j is regulator regulators[j]; by default i and j themselves.
@@ -176,8 +181,8 @@ class EdgeSums:
         require_tensors(q=q, k=k)
         if q.device != self.signed.device:
             raise ShapeMismatch(f"q must be on the sums' device {self.signed.device}; found {q.device}.")
-        kernel = choose_edge_sums(q, self.signed.dtype, backend) == "triton"
         width = q.shape[-1]
+        kernel = _choose(backend, q, self.signed.dtype) == "triton"
         kernel = kernel and known("edge_sums", q, width, partial(kernel_problem, q.dtype, width, q.device)) == ""
         dtype = q.dtype if kernel else torch.promote_types(q.dtype, torch.float32)
         call = EdgeCall.of(q, k, multiplicity, offsets, query_offsets, targets, regulators, inverse, heads, eps, dtype)
@@ -195,7 +200,10 @@ class EdgeSums:
         return self
 
     def plus(self, other: EdgeSums) -> EdgeSums:
-        """The sums over the bags of both. Raises ShapeMismatch unless targets, regulators and tables are the same."""
+        """Return the sums over the bags of both.
+
+        Raises ShapeMismatch unless targets, regulators and tables are the same.
+        """
         mine, others = self._form(), other._form()
         if mine != others:
             raise ShapeMismatch(f"Edge sums can be added only for the same tables; found {mine} and {others}.")
@@ -206,7 +214,7 @@ class EdgeSums:
         return total
 
     def mean(self, rows: slice = slice(None), *, over: Over = "pairs") -> EdgeMeans:
-        """Means over bags and heads for some rows (default: all), [rows, R]; NaN where no bag counts.
+        """Return means over bags and heads for some rows (default: all), [rows, R]; NaN where no bag counts.
 
         over: "pairs" counts bags that list the target and in which the regulator is present; "targets" counts all bags
         that list the target, where an absent regulator has weight 0.
@@ -218,7 +226,9 @@ class EdgeSums:
         return EdgeMeans(self.signed[rows] / count, absolute)
 
     def top(self, k: int, *, by: By = "absolute", over: Over = "pairs", same: Tensor | None = None) -> TopEdges:
-        """The k strongest regulators of every target, [N, k], or all R of them where k is larger; ties in any order.
+        """Return the k strongest regulators of every target, [N, k], or all R of them where k is larger.
+
+        Ties in any order.
 
         by: "absolute" ranks by the mean of |w|, "signed" by |mean of w|; over: as in mean. same [R]: the number of the
         target that each regulator is (-1: none); then no target is its own regulator. Pairs without a bag are left out.
@@ -249,7 +259,7 @@ class EdgeSums:
         return stacked(found, min(k, regulators), self.absolute is not None, self.signed)
 
     def _add_weights(self, part: Part) -> None:
-        """Adds signed and absolute weights, for as many bags or targets at a time as WEIGHTS allows."""
+        """Add signed and absolute weights, for as many bags or targets at a time as WEIGHTS allows."""
         bags, heads, queries, width = part.q.shape
         key_heads, keys = part.k.shape[1:3]
         if self.absolute is None:
@@ -267,7 +277,7 @@ class EdgeSums:
                 _add_at(self.absolute, at, part.columns, w.abs_().sum((0, 1, 2)))
 
     def _add_signed(self, part: Part) -> None:
-        """Adds signed weights only: the sum over bags and heads is then the inner axis of one matrix product."""
+        """Add signed weights only: the sum over bags and heads is then the inner axis of one matrix product."""
         k = part.k.repeat_interleave(part.q.shape[1] // part.k.shape[1], 1).mT.flatten(0, 2)
         for rows in _tiles(part.q.shape[2], max(1, k.shape[1])):
             q = part.q[:, :, rows] * part.inverse[:, :, rows, None].to(part.q.dtype)
@@ -311,7 +321,7 @@ def top_edges(
     same: Tensor | None = None,
     device: torch.device | str | None = None,
 ) -> TopEdges:
-    """The k strongest regulators of every target, without a table of all pairs; the bags are replayed instead.
+    """Return the k strongest regulators of every target, without a table of all pairs; the bags are replayed instead.
 
     replay(sums) adds every bag to the sums that it gets. It is called once for each tile of `rows` targets; queries of
     other targets cost nothing but their padding. Memory holds targets x k edges and rows x regulators sums (by default
@@ -329,17 +339,26 @@ def top_edges(
     """
     tables = 1 + (by == "absolute") + (over == "pairs")
     rows = max(1, 2**28 // max(1, tables * regulators)) if rows is None else rows
-    found = []
+    best = []
     for start in range(0, targets, rows):
         tile = range(start, min(start + rows, targets))
         sums = EdgeSums(tile, regulators, absolute=by == "absolute", pairs=over == "pairs", device=device)
         replay(sums)
-        found.append(sums.top(k, by=by, over=over, same=same))
-    return stacked(found, min(k, regulators), by == "absolute", torch.zeros(0, device=device))
+        best.append(sums.top(k, by=by, over=over, same=same))
+    return stacked(best, min(k, regulators), by == "absolute", torch.zeros(0, device=device))
+
+
+def _choose(backend: Backend, q: Tensor, sums: torch.dtype) -> Literal["triton", "torch"]:
+    """Return the backend that adds weights to sums of a dtype. Raises BackendUnavailable, ValueError."""
+    reason = "" if sums == torch.float32 else f"The kernel's sums are float32, and these sums are {sums}"
+    width, in_transform = q.shape[-1], transformed()
+    return choose_backend(
+        backend, facts_of(q), q.dtype, width=width, method="stream", in_transform=in_transform, reason=reason
+    )[0]
 
 
 def kernel_problem(dtype: torch.dtype, width: int, device: torch.device) -> str:
-    """What is wrong with the kernel, the end of a sentence, "" where nothing is: it is compared with float64."""
+    """Return what is wrong with the kernel, the end of a sentence, "" where nothing is: it is compared with float64."""
     sizes = (1, 7, 113, 1025) if device.type == "cuda" else (1, 7, 33)
     for genes in sizes:
         bag = Bag(genes, width, dtype, device)
@@ -358,20 +377,20 @@ def kernel_problem(dtype: torch.dtype, width: int, device: torch.device) -> str:
 
 
 def _tiles(rows: int, width: int) -> Iterator[slice]:
-    """Slices of `rows` rows of `width` numbers each, so that a slice has at most WEIGHTS numbers."""
+    """Yield slices of `rows` rows of `width` numbers each, so that a slice has at most WEIGHTS numbers."""
     step = max(1, WEIGHTS // width)
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
 def _within(index: Index, rows: slice) -> Index:
-    """index[rows], for an index that is a tensor or itself a slice."""
+    """Return index[rows], for an index that is a tensor or itself a slice."""
     if isinstance(index, Tensor):
         return index[rows]
     return slice(index.start + rows.start, index.start + rows.stop)
 
 
 def _add_at(table: Tensor, rows: Index, columns: Index, part: Tensor) -> None:
-    """table[rows, columns] += part, for rows and columns in which no number occurs twice."""
+    """Add a part to table[rows, columns], for rows and columns in which no number occurs twice."""
     if isinstance(rows, slice):
         view = table[rows]
         view[:, columns] += part

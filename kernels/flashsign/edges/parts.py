@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from flashsign.attention.validation import check_packing, check_tensors, check_values, is_whole
 from flashsign.eager.dense import scale_multiplicity
 from flashsign.eager.packing import Slots, groups_of_bags
 from flashsign.eager.streaming import inverse_norm
 from flashsign.errors import ShapeMismatch
-from flashsign.validation import check_packing, check_tensors, check_values, is_whole
 
 NUMBERS = 2**24
 """Most numbers of queries and keys that are converted to float64 or padded at one time (128 MiB in float64)."""
@@ -63,7 +63,7 @@ class EdgeCall(NamedTuple):
         eps: float,
         dtype: torch.dtype,
     ) -> EdgeCall:
-        """Raises ShapeMismatch unless all tensors fit together, ValueError for head weights that are negative, not
+        """Raise ShapeMismatch unless all tensors fit together, ValueError for head weights that are negative, not
         finite or all zero."""
         packed = offsets is not None
         check_tensors(q, k, k, multiplicity, packed)
@@ -91,7 +91,10 @@ class EdgeCall(NamedTuple):
 
 
 def _head_weights(heads: Tensor | None, q: Tensor) -> Tensor:
-    """The weight of each head in the mean, [H] float64, their sum 1; heads [H]: any weights, None for equal ones."""
+    """Return the weight of each head in the mean, [H] float64, their sum 1.
+
+    heads [H]: any weights, None for equal ones.
+    """
     count = q.shape[1]
     if heads is None:
         return torch.full((count,), 1 / max(1, count), dtype=torch.float64, device=q.device)
@@ -120,7 +123,9 @@ class Part(NamedTuple):
 
 
 def inverse_norms(q: Tensor, k: Tensor, eps: float) -> Tensor:
-    """1 / n_i of every query, from float64 moments: q [C, H, n, E], k (scaled) [C, K, m, E] -> [C, H, n] float64.
+    """Return 1 / n_i of every query, from float64 moments.
+
+    q [C, H, n, E], k (scaled) [C, K, m, E] -> [C, H, n] float64.
 
     z = q G q^T, G = sum_j k_j^T k_j, takes (H n + K m) E^2 operations where a pass over the keys takes H n m E. The
     product of two float32 numbers is exact in float64, so these moments are right for ill-conditioned rows too. Where
@@ -139,7 +144,7 @@ def inverse_norms(q: Tensor, k: Tensor, eps: float) -> Tensor:
 
 
 def parts(call: EdgeCall, first: int, shape: tuple[int, int], whole: bool) -> Iterator[Part]:
-    """The parts of a call for sums of shape [N, R] = shape, whose first target is number `first`.
+    """Yield the parts of a call for sums of shape [N, R] = shape, whose first target is number `first`.
 
     Queries and keys that are not in the sums count in the norms only. whole: rows and columns of every part must be
     slices, as the Triton kernel adds to contiguous tables.
@@ -186,15 +191,15 @@ def _dense(call: EdgeCall, first: int, shape: tuple[int, int], whole: bool) -> I
 
 
 def _inverse(call: EdgeCall, given: Tensor | None, q: Tensor, k: Tensor, unit: Tensor) -> Tensor:
-    """1 / n of every query in the unit of the scaled keys, times the weight of its head: [C, H, n] float64.
+    """Return 1 / n of every query in the unit of the scaled keys, times the weight of its head: [C, H, n] float64.
 
     given [C, H, n]: 1 / n in the unit of the multiplicities, None where it is not known; unit [C, K].
     """
     if given is None:
-        found = inverse_norms(q, k, call.eps)
+        inverse = inverse_norms(q, k, call.eps)
     else:
-        found = given.double() * unit.repeat_interleave(q.shape[1] // k.shape[1], 1)[..., None]
-    return found * call.head_weights[:, None]
+        inverse = given.double() * unit.repeat_interleave(q.shape[1] // k.shape[1], 1)[..., None]
+    return inverse * call.head_weights[:, None]
 
 
 class _Padded(NamedTuple):
@@ -221,7 +226,7 @@ def _padded(call: EdgeCall, queries: Slots, keys: Slots, first: int, shape: tupl
 
 
 def _one_by_one(padded: _Padded) -> Iterator[Part]:
-    """A part for every bag, with those of its queries and keys that are in the sums."""
+    """Yield a part for every bag, with those of its queries and keys that are in the sums."""
     for bag in range(len(padded.q)):
         own, queries, keys = slice(bag, bag + 1), *(x[bag].nonzero()[:, 0] for x in (padded.listed, padded.present))
         q, k, inverse = padded.q[own][:, :, queries], padded.k[own][:, :, keys], padded.inverse[own][:, :, queries]
@@ -230,7 +235,10 @@ def _one_by_one(padded: _Padded) -> Iterator[Part]:
 
 
 def _laid_out(padded: _Padded, shape: tuple[int, int]) -> Part:
-    """One part whose queries are all targets and whose keys are all regulators: zeros for what a bag does not list."""
+    """Return one part whose queries are all targets and whose keys are all regulators.
+
+    Zeros for what a bag does not list.
+    """
     q, inverse, listed = (
         _by_number(x, padded.rows, shape[0]) for x in (padded.q, padded.inverse, padded.listed[:, None])
     )
@@ -239,7 +247,10 @@ def _laid_out(padded: _Padded, shape: tuple[int, int]) -> Part:
 
 
 def _by_number(rows: Tensor, at: Tensor, size: int) -> Tensor:
-    """rows [C, heads, n, ...] -> [C, heads, size, ...]: row i of bag c goes to number at[c, i]; -1 leaves it out."""
+    """Return rows [C, heads, n, ...] by their numbers, [C, heads, size, ...].
+
+    Row i of bag c goes to number at[c, i]; -1 leaves it out.
+    """
     bag, row = (at >= 0).nonzero(as_tuple=True)
     out = rows.new_zeros(len(rows), size, rows.shape[1], *rows.shape[3:])
     out[bag, at[bag, row]] = rows.transpose(1, 2)[bag, row]
@@ -247,7 +258,9 @@ def _by_number(rows: Tensor, at: Tensor, size: int) -> Tensor:
 
 
 def scaled(k: Tensor, multiplicity: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys scaled by multiplicities [C, K, m, E], which keys are present [C, m], and the unit of multiplicity [C, K].
+    """Return keys scaled by multiplicities [C, K, m, E], those that are present [C, m], and a unit [C, K].
+
+    The unit is that of the multiplicities.
 
     k [C, K, m, E], multiplicity [C, m] or [C, K, m]; multiplicities are divided by the unit, a power of two near the
     bag's largest. Absent keys are zeros, whatever they held.
@@ -262,7 +275,9 @@ def scaled(k: Tensor, multiplicity: Tensor, dtype: torch.dtype) -> tuple[Tensor,
 
 
 def _rows_within(name: str, ids: Tensor | None, count: int, first: int, size: int) -> tuple[Index, Index]:
-    """Which of `count` queries or keys have a number from `first` to first + size - 1, and these numbers less `first`.
+    """Return which of `count` queries or keys have a number of these, and the numbers less `first`.
+
+    The numbers are from `first` to first + size - 1.
 
     ids [count]: their numbers, None for 0, 1, 2, ...; name: of the argument, for errors.
     """
@@ -275,7 +290,7 @@ def _rows_within(name: str, ids: Tensor | None, count: int, first: int, size: in
 
 
 def _inside(name: str, ids: Tensor, listed: Tensor, first: int, size: int) -> Tensor:
-    """ids [C, n] less `first`, and -1 where that is outside of `size` or `listed` [C, n] is False.
+    """Return ids [C, n] less `first`, and -1 where that is outside of `size` or `listed` [C, n] is False.
 
     Raises ShapeMismatch where a bag has a number twice; name: of the argument.
     """
@@ -289,7 +304,7 @@ def _inside(name: str, ids: Tensor, listed: Tensor, first: int, size: int) -> Te
 
 
 def _run(ids: Tensor) -> Index:
-    """ids as a slice where they follow each other, so that the sums are indexed without a copy."""
+    """Return ids as a slice where they follow each other, so that the sums are indexed without a copy."""
     if not len(ids):
         return slice(0, 0)
     first = int(ids[0])

@@ -7,11 +7,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from flashsign.call import AttentionCall, heads_first, rows_first
-from flashsign.dispatch import torch_method
+from flashsign.attention.call import AttentionCall, heads_first, rows_first
 from flashsign.eager.dense import dense_attention
 from flashsign.eager.packing import packed_attention
 from flashsign.eager.transforms import transformed
+from flashsign.tuning.costs import torch_method
 
 Method = Literal["stream", "moments"]
 
@@ -19,14 +19,14 @@ Method = Literal["stream", "moments"]
 def chosen_attention(
     q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor, eps: float, asked: Literal["auto", "stream", "moments"]
 ) -> Tensor:
-    """A dense call (flashsign.eager.dense) by the method that was asked for, or by the one with less work."""
+    """Compute a dense call (flashsign.eager.dense) by the method that was asked for, or by the one with less work."""
     queries = q.shape[1] // k.shape[1] * q.shape[2]
     method = torch_method(asked, queries, k.shape[2], q.shape[3], transformed())
     return dense_attention(q, k, v, multiplicity, eps, method)
 
 
 def attention(method: Method, call: AttentionCall) -> Tensor:
-    """o [C', H, N, V] in q's dtype; differentiable in any mode and order."""
+    """Return o [C', H, N, V] in q's dtype; differentiable in any mode and order."""
     q, k, v, m, offsets, query_offsets = call.q, call.k, call.v, call.m, call.offsets, call.query_offsets
     sums = torch.promote_types(q.dtype, torch.float32)
 
@@ -40,7 +40,7 @@ def attention(method: Method, call: AttentionCall) -> Tensor:
 
 
 def gradients(method: Method, call: AttentionCall, grad: Tensor) -> tuple[Tensor, ...]:
-    """dq, dk, dv like q, k, v, and dm [C', K, M] of every key head, for grad of o; o is computed again."""
+    """Return dq, dk, dv like q, k, v, and dm [C', K, M] of every key head, for grad of o; o is computed again."""
     with torch.enable_grad():
         given = (call.q, call.k, call.v, call.m.expand(call.k.shape[:3]))
         q, k, v, m = leaves = [x.detach().requires_grad_() for x in given]

@@ -18,11 +18,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from flashsign.attention.validation import has_values
 from flashsign.eager.packing import packed_attention
 from flashsign.eager.transforms import differentiable_gradients, in_batches, transformed, without_autocast
-from flashsign.operators.attention import LIBRARY
 from flashsign.operators.in_torch import chosen_attention
-from flashsign.validation import has_values
+from flashsign.operators.kernel_operators import LIBRARY
 
 Method = Literal["auto", "stream", "moments"]
 
@@ -37,7 +37,9 @@ def attend_packed(
     eps: float,
     method: Method,
 ) -> Tensor:
-    """q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K], one dtype, float32 or float64, offsets and
+    """Attend over packed bags by torch.
+
+    q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K], one dtype, float32 or float64, offsets and
     query_offsets [C + 1] -> [T, H, V].
 
     Raises ShapeMismatch unless the offsets cut the rows exactly, where there are values; a program, when it runs.
@@ -45,8 +47,8 @@ def attend_packed(
     call = q, k, v, multiplicity, offsets, query_offsets, eps, method
     if has_values(offsets) or (torch.compiler.is_compiling() and not torch.compiler.is_exporting()):
         return _attention(*call)
-    found: Tensor = torch.ops.flashsign.packed(*call)
-    return found
+    output: Tensor = torch.ops.flashsign.packed(*call)
+    return output
 
 
 def _attention(
@@ -59,7 +61,7 @@ def _attention(
     eps: float,
     method: Method,
 ) -> Tensor:
-    """Bags of similar size are computed together, and each such group has its own method."""
+    """Compute bags of similar size together, each such group by its own method."""
     dense = partial(chosen_attention, eps=eps, asked=method)
     return packed_attention(dense, q, k, v, multiplicity, offsets, query_offsets)
 
@@ -70,12 +72,12 @@ def _forward(*call: Any) -> Tensor:
 
 
 def _backward(grad: Tensor, *call: Any) -> tuple[Tensor, ...]:
-    """Gradients of the first four tensors of the call; the output is computed again."""
+    """Return gradients of the first four tensors of the call; the output is computed again."""
     with torch.enable_grad(), without_autocast(grad):
         leaves = [x.detach().requires_grad_() for x in call[:4]]
         output = _attention(*leaves, *call[4:])
-        found = torch.autograd.grad(output, leaves, grad, allow_unused=True, materialize_grads=True)
-    return tuple(each.contiguous() for each in found)
+        gradients = torch.autograd.grad(output, leaves, grad, allow_unused=True, materialize_grads=True)
+    return tuple(each.contiguous() for each in gradients)
 
 
 def _empty_output(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
@@ -92,8 +94,8 @@ class _Packed(torch.autograd.Function):
         *tensors, ctx.eps, ctx.method = call
         ctx.save_for_backward(*tensors)
         with torch._C._AutoDispatchBelowAutograd():
-            found: Tensor = torch.ops.flashsign.packed(*call)
-        return found
+            output: Tensor = torch.ops.flashsign.packed(*call)
+        return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -104,18 +106,21 @@ class _Packed(torch.autograd.Function):
             def plain(*tensors: Tensor) -> Tensor:
                 return _attention(*tensors, *rest)  # type: ignore[call-arg,arg-type]
 
-            found = differentiable_gradients(plain, tuple(tensors), (grad,))
+            gradients = differentiable_gradients(plain, tuple(tensors), (grad,))
         else:
-            found = torch.ops.flashsign.packed_backward(grad, *tensors, *rest)
-        return *found, None, None, None, None
+            gradients = torch.ops.flashsign.packed_backward(grad, *tensors, *rest)
+        return *gradients, None, None, None, None
 
 
 def _differentiable(*call: Any) -> Tensor:
-    """A program that runs has values, and every derivative that eager mode has; torch's own tangent would be 0."""
+    """Run a call of a program.
+
+    One that runs has values, and every derivative that eager mode has; torch's own tangent would be 0.
+    """
     if transformed() and has_values(call[4]):
         return _attention(*call)
-    found: Tensor = _Packed.apply(*call)  # type: ignore[no-untyped-call]
-    return found
+    output: Tensor = _Packed.apply(*call)  # type: ignore[no-untyped-call]
+    return output
 
 
 def _register() -> None:

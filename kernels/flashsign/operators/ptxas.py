@@ -20,21 +20,24 @@ NONE, UNKNOWN = "none", "unknown"
 
 
 def ptxas_version(device: torch.device) -> str:
-    """Such as "12.8.93", of the assembler for a device; NONE or UNKNOWN where there is no version."""
+    """Return the version of the assembler for a device, such as "12.8.93".
+
+    NONE or UNKNOWN where there is no version.
+    """
     if device.type != "cuda" or torch.version.hip is not None:
         return NONE
     return _version(_path(device)) or UNKNOWN
 
 
 def is_of_triton(device: torch.device) -> bool:
-    """Whether Triton takes an assembler that came with it."""
+    """Return whether Triton takes an assembler that came with it."""
     import triton
 
     return Path(triton.__file__).parent in Path(_path(device)).parents
 
 
 def _path(device: torch.device) -> str:
-    """The assembler that Triton takes for a device, "" where it has none."""
+    """Return the assembler that Triton takes for a device, "" where it has none."""
     try:
         from triton.backends.nvidia import compiler
 
@@ -46,10 +49,10 @@ def _path(device: torch.device) -> str:
 
 @cache
 def _version(path: str) -> str:
-    """What the program says, "" where it cannot be run or says none."""
+    """Return the version that the program prints, "" where it cannot be run or prints none."""
     try:
         said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError, ValueError):
         return ""
-    found = re.search(r"release .*?V(\d+(?:\.\d+)+)", said)
-    return found[1] if found else ""
+    match = re.search(r"release .*?V(\d+(?:\.\d+)+)", said)
+    return match[1] if match else ""

@@ -4,7 +4,7 @@ Compilers have turned right kernels into wrong ones, at some block sizes only (d
 Triton that tables.SEEN does not list, a kernel runs only after its outputs and gradients were compared with float64,
 for small bags with edges, dense and packed, at all of its block sizes. That takes 10 to 20 seconds, mostly to compile,
 so a process of its own does it (python -m flashsign.check), and torch computes in the kernel's place until it has
-ended: in eager and in compiled code, in a CUDA graph that is recorded meanwhile, and on all ranks of a group. A kernel
+ended: in eager and in compiled code, and in a CUDA graph that is recorded meanwhile. A kernel
 that is off, or does not compile, is never used, and a warning says so once.
 
 What was found is kept in the user's cache, by the GPU, its driver, Triton, ptxas and the kernels' source.
@@ -27,7 +27,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -35,23 +35,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flashsign.dispatch import Kernel, Plan, dq_from_moments
+from flashsign.attention.dispatch import Kernel, Plan, dq_from_moments
 from flashsign.operators import run_kernels
 from flashsign.operators.ptxas import is_of_triton, ptxas_version
 from flashsign.tuning import tables
 from flashsign.tuning.accuracy import TENSORS, Bag
 from flashsign.tuning.block_sizes import padded_width
-from flashsign.tuning.choose import Tiles, file_block_sizes
+from flashsign.tuning.choose import Tiles
 from flashsign.tuning.device import capability, device_name
-from flashsign.tuning.tile_file import KERNELS, kernel_digest
 
+SOURCES = [Path(__file__).parents[1] / room for room in ("triton", "tuning", "operators")]
+"""The folders whose files decide what a kernel computes: a result of a check is known as long as they stay."""
 DRIVER = Path("/proc/driver/nvidia/version")
 VARIABLE = "FLASHSIGN_VERIFY"
 CHOICES = ("never", "once", "always")
 SIZES = {"triton_small_bags": (1, 7, 64), "": (1, 7, 113, 1025)}
 """Numbers of genes of the bags that are checked, by kernel: around and between the sizes of tiles."""
 INTERPRETED_SIZES = (1, 7, 33)
-"""The same in Triton's interpreter, which is slow."""
+"""Numbers of genes in Triton's interpreter, which is slow."""
 AT_ONCE = 2
 """Checks that run at one time."""
 RIGHT, WRONG = 0, 3
@@ -85,21 +86,24 @@ _CHECKING = threading.local()  # of the thread that runs a kernel in order to ch
 
 
 def setting() -> str:
-    """What FLASHSIGN_VERIFY says. Raises ValueError for another word."""
-    found = os.environ.get(VARIABLE, "once")
-    if found not in CHOICES:
-        raise ValueError(f"{VARIABLE} is {found!r}; set it to one of {', '.join(CHOICES)}, or unset it.")
-    return found
+    """Return the value of FLASHSIGN_VERIFY. Raises ValueError for another word."""
+    choice = os.environ.get(VARIABLE, "once")
+    if choice not in CHOICES:
+        raise ValueError(f"{VARIABLE} is {choice!r}; set it to one of {', '.join(CHOICES)}, or unset it.")
+    return choice
 
 
 def known(kernel: str, q: Tensor, values: int, check: Callable[[], str]) -> str | None:
-    """What is wrong with a kernel for tensors like q [.., E] and values of a width, "" where nothing is, None while it
-    is being checked. check: runs it and returns what is wrong, the end of a sentence, or ""."""
+    """Return what is wrong with a kernel, "" where nothing is, None while it is being checked.
+
+    The kernel is for tensors like q [.., E] and values of a width. check: runs it and returns what is wrong, the end of
+    a sentence, or "".
+    """
     return known_at(Place(kernel, q.dtype, q.shape[-1], values, q.device), check)
 
 
 def known_at(place: Place, check: Callable[[], str]) -> str | None:
-    """The same for a place."""
+    """Return what is wrong with the kernel of a place, as `known` does."""
     problem = _KNOWN.get(place)
     if problem is None:
         if getattr(_CHECKING, "now", False):
@@ -112,7 +116,7 @@ def known_at(place: Place, check: Callable[[], str]) -> str | None:
 
 
 def _find_out(place: Place, check: Callable[[], str]) -> str | None:
-    """What is wrong with a kernel, "" where nothing is, None while that is not known."""
+    """Return what is wrong with a kernel, "" where nothing is, None while that is not known."""
     wanted = setting()
     if wanted == "never" or (wanted == "once" and _seen(place.device)):
         return ""
@@ -144,7 +148,7 @@ def _find_out(place: Place, check: Callable[[], str]) -> str | None:
 
 
 def _started(place: Place) -> subprocess.Popen[str]:
-    """A process that checks a kernel. A kernel that breaks the GPU's state breaks its state alone."""
+    """Start a process that checks a kernel. A kernel that breaks the GPU's state breaks its state alone."""
     kernel, dtype, width, values, device = place
     command = ["-m", "flashsign.check", kernel, str(dtype).removeprefix("torch."), width, values, device.index or 0]
     return subprocess.Popen(
@@ -158,7 +162,7 @@ def _started(place: Place) -> subprocess.Popen[str]:
 
 
 def _result(process: subprocess.Popen[str]) -> str | None:
-    """What a process found, which it says in a line; None where it could not check."""
+    """Return what a process found, which it prints in a line; None where it could not check."""
     said = process.communicate()[0].strip()
     if process.returncode < 0:
         return f"its check ended with signal {-process.returncode}"
@@ -166,8 +170,10 @@ def _result(process: subprocess.Popen[str]) -> str | None:
 
 
 def _seen(device: torch.device) -> bool:
-    """Whether the kernels were seen right with this pair of GPU and Triton, and the ptxas that Triton brings; the
-    interpreter computes as written."""
+    """Return whether the kernels were seen right with this pair of GPU and Triton.
+
+    So must be the ptxas that Triton brings; the interpreter computes as written.
+    """
     if device.type != "cuda":
         return True
     release = ".".join(_triton().split(".")[:2])
@@ -175,7 +181,7 @@ def _seen(device: torch.device) -> bool:
 
 
 def checked(check: Callable[[], str]) -> str:
-    """What a check finds, also where it fails, the end of a sentence."""
+    """Return what a check finds, also where it fails, the end of a sentence."""
     _CHECKING.now = True
     try:
         # Whatever the caller is in: warnings as errors would pass for a kernel that fails.
@@ -191,8 +197,10 @@ def checked(check: Callable[[], str]) -> str:
 
 
 def problem_of(kernel: Kernel, q: Tensor, values: int) -> str:
-    """What is wrong with a kernel of attention for tensors like q [.., E] and values of a width, at any of its block
-    sizes; "" where nothing is."""
+    """Return what is wrong with a kernel of attention, "" where nothing is.
+
+    Checked are tensors like q [.., E] and values of a width, at any of its block sizes.
+    """
     sizes = SIZES.get(kernel, SIZES[""]) if q.is_cuda else INTERPRETED_SIZES
     # With one gene, moments subtract equal numbers, and the bound says nothing about what is left.
     some = [genes for genes in sizes if genes > 1 or kernel != "triton_moments"]
@@ -219,8 +227,8 @@ def _problem_with(bag: Bag, packed: bool, kernel: Kernel, tiles: Tiles) -> str:
 
 
 def _all_block_sizes(kernel: Kernel, q: Tensor, values: int) -> list[Tiles]:
-    """Every choice of block sizes that the tables leave to a launch; those of a tile file were checked before."""
-    if file_block_sizes(q.device) or not kernel.startswith("triton_stream"):
+    """Return every choice of block sizes that the tables leave to a launch."""
+    if not kernel.startswith("triton_stream"):
         return [{}]
     key = q.element_size(), padded_width(q.shape[-1])
     names = ["forward", "key_gradients", "query_gradient"] + ["hopper"] * (kernel == "triton_stream_hopper")
@@ -230,7 +238,10 @@ def _all_block_sizes(kernel: Kernel, q: Tensor, values: int) -> list[Tiles]:
 
 
 def cache_file(place: Place) -> Path:
-    """Where a result is kept between processes: a file of its own, as several processes may write at one time."""
+    """Return where a result is kept between processes.
+
+    a file of its own, as several processes may write at one time.
+    """
     home = os.environ.get("XDG_CACHE_HOME")
     pair = hashlib.sha256(describe_pair(place.device).encode()).hexdigest()[:12]
     return (Path(home) if home else Path.home() / ".cache") / "flashsign" / "verified" / pair / f"{place.name}.json"
@@ -242,16 +253,16 @@ def describe_pair(device: torch.device) -> str:
 
 
 def recalled(place: Place) -> str | None:
-    """What was wrong with a kernel, "" where nothing was, None where that is not known."""
+    """Return what was wrong with a kernel, "" where nothing was, None where that is not known."""
     try:
-        found = json.loads(cache_file(place).read_text("utf-8"))["problem"]
+        problem = json.loads(cache_file(place).read_text("utf-8"))["problem"]
     except (OSError, ValueError, RuntimeError, KeyError, TypeError):  # RuntimeError: there is no home folder
         return None
-    return found if isinstance(found, str) else None
+    return problem if isinstance(problem, str) else None
 
 
 def remember(place: Place, problem: str) -> None:
-    """Keeps a result, where it can be written."""
+    """Keep a result, where it can be written."""
     try:
         path = cache_file(place)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -265,8 +276,14 @@ def remember(place: Place, problem: str) -> None:
 
 @cache
 def _source() -> str:
-    """Twelve hexadecimal digits that change with any byte of the kernels, of their launches and of the tables."""
-    return kernel_digest(KERNELS, Path(tables.__file__).parent, Path(__file__).parent)
+    """Return a digest of the kernels, their launches and the tables."""
+    return digest_of(SOURCES)
+
+
+def digest_of(folders: Iterable[Path]) -> str:
+    """Return twelve hexadecimal digits that change with any byte of any Python file below the folders."""
+    sources = (path for folder in folders for path in sorted(folder.rglob("*.py")))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
 
 
 @cache
@@ -281,7 +298,7 @@ def _driver(device: torch.device) -> str:
     if device.type != "cuda":
         return "none"
     try:
-        found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", DRIVER.read_text())
+        match = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", DRIVER.read_text())
     except OSError:
-        found = None
-    return found[1] if found else str(torch._C._cuda_getDriverVersion())  # type: ignore[attr-defined]
+        match = None
+    return match[1] if match else str(torch._C._cuda_getDriverVersion())  # type: ignore[attr-defined]

@@ -57,7 +57,7 @@ def edge_sums(
 def add_weights(
     q: Tensor, k: Tensor, inverse: Tensor, signed: Tensor, absolute: Tensor | None, sizes: BlockSizes | None = None
 ) -> None:
-    """Adds the weights of all bags and heads to signed and absolute [N, R] (float32, numbers of a row adjacent).
+    """Add the weights of all bags and heads to signed and absolute [N, R] (float32, numbers of a row adjacent).
 
     q [C, H, N, E], k (scaled) [C, K, R, E], one dtype; inverse [C, H, N] float32: 1 / n times the weight of the head;
     sizes: block sizes (default: tuning.choose).

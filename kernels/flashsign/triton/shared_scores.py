@@ -12,7 +12,7 @@ adds the penalty's gradient before it writes that of the scores.
 Tensor cores read 11 of the 24 bits of a number. Here each factor is the sum of its high bits and a rest, so that
 products are exact to 20 bits; those of bags are made by split_kernel, and not by every tile that reads them.
 
-In torch operations: flashsign.shared_scores, which also has the gradients of multiplicities and centres.
+In torch operations: flashsign.tables.shared_scores, which also has the gradients of multiplicities and centres.
 
 Letters: L leading axes in one, C bags, G groups, N queries, M keys. Tensors that several tables share have fewer rows:
 table l has row l // share.
@@ -29,9 +29,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashsign.dispatch import room_for_bags
 from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import cdiv, fitting, shares
+from flashsign.tuning.block_sizes import room_for_bags
 
 FORWARD = {16: (64, 32, 4), 32: (64, 16, 4), 64: (64, 32, 4)}
 BACKWARD = {16: (16, 64, 4), 32: (16, 64, 4), 64: (16, 64, 4)}
@@ -189,9 +189,10 @@ def forward(
     groups: Sequence[int],
     square: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """o and 1 / n, [..., C, N], of scores [..., G, N, M], values [..., M], multiplicity [..., C, M], centre [..., G, M]
-    and basal [..., N], float32; leading axes of multiplicity and centre may be missing or 1. Also, of two leading axes,
-    members and heads, sum_j square_j s_ij^2, [..., G, N], where square [members, G, M] is given."""
+    """Return o and 1 / n, [..., C, N], of scores [..., G, N, M], values [..., M], multiplicity [..., C, M], centre
+    [..., G, M] and basal [..., N], float32; leading axes of multiplicity and centre may be missing or 1. Also, of two
+    leading axes, members and heads, sum_j square_j s_ij^2, [..., G, N], where square [members, G, M] is given.
+    """
     *leading, _, queries, keys = scores.shape
     room, tables = room_for_bags(max(groups) + (square is not None)), scores.shape[:-2].numel()
     own, tile, warps = fitting(keys, FORWARD[room])
@@ -223,8 +224,10 @@ def backward(
     groups: Sequence[int],
     slopes: tuple[Tensor, Tensor, Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of scores and values. of_sums, bend, and slopes, which are square, of_slopes, scaled and of_norm: see
-    the kernel."""
+    """Return gradients of scores and values.
+
+    of_sums, bend, and slopes, which are square, of_slopes, scaled and of_norm: see the kernel.
+    """
     *leading, _, queries, keys = scores.shape
     room, tables = room_for_bags(max(groups)), scores.shape[:-2].numel()
     some, tile, warps = fitting(keys, BACKWARD[room])
@@ -256,7 +259,7 @@ def arguments(
     groups: Sequence[int],
     each: int,
 ) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """What both kernels are given: tensors, and numbers."""
+    """Return the arguments of both kernels: tensors, and numbers."""
     *leading, _, queries, keys = scores.shape
     ends = ends_of(groups, scores.device)
     room = room_for_bags(max(groups) + (square is not None))
@@ -270,7 +273,7 @@ def arguments(
 def split(
     multiplicity: Tensor, centre: Tensor, square: Tensor | None, ends: Tensor, leading: Sequence[int], room: int
 ) -> tuple[Tensor, int]:
-    """What split_kernel makes, and how many tables share a row of it."""
+    """Return what split_kernel makes, and how many tables share a row of it."""
     (m, m_share), (c, c_share), heads = rows(multiplicity, leading), rows(centre, leading), [1, *leading][-1]
     share, keys, groups = min(m_share, c_share), m.shape[-1], len(ends) - 1
     if square is not None:
@@ -291,8 +294,10 @@ def split(
 
 
 def rows(tensor: Tensor, leading: Sequence[int]) -> tuple[Tensor, int]:
-    """[..., A, B] with all axes before the last two in one, and how many tables share each row of it: the first of
-    these axes may be those of the tables, and the rest 1 or missing."""
+    """Return [..., A, B] with all axes before the last two in one, and how many tables share each row of it.
+
+    The first of these axes may be those of the tables, and the rest 1 or missing.
+    """
     own = [1] * (len(leading) + 2 - tensor.ndim) + list(tensor.shape[:-2])
     shared = len(leading)
     while shared and own[shared - 1] == 1:
@@ -303,8 +308,10 @@ def rows(tensor: Tensor, leading: Sequence[int]) -> tuple[Tensor, int]:
 
 
 def ends_of(groups: Sequence[int], device: torch.device) -> Tensor:
-    """Where each group of bags begins and, last, their number, int32 [G + 1]: filled on the device, so that a CUDA
-    graph may be recorded meanwhile."""
+    """Return where each group of bags begins and, last, their number, int32 [G + 1].
+
+    Filled on the device, so that a CUDA graph may be recorded meanwhile.
+    """
     ends = torch.zeros(len(groups) + 1, dtype=torch.int32, device=device)
     for number, end in enumerate(accumulate(groups), 1):
         ends[number].fill_(end)

@@ -22,8 +22,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashsign.call import AttentionCall
-from flashsign.dispatch import largest_bag
+from flashsign.attention.call import AttentionCall
+from flashsign.attention.dispatch import largest_bag
 from flashsign.triton.common.device_functions import bag_rows, inverse_norm, not_finite, power_of_two, unit_of
 from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import aligned, aligned_call, multiplicity_strides, precision, strides
@@ -194,7 +194,10 @@ def small_backward(
 
 
 def forward(call: AttentionCall, sizes: SmallBagBlockSizes | None = None) -> tuple[Tensor, Tensor]:
-    """Outputs [C', H, N, V], and 1 / n of every row, [C', H, N] float32; sizes: by default of tables.SMALL_BAGS."""
+    """Return outputs [C', H, N, V], and 1 / n of every row, [C', H, N] float32.
+
+    sizes: by default of tables.SMALL_BAGS.
+    """
     o, inverse, call = call.empty_output(), call.empty_rows(), aligned_call(call)
     q, k, v, m = call.q, call.k, call.v, call.m
     warps, constants = launch_sizes(call, sizes, backward=False)
@@ -216,7 +219,7 @@ def forward(call: AttentionCall, sizes: SmallBagBlockSizes | None = None) -> tup
 def backward(
     call: AttentionCall, grad: Tensor, o: Tensor, inverse: Tensor, sizes: SmallBagBlockSizes | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head; grad: of o."""
+    """Return dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head; grad: of o."""
     dq, dk, dv, dm = call.empty_gradients()
     grad, call = aligned(grad), aligned_call(call)
     q, k, v, m = call.q, call.k, call.v, call.m
@@ -242,11 +245,11 @@ def backward(
 def launch_sizes(
     call: AttentionCall, sizes: SmallBagBlockSizes | None, backward: bool
 ) -> tuple[int, dict[str, int | str | bool | None]]:
-    """The warps of a program, and the kernel's constants."""
+    """Return the warps of a program, and the kernel's constants."""
     if sizes is None:
         table = tables.SMALL_BAGS[call.q.element_size(), call.width]
         sizes = table.backward if backward else table.forward
-    most_keys, most_queries = largest_bag(call) or (0, 0)
+    most_keys, most_queries = largest_bag(call.q, call.k, call.offsets, call.query_offsets) or (0, 0)
     keys = padded_width(most_keys)
     return sizes.warps, {
         **call.widths,

@@ -1,8 +1,8 @@
 """The acceptance rule for kernels: their errors against float64 are within an a-priori bound.
 
 The bound follows from the inputs, the dtype and the lengths of the sums. It is computed in float64, so it is the same
-on every machine, and it does not depend on what torch loses in the same dtype (in float16 torch overflows). The
-autotuner, benchmarks/tiles.py and the tests share it.
+on every machine, and it does not depend on what torch loses in the same dtype (in float16 torch overflows). The check
+before a kernel's first use, benchmarks/tiles.py and the tests share it.
 
 Unit roundoffs: u of the kernel's dtype, s of its sums (float32). With q~_i = q_i / n_i, k'_j = m_j k_j and the rest as
 in kernels/README.md, a row's condition number is kappa_i = |q~_i| sqrt(t) = 1 / sqrt(rho_i). Where queries and keys
@@ -34,8 +34,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flashsign.call import AttentionCall
-from flashsign.reference import reference_spherical_attention
+from flashsign.attention.call import AttentionCall
+from flashsign.attention.reference import reference_spherical_attention
 
 SIZES = (1, 7, 113, 1000, 1025)
 """Numbers of genes of the bags on which block sizes are checked."""
@@ -49,8 +49,6 @@ SQUARES = 0.13
 """Error of a norm that comes from moments, in units of s kappa^2 (kernels/README.md, Moments, Accuracy)."""
 LEAST_RHO = {2: 1e-4, 4: 1e-3}
 """By bytes of a number: rows whose rho is smaller are streamed, so their norms do not come from moments."""
-LARGEST_DIFFERENCE = 8
-"""Units in the last place by which the results of two block sizes may differ."""
 
 
 class Verdict(NamedTuple):
@@ -84,7 +82,7 @@ class Case:
         return self.computed_in(torch.float64)
 
     def computed_in(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Results of attention with all weights in memory, computed in a dtype, by the names of TENSORS."""
+        """Return results of attention with all weights in memory, computed in a dtype, by the names of TENSORS."""
         leaves = [x.to(dtype, copy=True).requires_grad_() for x in (self.q, self.k, self.v, self.m)]
         q, k, v, m = leaves
         output = reference_spherical_attention(q, k, v, m, self.eps)
@@ -107,7 +105,7 @@ class Case:
             return x.square().sum(-1, keepdim=True)
 
         def of_key(x: Tensor) -> Tensor:
-            """Sums over the queries that share a key head, [C, H, N, M] -> [C, K, M]."""
+            """Return sums over the queries that share a key head, [C, H, N, M] -> [C, K, M]."""
             return x.sum(2).reshape(len(q), -1, group, keys).sum(2)
 
         k_size, v_size, grad_size = squares(k).mT, squares(v).mT, squares(grad)
@@ -143,7 +141,7 @@ class Case:
         }
 
     def judge(self, found: Mapping[str, Tensor]) -> dict[str, Verdict]:
-        """The verdict on each of a kernel's results, by the names of TENSORS."""
+        """Return the verdict on each of a kernel's results, by the names of TENSORS."""
         return {name: Verdict(error(result, self.true[name]), self.bounds[name]) for name, result in found.items()}
 
 
@@ -166,7 +164,7 @@ class Bag(Case):
         super().__init__(q, k, v, m, grad)
 
     def call(self, packed: bool) -> tuple[AttentionCall, Tensor]:
-        """The call and the output's gradient in the kernels' layout; packed: the two cells as packed bags."""
+        """Return the call and the output's gradient in the kernels' layout; packed: the two cells as packed bags."""
         rows, offsets = [self.q, self.k, self.v, self.m[:, None], self.grad], None
         if packed:
             rows = [x.transpose(0, 1).flatten(1, 2)[None] for x in rows]
@@ -182,7 +180,7 @@ class Bag(Case):
 
 
 def error(found: Tensor, true: Tensor) -> float:
-    """||found - true|| / ||true||, Frobenius norms over tensors of one shape; true is float64."""
+    """Return ||found - true|| / ||true||, Frobenius norms over tensors of one shape; true is float64."""
     return float((found.double() - true).norm() / true.norm().clamp_min(1e-30))
 
 

@@ -1,4 +1,4 @@
-"""Block sizes: the numbers with which a kernel is launched, and the range in which they must lie.
+"""Block sizes: the numbers with which a kernel is launched.
 
 A head is padded to a multiple of ROW_STEP in memory, to a power of two in tiles.
 """
@@ -6,7 +6,6 @@ A head is padded to a multiple of ROW_STEP in memory, to a power of two in tiles
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 ROW_STEP = 16
 """Head widths and all strides from row to row are multiples of this, so that Triton knows it can load 16 bytes at once.
@@ -17,16 +16,8 @@ matrix products of a 16-bit 64-wide tile read from an address that was never set
 
 
 def padded_width(width: int) -> int:
-    """The smallest power of two that is at least `width` and 16: the width of tiles."""
+    """Return the smallest power of two that is at least `width` and 16: the width of tiles."""
     return max(16, 1 << (width - 1).bit_length())
-
-
-class Kernel(NamedTuple):
-    """A kernel for numbers of `bytes` bytes and heads of a padded width; name: as in tables.TABLES or tables.PASSES."""
-
-    name: str
-    bytes: int
-    width: int
 
 
 @dataclass(frozen=True)
@@ -43,8 +34,10 @@ class BlockSizes:
     stages: int
 
     def shared(self, kept: int, row: int, size: int) -> int:
-        """Bytes of shared memory for `kept` own tiles and the pipeline's tiles of two tensors; row: bytes of a row,
-        size: of a number. Three TF32 products of float32 numbers keep a second tile of each."""
+        """Return bytes of shared memory for `kept` own tiles and the pipeline's tiles of two tensors.
+
+        row: bytes of a row, size: of a number. Three TF32 products of float32 numbers keep a second tile of each.
+        """
         split = 2 * self.own + self.other if size == 4 else 0
         return (kept * self.own + 2 * self.stages * self.other + split) * row
 
@@ -70,27 +63,9 @@ class SmallBagBlockSizes:
     scores: int = 8192
 
 
-LEAST = {"own": 16, "other": 16, "rows": 16, "warps": 2, "stages": 1, "programs": 1}
-MOST = {"own": 256, "other": 256, "rows": 256, "warps": 8, "stages": 6, "programs": 8}
-"""The range of each number. A tile with more rows than triton.common.layout.GAP would reach from one packed bag into
-the next."""
+def room_for_bags(most: int) -> int:
+    """Return the bags of a tile of the kernels of tables of scores.
 
-TUNABLE: dict[str, type[BlockSizes] | type[RowBlockSizes]] = {
-    "forward": BlockSizes,
-    "key_gradients": BlockSizes,
-    "query_gradient": BlockSizes,
-    "moment_keys": RowBlockSizes,
-    "moment_queries": RowBlockSizes,
-    "moment_query_sums": RowBlockSizes,
-    "moment_query_gradients": RowBlockSizes,
-    "moment_key_gradients": RowBlockSizes,
-}
-"""The kernels whose block sizes flashsign.autotune searches for."""
-
-
-def in_range(sizes: BlockSizes | RowBlockSizes) -> bool:
-    """Whether every number lies between LEAST and MOST, and rows and warps are powers of two."""
-    return all(
-        LEAST[name] <= number <= MOST[name] and (name in ("stages", "programs") or number & (number - 1) == 0)
-        for name, number in vars(sizes).items()
-    )
+    A power of 2, with room for the largest group and, where a forward has slopes, one more; a product has 16.
+    """
+    return max(16, 1 << (most - 1).bit_length())

@@ -1,8 +1,13 @@
-"""The times of attention by the stream and by moments on an H200, by which `method="auto"` takes the faster one."""
+"""The times of attention by the stream and by moments, by which `method="auto"` takes the faster one.
+
+Of the kernels they were measured on an H200; of torch the operations are counted.
+"""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
+
+import torch
 
 from flashsign.tuning.block_sizes import padded_width
 from flashsign.tuning.tables import MOST_QUERIES
@@ -43,6 +48,11 @@ PACKED_COST = 40.0
 """Microseconds that the stream takes longer for packed bags: it makes a schedule of tiles, and zeros between bags."""
 
 
+TORCH_MOMENT_COST = {False: 1, True: 4}
+"""Time of an operation of torch's moments relative to one of its stream, outside of a transform (False) and inside
+(True): inside, moments are summed in float64 and took four times as long on a CPU."""
+
+
 def faster(
     size: int,
     width: int,
@@ -54,7 +64,7 @@ def faster(
     gradients: bool,
     packed: bool,
 ) -> Literal["stream", "moments"]:
-    """The method whose kernels take less time for bags of so many queries and keys (packed: on average).
+    """Return the method whose kernels take less time for bags of so many queries and keys (packed: on average).
 
     size: bytes of a number; width: of a head, not padded, at most 128; gradients: whether a backward follows.
     """
@@ -66,3 +76,18 @@ def faster(
     rows = bags * (heads * queries + key_heads * keys) * padded / 1e6
     stream = costs.stream[0] + costs.stream[1] * pairs + PACKED_COST * packed
     return "stream" if stream <= costs.moments[0] + costs.moments[1] * rows else "moments"
+
+
+def torch_method(
+    method: Literal["auto", "stream", "moments"], queries: int, keys: int, width: int, in_transform: bool
+) -> Literal["stream", "moments"]:
+    """Return the method that torch takes: for "auto" the one with less work, (N + M) E^2 for moments, N M E otherwise.
+
+    queries: N, of all heads that share a key head; keys: M; width: E. Sizes that torch.export leaves open cannot be
+    compared; then moments, whose time and memory are linear in any size.
+    """
+    if method != "auto":
+        return method
+    if isinstance(queries, torch.SymInt) or isinstance(keys, torch.SymInt):
+        return "moments"
+    return "moments" if queries * keys > TORCH_MOMENT_COST[in_transform] * (queries + keys) * width else "stream"

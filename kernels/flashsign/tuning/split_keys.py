@@ -35,11 +35,13 @@ class SplitKeys:
 
     @classmethod
     def of(cls, tiles: int, keys: int, sizes: BlockSizes, multiprocessors: int, most: int = MOST_SPLITS) -> SplitKeys:
-        """The cheapest way for `tiles` tiles, of sizes.own queries and `keys` keys each, with at most `most` splits."""
+        """Return the cheapest way for `tiles` tiles, of sizes.own queries and `keys` keys each, with at most `most`
+        splits.
+        """
         full_waves, left = divmod(tiles, multiprocessors)
 
         def keys_in_last_wave(splits: int) -> int:
-            """Keys that a multiprocessor works through while the tiles that are left are done."""
+            """Return keys that a multiprocessor works through while the tiles that are left are done."""
             rounds = -(-left * splits // multiprocessors)
             return rounds * (-(-keys // splits) + (SPLIT_COST if splits > 1 else 0))
 

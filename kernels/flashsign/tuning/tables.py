@@ -1,9 +1,8 @@
 """Block sizes measured on an H200, by (bytes of a number, padded head width).
 
-They are tables because an autotuner would take seconds of every user's first call. benchmarks/tiles.py checks every
+They are tables because a search at the first call would take seconds of every user. benchmarks/tiles.py checks every
 entry against float64 on the GPU on which it runs. GPUs with less shared memory take the first entry that fits, which
-was not measured on such a GPU. To find block sizes for another GPU, run `python -m flashsign.autotune` and name its
-file in FLASHSIGN_TILES. flashsign.tuning.choose picks the entry for a launch.
+was not measured on such a GPU. flashsign.tuning.choose picks the entry for a launch.
 """
 
 from __future__ import annotations
@@ -188,12 +187,12 @@ NARROW: dict[str, dict[tuple[int, int], list[BlockSizes]]] = {
 
 
 def is_narrow(width: int, values: int | None) -> bool:
-    """Whether values, of a padded width, have block sizes of their own beside keys."""
+    """Return whether values, of a padded width, have block sizes of their own beside keys."""
     return values is not None and 4 * values <= width
 
 
 def tiles_of(name: str, size: int, width: int, values: int | None = None) -> list[BlockSizes]:
-    """Block sizes of a kernel of TABLES, or "hopper", for numbers of `size` bytes and padded widths."""
+    """Return block sizes of a kernel of TABLES, or "hopper", for numbers of `size` bytes and padded widths."""
     table = HOPPER if name == "hopper" else TABLES[name]
     own = NARROW.get(name, {}).get((size, width)) if is_narrow(width, values) else None
     return own or table[size, width]

@@ -2,13 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 from anndata import AnnData
 from scipy import sparse
 
-from flashsign import check_monoid
 from grn.cells.notes import _of_scale
-from grn.cells.preprocessing.checks import COUNTS
 from grn.cells.preprocessing.counts import choices_that_hold, read_expression
 from grn.config.schema import DataConfig
 from grn.errors import DataError
@@ -28,10 +25,6 @@ def refused(adata: AnnData, **fields) -> DataError:
 def log_normalised(counts) -> sparse.csr_matrix:
     values = sparse.csr_matrix(counts, dtype=np.float64)
     return values.multiply(1e4 / values.sum(axis=1)).tocsr().log1p()
-
-
-def test_what_is_known_of_pieces_is_a_commutative_monoid():
-    check_monoid(COUNTS, tuple(torch.tensor([[3.0, 0, 8, 2], [5, -torch.inf, 1, 9], [1, 1, 0, 1]])))
 
 
 def test_raw_brings_its_own_genes(adata):

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from flashsign.attention.reference import reference_spherical_attention
 from flashsign.eager import streaming
 from flashsign.eager.moments import Moments, moment_attention
 from flashsign.eager.packing import Slots, similar_bags
 from flashsign.eager.streaming import stream_attention
-from flashsign.reference import reference_spherical_attention
 from flashsign.tuning.accuracy import TENSORS, Case, table
 
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 from kernel_cases import DEVICE, draw, with_gradients
 
-from flashsign import dispatch, spherical_attention
-from flashsign.call import AttentionCall, has_contiguous_rows
-from flashsign.dispatch import Plan
-from flashsign.operators.attention import attend
+from flashsign import spherical_attention
+from flashsign.attention import dispatch
+from flashsign.attention.call import AttentionCall, has_contiguous_rows
+from flashsign.attention.dispatch import Plan
+from flashsign.operators.kernel_operators import attend
 
 pytest.importorskip("triton")
 
@@ -66,9 +67,7 @@ def test_rows_that_are_apart_overlap_or_are_transposed_are_not_contiguous():
 @pytest.mark.parametrize("form", ["dense", "packed"])
 @pytest.mark.parametrize("per_head", [False, True])
 @pytest.mark.parametrize(("width", "values"), [(16, 16), (20, 20), (40, 3)])
-def test_kernels_get_padded_heads_and_float32_multiplicities_and_give_back_the_calls_form(
-    form, per_head, width, values
-):
+def test_the_layout_of_a_call_is_padded_and_its_output_has_the_calls_form(form, per_head, width, values):
     if form == "dense":
         q, k, v, m = (torch.randn(2, *shape) for shape in ((4, 5, width), (2, 6, width), (2, 6, values), (2, 6)))
         cut, layout = (None, None), ((2, 4, 5), (2, 2, 6), (2, 2 if per_head else 1, 6))

@@ -19,12 +19,13 @@ from kernel_cases import (
     with_gradients,
 )
 
-from flashsign import dispatch, spherical_attention
-from flashsign.call import AttentionCall
+from flashsign import spherical_attention
+from flashsign.attention import dispatch
+from flashsign.attention.call import AttentionCall
 from flashsign.tuning.accuracy import TENSORS
 
 pytest.importorskip("triton")
-stream = pytest.importorskip("flashsign.triton.streaming.calls")
+stream = pytest.importorskip("flashsign.triton.streaming.stream_launches")
 
 
 @pytest.fixture(params=["triton_stream", "triton_small_bags", "triton_moments"])

@@ -11,7 +11,7 @@ from kernel_cases import (
 )
 
 from flashsign import spherical_attention
-from flashsign.triton.moments import calls as moments
+from flashsign.triton.moments import moment_launches as moments
 
 
 def kernels(*tensors, **options):

@@ -12,14 +12,15 @@ from kernel_cases import (
     with_gradients,
 )
 
-from flashsign import dispatch, spherical_attention
+from flashsign import spherical_attention
+from flashsign.attention import dispatch
 from flashsign.tuning import tables
 from flashsign.tuning.block_sizes import SmallBagBlockSizes
 from flashsign.tuning.tables import SmallBags
 
 pytest.importorskip("triton")
 small_bags = pytest.importorskip("flashsign.triton.small_bags")
-stream = pytest.importorskip("flashsign.triton.streaming.calls")
+stream = pytest.importorskip("flashsign.triton.streaming.stream_launches")
 
 
 def kernels(*tensors, **options):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernel_cases import DEVICE, draw, poison  # noqa: F401
 
-from flashsign.call import AttentionCall
+from flashsign.attention.call import AttentionCall
 from flashsign.tuning import tables
 from flashsign.tuning.accuracy import Case
 from flashsign.tuning.block_sizes import BlockSizes
@@ -14,7 +14,7 @@ from flashsign.tuning.split_keys import MOST_SPLITS, SplitKeys
 
 pytest.importorskip("triton")
 from flashsign.triton.common.layout import TileAssignment
-from flashsign.triton.streaming import calls as stream
+from flashsign.triton.streaming import stream_launches as stream
 from flashsign.triton.streaming.nan_repair import repair_rows
 from flashsign.triton.streaming.scaled_keys import ScaledKeys
 from flashsign.triton.streaming.split_keys import add_split_keys

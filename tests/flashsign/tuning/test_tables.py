@@ -1,6 +1,5 @@
-"""Block sizes of a launch, on GPUs that are not here; measured times against the choice; the tile file's digest."""
+"""Block sizes of a launch, on GPUs that are not here; measured times against the choice."""
 
-import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +9,6 @@ import torch
 from flashsign.tuning import choose, tables
 from flashsign.tuning.choose import choose_block_sizes
 from flashsign.tuning.costs import faster
-from flashsign.tuning.tile_file import KERNELS, kernel_digest, kernel_sources
 
 H200, A100, RTX = (132, 232448), (108, 166912), (128, 101376)  # multiprocessors, bytes of shared memory for a program
 
@@ -43,17 +41,10 @@ def test_no_block_sizes_need_more_shared_memory_than_there_is(gpu, name, dtype, 
             assert fits or sizes == tables.SMALLEST
 
 
-@pytest.mark.parametrize("name", tables.NARROW)
-def test_narrow_values_have_block_sizes_of_their_own(name):
-    for key in tables.NARROW[name]:
-        own = tables.tiles_of(name, *key, key[1] // 4)
-        assert own == tables.NARROW[name][key] != tables.tiles_of(name, *key, key[1] // 2)
-
-
 MEASURED = Path(__file__).resolve().parents[3] / "benchmarks" / "results" / "crossing.csv"
 
 
-def test_the_choice_is_within_a_tenth_or_five_microseconds_of_the_faster_one_at_every_measured_point():
+def test_the_choice_is_near_the_faster_one_at_every_measured_point():
     table = pd.read_csv(MEASURED)
     assert len(table) > 100
     for row in table.itertuples():
@@ -63,12 +54,3 @@ def test_the_choice_is_within_a_tenth_or_five_microseconds_of_the_faster_one_at_
         choice = faster(size, row.width, *sizes, gradients, row.packed)
         taken, best = getattr(row, f"{choice}_us"), min(row.stream_us, row.moments_us)
         assert taken <= max(1.1 * best, best + 5), row
-
-
-@pytest.mark.parametrize("name", [path.relative_to(KERNELS).as_posix() for path in kernel_sources()])
-def test_one_changed_byte_of_any_file_changes_the_digest(tmp_path, name):
-    folder = tmp_path / "triton"
-    shutil.copytree(KERNELS, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    assert kernel_digest(folder) == kernel_digest()
-    (folder / name).write_bytes((folder / name).read_bytes() + b"#")
-    assert kernel_digest(folder) != kernel_digest()

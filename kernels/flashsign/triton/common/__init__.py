@@ -1,1 +1,1 @@
-"""What all Triton kernels share: launching, layout, the assignment of tiles to programs, and device functions."""
+"""Shared by all Triton kernels: launching, layout, the assignment of tiles to programs, and device functions."""

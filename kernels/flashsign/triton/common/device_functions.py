@@ -1,4 +1,4 @@
-"""What all kernels use: where a program's rows lie, and powers of two that keep 16-bit products in range.
+"""Functions of all kernels: where a program's rows lie, and powers of two that keep 16-bit products in range.
 
 Dense and packed bags have one layout: tensors [C', heads, rows, E], where a packed call has C' = 1 and each bag is a
 range of rows. Letters: E head width, E_PAD the power of two above it.

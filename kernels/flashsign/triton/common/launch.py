@@ -32,7 +32,7 @@ def start(
     constants: dict[str, int | str | bool | None],
     **options: int,
 ) -> None:
-    """Launches kernel[grid](**tensors, **numbers, **constants, **options), in the order of the kernel's signature.
+    """Launch kernel[grid](**tensors, **numbers, **constants, **options), in the order of the kernel's signature.
 
     tensors: Tensor, UncheckedDescriptor or None. Names are checked when the kernel is compiled; later launches pass the
     values by position. Raises TypeError that says which argument is missing, unknown or out of order.
@@ -73,7 +73,7 @@ def start(
 
 
 def check_names(kernel: Any, names: Sequence[str]) -> None:
-    """Raises TypeError unless `names` are the names of all of the kernel's arguments, in the order of its signature."""
+    """Raise TypeError unless `names` are the names of all of the kernel's arguments, in the order of its signature."""
     expected = kernel.arg_names
     for position, (wanted, given) in enumerate(zip_longest(expected, names), 1):
         if wanted == given:
@@ -91,7 +91,9 @@ def check_names(kernel: Any, names: Sequence[str]) -> None:
 
 
 def starts_early(rows: Tensor) -> bool:
-    """Whether a kernel may begin before the previous one has ended (programmatic dependent launch, from Hopper on).
+    """Return whether a kernel may begin before the previous one has ended.
+
+    That is programmatic dependent launch, from Hopper on.
 
     Such a kernel first does what does not depend on the previous one, and waits for it (`gdc_wait`) before it reads or
     writes anything else.

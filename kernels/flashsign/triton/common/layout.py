@@ -1,4 +1,4 @@
-"""How the tensors of a call (flashsign.call) reach a kernel: by pointer and strides or by descriptor, tile by tile."""
+"""Layout of a call's tensors for a kernel: by pointer and strides or by descriptor, tile by tile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from flashsign.call import AttentionCall
+from flashsign.attention.call import AttentionCall
 from flashsign.tensor_cache import cached
 from flashsign.tuning.block_sizes import ROW_STEP, padded_width
 
@@ -26,32 +26,39 @@ class UncheckedDescriptor(TensorDescriptor):  # type: ignore[misc]
 
 
 def cdiv(a: int, b: int) -> int:
-    """a / b, rounded up. Triton's function takes three microseconds, and a call of attention needs ten of them."""
+    """Return a / b, rounded up.
+
+    Triton's function takes three microseconds, and a call of attention needs ten of them.
+    """
     return -(-a // b)
 
 
 def shares(rows: int, tile: int, programs: int) -> tuple[int, int]:
-    """How many of the rows that a program loops over it takes, whole tiles, and how many programs share them, so that
-    there are about PROGRAMS in all; 4 tiles are the least that are worth a program."""
+    """Return how many of the rows that a program loops over it takes, whole tiles, and how many programs share them, so
+    that there are about PROGRAMS in all; 4 tiles are the least that are worth a program.
+    """
     parts = min(cdiv(PROGRAMS, programs), cdiv(rows, 4 * tile))
     each = cdiv(cdiv(rows, parts), tile) * tile
     return each, cdiv(rows, each)
 
 
 def fitting(keys: int, tile: tuple[int, int, int]) -> tuple[int, int, int]:
-    """The tile with more queries where the tables have fewer keys than it."""
+    """Return the tile with more queries where the tables have fewer keys than it."""
     queries, most, warps = tile
     least = min(max(16, 1 << (keys - 1).bit_length()), most)
     return queries * most // least, least, warps
 
 
 def precision(dtype: torch.dtype) -> str:
-    """input_precision of tl.dot: float32 products are three TF32 products, as exact as float32 ones and faster."""
+    """Return the input_precision of tl.dot.
+
+    float32 products are three TF32 products, as exact as float32 ones and faster.
+    """
     return "tf32x3" if dtype == torch.float32 else "tf32"
 
 
 def descriptor(rows: Tensor, block: int) -> TensorDescriptor:
-    """Tiles [1, 1, block, E_PAD] of rows [C', heads, rows, E]; what lies outside reads as zero."""
+    """Return tiles [1, 1, block, E_PAD] of rows [C', heads, rows, E]; what lies outside reads as zero."""
     shape = rows.shape
     a, b, c, _ = rows.stride()
     # The stride of an axis of length one is never used, but a descriptor takes multiples of 16 bytes only.
@@ -60,13 +67,14 @@ def descriptor(rows: Tensor, block: int) -> TensorDescriptor:
 
 
 def tiles_of(matrix: Tensor, rows: int, columns: int) -> UncheckedDescriptor:
-    """Tiles [rows, columns] of a contiguous matrix whose rows are multiples of 16 bytes (dispatch.fold_widths)."""
+    """Return tiles [rows, columns] of a contiguous matrix whose rows are multiples of 16 bytes."""
     return UncheckedDescriptor(matrix, list(matrix.shape), [matrix.shape[1], 1], [rows, columns])
 
 
 def aligned(rows: Tensor) -> Tensor:
-    """rows [C', heads, rows, E], copied unless the numbers of a row are adjacent, all other strides are multiples of
-    ROW_STEP, and the tensor begins at a multiple of 16 bytes."""
+    """Return rows [C', heads, rows, E], copied unless the numbers of a row are adjacent, all other strides are
+    multiples of ROW_STEP, and the tensor begins at a multiple of 16 bytes.
+    """
     a, b, c, along = rows.stride()
     cells, heads, count, _ = rows.shape
     if (
@@ -81,7 +89,7 @@ def aligned(rows: Tensor) -> Tensor:
 
 
 def aligned_call(call: AttentionCall) -> AttentionCall:
-    """The call with tensors as `aligned` leaves them."""
+    """Return the call with tensors as `aligned` leaves them."""
     return call.with_(q=aligned(call.q), k=aligned(call.k), v=aligned(call.v))
 
 
@@ -91,7 +99,7 @@ def _stride_names(name: str) -> tuple[str, str, str]:
 
 
 def strides(**tensors: Tensor) -> dict[str, int]:
-    """The arguments q_bag, q_head, q_row of each q=rows [C', heads, rows, E]: its strides but the last.
+    """Return the arguments q_bag, q_head, q_row of each q=rows [C', heads, rows, E]: its strides but the last.
 
     The stride of an axis of length one, which may be any number, is passed as 0.
     """
@@ -107,12 +115,17 @@ def strides(**tensors: Tensor) -> dict[str, int]:
 
 
 def multiplicity_strides(m: Tensor) -> dict[str, int]:
-    """The arguments m_bag, m_head of m [C', 1 or K, rows]; m_head is 0 where all key heads share multiplicities."""
+    """Return the arguments m_bag, m_head of m [C', 1 or K, rows].
+
+    m_head is 0 where all key heads share multiplicities.
+    """
     return {"m_bag": m.stride(0), "m_head": m.stride(1) if m.shape[1] > 1 else 0}
 
 
 def with_gaps(rows: Tensor, bags: int, gap: int) -> Tensor:
-    """A tensor like rows [C', heads, rows, ...] for a kernel to fill, with `gap` rows of zeros behind each packed bag.
+    """Return a tensor like rows [C', heads, rows, ...] for a kernel to fill, with gaps between packed bags.
+
+    A gap is `gap` rows of zeros behind each bag.
 
     Heads lie a multiple of four rows apart, so that a descriptor can also take tensors of one float32 number a row.
     """
@@ -136,7 +149,7 @@ class TileAssignment:
 
     @classmethod
     def of(cls, rows: int, bags: int, block: int, offsets: Tensor | None) -> TileAssignment:
-        """Tiles of `block` rows; rows: of a dense bag, or of all packed bags together.
+        """Return tiles of `block` rows; rows: of a dense bag, or of all packed bags together.
 
         Packed bags get as many tiles as any offsets can need, so that nothing synchronises with the GPU.
         """
@@ -147,13 +160,15 @@ class TileAssignment:
         return cls(count, bags, cached(offsets, (block, count), lambda: schedule(offsets, block, count)))
 
     def grid(self, heads: int) -> tuple[int]:
-        """The number of programs, for `heads` heads."""
+        """Return the number of programs, for `heads` heads."""
         return (self.count * heads * (1 if self.schedule is not None else self.bags),)
 
 
 def schedule(offsets: Tensor, block: int, count: int) -> Tensor:
-    """Bag (-1: none) and first row of `count` tiles, int32 [2, count]. Long bags first, so that the last tiles are of
-    short ones."""
+    """Return bag (-1: none) and first row of `count` tiles, int32 [2, count].
+
+    Long bags first, so that the last tiles are of short ones.
+    """
     sizes = offsets.diff()
     order = sizes.argsort(descending=True, stable=True)
     tiles = (sizes[order] + block - 1) // block

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from flashsign.triton.common.device_functions import bag_rows, inverse_norm
-from flashsign.triton.moments.sums import read_totals
+from flashsign.triton.moments.moment_sums import read_totals
 
 ILL_CONDITIONED = tl.constexpr(1e-4)
 """The bound on rho for 16-bit numbers. For float32, whose results must be more accurate, it is ten times this."""

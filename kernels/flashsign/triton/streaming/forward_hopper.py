@@ -39,7 +39,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_wait
 
-from flashsign.call import AttentionCall
+from flashsign.attention.call import AttentionCall
 from flashsign.triton.common import device_functions, launch
 from flashsign.triton.common.layout import GAP, TileAssignment, cdiv, descriptor, strides
 from flashsign.triton.streaming import scaled_keys
@@ -125,7 +125,7 @@ def load_slot(k, v, ring, at, slot, step, steps, KEYS: gl.constexpr):
 
 @gluon.constexpr_function
 def product_layout(columns):
-    """The layout of a product [BLOCK, columns] in the registers of the warps."""
+    """Return the layout of a product [BLOCK, columns] in the registers of the warps."""
     return gl.NVMMADistributedLayout([3, 0], [WARPS.value, 1], [16, columns, 16])
 
 
@@ -342,7 +342,7 @@ def stream_forward(
 
 
 def gluon_descriptor(rows: Tensor, block: int) -> TensorDescriptor:
-    """layout.descriptor for Gluon, with the layout of shared memory that a wgmma reads without bank conflicts.
+    """Return layout.descriptor for Gluon, with the layout of shared memory that a wgmma reads without bank conflicts.
 
     rows [C', heads, rows, E], 16-bit.
     """
@@ -354,7 +354,7 @@ def gluon_descriptor(rows: Tensor, block: int) -> TensorDescriptor:
 def forward(
     call: AttentionCall, keys: ScaledKeys, sizes: BlockSizes, plan: SplitKeys, o: Tensor, inverse: Tensor
 ) -> None:
-    """As calls.forward, by this file's kernel: writes o [C', H, N, V], and inverse [C', H, N], 1 / n.
+    """Write, as stream_launches.forward does by its kernel, o [C', H, N, V], and inverse [C', H, N], 1 / n.
 
     Numbers have 16 bits; sizes: tables.HOPPER, of 128 or 256 queries; plan: which tiles
     have their keys split.

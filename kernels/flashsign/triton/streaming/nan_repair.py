@@ -13,12 +13,12 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_wait
 
-from flashsign.call import AttentionCall
+from flashsign.attention.call import AttentionCall
 from flashsign.triton.common.device_functions import bag_rows, program_tile
 from flashsign.triton.common.launch import start, starts_early
 from flashsign.triton.common.layout import TileAssignment, descriptor, multiplicity_strides, precision, strides
-from flashsign.triton.streaming.forward import sum_without_absent_keys
 from flashsign.triton.streaming.scaled_keys import ScaledKeys
+from flashsign.triton.streaming.stream_forward import sum_without_absent_keys
 from flashsign.tuning.tables import NAN_REPAIR
 
 
@@ -64,7 +64,7 @@ def repair_tiles(
 
 
 def repair_rows(call: AttentionCall, keys: ScaledKeys, o: Tensor, inverse: Tensor) -> None:
-    """Repairs marked rows of o [C', H, N, V], and removes the marks of inverse [C', H, N]."""
+    """Repair marked rows of o [C', H, N, V], and remove the marks of inverse [C', H, N]."""
     q, sizes = call.q, NAN_REPAIR
     tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, call.query_offsets)
     early = starts_early(q)

@@ -20,8 +20,8 @@ from flashsign.triton.common.device_functions import (
     power_of_two,
     program_tile,
 )
-from flashsign.triton.streaming.backward import power_and_rest, row_unit
 from flashsign.triton.streaming.scaled_keys import bag_totals, load_present
+from flashsign.triton.streaming.stream_backward import power_and_rest, row_unit
 
 ILL_CONDITIONED = tl.constexpr(1e-3)
 """A tile is streamed if rho = z / (|q|^2 t) of any of its rows is below this."""

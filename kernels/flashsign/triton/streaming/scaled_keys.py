@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents
 
-from flashsign.call import AttentionCall
+from flashsign.attention.call import AttentionCall
 from flashsign.triton.common.device_functions import bag_rows, power_of_two
 from flashsign.triton.common.launch import start, starts_early
 from flashsign.triton.common.layout import GAP, cdiv, multiplicity_strides, strides, with_gaps
@@ -127,7 +127,7 @@ class ScaledKeys:
 
     @classmethod
     def of(cls, call: AttentionCall) -> ScaledKeys:
-        """The scaled keys of a call."""
+        """Return the scaled keys of a call."""
         k, m = call.k, call.m
         heads, rows = k.shape[1:3]
         bags, gap = call.bags, GAP if call.packed else 0

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_wait
 
-from flashsign.call import AttentionCall
+from flashsign.attention.call import AttentionCall
 from flashsign.triton.common.device_functions import inverse_norm, marked
 from flashsign.triton.common.launch import start, starts_early
 from flashsign.triton.common.layout import strides
@@ -70,7 +70,7 @@ def add_split_keys(
     call: AttentionCall, keys: ScaledKeys, sums: Tensor, squares: Tensor, tiles: int, own: int, plan: SplitKeys,
     o: Tensor, inverse: Tensor,
 ) -> None:  # fmt: skip
-    """Writes o [C, H, N, V] and inverse [C, H, N] of plan.split_tiles tiles of `own` queries; a head has `tiles` tiles.
+    """Write o [C, H, N, V] and inverse [C, H, N] of plan.split_tiles tiles of `own` queries; a head has `tiles` tiles.
 
     sums and squares: u and z of the splits, see add_splits.
     """

@@ -1,0 +1,1 @@
+"""Spherical attention: the public call, its one record, its plan and its checks."""

@@ -1,1 +1,0 @@
-"""The search for faster block sizes than the tables hold: `python -m flashsign.autotune`."""

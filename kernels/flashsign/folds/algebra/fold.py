@@ -1,0 +1,184 @@
+"""Folds over items: all at once in chunks, one after the other by definition, or added as they come.
+
+Letters: n items, N rows of shared tensors. Source: MonoidReduce, A. Cuba Gyllensten, 2025; kernels/README.md, "Folds".
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from flashsign.errors import ShapeMismatch
+from flashsign.folds.algebra.forms import check_items
+from flashsign.folds.algebra.in_slices.plan import Plan
+from flashsign.folds.algebra.in_slices.total import differentiable_total
+from flashsign.folds.algebra.monoid import Monoid, Total, refuse_no_items
+
+
+def fold(
+    monoid: Monoid,
+    items: Total,
+    shared: Total = (),
+    *,
+    chunk: int = 256,
+    where: Tensor | None = None,
+    depth: int | None = None,
+) -> Total:
+    """Return the total of all items.
+
+    Tensors as monoid.lift returns them, without [n]. monoid.finish(total, shared) ends it.
+
+    items: tensors [n, ...]; shared: tensors of any shape. Memory holds a `chunk` of items at a time, forward and
+    backward. The items keep their order, so that combine need not commute. where [n]: items where it is False count as
+    the identity; they must be finite all the same. depth: see Monoid; by default the deepest that the monoid has.
+    Differentiable: once in slices; second derivatives, forward mode and torch.func in plain operations, with every
+    slice in memory. Raises ShapeMismatch for items that are no tensors or not of a form that the monoid takes,
+    ValueError for items that are missing or differ in length, a chunk below 1, a depth that the monoid does not have,
+    and where a function of one's own monoid returns no tensors. Source: MonoidReduce, A. Cuba Gyllensten, 2025.
+
+    Example:
+        >>> import torch
+        >>> from flashsign import SOFTMAX, fold
+        >>> q, k, v = torch.randn(20, 8), torch.randn(1000, 8), torch.randn(1000, 8)
+        >>> total = fold(SOFTMAX, (k, v, torch.ones(1000)), (q,), chunk=100)
+        >>> torch.allclose(SOFTMAX.finish(total, (q,)), torch.softmax(q @ k.T, -1) @ v, atol=1e-5)
+        True
+    """
+    return _fold(monoid, items, shared, chunk, where, depth, 0)
+
+
+def fold_literal(monoid: Monoid, items: Total, shared: Total = ()) -> Total:
+    """Return the definition of fold, for tests: one item after the other, differentiated by autograd.
+
+    items: tensors [n, ...]; shared: tensors of any shape; returns the total's tensors, as fold does.
+
+    Example:
+        >>> import torch
+        >>> from flashsign import SUM, fold, fold_literal
+        >>> x = torch.arange(6.0).reshape(3, 2)
+        >>> fold_literal(SUM, (x,)), fold(SUM, (x,))
+        ((tensor([6., 9.]),), (tensor([6., 9.]),))
+    """
+    check_items(monoid.name, monoid.forms, items, shared, 0)
+    if monoid.lift is None:
+        raise ValueError(f"{monoid.name} has no lift, so its fold has no definition item by item.")
+    if monoid.numbered:
+        items, shared = (_numbered(tensors) for tensors in (items, shared))
+    lifted = monoid.lift(items, shared)
+    one_by_one = zip(*(part.unbind(0) for part in lifted), strict=True)
+    return reduce(monoid.combine, one_by_one, monoid.unit(tuple(part.new_empty(part.shape[1:]) for part in lifted)))
+
+
+class Fold:
+    """A total that grows: items are added as they come, in any batches, and two such totals can be joined.
+
+    shared: what every item meets; chunk: most items in memory at a time, as in fold. Differentiable like fold, in every
+    item that was added.
+
+    Example: attention to keys that arrive in two batches.
+        >>> import torch
+        >>> from flashsign import SOFTMAX, Fold
+        >>> q, k, v = torch.randn(20, 8), torch.randn(100, 8), torch.randn(100, 8)
+        >>> total = Fold(SOFTMAX, (q,))
+        >>> for some in (slice(0, 30), slice(30, 100)):
+        ...     total = total.add((k[some], v[some], torch.ones(100)[some]))
+        >>> torch.allclose(total.result(), torch.softmax(q @ k.T, -1) @ v, atol=1e-5)
+        True
+    """
+
+    def __init__(self, monoid: Monoid, shared: Total = (), *, chunk: int = 256):
+        self.monoid, self.shared, self.chunk = monoid, shared, chunk
+        self.total: Total | None = None
+        self.items = 0
+
+    def add(self, items: Total, *, where: Tensor | None = None) -> Fold:
+        """Add items, tensors [n, ...]; return self.
+
+        where [n]: items where it is False are left out.
+
+        Raises what fold raises, and ShapeMismatch for items that are shaped otherwise than those before.
+        """
+        part = _fold(self.monoid, items, self.shared, self.chunk, where, None, self.items)
+        _refuse_others(self.total, part)
+        self.total = part if self.total is None else self.monoid.combine(self.total, part)
+        self.items += len(items[0])
+        return self
+
+    def plus(self, other: Fold) -> Fold:
+        """Return the total of the items of both, this one's first.
+
+        other was made with the same monoid and shared tensors.
+
+        Raises ValueError for another monoid, and for one that numbers its items, whose positions both count from 0, and
+        ShapeMismatch for totals of other shapes.
+        """
+        if other.monoid is not self.monoid:
+            raise ValueError(f"Only folds of one monoid can be joined; found {self.monoid.name}, {other.monoid.name}.")
+        if self.monoid.numbered:
+            raise ValueError(f"{self.monoid.name} numbers its items: add all of them to one Fold.")
+        _refuse_others(self.total, other.total)
+        joined = Fold(self.monoid, self.shared, chunk=self.chunk)
+        parts = [each.total for each in (self, other) if each.total is not None]
+        joined.total = reduce(self.monoid.combine, parts) if parts else None
+        joined.items = self.items + other.items
+        return joined
+
+    def result(self) -> Tensor:
+        """Return the output of the layer so far.
+
+        Raises ValueError before the first add, when its shape is not known.
+        """
+        if self.total is None:
+            raise ValueError(f"Nothing was added to this fold of {self.monoid.name}: add items first.")
+        refuse_no_items(self.monoid, self.items)
+        return self.monoid.finish(self.total, self.shared)
+
+
+def _fold(
+    monoid: Monoid, items: Total, shared: Total, chunk: int, where: Tensor | None, depth: int | None, before: int
+) -> Total:
+    check_items(monoid.name, (), items, shared, 0)
+    lengths = {len(part) for part in items}
+    if len(lengths) != 1:
+        raise ValueError(f"A fold needs item tensors of one length; found lengths {sorted(lengths)}.")
+    check_items(monoid.name, monoid.forms, items, shared, 0)
+    if where is not None and (where.shape != items[0].shape[:1] or where.dtype != torch.bool):
+        found = f"{where.dtype} {list(where.shape)}"
+        raise ValueError(f"where must be bool with one value an item, [{len(items[0])}]; found {found}.")
+    plan = Plan(
+        monoid,
+        chosen_depth(monoid, depth, where is not None),
+        count=len(shared),
+        a_chunk=1,
+        b_chunk=chunk,
+        rows=False,
+        mask=where,
+        first=before,
+    )
+    return differentiable_total(plan, *shared, *items)
+
+
+def _refuse_others(total: Total | None, other: Total | None) -> None:
+    if total is not None and other is not None and [x.shape for x in total] != [x.shape for x in other]:
+        raise ShapeMismatch("All items of a fold must have one shape.")
+
+
+def chosen_depth(monoid: Monoid, depth: int | None, with_mask: bool = False) -> int:
+    """Return the depth that was asked for, else the deepest; a mask is applied to lifted items, at depth 1 or 2.
+
+    Raises ValueError where the monoid does not have it.
+    """
+    there = [each for each in monoid.depths if each < 3 or not with_mask]
+    if depth is None and there:
+        return there[-1]
+    if depth not in there:
+        wanted = "lift" if depth is None else f"depth {depth}"
+        reason = ", because where= masks lifted items" if with_mask else ""
+        raise ValueError(f"{monoid.name} has no {wanted}{reason}; found depths {there}.")
+    return depth
+
+
+def _numbered(tensors: Total) -> Total:
+    return (*tensors, torch.arange(len(tensors[0]), device=tensors[0].device)) if tensors else tensors

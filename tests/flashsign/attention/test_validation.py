@@ -1,0 +1,179 @@
+"""Calls that would give a wrong answer in silence, or that are likely mistakes, are refused by their own error."""
+
+import pytest
+import torch
+
+import flashsign as fs
+from flashsign import ShapeMismatch, spherical_attention
+
+Q, K = (2, 4, 7, 3), (2, 2, 9, 3)
+X, W = torch.ones(6, 4), torch.ones(10, 4)
+CLASSES = torch.zeros(6, dtype=torch.long)
+COUNTS = torch.tensor([[1.0, 2, 3, 1, 1]])
+ROWS = torch.ones(1, 2, 3, 4), torch.ones(1, 2, 5, 4)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        (Q[1:], K, K),
+        (Q, K, (2, 2, 8, 3)),
+        (Q, (2, 2, 9, 5), (2, 2, 9, 5)),
+        (Q, (2, 3, 9, 3), (2, 3, 9, 3)),
+        (Q, (2, 0, 9, 3), (2, 0, 9, 3)),
+        (Q, (1, 2, 9, 3), (1, 2, 9, 3)),
+        (Q, K, K, (2, 7)),
+    ],
+    ids=str,
+)
+def test_shapes_that_do_not_fit_are_refused(shapes):
+    with pytest.raises(ShapeMismatch):
+        spherical_attention(*(torch.zeros(shape) for shape in shapes))
+
+
+def sums(**changed):
+    functions = {
+        "init": lambda x: (x.new_zeros(1, 4),),
+        "chunker": lambda x: [((slice(None),), (slice(None),))],
+        "proj_fold": lambda x: (x[0].sum(0, keepdim=True),),
+        "binary_reduce": lambda p, q: (p[0] + q[0],),
+        "proj_fold_bwd": lambda x, a, ga: (ga[0].expand_as(x[0]),),
+    }
+    return fs.NAryFold(**(functions | changed))
+
+
+def own(**changed):
+    """A sum, some of whose functions are others."""
+    functions = {
+        "identity": lambda like: (torch.zeros_like(like[0]),),
+        "lift": lambda items, _: items,
+        "combine": lambda a, b: (a[0] + b[0],),
+        "finish": lambda total, _: total[0],
+    }
+    return fs.Monoid("own", **(functions | changed))
+
+
+REFUSED = {
+    "dtypes": lambda: spherical_attention(torch.zeros(Q).half(), torch.zeros(K), torch.zeros(K)),
+    "devices": lambda: spherical_attention(torch.zeros(Q, device="meta"), torch.zeros(K), torch.zeros(K)),
+    "negative counts": lambda: spherical_attention(*ROWS, ROWS[1], COUNTS - 2),
+    "infinite counts": lambda: fs.EdgeSums(3, 5).add(*ROWS, COUNTS / torch.tensor([0, 1, 1, 1, 1.0])),
+    "NaN counts": lambda: fs.normalised_attention(*ROWS, ROWS[1], COUNTS / 0 * 0, normaliser="softmax"),
+    "negative counts of a monoid": lambda: fs.monoid_reduce(fs.SOFTMAX, (X,), (W, W, -torch.ones(10))),
+    "complex counts": lambda: spherical_attention(*ROWS, ROWS[1], COUNTS * 1j),
+    "a target that is no class": lambda: fs.linear_cross_entropy(X, W, CLASSES + 10),
+    "a target with a fraction": lambda: fs.fold(fs.class_cross_entropy(10), (W,), (X, X[:, 0])),
+    "offsets with a fraction": lambda: fs.weighted_cross_entropy(X[:1], W, CLASSES, X[:, 0], offsets=X[0, :2]),
+    "a tensor in place of a tuple": lambda: fs.fold(fs.SUM, X),
+    "a tensor in place of a tuple of rows": lambda: fs.monoid_reduce(own(), X, (W,)),
+    "items of another form": lambda: fs.fold(fs.SOFTMAX, (X, X, torch.ones(6)), (torch.ones(1, 5),)),
+    "q and v of two dtypes": lambda: fs.monoid_reduce(fs.SOFTMAX, (X,), (W, W.double(), torch.ones(10))),
+    "items of another shape": lambda: fs.Fold(fs.SUM).add((X,)).add((W[:, :2],)),
+    "no items in a chunk": lambda: fs.fold(fs.SUM, (X,), chunk=-1),
+    "a lift that returns a tensor": lambda: fs.fold(own(lift=lambda items, _: items[0]), (X,)),
+    "a lift of other items": lambda: fs.fold(own(lift=lambda items, _: (items[0][:1],)), (X,)),
+    "a combine of another shape": lambda: fs.fold(own(combine=lambda a, b: (torch.stack([a[0], b[0]]),)), (X,)),
+    "an identity of another shape": lambda: fs.fold(own(identity=lambda like: (W,)), (X,)),
+    "too many of a total": lambda: fs.fold(fs.product(fs.SUM, fs.SUM, lambda t, _: t[0], of_a=5), (X,)),
+    "a slice of another shape": lambda: fs.n_ary_reduce(sums(proj_fold=lambda x: x), X),
+    "an index that copies": lambda: fs.n_ary_reduce(
+        sums(chunker=lambda x: [((torch.tensor([0]),), (slice(0, 2),))]), X
+    ),
+    "a norm that is NaN": lambda: fs.EdgeSums(3, 5).add(*ROWS, inverse=torch.full((1, 2, 3), torch.nan)),
+    "a method": lambda: spherical_attention(*ROWS, ROWS[1], method="fast"),
+    "a backend": lambda: spherical_attention(*ROWS, ROWS[1], backend="cuda"),
+    "an order": lambda: fs.EdgeSums(3, 5).top(2, by="size"),
+    "label smoothing": lambda: fs.class_cross_entropy(5, label_smoothing=2.0),
+}
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_a_call_that_would_be_wrong_in_silence_is_refused(mistake):
+    with pytest.raises(ValueError):
+        REFUSED[mistake]()
+
+
+WHOLE = [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64]
+PACKED = torch.ones(6, 2, 4)
+
+
+def packed(q, k, m):
+    return spherical_attention(q, k, k, m, offsets=torch.tensor([0, 2, 5]), query_offsets=torch.tensor([0, 1, 3]))
+
+
+CALLS = {
+    "attention": lambda q, k, m: spherical_attention(q, k, k, m),
+    "packed": lambda q, k, m: packed(q[0].transpose(0, 1), k[0].transpose(0, 1), m[0]),
+    "other normalisers": lambda q, k, m: fs.normalised_attention(q, k, k, m, normaliser="softmax"),
+    "weights": fs.edge_weights,
+    "edge sums": lambda q, k, m: fs.EdgeSums(3, 5).add(q, k, m).signed,
+    "tables": lambda q, k, m: fs.attention_by_scores(q[0] @ k[0].mT, k[0], m),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("dtype", WHOLE, ids=str)
+def test_multiplicities_may_be_integers_of_any_kind(dtype, call):
+    torch.manual_seed(0)
+    q, k, counts = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4), torch.tensor([[0, 3, 1, 0, 120]], dtype=dtype)
+    torch.testing.assert_close(CALLS[call](q, k, counts), CALLS[call](q, k, counts.float()))
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "multiplicity", "offsets", "query_offsets"])
+@pytest.mark.parametrize("turned", [torch.Tensor.tolist, torch.Tensor.numpy], ids=["list", "numpy"])
+def test_what_is_no_tensor_is_refused(name, turned):
+    offsets = torch.tensor([0, 2, 6])
+    given = {"q": PACKED, "k": PACKED, "v": PACKED, "multiplicity": torch.ones(6)}
+    given |= {"offsets": offsets, "query_offsets": offsets}
+    with pytest.raises(ShapeMismatch, match=name):
+        spherical_attention(**given | {name: turned(given[name])})
+    if name in ("q", "k", "multiplicity"):
+        rows = ROWS[0], ROWS[1], COUNTS
+        rows = [turned(x) if each == name else x for x, each in zip(rows, ("q", "k", "multiplicity"), strict=True)]
+        for call in ("attention", "other normalisers", "weights", "edge sums"):
+            with pytest.raises(ShapeMismatch):
+                CALLS[call](*rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.float32])
+def test_offsets_that_could_run_over_are_refused(dtype):
+    rows = torch.ones(3, 1, 4)
+    with pytest.raises(ShapeMismatch):
+        spherical_attention(rows, rows, rows, offsets=torch.tensor([0, 3], dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        torch.tensor([0, 4]),
+        torch.tensor([1, 6]),
+        torch.tensor([0, 5, 4, 6]),
+        torch.tensor([[0, 6]]),
+        torch.tensor([0, 6], device="meta"),
+    ],
+    ids=str,
+)
+def test_offsets_that_do_not_cut_the_rows_are_refused(offsets):
+    rows = torch.randn(6, 2, 3)
+    with pytest.raises(ShapeMismatch):
+        spherical_attention(rows, rows, rows, offsets=offsets)
+
+
+def test_offsets_of_queries_and_keys_belong_together(bag):
+    rows = torch.randn(6, 2, 3)
+    with pytest.raises(ShapeMismatch):
+        spherical_attention(rows, rows, rows, offsets=torch.tensor([0, 2, 6]), query_offsets=torch.tensor([0, 6]))
+    with pytest.raises(ShapeMismatch):
+        spherical_attention(*bag.leaves, query_offsets=torch.tensor([0, 2]))
+
+
+def test_a_multiplicity_that_is_varied_may_step_below_zero():
+    counts = torch.tensor([[0.0, 1.0, 2.0, 0.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    q, k = torch.randn(1, 2, 3, 4, dtype=torch.float64), torch.randn(1, 2, 5, 4, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda m: spherical_attention(q, k, k, m), counts)
+    assert spherical_attention(q, k, k, counts.detach() > 0).isfinite().all()
+
+
+def test_tables_that_do_not_fit_name_what_does():
+    with pytest.raises(MemoryError, match="top_edges"):
+        fs.EdgeSums(10**9, 10**9)

@@ -1,0 +1,154 @@
+"""monoid_reduce: what it refuses, masks, causal positions, 16-bit inputs, second derivatives, collected gradients."""
+
+import pytest
+import torch
+from monoid_cases import L1, LAYERS, normal
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.flop_counter import FlopCounterMode
+
+from flashsign import (
+    LOG_SUM_EXP,
+    MAX,
+    SOFTMAX,
+    Monoid,
+    class_cross_entropy,
+    fold,
+    mlp_monoid,
+    monoid_reduce,
+    spherical_monoid,
+)
+from flashsign.folds.algebra.monoid import constants
+from flashsign.folds.algebra.monoids.exponentials import combine_means, local_means
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def attention(queries=6, keys=11, width=3):
+    random = generator()
+    q, k, v = (normal(random, n, width).requires_grad_() for n in (queries, keys, keys))
+    return q, k, v, normal(random, keys).exp().requires_grad_()
+
+
+def test_tied_largest_numbers_share_the_gradient():
+    x = torch.tensor([2.0, 5.0, 5.0, 1.0, 5.0], requires_grad=True)
+    for chunk in (1, 2, 5):
+        (slope,) = torch.autograd.grad(fold(MAX, (x,), chunk=chunk)[0], x)
+        torch.testing.assert_close(slope, torch.tensor([0, 1 / 3, 1 / 3, 0, 1 / 3]))
+
+
+@pytest.mark.parametrize("of_pairs", [False, True])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_where_puts_the_identity_in_place(of_pairs, depth):
+    q, k, v, _ = attention()
+    keep = torch.rand(*(6,) * of_pairs, 11, generator=generator(1)) > 0.4
+    options = {"where": keep, "a_chunk": 4, "b_chunk": 3, "depth": depth}
+    output = monoid_reduce(SOFTMAX, (q,), (k, v, torch.ones(11, dtype=torch.float64)), **options)
+    expected = scaled_dot_product_attention(q, k, v, attn_mask=keep.expand(6, 11), scale=1.0)
+    torch.testing.assert_close(output, expected)
+    slopes = (torch.autograd.grad(x.sin().sum(), (q, k, v)) for x in (output, expected))
+    torch.testing.assert_close(*slopes)
+
+
+def test_positions_make_attention_causal():
+    """A monoid that is numbered knows where its rows and items are: no mask in memory."""
+
+    def lift(items, shared):
+        (k, v, at), (q, row) = items, shared
+        z = torch.where(at[:, None] > row, -torch.inf, k @ q.mT)
+        return z, torch.where((at[:, None] > row)[..., None], 0.0, v[:, None])
+
+    causal = Monoid(
+        "causal", constants(-torch.inf, 0.0), lift, combine_means, lambda total, _: total[1], local_means, numbered=True
+    )
+    random = generator()
+    q, k, v = (normal(random, 2, 9, 3).requires_grad_() for _ in range(3))
+    output = monoid_reduce(causal, (q,), (k, v), batch_dims=1, a_chunk=4, b_chunk=2)
+    expected = scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
+    torch.testing.assert_close(output, expected)
+    slopes = (torch.autograd.grad(x.sin().sum(), (q, k, v)) for x in (output, expected))
+    torch.testing.assert_close(*slopes)
+
+
+def test_expanded_bags_have_the_gradient_of_what_they_share():
+    random = generator()
+    q, k, v = (
+        normal(random, 5, 4, 3).requires_grad_(),
+        normal(random, 1, 7, 3).requires_grad_(),
+        normal(random, 1, 7, 3),
+    )
+    output = monoid_reduce(SOFTMAX, (q,), (k, v, torch.ones(1, 7)), batch_dims=1, b_chunk=3)
+    expected = torch.softmax(q @ k.mT, -1) @ v
+    slopes = (torch.autograd.grad(x.sin().sum(), (q, k)) for x in (output, expected))
+    torch.testing.assert_close(*slopes)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_second_derivatives_are_right_at_every_depth(name):
+    row = LAYERS[name]
+    items, shared = row.leaves(0, 5)
+    leaves = [x for x in (*shared, *items) if x.requires_grad]
+
+    def curvature(output):
+        slopes = torch.autograd.grad(output.sin().sum(), leaves, create_graph=True, allow_unused=True)
+        slopes = [x for x in slopes if x is not None and x.requires_grad]
+        return torch.autograd.grad(sum(x.square().sum() for x in slopes), leaves, allow_unused=True)
+
+    found = [
+        curvature(monoid_reduce(row.monoid, shared, items, a_chunk=2, b_chunk=2, depth=depth))
+        for depth in row.monoid.depths
+    ]
+    for other in found[1:]:
+        for x, y in zip(found[0], other, strict=True):
+            torch.testing.assert_close(x, y)
+    assert any(x is not None and x.abs().max() > 1e-3 for x in found[0])
+
+
+@pytest.mark.parametrize("monoid", [SOFTMAX, spherical_monoid(), L1], ids=lambda monoid: monoid.name)
+def test_gradcheck_passes_at_depth_three(monoid):
+    q, k, v, m = attention(3, 5, 2)
+    call = lambda *x: monoid_reduce(monoid, x[:1], x[1:], a_chunk=2, b_chunk=2)  # noqa: E731
+    assert torch.autograd.gradcheck(call, (q, k, v, m))
+    assert torch.autograd.gradgradcheck(call, (q, k, v, m))
+
+
+def test_sixteen_bit_numbers_have_sums_of_32():
+    random = generator()
+    x, p, q = (normal(random, *shape).bfloat16().requires_grad_() for shape in ((50, 16), (4096, 16), (4096, 8)))
+    monoid = mlp_monoid("gelu")
+    output = monoid_reduce(monoid, (x,), (p, q), a_chunk=16, b_chunk=64)
+    assert output.dtype == torch.float32
+    wide = [each.detach().double().requires_grad_() for each in (x, p, q)]
+    expected = torch.nn.functional.gelu(wide[0] @ wide[1].mT) @ wide[2]
+    torch.testing.assert_close(output.double(), expected, rtol=1e-5, atol=1e-3)
+    slopes = torch.autograd.grad(output.sum(), (x, p, q))
+    for found, true in zip(slopes, torch.autograd.grad(expected.sum(), wide), strict=True):
+        # One rounding to bfloat16, at the end: sums over slices are float32.
+        assert found.dtype == torch.bfloat16
+        torch.testing.assert_close(found.double(), true, rtol=2**-8, atol=1e-2)
+
+
+SCORES = LOG_SUM_EXP.after(lambda items, shared: (items[0] @ shared[0].mT,))
+
+
+@pytest.mark.parametrize("case", ["log-sum-exp", "cross entropy", "in bags"])
+def test_where_items_are_constant_the_gradient_is_collected_during_the_forward(case):
+    random = generator()
+    h, c, target = normal(random, 6, 3), normal(random, 20, 3), torch.arange(6)
+    if case == "in bags":
+        h, c = h.unflatten(0, (2, 3)), c.unflatten(0, (2, 10))
+    h.requires_grad_()
+    monoid, rows = (class_cross_entropy(20), (h, target)) if case == "cross entropy" else (SCORES, (h,))
+    options = {"a_chunk": 4, "b_chunk": 3, "batch_dims": int(case == "in bags")}
+    output = monoid_reduce(monoid, rows, (c,), **options)
+    with FlopCounterMode(display=False) as collected:
+        (found,) = torch.autograd.grad(output.sin().sum(), h)
+    assert collected.get_total_flops() == 0
+    c.requires_grad_()
+    again = monoid_reduce(monoid, rows, (c,), **options)
+    with FlopCounterMode(display=False) as needed:
+        expected, _ = torch.autograd.grad(again.sin().sum(), (h, c))
+    assert needed.get_total_flops() > 0
+    torch.testing.assert_close(output, again)
+    torch.testing.assert_close(found, expected)
