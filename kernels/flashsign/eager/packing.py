@@ -17,7 +17,7 @@ from flashsign.attention.validation import check_cut
 
 class Slots(NamedTuple):
     """The rows of some bags, padded to L: row [C', L], their numbers in the packed tensor, and present [C', L], False
-    for padding."""
+    for padding, which repeats the first row of its bag."""
 
     row: Tensor
     present: Tensor
@@ -27,17 +27,23 @@ class Slots(NamedTuple):
         """Return slots of bags that begin at rows starts [C'] and have sizes [C'] rows; L is the largest size."""
         position = torch.arange(int(sizes.max()), device=starts.device)
         present = position < sizes[:, None]
-        return cls(torch.where(present, starts[:, None] + position, 0), present)
+        first = torch.where(sizes > 0, starts, 0)[:, None]
+        return cls(torch.where(present, first + position, first), present)
 
     def pad(self, rows: Tensor) -> Tensor:
-        """Return rows [T, ...] as [C', L, ...], zeros for padding."""
-        padded = rows.index_select(0, self.row.reshape(-1)).reshape(*self.row.shape, *rows.shape[1:])
-        return torch.where(self.present.reshape(*self.present.shape, *[1] * (rows.ndim - 1)), padded, 0)
+        """Return rows [T, ...] as [C', L, ...]."""
+        return rows.index_select(0, self.row.reshape(-1)).reshape(*self.row.shape, *rows.shape[1:])
 
     def pad_heads(self, rows: Tensor) -> Tensor:
-        """Return rows [T, heads, ...] as [C', heads, L, ...]; rows [T], which all heads share, as [C', L]."""
-        padded = self.pad(rows)
-        return padded if rows.ndim == 1 else padded.transpose(1, 2)
+        """Return rows [T, heads, E] as [C', heads, L, E]."""
+        return self.pad(rows).transpose(1, 2)
+
+    def pad_numbers(self, numbers: Tensor) -> Tensor:
+        """Return numbers of rows [T] as [C', L], [T, heads] as [C', heads, L], 0 for padding: it is absent."""
+        padded = self.pad(numbers)
+        if padded.ndim == 2:
+            return torch.where(self.present, padded, 0)
+        return torch.where(self.present[..., None], padded, 0).transpose(1, 2)
 
     def unpad(self, padded: Tensor) -> Tensor:
         """Return the rows that are present, bag after bag: [C', L, ...] -> [T', ...]."""
@@ -58,7 +64,7 @@ class Group(NamedTuple):
         v [C', K, M, V], multiplicity [C', M] or [C', K, M], 0 for padding.
         """
         keys = self.keys
-        return self.queries.pad_heads(q), keys.pad_heads(k), keys.pad_heads(v), keys.pad_heads(multiplicity)
+        return self.queries.pad_heads(q), keys.pad_heads(k), keys.pad_heads(v), keys.pad_numbers(multiplicity)
 
 
 def groups_of_bags(

@@ -216,9 +216,9 @@ class _Padded(NamedTuple):
 
 def _padded(call: EdgeCall, queries: Slots, keys: Slots, first: int, shape: tuple[int, int]) -> _Padded:
     assert call.targets is not None and call.regulators is not None
-    k, present, unit = scaled(keys.pad_heads(call.k), keys.pad_heads(call.multiplicity), call.dtype)
+    k, present, unit = scaled(keys.pad_heads(call.k), keys.pad_numbers(call.multiplicity), call.dtype)
     q = queries.pad_heads(call.q).to(call.dtype)
-    given = None if call.inverse is None else queries.pad_heads(call.inverse)
+    given = None if call.inverse is None else queries.pad_numbers(call.inverse)
     inverse = _inverse(call, given, q, k, unit)
     rows = _inside("targets", queries.pad(call.targets), queries.present, first, shape[0])
     columns = _inside("regulators", keys.pad(call.regulators), keys.present & present, 0, shape[1])

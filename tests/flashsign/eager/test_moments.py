@@ -75,7 +75,9 @@ def test_what_lies_in_other_bags_never_enters_the_padding():
     rows = torch.full((3, 1), torch.nan)
     rows[1:] = 1
     assert Slots.of(torch.tensor([1]), torch.tensor([1])).pad(rows).tolist() == [[[1.0]]]
-    assert Slots.of(torch.tensor([1, 1]), torch.tensor([1, 2])).pad(rows)[0].flatten().tolist() == [1.0, 0.0]
+    slots = Slots.of(torch.tensor([1, 1]), torch.tensor([1, 2]))
+    assert slots.pad(rows)[0].flatten().tolist() == [1.0, 1.0], "its own first row"
+    assert slots.pad_numbers(rows[:, 0])[0].tolist() == [1.0, 0.0], "which is absent"
 
 
 @pytest.mark.parametrize("seed", range(3))
