@@ -34,6 +34,7 @@ from grn.analysis.summary import (
     sizes_known,
     states_sentence,
 )
+from grn.cells import programmes
 from grn.config.files import dump_config
 from grn.config.schema import Config
 from grn.io.atomic import write_text
@@ -132,7 +133,8 @@ def write_report(
     opening = [shown[name] for name in ("network", "activity") if name in shown]
     if "network" not in shown:  # nothing is certain: types that are told right are what the cells say
         opening.append(shown.pop("confusion", ""))
-    sentence = f"{change_sentence(activity)} {certain_sentence(network.about)}".strip()
+    shares = programmes.sentence(certain(edges)["target"])
+    sentence = f"{change_sentence(activity)} {certain_sentence(network.about)} {shares}".strip()
     sections = {
         "What is certain": certain_section(edges, by_type, network, config.data.state_key, counts=counts),
         EXPLORER: "",

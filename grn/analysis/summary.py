@@ -32,6 +32,7 @@ SHOWN = {  # column of an edge table -> its title, and the form of its values
     "cell_type": ("cells", ""),
     "source": ("regulator", ""),
     "target": ("target", ""),
+    "programme": ("programme", ""),
     "caused": ("effect", "+.2f"),
     "caused_low": ("from", "+.2f"),
     "caused_high": ("to", "+.2f"),
