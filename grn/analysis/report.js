@@ -3,7 +3,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const at = (id) => document.getElementById(id);
-  const UP = "#2166ac", DOWN = "#b2182b", MOST_ROWS = 200;
+  const UP = "#b2182b", DOWN = "#2166ac", MOST_ROWS = 200;
   const edges = data.w.map((weight, i) => ({
     source: data.genes[data.s[i]],
     target: data.genes[data.t[i]],

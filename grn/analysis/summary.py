@@ -46,7 +46,7 @@ FOUND = {  # column of uns["grn"]["found"] -> its title
     "label": "cells",
     "cells": "number",
     "edges": "certain edges",
-    "borrowed": "borrowed",
+    "borrowed": "certain over all cells alone",
     "least_effect": "least correlation that could be seen",
 }
 
@@ -136,7 +136,7 @@ def certain_sentence(about: Mapping) -> str:
     alone = f" By the cells of one type alone: {alone}." if alone else ""
     if every["edges"]:
         number = f"{every['edges']} edge{'s are' if every['edges'] > 1 else ' is'}"
-        within = "cell types" if about.get("states") == "labels" else "states"
+        within = "cell types" if about.get("states") == "labels" else "groups of cells"
         said = f"{number} certain over all cells (q at most {SIGNIFICANT:g}): associations within {within}, direct or "
         said += "indirect, not causes."
         return said + alone
@@ -166,38 +166,22 @@ def both_ways(edges: pd.DataFrame) -> str:
     return f"{number} pairs are certain in both directions: which of the two regulates is not known." if number else ""
 
 
-def change_sentence(activity: pd.DataFrame | None, count: int = 4) -> str:
-    """Between two conditions, which regulators' activity differs in most cell types; "" otherwise."""
-    sides = [] if activity is None else [str(name)[9:] for name in activity if str(name).startswith("activity_")]
-    if activity is None or "others" in sides or len(sides) != 2:
-        return ""
-    sure = activity[activity["q_value"] <= SIGNIFICANT]
-    of_each = sure.groupby("regulator")["effect"].agg(["size", "mean"])
-    of_each = of_each[of_each["size"] == of_each["size"].max()]
-    if of_each.empty:
-        return f"No activity of regulators differs between {sides[0]} and {sides[1]}."
-    first = of_each.iloc[np.argsort(-of_each["mean"].abs().to_numpy(), kind="stable")[:count]]
-    said = ", ".join(f"{name} ({change:+.1f})" for name, change in first["mean"].items())
-    types = f"{first['size'].iloc[0]} of {activity['cell_type'].nunique()} cell types"
-    return f"{sides[1]} against {sides[0]}, the activity of these regulators changes in {types} (mean change): {said}."
-
-
 def states_sentence(about: Mapping, states: Sequence[str]) -> str:
-    """Which states the network is of, and where they come from; states: their names. "" for older networks."""
+    """Which groups of cells the network is of, and where they come from; states: their names. "" for older ones."""
     names = "; ".join(states[:12]) + ("; ..." if len(states) > 12 else "")
     origins = {
-        "labels": f"Cells are compared within {len(states)} states, the given labels: {names}.",
-        "numeric": f"Cells are compared within {len(states)} states along a numeric column of obs: {names}.",
-        "conditions": f"Cells are compared within one condition, in {len(states)} states: {names}.",
-        "found": f"There are no labels, so cells are compared within {len(states)} states that were found in the "
+        "labels": f"Cells are compared within {len(states)} groups, the given labels: {names}.",
+        "numeric": f"Cells are compared within {len(states)} groups along a numeric column of obs: {names}.",
+        "conditions": f"Cells are compared within one condition, in {len(states)} groups: {names}.",
+        "found": f"There are no labels, so cells are compared within {len(states)} groups that were found in the "
         f"leading principal components of the genes: {names}.",
-        "one": "All cells are compared with each other: no two labels have several cells each, and no states "
+        "one": "All cells are compared with each other: no two labels have several cells each, and no groups "
         "were found.",
         "screen": "The cells of a screen without labels are compared with each other.",
         "together": "All cells are compared with each other, as cell types are the only objective.",
     }
     if "cell_type" in about:
-        return f"This is the network of one state of the cells alone: {about['cell_type']}."
+        return f"This is the network of one group of the cells alone: {about['cell_type']}."
     return origins.get(str(about.get("states", "")), "")
 
 

@@ -201,10 +201,13 @@ def network_of_model(
         "parameters": {
             "members": config.model.members,
             "cells": len(cells),
+            "donors": len(cells.donors),
             "top_k": settings.top_k or 0,
             "seed": config.trainer.seed,
         },
     }
+    if cells.hint:
+        about["hint"] = cells.hint
     if read.prior is not None:
         about["prior"] = {"use": read.prior.use, "pairs": read.prior.listed}
     if read.found is not None:
