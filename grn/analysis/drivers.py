@@ -146,7 +146,8 @@ def _of_types(activity: pd.DataFrame, who: str, how: str) -> str:
     said = "; ".join(
         f"{name} {', '.join(found.loc[found['cell_type'] == name, 'regulator'])}" for name in names[:TYPES]
     )
-    more = f"; and {len(names) - TYPES} more types" if len(names) > TYPES else ""
+    others = len(names) - TYPES
+    more = f"; and {others} more type{'s' * (others > 1)}" if others > 0 else ""
     return f"{who} of each cell type, {how}: {said}{more}."
 
 

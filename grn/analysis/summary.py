@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from grn.cells.programmes import in_words, programme_of
 from grn.networks.evidence.caused import NORMAL
 from grn.networks.evidence.false_discovery import SIGNIFICANT
 
@@ -229,6 +230,7 @@ def edges_json(
         "genes": names,
         "others": sorted(set(genes).difference(names)),
         "regulators": sorted(set(overall["source"])),
+        "programmes": {name: in_words(of) for name in names if (of := programme_of(name))},
         "types": types,
         "s": gene_at.get_indexer(table["source"]).tolist(),
         "t": gene_at.get_indexer(table["target"]).tolist(),

@@ -54,6 +54,6 @@ def activity_heatmap(
         own = table["regulons"].astype(str).str.startswith("certain edges").any()
         whose = "of candidates, by edges of this run" if own else "by published targets"
     plain(axes, f"Activity {whose}, {versus}")
-    label = "change of activity (t-value)\nred: more active, blue: less\n±: half of the 95 % interval"
+    label = "difference of activity (t-value)\nred: more active, blue: less\n±: half of the 95 % interval"
     colour_bar(whole(axes), image, label, ax=axes, shrink=0.9, aspect=15, pad=0.02)
     return shown(axes, ax, show)

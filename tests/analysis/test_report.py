@@ -262,6 +262,13 @@ def test_the_first_screen_names_donors_and_a_column_that_seems_to_hold_condition
     assert "So few say little of other donors." in said and network.about["hint"] in said
 
 
+def test_genes_of_a_common_programme_are_marked_and_the_table_of_edges_names_it(tmp_path):
+    page = report(tmp_path, beside={"target": ["Rpl3", "y", "FOS"]})
+    assert embedded(page)["programmes"] == {"FOS": "immediate-early", "Rpl3": "ribosomal"}
+    assert 'class="gene common" title="ribosomal" data-gene="Rpl3"' in page and "Grey genes are of a common" in page
+    assert embedded(report(tmp_path / "none"))["programmes"] == {}
+
+
 WORDS = "multiplicit|borrow|\\bstates?\\b|\\bmembers?\\b|identity token|penalt|layer ?0"
 
 
