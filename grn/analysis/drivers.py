@@ -47,7 +47,8 @@ def of_programmes(activity: pd.DataFrame) -> dict[str, str]:
     """Regulator -> the programme that its activity rests on; other regulators are left out."""
     if "programme" not in activity:
         return {}
-    resting = activity[activity["programme"].fillna("") != ""].drop_duplicates("regulator")
+    resting = activity[(activity["programme"].fillna("") != "") & ~activity["regulator"].str.fullmatch(UNREAD)]
+    resting = resting.drop_duplicates("regulator")
     return dict(zip(resting["regulator"], resting["programme"], strict=True))
 
 

@@ -349,6 +349,7 @@ def activity_section(activity: pd.DataFrame | None, grouped: bool) -> str:
     ) + (
         "A regulator is active where the genes that it raises are high and those that it lowers are low "
         f"({whose(activity)}): the t-value of a cell's values on its weights. Effect: {means}. "
+        + ("Own messenger: the same for the regulator's own level. " if "messenger" in activity else "")
         + ("Donors are the units of intervals." if grouped else CELLS)
     )
     body = (

@@ -261,6 +261,9 @@ def activity_texts(table: pd.DataFrame) -> tuple[list[str], list[tuple[str, ...]
         table[name].astype(str).tolist() if name not in means else [f"{v:+.2f}" for v in table[name]] for name in shown
     ]
     titles = list(shown.values())
+    if "messenger" in table:
+        titles.append("own messenger")
+        texts.append(["" if value != value else f"{value:+.2f}" for value in table["messenger"]])
     if "effect" in table:
         titles += ["effect", "95 % interval", "q"]
         ends = zip(table["low"], table["high"], strict=True)

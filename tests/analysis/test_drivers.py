@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from grn.analysis.drivers import OWN, agreeing, by_known, drivers, headline, left_out, named
+from grn.analysis.summary import activity_texts
 
 TYPES = ("B", "T")
 
@@ -68,6 +69,12 @@ def test_regulators_whose_targets_are_of_one_programme_are_not_named_and_that_is
 def test_names_that_nobody_reads_are_not_named():
     odd = {name: (9.0, 1.0) for name in ("COMPLEX:NFKB1_REL", "Q03933", "A0A024RBG1")}
     assert drivers(table({**odd, "SPI1": (1.0, 1.0), "E2F1": (1.0, 1.0)})).index.tolist() == ["E2F1", "SPI1"]
+
+
+def test_the_table_of_activities_shows_the_own_messenger():
+    columns, rows = activity_texts(response().assign(low=0.0, high=9.0, messenger=[0.25, np.nan] * 5))
+    assert columns[-4:] == ["own messenger", "effect", "95 % interval", "q"]
+    assert [row[-4] for row in rows[:2]] == ["+0.25", ""]
 
 
 def test_a_change_in_few_types_speaks_for_them_alone():
