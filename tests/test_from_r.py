@@ -34,7 +34,9 @@ def test_every_column_is_text_numbers_or_a_factor(tiny_run):
     numbers = dict.fromkeys(["weight", "sd", "effect", "effect_se", "q_value", "confidence"], "numeric")
     numbers |= dict.fromkeys(["between", "indirect"], "numeric")
     found = columns(tiny_run / "edges.parquet")
-    assert found == {"source": "character", "target": "character"} | numbers | {"cells": "integer"}
+    assert found == {"source": "character", "target": "character", "programme": "character"} | numbers | {
+        "cells": "integer"
+    }
     assert columns(tiny_run / "edges_by_type.parquet") == found | {"cell_type": "factor"}
 
 

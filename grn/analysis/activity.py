@@ -23,6 +23,7 @@ from grn.analysis.summary import ALL
 from grn.cells.cells import Cells
 from grn.cells.feature_types import are_genes, left_out
 from grn.cells.preprocessing.counts import genes_only
+from grn.cells.programmes import mostly_of
 from grn.cells.readers.matrix import csr_pieces
 from grn.errors import DataError, VocabularyMismatch, check_known
 from grn.messages import Say, silent
@@ -172,7 +173,9 @@ def activity_between(
 
 def activity_of_run(cells: Cells, regulons: pd.DataFrame, *, own: bool, grouped: bool) -> pd.DataFrame:
     """`activity_of_types` of a run's cells by their labels or, of a run with two conditions (data.state_key),
-    `activity_between` these in each type, with a column targets.
+    `activity_between` these in each type, with further columns: targets; programme, that which most of the weight of
+    the regulator's targets is in, or ""; messenger, the same difference of the regulator's own mean multiplicity, and
+    messenger_p, both NaN where it is not among the genes.
 
     own: the regulons are its certain edges.   grouped: donors are the units. Raises DataError and VocabularyMismatch.
     """
@@ -180,19 +183,32 @@ def activity_of_run(cells: Cells, regulons: pd.DataFrame, *, own: bool, grouped:
     if own and not (regulons["source"].value_counts() >= least).any():
         raise DataError(
             f"no regulator has {least} certain edges",
-            advice="network.regulons: collectri (grn data get collectri) shows that of known ones",
+            advice="known ones need none: grn data get collectri, then grn report RUN --regulons collectri",
         )
     pieces = (cells.multiplicity[first : first + PIECE] for first in range(0, len(cells), PIECE))
     scores, targets = activity_of_cells(pieces, pd.Index(cells.vocabulary), regulons, least)
     types = np.array([*cells.classes, ""], object)[cells.labels] if cells.classes else np.full(len(cells), ALL, object)
     donors = cells.groups.astype(str).astype(object) if grouped and cells.groups is not None else None
-    if cells.state is not None and len(cells.conditions) == 2:
+    genes = pd.Index(cells.vocabulary)
+    there = scores.columns[scores.columns.isin(genes)]
+    own_levels = pd.DataFrame(cells.multiplicity[:, genes.get_indexer(there)].toarray(), columns=there)
+
+    def differences(values: pd.DataFrame) -> pd.DataFrame:
+        if cells.state is None or len(cells.conditions) != 2:
+            return activity_of_types(values, types, donors, silent)
         condition = np.array([*cells.conditions, ""], object)[np.nan_to_num(cells.state, nan=-1).astype(int)]
-        table = activity_between(scores, types, donors, condition, cells.conditions, silent)
+        return activity_between(values, types, donors, condition, cells.conditions, silent)
+
+    table, pair = differences(scores), ["cell_type", "regulator"]
+    if len(there):
+        messenger = differences(own_levels).set_index(pair)[["effect", "p_value"]]
+        found = messenger.reindex(pd.MultiIndex.from_frame(table[pair])).to_numpy()
     else:
-        table = activity_of_types(scores, types, donors, silent)
+        found = np.full((len(table), 2), np.nan)
+    table = table.assign(messenger=found[:, 0], messenger_p=found[:, 1])
     table.insert(2, "targets", targets.loc[table["regulator"]].to_numpy())
-    return table
+    mostly = mostly_of(regulons, genes)
+    return table.assign(programme=table["regulator"].map(mostly).fillna(""))
 
 
 def _names(types: np.ndarray) -> list[str]:

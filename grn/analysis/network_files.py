@@ -18,7 +18,7 @@ from grn.analysis.universe import unique_edges
 from grn.errors import DataError, check_known
 from grn.io.h5ad import read_anndata
 from grn.io.run_folder import CONFIG, refuse_cut_off, refuse_mixed_parts
-from grn.networks.choose import NUMBERS
+from grn.networks.choose import COLUMNS, PROGRAMME
 from grn.networks.edge_tables import (
     Columns,
     cell_types,
@@ -45,7 +45,7 @@ WEIGHTED = (
 BARE = ("0", "1", "2")  # tables of arboreto, which have no header
 KEY = "grn"
 SHARES = ("confidence", "q_value", "caused_q")  # of BESIDE, those from 0 to 1
-BESIDE = NUMBERS[1:]  # further columns of grn's tables that are kept
+BESIDE = COLUMNS[1:]  # further columns of grn's tables that are kept
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,9 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
         edges["weight"] *= np.sign(numbers(where, table[sign[0]]))  # as pySCENIC's add_cor writes it
     for name in BESIDE:
         found = find_columns(table, [(name,)])
-        if found and table[found[0]].notna().any():
+        if found and name == PROGRAMME:
+            edges[name] = table[found[0]].fillna("").astype(str).to_numpy(object)
+        elif found and table[found[0]].notna().any():
             share = name in SHARES
             if share and pd.to_numeric(table[found[0]], errors="coerce").isna().all():
                 continue  # words: DoRothEA's confidences are A to E

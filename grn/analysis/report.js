@@ -3,10 +3,11 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const at = (id) => document.getElementById(id);
-  const UP = "#2166ac", DOWN = "#b2182b", MOST_ROWS = 200;
+  const UP = "#b2182b", DOWN = "#2166ac", MOST_ROWS = 200;
   const edges = data.w.map((weight, i) => ({
     source: data.genes[data.s[i]],
     target: data.genes[data.t[i]],
+    programme: data.programmes[data.genes[data.t[i]]] || null, // a group of genes that rise and fall together anyway
     type: data.types[data.k[i]],
     weight,
     q: data.q[i],
@@ -55,9 +56,9 @@
   // ---- The table ----
   let sorted = known ? { column: "q", falling: false } : { column: "weight", falling: true };
   const columns = [
-    ["source", "regulator"], ["effect", ""], ["target", "target"], ["type", "cell type"],
+    ["source", "regulator"], ["effect", ""], ["target", "target"], ["programme", "programme"], ["type", "cell type"],
     ["weight", "weight"], ["size", data.fold ? "fold change for a doubling" : "change for one unit more"], ["q", "q"],
-  ].filter(([column]) => (column !== "q" || known) && (column !== "size" || edges.some((edge) => edge.size !== null)));
+  ].filter(([column]) => (column !== "q" || known) && (column !== "programme" || edges.some((edge) => edge.programme)) && (column !== "size" || edges.some((edge) => edge.size !== null)));
   const numbers = ["weight", "size"]; // sorted by their sizes, the largest first
   const head = at("edges").tHead.insertRow();
   for (const [column, title] of columns) {
@@ -87,6 +88,7 @@
   }
 
   const texts = {
+    programme: (edge) => edge.programme || "",
     effect: (edge) => (data.signed ? (edge.weight > 0 ? "raises" : "lowers") + (doubtful(edge) ? "?" : "") : ""),
     weight: (edge) => (edge.weight > 0 ? "+" : "") + edge.weight.toPrecision(2),
     size: (edge) => {

@@ -12,6 +12,7 @@ from string import Template
 import pandas as pd
 
 from grn.analysis.activity import CELLS
+from grn.analysis.drivers import by_known, headline, left_out, named, of_programmes, sides_of, whose
 from grn.analysis.known import NOT_CERTAIN, known_sentence, of_groups, of_regulators
 from grn.analysis.summary import (
     ALL,
@@ -24,7 +25,6 @@ from grn.analysis.summary import (
     caused,
     certain,
     certain_sentence,
-    change_sentence,
     class_rows,
     edge_texts,
     edges_json,
@@ -34,6 +34,7 @@ from grn.analysis.summary import (
     sizes_known,
     states_sentence,
 )
+from grn.cells import programmes
 from grn.config.files import dump_config
 from grn.config.schema import Config
 from grn.io.atomic import write_text
@@ -75,7 +76,7 @@ CAUSED = (
 MORE_CELLS = (
     "With so many cells, weaker correlations than the last column says cannot be told from chance; correlations half "
     "as strong need four times the cells. Genes and regulators that were not measured, or not used, cannot appear. "
-    "Borrowed: certain over all cells, and not shown by the cells of this type."
+    "Certain over all cells alone: the cells of this type do not show it by themselves."
 )
 COUNTS = (
     "Counts do not compare conditions: what is certain in one may be just short of it in the other. "
@@ -91,6 +92,7 @@ FILES = {
     "truth.csv": "the planted edges of simulated cells",
 }
 NEXT = {
+    "drivers by known targets, on this page": "grn report {run} --regulons collectri",
     "the strongest regulators of one gene": "grn export {run} --targets GENE --format csv --output gene.csv",
     "what differs between two conditions, a column of the cells' table": "grn compare {run} --by {condition}",
     "the activity of well-known regulators": "grn activity {cells} --regulons collectri --by COLUMN",
@@ -98,7 +100,9 @@ NEXT = {
 
 MOST_EFFECTS, MOST_REGULATORS, TARGETS = 20, 5, 6  # rows; of a type; genes that each raises or lowers
 MOST_KNOWN = 20  # regulators beside known pairs
+MOST_RESTING = 20  # rows of regulators whose activity rests on one programme
 MOST_ACTIVE = 5  # regulators of a cell type
+FEW_DONORS = 6  # with fewer, an interval of their means is a guess of how donors differ
 EXPLORER = "Edges and network"  # its place on the page is in report.html
 
 
@@ -129,33 +133,32 @@ def write_report(
     counts = config.data.values == "counts"
     data, held = edges_json(edges, of_types, signed=network.signed, genes=network.genes, counts=counts)
     every = int((edges["weight"] != 0).sum()) + sum(weights.nnz for weights in network.by_type.values())
-    opening = [shown[name] for name in ("network", "activity") if name in shown]
+    opening = [with_caption(shown[name], captions(activity)[name]) for name in ("activity", "network") if name in shown]
     if "network" not in shown:  # nothing is certain: types that are told right are what the cells say
         opening.append(shown.pop("confusion", ""))
-    sentence = f"{change_sentence(activity)} {certain_sentence(network.about)}".strip()
     sections = {
         "What is certain": certain_section(edges, by_type, network, config.data.state_key, counts=counts),
         EXPLORER: "",
         "Beside known pairs": known_section(known, activity, config, edges["source"].nunique(), len(network.genes)),
         "Activity of regulators": activity_section(activity, config.data.group_key is not None),
         "Test cells": test_cells(metrics, per_class, network.levels, shown.get("confusion", "")),
-        "Training": f"<details><summary>Losses and errors</summary>{shown.get('training', '')}</details>",
         "Tables and next steps": next_steps(folder, config),
-        "What the weights mean": meaning(network),
-        "How to reproduce it": reproduce(config, network),
+        "Appendix: what the weights mean": meaning(network),
+        "Appendix: training": f"<details><summary>Losses and errors</summary>{shown.get('training', '')}</details>",
+        "Appendix: how to reproduce it": reproduce(config, network),
     }
     sections = {title: body for title, body in sections.items() if body or title == EXPLORER}
     bodies = [f'<h2 id="{anchor(title)}">{title}</h2>\n{body}' for title, body in sections.items() if body]
-    states = "cell types" if network.about.get("states") == "labels" else "states of cells"
+    groups = "cell types" if network.about.get("states") == "labels" else "groups of cells"
     page = Template(files("grn.analysis").joinpath("report.html").read_text("utf-8")).substitute(
         title=escape(title or folder.name),
         subtitle=escape(
             f"{config.data.path.rstrip(':')}: {len(network.genes)} genes, {edges['source'].nunique()} regulators, "
-            f"{len(network.by_type)} {states}. grn {network.about['version']}, model {network.about['model_hash']}."
+            f"{len(network.by_type)} {groups}. grn {network.about['version']}, model {network.about['model_hash']}."
         ),
         links=" ".join(f'<a href="#{anchor(title)}">{title}</a>' for title in sections),
         numbers=numbers(cells, edges, network, metrics, per_class),
-        sentence=escape(sentence),
+        sentence=first_sentences(edges, network, activity, config),
         pictures=side_by_side([picture for picture in opening if picture]),
         first=bodies[0],
         share=f"This page holds {held} of {every} edges: the certain ones, and of the others the strongest whose genes "
@@ -168,6 +171,53 @@ def write_report(
     )
     write_text(folder / "report.html", page)
     return folder / "report.html"
+
+
+def first_sentences(edges: pd.DataFrame, network: SignedNetwork, activity: pd.DataFrame | None, config: Config) -> str:
+    """HTML: the answer in a sentence, then how sure it is, what is artefact, and what would make it better."""
+    answer, found = headline(activity), certain_sentence(network.about)
+    about = [programmes.sentence(certain(edges)["target"]), left_out(activity)]
+    advice = [*warnings_of(network, config, activity), str(network.about.get("hint", ""))]
+    if activity is not None and not by_known(activity):
+        advice.append(
+            "No known regulons were given, so these are candidates; for human cells: grn data get collectri, then "
+            "grn report RUN --regulons collectri."
+        )
+    if not answer:
+        answer, found = found, ""
+    parts = [f'<p class="answer">{escape(answer)}</p>']
+    parts += [f"<p>{escape(' '.join(filter(None, [found, *about])))}</p>" if any([found, *about]) else ""]
+    parts += [f"<p>{escape(' '.join(filter(None, advice)))}</p>" if any(advice) else ""]
+    return "".join(parts)
+
+
+def warnings_of(network: SignedNetwork, config: Config, activity: pd.DataFrame | None) -> list[str]:
+    """What the units of intervals and q-values are: donors, or cells, which are no replicates."""
+    donors = network.about.get("parameters", {}).get("donors", 0)
+    if config.data.group_key is None:
+        return [CELLS] if activity is not None or "found" in network.about else []
+    number = f"{donors} donors or batches" if donors else "Donors or batches"
+    few = " So few say little of other donors." if 0 < donors < FEW_DONORS else ""
+    return [f"{number} (the column {config.data.group_key!r}) are the units of the activity's intervals.{few}"]
+
+
+def captions(activity: pd.DataFrame | None) -> dict[str, str]:
+    """What the first pictures show, in words."""
+    network = (
+        "Certain edges, without those to common programmes: associations, so candidates; which of two genes acts on "
+        "the other is not known."
+    )
+    if activity is None:
+        return {"network": network, "activity": ""}
+    if by_known(activity):
+        known = f"How active regulators are by their known targets ({whose(activity)}): red more, blue less."
+    else:
+        known = "Candidates: how active regulators are by their certain targets in this run: red more, blue less."
+    return {"network": network, "activity": known}
+
+
+def with_caption(picture: str, text: str) -> str:
+    return f'<figure>{picture}<figcaption class="small">{escape(text)}</figcaption></figure>' if text else picture
 
 
 def numbers(
@@ -248,11 +298,16 @@ def top_regulators(edges_of: Mapping[str, pd.DataFrame], *, signed: bool, counts
     up, down = ("raises", "lowers") if signed else ("positive", "negative")
     what = "q" if not sized else "fold change, q" if counts else "change, q"
     head = "".join(f"<th>{name}</th>" for name in ("cells", "regulator", f"{up} ({what})", f"{down} ({what})"))
-    return f'<table class="top"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    grey = '<p class="small">Grey genes are of a common programme (ribosomal, heat shock, ...).</p>'
+    listed = f'<table class="top"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    return listed + (grey if 'class="gene common"' in listed else "")
 
 
 def _gene(name: str, label: str) -> str:
-    return f'<span class="gene" data-gene="{escape(name)}" data-type="{escape(label)}">{escape(name)}</span>'
+    """HTML: a gene that is looked up by a click; of a common programme, greyed, with the programme in its title."""
+    programme = programmes.programme_of(name)
+    common = f' common" title="{programmes.in_words(programme)}' if programme else ""
+    return f'<span class="gene{common}" data-gene="{escape(name)}" data-type="{escape(label)}">{escape(name)}</span>'
 
 
 def known_section(
@@ -269,28 +324,32 @@ def known_section(
     if others := rows[len(first) :]:
         more = table(columns, others, numbers=4)
         parts.append(f"<details><summary>Show all: {len(others)} more regulators</summary>{more}</details>")
-    sentence = known_sentence(known, Path(str(config.network.regulons)).name, regulators, genes)
+    given = Path(str(config.network.regulons)).name
+    name = whose(activity) if activity is not None and by_known(activity) else given
+    sentence = known_sentence(known, name, regulators, genes)
     return f"<p>{escape(sentence)} The table is known.csv.</p>{of_cells}{''.join(parts)}"
 
 
 def activity_section(activity: pd.DataFrame | None, grouped: bool) -> str:
     if activity is None:
         return ""
-    found = activity[activity["q_value"] <= SIGNIFICANT].groupby("cell_type", sort=False).head(MOST_ACTIVE)
-    columns, rows = activity_texts(found)
-    whose = ", ".join(activity["regulons"].unique())
-    sides = [name.removeprefix("activity_") for name in activity if str(name).startswith("activity_")]
+    may = named(activity)
+    columns, rows = activity_texts(
+        may[may["q_value"] <= SIGNIFICANT].groupby("cell_type", sort=False).head(MOST_ACTIVE)
+    )
+    sides = sides_of(activity)
     means = "a type's mean minus that of other cells"
-    if sides != ["others"]:
+    if sides is not None:
         means = f"the mean in {sides[1]} minus that in {sides[0]}"
     explained = (
-        f"This is read from published targets ({whose}) and not from the network of this run; the regulator itself "
-        "need not be measured. "
-        if "certain edges" not in whose
+        f"This is read from published targets ({whose(activity)}) and not from the network of this run; the regulator "
+        "itself need not be measured. "
+        if by_known(activity)
         else ""
     ) + (
         "A regulator is active where the genes that it raises are high and those that it lowers are low "
-        f"({whose}): the t-value of a cell's values on its weights. Effect: {means}. "
+        f"({whose(activity)}): the t-value of a cell's values on its weights. Effect: {means}. "
+        + ("Own messenger: the same for the regulator's own level. " if "messenger" in activity else "")
         + ("Donors are the units of intervals." if grouped else CELLS)
     )
     body = (
@@ -299,7 +358,11 @@ def activity_section(activity: pd.DataFrame | None, grouped: bool) -> str:
         else "<p>No difference has a q-value of at most 0.05.</p>"
     )
     largest = f"<details open><summary>The largest differences in activity</summary>{body}</details>"
-    return f"<p>{escape(explained)}</p>{largest}"
+    resting = of_programmes(activity)
+    columns, rows = activity_texts(activity[activity["regulator"].isin(list(resting))].head(MOST_RESTING))
+    others = f"<p>{escape(left_out(activity))}</p>" if rows else ""
+    others += f"<details><summary>Their activity</summary>{table(columns, rows, numbers=len(columns) - 2)}</details>"
+    return f"<p>{escape(explained)}</p>{largest}{others if rows else ''}"
 
 
 def next_steps(folder: Path, config: Config) -> str:

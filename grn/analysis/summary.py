@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from grn.cells.programmes import in_words, programme_of
 from grn.networks.evidence.caused import NORMAL
 from grn.networks.evidence.false_discovery import SIGNIFICANT
 
@@ -32,6 +33,7 @@ SHOWN = {  # column of an edge table -> its title, and the form of its values
     "cell_type": ("cells", ""),
     "source": ("regulator", ""),
     "target": ("target", ""),
+    "programme": ("programme", ""),
     "caused": ("effect", "+.2f"),
     "caused_low": ("from", "+.2f"),
     "caused_high": ("to", "+.2f"),
@@ -45,7 +47,7 @@ FOUND = {  # column of uns["grn"]["found"] -> its title
     "label": "cells",
     "cells": "number",
     "edges": "certain edges",
-    "borrowed": "borrowed",
+    "borrowed": "certain over all cells alone",
     "least_effect": "least correlation that could be seen",
 }
 
@@ -135,7 +137,7 @@ def certain_sentence(about: Mapping) -> str:
     alone = f" By the cells of one type alone: {alone}." if alone else ""
     if every["edges"]:
         number = f"{every['edges']} edge{'s are' if every['edges'] > 1 else ' is'}"
-        within = "cell types" if about.get("states") == "labels" else "states"
+        within = "cell types" if about.get("states") == "labels" else "groups of cells"
         said = f"{number} certain over all cells (q at most {SIGNIFICANT:g}): associations within {within}, direct or "
         said += "indirect, not causes."
         return said + alone
@@ -165,38 +167,22 @@ def both_ways(edges: pd.DataFrame) -> str:
     return f"{number} pairs are certain in both directions: which of the two regulates is not known." if number else ""
 
 
-def change_sentence(activity: pd.DataFrame | None, count: int = 4) -> str:
-    """Between two conditions, which regulators' activity differs in most cell types; "" otherwise."""
-    sides = [] if activity is None else [str(name)[9:] for name in activity if str(name).startswith("activity_")]
-    if activity is None or "others" in sides or len(sides) != 2:
-        return ""
-    sure = activity[activity["q_value"] <= SIGNIFICANT]
-    of_each = sure.groupby("regulator")["effect"].agg(["size", "mean"])
-    of_each = of_each[of_each["size"] == of_each["size"].max()]
-    if of_each.empty:
-        return f"No activity of regulators differs between {sides[0]} and {sides[1]}."
-    first = of_each.iloc[np.argsort(-of_each["mean"].abs().to_numpy(), kind="stable")[:count]]
-    said = ", ".join(f"{name} ({change:+.1f})" for name, change in first["mean"].items())
-    types = f"{first['size'].iloc[0]} of {activity['cell_type'].nunique()} cell types"
-    return f"{sides[1]} against {sides[0]}, the activity of these regulators changes in {types} (mean change): {said}."
-
-
 def states_sentence(about: Mapping, states: Sequence[str]) -> str:
-    """Which states the network is of, and where they come from; states: their names. "" for older networks."""
+    """Which groups of cells the network is of, and where they come from; states: their names. "" for older ones."""
     names = "; ".join(states[:12]) + ("; ..." if len(states) > 12 else "")
     origins = {
-        "labels": f"Cells are compared within {len(states)} states, the given labels: {names}.",
-        "numeric": f"Cells are compared within {len(states)} states along a numeric column of obs: {names}.",
-        "conditions": f"Cells are compared within one condition, in {len(states)} states: {names}.",
-        "found": f"There are no labels, so cells are compared within {len(states)} states that were found in the "
+        "labels": f"Cells are compared within {len(states)} groups, the given labels: {names}.",
+        "numeric": f"Cells are compared within {len(states)} groups along a numeric column of obs: {names}.",
+        "conditions": f"Cells are compared within one condition, in {len(states)} groups: {names}.",
+        "found": f"There are no labels, so cells are compared within {len(states)} groups that were found in the "
         f"leading principal components of the genes: {names}.",
-        "one": "All cells are compared with each other: no two labels have several cells each, and no states "
+        "one": "All cells are compared with each other: no two labels have several cells each, and no groups "
         "were found.",
         "screen": "The cells of a screen without labels are compared with each other.",
         "together": "All cells are compared with each other, as cell types are the only objective.",
     }
     if "cell_type" in about:
-        return f"This is the network of one state of the cells alone: {about['cell_type']}."
+        return f"This is the network of one group of the cells alone: {about['cell_type']}."
     return origins.get(str(about.get("states", "")), "")
 
 
@@ -244,6 +230,7 @@ def edges_json(
         "genes": names,
         "others": sorted(set(genes).difference(names)),
         "regulators": sorted(set(overall["source"])),
+        "programmes": {name: in_words(of) for name in names if (of := programme_of(name))},
         "types": types,
         "s": gene_at.get_indexer(table["source"]).tolist(),
         "t": gene_at.get_indexer(table["target"]).tolist(),
@@ -274,6 +261,9 @@ def activity_texts(table: pd.DataFrame) -> tuple[list[str], list[tuple[str, ...]
         table[name].astype(str).tolist() if name not in means else [f"{v:+.2f}" for v in table[name]] for name in shown
     ]
     titles = list(shown.values())
+    if "messenger" in table:
+        titles.append("own messenger")
+        texts.append(["" if value != value else f"{value:+.2f}" for value in table["messenger"]])
     if "effect" in table:
         titles += ["effect", "95 % interval", "q"]
         ends = zip(table["low"], table["high"], strict=True)

@@ -6,8 +6,8 @@ Letters: C cells, N genes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -64,6 +64,7 @@ class Cells:
     targets: the matrix that genes are predicted as (data.targets): it holds all but the regulators, which are as the
     model reads them, and as `apart`, the last entries of the vocabulary, the regulators once more.
     sample: which cells of the source these are; None where they are all.
+    donors: names of the donors or batches (data.group_key).   hint: see Source.
     interventions: what was done to the cells; their guides' keys are the last entries of the vocabulary. guides: the
     table of `guides.with_weights`. None without interventions, and without guides.
     """
@@ -93,6 +94,8 @@ class Cells:
     guides: pd.DataFrame | None = None
     targets: str | None = None
     sample: Sample | None = None
+    donors: tuple[str, ...] = ()
+    hint: str = ""
 
     def __len__(self) -> int:
         return self.multiplicity.shape[0]
@@ -134,6 +137,7 @@ class Source:
     of_targets: the values in data.targets, CSR float32 [C, M]; None without.
     truth, interventions: see Cells.   read: sentences about how the file was read, and what of it was left out.
     hint: a sentence about a column that seems to hold conditions and is not used.   sample: see Cells.
+    donors: of data.group_key, and how many cells each has.
     """
 
     obs_names: np.ndarray
@@ -152,6 +156,7 @@ class Source:
     interventions: Interventions | None = None
     of_targets: sparse.csr_matrix | None = None
     sample: Sample | None = None
+    donors: Mapping[str, int] = field(default_factory=dict)
 
 
 def digest_of_cells(cells: Cells, values: sparse.csr_matrix, config: DataConfig, split: Split) -> str:

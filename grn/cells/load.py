@@ -35,6 +35,7 @@ from grn.cells.obs import (
     MISSING,
     column_of,
     condition_column,
+    donors_of,
     named_as_conditions,
     read_groups,
     read_labels,
@@ -117,6 +118,8 @@ def load_cells(
         counting=counting_of(transform, total, target) if counted else None,
         var_names=None if config.gene_key is None else tuple(map(str, source.expression.var.index[first])),
         sample=source.sample,
+        donors=tuple(source.donors),
+        hint=source.hint,
     )
     notes = notes_on_cells(cells, source, chosen, split, copies, config)
     if source.of_targets is not None:
@@ -336,6 +339,7 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Proce
         ]
         obs_names = obs.index.to_numpy(str)
         truth, notes = read_truth(opened), (*take_notes(opened), *filter(None, [expression.left_out]))
+        donors = donors_of(obs, config.group_key)
         hint = "" if config.state_key is not None else condition_column(obs, used)[1]
     names, columns = once_each(gene_names(expression.var, config.gene_key), config)
     refuse_cells_as_genes(names, obs_names.tolist(), name_of(config))
@@ -343,7 +347,7 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Proce
     about = obs_names, labels, classes, groups, *state
     expression, read = replace(expression, kept=None), []  # the sample is now `values`
     give_back()
-    return Source(*about, values, names, columns, expression, truth, notes, hint, done, of_targets, sample)
+    return Source(*about, values, names, columns, expression, truth, notes, hint, done, of_targets, sample, donors)
 
 
 def _of_targets(

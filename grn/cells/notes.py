@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -70,6 +70,7 @@ def notes_on_cells(
         f"every fold, but each counts as a cell of its own, so that q-values are too small; remove "
         "them.": same,
         f"{unlabelled} cells have no label in the column {config.label_key!r} of obs.": unlabelled,
+        _of_donors(source.donors, config.group_key): source.donors,
         f"{alone} cells have nothing in the column {config.group_key!r} of obs; they stay together as one "
         "group.": alone,
         f"The label {', '.join(map(repr, texts))} is a text and so a cell type; leave it empty where it means that "
@@ -91,6 +92,16 @@ def notes_on_cells(
         f"{listed(constant)}.": constant,
     }
     return tuple(sentence for sentence, true in found.items() if true)
+
+
+def _of_donors(donors: Mapping[str, int], key: str | None) -> str:
+    """How many donors there are, and the cells of each."""
+    said = [f"{name} ({number} cells)" for name, number in donors.items()]
+    return (
+        f"{len(donors)} donor{'s' * (len(donors) != 1)} in the column {key!r} of obs (data.group_key): "
+        f"{listed(said, most=12)}. The cells of one stay together when cells are held out, and donors, not cells, are "
+        "the units of the activity of regulators."
+    )
 
 
 def notes_on_interventions(cells: Cells) -> list[str]:

@@ -78,6 +78,14 @@ def read_groups(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
     return groups
 
 
+def donors_of(obs: pd.DataFrame, key: str | None) -> dict[str, int]:
+    """Each donor or batch (data.group_key) and how many cells it has, in the order of names; {} without a key."""
+    if key is None:
+        return {}
+    counts = column_of(obs, key, "data.group_key", "obs").dropna().astype(str).str.strip().value_counts()
+    return {str(name): int(counts[name]) for name in sorted(counts.index) if name and counts[name]}
+
+
 def read_state(obs: pd.DataFrame, key: str | None) -> tuple[np.ndarray | None, tuple[str, ...]]:
     """The state of each cell, float32 [C], NaN where missing, and no names where these are numbers; of texts, their
     positions among the names that follow. None without a key."""

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from grn.cli.options import RunFolder
 
 
-def command(run: RunFolder) -> None:
-    """Write report.html of a finished run again, as this version writes it."""
+def command(
+    run: RunFolder,
+    regulons: Annotated[
+        str | None,
+        typer.Option(
+            "--regulons",
+            metavar="NAME|FILE",
+            help="Known regulons that name the drivers: collectri (grn data get collectri), or a table of pairs with "
+            "signs. Default: those of the run.",
+        ),
+    ] = None,
+) -> None:
+    """Write report.html of a finished run again, as this version writes it; --regulons: by known regulons."""
     from grn.cli.console import console, plain
     from grn.verbs.run import load
 
-    opened = load(run)
-    plain(console())(f"Report: {opened._write_report(opened.folder)}")
+    opened, say = load(run), plain(console())
+    if regulons is not None:
+        from grn.verbs.report import report_with
+
+        report_with(opened.folder, opened.config, opened._trained, regulons, say)
+    say(f"Report: {opened._write_report(opened.folder)}")

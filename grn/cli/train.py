@@ -141,6 +141,7 @@ def print_result(
 
     of_types: certain edges of single types.   activity: of activity.csv, None where there is none.
     """
+    from grn.analysis.drivers import named
     from grn.analysis.summary import (
         CLASS_COLUMNS,
         activity_texts,
@@ -164,7 +165,8 @@ def print_result(
             title = f"Certain edges {whose}, {min(EDGES, len(edges))} of {len(edges)}"
             tables.append((title, *edge_texts(edges.head(EDGES))))
     if activity is not None:
-        active = activity[activity["q_value"] <= SIGNIFICANT].groupby("cell_type", sort=False).head(ACTIVE)
+        may = named(activity)
+        active = may[may["q_value"] <= SIGNIFICANT].groupby("cell_type", sort=False).head(ACTIVE)
         tables.append((f"Activity of regulators ({activity['regulons'].iloc[0]}), t-values", *activity_texts(active)))
     tables += [
         ("Test cells", ["metric", "value"], score_rows(result.metrics)),

@@ -23,6 +23,7 @@ from torch import Tensor
 from flashsign import EdgeSums
 from grn.bags import Tokens
 from grn.cells.cells import Cells
+from grn.cells.programmes import with_programme
 from grn.model.transformer import Transformer
 from grn.networks.run_files import square_matrix
 from grn.networks.weights import strongest
@@ -107,23 +108,17 @@ def some_of(rows: np.ndarray, seed: int) -> np.ndarray:
 
 
 def edges_of_attention(found: Attention, genes: tuple[str, ...], top_k: int | None, least_cells: int) -> pd.DataFrame:
-    """source, target, weight, sd, q_value, cells of the strongest top_k regulators of each target by |weight|, the mean
-    over layers; of pairs that so many cells have. Every q-value is 1: nothing tells these edges from chance."""
+    """source, target, weight, sd, q_value, programme, cells of the strongest top_k regulators of each target by
+    |weight|, the mean over layers; of pairs that so many cells have. Every q-value is 1: nothing tells these edges from
+    chance."""
     weight = np.where(found.cells >= least_cells, found.mean, 0)
     target, source = (strongest(weight, top_k) & (weight != 0)).nonzero()
     order = np.argsort(-np.abs(weight[target, source]), kind="stable")
     target, source = target[order], source[order]
     names = np.asarray(genes, dtype=object)
-    return pd.DataFrame(
-        {
-            "source": names[source],
-            "target": names[target],
-            "weight": weight[target, source],
-            "sd": found.sd[target, source],
-            "q_value": np.float32(1.0),
-            "cells": found.cells[target, source],
-        }
-    )
+    table = {"source": names[source], "target": names[target], "weight": weight[target, source]}
+    table |= {"sd": found.sd[target, source], "q_value": np.float32(1.0), "cells": found.cells[target, source]}
+    return with_programme(pd.DataFrame(table))
 
 
 def layer_matrices(found: Attention, top_k: int | None, least_cells: int) -> dict[str, sp.csr_matrix]:

@@ -12,6 +12,7 @@ import pandas as pd
 from anndata import AnnData
 
 import grn
+from grn.cells import programmes
 from grn.cells.cells import Cells
 from grn.config.files import change_config, load_config
 from grn.config.schema import Config
@@ -26,6 +27,7 @@ from grn.networks.cells_of_run import cells_of_run, states_of_run
 from grn.networks.evidence.caused import caused_effects
 from grn.networks.evidence.effects import Effects, effects_of
 from grn.networks.evidence.false_discovery import (
+    SIGNIFICANT,
     Evidence,
     edge_evidence,
     evidence_of,
@@ -199,10 +201,13 @@ def network_of_model(
         "parameters": {
             "members": config.model.members,
             "cells": len(cells),
+            "donors": len(cells.donors),
             "top_k": settings.top_k or 0,
             "seed": config.trainer.seed,
         },
     }
+    if cells.hint:
+        about["hint"] = cells.hint
     if read.prior is not None:
         about["prior"] = {"use": read.prior.use, "pairs": read.prior.listed}
     if read.found is not None:
@@ -220,7 +225,10 @@ def network_of_model(
         about=about,
         blocks=1 if cells.apart else 2,
     )
-    return (adata, *read.tables(config))
+    edges, by_type = read.tables(config)
+    if read.found is not None and (line := programmes.sentence(edges["target"][edges["q_value"] <= SIGNIFICANT])):
+        say(line)
+    return adata, edges, by_type
 
 
 def write_network_files(

@@ -21,12 +21,16 @@ from grn.networks.signed_network import sign_has_meaning
 OBSERVED = ("weight", "sd", "effect", "effect_se", "q_value", "confidence", "between", "indirect", "cells")
 NUMBERS = (*OBSERVED, "caused", "caused_low", "caused_high", "caused_q")
 """Columns of edge tables that are numbers; other programs' tables lack most of them."""
+PROGRAMME = "programme"
+"""The column of edge tables that is a text: of the target, see grn/cells/programmes.py."""
+COLUMNS = (*NUMBERS[:6], PROGRAMME, *NUMBERS[6:])
+"""Both, in the order of tables."""
 
 
 @dataclass(frozen=True)
 class ChosenEdges:
-    """edges: source, target, weight and those of NUMBERS that are known, the most certain first, then by falling
-    |weight|, without weights of 0.
+    """edges: source, target, weight and those of NUMBERS and PROGRAMME that are known, the most certain first, then by
+    falling |weight|, without weights of 0.
 
     genes: all genes of the network, those without an edge too.   about: uns["grn"] of the network, of which `sign` says
     what the signs mean.   cells: which cells the network is of, in words.   absent: the regulators and targets that
@@ -82,7 +86,7 @@ def choose(
     edges that are left. Raises DataError where none passes, where a column is needed that the network lacks, and where
     a sign is asked for that means nothing.
     """
-    columns = ["source", "target", *(name for name in NUMBERS if name in edges and edges[name].notna().any())]
+    columns = ["source", "target", *(name for name in COLUMNS if name in edges and edges[name].notna().any())]
     chosen = edges.loc[edges["weight"] != 0, columns]
     refuse_control_characters(pd.unique(pd.concat([chosen["source"], chosen["target"]])).tolist())
     for field, column in COLUMN.items():

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
-from xml.sax.saxutils import quoteattr
+from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,7 @@ from grn.io.atomic import refuse_unwritable, replacing_file
 from grn.io.h5ad import write_anndata
 from grn.io.tables import spreadsheet_safe
 from grn.messages import Say, silent
-from grn.networks.choose import ChosenEdges
+from grn.networks.choose import PROGRAMME, ChosenEdges
 
 EDGE = ["source", "target", "weight"]
 GENERNIB = 50_000  # edges that its metrics read, the strongest ones
@@ -125,9 +125,10 @@ def _numbers(chosen: ChosenEdges, edge: dict[str, Any]) -> dict[str, float]:
 
 
 def _about_edge(chosen: ChosenEdges, edge: dict[str, Any]) -> dict[str, Any]:
-    """What a graph holds of an edge: its numbers, and the meaning of its sign."""
+    """What a graph holds of an edge: its numbers, the programme of its target, and the meaning of its sign."""
     sign = {"interaction": "raises" if edge["weight"] > 0 else "lowers"} if chosen.signed else {}
-    return sign | _numbers(chosen, edge)
+    programme = {PROGRAMME: edge[PROGRAMME]} if edge.get(PROGRAMME) else {}
+    return sign | _numbers(chosen, edge) | programme
 
 
 def _graphml(chosen: ChosenEdges, path: Path) -> None:
@@ -136,11 +137,15 @@ def _graphml(chosen: ChosenEdges, path: Path) -> None:
         file.write(GRAPHML)
         for name in chosen.numbers:
             file.write(f'<key id="{name}" for="edge" attr.name="{name}" attr.type="double"/>\n')
+        if PROGRAMME in chosen.edges:
+            file.write(f'<key id="{PROGRAMME}" for="edge" attr.name="{PROGRAMME}" attr.type="string"/>\n')
         file.write('<graph id="grn" edgedefault="directed">\n')
         for gene, regulator in _nodes(chosen.edges).items():
             file.write(f'<node id={quoteattr(gene)}><data key="regulator">{str(regulator).lower()}</data></node>\n')
         for edge in chosen.edges.to_dict("records"):
             data = "".join(f'<data key="{name}">{value!r}</data>' for name, value in _numbers(chosen, edge).items())
+            if programme := edge.get(PROGRAMME):
+                data += f'<data key="{PROGRAMME}">{escape(programme)}</data>'
             file.write(f"<edge source={quoteattr(edge['source'])} target={quoteattr(edge['target'])}>{data}</edge>\n")
         file.write("</graph>\n</graphml>\n")
 

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
+from grn.cells.programmes import with_programme
 from grn.config.files import load_config
 from grn.errors import DataError, RunFolderError, nearest
 from grn.io.atomic import replacing_file
@@ -92,9 +93,9 @@ def edge_table(
     also: np.ndarray | None = None,
 ) -> pd.DataFrame:
     """A row per edge that is `kept`, by q-value and then by falling |weight|, without self loops: source, target,
-    weight, sd, effect and effect_se, q_value and confidence if they are known, between, indirect, cells, and caused,
-    with its interval and q-value, where there were interventions. regulators [R]: positions.   least, least_cells,
-    also: see `kept`."""
+    weight, sd, effect and effect_se, q_value and confidence if they are known, programme (of the target), between,
+    indirect, cells, and caused, with its interval and q-value, where there were interventions. regulators [R]:
+    positions.   least, least_cells, also: see `kept`."""
     target, column = kept(network, top_k, least, least_cells, also).nonzero()
     others = target != regulators[column]
     target, column = target[others], column[others]
@@ -104,7 +105,9 @@ def edge_table(
     names = np.asarray(genes, dtype=object)
     tables = {name: getattr(network, "q" if name == "q_value" else name) for name in NUMBERS}
     ends = {"source": names[regulators[column]], "target": names[target]}
-    return pd.DataFrame(ends | {name: of[target, column] for name, of in tables.items() if of is not None})
+    return with_programme(
+        pd.DataFrame(ends | {name: of[target, column] for name, of in tables.items() if of is not None})
+    )
 
 
 def edges_of(weight: np.ndarray, genes: Sequence[str], regulators: np.ndarray) -> pd.DataFrame:

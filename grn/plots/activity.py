@@ -49,10 +49,11 @@ def activity_heatmap(
     unframed(axes)
     means = [str(name).removeprefix("activity_") for name in table if str(name).startswith("activity_")]
     versus = "against other cells" if "others" in means else " against ".join(shorten(means[::-1], 14))
-    published = "regulons" in table and not table["regulons"].astype(str).str.startswith("certain edges").any()
-    plain(
-        axes, ", ".join(filter(None, [f"Activity {'by published targets' if published else 'of regulators'}", versus]))
-    )
-    label = "blue: more active\n±: half of the 95 % interval"
+    whose = "of regulators"
+    if "regulons" in table:
+        own = table["regulons"].astype(str).str.startswith("certain edges").any()
+        whose = "of candidates, by edges of this run" if own else "by published targets"
+    plain(axes, f"Activity {whose}, {versus}")
+    label = "difference of activity (t-value)\nred: more active, blue: less\n±: half of the 95 % interval"
     colour_bar(whole(axes), image, label, ax=axes, shrink=0.9, aspect=15, pad=0.02)
     return shown(axes, ax, show)

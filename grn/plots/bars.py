@@ -39,6 +39,6 @@ def cell_type_genes(
     axes.set_yticks(places, shorten(speaking["gene"], 20), fontsize=8.5)
     axes.invert_yaxis()
     axes.axvline(0, color="#999999", linewidth=0.8)
-    axes.set_xlabel("change of the type's log odds: blue speaks for it, red against it", fontsize=8.5)
+    axes.set_xlabel("change of the type's log odds: red speaks for it, blue against it", fontsize=8.5)
     plain(axes, f"What tells {short(chosen, 26)}")
     return shown(axes, ax, show)

@@ -1,4 +1,4 @@
-"""A network as nodes and edges: blue arrows raise, red bars lower."""
+"""A network as nodes and edges: red arrows raise, blue bars lower."""
 
 from __future__ import annotations
 

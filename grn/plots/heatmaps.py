@@ -47,7 +47,7 @@ def clustered_heatmap(
     ax: Axes | None = None,
     show: bool | None = None,
 ) -> Axes:
-    """Signed weights of regulators (rows) on targets (columns): red lowers, blue raises; similar rows are neighbours.
+    """Signed weights of regulators (rows) on targets (columns): red raises, blue lowers; similar rows are neighbours.
 
     A dot marks an edge with a q-value of at most 0.05, where these are known (of a run, or a table with them).
     network: a run, its network, or a table of edges.   cell_type: the network of this type; None: over all cells.
@@ -87,7 +87,7 @@ def clustered_heatmap(
     dots = f"; dots: q at most {SIGNIFICANT:g}" if "q_value" in edges else ""
     title = "All cells" if whose == "all cells" else short(whose)
     axes.set_title(f"{title}: regulators (rows) and their targets{dots}", fontsize=10, fontweight="bold", y=1.13)
-    meaning = "weight: red lowers, blue raises" if found.signed else "weight (the sign has no meaning)"
+    meaning = "weight: red raises, blue lowers" if found.signed else "weight (the sign has no meaning)"
     colour_bar(whole(axes), image, meaning, ax=axes, shrink=0.5, aspect=14, pad=0.02, extend="both")
     return shown(axes, ax, show)
 
@@ -124,7 +124,7 @@ def _draw_tree(axes: Axes, tree: np.ndarray | None, count: int, side: str) -> No
 
 
 def attention_layers(network: AnnData | RunLike, *, regulators: int = 12, targets: int = 18) -> Figure:
-    """A heat map for each block of the model, one beside the other: red lowers, blue raises.
+    """A heat map for each block of the model, one beside the other: red raises, blue lowers.
 
     The targets of the first block are the regulators, those of the second all other genes. Each map has its own
     regulators (rows) and targets (columns), those of its strongest weights, on a scale of its own.
@@ -135,6 +135,7 @@ def attention_layers(network: AnnData | RunLike, *, regulators: int = 12, target
     if not keys:
         raise UserError("This picture draws the networks of layers (run, or run.network), and none is in this object.")
     genes: pd.Index = adata.var_names  # type: ignore[union-attr]
+    what = "Block" if "grn_total" in adata.varp else "Layer"  # type: ignore[union-attr]  # signed blocks, or attention
     frames = []
     for key in keys:
         weights = weights_in(adata, key)  # type: ignore[arg-type]
@@ -147,7 +148,7 @@ def attention_layers(network: AnnData | RunLike, *, regulators: int = 12, target
     picture = figure(sum(width), 1.5 + 0.22 * max(len(frame) for frame in frames))
     panels = picture.subplots(1, len(frames), squeeze=False, gridspec_kw={"width_ratios": width})[0]
     for key, panel, frame in zip(keys, panels, frames, strict=True):
-        plain(panel, f"Layer {key.removeprefix('grn_layer')}")
+        plain(panel, f"{what} {int(key.removeprefix('grn_layer')) + 1}")
         unframed(panel)
         if frame.empty:
             note(panel, "no edges")
@@ -157,5 +158,14 @@ def attention_layers(network: AnnData | RunLike, *, regulators: int = 12, target
         names = [shorten(each, 14) for each in (frame.columns, frame.index)]
         panel.set_xticks(range(frame.shape[1]), names[0], rotation=90, fontsize=8, fontstyle="italic")
         panel.set_yticks(range(len(frame)), names[1], fontsize=8, fontstyle="italic")
-        colour_bar(picture, image, "weight", ax=panel, shrink=0.7, aspect=14, pad=0.02, extend="both")
+        colour_bar(
+            picture,
+            image,
+            "weight: red raises, blue lowers" if what == "Block" else "weight",
+            ax=panel,
+            shrink=0.7,
+            aspect=14,
+            pad=0.02,
+            extend="both",
+        )
     return picture

@@ -105,11 +105,11 @@ def precision_recall_curves(
 
 PANELS = {
     "validation/loss": "Validation loss, unseen cells",
-    "train/loss": "Training loss, all members",
+    "train/loss": "Training loss",
     "train/masked_multiplicity_loss": "Loss of the genes",
     "train/penalty_loss": "Penalty of the slopes",
     "train/cell_type_loss": "Loss of cell types",
-    "train/genes_loss": "Loss of genes, identity token",
+    "train/genes_loss": "Loss of genes, reader of types",
 }
 
 

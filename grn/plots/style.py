@@ -19,10 +19,10 @@ from grn.errors import UserError
 from grn.io.atomic import replacing_file
 
 # Blue and red differ in lightness as well as hue, so they stay apart for colour-blind readers.
-UP, DOWN = "#2166ac", "#b2182b"
+UP, DOWN = "#b2182b", "#2166ac"
 MEANING = "raises the target", "lowers the target"
 WITHOUT_MEANING = "positive weight", "negative weight"  # for read-outs whose signs have no meaning
-SIGNED = "RdBu"  # red = negative, white = none, blue = positive
+SIGNED = "RdBu_r"  # red = positive, white = none, blue = negative: as scanpy and most papers have it
 SHARE = "Blues"
 LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 INK = "#333333"
@@ -95,7 +95,7 @@ def sign_legend(of: Figure | Axes, signed: bool, **options: Any) -> None:
     """What red and blue mean. options: of the legend's place and letters."""
     raises, lowers = MEANING if signed else WITHOUT_MEANING
     of.legend(
-        handles=[Patch(color=DOWN, label=lowers), Patch(color=UP, label=raises)], ncols=2, frameon=False, **options
+        handles=[Patch(color=UP, label=raises), Patch(color=DOWN, label=lowers)], ncols=2, frameon=False, **options
     )
 
 

@@ -24,7 +24,7 @@ def perturbation_volcano(
 ) -> Axes:
     """Each gene as a dot: its change in sds of the gene to the right, |change| in sds over the members upwards.
 
-    Blue genes rise and red ones fall; grey: less than two sds over the members, or less than 0.05 sds of the gene.
+    Red genes rise and blue ones fall; grey: less than two sds over the members, or less than 0.05 sds of the gene.
     Upwards is no p-value: members were trained on nearly the same cells. Of genes with a certain edge from a perturbed
     regulator, sds are standard errors.
     cells: what grn.perturb returns, or the table that grn perturb writes.   named: how many of the largest changes have

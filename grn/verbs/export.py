@@ -58,8 +58,8 @@ def export(
 
     Returns:
         The edges that were written, by q-value and then strongest first: `source`, `target`, `weight`, and `sd`,
-        `effect`, `effect_se`, `q_value`, `confidence`, `between`, `indirect` and `cells` where they are known. Edges
-        whose weight is 0 are left out.
+        `effect`, `effect_se`, `q_value`, `confidence`, `programme`, `between`, `indirect` and `cells` where they are
+        known. Edges whose weight is 0 are left out.
 
     Raises:
         ConfigError: no such format, or the file's name ends otherwise than its program expects.

@@ -90,7 +90,7 @@ def network(
         >>> edges = grn.network("simulated:", label="cell_type", set=tiny, quiet=True)
         >>> edges.columns.tolist()
         ['source', 'target', 'weight', 'sd', 'effect', 'effect_se',
-         'q_value', 'confidence', 'between', 'indirect', 'cells']
+         'q_value', 'confidence', 'programme', 'between', 'indirect', 'cells']
     """
     keywords = {"label_key": label, "group_key": group_key, "state_key": state_key, "regulators": regulators}
     changes = changed_fields(keywords | {"genes": genes, "counts": counts, "seed": seed}, set)

@@ -57,10 +57,10 @@ def read_network(
 
     Returns:
         Columns `source` (the regulator), `target`, `weight` (float64, signed where the tool gives signs; unit: as the
-        tool has it), and `sd`, `effect`, `effect_se`, `q_value`, `confidence` (0 to 1), `between`, `indirect`, `cells`,
-        `caused` with its interval and q-value, and `cell_type` where the table has them. Rows in the order of the file;
-        those of ours by q-value and then by falling |weight|. `attrs["sign"]` says what the signs mean, "" where that
-        is not known; `grn.export` writes by it.
+        tool has it), and `sd`, `effect`, `effect_se`, `q_value`, `confidence` (0 to 1), `programme` (of the target,
+        "" for none), `between`, `indirect`, `cells`, `caused` with its interval and q-value, and `cell_type` where the
+        table has them. Rows in the order of the file; those of ours by q-value and then by falling |weight|.
+        `attrs["sign"]` says what the signs mean, "" where that is not known; `grn.export` writes by it.
 
     Raises:
         DataError: no such file, no such columns, a weight that is no finite number, an unknown cell type.

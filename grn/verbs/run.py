@@ -103,7 +103,8 @@ class Run:
 
     @cached_property
     def edges(self) -> pd.DataFrame:
-        """edges.parquet: source, target, weight, sd, effect, effect_se, q_value, confidence, between, indirect, cells.
+        """edges.parquet: source, target, weight, sd, effect, effect_se, q_value, confidence, programme, between,
+        indirect, cells.
 
         A row per candidate edge, the smallest q-values first and then by falling |weight|; no q_value and confidence
         without `network.false_discovery`. `read_network` gives those of them that are certain."""
@@ -267,7 +268,7 @@ def load(run: str | os.PathLike[str]) -> Run:
         >>> trained = grn.train("simulated:", max_steps=20, set=tiny, quiet=True)
         >>> grn.load(trained.folder).edges.columns.tolist()
         ['source', 'target', 'weight', 'sd', 'effect', 'effect_se',
-         'q_value', 'confidence', 'between', 'indirect', 'cells']
+         'q_value', 'confidence', 'programme', 'between', 'indirect', 'cells']
     """
     return Run(run)
 

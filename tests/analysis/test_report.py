@@ -11,13 +11,14 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
+from grn.analysis.activity import CELLS
+from grn.analysis.drivers import OWN
 from grn.analysis.known import beside_known
 from grn.analysis.report import CAUSED, CHANGES, DEFINITION, FOLDS, RATE, write_report
 from grn.analysis.summary import (
     both_ways,
     certain_sentence,
     certain_table,
-    change_sentence,
     class_rows,
     edges_json,
     kept_edges,
@@ -127,7 +128,13 @@ def test_the_tables_hold_what_was_found(tmp_path):
     assert [LABELS[0], "0.625", "8"] in found  # all levels are the same: there are no markers
     assert [LABELS[1], "-", "0"] in found  # no test cell, no F1
     assert not any("AUROC" in row[0] for row in found)  # not measured
-    assert ["cells", "number", "certain edges", "borrowed", "least correlation that could be seen"] in found
+    assert [
+        "cells",
+        "number",
+        "certain edges",
+        "certain over all cells alone",
+        "least correlation that could be seen",
+    ] in found
     assert ["all cells", "900", "7", "0", "0.12"] in found and [LABELS[1], "10", "0", "3", "none"] in found
 
 
@@ -218,15 +225,57 @@ def test_certain_activities_are_listed(tmp_path):
     between = table.rename(columns={"activity_others": "activity_none", "activity": "activity_some"})
     page = report(tmp_path, activity=between)
     assert "Effect: the mean in some minus that in none" in page
-    said = "some against none, the activity of these regulators changes in 1 of 2 cell types (mean change): R2 (+1.5)."
-    assert said in page and change_sentence(table) == change_sentence(None) == ""
-    nothing = between.assign(q_value=0.3)
-    assert change_sentence(nothing) == "No activity of regulators differs between none and some."
+    assert page.count("Drivers of some against none: R2 (+0.8), in 1 of 2 cell types") == 1, "the mean over both"
     page = report(tmp_path, activity=table)
     head = ["cell type", "regulator", "targets", "activity in others", "activity", "effect", "95 % interval", "q"]
     found = rows(page)
     assert found[found.index(head) + 1][:2] == [LABELS[0], "R2"] and [LABELS[1], "R2"] not in [row[:2] for row in found]
     assert "(collectri)" in page and "Cells are no replicates" in page
+
+
+def first_screen(page: str) -> str:
+    """The sentences above the pictures, as text."""
+    return html.unescape(re.sub(r"<[^>]*>", " ", page[page.index("</h1>") : page.index('<div class="first">')]))
+
+
+def test_the_first_screen_says_what_is_artefact_and_what_would_make_the_answer_better(tmp_path):
+    table = pd.DataFrame({"cell_type": LABELS, "regulator": "R2", "targets": 5, "cells": 9, "activity_none": 0.5})
+    table = table.assign(activity_some=2.0, effect=1.5, low=1.0, high=2.0, q_value=0.001, programme="", regulons=OWN)
+    said = first_screen(report(tmp_path, activity=table))
+    assert said.index("Candidates of some against none: R2 (+1.5)") < said.index("7 edges are certain over all cells")
+    assert CELLS in said and "grn report RUN --regulons collectri" in said and "common programme" not in said
+    ribosomal = report(tmp_path / "more", beside={"target": ["RPL3", "RPS2", "x"]}, activity=table)
+    assert "Of 2 certain edges, 2 (100 %) have a target of a common programme" in first_screen(ribosomal)
+    resting = first_screen(report(tmp_path / "resting", activity=table.assign(programme="ribosomal")))
+    assert "in one common programme: R2 (ribosomal)" in resting and "R2 (+1.5)" not in resting
+
+
+def test_the_first_screen_names_donors_and_a_column_that_seems_to_hold_conditions(tmp_path):
+    network, edges = network_file(tmp_path)
+    network.about["parameters"] = {"donors": 4}
+    network.about["hint"] = "The column 'stim' of obs (ctrl, stim) seems to hold conditions."
+    config = Config.model_validate({"data": {"path": "cells.h5ad", "group_key": "donor"}})
+    others = {"metrics": {}, "per_class": pd.DataFrame(), "pictures": {}, "of_types": strongest_of_types(network)}
+    write_report(tmp_path, config=config, edges=edges, network=network, **others)
+    said = first_screen((tmp_path / "report.html").read_text("utf-8"))
+    assert "4 donors or batches (the column 'donor') are the units" in said and CELLS not in said
+    assert "So few say little of other donors." in said and network.about["hint"] in said
+
+
+def test_genes_of_a_common_programme_are_marked_and_the_table_of_edges_names_it(tmp_path):
+    page = report(tmp_path, beside={"target": ["Rpl3", "y", "FOS"]})
+    assert embedded(page)["programmes"] == {"FOS": "immediate-early", "Rpl3": "ribosomal"}
+    assert 'class="gene common" title="ribosomal" data-gene="Rpl3"' in page and "Grey genes are of a common" in page
+    assert embedded(report(tmp_path / "none"))["programmes"] == {}
+
+
+WORDS = "multiplicit|borrow|\\bstates?\\b|\\bmembers?\\b|identity token|penalt|layer ?0"
+
+
+def test_words_of_the_method_stand_in_the_appendix_alone(tmp_path):
+    page = report(tmp_path, of_types=TYPED)
+    body = re.sub(r"<(script|style).*?</\1>", "", page[: page.index('<h2 id="appendix')], flags=re.DOTALL)
+    assert not re.findall(WORDS, re.sub(r"<[^>]*>", " ", body), re.IGNORECASE)
 
 
 def test_known_pairs_are_beside_the_certain_edges(tmp_path):

@@ -100,6 +100,18 @@ def test_groups_stay_together_and_a_missing_group_is_one(adata, write):
     assert load_cells(DataConfig(path=write(adata)))[0].groups is None
 
 
+def test_donors_are_counted_and_named(adata, write):
+    donors = np.array(["d2", "d1", "d1", None, " "], object)[np.arange(adata.n_obs) % 5]
+    adata.obs["donor"] = pd.Categorical(donors)
+    cells, _ = load_cells(DataConfig(path=write(adata), group_key="donor"))
+    each = adata.n_obs // 5
+    assert cells.donors == ("d1", "d2")
+    said = f"2 donors in the column 'donor' of obs (data.group_key): d1 ({2 * each} cells), d2 ({each} cells)."
+    assert any(note.startswith(said) for note in cells.notes)
+    without, _ = load_cells(DataConfig(path=write(adata)))
+    assert without.donors == () and not any("donor" in note for note in without.notes)
+
+
 def test_a_state_is_read_with_nan(adata, write):
     adata.obs["age"] = np.r_[np.nan, np.inf, np.arange(38)]
     path = write(adata)
@@ -114,7 +126,7 @@ def test_a_column_that_seems_to_hold_conditions_is_named_until_it_is_used(adata,
     path = write(adata)
     for fields, named in (({}, True), ({"state_key": "Treatment"}, False), ({"label_key": "Treatment"}, False)):
         cells, _ = load_cells(DataConfig(path=path, **fields))
-        assert any("data.state_key: Treatment" in note for note in cells.notes) == named
+        assert any("data.state_key: Treatment" in note for note in cells.notes) == named == bool(cells.hint)
     adata.obs["Treatment"] = np.arange(adata.n_obs).astype(str)
     assert not any("state_key" in note for note in load_cells(DataConfig(path=write(adata)))[0].notes)
 

@@ -57,7 +57,7 @@ def test_knock_offs_are_asked_where_they_are_wanted_and_change_no_weight(tiny_ru
         cells = cells_of_run(tiny_run, config, trained)
         found.append(network_of_model(config, trained, cells, states_of(cells, 0), silent))
     (adata, edges, by_type), (_, plain, _) = found
-    assert list(plain) == ["source", "target", "weight", "sd", "between", "indirect", "cells"]
+    assert list(plain) == ["source", "target", "weight", "sd", "programme", "between", "indirect", "cells"]
     pairs = ["source", "target"]
     asked = edges.drop(columns=["q_value", "confidence"]).set_index(pairs).loc[plain.set_index(pairs).index]
     pd.testing.assert_frame_equal(asked.reset_index(), plain, check_exact=True)

@@ -32,6 +32,7 @@ def chosen() -> ChosenEdges:
     edges = pd.DataFrame(pairs, columns=["source", "target"])
     edges["weight"] = generator.normal(size=len(edges)).astype(np.float32)
     edges["sd"] = edges["weight"].abs() / 3
+    edges["programme"] = np.where(edges["target"] == "β2", "heat & shock", "")
     edges["between"] = np.float32(0.5)
     edges.loc[2, "between"] = np.nan
     edges["confidence"] = generator.random(len(edges)).astype(np.float32)
@@ -85,7 +86,7 @@ def test_parquet_reads_back(chosen, tmp_path):
 
 def test_csv_reads_back(chosen, tmp_path):
     found = pd.read_csv(written(chosen, "csv", tmp_path), float_precision="round_trip")
-    same_edges(found, chosen, tuple(chosen.edges))
+    same_edges(found.fillna({"programme": ""}), chosen, tuple(chosen.edges))
 
 
 def test_decoupler_reads_back(chosen, tmp_path):
@@ -163,6 +164,7 @@ def check_graph(found: dict, chosen: ChosenEdges) -> None:
     for pair, edge in expected.items():
         numbers = {name: float(edge[name]) for name in chosen.numbers if not np.isnan(edge[name])}
         assert {name: value for name, value in found[pair].items() if name in chosen.numbers} == numbers
+        assert found[pair].get("programme", "") == edge["programme"], "only where the target has one"
 
 
 def test_h5ad_reads_back(chosen, tmp_path):

@@ -96,7 +96,7 @@ def test_a_network_is_drawn_as_far_as_it_is_certain(typed):
 def test_layers_are_side_by_side_with_their_own_targets_and_signs(run):
     picture = grn.plots.attention_layers(run, regulators=3, targets=5)
     maps = [axes for axes in picture.axes if axes.get_title(loc="left")]
-    assert [axes.get_title(loc="left") for axes in maps] == ["Layer 0", "Layer 1"]
+    assert [axes.get_title(loc="left") for axes in maps] == ["Block 1", "Block 2"]
     regulators = set(run.network.var_names[run.network.var["is_regulator"]])
     for layer, axes in enumerate(maps):
         rows, columns = (

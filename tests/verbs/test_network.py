@@ -23,7 +23,7 @@ from grn.regulation.states import States
 FAST = {"model.members": 2, "trainer.max_steps": 20}
 COLUMNS = [
     *("source", "target", "weight", "sd", "effect", "effect_se"),
-    *("q_value", "confidence", "between", "indirect", "cells"),
+    *("q_value", "confidence", "programme", "between", "indirect", "cells"),
 ]
 
 

@@ -30,7 +30,7 @@ def test_tables_of_other_tools_are_known_by_their_columns(ending, tmp_path):
 
 def test_every_form_of_a_run_gives_the_same_table(run):
     expected = grn.read_network(run, certain=False)
-    further = ["sd", "effect", "effect_se", "q_value", "confidence", "between", "indirect", "cells"]
+    further = ["sd", "effect", "effect_se", "q_value", "confidence", "programme", "between", "indirect", "cells"]
     assert expected.columns.tolist() == ["source", "target", "weight", *further]
     np.testing.assert_array_equal(expected["weight"], run.edges["weight"])
     assert expected["weight"].dtype == np.float64 and not expected.duplicated(["source", "target"]).any()
