@@ -61,8 +61,6 @@ class Cells:
     digest: of everything that training reads from the cells and their split; empty for cells of another source.
     truth: the planted edges of simulated cells: source, target, sign, and cell_type where edges differ by it (see
     grn.cells.simulated_network); None for other cells.
-    targets: the matrix that genes are predicted as (data.targets): it holds all but the regulators, which are as the
-    model reads them, and as `apart`, the last entries of the vocabulary, the regulators once more.
     sample: which cells of the source these are; None where they are all.
     interventions: what was done to the cells; their guides' keys are the last entries of the vocabulary. guides: the
     table of `guides.with_weights`. None without interventions, and without guides.
@@ -91,21 +89,15 @@ class Cells:
     var_names: tuple[str, ...] | None = None
     interventions: Interventions | None = None
     guides: pd.DataFrame | None = None
-    targets: str | None = None
     sample: Sample | None = None
 
     def __len__(self) -> int:
         return self.multiplicity.shape[0]
 
     @property
-    def apart(self) -> int:
-        """How many entries of the vocabulary are the regulators as targets."""
-        return 0 if self.targets is None or self.regulators is None else len(self.regulators)
-
-    @property
     def keys(self) -> int:
-        """How many entries of the vocabulary, the last ones, are not one more gene."""
-        return self.apart if self.interventions is None else len(self.interventions.names)
+        """Return how many entries of the vocabulary, the last ones, are keys of guides and not genes."""
+        return 0 if self.interventions is None else len(self.interventions.names)
 
 
 @dataclass(frozen=True)
@@ -131,7 +123,6 @@ class Source:
     obs_names [C], labels, classes, groups, state, conditions: as in Cells.
     values: CSR float32 [C, M], each gene once.   names [M]: of the genes.   columns: row of var -> position in names.
     expression: its genes, where it is from, and the scale of its counts.
-    of_targets: the values in data.targets, CSR float32 [C, M]; None without.
     truth, interventions: see Cells.   read: sentences about how the file was read, and what of it was left out.
     hint: a sentence about a column that seems to hold conditions and is not used.   sample: see Cells.
     """
@@ -150,7 +141,6 @@ class Source:
     read: tuple[str, ...]
     hint: str
     interventions: Interventions | None = None
-    of_targets: sparse.csr_matrix | None = None
     sample: Sample | None = None
 
 

@@ -115,10 +115,7 @@ def prior_of(settings: NetworkConfig, cells: Cells) -> Prior:
     if (done := cells.interventions) is not None:
         gene[done.key] = done.names
     regulators = gene if cells.regulators is None else gene[cells.regulators]
-    found = read_prior(settings.prior, settings.prior_use, cells.vocabulary, regulators.tolist())
-    if cells.apart:
-        found.factor[-cells.apart :] = found.factor[cells.regulators]
-    return found
+    return read_prior(settings.prior, settings.prior_use, cells.vocabulary, regulators.tolist())
 
 
 def summary(prior: Prior) -> str:

@@ -98,6 +98,12 @@ def test_an_empty_section_means_its_defaults():
     assert load_config(write("data:\n  path: a.h5ad\nmodel:\n")).model == ModelConfig()
 
 
+def test_the_field_that_runs_had_is_read_where_it_was_null_and_refused_where_it_was_set():
+    assert load_config(write("data: {path: a.h5ad, targets: null}")).data == DataConfig(path="a.h5ad")
+    found = str(refusal(name=write("data: {path: a.h5ad, targets: layer:unspliced}")))
+    assert found.startswith("run.yaml, line 1: data.targets is gone") and found.count(".yaml") == 1
+
+
 def test_mistakes_have_a_sentence_each_in_the_order_of_the_file():
     text = "data:\n  pth: a\n  genes: -1\nmodle:\n  width: 2\n"
     lines = str(refusal(name=write(text))).splitlines()

@@ -341,15 +341,3 @@ def test_what_was_found_says_first_what_is_certain_and_then_what_is_needed():
     assert lines[0].startswith("2 edges are certain over all cells") and "alone: a 2." in lines[1]
     assert "None in b: with 28 cells only correlations above 0.62 can be seen." in lines
     assert len(lines) == 5
-
-
-def test_with_targets_apart_neither_messengers_nor_a_genes_own_are_tested(make_table):
-    """New messengers of the first regulator follow the second's; those that are there follow both."""
-    generator = np.random.default_rng(3)
-    read = generator.normal(size=(400, 6)) + 5
-    new = generator.normal(size=(400, 6)) + read  # each follows its own messengers
-    new[:, 0] += 2 * read[:, 1]
-    values = np.concatenate([read, generator.normal(size=(400, 8)) + 5, new], 1)
-    found = evidence_of(make_table(values, np.zeros(400, int), range(6), apart=6), seed=0, least_cells=1)
-    assert (found.q[:6] == 1).all() and (found.q[-6:].diagonal() == 1).all()
-    assert found.slope[-6, 1] > 0 and np.abs(found.slope).argmax() == (14 * 6 + 1)
