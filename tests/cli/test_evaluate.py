@@ -99,7 +99,6 @@ def test_other_cells_than_those_of_the_run_are_no_baselines_of_it(grn_evaluate, 
     code, printed, _ = grn_evaluate("run", truth)
     assert code == 0 and row(printed, "score") == ["network", "p"] and "run/config.yaml" in printed
     assert grn_evaluate("run", truth, "--data", "run")[0] == 2
-    assert cli.main(["benchmark", "run", str(truth)]) == 2
     with pytest.raises(DataError):
         grn.evaluate(grn.load("run"), str(truth), data=grn.load("run"), quiet=True)
 
