@@ -18,7 +18,6 @@ from scipy import sparse
 from scipy.special import stdtr, stdtrit
 from scipy.stats import false_discovery_control
 
-from grn.analysis.network_files import PredictedNetwork, network_of_table, reference_of_table
 from grn.analysis.summary import ALL
 from grn.cells.cells import Cells
 from grn.cells.feature_types import are_genes, left_out
@@ -26,7 +25,7 @@ from grn.cells.preprocessing.counts import genes_only
 from grn.cells.readers.matrix import csr_pieces
 from grn.errors import DataError, VocabularyMismatch, check_known
 from grn.messages import Say, silent
-from grn.networks.edge_tables import find_columns, read_table
+from grn.networks.edge_table import PredictedNetwork, find_columns, network_of_table, read_table, reference_of_table
 from grn.networks.evidence.false_discovery import SIGNIFICANT
 
 ACTIVITY = "activity.csv"  # of a run

@@ -21,7 +21,7 @@ from grn.cells.cells import Cells
 from grn.cells.genes import near_miss
 from grn.config.schema import NetworkConfig
 from grn.errors import DataError
-from grn.networks.edge_tables import find_columns, names, numbers, read_table, unknown_columns
+from grn.networks.edge_table import find_columns, names, numbers, read_table, unknown_columns
 from grn.networks.weights import Network
 
 COLUMNS = (("source", "target"), ("TF", "target"), ("Gene1", "Gene2"), ("regulatoryGene", "targetGene"))

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from grn.analysis.comparison import TYPE_SCORES, TypedTruth, with_means
-from grn.analysis.network_files import reference_of_table
-from grn.analysis.universe import make_universe
+from grn.analysis.evaluate import make_universe
+from grn.networks.edge_table import reference_of_table
 
 # Regulators A and B, genes A to D: six pairs. AB acts everywhere, AC, AD and BD in some types, BC changes its sign.
 TRUTH = pd.DataFrame(

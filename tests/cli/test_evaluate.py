@@ -11,9 +11,7 @@ import pytest
 
 import grn
 from grn.analysis.comparison import CAUTION
-from grn.analysis.evaluate import OF_SIGNS, SCORES, checked_edges, evaluate_on
-from grn.analysis.network_files import open_network_file, open_reference_file
-from grn.analysis.universe import make_universe
+from grn.analysis.evaluate import OF_SIGNS, SCORES, checked_edges, evaluate_on, make_universe
 from grn.cells.load import load_cells
 from grn.cells.simulated import simulate
 from grn.cli import main as cli
@@ -21,6 +19,7 @@ from grn.config.files import change_config, dump_config, load_config
 from grn.config.schema import DataConfig, SimulatedConfig
 from grn.errors import DataError
 from grn.networks.baselines import pearson, ridge
+from grn.networks.edge_table import open_network_file, open_reference_file
 
 NETWORK = "source,target,weight\nA,B,3\nA,C,-2\nB,A,1\nZ,A,9\n"
 REFERENCE = "Gene1,Gene2,Type\nA,B,+\nA,C,-\nB,C,+\n"
