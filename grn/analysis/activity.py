@@ -1,7 +1,8 @@
 """How active each regulator is in each cell, from the levels of its targets, and in which cells it is more so.
 
 The activity is the t-value of a linear model of one variable (`ulm`): the values of all genes of a cell, explained by
-the weights of the regulator on them, 0 for genes that are not its targets.
+the weights of the regulator on them, 0 for genes that are not its targets. decoupler, the tests' oracle, is no
+dependency of a user's installation.
 
 Letters: C cells, N genes, R regulators, D donors.
 """
