@@ -215,7 +215,7 @@ def test_donors_of_test_cells_are_not_trained_on_and_others_stay_in_one_fold(ada
         assert len(np.unique(atlas.fold[donors == donor])) == 1
 
 
-def test_copies_of_test_cells_are_not_trained_on_and_others_have_the_fold_of_their_original(adata, tmp_path):
+def test_copies_of_test_cells_are_not_trained_on(adata, tmp_path):
     """Half of the file are copies, in another order, of the other half."""
     order = np.random.default_rng(0).permutation(CELLS)
     original = np.concatenate([np.arange(CELLS), order])

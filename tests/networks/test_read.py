@@ -95,7 +95,7 @@ def test_direct_effects_and_those_through_others_add_up_to_what_the_model_predic
         assert found.others[OTHERS].abs().min() > 1e-6 and (found.others[REGULATORS] == 0).all()
 
 
-def test_the_total_is_the_direct_effect_and_the_indirect_one_and_indirect_is_the_share_of_it(make_model, make_cells):
+def test_the_total_is_the_direct_and_the_indirect_effect(make_model, make_cells):
     model, (cells, known) = make_model(), make_cells()
     found, m = read_network(model, cells, known, 0), inputs_of(model, cells)
     share = torch.full((9,), 1 / 9).double()

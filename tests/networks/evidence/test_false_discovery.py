@@ -171,7 +171,7 @@ def test_what_is_certain_before_training_has_the_planted_signs(make_table):
     assert again is found and len(states) == 3
     names = [f"gene{number}" for number in range(GENES)]
     said = most_certain(found, names, table.regulators, count=3)
-    assert f" {(found.q <= 0.05).sum()} associations" in said and said.count(",") == 3
+    assert f" {(found.q <= 0.05).sum()} associations" in said
     strongest = np.unravel_index(np.abs(found.slope).argmax(), found.slope.shape)
     assert f"{names[table.regulators[strongest[1]]]} " in said and f" {names[strongest[0]]}," in said
     nothing = replace(found, q=np.ones_like(found.q))
