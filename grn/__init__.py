@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from grn import errors as errors
     from grn import plots as plots
     from grn.verbs.activity import activity as activity
-    from grn.verbs.benchmark import benchmark as benchmark
     from grn.verbs.compare import compare as compare
     from grn.verbs.evaluate import evaluate as evaluate
     from grn.verbs.evaluate_interventions import evaluate_interventions as evaluate_interventions
@@ -39,7 +38,6 @@ __all__ = [
     "Run",
     "__version__",
     "activity",
-    "benchmark",
     "compare",
     "errors",
     "evaluate",

@@ -7,7 +7,7 @@ import sys
 
 HEAVY = {"torch", "lightning", "scanpy", "anndata", "matplotlib", "pandas", "numpy", "scipy", "sklearn", "triton"}
 COMMANDS = [
-    *([command, "--help"] for command in ("train", "predict", "export", "evaluate", "doctor", "benchmark")),
+    *([command, "--help"] for command in ("train", "predict", "export", "evaluate", "doctor")),
     ["--help"],
     ["data", "list"],
     ["train", "--config", "pbm.yaml"],

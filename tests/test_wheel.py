@@ -81,7 +81,7 @@ def test_the_installed_wheel_is_what_gets_imported(python, tmp_path):
     assert all(Path(path).is_relative_to(python.parents[1]) for path in printed.split())
 
 
-def test_a_run_from_an_empty_folder_prints_our_lines_only_and_leaves_a_complete_run_folder(python, tmp_path):
+def test_a_run_from_an_empty_folder_leaves_a_complete_run_folder(python, tmp_path):
     small = ["cells=120", "genes=20", "regulators=4", "cell_types=2"]
     fields = [f"data.simulated.{each}" for each in small] + ["trainer.max_steps=5", "model.members=2", "model.width=16"]
     overrides = [part for field in fields for part in ("--set", field)]

@@ -1,7 +1,8 @@
 """How active each regulator is in each cell, from the levels of its targets, and in which cells it is more so.
 
 The activity is the t-value of a linear model of one variable (`ulm`): the values of all genes of a cell, explained by
-the weights of the regulator on them, 0 for genes that are not its targets.
+the weights of the regulator on them, 0 for genes that are not its targets. decoupler, the tests' oracle, is no
+dependency of a user's installation.
 
 Letters: C cells, N genes, R regulators, D donors.
 """
@@ -18,7 +19,6 @@ from scipy import sparse
 from scipy.special import stdtr, stdtrit
 from scipy.stats import false_discovery_control
 
-from grn.analysis.network_files import PredictedNetwork, network_of_table, reference_of_table
 from grn.analysis.summary import ALL
 from grn.cells.cells import Cells
 from grn.cells.feature_types import are_genes, left_out
@@ -27,7 +27,7 @@ from grn.cells.programmes import mostly_of
 from grn.cells.readers.matrix import csr_pieces
 from grn.errors import DataError, VocabularyMismatch, check_known
 from grn.messages import Say, silent
-from grn.networks.edge_tables import find_columns, read_table
+from grn.networks.edge_table import PredictedNetwork, find_columns, network_of_table, read_table, reference_of_table
 from grn.networks.evidence.false_discovery import SIGNIFICANT
 
 ACTIVITY = "activity.csv"  # of a run

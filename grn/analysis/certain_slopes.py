@@ -102,7 +102,7 @@ def certain_slopes(
     """Of the regulators `fixed` (column of each among the model's -> new multiplicities [C]) in the cells `rows` [C],
     by the tables in the folder `run`; and a sentence about them.
 
-    None where the run holds no effects, or not those of this model and of genes that are predicted as they are read.
+    None where the run holds no effects, or not those of this model.
     Raises DataError where a table is damaged.
     """
     places = [int(trained.regulators[column]) for column in fixed]
@@ -113,8 +113,6 @@ def certain_slopes(
         return None, f"This run holds no effects or no q-values of its edges, {SHRUNK}"
     if HASHES[EDGES](run / EDGES) != trained.hash:
         return None, f"The edges of this run are not of this model, {SHRUNK}"
-    if cells.apart:
-        return None, f"Genes are predicted as other counts than regulators are read from, {SHRUNK}"
     read = rows_of_states(trained.model, states)
     numbers, state = np.unique(states.membership[rows].argmax(1), return_inverse=True)
 

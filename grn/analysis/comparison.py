@@ -10,22 +10,24 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from grn.analysis.baseline_cells import Expression, baseline_networks, cells_of_type
 from grn.analysis.evaluate import (
     SCORES,
     Evaluation,
+    Universe,
     auroc,
     check_names,
     checked_edges,
     evaluate_on,
+    make_universe,
     repeated_pairs,
     strongest_per_pair,
 )
-from grn.analysis.network_files import PredictedNetwork, ReferenceNetwork
-from grn.analysis.universe import Universe, make_universe
+from grn.cells.cells import Cells
 from grn.cells.gene_lists import read_gene_list
 from grn.errors import DataError, check_known
 from grn.messages import Say, silent
+from grn.networks.baselines import pearson, ridge
+from grn.networks.edge_table import PredictedNetwork, ReferenceNetwork
 
 CAUTION = (
     "Caution: on observed blood cells, signs of correlations agree with curated signed pairs no better than chance "
@@ -41,6 +43,8 @@ TYPE_SCORES = {
     "changed_signs": "changed signs",
 }
 MEAN = "mean"
+BASELINES = {"Pearson": pearson, "ridge": ridge}
+FEWEST_CELLS = 3  # of which ridge can leave one out
 Choice = str | os.PathLike[str] | Sequence[str]
 """Genes: a word for them ("reference", ...), a file of them, or their names."""
 
@@ -57,7 +61,7 @@ class Comparison:
 def compare_networks(
     predicted: PredictedNetwork,
     truth: ReferenceNetwork,
-    expression: Expression | None,
+    cells: Cells | None,
     *,
     regulators: Choice,
     genes: Choice | None,
@@ -68,23 +72,24 @@ def compare_networks(
 ) -> Comparison:
     """Scores of a network, of Pearson and of ridge on one universe, and of the networks of cell types.
 
-    expression: the cells that Pearson and ridge are computed from; None: they are left out.   regulators, genes: as
+    cells: those that Pearson and ridge are computed from; None: they are left out.   regulators, genes: as
     for grn.evaluate.   cell_type: the network of this type, against the edges of this type where the reference has
     types, beside Pearson and ridge on the cells of this type. The pairs that are scored stay those of the whole
     reference. Raises UserError.
     """
     if genes is None:  # those that were measured, where these are known
-        genes = "data" if expression is not None else "network" if predicted.of_run else "reference"
-    if isinstance(genes, str) and genes == "data" and expression is None:
+        genes = "data" if cells is not None else "network" if predicted.of_run else "reference"
+    if isinstance(genes, str) and genes == "data" and cells is None:
         raise DataError("{field} is data, but there are no cells; give cells, or other genes.", field="genes")
-    measured = {"reference": None, "network": predicted.genes, "data": expression and expression.genes}
+    measured = {"reference": None, "network": predicted.genes, "data": None if cells is None else cells.vocabulary}
     genes_of = genes if isinstance(genes, str) and genes in measured else "list"
     listed = measured[genes_of] if genes_of in measured else _listed(genes, "genes")
-    every = predicted, truth, expression
+    every, rows = (predicted, truth, cells), None
     signed = predicted.signed  # of all cells: in a single type, every weight may be positive
     if cell_type is not None:
         predicted = predicted.of_type(cell_type)
-        expression = expression and cells_of_type(expression, cell_type, say)
+        rows = None if cells is None else rows_of_type(cells, cell_type, say)
+        cells = None if rows is None else cells
     table = checked_edges(predicted.edges)
     universe = make_universe(truth.edges, chosen_regulators(regulators), listed)
     if cell_type is not None and truth.by_type:
@@ -101,8 +106,8 @@ def compare_networks(
     for line in describe(evaluation, predicted, truth, genes_of):
         say(line)
     evaluations = {"network": evaluation}
-    if expression is not None:
-        for name, edges in baseline_networks(expression, universe.regulators, universe.genes, say).items():
+    if cells is not None:
+        for name, edges in baseline_networks(cells, rows, universe, say).items():
             evaluations[name] = evaluate_on(universe, edges, signed=True, permutations=0)
     types = compare_types(*every, universe, say) if cell_type is None else None
     return Comparison(evaluations, genes_of, types)
@@ -120,10 +125,40 @@ def _listed(names: Choice, field: str) -> list[str]:
     return read_gene_list(os.fspath(names), field) if isinstance(names, (str, os.PathLike)) else list(names)
 
 
+def rows_of_type(cells: Cells, label: str, say: Say) -> np.ndarray | None:
+    """Return the cells of one type for the baselines; None, with a sentence, where they are fewer than FEWEST_CELLS."""
+    rows = np.flatnonzero(cells.labels == cells.classes.index(label)) if label in cells.classes else np.zeros(0, int)
+    if len(rows) >= FEWEST_CELLS:
+        return rows
+    labelled = "" if (cells.labels >= 0).any() else ", as they have no labels (data.label_key)"
+    say(f"Pearson and ridge are left out for {label!r}: fewer than {FEWEST_CELLS} cells are of that type{labelled}.")
+    return None
+
+
+def baseline_networks(cells: Cells, rows: np.ndarray | None, universe: Universe, say: Say) -> dict[str, pd.DataFrame]:
+    """Return the networks by Pearson and ridge on a universe, as far as the cells have its genes. rows: None: all."""
+    measured = pd.Index(cells.vocabulary, dtype=object)
+    genes = measured[measured.isin(universe.genes)]
+    regulators = universe.regulators[universe.regulators.isin(genes)]
+    if not len(regulators) or len(genes) < 2:
+        say(
+            "Pearson and ridge are left out: the data have none of the universe's regulators; their genes are named "
+            f"like {measured[0]!r}, those of the reference like {universe.genes[0]!r}."
+        )
+        return {}
+    values = cells.multiplicity[:, measured.get_indexer(genes)]
+    matrix = (values if rows is None else values[rows]).toarray().astype(np.float64)
+    say(
+        f"Pearson and ridge: from the multiplicities of {len(matrix)} cells, {len(regulators)} regulators x "
+        f"{len(genes)} genes."
+    )
+    return {name: method(matrix, genes, regulators) for name, method in BASELINES.items()}
+
+
 def compare_types(
     predicted: PredictedNetwork,
     truth: ReferenceNetwork,
-    expression: Expression | None,
+    cells: Cells | None,
     universe: Universe,
     say: Say,
 ) -> pd.DataFrame | None:
@@ -151,9 +186,9 @@ def compare_types(
     rows: list[dict] = []
     for label in scored:
         rows.append({"cell_type": label, "method": "network", **typed.score(label, by_type[label], predicted.signed)})
-        cells = expression and cells_of_type(expression, label, say)
-        others = cells and baseline_networks(cells, universe.regulators, universe.genes, silent)
-        for name, edges in (others or {}).items():
+        own = None if cells is None else rows_of_type(cells, label, say)
+        others = {} if cells is None or own is None else baseline_networks(cells, own, universe, silent)
+        for name, edges in others.items():
             rows.append({"cell_type": label, "method": name, **typed.score(label, edges, True)})
     return with_means(rows)
 

@@ -56,7 +56,6 @@ def data_config(
         "values": trained.values,
         "multiplicity": trained.multiplicity,
         "counts": counts or config.counts,
-        "targets": trained.targets,
         "gene_key": None if gene_key == "null" else gene_key or config.gene_key,  # null: the index, as in data.gene_key
         "orientation": orientation or (config.orientation if is_text(data) else None),
         "genes": "all",

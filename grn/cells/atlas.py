@@ -45,7 +45,6 @@ def only_the_sample(config: DataConfig, cells: Cells, origin: str) -> str:
         "the file stores its matrix by columns (write it as CSR)": by_columns,
         "its counts are recovered": recovered,
         "it is a screen": cells.interventions is not None,
-        "genes are predicted as data.targets": cells.targets is not None,
         "the states of the other cells are not known (labels and conditions tell them)": origin not in KNOWN,
     }
     return next((reason for reason, true in reasons.items() if true), "")

@@ -61,8 +61,6 @@ class Cells:
     digest: of everything that training reads from the cells and their split; empty for cells of another source.
     truth: the planted edges of simulated cells: source, target, sign, and cell_type where edges differ by it (see
     grn.cells.simulated_network); None for other cells.
-    targets: the matrix that genes are predicted as (data.targets): it holds all but the regulators, which are as the
-    model reads them, and as `apart`, the last entries of the vocabulary, the regulators once more.
     sample: which cells of the source these are; None where they are all.
     donors: names of the donors or batches (data.group_key).   hint: see Source.
     interventions: what was done to the cells; their guides' keys are the last entries of the vocabulary. guides: the
@@ -92,7 +90,6 @@ class Cells:
     var_names: tuple[str, ...] | None = None
     interventions: Interventions | None = None
     guides: pd.DataFrame | None = None
-    targets: str | None = None
     sample: Sample | None = None
     donors: tuple[str, ...] = ()
     hint: str = ""
@@ -101,14 +98,9 @@ class Cells:
         return self.multiplicity.shape[0]
 
     @property
-    def apart(self) -> int:
-        """How many entries of the vocabulary are the regulators as targets."""
-        return 0 if self.targets is None or self.regulators is None else len(self.regulators)
-
-    @property
     def keys(self) -> int:
-        """How many entries of the vocabulary, the last ones, are not one more gene."""
-        return self.apart if self.interventions is None else len(self.interventions.names)
+        """Return how many entries of the vocabulary, the last ones, are keys of guides and not genes."""
+        return 0 if self.interventions is None else len(self.interventions.names)
 
 
 @dataclass(frozen=True)
@@ -134,7 +126,6 @@ class Source:
     obs_names [C], labels, classes, groups, state, conditions: as in Cells.
     values: CSR float32 [C, M], each gene once.   names [M]: of the genes.   columns: row of var -> position in names.
     expression: its genes, where it is from, and the scale of its counts.
-    of_targets: the values in data.targets, CSR float32 [C, M]; None without.
     truth, interventions: see Cells.   read: sentences about how the file was read, and what of it was left out.
     hint: a sentence about a column that seems to hold conditions and is not used.   sample: see Cells.
     donors: of data.group_key, and how many cells each has.
@@ -154,7 +145,6 @@ class Source:
     read: tuple[str, ...]
     hint: str
     interventions: Interventions | None = None
-    of_targets: sparse.csr_matrix | None = None
     sample: Sample | None = None
     donors: Mapping[str, int] = field(default_factory=dict)
 

@@ -41,7 +41,7 @@ from grn.cells.obs import (
     read_labels,
     read_state,
 )
-from grn.cells.preprocessing.counts import Expression, genes_of, in_file, read_expression
+from grn.cells.preprocessing.counts import genes_of, in_file, read_expression
 from grn.cells.preprocessing.multiplicity import (
     Counting,
     DepthScale,
@@ -122,8 +122,6 @@ def load_cells(
         hint=source.hint,
     )
     notes = notes_on_cells(cells, source, chosen, split, copies, config)
-    if source.of_targets is not None:
-        cells = with_targets(cells, source.of_targets[:, chosen.positions], config)
     if source.interventions is not None:
         cells = intervened(cells, source.interventions, source.groups, weighed=config.guide_key is not None)
         notes = (*notes, *notes_on_interventions(cells))
@@ -149,49 +147,6 @@ def intervened(cells: Cells, done: Interventions, groups: np.ndarray | None, *, 
         interventions=done,
         guides=guides,
     )
-
-
-def with_targets(cells: Cells, values: sparse.csr_matrix, config: DataConfig) -> Cells:
-    """The cells with genes as in data.targets: all but the regulators in their places, and the regulators last.
-
-    values: CSR [C, N], of data.targets; scaled to the same total as the other counts.
-    """
-    regulators = np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
-    more = tuple(f"target({cells.vocabulary[place]})" for place in regulators)
-    return replace(
-        cells,
-        multiplicity=_as_targets(
-            cells.multiplicity, values, regulators, cells.measures_depth, cells.target_total, config
-        ),
-        vocabulary=(*cells.vocabulary, *more),
-        regulators=regulators,
-        measures_depth=np.concatenate([cells.measures_depth, np.zeros(len(more), bool)]),
-        depth_share=np.concatenate([cells.depth_share, np.zeros(len(more))]),
-        var_names=None if cells.var_names is None else (*cells.var_names, *more),
-        targets=config.targets,
-        counts_from=f"{cells.counts_from} Genes are predicted as they are in {config.targets} (data.targets).",
-    )
-
-
-def _as_targets(
-    read: sparse.csr_matrix,
-    values: sparse.csr_matrix,
-    regulators: np.ndarray,
-    measures: np.ndarray,
-    target_total: float | None,
-    config: DataConfig,
-) -> sparse.csr_matrix:
-    """CSR float32 [C, N + R]: of multiplicities `read` [C, N] the regulators, of `values` [C, N] all other genes and,
-    last, the regulators."""
-    transform = config.multiplicity if config.values == "counts" else "counts"
-    targets = to_multiplicity(values, transform, totals(values, measures), target_total)
-    regulates = np.zeros(read.shape[1], np.float32)
-    regulates[regulators] = 1
-    both = read @ sparse.diags(regulates) + targets @ sparse.diags(1 - regulates)
-    whole = sparse.hstack([both, targets[:, regulators]], format="csr").astype(np.float32)
-    whole.eliminate_zeros()
-    whole.sort_indices()
-    return whole
 
 
 def read_columns(
@@ -250,7 +205,6 @@ def cells_in_pieces(
     share = np.zeros(len(vocabulary)) if share_of_depth is None else share_of_depth
     lost = float(share[~shared].sum())
     there = 1 - lost if 0 < lost < 1 else 1.0
-    of_targets = None if config.targets is None else _of_targets(adata, config, rows)
     expression = read_expression(adata, config, rows, weights=to_vocabulary @ measures.astype(np.float64) / there)
     labels, label_names = read_labels(adata.obs, config.label_key)
     position_of = {label: position for position, label in enumerate(classes)}
@@ -261,15 +215,11 @@ def cells_in_pieces(
     notes = (*take_notes(adata), *filter(None, [expression.left_out]), *notes)
 
     def pieces() -> Iterator[Cells]:
-        first, others = 0, iter(() if of_targets is None else of_targets.pieces())
+        first = 0
         for piece in expression.pieces():
             here = slice(first, first := first + piece.shape[0])
             values = in_vocabulary(piece, to_vocabulary)
             multiplicity, basal, counting = transformed(values, config, measures, target_total, depth, there)
-            if of_targets is not None and regulators is not None:
-                genes, second = slice(0, len(vocabulary) - keys), in_vocabulary(next(others), to_vocabulary)
-                of_genes = multiplicity[:, genes], second[:, genes], regulators, measures[genes]
-                multiplicity = _as_targets(*of_genes, target_total, config)
             yield Cells(
                 multiplicity=multiplicity,
                 vocabulary=tuple(vocabulary),
@@ -329,32 +279,22 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Proce
         done = read_interventions(obs, config)
         groups, state = read_groups(obs, config.group_key), read_state(obs, config.state_key)
         expression = read_expression(opened, config, size, some=rows, processes=processes)
-        targets = None if config.targets is None else _of_targets(opened, config, size, rows)
         sample = None
         if rows is not None and known is not None and expression.kept is not None:
             sample = Sample(rows, expression.kept.mark, known)
-        read = [
-            None if each is None else each.values if each.kept is None else each.kept.values
-            for each in (expression, targets)
-        ]
+        read = expression.values if expression.kept is None else expression.kept.values
         obs_names = obs.index.to_numpy(str)
         truth, notes = read_truth(opened), (*take_notes(opened), *filter(None, [expression.left_out]))
         donors = donors_of(obs, config.group_key)
         hint = "" if config.state_key is not None else condition_column(obs, used)[1]
     names, columns = once_each(gene_names(expression.var, config.gene_key), config)
     refuse_cells_as_genes(names, obs_names.tolist(), name_of(config))
-    values, of_targets = (None if each is None else merge_duplicates(each, columns) for each in read)
+    values = merge_duplicates(read, columns)
     about = obs_names, labels, classes, groups, *state
-    expression, read = replace(expression, kept=None), []  # the sample is now `values`
+    expression = replace(expression, kept=None)
+    del read  # the sample is now `values`
     give_back()
-    return Source(*about, values, names, columns, expression, truth, notes, hint, done, of_targets, sample, donors)
-
-
-def _of_targets(
-    adata: AnnData, config: DataConfig, rows: int | None = None, some: np.ndarray | None = None
-) -> Expression:
-    config = config.model_copy(update={"counts": config.targets})
-    return read_expression(adata, config, rows, field="data.targets", some=some)
+    return Source(*about, values, names, columns, expression, truth, notes, hint, done, sample, donors)
 
 
 def to_vocabulary_of(

@@ -80,20 +80,19 @@ def command(
     from grn.messages import kept_in
     from grn.plots.scores import precision_recall_curves
     from grn.plots.style import save
-    from grn.verbs.evaluate import expression_of, expression_of_network, reference_of
+    from grn.verbs.evaluate import cells_behind, cells_of_network, reference_of
     from grn.verbs.read_network import predicted_network
 
     to, notes = console(), list[str]()
     say = kept_in(notes, to.quiet)
-    expression = None
     if data is None:
-        expression = expression_of_network(network, say)
-    elif data.casefold() != "none":
-        expression = expression_of(data, network)
+        cells = cells_of_network(network, say)
+    else:
+        cells = None if data.casefold() == "none" else cells_behind(data, network)
     found = compare_networks(
         predicted_network(network),
         reference_of(reference),
-        expression,
+        cells,
         regulators=regulators,
         genes=None,
         cell_type=cell_type,

@@ -12,7 +12,6 @@ import typer
 import grn
 from grn.cli import (
     activity,
-    benchmark,
     compare,
     data,
     doctor,
@@ -65,7 +64,6 @@ COMMANDS = (
     compare,
     perturb,
     report,
-    benchmark,
     doctor,
 )
 for each in COMMANDS:

@@ -93,7 +93,6 @@ class DataConfig(Section):
     orientation: Orientation | None = None
     values: Literal["counts", "expression"] = "counts"
     counts: str = "X"
-    targets: str | None = None
     genes: Annotated[Positive | File, BeforeValidator(_number)] = 2000
     gene_key: str | None = None
     duplicates: Literal["refuse", "sum"] = "refuse"
@@ -111,6 +110,19 @@ class DataConfig(Section):
     test_fraction: Fraction = 0.1
     simulated: SimulatedConfig = SimulatedConfig()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_targets(cls, values: Any) -> Any:
+        """Read the files of earlier runs, which hold `targets: null`; refuse another value of this removed field."""
+        if not isinstance(values, dict) or "targets" not in values:
+            return values
+        _refuse(
+            values["targets"] is not None,
+            "data.targets is gone, as unspliced counts told no direction in real cells; take the line out, and genes "
+            "are predicted from data.counts",
+        )
+        return {name: value for name, value in values.items() if name != "targets"}
+
     @model_validator(mode="after")
     def _fields_agree(self):
         _refuse(
@@ -125,11 +137,6 @@ class DataConfig(Section):
         _refuse(
             self.group_key is not None and self.group_key == self.label_key,
             f"data.group_key and data.label_key are both {self.label_key!r}; set data.group_key to the donor or batch",
-        )
-        _refuse(
-            self.targets is not None
-            and (self.intervention_key is not None or {self.counts, self.targets} & {"raw", "recover"}),
-            "data.targets goes with data.counts: X or layer:NAME, of the same genes, and without data.intervention_key",
         )
         return self
 

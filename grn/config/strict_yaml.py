@@ -1,4 +1,7 @@
-"""Strict YAML for configurations: a key may not be repeated, and texts such as `no` and `12:30` stay texts."""
+"""Strict YAML for configurations: a key may not be repeated, and texts such as `no` and `12:30` stay texts.
+
+ruamel.yaml reads YAML 1.2 and refuses repeated keys, too; it is no dependency yet, and reads aliases.
+"""
 
 from __future__ import annotations
 

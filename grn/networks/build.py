@@ -223,7 +223,6 @@ def network_of_model(
         top_k=settings.top_k,
         var_names=None if cells.var_names is None else [cells.var_names[row] for row in rows],
         about=about,
-        blocks=1 if cells.apart else 2,
     )
     edges, by_type = read.tables(config)
     if read.found is not None and (line := programmes.sentence(edges["target"][edges["q_value"] <= SIGNIFICANT])):

@@ -11,8 +11,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
-from xml.sax.saxutils import escape, quoteattr
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,14 +24,11 @@ from grn.io.tables import spreadsheet_safe
 from grn.messages import Say, silent
 from grn.networks.choose import PROGRAMME, ChosenEdges
 
+if TYPE_CHECKING:
+    import networkx
+
 EDGE = ["source", "target", "weight"]
 GENERNIB = 50_000  # edges that its metrics read, the strongest ones
-GRAPHML = """<?xml version="1.0" encoding="utf-8"?>
-<graphml xmlns="http://graphml.graphdrawing.org/xmlns"
-  xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"
-  xsi:schemaLocation="http://graphml.graphdrawing.org/xmlns http://graphml.graphdrawing.org/xmlns/1.0/graphml.xsd">
-<key id="regulator" for="node" attr.name="regulator" attr.type="boolean"/>
-"""
 
 
 def write_file(chosen: ChosenEdges, output: Path, name: str, say: Say = silent) -> None:
@@ -113,60 +109,40 @@ def _gmt(chosen: ChosenEdges, path: Path) -> None:
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def _nodes(edges: pd.DataFrame) -> dict[str, bool]:
-    """Each gene with an edge, and whether it regulates one: regulators first, in the order of the edges."""
-    sources, targets = (pd.unique(edges[end]) for end in ("source", "target"))
-    return {str(gene): True for gene in sources} | {str(gene): False for gene in targets if gene not in set(sources)}
+def _graph(chosen: ChosenEdges) -> networkx.DiGraph:
+    """Return the edges with their numbers, but for NaN, which JSON has not, and the programmes of their targets; genes
+    say whether they regulate another."""
+    import networkx
 
-
-def _numbers(chosen: ChosenEdges, edge: dict[str, Any]) -> dict[str, float]:
-    """The numbers of an edge but for NaN, which JSON has not."""
-    return {name: float(edge[name]) for name in chosen.numbers if not math.isnan(edge[name])}
-
-
-def _about_edge(chosen: ChosenEdges, edge: dict[str, Any]) -> dict[str, Any]:
-    """What a graph holds of an edge: its numbers, the programme of its target, and the meaning of its sign."""
-    sign = {"interaction": "raises" if edge["weight"] > 0 else "lowers"} if chosen.signed else {}
-    programme = {PROGRAMME: edge[PROGRAMME]} if edge.get(PROGRAMME) else {}
-    return sign | _numbers(chosen, edge) | programme
+    edges, graph = chosen.edges, networkx.DiGraph(name=f"grn, {chosen.cells}")
+    graph.add_nodes_from(pd.unique(edges["source"]), regulator=True)
+    graph.add_nodes_from((gene for gene in pd.unique(edges["target"]) if gene not in graph), regulator=False)
+    for edge in edges.to_dict("records"):
+        numbers = {name: float(edge[name]) for name in chosen.numbers if not math.isnan(edge[name])}
+        programme = {PROGRAMME: edge[PROGRAMME]} if edge.get(PROGRAMME) else {}
+        graph.add_edge(edge["source"], edge["target"], **numbers, **programme)
+    return graph
 
 
 def _graphml(chosen: ChosenEdges, path: Path) -> None:
-    """For networkx, igraph, Gephi and yEd, line by line: a large graph needs no more memory than its table."""
-    with path.open("w", encoding="utf-8") as file:
-        file.write(GRAPHML)
-        for name in chosen.numbers:
-            file.write(f'<key id="{name}" for="edge" attr.name="{name}" attr.type="double"/>\n')
-        if PROGRAMME in chosen.edges:
-            file.write(f'<key id="{PROGRAMME}" for="edge" attr.name="{PROGRAMME}" attr.type="string"/>\n')
-        file.write('<graph id="grn" edgedefault="directed">\n')
-        for gene, regulator in _nodes(chosen.edges).items():
-            file.write(f'<node id={quoteattr(gene)}><data key="regulator">{str(regulator).lower()}</data></node>\n')
-        for edge in chosen.edges.to_dict("records"):
-            data = "".join(f'<data key="{name}">{value!r}</data>' for name, value in _numbers(chosen, edge).items())
-            if programme := edge.get(PROGRAMME):
-                data += f'<data key="{PROGRAMME}">{escape(programme)}</data>'
-            file.write(f"<edge source={quoteattr(edge['source'])} target={quoteattr(edge['target'])}>{data}</edge>\n")
-        file.write("</graph>\n</graphml>\n")
+    """For networkx, igraph, Gephi and yEd."""
+    import networkx
+
+    networkx.write_graphml(_graph(chosen), path)
 
 
 def _cytoscape(chosen: ChosenEdges, path: Path) -> None:
-    """cytoscape.js' JSON, which Cytoscape opens as a .cyjs file."""
-    nodes = [
-        {"data": {"id": gene, "name": gene, "value": gene, "regulator": regulator}}
-        for gene, regulator in _nodes(chosen.edges).items()
-    ]
-    edges = [
-        {"data": {"id": f"e{number}", "source": edge["source"], "target": edge["target"], **_about_edge(chosen, edge)}}
-        for number, edge in enumerate(chosen.edges.to_dict("records"))
-    ]
-    graph = {
-        "data": {"name": f"grn, {chosen.cells}"},
-        "directed": True,
-        "multigraph": False,
-        "elements": {"nodes": nodes, "edges": edges},
-    }
-    path.write_text(json.dumps(graph, ensure_ascii=False), encoding="utf-8")
+    """cytoscape.js' JSON, which Cytoscape opens as a .cyjs file; edges say what their signs mean, and are
+    in the order of certainty, which networkx does not keep."""
+    import networkx
+
+    graph = _graph(chosen)
+    for _, _, edge in graph.edges(data=True) if chosen.signed else ():
+        edge["interaction"] = "raises" if edge["weight"] > 0 else "lowers"
+    data = networkx.cytoscape_data(graph)
+    place = {pair: row for row, pair in enumerate(zip(chosen.edges["source"], chosen.edges["target"], strict=True))}
+    data["elements"]["edges"].sort(key=lambda edge: place[edge["data"]["source"], edge["data"]["target"]])
+    path.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
 
 
 def _h5ad(chosen: ChosenEdges, path: Path) -> None:

@@ -47,20 +47,13 @@ class Merge:
 
     @classmethod
     def of(cls, cells: Cells, regulators: np.ndarray, caused: Caused | None = None) -> Merge | None:
-        """regulators [R]: of the model, the guides' keys among them; None where nothing was done to the cells, and
-        genes are predicted as they are read. With data.targets, a regulator's row is that of its own targets.
+        """regulators [R]: of the model, the guides' keys among them; None where nothing was done to the cells.
 
         caused: what their guides say counts as far as it is certain; None: as it is.
         """
         done = cells.interventions
-        if done is None and not cells.apart:
-            return None
         if done is None:
-            rows = np.arange(len(cells.vocabulary) - cells.apart)
-            names = cells.vocabulary[: len(rows)]
-            rows[regulators] = len(rows) + np.arange(cells.apart)
-            none = np.zeros((2, 0), np.int64)
-            return cls(rows, regulators, np.arange(cells.apart), none, names, (), 1.0)
+            return None
         rows = np.setdiff1d(np.arange(len(cells.vocabulary)), done.key[done.place >= 0])
         gene = np.where(done.place >= 0, done.place, done.key)  # whose regulator the guides' key is
         counted = regulators[~np.isin(regulators, done.key)]

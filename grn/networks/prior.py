@@ -21,7 +21,7 @@ from grn.cells.cells import Cells
 from grn.cells.genes import near_miss
 from grn.config.schema import NetworkConfig
 from grn.errors import DataError
-from grn.networks.edge_tables import find_columns, names, numbers, read_table, unknown_columns
+from grn.networks.edge_table import find_columns, names, numbers, read_table, unknown_columns
 from grn.networks.weights import Network
 
 COLUMNS = (("source", "target"), ("TF", "target"), ("Gene1", "Gene2"), ("regulatoryGene", "targetGene"))
@@ -115,10 +115,7 @@ def prior_of(settings: NetworkConfig, cells: Cells) -> Prior:
     if (done := cells.interventions) is not None:
         gene[done.key] = done.names
     regulators = gene if cells.regulators is None else gene[cells.regulators]
-    found = read_prior(settings.prior, settings.prior_use, cells.vocabulary, regulators.tolist())
-    if cells.apart:
-        found.factor[-cells.apart :] = found.factor[cells.regulators]
-    return found
+    return read_prior(settings.prior, settings.prior_use, cells.vocabulary, regulators.tolist())
 
 
 def summary(prior: Prior) -> str:

@@ -62,7 +62,7 @@ def slopes_of_states(
         m = model.inputs(measured[rows].to(device), torch.as_tensor(cells.basal[rows], device=device))
         weight = membership[rows, state].to(m)
         weight = weight / weight.sum().clamp(min=1e-9)
-        found = slopes_of(model, m, state, weight, cells.apart)
+        found = slopes_of(model, m, state, weight)
         sd = (weight @ (m - weight @ m).square()).sqrt()[:-1]
         return tuple(each if processes.world == 1 else each.cpu() for each in (found.direct, found.others, sd))
 
@@ -74,7 +74,7 @@ def slopes_of_states(
 def read_network(model: Model, cells: Cells, states: States, seed: int, processes: Processes = ALONE) -> Network:
     """The network over all cells and that of each state, on the device of the model; without q-values.
 
-    Where there were interventions, or with data.targets, it is over the genes of a `Merge`. seed: of the choice of
+    Where there were interventions, it is over the genes of a `Merge`. seed: of the choice of
     cells, where there are many.   processes: of which this is the first; the others call `slopes_of_states`.
     """
     device, regulators = model.mean.device, model.regulators.cpu().numpy()
@@ -104,11 +104,8 @@ def read_network(model: Model, cells: Cells, states: States, seed: int, processe
     return replace(network, of_states=found)
 
 
-def slopes_of(model: Model, m: Tensor, state: int, share: Tensor, apart: int = 0) -> Slopes:
-    """Of cells m [C, R + 1] of one state, each of which counts its share [C].
-
-    apart: see Cells; what a gene's messengers say of its own new ones is no regulation, and is 0.
-    """
+def slopes_of(model: Model, m: Tensor, state: int, share: Tensor) -> Slopes:
+    """Of cells m [C, R + 1] of one state, each of which counts its share [C]."""
     first, second = model.blocks
     regulators, members = len(model.counting), model.config.members
     states = m.new_zeros(len(m), len(model.share))
@@ -126,8 +123,6 @@ def slopes_of(model: Model, m: Tensor, state: int, share: Tensor, apart: int = 0
     context = through_context(model, m[some])
     others = m.new_zeros(model.genes, regulators)
     others[model.targets] = (through + context).mean(0)
-    for table in (found, others) if apart else ():
-        table[..., -apart:, :].diagonal(dim1=-2, dim2=-1).zero_()
     return Slopes(found, others)
 
 
@@ -163,7 +158,7 @@ def _network(
     weights, observed = slopes.direct * units, None
     if merge is not None:
         merged = merge.map(model.mean, model.sd, units, model.regulators)
-        observed = merge.observed(weights.mean(0).float().cpu().numpy()) if merge.intervened else None
+        observed = merge.observed(weights.mean(0).float().cpu().numpy())
         weights, between, cells = merged(weights), merge.columns(between), merge.columns(cells)
     mean = weights.mean(0)
     factor = row_factors(mean)
@@ -215,7 +210,7 @@ def read_cell(model: Model, cells: Cells, states: States, cell: int) -> np.ndarr
     m = model.inputs(measured, torch.as_tensor(cells.basal[[cell]], device=device))
     total = torch.zeros(model.genes, len(regulators), device=device)
     for state in np.flatnonzero(states.membership[cell] > 0).tolist():
-        of_state = slopes_of(model, m, state, m.new_ones(1), cells.apart).direct.mean(0)
+        of_state = slopes_of(model, m, state, m.new_ones(1)).direct.mean(0)
         total += float(states.membership[cell, state]) * of_state
     total = total * (measured[0] > 0)
     return without_self((total * row_factors(total)).float().cpu().numpy(), regulators)

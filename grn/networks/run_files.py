@@ -151,13 +151,11 @@ def network_anndata(
     top_k: int | None,
     about: dict,
     var_names: Sequence[str] | None = None,
-    blocks: int = 2,
 ):
     """AnnData of cell types x genes (X: mean multiplicity), the networks in varp["grn*"], their meaning in uns["grn"].
 
     regulators: vocabulary positions [R].   states: the cell types, or other states of the cells.   multiplicity: CSR
-    [C, N].   about: further entries.   var_names: other names of the genes, which var["var_name"] keeps.   blocks: 1
-    where block 2 alone has targets (data.targets).
+    [C, N].   about: further entries.   var_names: other names of the genes, which var["var_name"] keeps.
     """
     import anndata
 
@@ -175,7 +173,7 @@ def network_anndata(
     chosen = kept(network, top_k)
     weight, total = (np.where(chosen, values, 0) for values in (network.weight, network.total))
     # Block 1's targets are the regulators, block 2's all other genes.
-    first = np.where(is_regulator & (blocks > 1), weight, 0)
+    first = np.where(is_regulator, weight, 0)
     tables = {"grn": weight, "grn_total": total, "grn_layer0": first, "grn_layer1": weight - first}
     of_states = {slug_of[name]: of for name, of in network.of_states.items() if name in slug_of}
     least = least_of_states(network, top_k) if of_states else 0.0

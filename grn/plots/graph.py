@@ -17,7 +17,7 @@ from grn.plots.style import DOWN, INK, UP, canvas, note, short, shown, sign_lege
 REGULATOR, TARGET = "#f3e3b3", "#eeeeee"
 WIDTH, HEIGHT = 9.0, 6.2  # inches
 LETTER, LINE = 0.083, 0.24  # inches: a letter's width and the height of a gene's box
-STEPS, APART = 400, 300  # of the springs, and of pushing boxes apart
+STEPS, APART = 200, 300  # of the springs, and of pushing boxes apart
 
 
 def network_graph(
@@ -103,28 +103,21 @@ def _half_width(name: str) -> float:
 
 
 def _layout(names: list[str], edges: pd.DataFrame) -> np.ndarray:
-    """Places [n, 2] in inches from the middle: springs along the edges, then boxes pushed apart until none overlap.
+    """Places [n, 2] in inches from the middle: springs along the edges, then boxes pushed apart until none overlap,
+    which networkx does not do: its nodes are points, and names are not."""
+    import networkx
 
-    Source: force-directed placement, Fruchterman and Reingold 1991.
-    """
     size, frame = len(names), np.array([WIDTH, HEIGHT]) / 2
     half = np.array([[_half_width(name) + 0.05, LINE / 2 + 0.05] for name in names])
-    at = pd.Index(names)
-    links = np.zeros((size, size))
-    links[at.get_indexer(edges["source"]), at.get_indexer(edges["target"])] = 1
-    links = np.maximum(links, links.T)
-    length = min(1.5, 0.75 * np.sqrt(WIDTH * HEIGHT / size))
-    angle = 2.39996 * np.arange(size)  # a sunflower to begin with
-    place = 0.5 * length * np.sqrt(np.arange(size) + 1)[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)
-    for step in range(STEPS):
-        apart = place[:, None] - place[None]
-        distance = np.maximum(np.hypot(apart[..., 0], apart[..., 1]), 0.05)
-        force = (length**2 / distance**2 - links * distance / length)[..., None] * apart / distance[..., None]
-        move = force.sum(1) - 0.6 * place / frame.min()
-        most = 0.3 * length * (1 - step / STEPS)
-        place += move * np.minimum(1, most / np.maximum(np.hypot(*move.T), 1e-9))[:, None]
+    graph = networkx.Graph()
+    graph.add_nodes_from(names)
+    graph.add_edges_from(zip(edges["source"], edges["target"], strict=True))
+    placed = networkx.spring_layout(
+        graph, method="energy", iterations=STEPS, seed=0
+    )  # its gravity holds groups together
+    place = np.array([placed[name] for name in names]) * frame
     place -= (place.max(0) + place.min(0)) / 2
-    place *= np.minimum(1.5, (frame - half.max(0)) / np.maximum(np.abs(place).max(0), 1e-9))
+    place *= (frame - half.max(0)) / np.maximum(np.abs(place).max(0), 1e-9)
     order = np.arange(size)
     for _ in range(APART):
         apart = place[:, None] - place[None]

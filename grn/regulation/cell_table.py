@@ -33,8 +33,8 @@ class CellTable:
     positions among the genes.   noise [C, R]: variance of the regulators by counting, CSR; None where cells have no
     counts.   groups [C]: each cell's donor or batch, whose cells are held out together; None: each by itself.   device:
     of the tensors.   levels, 0 to 1: the part of differences between states that counts.   keys: positions of guides'
-    keys, which nobody counted, among the genes.   apart: how many genes, the last ones, are the regulators as targets.
-    cut [C, N]: genes of cells that an intervention set, CSR; None: none."""
+    keys, which nobody counted, among the genes.   cut [C, N]: genes of cells that an intervention set,
+    CSR; None: none."""
 
     multiplicity: sp.csr_matrix
     basal: np.ndarray
@@ -45,7 +45,6 @@ class CellTable:
     device: torch.device | str = "cpu"
     levels: float = 0.0
     keys: tuple[int, ...] = ()
-    apart: int = 0
     cut: sp.csr_matrix | None = None
 
     @classmethod
@@ -68,7 +67,7 @@ class CellTable:
         told = cells.basal[rows], states[rows], regulators
         done = cells.interventions
         cut = None if done is None else sp.csr_matrix(cut_rows(done, rows, len(cells.vocabulary)))
-        return cls(multiplicity, *told, noise, groups, device, levels, keys, cells.apart, cut)
+        return cls(multiplicity, *told, noise, groups, device, levels, keys, cut)
 
     def __len__(self) -> int:
         return len(self.basal)
@@ -81,7 +80,7 @@ class CellTable:
         groups = None if self.groups is None else self.groups[rows]
         cells = self.multiplicity[rows], self.basal[rows], self.states[rows]
         cut = None if self.cut is None else self.cut[rows]
-        return CellTable(*cells, self.regulators, noise, groups, self.device, self.levels, self.keys, self.apart, cut)
+        return CellTable(*cells, self.regulators, noise, groups, self.device, self.levels, self.keys, cut)
 
     # Units.
 

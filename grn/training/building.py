@@ -254,7 +254,6 @@ def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:
         depth_share=cells.depth_share,
         cells=cells.digest or None,
         keys=cells.keys,
-        targets=cells.targets,
     )
 
 

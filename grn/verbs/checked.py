@@ -1,6 +1,7 @@
 """`checked` validates the arguments of a public function by their annotations, with pydantic.
 
 Bounds stand in the annotations: `Share`, `Seed`, `Whole` and `Positive` here, or any `Annotated[int, Ge(2)]`.
+pydantic's `validate_call` would import pandas and anndata to resolve them, and has its own errors for unknown keywords.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Interval
 
 from grn.errors import DataError, UserError
+from grn.io.run_folder import CONFIG
 from grn.messages import Say, kept_in
 from grn.verbs.checked import Seed, checked
 from grn.verbs.given_cells import checked_anndata, is_anndata
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from anndata import AnnData
 
-    from grn.analysis.baseline_cells import Expression
-    from grn.analysis.network_files import ReferenceNetwork
+    from grn.cells.cells import Cells
     from grn.config.schema import Config
+    from grn.networks.edge_table import ReferenceNetwork
 
 
 @checked()
@@ -83,16 +84,16 @@ def evaluate(
         [1.0, 1.0]
     """
     from grn.analysis.comparison import compare_networks, score_table
-    from grn.analysis.network_files import KEY
+    from grn.networks.edge_table import KEY
 
     notes: list[str] = []
     say = kept_in(notes, quiet)
-    expression = None if data is None else expression_of(data, network)
+    cells = None if data is None else cells_behind(data, network)
     if cell_type is not None and key != KEY:
         raise DataError(f"A cell type is chosen among the networks of the key {KEY!r}, not of {key!r}; give one.")
     predicted, truth = predicted_network(network, key), reference_of(reference)
     choices: dict[str, Any] = {"regulators": regulators, "genes": genes, "cell_type": cell_type}
-    found = compare_networks(predicted, truth, expression, **choices, permutations=permutations, seed=seed, say=say)
+    found = compare_networks(predicted, truth, cells, **choices, permutations=permutations, seed=seed, say=say)
     table = score_table(found.evaluations).set_index("score").rename(columns=str.lower)
     table.attrs["notes"] = notes
     if found.types is not None:
@@ -101,43 +102,59 @@ def evaluate(
 
 
 def reference_of(reference: pd.DataFrame | str | os.PathLike[str]) -> ReferenceNetwork:
-    from grn.analysis.network_files import open_reference_file, reference_of_table
+    from grn.networks.edge_table import open_reference_file, reference_of_table
 
     if isinstance(reference, (str, os.PathLike)):
         return open_reference_file(Path(reference))
     return reference_of_table(reference, "The reference")
 
 
-def expression_of(data: AnnData | Run | Config | str | os.PathLike[str], network: object) -> Expression:
-    """The cells behind `data`; an AnnData is read as the network's own run read its cells, where it is of a run."""
-    from grn.analysis.baseline_cells import expression_named, expression_of_run, read_expression
-    from grn.cells.readers.registry import MEMORY
-    from grn.config.files import change_config
+def cells_behind(data: AnnData | Run | Config | str | os.PathLike[str], network: object) -> Cells:
+    """Return the cells of a Run or its folder, of a configuration, or of anything that data.path takes (counts in X).
 
-    if isinstance(data, (str, os.PathLike)):
-        return expression_named(os.fspath(data))
-    if isinstance(data, Run):
-        return expression_of_run(data.folder, data.config)
-    if not is_anndata(data):
-        return read_expression(data)
-    base = network.config if isinstance(network, Run) else None
-    changes: dict[str, object] = {"data.path": MEMORY, "data.orientation": None}
-    return read_expression(
-        change_config(base, changes | ({} if base else {"data.genes": "all"})), checked_anndata(data)
-    )
-
-
-def expression_of_network(network: Path, say: Say) -> Expression | None:
-    """The cells of a run whose network is judged; None, with a sentence, where they are gone, and for other networks.
-
-    The network can be scored without them.
+    An AnnData is read as the network's own run read its cells, where it is of a run. Raises UserError; also where the
+    cells of a run, or how they are read, have changed.
     """
-    from grn.analysis.baseline_cells import expression_named, is_run
+    from grn.cells.load import load_cells
+    from grn.cells.readers.registry import MEMORY, is_data_file
+    from grn.config.files import change_config, load_config
+    from grn.config.schema import Config, DataConfig
 
+    if isinstance(data, Run):
+        return _cells_of_run(data.folder, data.config)
+    adata = None
+    if isinstance(data, (str, os.PathLike)):
+        name = os.fspath(data)
+        if is_run(Path(name)):
+            return _cells_of_run(Path(name), load_config(Path(name) / CONFIG))
+        config = Config(data=DataConfig(path=name, genes="all")) if is_data_file(name) else load_config(name)
+    elif is_anndata(data):
+        adata, base = checked_anndata(data), network.config if isinstance(network, Run) else None
+        changes: dict[str, object] = {"data.path": MEMORY, "data.orientation": None}
+        config = change_config(base, changes | ({} if base else {"data.genes": "all"}))
+    else:
+        config = data
+    return load_cells(config.data, seed=config.trainer.seed, adata=adata)[0]
+
+
+def is_run(network: Path) -> bool:
+    return (network / CONFIG).is_file()
+
+
+def _cells_of_run(run: Path, config: Config) -> Cells:
+    from grn.model.saved import TrainedModel
+    from grn.networks.cells_of_run import cells_of_run
+
+    return cells_of_run(run, config, TrainedModel.load(run))
+
+
+def cells_of_network(network: Path, say: Say) -> Cells | None:
+    """Return the cells of a run whose network is judged; None, with a sentence, where they are gone, and for other
+    networks. The network can be scored without them."""
     if not is_run(network):
         return None
     try:
-        return expression_named(str(network))
+        return cells_behind(network, network)
     except UserError as error:
         found = error.problem.partition("; ")[0].rstrip(".")
         say(f"Pearson and ridge are left out: {found}; give the cells (data) to include them.")

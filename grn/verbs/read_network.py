@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from anndata import AnnData
 
-    from grn.analysis.network_files import PredictedNetwork
+    from grn.networks.edge_table import PredictedNetwork
 
 
 @checked()
@@ -125,7 +125,7 @@ def predicted_network(
     """Any form of a network as the evaluation takes it. key: of varp, which of its networks. Raises DataError."""
     import pandas as pd
 
-    from grn.analysis.network_files import network_of_anndata, network_of_table, open_network_file
+    from grn.networks.edge_table import network_of_anndata, network_of_table, open_network_file
 
     if isinstance(network, Run):
         return open_network_file(network._there(), key)

@@ -97,11 +97,9 @@ def test_of_a_network_with_q_values_the_certain_edges_count(net, cells):
         grn.activity(cells, net.assign(q_value=0.5), quiet=True)
 
 
-def test_it_is_decouplers_ulm_on_log_values(net, cells, capsys):
+def test_it_is_decouplers_ulm_on_log_values(net, cells):
     decoupler, sc = pytest.importorskip("decoupler"), pytest.importorskip("scanpy")
-    grn.activity(cells, net, key_added="mine")
-    said = capsys.readouterr().out
-    assert "X holds counts" in said and "Activity of 2 regulators in 30 cells, from 13 targets each" in said
+    grn.activity(cells, net, key_added="mine", quiet=True)
     logged = cells[cells.X.sum(1) > 0].copy()
     sc.pp.normalize_total(logged, target_sum=float(np.median(logged.X.sum(1))))
     sc.pp.log1p(logged)
@@ -176,13 +174,11 @@ def test_published_formats_are_read_and_kept_by_name(tmp_path, monkeypatch, cell
     assert all(each.equals(found[0]) for each in found) and found[0]["targets"].tolist() == [20]
 
 
-def test_the_command_prints_and_writes_the_table(tmp_path, net, cells, capsys):
+def test_the_command_writes_the_table(tmp_path, net, cells, capsys):
     cells.write_h5ad(tmp_path / "cells.h5ad")
     net.to_csv(tmp_path / "net.csv", index=False)
     call = ["activity", str(tmp_path / "cells.h5ad"), "--regulons", str(tmp_path / "net.csv"), "--by", "type"]
     assert main([*call, "--output", str(tmp_path / "found.csv")]) == 0
-    said = capsys.readouterr().out
-    assert "95 % interval" in said and "Cells are no replicates" in said
     written = pd.read_csv(tmp_path / "found.csv")
     expected = grn.activity(cells, net, by="type", quiet=True)
     np.testing.assert_allclose(written["effect"], expected["effect"], rtol=1e-5)

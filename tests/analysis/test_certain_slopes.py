@@ -66,9 +66,7 @@ def expected(found, slopes: np.ndarray, column: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("column", "targets"), [(0, slice(0, 10)), (1, slice(10, 20))])
-def test_changes_along_certain_edges_are_as_planted_and_those_of_the_model_are_smaller(
-    run, plain, cells, column, targets
-):
+def test_changes_along_certain_edges_are_as_planted_and_the_models_are_smaller(run, plain, cells, column, targets):
     closer, within = [], []
     for number, kind in enumerate(("a", "b")):
         found, shrunk = (
@@ -86,7 +84,7 @@ def test_changes_along_certain_edges_are_as_planted_and_those_of_the_model_are_s
     assert np.mean(closer) > 0 and np.mean(within) >= 0.8
 
 
-def test_genes_without_a_certain_edge_change_as_the_model_has_it_and_have_no_interval(run, plain, cells):
+def test_genes_without_a_certain_edge_change_as_the_model_has_it(run, plain, cells):
     found, shrunk = (grn.perturb(each, knock_out="R1", data=cells).var for each in (run, plain))
     free = found["grn_low"].isna()
     assert 10 <= free.sum() <= 30

@@ -11,8 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import auc, average_precision_score, precision_recall_curve, roc_auc_score
 
-from grn.analysis.evaluate import OF_SIGNS, RANKED, SCORES, check_names, checked_edges, evaluate_on
-from grn.analysis.universe import make_universe
+from grn.analysis.evaluate import OF_SIGNS, RANKED, SCORES, check_names, checked_edges, evaluate_on, make_universe
 from grn.errors import DataError
 
 

@@ -31,7 +31,7 @@ OF_TYPES = EDGES.iloc[[0, 4]].assign(cell_type="T", q_value=0.001)
 GENES = ["A", "B", "x", "y", "z"]
 
 
-def test_certain_edges_are_confirmed_contradicted_or_new_and_other_known_pairs_are_listed():
+def test_certain_edges_are_confirmed_contradicted_or_new():
     table = beside_known(EDGES, OF_TYPES, KNOWN, ["A", "B"], GENES)
     found = [(row.cell_type, row.source + row.target, row.known) for row in table.itertuples()]
     assert found == [

@@ -347,7 +347,7 @@ def test_the_page_holds_the_edges_for_its_table_and_network(tmp_path):
     assert [data["q"][n] for n in overall] == [0.001, 0.04, 0.9]
 
 
-def test_certain_edges_are_never_left_out_and_others_are_those_that_a_target_has_stronger_ones_than(monkeypatch):
+def test_certain_edges_are_never_left_out_for_stronger_ones_of_a_target(monkeypatch):
     monkeypatch.setattr("grn.analysis.summary.MOST", 3)
     edges = pd.DataFrame(
         {"source": ["A", "B", "A", "B"], "target": ["x", "x", "y", "z"], "weight": [0.9, 0.8, 0.2, 0.1]}

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from grn.analysis.comparison import TYPE_SCORES, TypedTruth, with_means
-from grn.analysis.network_files import reference_of_table
-from grn.analysis.universe import make_universe
+from grn.analysis.evaluate import make_universe
+from grn.networks.edge_table import reference_of_table
 
 # Regulators A and B, genes A to D: six pairs. AB acts everywhere, AC, AD and BD in some types, BC changes its sign.
 TRUTH = pd.DataFrame(
@@ -86,7 +86,7 @@ def test_one_network_for_all_types_knows_nothing_of_their_edges():
     assert np.mean(found) == pytest.approx(0.5, abs=0.01)
 
 
-def test_without_signs_or_weights_or_edges_scores_are_undefined_and_never_an_exception(typed):
+def test_scores_without_signs_weights_or_edges_are_undefined(typed):
     unsigned = typed.score("a", NETWORK, signed=False)
     assert math.isnan(unsigned["sign_accuracy"]) and math.isnan(unsigned["changed_signs"])
     assert unsigned["specificity"] == 0.5

@@ -32,7 +32,7 @@ def test_the_share_of_zeros_is_what_was_asked_for(zeros):
     assert (draw.one.matrix == 0).mean() == pytest.approx(zeros, abs=0.01)
 
 
-def test_correlations_within_a_type_have_the_signs_of_its_edges_and_are_gone_elsewhere():
+def test_correlations_within_a_type_have_the_signs_of_its_edges():
     draw = typed(1, 50, 300)
     x, labels = within_types(draw), np.array(draw.one.labels)
     column = {gene: number for number, gene in enumerate(draw.one.genes)}

@@ -145,7 +145,7 @@ def test_what_took_too_long_is_left_out_with_all_that_is_larger():
     assert taken[100, 2000] == 320  # so 4000 cells and 400 genes could take more than 600
 
 
-def test_planted_cells_have_the_size_that_is_asked_for_and_regulators_a_tenth_of_the_genes():
+def test_planted_cells_have_the_size_that_is_asked_for():
     one = scaling.planted(40, 50)
     assert one.matrix.shape == (50, 40) and one.regulators == ["R1", "R2", "R3", "R4"]
     assert set(one.reference["source"]) <= set(one.regulators)

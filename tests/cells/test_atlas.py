@@ -215,7 +215,7 @@ def test_donors_of_test_cells_are_not_trained_on_and_others_stay_in_one_fold(ada
         assert len(np.unique(atlas.fold[donors == donor])) == 1
 
 
-def test_copies_of_test_cells_are_not_trained_on_and_others_have_the_fold_of_their_original(adata, tmp_path):
+def test_copies_of_test_cells_are_not_trained_on(adata, tmp_path):
     """Half of the file are copies, in another order, of the other half."""
     order = np.random.default_rng(0).permutation(CELLS)
     original = np.concatenate([np.arange(CELLS), order])
@@ -285,11 +285,9 @@ def test_a_run_reads_all_cells_and_its_network_the_same_sample_again(adata, tmp_
     said = capsys.readouterr().out
     assert f"{SAMPLE} cells of {CELLS}, a sample," in said and "Training reads 2300 cells of the file" in said
     assert "The sample lacks types of the file ('rare'), whose cells count as unlabelled." in said
-    assert f"data.sample is {SAMPLE}, and {CELLS - SAMPLE} more would take about" in said
     options = {"label": "cell_type", "regulators": regulators, "set": fields | {"trainer.batch_size": 64}}
     grn.network(tmp_path / "cells.h5ad", **options)
     said = capsys.readouterr().out
     assert "Training reads 768 of 2400 cells of the file" in said, "nothing is held out to test"
-    assert "trainer.max_steps is 12" in said
     again = run.read_networks()
     np.testing.assert_array_equal(again.varp["grn"].toarray(), run.network.varp["grn"].toarray())

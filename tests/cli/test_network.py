@@ -6,7 +6,7 @@ import grn
 from grn.cli import main as cli
 
 
-def test_the_network_of_cells_is_that_of_python(tmp_path, capsys):
+def test_the_network_of_cells_is_that_of_python(tmp_path):
     config = tmp_path / "tiny.yaml"
     config.write_text(
         'data: {path: "simulated:", simulated: {cells: 300, genes: 20, regulators: 4, cell_types: 2}}\n'
@@ -19,8 +19,6 @@ def test_the_network_of_cells_is_that_of_python(tmp_path, capsys):
         )
         == 0
     )
-    said = capsys.readouterr().out
-    assert "Before training:" in said and ("Certain edges" in said or "No edge is certain" in said)
     expected = grn.network(config, label="cell_type", regulators=["R1", "R2", "R3", "R4"], quiet=True)
     written = pd.read_csv(output, keep_default_na=False)  # no programme is an empty text
     pd.testing.assert_frame_equal(written, expected, rtol=1e-5, check_dtype=False)

@@ -13,7 +13,7 @@ from grn.io.run_folder import MODEL_HASH, WRITTEN, make_run_folder, refuse_mixed
 from grn.verbs.run import load
 
 
-def test_the_same_command_works_twice_and_a_name_that_is_taken_by_a_file_is_passed_over(tmp_path):
+def test_the_same_command_works_twice(tmp_path):
     today = datetime.date.today().isoformat()
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / f"pbmc-{today}-2").touch()

@@ -60,9 +60,7 @@ def test_members_learn_from_all_cells_but_those_of_their_fold(make_model, batch)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_masked_multiplicity_is_the_error_of_the_signed_network_and_of_context_on_what_it_leaves(
-    make_model, batch, layers
-):
+def test_masked_multiplicity_is_the_error_of_the_network_and_of_context_on_the_rest(make_model, batch, layers):
     model = make_model(states=3, layers=layers)
     bags = batch.bags
     found, _ = masked_multiplicity(batch, model, whole(model))
@@ -204,9 +202,7 @@ def test_the_penalty_is_that_of_the_slopes_of_both_blocks(make_model, batch, pri
     torch.testing.assert_close(found, sum(parts) / 12)
 
 
-def test_genes_are_judged_by_the_members_that_have_not_seen_the_cell_and_the_context_by_what_it_gains(
-    make_model, batch
-):
+def test_genes_are_judged_by_the_members_that_have_not_seen_the_cell(make_model, batch):
     model = make_model(states=3)
     found, bags = judged_genes(batch, model), batch.bags
     unseen = torch.zeros(4, 5).index_put((torch.tensor([0, 0, 1]), torch.tensor([0, 3, 1])), torch.tensor(1.0))

@@ -190,7 +190,7 @@ def test_without_genes_to_learn_the_identity_token_reads_them_after_the_blocks(m
     assert model.blocks[0].embedding.key.grad.abs().max() > 0, "types shape the blocks"
 
 
-def test_multiplicities_are_the_members_mean_in_units_of_each_gene_s_sd_around_its_mean(make_model, make_bags):
+def test_multiplicities_are_the_members_mean_in_units_of_each_genes_sd(make_model, make_bags):
     model, bags = make_model(), make_bags()
     y = model.expected(regulators_of(bags, model), bags.states)
     torch.testing.assert_close(model(bags).multiplicity, model.mean + model.sd * y.mean(0), **close)
@@ -209,7 +209,7 @@ def test_inputs_are_multiplicities_in_sds_cut_off_far_above_the_mean(make_model)
     assert torch.equal(model.inputs(x, None)[:, -1], torch.full((2,), DEPTH).double())
 
 
-def test_the_depth_matters_to_the_genes_and_is_the_mean_unless_the_bag_says_otherwise(make_model, make_bags):
+def test_the_depth_is_the_mean_unless_the_bag_says_otherwise(make_model, make_bags):
     model, bags = make_model(), make_bags()
     one = replace(bags, basal=torch.ones(5).double())
     same(model(replace(bags, basal=None)), model(one))  # 1 is the mean depth of this model

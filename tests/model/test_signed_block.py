@@ -75,7 +75,7 @@ def test_no_gene_reads_itself(states):
 
 
 @pytest.mark.parametrize("states", [1, 3])
-def test_scores_and_gradients_are_those_of_a_table_in_which_genes_do_not_meet_themselves(states):
+def test_scores_and_gradients_are_of_a_table_without_genes_on_themselves(states):
     block, pick = some_block(states).requires_grad_(), torch.tensor([4, 1, 2])
     (query, key), leaves = block.embedding(pick), list(block.embedding.parameters())
     itself = OWN[pick][:, None] == torch.arange(REGULATORS + 1)
@@ -266,7 +266,7 @@ def test_slopes_are_what_a_unit_adds_under_the_norm_of_an_average_cell():
     torch.testing.assert_close(block.slopes(scores, EVERY), expected, **close)
 
 
-def test_a_cell_of_several_states_is_predicted_by_their_mean_and_members_may_read_cells_of_their_own():
+def test_a_cell_of_several_states_is_predicted_by_their_mean():
     block, m, share = some_block(3), some_cells(), mixed(3)
     each = torch.stack([block(m, in_state(state, 3), EVERY) for state in range(3)])
     whole = block(m, share, EVERY)

@@ -186,7 +186,7 @@ def test_gradients_are_those_of_differences(cells):
     assert slope == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-4)
 
 
-def test_genes_start_at_the_leading_directions_of_the_cells_that_a_member_learns_from():
+def test_genes_start_at_the_leading_directions_of_a_members_cells():
     """Of cells that differ along one direction, but for noise."""
     generator = torch.Generator().manual_seed(4)
     direction = torch.randn(50, generator=generator)

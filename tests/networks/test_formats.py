@@ -207,7 +207,7 @@ def test_a_network_without_signs_says_nothing_of_them(name, chosen, tmp_path):
     assert b"raises" not in text and b"regulation\t" not in text
 
 
-def test_the_name_of_the_file_must_end_as_the_program_expects_and_no_file_is_replaced(tmp_path):
+def test_names_end_as_the_program_expects_and_no_file_is_replaced(tmp_path):
     (tmp_path / "net.csv").touch()
     for name, output, error, field in (
         ("pyscenic", "net.csv", ConfigError, "output"),

@@ -13,7 +13,7 @@ def drawn(seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(6, 4)) * np.array([[1e-3], [1], [50], [2], [0], [9]])
 
 
-def test_balanced_rows_are_to_each_other_as_the_roots_of_their_norms_and_keep_their_signs():
+def test_balanced_rows_are_as_the_roots_of_their_norms_and_keep_their_signs():
     weight = drawn()
     found = balanced(torch.as_tensor(weight)).numpy()
     norm, root = np.linalg.norm(found, axis=1), np.linalg.norm(weight, axis=1) ** 0.5

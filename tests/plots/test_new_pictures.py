@@ -110,7 +110,7 @@ def test_layers_are_side_by_side_with_their_own_targets_and_signs(run):
         grn.plots.attention_layers(anndata.AnnData(np.ones((2, 2))))
 
 
-def test_a_volcano_colours_what_the_members_agree_on_and_leaves_out_what_was_perturbed():
+def test_a_volcano_colours_what_the_members_agree_on():
     table = pd.DataFrame(
         {
             "gene": ["A", "up", "down", "unsure"],

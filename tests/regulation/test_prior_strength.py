@@ -8,7 +8,7 @@ from grn.regulation.prior_strength import prior_factor
 REGULATORS, GENES, CELLS = 30, 50, 80  # so few cells that a weaker penalty of all pairs alike would help, too
 
 
-def test_a_prior_that_helps_penalises_what_it_does_not_list_and_a_useless_one_is_not_used(make_table):
+def test_a_prior_that_helps_penalises_what_it_does_not_list(make_table):
     generator = np.random.default_rng(0)
     x = generator.normal(size=(CELLS, REGULATORS))
     edges = np.zeros((GENES, REGULATORS))

@@ -110,7 +110,7 @@ def test_the_folds_of_a_run_are_those_that_it_trains_with(loaded):
     assert np.array_equal(building.folds_of_run(config, cells, split, states), prepared(loaded).fold)
 
 
-def test_members_take_the_chosen_penalties_in_turn_for_the_cells_that_they_learn_from(loaded, monkeypatch):
+def test_members_take_the_chosen_penalties_in_turn(loaded, monkeypatch):
     chosen = [building.Penalty(lam, 0.5, 0.1) for lam in (10.0, 20.0, 5.0)]  # the last is that of block 1
     monkeypatch.setattr(building, "choose_penalties_of_blocks", lambda *_: chosen)
     fit = prepared(loaded, **{"model.members": 3})

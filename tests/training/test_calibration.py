@@ -193,7 +193,7 @@ def typed(make_config, tmp_path_factory):
     return result, given, truth
 
 
-def test_types_of_cells_that_were_not_seen_are_found_and_metrics_are_those_of_predict(typed):
+def test_types_of_unseen_cells_are_found_and_metrics_are_those_of_predict(typed):
     result, given, truth = typed
     found = grn.predict(given, result.folder, copy=True, quiet=True)
     config = grn.load(result.folder).config

@@ -51,7 +51,7 @@ def test_all_tensors_of_a_batch_are_inputs():
     assert all(a is b for a, b in zip(tensors_of(batch), expected, strict=True))
 
 
-def test_a_graph_has_room_for_more_cells_of_a_state_and_is_recorded_anew_for_many_more():
+def test_a_graph_has_room_for_more_cells_of_a_state():
     recorder, batch = recorder_of(torch.ones(4), []), replace(batch_on("cpu"), cells=torch.arange(100))
 
     def room(*sizes: int) -> tuple[int, ...]:
@@ -101,7 +101,7 @@ def test_a_run_of_recorded_steps_is_that_of_eager_ones(make_config, tmp_path, mo
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_recorded_step_has_the_loss_of_the_step_and_moves_parameter_and_average_as_it_does():
+def test_a_recorded_step_has_the_loss_and_the_moves_of_the_step():
     found, calls = [], []
     for recorded in (True, False):
         parameter, average = torch.ones(4, device="cuda", requires_grad=True), torch.ones(4, device="cuda")

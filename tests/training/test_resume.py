@@ -197,7 +197,7 @@ def test_other_cells_are_refused_and_the_same_cells_in_another_file_are_not(cut_
     assert resumed(cut_off).folder == cut_off
 
 
-def test_cells_and_lists_that_are_lost_or_replaced_are_named_as_what_the_run_was_started_with(cut_off, cells_file):
+def test_lost_or_replaced_cells_and_lists_are_named(cut_off, cells_file):
     path = cells_file[1]
     adata = ad.read_h5ad(path)
     adata.obs = adata.obs[[]]
@@ -270,7 +270,7 @@ def test_a_locked_run_is_left_alone(cut_off):
     assert resumed(cut_off).folder == cut_off
 
 
-def test_a_resumed_run_keeps_the_comments_of_its_configuration_and_removes_half_written_files(cut_off):
+def test_a_resumed_run_keeps_comments_and_removes_half_written_files(cut_off):
     config = cut_off / "config.yaml"
     config.write_text("# mine\n" + config.read_text())
     (cut_off / "checkpoints" / ".last-abcd_123.ckpt").write_bytes(b"half")

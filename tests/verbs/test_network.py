@@ -76,7 +76,7 @@ def test_the_mean_over_the_cells_of_a_state_is_close_to_its_network(make_model):
     generator = np.random.default_rng(0)
     multiplicity = (2 + 0.3 * model.sd.numpy() * generator.random((60, 12))).astype(np.float32)
     one = np.ones(60, np.float32)
-    of = {"basal": one, "interventions": None, "apart": 0}
+    of = {"basal": one, "interventions": None}
     cells = SimpleNamespace(multiplicity=sparse.csr_matrix(multiplicity), **of)
     states = States(np.eye(2, dtype=np.float32)[np.arange(60) % 2], ("a", "b"), "labels")
     network = read_network(model, cells, states, seed=0)

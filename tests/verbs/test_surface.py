@@ -16,7 +16,7 @@ import grn
 
 ROOT = Path(__file__).parents[2]
 PUBLIC = (
-    "Run __version__ activity benchmark compare errors evaluate evaluate_interventions explain export load network "
+    "Run __version__ activity compare errors evaluate evaluate_interventions explain export load network "
     "perturb plots predict read_network screen train"
 )
 PLOTS = (

@@ -29,8 +29,8 @@ class Thinning:
 
     @classmethod
     def of(cls, cells: Cells, multiplicity: str) -> Thinning | None:
-        """None where there are no counts, or two kinds of them. multiplicity: as in DataConfig."""
-        if cells.counting is None or cells.apart:
+        """None where there are no counts. multiplicity: as in DataConfig."""
+        if cells.counting is None:
             return None
         return cls(multiplicity == "log1p_normalised", None if cells.depth is None else cells.depth[1])
 

@@ -63,7 +63,6 @@ def read_expression(
     config: DataConfig,
     rows: int | None = None,
     weights: np.ndarray | None = None,
-    field: str = "data.counts",
     some: np.ndarray | None = None,
     processes: Processes = ALONE,
 ) -> Expression:
@@ -76,7 +75,7 @@ def read_expression(
     problem, found = _examined(adata, config.counts, config.values, rows, weights, some, processes)
     if found is None:
         advice = _alternatives(adata, config.counts, config.values, rows)
-        raise DataError(problem, field=field, advice=advice)
+        raise DataError(problem, field="data.counts", advice=advice)
     return found
 
 

@@ -117,9 +117,6 @@ def evidence_of(
     expected, seen = cells_with_both(table)
     pairs = np.greater_equal(expected, least_cells)
     pairs[table.regulators, np.arange(len(table.regulators))] = False
-    if table.apart:  # the regulators' messengers have no edges here, and a gene's own explains its new ones
-        pairs[table.regulators] = False
-        np.fill_diagonal(pairs[-table.apart :], False)
     effect = least_effect(len(table) - len(np.unique(strata_of(table))), int(pairs.sum()))
     if not effect <= PLAUSIBLE:
         nothing = np.broadcast_to(np.float32(np.nan), pairs.shape)

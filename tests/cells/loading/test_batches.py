@@ -59,7 +59,7 @@ def test_of_steps_that_the_identity_token_leaves_out_nothing_is_made_for_it(cell
         assert (batch.kept is None) == (batch.seen is None) == (step % 2 == 0)
 
 
-def test_a_share_of_the_cells_hides_nothing_and_the_others_up_to_a_share_of_their_genes(cells):
+def test_cells_hide_nothing_or_up_to_a_share_of_their_genes(cells):
     rows = np.arange(len(cells))
     maker = BagMaker(cells, trains=True)
     hidden = torch.cat([1 - maker[epoch, rows].kept.double().mean(1) for epoch in range(400)])

@@ -9,8 +9,8 @@ import pytest
 from anndata import AnnData
 from scipy import sparse
 
-from grn.analysis.network_files import open_network_file, open_reference_file
 from grn.errors import DataError
+from grn.networks.edge_table import open_network_file, open_reference_file
 
 EDGES = pd.DataFrame({"source": ["NA", "nan"], "target": ["x", "NA"], "weight": [0.5, -2.0]})
 TEXTS = {
