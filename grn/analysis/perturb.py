@@ -25,9 +25,11 @@ from scipy import sparse
 from scipy.special import ndtr
 from torch import Tensor
 
+from grn.analysis.associations import Associations
 from grn.analysis.certain_slopes import certain_slopes
 from grn.analysis.perturb_mechanism import effects, slices
 from grn.analysis.predict import predict_cells
+from grn.analysis.responsiveness import explained_share, response_sd
 from grn.cells.cells import Cells
 from grn.cells.load import read_columns
 from grn.cells.readers.registry import open_source
@@ -111,14 +113,16 @@ class Plan:
         return [gene for gene in self.genes if done is None or gene not in of_kind or gene not in done.names]
 
     def error(self, cells: Cells, states: States) -> np.ndarray:
-        """Return how far genes may be from the predicted changes of their multiplicities by the noise of the measured
-        effects, [N]; NaN where a perturbed gene was never intervened on."""
+        """How far genes may be from the predicted changes of their multiplicities, [N]: by the noise of the measured
+        effects, and for a gene that was never intervened on as far as genes have moved in other interventions."""
         done = cells.interventions
         assert done is not None, "the caller has asked"
-        if self.never_intervened(cells):
-            return np.full(len(cells.vocabulary), np.nan)
-        caused, own = caused_effects(cells, states), [done.names.index(gene) for gene in self.genes]
-        return np.sqrt(np.square(np.nan_to_num(caused.error[:, own])).sum(1)) * caused.sd
+        caused, never = caused_effects(cells, states), self.never_intervened(cells)
+        own = [done.names.index(gene) for gene in self.genes if gene not in never]
+        square = np.square(np.nan_to_num(caused.error[:, own])).sum(1)
+        if never:
+            square += len(never) * np.square(response_sd(explained_share(cells.multiplicity), caused))
+        return np.sqrt(square) * caused.sd
 
     def new_values(self, gene: str, cells: Cells, rows: np.ndarray, logarithmic: bool) -> Tensor:
         """The multiplicities of a perturbed gene in the cells `rows`, float32 [C].
@@ -233,6 +237,8 @@ def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1
     slopes, sizes = None, ""
     if cells.interventions is None:
         slopes, sizes = certain_slopes(subject.folder, subject.trained, cells, subject.states, rows, fixed)
+    elif len(plan.never_intervened(cells)) == len(plan.genes):
+        return _associated(subject, plan, fixed, rows)
     change = np.empty((len(rows), len(sd)), np.float32)
     total = np.zeros((model.config.members, len(sd)))
     for part in slices(model, len(rows)):
@@ -276,6 +282,23 @@ def _perturbed(
     return Perturbed(table, change[:, genes], rows, genes, sizes)
 
 
+def _associated(subject: Subject, plan: Plan, fixed: dict[int, Tensor], rows: np.ndarray) -> Perturbed:
+    """What goes with regulators that nobody intervened on, as far as other interventions bear associations out."""
+    cells, sd, done = subject.cells, subject.sd, subject.cells.interventions
+    assert done is not None, "the caller has asked"
+    found = Associations(cells.multiplicity, subject.states.membership, done)
+    level = np.asarray(cells.multiplicity[done.control].mean(0)).ravel()
+    places = [cells.vocabulary.index(gene) for gene in plan.genes]
+    slopes = found.slopes(places) * found.borne_out(caused_effects(cells, subject.states), level)
+    columns = [int(np.searchsorted(subject.trained.regulators, place)) for place in places]
+    before = cells.multiplicity[rows]
+    moved = np.stack([fixed[column].numpy() for column in columns], 1) - before[:, places].toarray()  # [C, j]
+    change = (moved @ slopes).astype(np.float32)
+    change[:, places] = moved
+    mean = change.mean(0, dtype=np.float64)[None] / sd
+    return _perturbed(subject, plan, rows, mean, np.maximum(change, -before.toarray()))
+
+
 def gene_table(
     vocabulary: tuple[str, ...],
     effect: np.ndarray,
@@ -289,9 +312,8 @@ def gene_table(
     """A row for each gene: those that are perturbed first, then by falling |effect|, or by falling size.
 
     effect [P, N]: of each member, in sds.   before [C, N]: multiplicities.   error [N]: of the effects, besides what
-    members differ by; None: not known, NaN: not of this gene.   measured: whether the cells were intervened on; effects
-    then have a size, which is |effect| where the error is not known. Columns: see grn.perturb; sd is NaN of one member
-    alone.
+    members differ by; None: not known, NaN: not of this gene.   measured: whether interventions say how large effects
+    and errors are, which then have a size. Columns: see grn.perturb; sd is NaN of one member alone.
     """
     mean = effect.mean(0)
     spread = effect.std(0, ddof=1) if len(effect) > 1 else np.full(len(mean), np.nan)
@@ -302,7 +324,7 @@ def gene_table(
         width = np.where(perturbed, 0.0, np.hypot(np.nan_to_num(spread), error))
         low, high = mean - NORMAL * width, mean + NORMAL * width
         if measured:  # without what members differ by, which is largest for genes that are hardly expected to respond
-            by = expected_size(mean, np.where(perturbed, 0.0, np.nan_to_num(error)))
+            by = expected_size(mean, np.where(perturbed, 0.0, error))
             ends = {"low": low, "high": high, "size": by}
         else:
             spread = np.where(np.isfinite(width), width, spread)

@@ -91,8 +91,8 @@ def command(
         title = "Strongest changes"
         if len(never := cells.uns["grn_perturb"].get("never_intervened", ())):
             to.print(
-                f"{', '.join(never)}: no cell of this run had this intervention. Effects are the model's own, without "
-                "intervals: those of an association in cells without it, which need not be a cause.",
+                f"{', '.join(never)}: no cell of this run had this intervention. The direction of an effect is that of "
+                "an association in observed cells, and need not be a cause; its size is what genes moved by elsewhere.",
                 markup=False,
             )
     print_table(title, list(table), table.head(PRINTED).itertuples(index=False), to)

@@ -50,9 +50,9 @@ def perturb(
     token then reads the changed cells.
 
     Where the run's cells were intervened on (data.intervention_key), genes that were have the effect of their own
-    intervention, and other regulators what the model has of them, without an interval. Observed cells alone do not
-    distinguish a cause from a correlation (docs/usage.md): the size of a knock-out and its interval are those of an
-    association.
+    intervention, and other regulators what goes with them in the cells, as far as interventions bear such associations
+    out. Observed cells alone do not distinguish a cause from a correlation (docs/usage.md): the size of a knock-out and
+    its interval are those of an association.
 
     Args:
         run: a Run, or its folder. Its configuration names the cells, which are read again.
@@ -80,9 +80,8 @@ def perturb(
             var["grn_low"], var["grn_high"]
                                     the 95 % interval of the effect, where a perturbed regulator has a certain edge to
                                     the gene in all of these cells, else NaN; not of a run without effects of edges
-            var["grn_size"]         of a run with interventions, where all genes have an interval if all perturbed ones
-                                    were intervened on: the size that the effect is expected to have whatever its sign,
-                                    which ranks the genes that respond
+            var["grn_size"]         of a run with interventions, where all genes have an interval: the size that the
+                                    effect is expected to have whatever its sign, which ranks the genes that respond
             layers["grn_change"]    float32 [cells, genes]: expected change in each cell; where a gene was not counted,
                                     it may be below 0
             obsm["X_grn"]           each cell's representation before, as from grn.predict
@@ -92,7 +91,7 @@ def perturb(
                                     with cell types: what the identity token says
             uns["grn_perturb"]      what was perturbed, steps, model; `sizes`, a sentence: which changes are not shrunk;
                                     of a run with interventions never_intervened, the genes of which no cell had this
-                                    intervention: their effects are the model's, and associations
+                                    intervention: their effects are no more than associations
 
     Raises:
         DataError: a gene that is no regulator, no such cell type, no such column, cells that have changed.
