@@ -90,8 +90,8 @@ class TrainedModel:
     target_total: to which counts are scaled (None: they are not).   depth: mean and sd of the training cells' log
     totals, the scale of the basal gene's multiplicity (None: it is always 1).   measures_depth: bool [V], the genes
     that these totals are over.   depth_share [V]: the part of the totals in each gene.   cells: digest of the training
-    cells (grn/cells/cells.py), or None.   keys: how many entries of the vocabulary, the last ones, are no genes but the
-    keys of guides, or the regulators as targets.   targets: see DataConfig.
+    cells (grn/cells/cells.py), or None.   keys: how many entries of the vocabulary, the last ones, are keys of guides
+    and no genes.
     """
 
     model: Model
@@ -105,7 +105,6 @@ class TrainedModel:
     depth_share: np.ndarray
     cells: str | None = None
     keys: int = 0
-    targets: str | None = None
 
     @property
     def regulators(self) -> np.ndarray:
@@ -138,7 +137,6 @@ class TrainedModel:
             "genes_train": self.model.genes_train,
             "cells": self.cells,
             **({"keys": self.keys} if self.keys else {}),
-            **({"targets": self.targets} if self.targets else {}),
         }
         with torch.no_grad():
             state = self.model.state_dict() | packed_parameters(self.model.named_parameters())
@@ -185,7 +183,6 @@ class TrainedModel:
                 depth_share=share,
                 depth=None if card["depth"] is None else tuple(card["depth"]),
                 keys=card.get("keys", 0),
-                targets=card.get("targets"),
                 **{name: card[name] for name in ("values", "multiplicity", "target_total", "cells")},
             )
         raise damaged_model(folder)
