@@ -93,9 +93,11 @@ def test_what_training_would_refuse_is_said(change, sentence, cells, capsys):
     assert sentence in " ".join(capsys.readouterr().out.split())
 
 
-def test_regulators_by_name_are_an_option_of_train(cells, monkeypatch):
+def test_regulators_by_name_are_an_option_of_train(cells, monkeypatch, tmp_path):
     from grn.training import run as training
 
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tfs.txt").write_text("A\n")
     seen = {}
     monkeypatch.setattr(training, "train", lambda config, *_, **options: seen.update(config=config))
     for given, regulators in {"A,B": ["A", "B"], "[A, B]": ["A", "B"], "tfs.txt": "tfs.txt"}.items():
