@@ -60,6 +60,7 @@ KEPT_TO = {
     "flashsign": (
         "grn/model/",
         "grn/networks/",
+        "grn/training/recorded.py",
         "grn/cli/doctor.py",
         "kernels/flashsign/",
     ),

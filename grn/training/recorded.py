@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from flashsign.check import kernels_run
 from grn.bags import Bags, Batch, Tokens
 from grn.training.update import Update
 
@@ -48,13 +49,22 @@ class Recorder:
         self.seen[kind] = self.seen.get(kind, 0) + 1
         if self.seen[kind] <= EAGER:
             return self.losses(batch, by, opened)
+        if not self.may_record(kind):
+            return self.losses(batch, by, opened)
         batch = self.with_room(batch)
         if not self.graphs:
             self.compile(batch, by, opened)
+        if not self.may_record(kind):  # other room has asked for other kernels
+            return self.losses(batch, by, opened)
         if kind not in self.graphs:
             self.graphs[kind] = Graph(self.losses, batch, by, opened, self.parameters, self.update)
         self.latest = self.graphs[kind]
         return self.latest(batch, by)
+
+    def may_record(self, kind: Any) -> bool:
+        """Whether a step of this kind is recorded, or can be. On GPUs that kernels were never seen on, these are
+        checked first, and torch's operations in their place read offsets, which a graph cannot."""
+        return kind in self.graphs or kernels_run()
 
     def backward(self, loss: Tensor) -> None:
         """Gives the parameters the gradients of the latest loss. A recorded step has them already and keeps them: the

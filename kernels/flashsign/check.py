@@ -17,7 +17,16 @@ import torch
 
 from flashsign.attention.dispatch import KERNELS, WIDEST, has_hopper
 from flashsign.edges.edge_sums import kernel_problem as problem_of_edge_sums
-from flashsign.operators.verify import RIGHT, WRONG, Place, checked, describe_pair, problem_of, remember
+from flashsign.operators.verify import (
+    RIGHT,
+    WRONG,
+    Place,
+    checked,
+    describe_pair,
+    kernels_run,
+    problem_of,
+    remember,
+)
 from flashsign.tables.shared_scores import KERNEL as TABLES_OF_SCORES
 from flashsign.tables.shared_scores import kernel_problem as problem_of_tables
 from flashsign.tables.slope_penalty import KERNEL as SLOPE_PENALTY
@@ -29,6 +38,9 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDTHS = (16, 32, 64, 128, 256)
 ROOMS, HEADS = (16, 32, 64), (1, 2)
 """The bags for which a tile of the kernels of tables has room, and the heads with a penalty."""
+
+
+__all__ = ["Checked", "check_kernels", "kernels_run", "main"]
 
 
 class Checked(NamedTuple):

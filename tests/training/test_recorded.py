@@ -8,6 +8,7 @@ import torch
 
 from grn.bags import Bags, Batch
 from grn.messages import silent
+from grn.training import recorded as module
 from grn.training.finite import FiniteCheck, Step, skip_unless_finite
 from grn.training.recorded import EAGER, Recorder, tensors_of
 from grn.training.run import train
@@ -63,6 +64,14 @@ def test_a_graph_has_room_for_more_cells_of_a_state():
     assert room(0, 64) == (4, 100) and not recorder.graphs, "at most all cells"
     assert room(4, 70) == (4, 100) and recorder.graphs, "the same graphs"
     assert room(9, 25) == (25, 100) and not recorder.graphs
+
+
+def test_nothing_new_is_recorded_while_kernels_are_checked(monkeypatch):
+    recorder = recorder_of(torch.ones(4), [])
+    recorder.graphs["known"] = None
+    for run in (False, True):
+        monkeypatch.setattr(module, "kernels_run", lambda run=run: run)
+        assert recorder.may_record("known") and recorder.may_record("new") == run
 
 
 class OnAProcessor:

@@ -82,6 +82,7 @@ class Place(NamedTuple):
 _LOCK = threading.RLock()
 _KNOWN: dict[Place, str] = {}
 _RUNNING: dict[Place, subprocess.Popen[str]] = {}
+_WAITING: set[Place] = set()
 _CHECKING = threading.local()  # of the thread that runs a kernel in order to check it
 
 
@@ -110,9 +111,20 @@ def known_at(place: Place, check: Callable[[], str]) -> str | None:
             return ""
         with _LOCK:
             problem = _KNOWN[place] if place in _KNOWN else _find_out(place, check)
-            if problem is not None:
+            if problem is None:
+                _WAITING.add(place)
+            else:
                 _KNOWN[place] = problem
+                _WAITING.discard(place)
     return problem
+
+
+def kernels_run() -> bool:
+    """Return whether every kernel that was asked for so far runs: none is being checked, and none is wrong.
+
+    In the place of others torch computes, and of packed bags it reads the offsets: a CUDA graph cannot record that.
+    """
+    return not _WAITING and not any(_KNOWN.values())
 
 
 def _find_out(place: Place, check: Callable[[], str]) -> str | None:

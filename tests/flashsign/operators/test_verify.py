@@ -27,6 +27,7 @@ def fresh(monkeypatch, tmp_path):
     """Nothing is known of any kernel, and the user's cache is elsewhere."""
     monkeypatch.setattr(verify, "_KNOWN", {})
     monkeypatch.setattr(verify, "_RUNNING", {})
+    monkeypatch.setattr(verify, "_WAITING", set())
     monkeypatch.setattr(verify, "INTERPRETED_SIZES", (7,))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv(verify.VARIABLE, "always")
@@ -223,9 +224,15 @@ def test_torch_computes_while_a_kernel_is_checked_in_the_background(unseen):
     assert verify.known("triton_stream", OnAGpu, 64, fails) is None
     assert verify.known("edge_sums", OnAGpu, 64, fails) is None
     assert len(verify._RUNNING) == verify.AT_ONCE and len(said) == 1
+    assert not verify.kernels_run()
     ended()
     with warnings.catch_warnings(action="error"):
         assert verify.known("triton_moments", OnAGpu, 64, fails) == ""
+    assert not verify.kernels_run(), "two more are waited for"
+    assert verify.known("triton_stream", OnAGpu, 64, fails) == ""
+    assert verify.known("edge_sums", OnAGpu, 64, fails) is None
+    ended()
+    assert verify.known("edge_sums", OnAGpu, 64, fails) == "" and verify.kernels_run()
     assert verify.recalled(verify.Place("triton_moments", torch.float16, 64, 64, OnAGpu.device)) == ""
 
 
