@@ -1,4 +1,5 @@
-"""`grn train` as a file, for launchers that start files: torchrun train.py --config pbmc.yaml, or srun python."""
+"""`grn train` as a file, for launchers that start files: torchrun train.py --config pbmc.yaml, or
+srun python."""
 
 import sys
 

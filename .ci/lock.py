@@ -29,8 +29,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         wanted, report = Path(folder) / "wanted.txt", Path(folder) / "report.json"
         wanted.write_text("\n".join(from_pypi))
-        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--dry-run"]
-        command += ["--ignore-installed", "--no-deps", "--only-binary", ":all:", "--report", str(report)]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "install",
+            "--quiet",
+            "--dry-run",
+        ]
+        command += [
+            "--ignore-installed",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+            "--report",
+            str(report),
+        ]
         subprocess.run([*command, "-r", str(wanted)], check=True)
         found = json.loads(report.read_text())["install"]
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
@@ -44,7 +59,9 @@ def main() -> None:
     ]
     for each in sorted(found, key=lambda each: each["metadata"]["name"].lower()):
         digest = each["download_info"]["archive_info"]["hashes"]["sha256"]
-        lines.append(f"{each['metadata']['name']}=={each['metadata']['version']} --hash=sha256:{digest}")
+        lines.append(
+            f"{each['metadata']['name']}=={each['metadata']['version']} --hash=sha256:{digest}"
+        )
     (ROOT / "constraints.lock").write_text("\n".join(lines) + "\n")
 
 

@@ -1,16 +1,19 @@
-"""Are known regulators the active ones: those of a blood cell type in it, and those of interferon after interferon?
+"""Are known regulators the active ones: those of a blood cell type in it, and those of interferon
+after interferon?
 
     python benchmarks/activity.py                          # 6 minutes of one CPU thread
     python benchmarks/activity.py --sets pbmc68k_reduced   # half a minute
 
 Networks of grn (`grn.network`), Pearson and ridge are inferred from the
-same cells with the same regulators; none is told a condition. `grn.activity` (the 50 strongest targets) turns each into
-activities of regulators in cells. A regulator's place in a type is that of Welch's t between the type's cells and all
-others; after interferon, between treated and control cells of one type.
+same cells with the same regulators; none is told a condition. `grn.activity` (the 50 strongest
+targets) turns each into activities of regulators in cells. A regulator's place in a type is that of
+Welch's t between the type's cells and all others; after interferon, between treated and control
+cells of one type.
 
-Cells: pbmc68k_reduced ships with scanpy; pbmc3k.h5ad and kang_ifnb.h5ad (2000 blood cells, half of them six hours after
-interferon beta) are in the folder that GRN_BENCHMARK_DATA names, and so are the transcription factors. KNOWN was
-written down from textbooks before anything was computed. Prints tables of hits and misses and writes `activity.csv`.
+Cells: pbmc68k_reduced ships with scanpy; pbmc3k.h5ad and kang_ifnb.h5ad (2000 blood cells, half of
+them six hours after interferon beta) are in the folder that GRN_BENCHMARK_DATA names, and so are
+the transcription factors. KNOWN was written down from textbooks before anything was computed.
+Prints tables of hits and misses and writes `activity.csv`.
 """
 
 from __future__ import annotations
@@ -65,16 +68,23 @@ def networks(cells, regulators: list[str], label_key: str, seed: int) -> dict[st
 
     from grn.networks.baselines import pearson, ridge
 
-    ours = grn.network(cells, label=label_key, regulators=regulators, genes="all", seed=seed, quiet=True)
+    ours = grn.network(
+        cells, label=label_key, regulators=regulators, genes="all", seed=seed, quiet=True
+    )
     counts = csr_matrix(cells.X)
     total = np.asarray(counts.sum(1)).ravel()
     values = np.log1p(counts.toarray() / total[:, None] * np.median(total))
     genes = list(cells.var_names)
-    return {"grn": ours, "pearson": pearson(values, genes, regulators), "ridge": ridge(values, genes, regulators)}
+    return {
+        "grn": ours,
+        "pearson": pearson(values, genes, regulators),
+        "ridge": ridge(values, genes, regulators),
+    }
 
 
 def activities(cells, net: pd.DataFrame) -> pd.DataFrame:
-    """The activity of each regulator in each cell, by its TARGETS strongest edges, certain or not."""
+    """The activity of each regulator in each cell, by its TARGETS strongest edges, certain or
+    not."""
     order = np.argsort(-net["weight"].abs().to_numpy(), kind="stable")
     strongest = net[["source", "target", "weight"]].iloc[order].groupby("source").head(TARGETS)
     grn.activity(cells, strongest[strongest["weight"] != 0], quiet=True)
@@ -90,7 +100,8 @@ def differences(activity: pd.DataFrame, first: np.ndarray, second: np.ndarray) -
 
 
 def of_types(name: str, cells, regulators: list[str], label_key: str, seed: int) -> list[dict]:
-    """A row for each method and type that has a known regulator: the first regulators, and the places of the known."""
+    """A row for each method and type that has a known regulator: the first regulators, and the
+    places of the known."""
     rows = []
     labels = cells.obs[label_key].astype(str).to_numpy()
     for method, net in networks(cells, regulators, label_key, seed).items():
@@ -114,7 +125,9 @@ def of_interferon(cells, regulators: list[str], label_key: str, seed: int) -> li
             of_type = labels == label
             if of_type.sum() >= FEWEST_CELLS:
                 t = differences(activity, of_type & treated, of_type & ~treated)
-                rows.append(row("kang_ifnb", method, label, int(of_type.sum()), t, list(INTERFERON)))
+                rows.append(
+                    row("kang_ifnb", method, label, int(of_type.sum()), t, list(INTERFERON))
+                )
     return rows
 
 
@@ -148,7 +161,9 @@ def load(name: str, folder: Path):
         config = load_config("pbmc.yaml").data
         source = open_source(config)
         found = read_expression(source, config)
-        cells = anndata.AnnData(found.values, obs=source.obs[["bulk_labels"]], var=pd.DataFrame(index=found.var.index))
+        cells = anndata.AnnData(
+            found.values, obs=source.obs[["bulk_labels"]], var=pd.DataFrame(index=found.var.index)
+        )
         return cells, list(config.regulators), "bulk_labels"
     cells = anndata.read_h5ad(folder / f"{name}.h5ad")
     if name == "pbmc3k":
@@ -170,23 +185,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", nargs="+", default=list(names), choices=names, metavar="NAME")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results", metavar="DIR")
+    parser.add_argument(
+        "--output", type=Path, default=Path(__file__).parent / "results", metavar="DIR"
+    )
     arguments = parser.parse_args()
     if not os.environ.get(VARIABLE):
-        print(f"Skipped: {VARIABLE} is not set; set it to the folder with the benchmark data (data/README.md).")
+        print(
+            f"Skipped: {VARIABLE} is not set; set it to the folder with the benchmark data "
+            "(data/README.md)."
+        )
         return
     folder = Path(os.environ[VARIABLE])
     rows = []
     for name in arguments.sets:
         cells, regulators, label_key = load(name, folder)
-        print(f"{name}: {cells.n_obs} cells x {cells.n_vars} genes, {len(regulators)} regulators", flush=True)
+        print(
+            f"{name}: {cells.n_obs} cells x {cells.n_vars} genes, {len(regulators)} regulators",
+            flush=True,
+        )
         if name == "kang_ifnb":
             rows += of_interferon(cells, regulators, label_key, arguments.seed)
         else:
             rows += of_types(name, cells, regulators, label_key, arguments.seed)
     table = pd.DataFrame(rows)
     print(table.to_string(index=False))
-    print(table.groupby(["set", "method"])[["hits", "misses", "expected_by_chance"]].sum().to_string())
+    print(
+        table.groupby(["set", "method"])[["hits", "misses", "expected_by_chance"]].sum().to_string()
+    )
     path = arguments.output / "activity.csv"
     write(path, merged(path, table, ["set", "method", "cell_type"]))
 

@@ -1,18 +1,23 @@
-"""How far are the kernels from their floors, and from this year's other implementations? One table, on one card.
+"""How far are the kernels from their floors, and from this year's other implementations? One table,
+on one card.
 
     PYTHONPATH=.:kernels python benchmarks/anchors.py                      # minutes on an H100
     PYTHONPATH=.:kernels python benchmarks/anchors.py --only values floors
 
-values: attention with values narrower than keys, beside values as wide, and beside the time that its products take at
-the rate of a large matrix product, or its bytes at the rate of a copy, whichever is longer (floor_ms).
-floors: moments at 41 472 genes x 128 beside such floors; the stream beside cuDNN's softmax, FlexAttention's and, where
-it is installed, FlashAttention-4's.
-entropies: linear cross entropy beside torch's, in one piece and in pieces of rows, and beside Liger's (its kernel for
-SM90 needs CuTe DSL) and cut-cross-entropy's where they are installed; losses, gradients and memory.
-weighted: the same with a weight for every row and with smoothed labels, beside those that offer both.
-Times, in milliseconds, are medians of 100 runs after 100 others (beyond 10 ms of as many as fit into 3 s, 10 after 5 at
-least); runs of attention but FlashAttention-4's are replays of a CUDA graph. A peer that is not installed or fails
-has a row that says so. The table: `results/anchors.csv`.
+values: attention with values narrower than keys, beside values as wide, and beside the time that
+its products take at the rate of a large matrix product, or its bytes at the rate of a copy,
+whichever is longer (floor_ms).
+floors: moments at 41 472 genes x 128 beside such floors; the stream beside cuDNN's softmax,
+FlexAttention's and, where it is installed, FlashAttention-4's.
+entropies: linear cross entropy beside torch's, in one piece and in pieces of rows, and beside
+Liger's (its kernel for SM90 needs CuTe DSL) and cut-cross-entropy's where they are installed;
+losses, gradients and memory.
+weighted: the same with a weight for every row and with smoothed labels, beside those that offer
+both.
+Times, in milliseconds, are medians of 100 runs after 100 others (beyond 10 ms of as many as fit
+into 3 s, 10 after 5 at least); runs of attention but FlashAttention-4's are replays of a CUDA
+graph. A peer that is not installed or fails has a row that says so. The table:
+`results/anchors.csv`.
 """
 
 from __future__ import annotations
@@ -41,7 +46,8 @@ SECONDS = 3.0  # for the runs of one call
 
 
 def milliseconds(call: Callable[[], object], graph: bool = False) -> float:
-    """The median time of a call on the GPU; graph: as a CUDA graph, where launches take the host longer."""
+    """The median time of a call on the GPU; graph: as a CUDA graph, where launches take the host
+    longer."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -57,7 +63,8 @@ def milliseconds(call: Callable[[], object], graph: bool = False) -> float:
 
 @cache
 def rates() -> tuple[float, float]:
-    """What this card reaches: operations of a large float16 product and bytes of a copy (read and written), per ms."""
+    """What this card reaches: operations of a large float16 product and bytes of a copy (read and
+    written), per ms."""
     a, b = (normal(8192, 8192) for _ in range(2))
     product = torch.empty_like(a)
     operations = 2 * 8192**3 / milliseconds(lambda: torch.mm(a, b, out=product))
@@ -66,18 +73,24 @@ def rates() -> tuple[float, float]:
     return operations, 4 * source.numel() / milliseconds(lambda: target.copy_(source))
 
 
-def floor_ms(method: str, direction: str, genes: int, width: int, values: int, heads: int = 8) -> float:
-    """The least time of attention of one bag in 16 bits: of its products or of its bytes, whichever takes longer.
+def floor_ms(
+    method: str, direction: str, genes: int, width: int, values: int, heads: int = 8
+) -> float:
+    """The least time of attention of one bag in 16 bits: of its products or of its bytes, whichever
+    takes longer.
 
-    The stream: scores and sums of values, each again in the backward, and their two gradients (dq comes from moments).
-    Moments: two products of rows with matrices in each pass but that over keys in the backward, which has three; each
-    pass reads and writes rows once.
+    The stream: scores and sums of values, each again in the backward, and their two gradients (dq
+    comes from moments).
+    Moments: two products of rows with matrices in each pass but that over keys in the backward,
+        which has three; each pass reads and writes rows once.
     """
     operations, moved = rates()
     both, wide = direction == "both", heads * genes * (width + values)
     if method == "stream":
         return 2 * genes * wide * (3 if both else 1) / operations
-    products = 2 * heads * genes * width * ((2 * width + 2 * values) + both * (3 * width + 4 * values))
+    products = (
+        2 * heads * genes * width * ((2 * width + 2 * values) + both * (3 * width + 4 * values))
+    )
     return max(products / operations, wide * 2 * (7 if both else 2) / moved)
 
 
@@ -92,7 +105,9 @@ def both(
             return attend(*tensors)
 
     leaves = [x.requires_grad_() for x in tensors]
-    return milliseconds(forward, graph), milliseconds(lambda: torch.autograd.grad(attend(*leaves), leaves, grad), graph)
+    return milliseconds(forward, graph), milliseconds(
+        lambda: torch.autograd.grad(attend(*leaves), leaves, grad), graph
+    )
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
@@ -107,14 +122,23 @@ def values() -> Iterator[Row]:
                 if narrow in found:
                     continue
                 rows = [normal(1, 8, genes, n) for n in (width, width, narrow)]
-                found[narrow] = both(lambda *x, m=method: spherical_attention(*x, method=m), *rows, values=narrow)
-                for direction, ms, whole in zip(("forward", "both"), found[narrow], found[width], strict=True):
+                found[narrow] = both(
+                    lambda *x, m=method: spherical_attention(*x, method=m), *rows, values=narrow
+                )
+                for direction, ms, whole in zip(
+                    ("forward", "both"), found[narrow], found[width], strict=True
+                ):
                     floor = floor_ms(method, direction, genes, width, narrow)
                     yield {
-                        "table": "values", "what": f"{method}, {genes} genes, E = {width}, V = {narrow}",
-                        "direction": direction, "ms": ms, "floor_ms": floor, "of_floor": ms / floor,
-                        "beside": "V = E", "beside_ms": whole,
-                    }  # fmt: skip
+                        "table": "values",
+                        "what": f"{method}, {genes} genes, E = {width}, V = {narrow}",
+                        "direction": direction,
+                        "ms": ms,
+                        "floor_ms": floor,
+                        "of_floor": ms / floor,
+                        "beside": "V = E",
+                        "beside_ms": whole,
+                    }
 
 
 def flex() -> Callable[..., torch.Tensor]:
@@ -140,9 +164,13 @@ def floors() -> Iterator[Row]:
         for direction, ms in zip(("forward", "both"), times, strict=True):
             floor = floor_ms("moments", direction, genes, width, width)
             yield {
-                "table": "floors", "what": f"moments, {genes} genes, E = {width}", "direction": direction, "ms": ms,
-                "floor_ms": floor, "of_floor": ms / floor,
-            }  # fmt: skip
+                "table": "floors",
+                "what": f"moments, {genes} genes, E = {width}",
+                "direction": direction,
+                "ms": ms,
+                "floor_ms": floor,
+                "of_floor": ms / floor,
+            }
     peers: dict[str, Callable[[], Callable[..., torch.Tensor]]] = {
         "cuDNN's softmax": lambda: F.scaled_dot_product_attention,
         "FlexAttention's softmax": flex,
@@ -155,9 +183,14 @@ def floors() -> Iterator[Row]:
             for at, direction in enumerate(("forward", "both")):
                 floor = floor_ms("stream", direction, genes, 128, 128)
                 row = {
-                    "table": "floors", "what": f"stream, {genes} genes, E = 128", "direction": direction,
-                    "ms": ours[at], "floor_ms": floor, "of_floor": ours[at] / floor, "beside": name,
-                }  # fmt: skip
+                    "table": "floors",
+                    "what": f"stream, {genes} genes, E = 128",
+                    "direction": direction,
+                    "ms": ours[at],
+                    "floor_ms": floor,
+                    "of_floor": ours[at] / floor,
+                    "beside": name,
+                }
                 try:
                     if not at:
                         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
@@ -175,12 +208,16 @@ def in_pieces(h: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> to
         return F.cross_entropy((rows @ weight.T).float(), own, reduction="sum")
 
     pieces = zip(h.split(1024), target.split(1024), strict=True)
-    parts = [torch.utils.checkpoint.checkpoint(some, *each, weight, use_reentrant=False) for each in pieces]
+    parts = [
+        torch.utils.checkpoint.checkpoint(some, *each, weight, use_reentrant=False)
+        for each in pieces
+    ]
     return torch.stack(parts).sum() / len(h)
 
 
 Loss = Callable[..., torch.Tensor]
-"""h [N, D], weight [V, D], target [N] -> the mean loss; with keywords weights [N] and smoothing where it takes them."""
+"""h [N, D], weight [V, D], target [N] -> the mean loss; with keywords weights [N] and smoothing
+where it takes them."""
 
 
 def ours(
@@ -200,11 +237,15 @@ def torchs(
     weights: torch.Tensor | None = None,
     smoothing: float = 0.0,
 ) -> torch.Tensor:
-    losses = F.cross_entropy((h @ weight.T).float(), target, label_smoothing=smoothing, reduction="none")
+    losses = F.cross_entropy(
+        (h @ weight.T).float(), target, label_smoothing=smoothing, reduction="none"
+    )
     return losses.mean() if weights is None else (weights * losses).sum() / weights.sum()
 
 
-def liger(h: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, smoothing: float = 0.0) -> torch.Tensor:
+def liger(
+    h: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, smoothing: float = 0.0
+) -> torch.Tensor:
     module = importlib.import_module("liger_kernel.ops.fused_linear_cross_entropy")
     apply = module.LigerFusedLinearCrossEntropyFunction.apply
     found: torch.Tensor = apply(h, weight, target, None, None, -100, 0.0, smoothing)[0]
@@ -229,7 +270,9 @@ def cut(
     h: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, weights: torch.Tensor | None = None
 ) -> torch.Tensor:
     attend = importlib.import_module("cut_cross_entropy").linear_cross_entropy
-    losses: torch.Tensor = attend(h, weight, target, reduction="mean" if weights is None else "none")
+    losses: torch.Tensor = attend(
+        h, weight, target, reduction="mean" if weights is None else "none"
+    )
     return losses if weights is None else (weights * losses).sum() / weights.sum()
 
 
@@ -246,8 +289,16 @@ METHODS: dict[str, Loss] = {
 ROWS = 8192
 
 
-def judged(name: str, what: str, h: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, **options: Any) -> Row:
-    """Errors of the first 256 rows' loss and gradients against float64, memory, and time of all rows."""
+def judged(
+    name: str,
+    what: str,
+    h: torch.Tensor,
+    weight: torch.Tensor,
+    target: torch.Tensor,
+    **options: Any,
+) -> Row:
+    """Errors of the first 256 rows' loss and gradients against float64, memory, and time of all
+    rows."""
     row: Row = {"what": f"{what}: {name}", "direction": "both"}
     loss = METHODS[name]
     some = {key: x[:256] if isinstance(x, torch.Tensor) else x for key, x in options.items()}
@@ -257,7 +308,9 @@ def judged(name: str, what: str, h: torch.Tensor, weight: torch.Tensor, target: 
         slopes = torch.autograd.grad(found, (few, weight))
         wide = few.detach().double().requires_grad_(), weight.detach().double().requires_grad_()
         logits = wide[0] @ wide[1].T
-        losses = F.cross_entropy(logits, own, label_smoothing=some.get("smoothing", 0.0), reduction="none")
+        losses = F.cross_entropy(
+            logits, own, label_smoothing=some.get("smoothing", 0.0), reduction="none"
+        )
         m = some.get("weights", torch.ones_like(losses)).double()
         true = (m * losses).sum() / m.sum()
         exact = torch.autograd.grad(true, wide)
@@ -275,7 +328,9 @@ def judged(name: str, what: str, h: torch.Tensor, weight: torch.Tensor, target: 
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         call()
-        row["extra_mib"] = (torch.cuda.max_memory_allocated() - before) / 2**20 - (h.numel() + weight.numel()) / 2**19
+        row["extra_mib"] = (torch.cuda.max_memory_allocated() - before) / 2**20 - (
+            h.numel() + weight.numel()
+        ) / 2**19
 
         def forward() -> object:
             with torch.no_grad():
@@ -309,7 +364,9 @@ def weighted() -> Iterator[Row]:
         for name in METHODS:
             if not options.keys() <= inspect.signature(METHODS[name]).parameters.keys():
                 continue
-            yield {"table": "weighted"} | judged(name, f"{what}, D = 4096, 131072 classes", *tensors, **options)
+            yield {"table": "weighted"} | judged(
+                name, f"{what}, D = 4096, 131072 classes", *tensors, **options
+            )
             torch.cuda.empty_cache()
 
 
@@ -317,17 +374,26 @@ TABLES = {"values": values, "floors": floors, "entropies": entropies, "weighted"
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES))
     options.add_argument("--output", type=Path, default=HERE / "results" / "anchors.csv")
     chosen = options.parse_args()
     chosen.output.parent.mkdir(parents=True, exist_ok=True)
-    torch._dynamo.config.recompile_limit = 100  # with more shapes than 8, torch.compile would silently run eager code
+    torch._dynamo.config.recompile_limit = (
+        100  # with more shapes than 8, torch.compile would silently run eager code
+    )
     found: list[Row] = []
     for name in chosen.only:
         for row in TABLES[name]():
             found.append({"device": torch.cuda.get_device_name()} | row)
-            print(" ".join(f"{key}={x:.4g}" if isinstance(x, float) else f"{x};" for key, x in row.items()), flush=True)
+            print(
+                " ".join(
+                    f"{key}={x:.4g}" if isinstance(x, float) else f"{x};" for key, x in row.items()
+                ),
+                flush=True,
+            )
             pd.DataFrame(found).to_csv(chosen.output, index=False, float_format="%.4g")
             torch.cuda.empty_cache()
 

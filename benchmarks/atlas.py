@@ -5,9 +5,10 @@
     python benchmarks/atlas.py run atlas.h5ad --sample 1000000                  # all of them in memory
     python benchmarks/atlas.py run atlas.h5ad --processes 2 --set trainer.max_steps=400     # by torchrun
 
-`make` simulates 100 000 cells of 2000 genes (grn/cells/simulated.py), whose counts every part keeps with a chance of .9
-each, so that no two cells are equal, beside genes that nothing regulates; parts are joined as anyone would join files.
-`run` is `grn train` in a process of its own; its log, its time and its peak memory are printed.
+`make` simulates 100 000 cells of 2000 genes (grn/cells/simulated.py), whose counts every part keeps
+with a chance of .9 each, so that no two cells are equal, beside genes that nothing regulates; parts
+are joined as anyone would join files. `run` is `grn train` in a process of its own; its log, its
+time and its peak memory are printed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def part(number: int, folder: Path, base, genes: int) -> Path:
     counts = base.X.copy()
     counts.data = generator.binomial(counts.data.astype(np.int64), KEPT).astype(np.float32)
     counts.eliminate_zeros()
-    others = sparse.random(*(counts.shape[0], genes - REGULATED), SEEN, "csr", np.float32, generator)
+    others = sparse.random(
+        *(counts.shape[0], genes - REGULATED), SEEN, "csr", np.float32, generator
+    )
     others.data[:] = 1
     adata = AnnData(sparse.hstack([counts, others], format="csr"), obs=base.obs.copy())
     adata.var_names = [*base.var_names, *(f"U{gene + 1}" for gene in range(genes - REGULATED))]
@@ -74,36 +77,50 @@ def make(path: Path, cells: int, genes: int, regulators: int, depth: float, proc
 def run(path: Path, sample: int, regulators: int, processes: int, fields: list[str]) -> None:
     from anndata import read_h5ad
 
-    names = ",".join(read_h5ad(path, backed="r").var_names[:regulators])  # those that regulate come first
+    # those that regulate come first
+    names = ",".join(read_h5ad(path, backed="r").var_names[:regulators])
     output = path.with_name(f"{path.stem}-{sample}-{processes}-{int(time.time())}")
     options = ["--label", "cell_type", "--regulators", names, "--output", str(output)]
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
+    launcher = (
+        ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        if processes > 1
+        else []
+    )
     command = [sys.executable, *launcher, "-m", "grn", "train", str(path), *options]
     fields = [f"data.sample={sample}", f"trainer.devices={processes}", *fields]
     started = time.monotonic()
-    if subprocess.run([*command, *(word for field in fields for word in ("--set", field))]).returncode:
+    if subprocess.run(
+        [*command, *(word for field in fields for word in ("--set", field))]
+    ).returncode:
         raise SystemExit(1)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
     print(
-        f"sample {sample}, processes {processes}: {time.monotonic() - started:.0f} s, at most {peak:.2f} GiB",
+        f"sample {sample}, processes {processes}: {time.monotonic() - started:.0f} s, at most "
+        f"{peak:.2f} GiB",
         flush=True,
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     making, running = commands.add_parser("make"), commands.add_parser("run")
     for each in (making, running):
         each.add_argument("path", type=Path)
-        each.add_argument("--regulators", type=int, default=100, help="planted, or read: the file's first genes")
+        each.add_argument(
+            "--regulators", type=int, default=100, help="planted, or read: the file's first genes"
+        )
     making.add_argument("--cells", type=int, default=1_000_000)
     making.add_argument("--genes", type=int, default=20_000)
     making.add_argument("--depth", type=float, default=0.2, help="mean count of a regulated gene")
     making.add_argument("--processes", type=int, default=8)
     running.add_argument("--sample", type=int, default=36_000)
     running.add_argument("--processes", type=int, default=1, help="one for each GPU")
-    running.add_argument("--set", action="append", default=[], dest="fields", help="further fields of grn train")
+    running.add_argument(
+        "--set", action="append", default=[], dest="fields", help="further fields of grn train"
+    )
     chosen = vars(parser.parse_args())
     {"make": make, "run": run}[chosen.pop("command")](**chosen)
 

@@ -1,4 +1,5 @@
-"""How fast and how exact is flashsign's attention beside PyTorch's softmax kernels and spherical attention in torch?
+"""How fast and how exact is flashsign's attention beside PyTorch's softmax kernels and spherical
+attention in torch?
 
     PYTHONPATH=.:kernels python benchmarks/attention.py                     # 7 minutes on an H200
     PYTHONPATH=.:kernels python benchmarks/attention.py --quick             # two sizes in fp16: 1 minute
@@ -6,10 +7,10 @@
     PYTHONPATH=.:kernels python benchmarks/attention.py --from-csv benchmarks/results/attention.csv     # picture alone
     PYTHONPATH=.:kernels python benchmarks/attention.py --device cpu --smoke    # tiny sizes, without a GPU: seconds
 
-Prints a table of times, with the times of cuDNN, FlashAttention-2 and eager torch in the same run as ratios. Writes
-`attention.csv` after every point and the picture `docs/img/attention.png`. `--packed` and `--small` write
-`attention_packed.csv` and `attention_small.csv`; with `--dense` they run beside the main part. What was not measured is
-printed below the table, with the reason.
+Prints a table of times, with the times of cuDNN, FlashAttention-2 and eager torch in the same run
+as ratios. Writes `attention.csv` after every point and the picture `docs/img/attention.png`.
+`--packed` and `--small` write `attention_packed.csv` and `attention_small.csv`; with `--dense` they
+run beside the main part. What was not measured is printed below the table, with the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +24,17 @@ import pandas as pd
 import torch
 from attention_parts.bags import packed_rows, small_rows
 from attention_parts.clock import device_rates
-from attention_parts.dense import DIRECTIONS, EXPECTED_MS, LEGEND, Plan, claims, estimate, header, line, rows_at
+from attention_parts.dense import (
+    DIRECTIONS,
+    EXPECTED_MS,
+    LEGEND,
+    Plan,
+    claims,
+    estimate,
+    header,
+    line,
+    rows_at,
+)
 from attention_parts.methods import DTYPES, METHODS, NO_COLUMN
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -36,7 +47,8 @@ HERE = Path(__file__).resolve().parent
 
 
 def run_dense(arguments: argparse.Namespace, plan: Plan, device: torch.device) -> None:
-    """Measures all points; prints a row when it is measured, and writes the CSV after every point."""
+    """Measures all points; prints a row when it is measured, and writes the CSV after every
+    point."""
     begun = time.monotonic()
     known = versions(device)
     print(", ".join(f"{name} {value}" for name, value in known.items() if value))
@@ -51,7 +63,9 @@ def run_dense(arguments: argparse.Namespace, plan: Plan, device: torch.device) -
     gone: set[str] = set()
     for point in plan.points():
         if time.monotonic() - begun > arguments.limit_s:
-            remarks[f"from {point} on"] = f"not measured, because --limit-s {arguments.limit_s:.0f} had passed"
+            remarks[f"from {point} on"] = (
+                f"not measured, because --limit-s {arguments.limit_s:.0f} had passed"
+            )
             break
         names = tuple(name for name in plan.methods_at(point) if name not in gone)
         rows, failed = rows_at(point, plan, names, arguments.backend, device, rates)
@@ -70,7 +84,10 @@ def run_dense(arguments: argparse.Namespace, plan: Plan, device: torch.device) -
     if not any(row["status"] == "ok" for row in found):
         raise SystemExit("Nothing was measured.")
     table = pd.DataFrame(found)
-    print(f"{claims(table)}\n\n{time.monotonic() - begun:.0f} s; wrote {arguments.output / 'attention.csv'}")
+    print(
+        f"{claims(table)}\n\n{time.monotonic() - begun:.0f} s; wrote "
+        f"{arguments.output / 'attention.csv'}"
+    )
     draw(table, arguments.picture)
 
 
@@ -88,7 +105,8 @@ def write(table: pd.DataFrame, path: Path) -> None:
     table.to_csv(path, index=False, float_format="%.6g")
 
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; ours is black, drawn last and thickest.
+# Okabe and Ito's colours, which colour-blind readers can tell apart; ours is black, drawn last and
+# thickest.
 LINES = {
     "spherical torch eager": ("#d55e00", "v"),
     "spherical torch.compile": ("#e69f00", "^"),
@@ -111,10 +129,11 @@ TITLES = {"forward": "forward", "backward": "backward", "both": "forward + backw
 
 
 def curves(table: pd.DataFrame) -> Figure:
-    """table: the benchmark's CSV -> a row of panels for each width: times, rates forward and of both, and memory.
+    """table: the benchmark's CSV -> a row of panels for each width: times, rates forward and of
+    both, and memory.
 
-    One dtype, the first of the table. Sizes that 16 does not divide are hollow marks beside the lines of rates. The
-    dashed line is the rate of a matrix product of that dtype in the same run.
+    One dtype, the first of the table. Sizes that 16 does not divide are hollow marks beside the
+    lines of rates. The dashed line is the rate of a matrix product of that dtype in the same run.
     """
     dtype = table["dtype"].iloc[0]
     table = table[(table["dtype"] == dtype) & (table["status"] == "ok")]
@@ -124,7 +143,9 @@ def curves(table: pd.DataFrame) -> Figure:
     for axes, width in zip(grid, widths, strict=True):
         for panel, (what, directions) in zip(axes, PANELS, strict=True):
             rows = table[table["E"] == width]
-            direction = next((name for name in directions if (rows["direction"] == name).any()), directions[0])
+            direction = next(
+                (name for name in directions if (rows["direction"] == name).any()), directions[0]
+            )
             rows = rows[rows["direction"] == direction]
             plain(panel, f"{TITLES[direction]}, E = {width}, {dtype}")
             {"milliseconds": _time, "TFLOP/s": _rate}.get(what, _memory)(panel, rows)
@@ -132,11 +153,17 @@ def curves(table: pd.DataFrame) -> Figure:
     for panel in grid[-1]:
         panel.set_xlabel("genes of a cell, N")
     handles = {
-        label: handle for axes in grid.flat for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        label: handle
+        for axes in grid.flat
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     order = [name for name in [*LINES, CEILING, HOLLOW] if name in handles]
     picture.legend(
-        [handles[name] for name in order], order, loc="outside lower center", ncols=min(len(order), 4), frameon=False
+        [handles[name] for name in order],
+        order,
+        loc="outside lower center",
+        ncols=min(len(order), 4),
+        frameon=False,
     )
     return picture
 
@@ -180,7 +207,13 @@ def _lines(panel: Axes, rows: pd.DataFrame, column: str, unit: float) -> None:
         even, odd = own[own["N"] % 16 == 0], own[own["N"] % 16 != 0]
         style = {"color": colour, "marker": marker, "markersize": 6 if name == OURS else 5}
         if len(even):
-            panel.plot(even["N"], unit * even[column], linewidth=2.2 if name == OURS else 1.5, label=name, **style)
+            panel.plot(
+                even["N"],
+                unit * even[column],
+                linewidth=2.2 if name == OURS else 1.5,
+                label=name,
+                **style,
+            )
         if len(odd) and column == "tflops":
             style |= {"markerfacecolor": "white", "linestyle": "none", "zorder": 4}
             panel.plot(odd["N"], unit * odd[column], label=HOLLOW, **style)
@@ -199,27 +232,52 @@ def draw(table: pd.DataFrame, path: Path) -> None:
 
 def parsed(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dense", action="store_true", help="one bag, all sizes (the default part)")
-    parser.add_argument("--packed", action="store_true", help="packed bags of uneven sizes against equal ones")
     parser.add_argument(
-        "--small", action="store_true", help="many small bags: time in a CUDA graph, overhead of a call"
+        "--dense", action="store_true", help="one bag, all sizes (the default part)"
+    )
+    parser.add_argument(
+        "--packed", action="store_true", help="packed bags of uneven sizes against equal ones"
+    )
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        help="many small bags: time in a CUDA graph, overhead of a call",
     )
     parser.add_argument("--quick", action="store_true", help="two sizes in fp16: a minute")
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument(
+        "--smoke", action="store_true", help="tiny sizes, to see that everything runs"
+    )
     parser.add_argument("--sizes", nargs="+", type=int, metavar="N")
     parser.add_argument("--widths", nargs="+", type=int, metavar="E")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES)
     parser.add_argument("--methods", nargs="+", choices=EXPECTED_MS)
     parser.add_argument("--directions", nargs="+", choices=DIRECTIONS)
-    parser.add_argument("--budget-s", type=float, metavar="S", help="time for a method in one direction at a point")
-    parser.add_argument("--limit-s", type=float, default=480, metavar="S", help="start no new point after this time")
+    parser.add_argument(
+        "--budget-s", type=float, metavar="S", help="time for a method in one direction at a point"
+    )
+    parser.add_argument(
+        "--limit-s", type=float, default=480, metavar="S", help="start no new point after this time"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--backend", choices=("triton", "torch", "auto"), help="default: triton on a GPU, else torch")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="default: benchmarks/results; --smoke: a new folder")
+    parser.add_argument(
+        "--backend",
+        choices=("triton", "torch", "auto"),
+        help="default: triton on a GPU, else torch",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="default: benchmarks/results; --smoke: a new folder",
+    )
     parser.add_argument("--picture", type=Path, metavar="FILE")
-    parser.add_argument("--from-csv", type=Path, metavar="FILE", help="draw this table, and measure nothing")
+    parser.add_argument(
+        "--from-csv", type=Path, metavar="FILE", help="draw this table, and measure nothing"
+    )
     arguments = parser.parse_args(argv)
-    arguments.backend = arguments.backend or ("triton" if arguments.device.startswith("cuda") else "torch")
+    arguments.backend = arguments.backend or (
+        "triton" if arguments.device.startswith("cuda") else "torch"
+    )
     if arguments.smoke and not arguments.from_csv:
         arguments.output = arguments.output or Path(tempfile.mkdtemp(prefix="attention-"))
         arguments.picture = arguments.picture or arguments.output / "attention.png"
@@ -231,18 +289,33 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> None:
     arguments = parsed(argv)
     if not (arguments.smoke or arguments.from_csv) and not arguments.device.startswith("cuda"):
-        raise SystemExit(f"Full sizes need a GPU, and --device is {arguments.device}; --smoke runs tiny ones anywhere.")
+        raise SystemExit(
+            f"Full sizes need a GPU, and --device is {arguments.device}; --smoke runs tiny ones "
+            "anywhere."
+        )
     if arguments.from_csv:
         return draw(pd.read_csv(arguments.from_csv), arguments.picture)
     plan = Plan.of(arguments)
     device = torch.device(arguments.device)
     common = (arguments.backend, device, plan.budget_s, arguments.smoke)
     if arguments.packed:
-        title = "Packed bags (8 heads, E = 128); ratio: TFLOP/s over those of equal dense bags with as many pairs"
-        run_part(title, packed_rows(plan.dtypes, *common), arguments.output / "attention_packed.csv")
+        title = (
+            "Packed bags (8 heads, E = 128); ratio: TFLOP/s over those of equal dense bags with as "
+            "many pairs"
+        )
+        run_part(
+            title, packed_rows(plan.dtypes, *common), arguments.output / "attention_packed.csv"
+        )
     if arguments.small:
-        title = "Small bags, microseconds per call; overhead: a call in a loop minus a call in a CUDA graph"
-        run_part(title, small_rows(plan.dtypes, plan.methods, *common), arguments.output / "attention_small.csv")
+        title = (
+            "Small bags, microseconds per call; overhead: a call in a loop minus a call in a CUDA "
+            "graph"
+        )
+        run_part(
+            title,
+            small_rows(plan.dtypes, plan.methods, *common),
+            arguments.output / "attention_small.csv",
+        )
     if arguments.dense or not (arguments.packed or arguments.small):
         run_dense(arguments, plan, device)
 

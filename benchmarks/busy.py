@@ -1,8 +1,10 @@
-"""How long a training takes beside other work: alone, and beside one busy process for each processor.
+"""How long a training takes beside other work: alone, and beside one busy process for each
+processor.
 
-Each run is `grn train` on the CPU in a process of its own. A busy process computes without end. Beside the times stands
-what the run used of the processors: threads that spin use more beside other work, threads that sleep do not. On a
-machine that has other work already, no time is that of an idle one; the load average is printed, too.
+Each run is `grn train` on the CPU in a process of its own. A busy process computes without end.
+Beside the times stands what the run used of the processors: threads that spin use more beside other
+work, threads that sleep do not. On a machine that has other work already, no time is that of an
+idle one; the load average is printed, too.
 
     python benchmarks/busy.py [--sets small pbmc large] [--spinning] [--threads N]
 """
@@ -24,7 +26,12 @@ import pandas as pd
 BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
 MOST = 2.5  # times as long as alone that a run may take
 SETS = {
-    "small": ["simulated:", "data.simulated.cells=80", "data.simulated.genes=16", "trainer.max_steps=100"],
+    "small": [
+        "simulated:",
+        "data.simulated.cells=80",
+        "data.simulated.genes=16",
+        "trainer.max_steps=100",
+    ],
     "pbmc": ["pbmc.yaml"],
     "large": ["simulated:", "data.simulated.cells=4000", "data.simulated.genes=400"],
 }
@@ -37,7 +44,17 @@ def command(name: str, folder: Path) -> list[str]:
     fields = [*fields, *(SHORT if name == "large" else ()), "trainer.accelerator=cpu"]
     given = ["--config", cells] if cells.endswith(".yaml") else [cells]
     changes = [part for field in fields for part in ("--set", field)]
-    return [sys.executable, "-m", "grn", "train", *given, "--output", str(folder), "--quiet", *changes]
+    return [
+        sys.executable,
+        "-m",
+        "grn",
+        "train",
+        *given,
+        "--output",
+        str(folder),
+        "--quiet",
+        *changes,
+    ]
 
 
 @contextmanager
@@ -53,7 +70,8 @@ def busy(processes: int) -> Iterator[None]:
 
 
 def seconds(name: str, processes: int, environment: dict[str, str]) -> tuple[float, float]:
-    """How long a run takes beside so many busy processes, and how long it computes on all processors together."""
+    """How long a run takes beside so many busy processes, and how long it computes on all
+    processors together."""
     with tempfile.TemporaryDirectory() as home, busy(processes):
         started = time.monotonic()
         run = subprocess.Popen(command(name, Path(home) / "run"), env=environment)
@@ -65,7 +83,8 @@ def seconds(name: str, processes: int, environment: dict[str, str]) -> tuple[flo
 
 
 def measure(names: list[str], environment: dict[str, str]) -> pd.DataFrame:
-    """Columns set, load (before the two runs), alone, beside, ratio; alone_cpu, beside_cpu (of processors); seconds."""
+    """Columns set, load (before the two runs), alone, beside, ratio; alone_cpu, beside_cpu (of
+    processors); seconds."""
     rows = []
     for name in names:
         load = os.getloadavg()[0]
@@ -74,14 +93,23 @@ def measure(names: list[str], environment: dict[str, str]) -> pd.DataFrame:
         )
         rows.append((name, load, alone, beside, beside / alone, alone_cpu, beside_cpu))
         print(f"{name}: {alone:.1f} s, beside {beside:.1f} s, ratio {beside / alone:.2f}; ", end="")
-        print(f"of processors {alone_cpu:.1f} s, beside {beside_cpu:.1f} s; load {load:.1f}", flush=True)
-    return pd.DataFrame(rows, columns=["set", "load", "alone", "beside", "ratio", "alone_cpu", "beside_cpu"])
+        print(
+            f"of processors {alone_cpu:.1f} s, beside {beside_cpu:.1f} s; load {load:.1f}",
+            flush=True,
+        )
+    return pd.DataFrame(
+        rows, columns=["set", "load", "alone", "beside", "ratio", "alone_cpu", "beside_cpu"]
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
-    parser.add_argument("--spinning", action="store_true", help="with threads that spin, for comparison")
+    parser.add_argument(
+        "--spinning", action="store_true", help="with threads that spin, for comparison"
+    )
     parser.add_argument("--threads", type=int, help="OMP_NUM_THREADS")
     options = parser.parse_args()
     environment = dict(os.environ)

@@ -3,20 +3,22 @@
     python benchmarks/classification.py                                                 # three sets: an hour of a core
     python benchmarks/classification.py --sets pbmc68k_reduced --splits 1 --fractions 1    # a minute
 
-Each split puts a fifth of the cells, stratified by type, aside for the test. Of the others a fraction keeps its labels.
-grn is trained on all of the others as `grn train` does it, which needs no label for predicting genes, and labels the
-test cells as `grn predict` does. The other methods read the labelled cells only, as grn's own multiplicities of every
-gene (log1p of normalised counts), in units of each gene's sd; their penalties are chosen by cross-validated
-accuracy. CellTypist has its own normalisation and settings, and runs in a Python of its own, if there is one
+Each split puts a fifth of the cells, stratified by type, aside for the test. Of the others a
+fraction keeps its labels. grn is trained on all of the others as `grn train` does it, which needs
+no label for predicting genes, and labels the test cells as `grn predict` does. The other methods
+read the labelled cells only, as grn's own multiplicities of every gene (log1p of normalised
+counts), in units of each gene's sd; their penalties are chosen by cross-validated accuracy.
+CellTypist has its own normalisation and settings, and runs in a Python of its own, if there is one
 (`classifiers.py`).
 
-Columns: accuracy; macro F1 over the types of the test cells; calibration error (expected difference of confidence and
-accuracy, in 15 bins of confidence); its floor (the mean calibration error of so many cells whose labels are drawn from
-the very probabilities, so that these are right: few cells in many bins differ by chance); mean confidence minus
-accuracy; log loss (probabilities below 1e-6 count as 1e-6); CPU seconds of fit and prediction, those of CellTypist with
-the start of its Python. A linear SVM has no probabilities. Writes `classification.csv`, and F1 by type to
-`classification_by_type.csv`, after every fit; rows of other sets, methods, fractions and splits stay. At the end, draws
-accuracy and macro F1 of all rows.
+Columns: accuracy; macro F1 over the types of the test cells; calibration error (expected difference
+of confidence and accuracy, in 15 bins of confidence); its floor (the mean calibration error of so
+many cells whose labels are drawn from the very probabilities, so that these are right: few cells in
+many bins differ by chance); mean confidence minus accuracy; log loss (probabilities below 1e-6
+count as 1e-6); CPU seconds of fit and prediction, those of CellTypist with the start of its Python.
+A linear SVM has no probabilities. Writes `classification.csv`, and F1 by type to
+`classification_by_type.csv`, after every fit; rows of other sets, methods, fractions and splits
+stay. At the end, draws accuracy and macro F1 of all rows.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ from grn.config.files import load_config
 from grn.config.schema import Config
 from grn.plots.style import INK, figure, plain, save
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; ours is black, larger and on top.
+# Okabe and Ito's colours, which colour-blind readers can tell apart; ours is black, larger and on
+# top.
 COLOURS = {
     "logistic regression": "#d55e00",
     "on 50 components": "#0072b2",
@@ -52,18 +55,23 @@ SCORES = {"accuracy": "Accuracy", "macro_f1": "Macro F1"}
 APART = 0.08  # of the distance of two ticks: between the methods
 
 
-def by_share(table: pd.DataFrame, along: str, *, ours: str, label: str, shares: Sequence[float]) -> Figure:
-    """table: a row for each set, method, split and value of `along` -> a row of panels per score, a panel per set.
+def by_share(
+    table: pd.DataFrame, along: str, *, ours: str, label: str, shares: Sequence[float]
+) -> Figure:
+    """table: a row for each set, method, split and value of `along` -> a row of panels per score, a
+    panel per set.
 
-    along: the column with the shares, which are drawn at equal distances in the order given.   label: of that axis.
-    Dots are means over the splits; a bar goes from each to the worst split.
+    along: the column with the shares, which are drawn at equal distances in the order given.
+    label: of that axis. Dots are means over the splits; a bar goes from each to the worst split.
     """
     sets = list(dict.fromkeys(table["set"]))
     # Ours last, so that it is on top; at the tick, with the peers beside it.
     methods = sorted(dict.fromkeys(table["method"]), key=lambda name: name == ours)
     peers = [method for method in methods if method != ours]
     places = sorted(sorted(range(-len(peers), len(peers) + 1), key=abs)[1 : len(peers) + 1])
-    shifts = {ours: 0.0} | {method: APART * place for method, place in zip(peers, places, strict=True)}
+    shifts = {ours: 0.0} | {
+        method: APART * place for method, place in zip(peers, places, strict=True)
+    }
     picture = figure(1.2 + 3.6 * len(sets), 6.4)
     panels = picture.subplots(len(SCORES), len(sets), sharex=True, squeeze=False)
     for panel, name in zip(panels[0], sets, strict=True):
@@ -96,7 +104,12 @@ def by_share(table: pd.DataFrame, along: str, *, ours: str, label: str, shares: 
         panel.set_xlabel(label)
     handles, labels = panels[0][0].get_legend_handles_labels()
     picture.legend(
-        handles[::-1], labels[::-1], loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9
+        handles[::-1],
+        labels[::-1],
+        loc="outside lower center",
+        ncols=len(labels),
+        frameon=False,
+        fontsize=9,
     )
     return picture
 
@@ -107,28 +120,39 @@ FRACTIONS = (1.0, 0.3, 0.1)
 
 
 def configurations() -> dict[str, Config]:
-    """The sets: how `grn train` reads and trains on each. Only pbmc68k_reduced has a configuration of its own."""
+    """The sets: how `grn train` reads and trains on each. Only pbmc68k_reduced has a configuration
+    of its own."""
     folder = Path(os.environ.get("GRN_BENCHMARK_DATA", "."))
     of_files = {
-        "pbmc3k": {"path": str(folder / "pbmc3k.h5ad"), "regulators": str(folder / "human_tfs.txt")},
+        "pbmc3k": {
+            "path": str(folder / "pbmc3k.h5ad"),
+            "regulators": str(folder / "human_tfs.txt"),
+        },
         "sergio_ds1": {"path": str(folder / "sergio_ds1.h5ad")},
     }
     shared = {"genes": "all", "label_key": "cell_type"}
     found = {"pbmc68k_reduced": load_config("pbmc.yaml")}
-    return found | {name: Config.model_validate({"data": shared | data}) for name, data in of_files.items()}
+    return found | {
+        name: Config.model_validate({"data": shared | data}) for name, data in of_files.items()
+    }
 
 
 def chosen_configurations(patterns: Sequence[str]) -> dict[str, Config]:
     """Those whose names match one of the patterns. Raises SystemExit where there are none."""
     known = configurations()
-    chosen = {name: config for name, config in known.items() if any(fnmatchcase(name, each) for each in patterns)}
+    chosen = {
+        name: config
+        for name, config in known.items()
+        if any(fnmatchcase(name, each) for each in patterns)
+    }
     if not chosen:
         raise SystemExit(f"No set is called {' or '.join(patterns)}; there are {', '.join(known)}.")
     return chosen
 
 
 def labelled_rows(targets: np.ndarray, rest: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """A fraction of the rows `rest`, stratified by type: at least one cell of each, and more with larger fractions."""
+    """A fraction of the rows `rest`, stratified by type: at least one cell of each, and more with
+    larger fractions."""
     generator = np.random.default_rng(seed)
     found = []
     for label in np.unique(targets[rest]):
@@ -153,42 +177,74 @@ def scores(found: Labels, truth: np.ndarray) -> dict[str, float]:
     of_truth = found.probabilities[np.arange(len(truth)), truth]
     return one | {
         "calibration_error": calibration_error(confidence, right),
-        "calibration_floor": float(np.mean([calibration_error(confidence, each) for each in drawn])),
+        "calibration_floor": float(
+            np.mean([calibration_error(confidence, each) for each in drawn])
+        ),
         "confidence_minus_accuracy": confidence.mean() - right.mean(),
         "log_loss": -np.log(np.maximum(of_truth, SMALLEST)).mean(),
     }
 
 
 def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
-    """Expected difference of confidence [C] and accuracy over bins of confidence; right [C]: whether the label is."""
+    """Expected difference of confidence [C] and accuracy over bins of confidence; right [C]:
+    whether the label is."""
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
-    return sum(abs((right[bins == each] - confidence[bins == each]).sum()) for each in np.unique(bins)) / len(right)
+    return sum(
+        abs((right[bins == each] - confidence[bins == each]).sum()) for each in np.unique(bins)
+    ) / len(right)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)")
     parser.add_argument(
-        "--without", nargs="+", default=[], choices=METHODS, metavar="METHOD", help="methods to leave out"
+        "--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)"
+    )
+    parser.add_argument(
+        "--without",
+        nargs="+",
+        default=[],
+        choices=METHODS,
+        metavar="METHOD",
+        help="methods to leave out",
     )
     parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--first-split", type=int, default=0, help="number of the first split, which is its seed")
-    parser.add_argument("--fractions", nargs="+", type=float, default=FRACTIONS, help="of the training cells' labels")
-    parser.add_argument("--max-steps", type=int, help="trains grn for fewer steps: to try the script, not to judge grn")
+    parser.add_argument(
+        "--first-split", type=int, default=0, help="number of the first split, which is its seed"
+    )
+    parser.add_argument(
+        "--fractions",
+        nargs="+",
+        type=float,
+        default=FRACTIONS,
+        help="of the training cells' labels",
+    )
+    parser.add_argument(
+        "--max-steps",
+        type=int,
+        help="trains grn for fewer steps: to try the script, not to judge grn",
+    )
     parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
-    parser.add_argument("--picture", type=Path, default=HERE.parent / "docs/img/cell_types.png", metavar="FILE")
+    parser.add_argument(
+        "--picture", type=Path, default=HERE.parent / "docs/img/cell_types.png", metavar="FILE"
+    )
     arguments = parser.parse_args()
 
     methods = available([method for method in METHODS if method not in arguments.without])
     for name, config in chosen_configurations(arguments.sets).items():
         if arguments.max_steps:
             config = config.model_copy(
-                update={"trainer": config.trainer.model_copy(update={"max_steps": arguments.max_steps})}
+                update={
+                    "trainer": config.trainer.model_copy(update={"max_steps": arguments.max_steps})
+                }
             )
         measure(name, config, methods, arguments)
 
     table = pd.read_csv(arguments.output / "classification.csv")
-    along = {"along": "labels", "label": "training cells with a label", "shares": sorted(set(table["labels"]))[::-1]}
+    along = {
+        "along": "labels",
+        "label": "training cells with a label",
+        "shares": sorted(set(table["labels"]))[::-1],
+    }
     save(by_share(table, ours=OURS, **along), arguments.picture)
     print(f"wrote {arguments.output / 'classification.csv'} and {arguments.picture}")
 
@@ -210,14 +266,30 @@ def measure(name: str, config: Config, methods: list[str], arguments: argparse.N
                 keys = {"set": name, "method": method, "labels": fraction, "split": split}
                 scored = scores(found, targets[test])
                 print(
-                    "  ".join([*map(str, keys.values()), *(f"{key} {value:.3f}" for key, value in scored.items())]),
+                    "  ".join(
+                        [
+                            *map(str, keys.values()),
+                            *(f"{key} {value:.3f}" for key, value in scored.items()),
+                        ]
+                    ),
                     flush=True,
                 )
-                add(arguments.output / "classification.csv", [keys | scored | {"cpu_seconds": seconds}], list(keys))
+                add(
+                    arguments.output / "classification.csv",
+                    [keys | scored | {"cpu_seconds": seconds}],
+                    list(keys),
+                )
                 types = np.unique(targets[test])
-                each = f1_score(targets[test], found.labels, labels=types, average=None, zero_division=0)
+                each = f1_score(
+                    targets[test], found.labels, labels=types, average=None, zero_division=0
+                )
                 by_type = [
-                    keys | {"type": classes[label], "cells": int((targets[test] == label).sum()), "f1": score}
+                    keys
+                    | {
+                        "type": classes[label],
+                        "cells": int((targets[test] == label).sum()),
+                        "f1": score,
+                    }
                     for label, score in zip(types, each, strict=True)
                 ]
                 add(arguments.output / "classification_by_type.csv", by_type, [*keys, "type"])

@@ -1,4 +1,5 @@
-"""The methods that tell cell types: grn and its peers. Each is fitted once, and then labels any rows of a set.
+"""The methods that tell cell types: grn and its peers. Each is fitted once, and then labels any
+rows of a set.
 
 Letters: C cells, N genes, K cell types.
 """
@@ -34,14 +35,16 @@ from grn.config.schema import Config
 from grn.messages import silent
 from grn.training.run import train
 
-# CellTypist's own classifier, trained on the labelled cells, runs in a Python of its own, which this variable names
-# (celltypist 1.7.1 was tried); without it the method is left out. Its training fails with scikit-learn 1.8 and newer
-# (`unexpected keyword argument 'multi_class'`), which its requirements allow. Its defaults, on the cells as it asks for
-# them: log1p of counts scaled to 10 000 a cell. It gives each type a probability of its own; they are divided by their
-# sum. Source: Domínguez Conde et al. 2022.
+# CellTypist's own classifier, trained on the labelled cells, runs in a Python of its own, which
+# this variable names (celltypist 1.7.1 was tried); without it the method is left out. Its training
+# fails with scikit-learn 1.8 and newer (`unexpected keyword argument 'multi_class'`), which its
+# requirements allow. Its defaults, on the cells as it asks for them: log1p of counts scaled to 10
+# 000 a cell. It gives each type a probability of its own; they are divided by their sum. Source:
+# Domínguez Conde et al. 2022.
 CELLTYPIST = "GRN_BENCHMARK_CELLTYPIST_PYTHON"
 
-# Runs in the other Python: training counts, their types, counts to label and the result as arguments. Types are
+# Runs in the other Python: training counts, their types, counts to label and the result as
+# arguments. Types are
 # written with leading zeros, so that their order as text is that of the numbers.
 CELLTYPIST_SCRIPT = """
 import sys
@@ -69,7 +72,11 @@ def celltypist_unavailable() -> str | None:
 
 
 def celltypist_probabilities(
-    known: sparse.csr_matrix, targets: np.ndarray, asked: sparse.csr_matrix, classes: int, folder: Path
+    known: sparse.csr_matrix,
+    targets: np.ndarray,
+    asked: sparse.csr_matrix,
+    classes: int,
+    folder: Path,
 ) -> np.ndarray:
     """known: counts of labelled cells, [C, N].   targets [C].   asked: counts of C other cells.   -> [C, K]."""
     files = [folder / name for name in ("known.npz", "types.npy", "asked.npz", "result.npz")]
@@ -83,7 +90,9 @@ def celltypist_probabilities(
         raise RuntimeError(f"celltypist failed: {done.stderr.strip().splitlines()[-1:]}")
     found = np.load(files[3])
     result = np.zeros((asked.shape[0], classes))
-    result[:, found["types"]] = found["probabilities"] / found["probabilities"].sum(1, keepdims=True)
+    result[:, found["types"]] = found["probabilities"] / found["probabilities"].sum(
+        1, keepdims=True
+    )
     return result
 
 
@@ -118,21 +127,26 @@ def labelled_set(config: Config) -> LabelledSet:
 
 @dataclass(frozen=True)
 class Labels:
-    """Predicted labels [C] and, where the method has them, probabilities [C, K]; types are positions."""
+    """Predicted labels [C] and, where the method has them, probabilities [C, K]; types are
+    positions."""
 
     labels: np.ndarray
     probabilities: np.ndarray | None
 
 
-Predict = Callable[[LabelledSet, np.ndarray], Labels]  # of the rows of a set, which may be the same cells thinned
-# A set, the rows whose labels are known, those of the test, a seed, a folder for files -> what labels rows.
+# of the rows of a set, which may be the same cells thinned
+Predict = Callable[[LabelledSet, np.ndarray], Labels]
+# A set, the rows whose labels are known, those of the test, a seed, a folder for files -> what
+# labels rows.
 Fit = Callable[[LabelledSet, np.ndarray, np.ndarray, int, Path], Predict]
 
 
 def by_classifier(make: Callable[[int], Any]) -> Fit:
     """A method that fits the classifier that `make` returns for a seed to the multiplicities."""
 
-    def fit(one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: int, folder: Path) -> Predict:
+    def fit(
+        one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: int, folder: Path
+    ) -> Predict:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of types with fewer labelled cells than folds
             fitted = make(seed).fit(one.values[known], one.targets[known])
@@ -153,7 +167,9 @@ def penalised(seed: int, last: Any, *between: Any) -> GridSearchCV:
     """The classifier `last` behind standardised genes; cross-validated accuracy chooses its C."""
     pipeline = make_pipeline(StandardScaler(), *between, last)
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
-    return GridSearchCV(pipeline, {f"{pipeline.steps[-1][0]}__C": PENALTIES}, cv=folds, scoring="accuracy")
+    return GridSearchCV(
+        pipeline, {f"{pipeline.steps[-1][0]}__C": PENALTIES}, cv=folds, scoring="accuracy"
+    )
 
 
 class AtMost(PCA):
@@ -168,8 +184,11 @@ def on_components(seed: int) -> GridSearchCV:
     return penalised(seed, LogisticRegression(max_iter=1000), AtMost(50, random_state=seed))
 
 
-def fit_grn(one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: int, folder: Path) -> Predict:
-    """The model trained on all cells but those of the test, of which the rows `known` have labels."""
+def fit_grn(
+    one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: int, folder: Path
+) -> Predict:
+    """The model trained on all cells but those of the test, of which the rows `known` have
+    labels."""
     config, key = one.config, one.config.data.label_key
     assert key is not None, "every set has labels"
     rest = np.setdiff1d(np.arange(len(one.cells)), test)
@@ -188,12 +207,16 @@ def fit_grn(one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: int, fo
     return predict
 
 
-def fit_celltypist(one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: int, folder: Path) -> Predict:
+def fit_celltypist(
+    one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: int, folder: Path
+) -> Predict:
     """CellTypist, which is trained anew whenever it labels, in a tenth of a second."""
 
     def predict(of: LabelledSet, rows: np.ndarray) -> Labels:
         counts, asked = one.adata.X[known], of.adata.X[rows]
-        found = celltypist_probabilities(counts, one.targets[known], asked, len(of.cells.classes), folder)
+        found = celltypist_probabilities(
+            counts, one.targets[known], asked, len(of.cells.classes), folder
+        )
         return Labels(found.argmax(1), found)
 
     return predict
@@ -202,9 +225,13 @@ def fit_celltypist(one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: 
 OURS = "grn"
 METHODS: dict[str, Fit] = {
     OURS: fit_grn,
-    "logistic regression": by_classifier(lambda seed: penalised(seed, LogisticRegression(max_iter=1000))),
+    "logistic regression": by_classifier(
+        lambda seed: penalised(seed, LogisticRegression(max_iter=1000))
+    ),
     "on 50 components": by_classifier(on_components),
-    "linear SVM": by_classifier(lambda seed: penalised(seed, LinearSVC(dual="auto", random_state=seed))),
+    "linear SVM": by_classifier(
+        lambda seed: penalised(seed, LinearSVC(dual="auto", random_state=seed))
+    ),
     "random forest": by_classifier(lambda seed: RandomForestClassifier(500, random_state=seed)),
     "CellTypist": fit_celltypist,
 }

@@ -1,26 +1,32 @@
-"""Networks in context: which method tells a cell type's network from another's, and regulation from composition?
+"""Networks in context: which method tells a cell type's network from another's, and regulation from
+composition?
 
     python benchmarks/context.py                                        # hours of one thread with grn
     python benchmarks/context.py --without grn                          # 3 minutes
     python benchmarks/context.py --kinds typed composition --seeds 101 --methods grn ridge_shared
 
-Five kinds of fresh draws (`draws.py`), five seeds each; all methods read the same values, log1p of scaled counts. The
-table has the mean over the seeds and the worst in brackets; `context.csv` has a row for each draw, seed and method, is
-written after each draw, and keeps the rows that were not measured again. --missing measures only what it lacks.
+Five kinds of fresh draws (`draws.py`), five seeds each; all methods read the same values, log1p of
+scaled counts. The table has the mean over the seeds and the worst in brackets; `context.csv` has a
+row for each draw, seed and method, is written after each draw, and keeps the rows that were not
+measured again. --missing measures only what it lacks.
 
     typed        AUPRC of each type's network; share of its edges with the right sign; AUROC of |weight| for the edges
-                 that this type has against those that only others have; share of right signs among edges whose sign
-                 changes between types (one network for all with the majority of signs gets .64). Means over types.
+                 that this type has against those that only others have; share of right signs among
+                 edges whose sign changes between types (one network for all with the majority of
+                 signs gets .64). Means over types.
     noisy        AUPRC and early precision over their densities, at 60 to 90 % zeros
     shuffled     the same where nothing but each gene's values is left: less is better, 1 is chance. `abundance`, the
                  product of mean multiplicities, shows what can be had from these alone
     cascades     chains A -> B -> C, half of them with A -> C beside: AUPRC of the direct edges; share of the pure
-                 chains whose A -> C is weaker than both of its edges; precision at q <= .2, and the edges found there
-    composition  no edges, but levels that differ between types: share of the pairs at q <= .05 and .1, and the root
-                 mean square of the weights over that on cells with networks (`typed`, of the same size)
+                 chains whose A -> C is weaker than both of its edges; precision at q <= .2, and the
+                 edges found there
+    composition  no edges, but levels that differ between types: share of the pairs at q <= .05 and
+    .1, and the root
+                 mean square of the weights over that on cells with networks (`typed`, of the same
+                 size)
 
-The AUPRC of a type counts all pairs of a regulator and another gene, by the ranking of `evaluate`, which leaves out
-genes that have no edge in the reference: types would have different universes.
+The AUPRC of a type counts all pairs of a regulator and another gene, by the ranking of `evaluate`,
+which leaves out genes that have no edge in the reference: types would have different universes.
 
 Letters: N genes, R regulators.
 """
@@ -38,7 +44,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from draws import Draw, cascades, composition, sergio_like, sergio_noise, shuffled, simulated_cascades, typed
+from draws import (
+    Draw,
+    cascades,
+    composition,
+    sergio_like,
+    sergio_noise,
+    shuffled,
+    simulated_cascades,
+    typed,
+)
 from networks import HERE, score
 from peers_by_type import by_label, pearson_each, ridge_each, ridge_shared, ridge_within
 from results_file import merged, ordered, write
@@ -85,16 +100,24 @@ def infer(method: str, one: NetworkSet, seed: int, q_values: bool = False) -> Fo
         from ours import infer_in_context
 
         known = replace(one, labels=None) if method == "grn_unlabelled" else one
-        ours = infer_in_context(known, seed, q_values=q_values, changes=START if method == "grn_start" else {})
+        ours = infer_in_context(
+            known, seed, q_values=q_values, changes=START if method == "grn_start" else {}
+        )
         by_type = ours.by_type if known is one else ours.of_labels(one.labels or [])
-        return Found(ours.overall, by_type, ours.overall["q_value"].to_numpy() if q_values else None)
+        return Found(
+            ours.overall, by_type, ours.overall["q_value"].to_numpy() if q_values else None
+        )
     if method == "pearson":
         table = pearson(*inputs)
         return Found(table, q=correlation_q(table, one.cells - 2))
     if method == "pearson_each":
         tables = pearson_each(*typed_inputs)
         sizes = {label: len(rows) for label, rows in by_label(one.labels or []).items()}
-        return Found(None, tables, np.stack([correlation_q(tables[label], sizes[label] - 2) for label in tables]))
+        return Found(
+            None,
+            tables,
+            np.stack([correlation_q(tables[label], sizes[label] - 2) for label in tables]),
+        )
     if method == "ridge_each":
         return Found(None, ridge_each(*typed_inputs))
     if method == "ridge_shared":
@@ -106,7 +129,8 @@ def infer(method: str, one: NetworkSet, seed: int, q_values: bool = False) -> Fo
 
 METHODS = (
     "grn",
-    "grn_unlabelled",  # is not told the types; a type's network is that of the state that most of its cells are in
+    # is not told the types; a type's network is that of the state that most of its cells are in
+    "grn_unlabelled",
     "grn_start",  # where training starts: the exact solution of the linear problem
     "abundance",
     "pearson",
@@ -130,9 +154,12 @@ TYPED = tuple(method for method in METHODS if method not in ("abundance", "pears
 
 
 def abundance(matrix: np.ndarray, genes: list[str], regulators: list[str]) -> pd.DataFrame:
-    """No method: the product of the two genes' mean multiplicities, which shows what abundance alone tells."""
+    """No method: the product of the two genes' mean multiplicities, which shows what abundance
+    alone tells."""
     mean = pd.Series(np.asarray(matrix, dtype=np.float64).mean(0), genes)
-    pairs = pd.MultiIndex.from_product([regulators, genes], names=["source", "target"]).to_frame(index=False)
+    pairs = pd.MultiIndex.from_product([regulators, genes], names=["source", "target"]).to_frame(
+        index=False
+    )
     pairs = pairs[pairs["source"] != pairs["target"]].reset_index(drop=True)
     return pairs.assign(weight=mean[pairs["source"]].to_numpy() * mean[pairs["target"]].to_numpy())
 
@@ -145,7 +172,9 @@ def spearman(matrix: np.ndarray, genes: list[str], regulators: list[str]) -> pd.
 def correlation_q(table: pd.DataFrame, freedom: int) -> np.ndarray:
     """q-values of correlations, by Student's t and Benjamini and Hochberg."""
     r = np.clip(table["weight"].to_numpy(), -1 + 1e-15, 1 - 1e-15)
-    return false_discovery_control(2 * student.sf(np.abs(r) * np.sqrt(freedom / (1 - r**2)), freedom))
+    return false_discovery_control(
+        2 * student.sf(np.abs(r) * np.sqrt(freedom / (1 - r**2)), freedom)
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- the scores
@@ -155,7 +184,9 @@ def dense(one: NetworkSet, table: pd.DataFrame, column: str = "weight") -> np.nd
     """[R, N], 0 where the table has no row."""
     regulators, genes = pd.Index(one.regulators or one.genes), pd.Index(one.genes)
     values = np.zeros((len(regulators), len(genes)))
-    values[regulators.get_indexer(table["source"]), genes.get_indexer(table["target"])] = table[column]
+    values[regulators.get_indexer(table["source"]), genes.get_indexer(table["target"])] = table[
+        column
+    ]
     return values
 
 
@@ -165,7 +196,8 @@ def candidates(one: NetworkSet) -> np.ndarray:
 
 
 def typed_scores(draw: Draw, found: Found) -> dict[str, float]:
-    """Scores of the networks of all types, means over the types (changed_signs: over edges and types)."""
+    """Scores of the networks of all types, means over the types (changed_signs: over edges and
+    types)."""
     one, truth = draw.one, draw.by_type
     assert truth is not None
     labels = list(by_label(one.labels or []))
@@ -177,9 +209,13 @@ def typed_scores(draw: Draw, found: Found) -> dict[str, float]:
     changing = active.all(0) & (np.abs(sign.sum(0)) < len(labels))
     right = np.sign(weight) == sign
     return {
-        "auprc": float(np.mean([auprc(w[pairs], a[pairs]) for w, a in zip(weight, active, strict=True)])),
+        "auprc": float(
+            np.mean([auprc(w[pairs], a[pairs]) for w, a in zip(weight, active, strict=True)])
+        ),
         "signs": float(np.mean([r[a].mean() for r, a in zip(right, active, strict=True)])),
-        "specificity": float(np.mean([auroc(np.abs(w[some]), a[some]) for w, a in zip(weight, active, strict=True)])),
+        "specificity": float(
+            np.mean([auroc(np.abs(w[some]), a[some]) for w, a in zip(weight, active, strict=True)])
+        ),
         "changed_signs": float(right[:, changing].mean()),
     }
 
@@ -191,7 +227,8 @@ def auprc(weight: np.ndarray, edge: np.ndarray) -> float:
 
 
 def auroc(value: np.ndarray, positive: np.ndarray) -> float:
-    """Chance that a positive has the larger value; ties count half; nan without positives or without others."""
+    """Chance that a positive has the larger value; ties count half; nan without positives or
+    without others."""
     count = int(positive.sum())
     others = len(value) - count
     if not count or not others:
@@ -210,7 +247,8 @@ def cascade_scores(draw: Draw, found: Found) -> dict[str, float]:
     one = draw.one
     assert found.overall is not None
     weight, edge = np.abs(dense(one, found.overall)), dense(one, one.reference, "sign") != 0
-    place = pd.Index(one.genes).get_indexer(pd.Index(one.regulators or one.genes))  # of the regulators among the genes
+    # of the regulators among the genes
+    place = pd.Index(one.genes).get_indexer(pd.Index(one.regulators or one.genes))
     chains = [
         weight[a, c] < min(weight[b, c], weight[a, place[b]])
         for b, c in zip(*edge.nonzero(), strict=True)
@@ -230,11 +268,16 @@ def size(one: NetworkSet, found: Found) -> float:
     """Root mean square of the weights of all pairs, of the types' networks where there are any."""
     tables = found.by_type.values() if found.by_type is not None else [found.overall]
     pairs = candidates(one)
-    return float(np.sqrt(np.mean([dense(one, table)[pairs] ** 2 for table in tables if table is not None])))
+    return float(
+        np.sqrt(np.mean([dense(one, table)[pairs] ** 2 for table in tables if table is not None]))
+    )
 
 
 def composition_scores(draw: Draw, found: Found, regulated: float) -> dict[str, float]:
-    shares = {name: np.nan if found.q is None else float((found.q <= level).mean()) for name, level in LEVELS.items()}
+    shares = {
+        name: np.nan if found.q is None else float((found.q <= level).mean())
+        for name, level in LEVELS.items()
+    }
     return shares | {"size_ratio": size(draw.one, found) / regulated}
 
 
@@ -245,7 +288,8 @@ def composition_scores(draw: Draw, found: Found, regulated: float) -> dict[str, 
 class Kind:
     """draws: name -> a function of the seed.   metrics: column -> title.   methods: those that are compared.
 
-    measure: method, name of the draw, seed -> scores.   worst: min, or max where less is better.
+    measure: method, name of the draw, seed -> scores.
+    worst: min, or max where less is better.
     """
 
     draws: dict[str, Callable[[int], Draw]]
@@ -262,7 +306,9 @@ def drawn(kind: str, name: str, seed: int) -> Draw:
 
 @cache
 def inferred(kind: str, name: str, seed: int, method: str) -> Found:
-    return infer(method, drawn(kind, name, seed).one, seed, q_values=kind in ("composition", "cascades"))
+    return infer(
+        method, drawn(kind, name, seed).one, seed, q_values=kind in ("composition", "cascades")
+    )
 
 
 def measure_typed(method: str, name: str, seed: int) -> dict[str, float]:
@@ -279,11 +325,15 @@ def measure_cascades(method: str, name: str, seed: int) -> dict[str, float]:
 
 def measure_composition(method: str, name: str, seed: int) -> dict[str, float]:
     regulated = size(drawn("typed", name, seed).one, inferred("typed", name, seed, method))
-    return composition_scores(drawn("composition", name, seed), inferred("composition", name, seed, method), regulated)
+    return composition_scores(
+        drawn("composition", name, seed), inferred("composition", name, seed, method), regulated
+    )
 
 
 def sized(make: Callable[..., Draw]) -> dict[str, Callable[[int], Draw]]:
-    return {f"depth {d}, {c} cells a type": partial(make, depth=d, cells_per_type=c) for d, c in SIZES}
+    return {
+        f"depth {d}, {c} cells a type": partial(make, depth=d, cells_per_type=c) for d, c in SIZES
+    }
 
 
 def shuffled_noise(seed: int, zeros: float) -> Draw:
@@ -294,7 +344,12 @@ RATIOS = {"auprc_ratio": "AUPRC ratio", "early_precision_ratio": "early precisio
 KINDS = {
     "typed": Kind(
         sized(typed),
-        {"auprc": "AUPRC", "signs": "signs", "specificity": "specificity", "changed_signs": "changed signs"},
+        {
+            "auprc": "AUPRC",
+            "signs": "signs",
+            "specificity": "specificity",
+            "changed_signs": "changed signs",
+        },
         TYPED,
         measure_typed,
     ),
@@ -318,12 +373,22 @@ KINDS = {
         worst="max",
     ),
     "cascades": Kind(
-        {f"depth {depth}, {types} types": partial(cascades, depth=depth, types=types) for depth, types in CASCADES}
+        {
+            f"depth {depth}, {types} types": partial(cascades, depth=depth, types=types)
+            for depth, types in CASCADES
+        }
         | {
-            f"simulated:, depth {depth}, {types} types": partial(simulated_cascades, depth=depth, types=types)
+            f"simulated:, depth {depth}, {types} types": partial(
+                simulated_cascades, depth=depth, types=types
+            )
             for depth, types in CASCADES
         },
-        {"auprc": "AUPRC", "chains": "chains", "precision": "precision at q <= .2", "found": "found at q <= .2"},
+        {
+            "auprc": "AUPRC",
+            "chains": "chains",
+            "precision": "precision at q <= .2",
+            "found": "found at q <= .2",
+        },
         CHAINS,
         measure_cascades,
     ),
@@ -339,7 +404,11 @@ KINDS = {
 
 def measured(arguments: argparse.Namespace, results: Path) -> Iterator[pd.DataFrame]:
     """The rows of one draw after the other."""
-    before = pd.read_csv(results) if arguments.missing and results.exists() else pd.DataFrame(columns=KEYS)
+    before = (
+        pd.read_csv(results)
+        if arguments.missing and results.exists()
+        else pd.DataFrame(columns=KEYS)
+    )
     there = set(before[KEYS].itertuples(index=False, name=None))
     for kind_name in arguments.kinds:
         kind = KINDS[kind_name]
@@ -351,8 +420,13 @@ def measured(arguments: argparse.Namespace, results: Path) -> Iterator[pd.DataFr
                 for method in arguments.methods:
                     key = (kind_name, name, seed, method)
                     if method in kind.methods and key not in there:
-                        rows.append(dict(zip(KEYS, key, strict=True)) | kind.measure(method, name, seed))
-                if kind_name in ("noisy", "shuffled"):  # composition is compared with what was inferred for typed
+                        rows.append(
+                            dict(zip(KEYS, key, strict=True)) | kind.measure(method, name, seed)
+                        )
+                if kind_name in (
+                    "noisy",
+                    "shuffled",
+                ):  # composition is compared with what was inferred for typed
                     drawn.cache_clear()
                     inferred.cache_clear()
                 if rows:
@@ -360,10 +434,13 @@ def measured(arguments: argparse.Namespace, results: Path) -> Iterator[pd.DataFr
 
 
 def readable(table: pd.DataFrame, name: str) -> str:
-    """A line for each draw and method: the mean of each score over the seeds, and the worst in brackets."""
+    """A line for each draw and method: the mean of each score over the seeds, and the worst in
+    brackets."""
     kind = KINDS[name]
     lines = []
-    for (draw, method), rows in table[table["kind"] == name].groupby(["draw", "method"], sort=False):
+    for (draw, method), rows in table[table["kind"] == name].groupby(
+        ["draw", "method"], sort=False
+    ):
         line = {"draw": draw, "method": method, "seeds": len(rows)}
         for column, title in kind.metrics.items():
             known = rows[column].dropna()
@@ -377,11 +454,20 @@ def readable(table: pd.DataFrame, name: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
-    parser.add_argument("--draws", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[401, 402, 403, 404, 405])
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS, metavar="NAME")
     parser.add_argument(
-        "--without", nargs="+", default=[], choices=METHODS, metavar="NAME", help="methods to leave out"
+        "--draws", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)"
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=[401, 402, 403, 404, 405])
+    parser.add_argument(
+        "--methods", nargs="+", default=list(METHODS), choices=METHODS, metavar="NAME"
+    )
+    parser.add_argument(
+        "--without",
+        nargs="+",
+        default=[],
+        choices=METHODS,
+        metavar="NAME",
+        help="methods to leave out",
     )
     parser.add_argument("--missing", action="store_true", help="measure only what the results lack")
     parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")

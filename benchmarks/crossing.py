@@ -1,13 +1,14 @@
-"""From how many genes on are moments faster than the stream, and does `method="auto"` choose the faster one?
+"""From how many genes on are moments faster than the stream, and does `method="auto"` choose the
+faster one?
 
     PYTHONPATH=.:kernels python benchmarks/crossing.py            # 2 minutes on an H200
     PYTHONPATH=.:kernels python benchmarks/crossing.py --quick    # fewer sizes: less than a minute
     PYTHONPATH=.:kernels python benchmarks/crossing.py --picture docs/img/crossing.png    # draws the table alone
 
-Times both methods in a CUDA graph, so that the host's time does not count: forward alone, and forward with backward,
-for N = M from 64 to 65 536 (of many cells to 4096) and E from 16 to 128. The choice is that of
-flashsign.attention.dispatch.plan for these shapes. It counts as right where it takes at most 10 % or 5 microseconds
-longer than the faster method.
+Times both methods in a CUDA graph, so that the host's time does not count: forward alone, and
+forward with backward, for N = M from 64 to 65 536 (of many cells to 4096) and E from 16 to 128. The
+choice is that of flashsign.attention.dispatch.plan for these shapes. It counts as right where it
+takes at most 10 % or 5 microseconds longer than the faster method.
 Prints and writes a row for every point (`results/crossing.csv`, columns: COLUMNS below).
 """
 
@@ -38,14 +39,26 @@ def crossing(table: pd.DataFrame, softmax: pd.DataFrame) -> Figure:
     rows = table[(table["dtype"] == "float16") & (table["bags"] == 1)]
     peer = softmax[(softmax["method"] == "SDPA cuDNN") & (softmax["dtype"] == "fp16")]
     picture = figure(9, 4.4)
-    for panel, direction in zip(picture.subplots(1, 2, sharey=True), ("forward", "both"), strict=True):
+    for panel, direction in zip(
+        picture.subplots(1, 2, sharey=True), ("forward", "both"), strict=True
+    ):
         here = rows[rows["direction"] == direction].sort_values("genes")
         for width, colour in COLOURS.items():
             own = here[here["width"] == width]
             for method in ("moments", "stream"):
-                panel.plot(own["genes"], own[f"{method}_us"], LINES[method], color=colour, linewidth=1.8)
-            softmax_rows = peer[(peer["direction"] == direction) & (peer["E"] == width)].sort_values("N")
-            panel.plot(softmax_rows["N"], 1000 * softmax_rows["ms"], LINES["SDPA cuDNN"], color=colour, linewidth=1.4)
+                panel.plot(
+                    own["genes"], own[f"{method}_us"], LINES[method], color=colour, linewidth=1.8
+                )
+            softmax_rows = peer[
+                (peer["direction"] == direction) & (peer["E"] == width)
+            ].sort_values("N")
+            panel.plot(
+                softmax_rows["N"],
+                1000 * softmax_rows["ms"],
+                LINES["SDPA cuDNN"],
+                color=colour,
+                linewidth=1.4,
+            )
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
         panel.xaxis.set_major_formatter("{x:g}")
@@ -53,11 +66,18 @@ def crossing(table: pd.DataFrame, softmax: pd.DataFrame) -> Figure:
         panel.minorticks_off()
         panel.grid(color="#dddddd", linewidth=0.6)
         panel.set_xlabel("genes of a bag, 8 heads")
-        panel.set_title({"forward": "forward", "both": "forward and backward"}[direction], fontsize=10)
+        panel.set_title(
+            {"forward": "forward", "both": "forward and backward"}[direction], fontsize=10
+        )
         plain(panel)
     picture.axes[0].set_ylabel("microseconds (H200, 16-bit)")
-    handles = [Line2D([], [], color="#555555", linestyle=style, label=name) for name, style in LINES.items()]
-    handles += [Line2D([], [], color=colour, label=f"heads of {width}") for width, colour in COLOURS.items()]
+    handles = [
+        Line2D([], [], color="#555555", linestyle=style, label=name)
+        for name, style in LINES.items()
+    ]
+    handles += [
+        Line2D([], [], color=colour, label=f"heads of {width}") for width, colour in COLOURS.items()
+    ]
     picture.legend(handles=handles, loc="outside right center", frameon=False, fontsize=9)
     return picture
 
@@ -114,7 +134,9 @@ def call(point: Point, method: str) -> Callable[[], Any]:
     if direction == "forward":
         return torch.no_grad()(lambda: spherical_attention(q, k, v, m, method=method, **packing))  # type: ignore[arg-type]
     leaves = [x.requires_grad_() for x in (q, k, v)]
-    return lambda: torch.autograd.grad(spherical_attention(*leaves, m, method=method, **packing), leaves, grad)  # type: ignore[arg-type]
+    return lambda: torch.autograd.grad(
+        spherical_attention(*leaves, m, method=method, **packing), leaves, grad
+    )  # type: ignore[arg-type]
 
 
 def graph_us(function: Callable[[], Any], replays: int = 20) -> float:
@@ -145,7 +167,9 @@ def choice_at(point: Point) -> str:
     genes, width, dtype, bags, heads, key_heads, packed, direction = point
     rows = (bags * genes,) if packed else (bags,)
     sizes = [(*rows, h, width) if packed else (*rows, h, genes, width) for h in (heads, key_heads)]
-    return plan(*sizes, dtype=dtype, bags=bags if packed else None, gradients=direction == "both").method
+    return plan(
+        *sizes, dtype=dtype, bags=bags if packed else None, gradients=direction == "both"
+    ).method
 
 
 def row_of(point: Point) -> dict[str, Any]:
@@ -153,21 +177,41 @@ def row_of(point: Point) -> dict[str, Any]:
     choice = choice_at(point)
     taken, best = (moments if choice == "moments" else stream), min(stream, moments)
     genes, width, dtype, bags, heads, key_heads, packed, direction = point
-    values = (genes, width, str(dtype).removeprefix("torch."), bags, heads, key_heads, packed, direction)
+    values = (
+        genes,
+        width,
+        str(dtype).removeprefix("torch."),
+        bags,
+        heads,
+        key_heads,
+        packed,
+        direction,
+    )
     return dict(
         zip(
             COLUMNS,
-            (*values, stream, moments, choice, taken / best - 1, taken <= max(1.1 * best, best + 5)),
+            (
+                *values,
+                stream,
+                moments,
+                choice,
+                taken / best - 1,
+                taken <= max(1.1 * best, best + 5),
+            ),
             strict=True,
         )
     )
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--quick", action="store_true", help="every other size")
     options.add_argument("--output", type=Path, default=HERE / "results" / "crossing.csv")
-    options.add_argument("--picture", type=Path, help="draw the table --output, and measure nothing")
+    options.add_argument(
+        "--picture", type=Path, help="draw the table --output, and measure nothing"
+    )
     chosen = options.parse_args()
     if chosen.picture:
         softmax = pd.read_csv(HERE / "results" / "attention.csv")
@@ -176,7 +220,8 @@ def main() -> int:
         return 0
     if not torch.cuda.is_available():
         print(
-            "This benchmark times kernels of a GPU, and this machine has none; --picture draws a table without one.",
+            "This benchmark times kernels of a GPU, and this machine has none; --picture draws a "
+            "table without one.",
             file=sys.stderr,
         )
         return 2
@@ -185,11 +230,15 @@ def main() -> int:
     for point in points(chosen.quick):
         row = row_of(point)
         rows.append(row | {"device": torch.cuda.get_device_name()})
-        print(" ".join(f"{x:.3g}" if isinstance(x, float) else str(x) for x in row.values()), flush=True)
+        print(
+            " ".join(f"{x:.3g}" if isinstance(x, float) else str(x) for x in row.values()),
+            flush=True,
+        )
     write(chosen.output, pd.DataFrame(rows))
     wrong = sum(not row["right"] for row in rows)
     print(
-        f'method="auto" takes the faster method, or one within 10 % or 5 microseconds of it, at {len(rows) - wrong} of '
+        'method="auto" takes the faster method, or one within 10 % or 5 microseconds of it, at '
+        f"{len(rows) - wrong} of "
         f"{len(rows)} points. Wrote {chosen.output}."
     )
     return 0

@@ -1,16 +1,19 @@
-"""How much worse are cells labelled that were sequenced less deeply than those that a method learned from?
+"""How much worse are cells labelled that were sequenced less deeply than those that a method
+learned from?
 
     python benchmarks/depth.py                                     # two sets, five splits: ten minutes of a core
     python benchmarks/depth.py --sets pbmc68k_reduced --splits 1   # half a minute
 
-The splits of `classification.py` with all labels. Each method is fitted once to the training cells as they are, and
-labels the test cells with all of their counts and with fewer: each count stays with the same probability (binomial
-thinning; the counts that are left at 50 % are among those at 70 %). Multiplicities are made from the counts that are
-left, as those of the training cells from theirs. grn, and no other method, takes counts away from half of the training
-cells of each batch (`grn/cells/loading/thinning.py`).
+The splits of `classification.py` with all labels. Each method is fitted once to the training cells
+as they are, and labels the test cells with all of their counts and with fewer: each count stays
+with the same probability (binomial thinning; the counts that are left at 50 % are among those at 70
+%). Multiplicities are made from the counts that are left, as those of the training cells from
+theirs. grn, and no other method, takes counts away from half of the training cells of each batch
+(`grn/cells/loading/thinning.py`).
 
-Columns: as of `classification.py`; depth: share of the counts. Writes `depth.csv` after every fit; rows of other sets,
-methods, depths and splits stay. At the end, draws accuracy and macro F1 of all rows.
+Columns: as of `classification.py`; depth: share of the counts. Writes `depth.csv` after every fit;
+rows of other sets, methods, depths and splits stay. At the end, draws accuracy and macro F1 of all
+rows.
 """
 
 from __future__ import annotations
@@ -36,11 +39,16 @@ DEPTHS = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1)
 KEYS = ["set", "method", "depth", "split"]
 
 
-COMPARED: dict[str, Fit] = {name: METHODS[name] for name in (OURS, "logistic regression", "on 50 components")}
+COMPARED: dict[str, Fit] = {
+    name: METHODS[name] for name in (OURS, "logistic regression", "on 50 components")
+}
 
 
-def thinned(one: LabelledSet, rows: np.ndarray, depths: tuple[float, ...], seed: int) -> Iterator[LabelledSet]:
-    """The cells of the rows with a share of their counts, for each of the depths, which decrease."""
+def thinned(
+    one: LabelledSet, rows: np.ndarray, depths: tuple[float, ...], seed: int
+) -> Iterator[LabelledSet]:
+    """The cells of the rows with a share of their counts, for each of the depths, which
+    decrease."""
     generator, before = np.random.default_rng(seed), 1.0
     few, config, cells = one.adata[rows].copy(), one.config.data, one.cells
     for depth in depths:
@@ -64,12 +72,20 @@ def thinned(one: LabelledSet, rows: np.ndarray, depths: tuple[float, ...], seed:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sets", nargs="+", default=SETS, metavar="NAME", help=f"default: {' '.join(SETS)}")
-    parser.add_argument("--methods", nargs="+", default=list(COMPARED), choices=COMPARED, metavar="METHOD")
+    parser.add_argument(
+        "--sets", nargs="+", default=SETS, metavar="NAME", help=f"default: {' '.join(SETS)}"
+    )
+    parser.add_argument(
+        "--methods", nargs="+", default=list(COMPARED), choices=COMPARED, metavar="METHOD"
+    )
     parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--first-split", type=int, default=0, help="number of the first split, which is its seed")
+    parser.add_argument(
+        "--first-split", type=int, default=0, help="number of the first split, which is its seed"
+    )
     parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
-    parser.add_argument("--picture", type=Path, default=HERE.parent / "docs/img/depth.png", metavar="FILE")
+    parser.add_argument(
+        "--picture", type=Path, default=HERE.parent / "docs/img/depth.png", metavar="FILE"
+    )
     arguments = parser.parse_args()
 
     path = arguments.output / "depth.csv"
@@ -84,15 +100,26 @@ def main() -> None:
                     predict = COMPARED[method](one, known, test, split, Path(folder))
                     found = [predict(each, np.arange(len(test))) for each in cells]
                 rows = [
-                    {"set": name, "method": method, "depth": depth, "split": split} | scores(each, one.targets[test])
+                    {"set": name, "method": method, "depth": depth, "split": split}
+                    | scores(each, one.targets[test])
                     for depth, each in zip(DEPTHS, found, strict=True)
                 ]
-                print(f"{name}  {method}  {split} ", *(f"{row['accuracy']:.3f}" for row in rows), flush=True)
+                print(
+                    f"{name}  {method}  {split} ",
+                    *(f"{row['accuracy']:.3f}" for row in rows),
+                    flush=True,
+                )
                 table = merged(path, pd.DataFrame(rows), KEYS)
-                write(path, ordered(table, set=list(configurations()), depth=DEPTHS, method=list(COMPARED)))
+                write(
+                    path,
+                    ordered(table, set=list(configurations()), depth=DEPTHS, method=list(COMPARED)),
+                )
 
     table = pd.read_csv(path)
-    save(by_share(table, "depth", ours=OURS, label="counts of the test cells", shares=DEPTHS), arguments.picture)
+    save(
+        by_share(table, "depth", ours=OURS, label="counts of the test cells", shares=DEPTHS),
+        arguments.picture,
+    )
     print(f"wrote {path} and {arguments.picture}")
 
 

@@ -1,12 +1,15 @@
-"""What does the mean weight of every target and regulator over cells and heads cost, by edge sums and materialised?
+"""What does the mean weight of every target and regulator over cells and heads cost, by edge sums
+and materialised?
 
     PYTHONPATH=.:kernels python benchmarks/edges.py                    # half a minute on an H200
     PYTHONPATH=.:kernels python benchmarks/edges.py --block-sizes      # checks shipped block sizes, and times others
     PYTHONPATH=.:kernels python benchmarks/edges.py --smoke --device cpu    # tiny sizes, without a GPU: seconds
 
-Prints a table and writes `edges.csv` (columns: COLUMNS), where rows of other devices stay. The cells are simulated:
-normal q and k, multiplicities of which a third are 0. Every method adds to one signed and one absolute table;
-`materialised` stores all weights of one cell and head before it adds them, the least that is possible without tiles.
+Prints a table and writes `edges.csv` (columns: COLUMNS), where rows of other devices stay. The
+cells are simulated:
+normal q and k, multiplicities of which a third are 0. Every method adds to one signed and one
+absolute table; `materialised` stores all weights of one cell and head before it adds them, the
+least that is possible without tiles.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ import torch
 from results_file import merged, ordered, versions, write
 from torch import Tensor
 
-# Without a GPU the kernel runs in Triton's interpreter; the variable must be set before Triton is imported.
+# Without a GPU the kernel runs in Triton's interpreter; the variable must be set before Triton is
+# imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -48,7 +52,8 @@ COLUMNS = {
     "regulators": "",
     "width": "of a head; 4 query heads and 2 key heads",
     "dtype": "of q and k; sums are float32",
-    "method": "kernel; kernel signed: no absolute table (float32 alone); torch: the same fold in torch; materialised",
+    "method": "kernel; kernel signed: no absolute table (float32 alone); torch: the same fold in "
+    "torch; materialised",
     "cells": "added in one call",
     "ms_per_cell": "median milliseconds, norms included",
     "norms_ms": "milliseconds per cell of the first pass, over the norms",
@@ -72,7 +77,9 @@ class Cells:
     m: Tensor
 
     @classmethod
-    def draw(cls, cells: int, targets: int, regulators: int, width: int, dtype: torch.dtype, device: str) -> Cells:
+    def draw(
+        cls, cells: int, targets: int, regulators: int, width: int, dtype: torch.dtype, device: str
+    ) -> Cells:
         random = torch.Generator(device).manual_seed(0)
         q = torch.randn(cells, HEADS, targets, width, generator=random, device=device)
         k = torch.randn(cells, KEY_HEADS, regulators, width, generator=random, device=device)
@@ -82,7 +89,10 @@ class Cells:
     def means_of(self, rows: slice) -> tuple[Tensor, Tensor]:
         """Signed and absolute mean weights of some targets in float64, [rows, R] each."""
         q, k, m = self.q[:, :, rows].double(), self.k.double(), self.m.double()
-        each = [edge_weights(q[cell : cell + 1], k[cell : cell + 1], m[cell : cell + 1]) for cell in range(len(q))]
+        each = [
+            edge_weights(q[cell : cell + 1], k[cell : cell + 1], m[cell : cell + 1])
+            for cell in range(len(q))
+        ]
         signed = sum(weights.mean((0, 1)) for weights in each) / len(each)
         return signed, sum(weights.abs().mean((0, 1)) for weights in each) / len(each)
 
@@ -94,14 +104,19 @@ def fold(cells: Cells, backend: str, absolute: bool) -> EdgeSums:
 
 
 def materialised(cells: Cells) -> EdgeSums:
-    """All weights of one cell and head at a time; they have the inputs' dtype, the sums are float32."""
+    """All weights of one cell and head at a time; they have the inputs' dtype, the sums are
+    float32."""
     targets, regulators = cells.q.shape[2], cells.k.shape[2]
     sums = EdgeSums(targets, regulators, pairs=False, device=cells.q.device)
     for cell in range(len(cells.q)):
         for head in range(HEADS):
-            keys = cells.k[cell, head // (HEADS // KEY_HEADS)] * cells.m[cell, :, None].to(cells.k.dtype)
+            keys = cells.k[cell, head // (HEADS // KEY_HEADS)] * cells.m[cell, :, None].to(
+                cells.k.dtype
+            )
             weights = cells.q[cell, head] @ keys.mT
-            weights = weights / torch.linalg.vector_norm(weights, dim=1, keepdim=True, dtype=torch.float32)
+            weights = weights / torch.linalg.vector_norm(
+                weights, dim=1, keepdim=True, dtype=torch.float32
+            )
             sums.signed.add_(weights, alpha=1 / HEADS)
             sums.absolute.add_(weights.abs_(), alpha=1 / HEADS)
     sums.listed += len(cells.q)
@@ -145,7 +160,9 @@ def peak_gib(call: Callable[[], object], device: str) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 2**30
 
 
-def errors(sums: EdgeSums, true: dict[int, tuple[Tensor, Tensor]], rows: int) -> tuple[float, float]:
+def errors(
+    sums: EdgeSums, true: dict[int, tuple[Tensor, Tensor]], rows: int
+) -> tuple[float, float]:
     """Relative errors of the signed and the absolute means over some rows of targets.
 
     true: first row of a block of `rows` targets -> their signed and absolute means in float64.
@@ -167,15 +184,27 @@ def rows_at(
     device = arguments.device
     cells = Cells.draw(arguments.cells, targets, regulators, width, DTYPES[dtype], device)
     rows = min(32, targets)
-    true = {start: cells.means_of(slice(start, start + rows)) for start in (0, (targets - rows) // 2, targets - rows)}
+    true = {
+        start: cells.means_of(slice(start, start + rows))
+        for start in (0, (targets - rows) // 2, targets - rows)
+    }
     keys = scaled(cells.k, cells.m, cells.k.dtype)[0]
-    norms = median_ms(partial(inverse_norms, cells.q, keys, 1e-6), device, arguments.runs) / arguments.cells
+    norms = (
+        median_ms(partial(inverse_norms, cells.q, keys, 1e-6), device, arguments.runs)
+        / arguments.cells
+    )
     found = []
     for name in arguments.methods:
         if name == "kernel signed" and dtype != "float32":
             continue
         row: dict[str, object] = dict.fromkeys(COLUMNS, math.nan)
-        row |= {"targets": targets, "regulators": regulators, "width": width, "dtype": dtype, "method": name}
+        row |= {
+            "targets": targets,
+            "regulators": regulators,
+            "width": width,
+            "dtype": dtype,
+            "method": name,
+        }
         row |= {"cells": arguments.cells, "norms_ms": norms if name != "materialised" else math.nan}
         row["tables_gib"] = targets * regulators * 4 * (1 if name == "kernel signed" else 2) / 2**30
         try:
@@ -197,33 +226,49 @@ def rows_at(
 
 
 HEADER = (
-    f"{'targets':>8}{'regulators':>11}{'width':>6} {'dtype':<9}{'method':<14}{'ms/cell':>9}{'norms':>8}{'GiB':>8}"
+    f"{'targets':>8}{'regulators':>11}{'width':>6} "
+    f"{'dtype':<9}{'method':<14}{'ms/cell':>9}{'norms':>8}{'GiB':>8}"
     f"{'tables':>8}{'error':>10}{'of |w|':>10}"
 )
 
 
 def line(row: dict[str, object]) -> str:
-    start = f"{row['targets']:>8}{row['regulators']:>11}{row['width']:>6} {row['dtype']:<9}{row['method']:<14}"
+    start = (
+        f"{row['targets']:>8}{row['regulators']:>11}{row['width']:>6} "
+        f"{row['dtype']:<9}{row['method']:<14}"
+    )
     if row["status"] != "ok":
         return f"{start} {row['status']}"
     numbers = f"{row['ms_per_cell']:>9.3f}{row['norms_ms']:>8.3f}{row['peak_gib']:>8.2f}{row['tables_gib']:>8.2f}"
-    return f"{start}{numbers}{row['error']:>10.1e}{row['error_absolute']:>10.1e}".replace("nan", "  -")
+    return f"{start}{numbers}{row['error']:>10.1e}{row['error_absolute']:>10.1e}".replace(
+        "nan", "  -"
+    )
 
 
 def measure(arguments: argparse.Namespace) -> None:
     known = versions(torch.device(arguments.device))
-    print(", ".join(f"{name} {value}" for name, value in known.items() if value) + f"\n{HEADER}", flush=True)
+    print(
+        ", ".join(f"{name} {value}" for name, value in known.items() if value) + f"\n{HEADER}",
+        flush=True,
+    )
     begun, found = time.monotonic(), []
     for targets, regulators in SMOKE if arguments.smoke else SIZES:
         for width in arguments.widths:
             for dtype in arguments.dtypes:
-                found += [row | known for row in rows_at(targets, regulators, width, dtype, arguments)]
+                found += [
+                    row | known for row in rows_at(targets, regulators, width, dtype, arguments)
+                ]
     if not any(row["status"] == "ok" for row in found):
         raise SystemExit("Nothing was measured.")
     path = arguments.output / "edges.csv"
     table = merged(path, pd.DataFrame(found, columns=list(COLUMNS)), KEYS)
     sizes = sorted(set(table["regulators"]))
-    write(path, ordered(table, regulators=sizes, width=list(WIDTHS), dtype=list(DTYPES), method=list(METHODS)))
+    write(
+        path,
+        ordered(
+            table, regulators=sizes, width=list(WIDTHS), dtype=list(DTYPES), method=list(METHODS)
+        ),
+    )
     print(f"{time.monotonic() - begun:.0f} s; wrote {path}")
     # Sums and products are as exact as float32; a 16-bit key is rounded once, when it is scaled.
     limits = {"float32": 1e-5, "float16": 5e-3}
@@ -233,22 +278,35 @@ def measure(arguments: argparse.Namespace) -> None:
         raise SystemExit("\n".join(["Too far from float64:", *map(line, wrong)]))
 
 
-TRIALS = [(64, 64, 4, 3), (64, 128, 4, 3), (64, 128, 8, 3), (128, 128, 8, 3), (128, 128, 4, 2), (128, 256, 8, 3)]
+TRIALS = [
+    (64, 64, 4, 3),
+    (64, 128, 4, 3),
+    (64, 128, 8, 3),
+    (128, 128, 8, 3),
+    (128, 128, 4, 2),
+    (128, 256, 8, 3),
+]
 
 
 def check_block_sizes(arguments: argparse.Namespace) -> None:
-    """Checks all shipped block sizes against float64 on uneven sizes, then times them beside a few others."""
+    """Checks all shipped block sizes against float64 on uneven sizes, then times them beside a few
+    others."""
     wrong, device = [], arguments.device
     for (size, width), (shipped, *_) in tables.TABLES["edge_sums"].items():
         dtype = {2: "float16", 4: "float32"}[size]
         worst = 0.0
-        for targets, regulators in ((1, 7), (70, 33)) if arguments.smoke else ((1, 7), (113, 130), (1000, 1025)):
+        for targets, regulators in (
+            ((1, 7), (70, 33)) if arguments.smoke else ((1, 7), (113, 130), (1000, 1025))
+        ):
             cells = Cells.draw(3, targets, regulators, width, DTYPES[dtype], device)
             found = fold(cells, "triton", True)
             worst = max(worst, *errors(found, {0: cells.means_of(slice(None))}, targets))
         good = worst <= {"float32": 4e-6, "float16": 4e-3}[dtype]
         wrong += [] if good else [f"{dtype} {width} {shipped}: {worst:.1e}"]
-        print(f"{dtype} width {width}: {shipped} error {worst:.1e} {'ok' if good else 'WRONG'}", flush=True)
+        print(
+            f"{dtype} width {width}: {shipped} error {worst:.1e} {'ok' if good else 'WRONG'}",
+            flush=True,
+        )
     if not arguments.smoke:
         for dtype in arguments.dtypes:
             for width in arguments.widths:
@@ -271,31 +329,52 @@ def trials(dtype: str, width: int, device: str) -> None:
             outcome = f"{median_ms(partial(call, trial), device, 3) / len(cells.q):.3f} ms/cell"
         except Exception as problem:  # too little shared memory
             outcome = type(problem).__name__
-        print(f"{dtype} width {width} {trial}: {outcome}{' (shipped)' if trial == own else ''}", flush=True)
+        print(
+            f"{dtype} width {width} {trial}: {outcome}{' (shipped)' if trial == own else ''}",
+            flush=True,
+        )
 
 
 def parsed(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--block-sizes", action="store_true", help="check the shipped block sizes, and time others")
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument(
+        "--block-sizes", action="store_true", help="check the shipped block sizes, and time others"
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="tiny sizes, to see that everything runs"
+    )
     parser.add_argument("--widths", nargs="+", type=int, default=list(WIDTHS), metavar="E")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--cells", type=int, metavar="C", help="cells of a call (default: 8, with --smoke 2)")
-    parser.add_argument("--runs", type=int, default=3, help="timed runs of flashsign's kernel (default: 3)")
+    parser.add_argument(
+        "--cells", type=int, metavar="C", help="cells of a call (default: 8, with --smoke 2)"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=3, help="timed runs of flashsign's kernel (default: 3)"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="default: benchmarks/results; --smoke: a new folder")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="default: benchmarks/results; --smoke: a new folder",
+    )
     arguments = parser.parse_args(argv)
     arguments.cells = arguments.cells or (2 if arguments.smoke else 8)
     if arguments.output is None:
-        arguments.output = Path(tempfile.mkdtemp(prefix="edges-")) if arguments.smoke else HERE / "results"
+        arguments.output = (
+            Path(tempfile.mkdtemp(prefix="edges-")) if arguments.smoke else HERE / "results"
+        )
     return arguments
 
 
 def main(argv: list[str] | None = None) -> None:
     arguments = parsed(argv)
     if not arguments.smoke and not arguments.device.startswith("cuda"):
-        raise SystemExit(f"Full sizes need a GPU, and --device is {arguments.device}; --smoke runs tiny ones anywhere.")
+        raise SystemExit(
+            f"Full sizes need a GPU, and --device is {arguments.device}; --smoke runs tiny ones "
+            "anywhere."
+        )
     (check_block_sizes if arguments.block_sizes else measure)(arguments)
 
 

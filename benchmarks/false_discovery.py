@@ -1,17 +1,20 @@
-"""Do q-values keep their promise? Compares nominal false discovery rates with the true ones on planted networks.
+"""Do q-values keep their promise? Compares nominal false discovery rates with the true ones on
+planted networks.
 
     python benchmarks/false_discovery.py    # 4 minutes of one CPU thread, without SERGIO's sets
     python benchmarks/false_discovery.py --seeds 1 --sets default --knockoffs knockoffs    # 10 seconds
 
-The cells are simulated with planted networks (grn/cells/simulated.py) and loaded as by the default configuration; with
-GRN_BENCHMARK_DATA, also SERGIO's two sets. An entry of the table has three proportions, means over the generator's
-seeds:
+The cells are simulated with planted networks (grn/cells/simulated.py) and loaded as by the default
+configuration; with GRN_BENCHMARK_DATA, also SERGIO's two sets. An entry of the table has three
+proportions, means over the generator's seeds:
 
-    found edges that were not planted / found edges whose genes are not connected / planted edges that were found
+    found edges that were not planted / found edges whose genes are not connected / planted edges
+    that were found
 
-at q <= 0.05, 0.1, 0.2 and 0.5. Genes are connected by a path or by a common ancestor in the planted graph. Cell types
-link all regulators besides, so only sets of one type have pairs that are truly independent. Edges that were found but
-not planted mostly have a common ancestor, or another regulator between them whose counts are too noisy to explain all.
+at q <= 0.05, 0.1, 0.2 and 0.5. Genes are connected by a path or by a common ancestor in the planted
+graph. Cell types link all regulators besides, so only sets of one type have pairs that are truly
+independent. Edges that were found but not planted mostly have a common ancestor, or another
+regulator between them whose counts are too noisy to explain all.
 """
 
 from __future__ import annotations
@@ -48,9 +51,12 @@ SERGIO = ("sergio_ds1", "sergio_ds2")
 STRATA, SMALLEST = 20, 20  # of depth in each cell type, where each has at least so many cells
 
 
-def shuffled(values: Tensor, basal: Tensor, strata: np.ndarray, generator: torch.Generator) -> Iterator[Tensor]:
-    """values [C, R] with whole rows permuted among cells of one stratum [C] and of nearly the same depth: only these
-    relate a knock-off to a target, so that a small q-value means association with a true regulator."""
+def shuffled(
+    values: Tensor, basal: Tensor, strata: np.ndarray, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """values [C, R] with whole rows permuted among cells of one stratum [C] and of nearly the same
+    depth: only these relate a knock-off to a target, so that a small q-value means association with
+    a true regulator."""
     while True:
         moved = values.clone()
         for stratum in np.unique(strata):
@@ -61,7 +67,8 @@ def shuffled(values: Tensor, basal: Tensor, strata: np.ndarray, generator: torch
         yield moved
 
 
-# Name in the table -> how knock-offs are made, and whether they are, and edges fitted, within cell types.
+# Name in the table -> how knock-offs are made, and whether they are, and edges fitted, within cell
+# types.
 KINDS = {
     "shuffled": (shuffled, False),
     "shuffled in types": (shuffled, True),
@@ -70,7 +77,11 @@ KINDS = {
 
 
 def simulated(changes: dict[str, float], seed: int) -> tuple[Config, Cells, pd.DataFrame]:
-    settings = {"path": "simulated:", "label_key": "cell_type", "simulated": Simulation(**{"seed": seed, **changes})}
+    settings = {
+        "path": "simulated:",
+        "label_key": "cell_type",
+        "simulated": Simulation(**{"seed": seed, **changes}),
+    }
     count = Config.model_validate({"data": settings}).data.simulated.regulators
     settings["regulators"] = [f"R{number + 1}" for number in range(count)]
     config = Config.model_validate({"data": settings})
@@ -86,7 +97,14 @@ def sergio(name: str) -> tuple[Config, Cells, pd.DataFrame]:
     var = anndata.read_h5ad(path, backed="r").var
     regulators = [str(gene) for gene in var.index[var["is_regulator"]]]
     config = Config.model_validate(
-        {"data": {"path": str(path), "label_key": "cell_type", "genes": "all", "regulators": regulators}}
+        {
+            "data": {
+                "path": str(path),
+                "label_key": "cell_type",
+                "genes": "all",
+                "regulators": regulators,
+            }
+        }
     )
     cells, _ = load_cells(config.data, seed=config.trainer.seed)
     return config, cells, read_reference(folder() / f"{name}_network.csv", list(cells.vocabulary))
@@ -107,14 +125,18 @@ def planted(cells: Cells, edges: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     return direct[:, cells.regulators], connected[:, cells.regulators]
 
 
-def measure(config: Config, cells: Cells, edges: pd.DataFrame, kinds: list[str]) -> Iterator[tuple[str, list[float]]]:
+def measure(
+    config: Config, cells: Cells, edges: pd.DataFrame, kinds: list[str]
+) -> Iterator[tuple[str, list[float]]]:
     """For each kind of knock-offs, the three proportions at every level, one after the other."""
     seed, rows = config.trainer.seed, np.arange(len(cells))
     states = states_of(cells, seed).membership
     direct, connected = planted(cells, edges)
     for name in kinds:
         draws, within = KINDS[name]
-        table = CellTable.of(cells, rows, states if within else np.ones((len(cells), 1), np.float32))
+        table = CellTable.of(
+            cells, rows, states if within else np.ones((len(cells), 1), np.float32)
+        )
         regulators = table.regulators
         pairs = np.ones(direct.shape, dtype=bool)
         pairs[regulators, np.arange(len(regulators))] = False
@@ -131,11 +153,15 @@ def measure(config: Config, cells: Cells, edges: pd.DataFrame, kinds: list[str])
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="seeds of the generator (default: 3)")
-    parser.add_argument("--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)")
+    parser.add_argument(
+        "--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)"
+    )
     parser.add_argument("--knockoffs", nargs="+", default=list(KINDS), choices=list(KINDS))
     arguments = parser.parse_args()
 
-    print(f"{'set':<15}{'knock-offs':<19}" + "".join(f"{f'q <= {level:g}':<20}" for level in LEVELS))
+    print(
+        f"{'set':<15}{'knock-offs':<19}" + "".join(f"{f'q <= {level:g}':<20}" for level in LEVELS)
+    )
     for name in (*SIMULATED, *SERGIO):
         if not any(fnmatchcase(name, pattern) for pattern in arguments.sets):
             continue
@@ -149,9 +175,12 @@ def main() -> None:
                 found.setdefault(kind, []).append(proportions)
         for kind, runs in found.items():
             entries = [
-                " / ".join(f"{proportion:.2f}" for proportion in part) for part in np.mean(runs, axis=0).reshape(-1, 3)
+                " / ".join(f"{proportion:.2f}" for proportion in part)
+                for part in np.mean(runs, axis=0).reshape(-1, 3)
             ]
-            print(f"{name:<15}{kind:<19}" + "".join(f"{entry:<20}" for entry in entries), flush=True)
+            print(
+                f"{name:<15}{kind:<19}" + "".join(f"{entry:<20}" for entry in entries), flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -5,13 +5,14 @@
     PYTHONPATH=.:kernels python benchmarks/folds.py --from-csv benchmarks/results/folds.csv      # the picture alone
     PYTHONPATH=.:kernels python benchmarks/folds.py --smoke --device cpu   # tiny sizes, without a GPU: seconds
 
-Peers are measured where they are installed (`pip install liger-kernel cut-cross-entropy`). The table
-`results/folds.csv` has a row for each layer, size (items: classes, hidden units or keys) and method: milliseconds
-forward, and forward with backward (median, quantiles at 20 and 80 %, after how many warm-ups, of how many runs); the
-most memory beyond inputs, output and gradients, as MiB and as a share of what the plain layer stores (float32 logits,
-16-bit hidden tensors or weights of attention); operations in matrix products; relative errors of the output and of the
-worst gradient against float64. `--tiles` writes `results/fold_tiles.csv` and has the exit status 1 where a kernel is
-wrong.
+Peers are measured where they are installed (`pip install liger-kernel cut-cross-entropy`). The
+table `results/folds.csv` has a row for each layer, size (items: classes, hidden units or keys) and
+method: milliseconds forward, and forward with backward (median, quantiles at 20 and 80 %, after how
+many warm-ups, of how many runs); the most memory beyond inputs, output and gradients, as MiB and as
+a share of what the plain layer stores (float32 logits, 16-bit hidden tensors or weights of
+attention); operations in matrix products; relative errors of the output and of the worst gradient
+against float64. `--tiles` writes `results/fold_tiles.csv` and has the exit status 1 where a kernel
+is wrong.
 """
 
 from __future__ import annotations
@@ -32,7 +33,18 @@ from grn.plots.style import figure, plain, save
 
 HERE = Path(__file__).resolve().parent
 PARTS = {"losses": loss_cases, "mlp": mlp_cases, "norm": norm_cases, "attention": attention_cases}
-SHOWN = ["method", "forward_ms", "ms", "runs", "extra_mib", "extra_share", "tflop", "error", "gradient_error", "status"]
+SHOWN = [
+    "method",
+    "forward_ms",
+    "ms",
+    "runs",
+    "extra_mib",
+    "extra_share",
+    "tflop",
+    "error",
+    "gradient_error",
+    "status",
+]
 
 
 def measured(arguments: argparse.Namespace, device: torch.device) -> pd.DataFrame:
@@ -46,14 +58,22 @@ def measured(arguments: argparse.Namespace, device: torch.device) -> pd.DataFram
     for part in arguments.parts:
         for case in PARTS[part](scale, device, backend):
             if time.monotonic() - begun > arguments.limit_s:
-                print(f"from {case.layer} {case.sizes} on: not measured, --limit-s {arguments.limit_s:g} had passed")
+                print(
+                    f"from {case.layer} {case.sizes} on: not measured, --limit-s "
+                    f"{arguments.limit_s:g} had passed"
+                )
                 return pd.DataFrame(found)
             if arguments.smoke:
                 case.methods.pop("torch.compile", None)  # it takes longer than everything else
-            rows = [{**row, **known} for row in rows_of(case, device, arguments.budget_s / 3, arguments.budget_s)]
+            rows = [
+                {**row, **known}
+                for row in rows_of(case, device, arguments.budget_s / 3, arguments.budget_s)
+            ]
             found += rows
             shown = pd.DataFrame(rows).reindex(columns=SHOWN)
-            print(f"\n{case.layer}, {case.sizes}\n{shown.to_string(index=False, float_format='{:.4g}'.format)}")
+            print(
+                f"\n{case.layer}, {case.sizes}\n{shown.to_string(index=False, float_format='{:.4g}'.format)}"
+            )
             print(f"({time.monotonic() - begun:.0f} s)", flush=True)
             write(arguments.output / "folds.csv", pd.DataFrame(found))
             del case
@@ -61,7 +81,11 @@ def measured(arguments: argparse.Namespace, device: torch.device) -> pd.DataFram
 
 
 OURS, OTHERS = "#0072b2", "#b8b8b8"
-LINES = {"flashsign": ("-", OURS), "torch, eager": ("--", "#111111"), "torch.compile": (":", "#e69f00")}
+LINES = {
+    "flashsign": ("-", OURS),
+    "torch, eager": ("--", "#111111"),
+    "torch.compile": (":", "#e69f00"),
+}
 
 
 def bars_and_curves(table: pd.DataFrame) -> Figure:
@@ -79,7 +103,15 @@ def bars_and_curves(table: pd.DataFrame) -> Figure:
             rows = mlps[(mlps["method"] == method) & (mlps[column] > 0)].sort_values("ratio")
             if rows.empty:
                 continue
-            panel.plot(rows["ratio"], rows[column], line, color=colour, marker="o", markersize=3, label=method)
+            panel.plot(
+                rows["ratio"],
+                rows[column],
+                line,
+                color=colour,
+                marker="o",
+                markersize=3,
+                label=method,
+            )
         if not panel.lines:  # a CPU has no figures for memory
             continue
         panel.set_xscale("log", base=2)
@@ -99,7 +131,10 @@ def _bars(panel: object, rows: pd.DataFrame, title: str) -> None:
     rows = rows.sort_values("ms", ascending=False)
     colours = [OURS if method == "flashsign" else OTHERS for method in rows["method"]]
     bars = panel.barh(rows["method"], rows["ms"], color=colours)
-    share = [f"{ms:.1f} ms, {extra:,.0f} MiB" for ms, extra in zip(rows["ms"], rows["extra_mib"], strict=True)]
+    share = [
+        f"{ms:.1f} ms, {extra:,.0f} MiB"
+        for ms, extra in zip(rows["ms"], rows["extra_mib"], strict=True)
+    ]
     panel.bar_label(bars, share, padding=3, fontsize=7)
     panel.set_xlim(0, 1.5 * rows["ms"].max() if len(rows) else 1)
     panel.set_title(f"{title}: forward and backward, extra memory", fontsize=10)
@@ -116,16 +151,31 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument(
-        "--tiles", action="store_true", help="check the kernels with all block sizes that they ship with"
+        "--tiles",
+        action="store_true",
+        help="check the kernels with all block sizes that they ship with",
     )
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument(
+        "--smoke", action="store_true", help="tiny sizes, to see that everything runs"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--backend", choices=("triton", "torch", "auto"), default="auto")
-    parser.add_argument("--budget-s", type=float, default=2.0, metavar="S", help="time for a method at a size")
-    parser.add_argument("--limit-s", type=float, default=400, metavar="S", help="start no new size after this time")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="default: benchmarks/results; --smoke: a new folder")
+    parser.add_argument(
+        "--budget-s", type=float, default=2.0, metavar="S", help="time for a method at a size"
+    )
+    parser.add_argument(
+        "--limit-s", type=float, default=400, metavar="S", help="start no new size after this time"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="default: benchmarks/results; --smoke: a new folder",
+    )
     parser.add_argument("--picture", type=Path, metavar="FILE")
-    parser.add_argument("--from-csv", type=Path, metavar="FILE", help="draw this table, and measure nothing")
+    parser.add_argument(
+        "--from-csv", type=Path, metavar="FILE", help="draw this table, and measure nothing"
+    )
     arguments = parser.parse_args(argv)
     if arguments.smoke:
         arguments.output = arguments.output or Path(tempfile.mkdtemp(prefix="folds-"))
@@ -141,14 +191,20 @@ def main(argv: list[str] | None = None) -> None:
         return draw(pd.read_csv(arguments.from_csv), arguments.picture)
     device = torch.device(arguments.device)
     if not arguments.smoke and device.type != "cuda":
-        raise SystemExit(f"Full sizes need a GPU, and --device is {arguments.device}; --smoke runs tiny ones anywhere.")
+        raise SystemExit(
+            f"Full sizes need a GPU, and --device is {arguments.device}; --smoke runs tiny ones "
+            "anywhere."
+        )
     if arguments.tiles:
         from folds_parts.tiles import checked
 
         table = checked(arguments.smoke, device)
         write(arguments.output / "fold_tiles.csv", table)
         wrong = table[~table["good"]]
-        print(f"{len(table)} kernels and block sizes, {len(wrong)} wrong\n{wrong.to_string() if len(wrong) else ''}")
+        print(
+            f"{len(table)} kernels and block sizes, {len(wrong)} "
+            f"wrong\n{wrong.to_string() if len(wrong) else ''}"
+        )
         raise SystemExit(int(len(wrong) > 0))
     os.environ.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE", "0")
     table = measured(arguments, device)

@@ -1,14 +1,15 @@
-"""What differs between blood cells with and without interferon, and how much is found where nothing differs?
+"""What differs between blood cells with and without interferon, and how much is found where nothing
+differs?
 
     python benchmarks/interferon.py               # 5 minutes of one CPU thread
 
-The cells are kang_ifnb.h5ad of the folder that GRN_BENCHMARK_DATA names (1000 controls, 1000 after six hours of
-interferon beta, one sample of each, so that donors cannot be kept apart), the types those predicted in obs, the
-regulators the 100 transcription factors of human_tfs.txt that most cells have. A short training gives the network;
-`grn compare` reads its tables and the cells.
+The cells are kang_ifnb.h5ad of the folder that GRN_BENCHMARK_DATA names (1000 controls, 1000 after
+six hours of interferon beta, one sample of each, so that donors cannot be kept apart), the types
+those predicted in obs, the regulators the 100 transcription factors of human_tfs.txt that most
+cells have. A short training gives the network; `grn compare` reads its tables and the cells.
 
-Prints what `grn compare` finds. Then the same with the conditions dealt anew within each cell type, where anything that
-is found is false.
+Prints what `grn compare` finds. Then the same with the conditions dealt anew within each cell type,
+where anything that is found is false.
 """
 
 from __future__ import annotations
@@ -25,12 +26,19 @@ import grn
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--genes", type=int, default=2000, help="most variable genes, beside the factors")
+    parser.add_argument(
+        "--genes", type=int, default=2000, help="most variable genes, beside the factors"
+    )
     parser.add_argument("--regulators", type=int, default=100)
-    parser.add_argument("--seeds", type=int, default=20, help="times that conditions are dealt anew")
+    parser.add_argument(
+        "--seeds", type=int, default=20, help="times that conditions are dealt anew"
+    )
     arguments = parser.parse_args()
     if not os.environ.get(VARIABLE):
-        print(f"Skipped: {VARIABLE} is not set; set it to the folder with the benchmark data (data/README.md).")
+        print(
+            f"Skipped: {VARIABLE} is not set; set it to the folder with the benchmark data "
+            "(data/README.md)."
+        )
         return
 
     import anndata
@@ -42,9 +50,9 @@ def main() -> None:
     for seed in range(arguments.seeds):
         generator = np.random.default_rng(seed)
         column = cells.obs["condition"].astype(str)
-        cells.obs[f"dealt {seed}"] = column.groupby(cells.obs["cell_type_predicted"], observed=True).transform(
-            generator.permutation
-        )
+        cells.obs[f"dealt {seed}"] = column.groupby(
+            cells.obs["cell_type_predicted"], observed=True
+        ).transform(generator.permutation)
     run = grn.train(
         cells,
         label="cell_type_predicted",
@@ -55,14 +63,18 @@ def main() -> None:
     )
     activity, edges = grn.compare(run, "condition", data=cells)
     columns = ["cell_type", "regulator", "targets", "effect", "low", "high", "q_value"]
-    print(activity[activity["q_value"] <= 0.05][columns].to_string(index=False, float_format="%.3g"))
+    print(
+        activity[activity["q_value"] <= 0.05][columns].to_string(index=False, float_format="%.3g")
+    )
     print(edges[edges["q_value"] <= 0.05].to_string(index=False, float_format="%.3g"))
     for seed in range(arguments.seeds):
         activity, edges = grn.compare(run, f"dealt {seed}", data=cells, seed=seed, quiet=True)
         false = [int((table["q_value"] <= 0.05).sum()) for table in (activity, edges)]
         print(
-            f"Conditions dealt anew, seed {seed}: {false[0]} of {len(activity)} activities and {false[1]} of "
-            f"{len(edges)} edges at q <= 0.05; {(edges['p_value'] <= 0.05).mean():.1%} of the edges at p <= 0.05"
+            f"Conditions dealt anew, seed {seed}: {false[0]} of {len(activity)} activities and "
+            f"{false[1]} of "
+            f"{len(edges)} edges at q <= 0.05; {(edges['p_value'] <= 0.05).mean():.1%} of the "
+            "edges at p <= 0.05"
         )
 
 

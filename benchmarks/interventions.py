@@ -1,28 +1,34 @@
-"""Does the model predict interventions that it has not seen, and those that it has seen in other cells?
+"""Does the model predict interventions that it has not seen, and those that it has seen in other
+cells?
 
     python benchmarks/interventions.py                       # half an hour of a core
     python benchmarks/interventions.py --without grn         # the simple methods alone: half a minute
     python benchmarks/interventions.py --protocols planted --seeds 5
 
-Cells are Papalexi's (20 729 THP-1 cells x 299 genes, CRISPR knock-outs of 25 genes, three replicates), in the folder
-that GRN_BENCHMARK_DATA names, those with one guide. A gene responds to a knock-out where |z| > 4 against the
-non-targeting cells; AUROC is of |predicted change| for these genes, signs are the share of them whose direction is
-right, the gene that is knocked out left out. What is predicted:
+Cells are Papalexi's (20 729 THP-1 cells x 299 genes, CRISPR knock-outs of 25 genes, three
+replicates), in the folder that GRN_BENCHMARK_DATA names, those with one guide. A gene responds to a
+knock-out where |z| > 4 against the non-targeting cells; AUROC is of |predicted change| for these
+genes, signs are the share of them whose direction is right, the gene that is knocked out left out.
+What is predicted:
 
-- pathway: the knock-outs of JAK2, IFNGR2 and STAT1, with no cell of IFNGR1, IFNGR2, JAK2 or STAT1 to learn from;
+- pathway: the knock-outs of JAK2, IFNGR2 and STAT1, with no cell of IFNGR1, IFNGR2, JAK2 or STAT1
+  to learn from;
 - each: the same three, each without its own cells alone;
-- replicate: six knock-outs in one replicate, learned from the two others. `all cells` judges by the genes that respond
-  in all cells, `third` by those with |z| > 4 in the third replicate alone, which has a third of the cells.
+- replicate: six knock-outs in one replicate, learned from the two others. `all cells` judges by the
+  genes that respond in all cells, `third` by those with |z| > 4 in the third replicate alone, which
+  has a third of the cells.
 
-- planted: the network behind 3000 cells of 120 genes of `simulated:`, every gene a candidate, where a tenth of 40
-  regulators were knocked out by guides of which a fifth fail; beside the same network with no interventions. Scores
-  are AUPRC of all edges, signs, `direction`, the share of the intervened regulators' edges whose weight is above that
-  of the other direction, and `guides`, the share of those whose gene's loss shows that are told right.
+- planted: the network behind 3000 cells of 120 genes of `simulated:`, every gene a candidate, where
+  a tenth of 40 regulators were knocked out by guides of which a fifth fail; beside the same network
+  with no interventions. Scores are AUPRC of all edges, signs, `direction`, the share of the
+  intervened regulators' edges whose weight is above that of the other direction, and `guides`, the
+  share of those whose gene's loss shows that are told right.
 
-Beside grn: Pearson correlation and ridge regression of the gene with all others, the mean of all other interventions,
-a linear model with gene embeddings (change = G W p^T + mean: principal components of the correlations as G and p, W by
-ridge; Ahlmann-Eltze et al. 2025), and what sees the knock-out: Pearson over all cells, and the mean change itself.
-Prints tables and writes `interventions.csv`.
+Beside grn: Pearson correlation and ridge regression of the gene with all others, the mean of all
+other interventions, a linear model with gene embeddings (change = G W p^T + mean: principal
+components of the correlations as G and p, W by ridge; Ahlmann-Eltze et al. 2025), and what sees the
+knock-out: Pearson over all cells, and the mean change itself. Prints tables and writes
+`interventions.csv`.
 """
 
 from __future__ import annotations
@@ -65,7 +71,8 @@ CELLS = 400  # controls in which the model predicts
 
 
 class Screen:
-    """The cells of the screen: log1p of counts scaled to their mean total, targets and replicates."""
+    """The cells of the screen: log1p of counts scaled to their mean total, targets and
+    replicates."""
 
     def __init__(self) -> None:
         adata = anndata.read_h5ad(folder() / "papalexi_eccite_thp1.h5ad")
@@ -80,13 +87,18 @@ class Screen:
         self.targets = sorted(set(self.target) - {CONTROL})
 
     def z(self, target: str, among: np.ndarray | None = None) -> np.ndarray:
-        """Difference of the means of intervened and control cells in standard errors, by the sd of controls."""
+        """Difference of the means of intervened and control cells in standard errors, by the sd of
+        controls."""
         among = np.ones(len(self.target), bool) if among is None else among
-        given, controls = (self.values[among & each] for each in (self.target == target, self.control))
+        given, controls = (
+            self.values[among & each] for each in (self.target == target, self.control)
+        )
         error = np.sqrt(controls.var(0) * (1 / len(given) + 1 / len(controls)) + 1e-12)
         return (given.mean(0) - controls.mean(0)) / error
 
-    def score(self, size: np.ndarray, change: np.ndarray, target: str, z: np.ndarray) -> dict[str, float]:
+    def score(
+        self, size: np.ndarray, change: np.ndarray, target: str, z: np.ndarray
+    ) -> dict[str, float]:
         """size: by which genes are ranked, change: whose sign counts, of all genes."""
         others = np.array([gene != target for gene in self.genes])
         size, change, z = size[others], change[others], z[others]
@@ -100,7 +112,8 @@ class Screen:
 
 
 def simple(screen: Screen, training: np.ndarray, target: str) -> Iterator[tuple[str, np.ndarray]]:
-    """Predicted changes by methods that do not see the knock-out of `target`, which is not among the training cells."""
+    """Predicted changes by methods that do not see the knock-out of `target`, which is not among
+    the training cells."""
     values = screen.values[training]
     sd = values.std(0) + 1e-9
     z = (values - values.mean(0)) / sd
@@ -110,7 +123,12 @@ def simple(screen: Screen, training: np.ndarray, target: str) -> Iterator[tuple[
     yield "ridge", inverse[:, own] / inverse[own, own]
     controls = screen.values[training & screen.control].mean(0)
     others = [each for each in screen.targets if (training & (screen.target == each)).any()]
-    changes = np.stack([(screen.values[training & (screen.target == each)].mean(0) - controls) / sd for each in others])
+    changes = np.stack(
+        [
+            (screen.values[training & (screen.target == each)].mean(0) - controls) / sd
+            for each in others
+        ]
+    )
     mean = changes.mean(0)
     yield "mean of all", mean
     size, vectors = np.linalg.eigh(correlation)
@@ -119,7 +137,9 @@ def simple(screen: Screen, training: np.ndarray, target: str) -> Iterator[tuple[
     perturbed = embedding[[screen.genes.index(others[number]) for number in known]]
     left, right = (each.T @ each + PENALTY * np.eye(COMPONENTS) for each in (embedding, perturbed))
     mean = changes[known].mean(0)
-    w = np.linalg.solve(left, embedding.T @ (changes[known] - mean).T @ perturbed) @ np.linalg.inv(right)
+    w = np.linalg.solve(left, embedding.T @ (changes[known] - mean).T @ perturbed) @ np.linalg.inv(
+        right
+    )
     yield "linear, embeddings", embedding @ w @ embedding[own] + mean
 
 
@@ -127,7 +147,12 @@ class Ours:
     """The model, trained on some of the cells with the default configuration."""
 
     def __init__(self, screen: Screen, training: np.ndarray, seed: int, regulators: list[str]):
-        fields = {"path": MEMORY, "genes": "all", "intervention_key": "target", "guide_key": "guide"}
+        fields = {
+            "path": MEMORY,
+            "genes": "all",
+            "intervention_key": "target",
+            "guide_key": "guide",
+        }
         fields |= {"group_key": "replicate", "regulators": regulators}
         config = change_config(
             None,
@@ -137,12 +162,18 @@ class Ours:
         adata = screen.adata[training].copy()
         cells, _ = load_cells(config.data, seed=seed, adata=adata)
         states = states_of(cells, seed)
-        self.subject = Subject(config, fit_cells(config, cells, states, silent), cells, states, adata)
-        self.rows = np.random.default_rng(0).permutation(np.flatnonzero(cells.interventions.control))[:CELLS]
+        self.subject = Subject(
+            config, fit_cells(config, cells, states, silent), cells, states, adata
+        )
+        self.rows = np.random.default_rng(0).permutation(
+            np.flatnonzero(cells.interventions.control)
+        )[:CELLS]
 
     def predicted(self, target: str, genes: list[str], steps: int) -> tuple[np.ndarray, np.ndarray]:
         """By which genes are ranked, and their expected changes in sds."""
-        table = perturb_cells(self.subject, Plan(knock_out=(target,)), self.rows, steps).table.set_index("gene")
+        table = perturb_cells(
+            self.subject, Plan(knock_out=(target,)), self.rows, steps
+        ).table.set_index("gene")
         return table["size"].reindex(genes).to_numpy(), table["effect"].reindex(genes).to_numpy()
 
 
@@ -152,15 +183,25 @@ def planted_rows(seed: int) -> Iterator[dict]:
     screen = simulate(Simulation(**size, interventions=0.1, failing=0.2))
     truth = screen.uns["truth"].set_index(["source", "target"])["sign"]
     guides = screen.uns["guides"].set_index("guide")["works"]
-    for name, adata in (("grn, interventions", screen), ("grn, observed", simulate(Simulation(**size)))):
-        fields = {"data.path": MEMORY, "data.genes": "all", "trainer.seed": seed, "trainer.accelerator": "cpu"}
+    for name, adata in (
+        ("grn, interventions", screen),
+        ("grn, observed", simulate(Simulation(**size))),
+    ):
+        fields = {
+            "data.path": MEMORY,
+            "data.genes": "all",
+            "trainer.seed": seed,
+            "trainer.accelerator": "cpu",
+        }
         fields |= {"network.false_discovery": False, "network.top_k": None}
         if adata is screen:
             fields |= {"data.intervention_key": "intervention", "data.guide_key": "guide"}
         config = change_config(None, fields)
         cells, _ = load_cells(config.data, seed=seed, adata=adata)
         states = states_of(cells, seed)
-        edges = network_of(config, fit_cells(config, cells, states, silent), cells, states, silent).tables(config)[0]
+        edges = network_of(
+            config, fit_cells(config, cells, states, silent), cells, states, silent
+        ).tables(config)[0]
         tables = {name: edges}
         if adata is screen:
             genes = list(map(str, adata.var_names))
@@ -173,7 +214,9 @@ def planted_rows(seed: int) -> Iterator[dict]:
             found["auprc"] = average_precision_score(weight.index.isin(truth.index), weight.abs())
             found["signs"] = float((np.sign(weight[truth.index]) == truth).mean())
             own = [pair for pair in truth.index if pair[0] in set(guides.index.str.split().str[0])]
-            found["direction"] = float(np.mean([abs(weight[a, b]) > abs(weight[b, a]) for a, b in own]))
+            found["direction"] = float(
+                np.mean([abs(weight[a, b]) > abs(weight[b, a]) for a, b in own])
+            )
             if method == "grn, interventions":
                 share = cells.guides.set_index("guide")["share"].dropna()
                 found["guides"] = float(((share > 0.5) == guides[share.index]).mean())
@@ -195,7 +238,10 @@ def rows_of(screen: Screen, protocol: str, seed: int, grn: bool) -> Iterator[dic
                 predicted = {"mean change": (np.abs(mean), mean)}
                 for steps in (1, STEPS) if model else ():
                     predicted[f"grn, {steps} steps"] = model.predicted(target, screen.genes, steps)
-                for judge, z in (("all cells", screen.z(target)), ("third", screen.z(target, ~training))):
+                for judge, z in (
+                    ("all cells", screen.z(target)),
+                    ("third", screen.z(target, ~training)),
+                ):
                     for name, (size, change) in predicted.items():
                         yield {
                             "protocol": f"replicate, {judge}",
@@ -206,8 +252,12 @@ def rows_of(screen: Screen, protocol: str, seed: int, grn: bool) -> Iterator[dic
         return
     model = None
     for target in ASKED:
-        training = screen.target != target if protocol == "each" else ~np.isin(screen.target, PATHWAY)
-        predicted = {name: (np.abs(change), change) for name, change in simple(screen, training, target)}
+        training = (
+            screen.target != target if protocol == "each" else ~np.isin(screen.target, PATHWAY)
+        )
+        predicted = {
+            name: (np.abs(change), change) for name, change in simple(screen, training, target)
+        }
         seeing = -np.corrcoef(screen.values.T)[screen.genes.index(target)]
         predicted["pearson, seeing it"] = np.abs(np.nan_to_num(seeing)), seeing
         if grn and (model is None or protocol == "each"):
@@ -215,14 +265,19 @@ def rows_of(screen: Screen, protocol: str, seed: int, grn: bool) -> Iterator[dic
         for steps in (1, STEPS) if model else ():
             predicted[f"grn, {steps} steps"] = model.predicted(target, screen.genes, steps)
         for name, (size, change) in predicted.items():
-            yield {"protocol": protocol, "method": name, "target": target, "left": "none"} | screen.score(
-                size, change, target, screen.z(target)
-            )
+            yield {
+                "protocol": protocol,
+                "method": name,
+                "target": target,
+                "left": "none",
+            } | screen.score(size, change, target, screen.z(target))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--protocols", nargs="+", default=["pathway", "each", "replicate", "planted"])
+    parser.add_argument(
+        "--protocols", nargs="+", default=["pathway", "each", "replicate", "planted"]
+    )
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--without", nargs="*", default=[], choices=["grn"])
@@ -232,16 +287,24 @@ def main() -> None:
     screen, rows = Screen(), []
     for protocol in arguments.protocols:
         for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
-            rows += [row | {"seed": seed} for row in rows_of(screen, protocol, seed, "grn" not in arguments.without)]
+            rows += [
+                row | {"seed": seed}
+                for row in rows_of(screen, protocol, seed, "grn" not in arguments.without)
+            ]
         table = pd.DataFrame(rows)
         of_protocol = table[table["protocol"].str.startswith(protocol)]
         for name, part in of_protocol.groupby("protocol", sort=False):
             if name == "planted":
-                print(f"\nplanted\n{part.groupby('method', sort=False)[PLANTED].mean().to_string(float_format='%.3f')}")
+                print(
+                    f"\nplanted\n{part.groupby('method', sort=False)[PLANTED].mean().to_string(float_format='%.3f')}"
+                )
                 continue
             for value in ("auroc", "signs"):
                 wide = part.pivot_table(index="method", columns="target", values=value, sort=False)
-                print(f"\n{name}: {value}\n{wide.assign(mean=wide.mean(1)).to_string(float_format='%.3f')}", flush=True)
+                print(
+                    f"\n{name}: {value}\n{wide.assign(mean=wide.mean(1)).to_string(float_format='%.3f')}",
+                    flush=True,
+                )
     path = arguments.output / "interventions.csv"
     write(path, merged(path, table, ["protocol", "method", "target", "left", "seed"]))
     print(f"\nwrote {path}")

@@ -1,15 +1,17 @@
-"""Kills runs at random moments, resumes them, and compares how they end with a run that was left alone.
+"""Kills runs at random moments, resumes them, and compares how they end with a run that was left
+alone.
 
-Each trial trains the same small run in a process of its own and ends it with SIGKILL: at a random time, or, in two of
-three trials, while it is saving, as soon as a temporary file stands beside a checkpoint, the metrics, the model or the
-network. Some resumed runs are killed again. In every fourth trial the disk is full instead: no file may grow beyond a
-random size, and the run has to say so and keep what it had. A run that ends must have the same metrics, edges, model
-and checkpoints, to the last bit.
+Each trial trains the same small run in a process of its own and ends it with SIGKILL: at a random
+time, or, in two of three trials, while it is saving, as soon as a temporary file stands beside a
+checkpoint, the metrics, the model or the network. Some resumed runs are killed again. In every
+fourth trial the disk is full instead: no file may grow beyond a random size, and the run has to say
+so and keep what it had. A run that ends must have the same metrics, edges, model and checkpoints,
+to the last bit.
 
-Two more kinds of trial have numbers of their own. In one the run lies on a small file system of its own, which fills up
-while it trains and is emptied again (skipped, with a word, where nobody may mount one). In the other two processes
-train together and one of them is killed: the other one must end, too, and the run must end as two processes that were
-left alone.
+Two more kinds of trial have numbers of their own. In one the run lies on a small file system of its
+own, which fills up while it trains and is emptied again (skipped, with a word, where nobody may
+mount one). In the other two processes train together and one of them is killed: the other one must
+end, too, and the run must end as two processes that were left alone.
 
     python benchmarks/kill.py --trials 100 [--temporary /dev/shm]     # a folder on another file system
     python benchmarks/kill.py --trials 0 --small-disks 10 --pairs 5
@@ -57,13 +59,20 @@ def tiny(**trainer: object) -> Config:
                 "simulated": {"cells": 80, "genes": 16, "regulators": 4, "cell_types": 2},
             },
             "model": {"width": 8, "members": 2, "hidden": 16},
-            "trainer": {"max_steps": 20, "validate_every": 2, "batch_size": 8, "accelerator": "cpu", **trainer},
+            "trainer": {
+                "max_steps": 20,
+                "validate_every": 2,
+                "batch_size": 8,
+                "accelerator": "cpu",
+                **trainer,
+            },
         }
     )
 
 
 def process(run: Path, largest: int | None = None) -> int:
-    """Starts, or resumes, the run in a process of its own; returns its id. largest: of a file, in bytes."""
+    """Starts, or resumes, the run in a process of its own; returns its id. largest: of a file, in
+    bytes."""
     child = os.fork()
     if child:
         return child
@@ -98,7 +107,8 @@ def ended(child: int, seconds: float) -> int | None:
 
 
 def kill_while_saving(child: int, run: Path, at: int) -> int | None:
-    """Kills the process when the temporary file number `at` appears; its exit status where it ends before."""
+    """Kills the process when the temporary file number `at` appears; its exit status where it ends
+    before."""
     seen: set[str] = set()
     until = time.monotonic() + LONGEST
     while time.monotonic() < until:
@@ -119,7 +129,9 @@ def content(run: Path) -> dict[str, str]:
     """A hash of each file that is compared, and of what the checkpoints say."""
     found = {name: hashlib.sha256((run / name).read_bytes()).hexdigest() for name in COMPARED}
     for name in ("last", "best"):
-        saved = torch.load(run / "checkpoints" / f"{name}.ckpt", map_location="cpu", weights_only=True)
+        saved = torch.load(
+            run / "checkpoints" / f"{name}.ckpt", map_location="cpu", weights_only=True
+        )
         tensors = b"".join(tensor.numpy().tobytes() for tensor in saved["state_dict"].values())
         found[name] = hashlib.sha256(tensors).hexdigest()
     return found
@@ -150,7 +162,8 @@ def trial(number: int, home: Path, expected: dict[str, str], seconds: float) -> 
             return "it ended with a fault"
         if run.exists() and not (run / "config.yaml").exists():
             shutil.rmtree(run)  # killed in the milliseconds before it is a run
-    if status != DONE:  # even with all files there: it may have been killed while it replaced one of them
+    # even with all files there: it may have been killed while it replaced one of them
+    if status != DONE:
         status = ended(process(run), LONGEST)
         if status != DONE:
             return f"it could not be resumed: it ended with {status}"
@@ -158,7 +171,8 @@ def trial(number: int, home: Path, expected: dict[str, str], seconds: float) -> 
 
 
 def compared(run: Path, expected: dict[str, str]) -> str:
-    """`same`, or what a run that has ended left behind or has other than expected; the run is removed."""
+    """`same`, or what a run that has ended left behind or has other than expected; the run is
+    removed."""
     if left := [path.name for path in run.rglob(".*")]:
         return f"it left {left}"
     found = content(run)
@@ -168,11 +182,14 @@ def compared(run: Path, expected: dict[str, str]) -> str:
 
 
 def small_disk(number: int, home: Path, expected: dict[str, str]) -> str:
-    """A run on a file system of 16 MiB, most of which something else takes at a random time; as `trial`."""
+    """A run on a file system of 16 MiB, most of which something else takes at a random time; as
+    `trial`."""
     draw, disk = random.Random(f"disk {number}"), home / f"disk{number}"
     disk.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(disk)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(disk)],
+        capture_output=True,
+        check=False,
     )
     if mounted.returncode:
         return "skipped: no file system may be mounted here"
@@ -220,8 +237,18 @@ def pair(run: Path) -> list[subprocess.Popen]:
         port = free.getsockname()[1]
     started = []
     for rank in range(2):
-        world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
-        environment = {**os.environ, **{name: str(value) for name, value in world.items()}, "MASTER_ADDR": "127.0.0.1"}
+        world = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": 2,
+            "LOCAL_WORLD_SIZE": 2,
+            "MASTER_PORT": port,
+        }
+        environment = {
+            **os.environ,
+            **{name: str(value) for name, value in world.items()},
+            "MASTER_ADDR": "127.0.0.1",
+        }
         environment |= {"GLOO_SOCKET_IFNAME": "lo", "TORCHELASTIC_RUN_ID": "kill"}
         environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
         started.append(
@@ -297,12 +324,22 @@ def pairs(home: Path, trials: int, first: int = 0) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0, help="number of the first trial of each kind")
-    parser.add_argument("--temporary", help="folder for temporary files, as TMPDIR; on another file system, say")
-    parser.add_argument("--small-disks", type=int, default=5, help="runs on a file system that fills up")
-    parser.add_argument("--pairs", type=int, default=0, help="runs of two processes of which one is killed")
+    parser.add_argument(
+        "--first", type=int, default=0, help="number of the first trial of each kind"
+    )
+    parser.add_argument(
+        "--temporary", help="folder for temporary files, as TMPDIR; on another file system, say"
+    )
+    parser.add_argument(
+        "--small-disks", type=int, default=5, help="runs on a file system that fills up"
+    )
+    parser.add_argument(
+        "--pairs", type=int, default=0, help="runs of two processes of which one is killed"
+    )
     options = parser.parse_args()
     if options.temporary:
         tempfile.tempdir = os.environ["TMPDIR"] = options.temporary

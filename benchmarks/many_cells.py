@@ -1,13 +1,15 @@
-"""How long do grn, RegDiffusion and GRNBoost2 take for 2000 genes and 100 regulators as cells grow, and how well?
+"""How long do grn, RegDiffusion and GRNBoost2 take for 2000 genes and 100 regulators as cells grow,
+and how well?
 
     python benchmarks/atlas.py make m.h5ad --cells 100000 --genes 2000 --depth 1
     python benchmarks/many_cells.py m.h5ad --methods grn regdiffusion     # on a GPU, where there is one
     python benchmarks/many_cells.py m.h5ad --methods grnboost2 --targets 8
 
-grn is the whole of `grn train`, which reads the file. RegDiffusion is its authors' package with their settings, from
-the start of its Python to its matrix, in a Python that GRN_BENCHMARK_REGDIFFUSION_PYTHON names; log1p of the counts of
-all cells, scaled to the same total, are in its memory. GRNBoost2 (peers/trees.py) fits one gene after another, so that
-its time is measured for a few genes with one thread, and **extrapolated** to all. AUPRC is over all pairs of a
+grn is the whole of `grn train`, which reads the file. RegDiffusion is its authors' package with
+their settings, from the start of its Python to its matrix, in a Python that
+GRN_BENCHMARK_REGDIFFUSION_PYTHON names; log1p of the counts of all cells, scaled to the same total,
+are in its memory. GRNBoost2 (peers/trees.py) fits one gene after another, so that its time is
+measured for a few genes with one thread, and **extrapolated** to all. AUPRC is over all pairs of a
 regulator and a gene. Prints a line a method, and writes it to `many_cells.csv`.
 """
 
@@ -57,7 +59,14 @@ def run(command: list[str]) -> tuple[float, float]:
 
 def grn(path: Path, genes: list[str]) -> tuple[float, float, pd.DataFrame]:
     with tempfile.TemporaryDirectory() as folder:
-        options = ["--label", "cell_type", "--regulators", ",".join(genes[:REGULATORS]), "--output", f"{folder}/run"]
+        options = [
+            "--label",
+            "cell_type",
+            "--regulators",
+            ",".join(genes[:REGULATORS]),
+            "--output",
+            f"{folder}/run",
+        ]
         cost = run([sys.executable, "-m", "grn", "train", str(path), *options, "--quiet"])
         return *cost, pd.read_parquet(Path(folder, "run", "edges.parquet"))
 
@@ -68,7 +77,9 @@ def logarithms(path: Path) -> sparse.csr_matrix:
     counts = read_h5ad(path).X
     totals = np.asarray(counts.sum(1)).ravel()
     return (
-        sparse.csr_matrix(sparse.diags(np.median(totals) / np.maximum(totals, 1)) @ counts).log1p().astype(np.float32)
+        sparse.csr_matrix(sparse.diags(np.median(totals) / np.maximum(totals, 1)) @ counts)
+        .log1p()
+        .astype(np.float32)
     )
 
 
@@ -99,15 +110,27 @@ def auprc(edges: pd.DataFrame, truth: pd.DataFrame, genes: list[str]) -> float:
     pairs = pd.MultiIndex.from_product([genes[:REGULATORS], genes])
     pairs = pairs[pairs.get_level_values(0) != pairs.get_level_values(1)]
     weight = edges.set_index(["source", "target"])["weight"].abs().reindex(pairs, fill_value=0)
-    return float(average_precision_score(pairs.isin(pd.MultiIndex.from_frame(truth[["source", "target"]])), weight))
+    return float(
+        average_precision_score(
+            pairs.isin(pd.MultiIndex.from_frame(truth[["source", "target"]])), weight
+        )
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("path", type=Path)
-    parser.add_argument("--methods", nargs="+", default=["grn"], choices=["grn", "regdiffusion", "grnboost2"])
-    parser.add_argument("--targets", type=int, default=8, help="genes that GRNBoost2 is measured on")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results", metavar="DIR")
+    parser.add_argument(
+        "--methods", nargs="+", default=["grn"], choices=["grn", "regdiffusion", "grnboost2"]
+    )
+    parser.add_argument(
+        "--targets", type=int, default=8, help="genes that GRNBoost2 is measured on"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path(__file__).parent / "results", metavar="DIR"
+    )
     chosen = parser.parse_args()
 
     from anndata import read_h5ad
@@ -116,13 +139,22 @@ def main() -> None:
     genes, cells = list(stored.var_names), stored.n_obs
     truth = pd.read_csv(chosen.path.with_suffix(".truth.csv"))
     for method in chosen.methods:
-        device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} threads"
+        device = (
+            torch.cuda.get_device_name()
+            if torch.cuda.is_available()
+            else f"{torch.get_num_threads()} threads"
+        )
         device = "1 thread" if method == "grnboost2" else device
         row = {"method": method, "cells": cells, "genes": len(genes), "device": device}
         if method == "grnboost2":
-            row |= {"seconds": round(grnboost2(chosen.path, genes, chosen.targets), 1), "extrapolated": True}
+            row |= {
+                "seconds": round(grnboost2(chosen.path, genes, chosen.targets), 1),
+                "extrapolated": True,
+            }
         else:
-            seconds, peak, edges = {"grn": grn, "regdiffusion": regdiffusion}[method](chosen.path, genes)
+            seconds, peak, edges = {"grn": grn, "regdiffusion": regdiffusion}[method](
+                chosen.path, genes
+            )
             row |= {"seconds": round(seconds, 1), "extrapolated": False, "peak_gib": round(peak, 2)}
             row["auprc"] = round(auprc(edges, truth, genes), 3)
         print(row, flush=True)

@@ -4,10 +4,11 @@
     python benchmarks/networks.py --methods grn                                # 25 minutes on two cores
     python benchmarks/networks.py --sets 'sergio_*' --methods grn ridge --seeds 1
 
-The sets are those of the folder that GRN_BENCHMARK_DATA names. Prints a table, and writes `networks.csv` and the
-picture `docs/img/networks.png`. Peers run once, with seed 0; `grn` runs with several seeds, shown as mean ± standard
-deviation. Networks that were inferred before are read from the cache. Rows of `networks.csv` of other sets and methods
-stay, in the file and in the picture, so that a method can be added alone.
+The sets are those of the folder that GRN_BENCHMARK_DATA names. Prints a table, and writes
+`networks.csv` and the picture `docs/img/networks.png`. Peers run once, with seed 0; `grn` runs with
+several seeds, shown as mean ± standard deviation. Networks that were inferred before are read from
+the cache. Rows of `networks.csv` of other sets and methods stay, in the file and in the picture, so
+that a method can be added alone.
 
 Our own method is in `benchmarks/ours.py`, which holds
 
@@ -35,7 +36,8 @@ from sets import SETS, NetworkSet, load_sets
 
 from grn.plots.style import INK, figure, plain, save
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; ours is black, larger and on top.
+# Okabe and Ito's colours, which colour-blind readers can tell apart; ours is black, larger and on
+# top.
 COLOURS = {
     "pearson": "#56b4e9",
     "spearman": "#0072b2",
@@ -53,10 +55,12 @@ PANELS = {
 
 
 def dots(table: pd.DataFrame, *, ours: str) -> Figure:
-    """table: a row for each set and method, with the metrics of PANELS -> one panel per metric, one line per set.
+    """table: a row for each set and method, with the metrics of PANELS -> one panel per metric, one
+    line per set.
 
-    The dotted line is chance; bars are one standard deviation over the seeds. Ratios are on a logarithmic scale. In the
-    panel of signs a grey tick is the fraction of the more frequent sign; sets without known signs are empty there.
+    The dotted line is chance; bars are one standard deviation over the seeds. Ratios are on a
+    logarithmic scale. In the panel of signs a grey tick is the fraction of the more frequent sign;
+    sets without known signs are empty there.
     """
     sets = list(dict.fromkeys(table["set"]))
     methods = list(dict.fromkeys(table["method"]))
@@ -64,8 +68,13 @@ def dots(table: pd.DataFrame, *, ours: str) -> Figure:
     picture = figure(12, 1.6 + 0.34 * len(sets))
     panels = picture.subplots(1, len(PANELS), sharey=True, squeeze=False)[0]
     peers = [method for method in methods if method != ours]
-    # Each peer is drawn a little above or below the line of its set, so that equal scores stay apart.
-    shifts = dict(zip(peers, np.linspace(0.22, -0.22, len(peers)), strict=True)) if len(peers) > 1 else {}
+    # Each peer is drawn a little above or below the line of its set, so that equal scores stay
+    # apart.
+    shifts = (
+        dict(zip(peers, np.linspace(0.22, -0.22, len(peers)), strict=True))
+        if len(peers) > 1
+        else {}
+    )
     for panel, (metric, (title, chance)) in zip(panels, PANELS.items(), strict=True):
         panel.axvline(chance, color=INK, linewidth=0.8, linestyle=":")
         for method in [*peers, *(name for name in methods if name == ours)]:
@@ -83,20 +92,33 @@ def dots(table: pd.DataFrame, *, ours: str) -> Figure:
                     label=method,
                 )
             else:
-                panel.scatter(rows[metric], heights, s=26, color=COLOURS.get(method, INK), zorder=3, label=method)
+                panel.scatter(
+                    rows[metric],
+                    heights,
+                    s=26,
+                    color=COLOURS.get(method, INK),
+                    zorder=3,
+                    label=method,
+                )
         plain(panel, title)
         if metric == "sign_accuracy":
             majority = table.drop_duplicates("set")
             heights = majority["set"].map(height)
             label = "all signs alike"
-            panel.scatter(majority["sign_majority"], heights, s=120, marker="|", color="#999999", label=label)
+            panel.scatter(
+                majority["sign_majority"], heights, s=120, marker="|", color="#999999", label=label
+            )
         else:
             panel.set_xscale("log", base=2)
             panel.xaxis.set_major_formatter("{x:g}")
         panel.grid(axis="y", color="#dddddd", linewidth=0.6)
     panels[0].set_yticks(list(height.values()), [name.replace("_", " ") for name in sets])
     found = (panel.get_legend_handles_labels() for panel in panels)
-    named = {label: handle for handles, labels in found for handle, label in zip(handles, labels, strict=True)}
+    named = {
+        label: handle
+        for handles, labels in found
+        for handle, label in zip(handles, labels, strict=True)
+    }
     labels, handles = list(named), list(named.values())
     order = sorted(range(len(labels)), key=lambda index: labels[index] != ours)
     picture.legend(
@@ -128,7 +150,8 @@ def methods() -> list[str]:
 
 
 def score(one: NetworkSet, network: pd.DataFrame) -> dict[str, float]:
-    """All scores of a network, and density and edges of the set; sign scores are nan where the set has no signs."""
+    """All scores of a network, and density and edges of the set; sign scores are nan where the set
+    has no signs."""
     from grn.analysis.evaluate import checked_edges, evaluate_on, make_universe
 
     regulators = "reference" if one.universe == "reference" else None
@@ -140,32 +163,51 @@ def score(one: NetworkSet, network: pd.DataFrame) -> dict[str, float]:
 def infer_own(
     method: str, one: NetworkSet, seed: int, device: str, folder: Path
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """`run_peer` for the methods OWN: they use all threads that they may, and peak_mb counts the host alone."""
+    """`run_peer` for the methods OWN: they use all threads that they may, and peak_mb counts the
+    host alone."""
     module = importlib.import_module(OWN[method])
     settings = {**module.SETTINGS, "device": device}
     cached = entry(folder, one.prepared(), method, settings, seed)
     if not cached.exists():
         network, measures = measured(module.infer, one, seed, device, threads=None)
-        cached.write(network, {"set": one.name, "method": method, "settings": settings, "seed": seed, **measures})
+        cached.write(
+            network,
+            {"set": one.name, "method": method, "settings": settings, "seed": seed, **measures},
+        )
     return cached.read()
 
 
-def runs_of(method: str, one: NetworkSet, arguments: argparse.Namespace) -> list[tuple[pd.DataFrame, dict[str, Any]]]:
+def runs_of(
+    method: str, one: NetworkSet, arguments: argparse.Namespace
+) -> list[tuple[pd.DataFrame, dict[str, Any]]]:
     if method in OWN:
-        return [infer_own(method, one, seed, arguments.device, arguments.cache) for seed in range(arguments.seeds)]
+        return [
+            infer_own(method, one, seed, arguments.device, arguments.cache)
+            for seed in range(arguments.seeds)
+        ]
     options = {"jobs": arguments.jobs, "changes": arguments.set, "compute": not arguments.cached}
     return [run_peer(method, one.prepared(), folder=arguments.cache, **options)]
 
 
-def row(one: NetworkSet, method: str, runs: Iterable[tuple[pd.DataFrame, dict[str, Any]]]) -> dict[str, Any]:
+def row(
+    one: NetworkSet, method: str, runs: Iterable[tuple[pd.DataFrame, dict[str, Any]]]
+) -> dict[str, Any]:
     """A row of the table: means over the runs, and standard deviations (nan for a single run)."""
     runs = list(runs)
     scores = pd.DataFrame([score(one, network) for network, _ in runs])
     notes = pd.DataFrame([notes for _, notes in runs])
-    costs = {name: float(notes[name].mean()) for name in ("seconds", "cpu_seconds", "peak_mb", "cores")}
+    costs = {
+        name: float(notes[name].mean()) for name in ("seconds", "cpu_seconds", "peak_mb", "cores")
+    }
     deviations = {f"{name}_sd": float(scores[name].std()) for name in METRICS}
     size = {"cells": one.cells, "genes": len(one.genes)}
-    return {"set": one.name, "method": method, "runs": len(runs)} | size | scores.mean().to_dict() | deviations | costs
+    return (
+        {"set": one.name, "method": method, "runs": len(runs)}
+        | size
+        | scores.mean().to_dict()
+        | deviations
+        | costs
+    )
 
 
 def readable(table: pd.DataFrame) -> str:
@@ -173,13 +215,21 @@ def readable(table: pd.DataFrame) -> str:
 
     majority sign: the sign accuracy of giving all edges the more frequent sign.
     """
-    shown = pd.DataFrame({"set": table["set"].where(~table["set"].duplicated(), ""), "method": table["method"]})
+    shown = pd.DataFrame(
+        {"set": table["set"].where(~table["set"].duplicated(), ""), "method": table["method"]}
+    )
     for name, title in METRICS.items():
         pairs = zip(table[name], table[f"{name}_sd"], strict=True)
-        shown[title] = ["" if np.isnan(mean) else f"{mean:.3f}" + deviation(sd) for mean, sd in pairs]
-    shown["majority sign"] = ["" if np.isnan(fraction) else f"{fraction:.3f}" for fraction in table["sign_majority"]]
+        shown[title] = [
+            "" if np.isnan(mean) else f"{mean:.3f}" + deviation(sd) for mean, sd in pairs
+        ]
+    shown["majority sign"] = [
+        "" if np.isnan(fraction) else f"{fraction:.3f}" for fraction in table["sign_majority"]
+    ]
     for name, title in COSTS.items():
-        shown[title] = [f"{value:.2f}" if name == "seconds" else f"{value:.0f}" for value in table[name]]
+        shown[title] = [
+            f"{value:.2f}" if name == "seconds" else f"{value:.0f}" for value in table[name]
+        ]
     shown["cores"] = table["cores"].astype(int)
     return shown.to_string(index=False)
 
@@ -190,20 +240,36 @@ def deviation(sd: float, digits: int = 3) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)")
-    parser.add_argument("--methods", nargs="+", default=methods(), choices=methods(), metavar="NAME")
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="processes of a peer (default: all cores)"
+        "--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)"
+    )
+    parser.add_argument(
+        "--methods", nargs="+", default=methods(), choices=methods(), metavar="NAME"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="processes of a peer (default: all cores)",
     )
     parser.add_argument("--device", default="cpu", help="of our own methods (default: cpu)")
     parser.add_argument("--seeds", type=int, default=5, help="of our own methods (default: 5)")
     parser.add_argument(
-        "--set", nargs="+", default=[], metavar="KEY=VALUE", help="other settings of peers, e.g. trees=10"
+        "--set",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="other settings of peers, e.g. trees=10",
     )
     parser.add_argument("--cache", type=Path, default=HERE / ".cache", metavar="DIR")
     parser.add_argument("--cached", action="store_true", help="take peers from the cache alone")
     parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
-    parser.add_argument("--picture", type=Path, default=HERE.parent / "docs" / "img" / "networks.png", metavar="FILE")
+    parser.add_argument(
+        "--picture",
+        type=Path,
+        default=HERE.parent / "docs" / "img" / "networks.png",
+        metavar="FILE",
+    )
     arguments = parser.parse_args()
 
     remarks = dict(ABSENT)
@@ -215,7 +281,9 @@ def main() -> None:
             except NotRun as error:
                 remarks.setdefault(method, str(error))
             except CallFailed as error:
-                remarks[f"{method} on {one.name}"] = f"failed: {str(error).strip().splitlines()[-1]}"
+                remarks[f"{method} on {one.name}"] = (
+                    f"failed: {str(error).strip().splitlines()[-1]}"
+                )
     if not rows:
         raise SystemExit("Nothing was inferred.")
     table = pd.DataFrame(rows)

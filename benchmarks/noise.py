@@ -1,11 +1,13 @@
-"""Which labels stay where a part of a trained reader is replaced by noise? A part whose noise changes nothing is idle.
+"""Which labels stay where a part of a trained reader is replaced by noise? A part whose noise
+changes nothing is idle.
 
     grn train --config pbmc.yaml --output pbmc && grn train --config paper.yaml --output paper
     python benchmarks/noise.py pbmc paper
 
-Each part of every member is drawn anew with the mean and sd that it has; of multiplicities, all present ones get the
-same size (their signs stay). Prints the share of the cells that keep their label, of the test cells and of all cells,
-and the accuracy on the test cells, the mean over three draws.
+Each part of every member is drawn anew with the mean and sd that it has; of multiplicities, all
+present ones get the same size (their signs stay). Prints the share of the cells that keep their
+label, of the test cells and of all cells, and the accuracy on the test cells, the mean over three
+draws.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ def main() -> None:
 
         before = labels()
         accuracy = (before == cells.labels)[split.test].mean()
-        print(f"{run}: {config.model.reader}, accuracy {accuracy:.3f} on {len(split.test)} test cells")
+        print(
+            f"{run}: {config.model.reader}, accuracy {accuracy:.3f} on {len(split.test)} test cells"
+        )
         print(f"{'noise in':<28}{'labels kept, test':>18}{'all cells':>11}{'accuracy':>10}")
         for name, contexts in parts(reader):
             rows = []

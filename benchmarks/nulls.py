@@ -1,16 +1,21 @@
-"""Do groups of cells in which no gene depends on another have certain edges? They should, in 1 of 20 draws at most.
+"""Do groups of cells in which no gene depends on another have certain edges? They should, in 1 of
+20 draws at most.
 
     python benchmarks/nulls.py                                # TIME of one CPU thread
     python benchmarks/nulls.py --draws 3 --sizes 30 100 --cells simulated    # SECONDS
 
-A row is a kind of null and a number of cells; entries are the share of draws with any edge at q <= 0.05 in the group,
-and the mean number of edges over all draws. Only evidence is computed, no model is trained. Cells: simulated ones with
-a planted network, and with GRN_BENCHMARK_DATA the monocytes and T cells of interferon-treated blood. Kinds:
+A row is a kind of null and a number of cells; entries are the share of draws with any edge at q <=
+0.05 in the group, and the mean number of edges over all draws. Only evidence is computed, no model
+is trained. Cells: simulated ones with a planted network, and with GRN_BENCHMARK_DATA the monocytes
+and T cells of interferon-treated blood. Kinds:
 
-- permuted: a group of so many cells of one type, every gene permuted within it, among all other cells, which stay
+- permuted: a group of so many cells of one type, every gene permuted within it, among all other
+  cells, which stay
 - copies: the same, with every cell of the group three times
-- donors: the same, where the cells have four donors, in each of which every gene has a level of its own
-- modules: regulators alone are permuted, among cells of one depth; all other genes depend on each other as they do
+- donors: the same, where the cells have four donors, in each of which every gene has a level of its
+  own
+- modules: regulators alone are permuted, among cells of one depth; all other genes depend on each
+  other as they do
 - everywhere: every type permuted gene by gene; the entry counts edges over all cells, within types
 """
 
@@ -38,21 +43,32 @@ ALIKE = 10  # cells of nearly the same depth
 LABEL, GROUP = "cell_type", "donor"
 
 
-def permuted(counts: np.ndarray, generator: np.random.Generator, regulators: np.ndarray) -> np.ndarray:
+def permuted(
+    counts: np.ndarray, generator: np.random.Generator, regulators: np.ndarray
+) -> np.ndarray:
     return generator.permuted(counts, axis=0)
 
 
-def modules(counts: np.ndarray, generator: np.random.Generator, regulators: np.ndarray) -> np.ndarray:
-    """Only depth relates regulators to other genes: the counts of each come from cells of nearly the same total."""
+def modules(
+    counts: np.ndarray, generator: np.random.Generator, regulators: np.ndarray
+) -> np.ndarray:
+    """Only depth relates regulators to other genes: the counts of each come from cells of nearly
+    the same total."""
     moved, ordered = counts.copy(), np.argsort(counts.sum(1), kind="stable")
     for part in np.array_split(ordered, max(1, len(counts) // ALIKE)):
-        moved[np.ix_(part, regulators)] = generator.permuted(counts[np.ix_(part, regulators)], axis=0)
+        moved[np.ix_(part, regulators)] = generator.permuted(
+            counts[np.ix_(part, regulators)], axis=0
+        )
     return moved
 
 
-def donors(counts: np.ndarray, generator: np.random.Generator, regulators: np.ndarray) -> np.ndarray:
+def donors(
+    counts: np.ndarray, generator: np.random.Generator, regulators: np.ndarray
+) -> np.ndarray:
     level = np.exp(SPREAD * generator.standard_normal((DONORS, counts.shape[1])))
-    return generator.poisson(permuted(counts, generator, regulators) * level[np.arange(len(counts)) % DONORS])
+    return generator.poisson(
+        permuted(counts, generator, regulators) * level[np.arange(len(counts)) % DONORS]
+    )
 
 
 KINDS: dict[str, Callable[[np.ndarray, np.random.Generator, np.ndarray], np.ndarray]] = {
@@ -108,15 +124,23 @@ def edges_of_null(adata: AnnData, regulators: list[str], kind: str, size: int, s
     table = CellTable.of(cells, np.arange(len(cells)), states.membership)
     if kind != "everywhere":
         table = table_of_state(table, states.names.index("null"))
-    return int((evidence_of(table, seed=seed, least_cells=config.network.least_cells).q <= SIGNIFICANT).sum())
+    return int(
+        (
+            evidence_of(table, seed=seed, least_cells=config.network.least_cells).q <= SIGNIFICANT
+        ).sum()
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
-    parser.add_argument("--kinds", nargs="+", default=[*KINDS, "everywhere"], choices=[*KINDS, "everywhere"])
-    parser.add_argument("--cells", nargs="+", default=["simulated", "kang"], choices=["simulated", "kang"])
+    parser.add_argument(
+        "--kinds", nargs="+", default=[*KINDS, "everywhere"], choices=[*KINDS, "everywhere"]
+    )
+    parser.add_argument(
+        "--cells", nargs="+", default=["simulated", "kang"], choices=["simulated", "kang"]
+    )
     arguments = parser.parse_args()
 
     print(f"{'cells':<11}{'kind':<12}" + "".join(f"{size:<14}" for size in arguments.sizes))
@@ -124,12 +148,17 @@ def main() -> None:
         if name == "kang" and not os.environ.get(VARIABLE):
             print(f"kang: skipped, because {VARIABLE} is not set.")
             continue
-        drawn = [cells_named(name, seed) for seed in range(arguments.draws if name == "simulated" else 1)]
+        drawn = [
+            cells_named(name, seed) for seed in range(arguments.draws if name == "simulated" else 1)
+        ]
         for kind in arguments.kinds:
             print(f"{name:<11}{kind:<12}", end="", flush=True)
             for size in arguments.sizes if kind != "everywhere" else ["all"]:
                 edges = np.array(
-                    [edges_of_null(*drawn[seed % len(drawn)], kind, size, seed) for seed in range(arguments.draws)]
+                    [
+                        edges_of_null(*drawn[seed % len(drawn)], kind, size, seed)
+                        for seed in range(arguments.draws)
+                    ]
                 )
                 print(f"{f'{(edges > 0).mean():.2f} ({edges.mean():.1f})':<14}", end="", flush=True)
             print()

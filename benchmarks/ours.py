@@ -1,4 +1,5 @@
-"""Our own method in the benchmarks of networks: the default configuration, as `grn.network` and `grn.train` have it."""
+"""Our own method in the benchmarks of networks: the default configuration, as `grn.network` and
+`grn.train` have it."""
 
 from __future__ import annotations
 
@@ -39,10 +40,15 @@ class Networks:
     states: States
 
     def of_labels(self, labels: list[str]) -> dict[str, pd.DataFrame]:
-        """Label -> the network of the state that most of its cells belong to, where the states were found."""
+        """Label -> the network of the state that most of its cells belong to, where the states were
+        found."""
         if not self.by_type:
             return dict.fromkeys(labels, self.overall)
-        mean = pd.DataFrame(self.states.membership, columns=list(self.states.names)).groupby(np.array(labels)).mean()
+        mean = (
+            pd.DataFrame(self.states.membership, columns=list(self.states.names))
+            .groupby(np.array(labels))
+            .mean()
+        )
         return {str(label): self.by_type[state] for label, state in mean.idxmax(axis=1).items()}
 
 
@@ -60,9 +66,11 @@ def infer_in_context(
     say: Say = silent,
     changes: Mapping[str, Any] | None = None,
 ) -> Networks:
-    """Networks of a set and of its cell types, or of the states that are found in a set without labels.
+    """Networks of a set and of its cell types, or of the states that are found in a set without
+    labels.
 
-    The model is trained on all cells, as in `grn.network`. q_values: add their column, on which no weight depends.
+    The model is trained on all cells, as in `grn.network`. q_values: add their column, on which no
+    weight depends.
     changes: of the default configuration, by dotted name.
     """
     fields = {"network.false_discovery": q_values, "network.top_k": None, **(changes or {})}
@@ -72,12 +80,17 @@ def infer_in_context(
     model = fit_cells(config, cells, states, say)
     edges, by_type = network_of(config, model, cells, states, say).tables(config)
     of_states = {str(name): table for name, table in by_type.groupby("cell_type", observed=True)}
-    return Networks(edges, {name: table.reset_index(drop=True) for name, table in of_states.items()}, states)
+    return Networks(
+        edges, {name: table.reset_index(drop=True) for name, table in of_states.items()}, states
+    )
 
 
 def trained(one: NetworkSet, seed: int, device: str = "cpu") -> tuple[TrainedModel, Cells, Split]:
     """A model as `grn.train` trains it, the cells and their split."""
-    config, adata = configuration(one, seed, device, {"network.false_discovery": False}), adata_of(one)
+    config, adata = (
+        configuration(one, seed, device, {"network.false_discovery": False}),
+        adata_of(one),
+    )
     with tempfile.TemporaryDirectory() as folder:
         result = train(config, Path(folder) / "run", adata=adata, say=silent)
     assert result is not None, "one process"
@@ -96,7 +109,14 @@ def adata_of(one: NetworkSet) -> anndata.AnnData:
 
 def configuration(one: NetworkSet, seed: int, device: str, changes: dict[str, Any]) -> Config:
     """The default configuration for a set."""
-    fields = {"path": MEMORY, "values": one.values, "genes": "all", "regulators": one.regulators or "all"}
+    fields = {
+        "path": MEMORY,
+        "values": one.values,
+        "genes": "all",
+        "regulators": one.regulators or "all",
+    }
     fields["label_key"] = None if one.labels is None else "cell_type"
     trainer = {"trainer.seed": seed, "trainer.accelerator": "gpu" if device == "cuda" else "cpu"}
-    return change_config(None, {f"data.{name}": value for name, value in fields.items()} | trainer | changes)
+    return change_config(
+        None, {f"data.{name}": value for name, value in fields.items()} | trainer | changes
+    )

@@ -3,7 +3,8 @@
     python benchmarks/parts.py                                    # five seeds: three trainings a part and seed
     python benchmarks/parts.py --parts whole "no context" --seeds 0
 
-Each row trains the default configuration without one part. Columns, of fresh cells or of another split for each seed:
+Each row trains the default configuration without one part. Columns, of fresh cells or of another
+split for each seed:
 
     error       of the genes that are no regulators on Kang's test cells (held_out.py), from regulators alone
     auprc, signs, specificity    of the networks of planted types at depth 4 with 150 cells a type (context.py)
@@ -67,25 +68,42 @@ def unnormalised(
     eps: float = 0.0,
     groups: Sequence[int] | None = None,
 ) -> Tensor:
-    """`attention_by_scores` under a norm that knows no cell: the basal score, or that of independent keys."""
+    """`attention_by_scores` under a norm that knows no cell: the basal score, or that of
+    independent keys."""
     if groups is not None:
         parts = []
         for group, bags in enumerate(multiplicity.split(list(groups), -2)):
             own = None if centre is None else centre[..., group, :]
-            parts.append(unnormalised(scores[..., group, :, :], values, bags, centre=own, basal=basal))
+            parts.append(
+                unnormalised(scores[..., group, :, :], values, bags, centre=own, basal=basal)
+            )
         return torch.cat(parts, -3)
     message = (scores.unsqueeze(-2) * values.mT.unsqueeze(-3)).flatten(-3, -2)
-    sums = multiplicity @ message.mT - (0 if centre is None else (message @ centre.unsqueeze(-1)).mT)
+    sums = multiplicity @ message.mT - (
+        0 if centre is None else (message @ centre.unsqueeze(-1)).mT
+    )
     norm = scores.shape[-1] ** 0.5 if basal is None else basal[..., None, :, None]
     return sums.unflatten(-1, (scores.shape[-2], values.shape[-1])) / norm
 
 
 def unnormalised_both(
-    scores: Tensor, amount: Tensor, multiplicity: Tensor, *, centre, gain, basal, penalty, groups, prior, **_: Tensor
+    scores: Tensor,
+    amount: Tensor,
+    multiplicity: Tensor,
+    *,
+    centre,
+    gain,
+    basal,
+    penalty,
+    groups,
+    prior,
+    **_: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """attention_and_penalty."""
     assert prior is None, "the benchmark has no prior network"
-    read = unnormalised(scores, amount[..., None], multiplicity, centre=centre, basal=basal, groups=groups)
+    read = unnormalised(
+        scores, amount[..., None], multiplicity, centre=centre, basal=basal, groups=groups
+    )
     slopes = (scores * amount[:, :, None, None] * (gain / basal)[:, :, None, :, None]).sum(1)
     return read[..., 0], penalty_of(slopes, penalty)
 
@@ -105,16 +123,20 @@ def unnormalised_derivatives(
     heads: slice = slice(None),
 ) -> Tensor:
     gain, basal = (each[:, heads] for each in self.gains(pick))
-    return (scores[:, heads, state] * self.amounts()[:, heads, None] * (gain / basal)[..., None]).sum(1) * share.sum()
+    return (
+        scores[:, heads, state] * self.amounts()[:, heads, None] * (gain / basal)[..., None]
+    ).sum(1) * share.sum()
 
 
 def present(multiplicity: Tensor, mean: Tensor, sd: Tensor) -> Tensor:
-    """What keys would be that know only whether a gene is there: a gene's mean and an sd, or nothing."""
+    """What keys would be that know only whether a gene is there: a gene's mean and an sd, or
+    nothing."""
     return (multiplicity > 0) * (mean + sd)
 
 
 def present_inputs(self: Model, regulators: Tensor, basal: Tensor | None) -> Tensor:
-    own = self.regulators  # positions: a mask would make the CPU wait, which a recorded step must not
+    # positions: a mask would make the CPU wait, which a recorded step must not
+    own = self.regulators
     return INPUTS(self, present(regulators, self.mean[own], self.sd[own]), basal)
 
 
@@ -134,7 +156,10 @@ def present_summaries(self: LinearReader, multiplicity: Tensor, z: Tensor) -> Te
 
 INPUTS, SUMMARIES = Model.inputs, LinearReader.summaries
 NORM: Patches = [
-    *((module, "attention_by_scores", unnormalised) for module in (grn.model.signed_block, grn.model.basal_gene)),
+    *(
+        (module, "attention_by_scores", unnormalised)
+        for module in (grn.model.signed_block, grn.model.basal_gene)
+    ),
     (grn.model.signed_block, "attention_and_penalty", unnormalised_both),
     (SignedBlock, "slopes", unnormalised_slopes),
     (SignedBlock, "derivatives", unnormalised_derivatives),
@@ -162,7 +187,14 @@ def changed(part: str) -> Iterator[dict[str, object]]:
     """Within it, the model lacks a part; the fields that a configuration has for it."""
     fields, patches = PARTS[part]
     whole: Callable[..., object] = ours.configuration
-    patches = [*patches, (ours, "configuration", lambda one, seed, device, own: whole(one, seed, device, own | fields))]
+    patches = [
+        *patches,
+        (
+            ours,
+            "configuration",
+            lambda one, seed, device, own: whole(one, seed, device, own | fields),
+        ),
+    ]
     with ExitStack() as stack:
         for owner, name, replacement in patches:
             stack.enter_context(patch.object(owner, name, replacement))
@@ -171,7 +203,9 @@ def changed(part: str) -> Iterator[dict[str, object]]:
 
 def measure(part: str, seed: int, device: str) -> dict[str, float]:
     with changed(part) as fields:
-        error = held_out.errors(held_out.observed("kang"), seed, device, methods=("model",))["model"]
+        error = held_out.errors(held_out.observed("kang"), seed, device, methods=("model",))[
+            "model"
+        ]
         draw = context.KINDS["typed"].draws[PLANTED](seed)
         planted = context.typed_scores(draw, context.infer("grn", draw.one, seed))
         config = change_config(classification.configurations()["pbmc68k_reduced"], fields)
@@ -189,23 +223,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS, metavar="PART")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--device", default="cpu", help="of the error on held-out cells (default: cpu)")
+    parser.add_argument(
+        "--device", default="cpu", help="of the error on held-out cells (default: cpu)"
+    )
     parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
     arguments = parser.parse_args()
 
     path = arguments.output / "parts.csv"
     for part in arguments.parts:
         for seed in arguments.seeds:
-            found = pd.DataFrame([{"part": part, "seed": seed} | measure(part, seed, arguments.device)])
+            found = pd.DataFrame(
+                [{"part": part, "seed": seed} | measure(part, seed, arguments.device)]
+            )
             print(found.to_string(index=False, header=False, float_format="%.4f"), flush=True)
             table = merged(path, found, ["part", "seed"])
             write(path, ordered(table, part=list(PARTS), seed=sorted(set(table["seed"]))))
-    scores = pd.read_csv(path).groupby("part", sort=False).agg(["mean", "std"]).drop(columns="seed", level=0)
+    scores = (
+        pd.read_csv(path)
+        .groupby("part", sort=False)
+        .agg(["mean", "std"])
+        .drop(columns="seed", level=0)
+    )
     for part, row in scores.iterrows():
         columns = scores.columns.levels[0].drop("seed", errors="ignore")
         print(
             f"{part:<20}"
-            + "  ".join(f"{name} {row[name]['mean']:.3f}{deviation(row[name]['std'])}" for name in columns)
+            + "  ".join(
+                f"{name} {row[name]['mean']:.3f}{deviation(row[name]['std'])}" for name in columns
+            )
         )
 
 

@@ -1,4 +1,5 @@
-"""Simple methods that give a network for each cell type: what networks in context are compared with.
+"""Simple methods that give a network for each cell type: what networks in context are compared
+with.
 
 Letters: C cells, N genes, R regulators, K cell types.
 """
@@ -38,8 +39,11 @@ def ridge_each(
     return {label: ridge(x[rows], genes, regulators) for label, rows in by_label(labels).items()}
 
 
-def ridge_within(x: np.ndarray, labels: Sequence[str], genes: list[str], regulators: list[str]) -> pd.DataFrame:
-    """One ridge regression on what is left without the means of types, of regulators and of targets."""
+def ridge_within(
+    x: np.ndarray, labels: Sequence[str], genes: list[str], regulators: list[str]
+) -> pd.DataFrame:
+    """One ridge regression on what is left without the means of types, of regulators and of
+    targets."""
     x = np.array(x, dtype=np.float64)
     for rows in by_label(labels).values():
         x[rows] -= x[rows].mean(0)
@@ -49,11 +53,13 @@ def ridge_within(x: np.ndarray, labels: Sequence[str], genes: list[str], regulat
 def ridge_shared(
     x: np.ndarray, labels: Sequence[str], genes: list[str], regulators: list[str], seed: int
 ) -> tuple[dict[str, pd.DataFrame], float, float]:
-    """Ridge regression with shared slopes and a deviation for each type; also returns the chosen rho and penalty.
+    """Ridge regression with shared slopes and a deviation for each type; also returns the chosen
+    rho and penalty.
 
-    Within type z, with genes standardised within types: y = sum_j (b_j + rho d_jz) x_j, one penalty on b and d alike:
-    that is lambda on shared slopes and lambda / rho^2 on deviations (MATH: within types at rho = 0). One rho and one
-    penalty for all targets, those with the smallest error on held-out cells.
+    Within type z, with genes standardised within types: y = sum_j (b_j + rho d_jz) x_j, one penalty
+    on b and d alike:
+    that is lambda on shared slopes and lambda / rho^2 on deviations (MATH: within types at rho =
+    0). One rho and one penalty for all targets, those with the smallest error on held-out cells.
     """
     types = list(by_label(labels).values())
     own = pd.Index(genes).get_indexer(pd.Index(regulators))
@@ -64,18 +70,24 @@ def ridge_shared(
         units = [_units(x[rows]) for rows in train]
         moments = [_moments(x[rows], *unit, own) for rows, unit in zip(train, units, strict=True)]
         tests = [
-            (x[rows[fold[rows] == held_out]] - mean) * scale for rows, (mean, scale) in zip(types, units, strict=True)
+            (x[rows[fold[rows] == held_out]] - mean) * scale
+            for rows, (mean, scale) in zip(types, units, strict=True)
         ]
         grams = [(test[:, own].T @ test[:, own], test[:, own].T @ test) for test in tests]
         for number, rho in enumerate(RHO):
             for place, weights in enumerate(_solve(moments, rho, PENALTIES, own)):
                 for (gram, cross), weight in zip(grams, weights, strict=True):
                     # The squared error without the sum of squares of y, which is the same for all.
-                    error[number, place] += ((gram @ weight) * weight).sum() - 2 * (weight * cross).sum()
+                    error[number, place] += ((gram @ weight) * weight).sum() - 2 * (
+                        weight * cross
+                    ).sum()
     number, place = np.unravel_index(error.argmin(), error.shape)
     moments = [_moments(x[rows], *_units(x[rows]), own) for rows in types]
     (weights,) = _solve(moments, RHO[number], PENALTIES[[place]], own)
-    found = {label: _table(weight, genes, own) for label, weight in zip(by_label(labels), weights, strict=True)}
+    found = {
+        label: _table(weight, genes, own)
+        for label, weight in zip(by_label(labels), weights, strict=True)
+    }
     return found, RHO[number], float(PENALTIES[place])
 
 
@@ -85,17 +97,22 @@ def _units(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return x.mean(0, dtype=np.float64), np.where(sd > 1e-6, 1 / np.where(sd > 1e-6, sd, 1), 0)
 
 
-def _moments(x: np.ndarray, mean: np.ndarray, scale: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _moments(
+    x: np.ndarray, mean: np.ndarray, scale: np.ndarray, own: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """X'X [R, R] and X'Y [R, N] of the cells of a type, standardised."""
     values = (x - mean) * scale
     return values[:, own].T @ values[:, own], values[:, own].T @ values
 
 
-def _solve(moments: list[tuple[np.ndarray, np.ndarray]], rho: float, penalties: np.ndarray, own: np.ndarray):
+def _solve(
+    moments: list[tuple[np.ndarray, np.ndarray]], rho: float, penalties: np.ndarray, own: np.ndarray
+):
     """Slopes [K, R, N] for each penalty, 0 for a gene on itself.
 
-    Features are [x, rho x 1_1, ..., rho x 1_K]. A regulator that is the target is not among them: with P the inverse of
-    the penalised moments and S its places, the coefficients on the others are c - P[:, S] P[S, S]^-1 c[S].
+    Features are [x, rho x 1_1, ..., rho x 1_K]. A regulator that is the target is not among them:
+    with P the inverse of the penalised moments and S its places, the coefficients on the others are
+    c - P[:, S] P[S, S]^-1 c[S].
     """
     kinds, regulators = len(moments), len(own)
     size = regulators * (kinds + 1)
@@ -126,4 +143,6 @@ def _table(weight: np.ndarray, genes: list[str], own: np.ndarray) -> pd.DataFram
     pairs = [(r, g) for r, g in product(range(len(own)), range(len(genes))) if own[r] != g]
     source, target = np.array(pairs).T
     names = np.asarray(genes, dtype=object)
-    return pd.DataFrame({"source": names[own[source]], "target": names[target], "weight": weight[source, target]})
+    return pd.DataFrame(
+        {"source": names[own[source]], "target": names[target], "weight": weight[source, target]}
+    )

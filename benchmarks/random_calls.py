@@ -1,15 +1,17 @@
-"""Are calls of spherical_attention right whatever their sizes are? Random calls against float64, outputs and gradients.
+"""Are calls of spherical_attention right whatever their sizes are? Random calls against float64,
+outputs and gradients.
 
     PYTHONPATH=.:kernels python benchmarks/random_calls.py --calls 1000        # on a GPU: minutes, mostly to compile
     PYTHONPATH=.:kernels python benchmarks/random_calls.py --calls 30 --backend torch
 
-Dtypes, dense and packed bags (some empty), grouped heads, widths of heads and of values (odd ones too), multiplicities
-per head or not, absent keys, single keys, long bags and both methods are drawn. Tensors are judged by the a-priori
-bounds of flashsign.tuning.accuracy; packed bags one by one, bags of one key by their output alone. To a bound is added
-what it leaves out: for 16-bit numbers, what rounding m k to the dtype changes, which the stream does; for float32 by
-moments, the error of torch's, whose two sums over queries cancel where a bag has few keys. The table
-(`results/random_calls.csv`) has a row a call: what was drawn, the kernel, and the largest error in units of its bound.
-The exit status is 1 where one exceeds it.
+Dtypes, dense and packed bags (some empty), grouped heads, widths of heads and of values (odd ones
+too), multiplicities per head or not, absent keys, single keys, long bags and both methods are
+drawn. Tensors are judged by the a-priori bounds of flashsign.tuning.accuracy; packed bags one by
+one, bags of one key by their output alone. To a bound is added what it leaves out: for 16-bit
+numbers, what rounding m k to the dtype changes, which the stream does; for float32 by moments, the
+error of torch's, whose two sums over queries cancel where a bag has few keys. The table
+(`results/random_calls.csv`) has a row a call: what was drawn, the kernel, and the largest error in
+units of its bound. The exit status is 1 where one exceeds it.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ def drawn(dice: random.Random, longest: int, dtypes: tuple[str, ...]) -> dict[st
         "bags": dice.choice((1, 2, 5)),
         "per_head": dice.random() < 0.3,
         "absent": dice.choice((0.0, 0.1, 0.9)),
-        "method": dice.choice(("auto", "auto", "stream", "moments" if max(width, values) <= 128 else "stream")),
+        "method": dice.choice(
+            ("auto", "auto", "stream", "moments" if max(width, values) <= 128 else "stream")
+        ),
         "seed": dice.randrange(2**31),
     }
 
@@ -72,8 +76,18 @@ def judged(of: dict[str, Any], device: torch.device, backend: str) -> dict[str, 
         m = torch.rand(of["key_heads"] if of["per_head"] else 1, keys, generator=numbers) * 3 + 0.05
         m = torch.where(torch.rand(m.shape, generator=numbers) < of["absent"], 0.0, m).to(device)
         rows = normal(of["heads"], queries, of["width"]), normal(of["key_heads"], keys, of["width"])
-        bags.append((*rows, normal(of["key_heads"], keys, of["values"]), m, normal(of["heads"], queries, of["values"])))
-    q, k, v, m, grad = (torch.cat(each, 1) if of["packed"] else torch.stack(each) for each in zip(*bags, strict=True))
+        bags.append(
+            (
+                *rows,
+                normal(of["key_heads"], keys, of["values"]),
+                m,
+                normal(of["heads"], queries, of["values"]),
+            )
+        )
+    q, k, v, m, grad = (
+        torch.cat(each, 1) if of["packed"] else torch.stack(each)
+        for each in zip(*bags, strict=True)
+    )
     cut = {}
     if of["packed"]:
         q, k, v, grad = (x.transpose(0, 1) for x in (q, k, v, grad))
@@ -89,9 +103,15 @@ def judged(of: dict[str, Any], device: torch.device, backend: str) -> dict[str, 
     starts = [0, 0]
     for number, (bag, (queries, keys)) in enumerate(zip(bags, sizes, strict=True)):
         if of["packed"]:
-            own = [slice(start, start + size) for start, size in zip(starts, (queries, keys), strict=True)]
+            own = [
+                slice(start, start + size)
+                for start, size in zip(starts, (queries, keys), strict=True)
+            ]
             starts = [part.stop for part in own]
-            parts = [x[own[place]].transpose(0, 1) for x, place in zip(found[:4], (0, 0, 1, 1), strict=True)]
+            parts = [
+                x[own[place]].transpose(0, 1)
+                for x, place in zip(found[:4], (0, 0, 1, 1), strict=True)
+            ]
             dm = found[4][own[1]]
             parts.append(dm.mT if dm.ndim == 2 else dm[None])
         else:
@@ -107,7 +127,8 @@ def judged(of: dict[str, Any], device: torch.device, backend: str) -> dict[str, 
         case = Case(bag_q, bag_k, bag_v, bag_m if of["per_head"] else bag_m[:, 0], bag_grad)
         each = dict(zip(TENSORS, (x[None] for x in parts), strict=True))
         each["dm"] = each["dm"] if of["per_head"] else each["dm"][:, 0]
-        single = bool(((bag_m != 0).sum(-1) <= 1).any())  # whose gradients are differences of equal numbers
+        # whose gradients are differences of equal numbers
+        single = bool(((bag_m != 0).sum(-1) <= 1).any())
         added = dict.fromkeys(TENSORS, 0.0)
         if dtype.itemsize == 2:
             added = rounding_of_keys(case)
@@ -122,12 +143,17 @@ def judged(of: dict[str, Any], device: torch.device, backend: str) -> dict[str, 
     return worst
 
 
-def without_empty_heads(bag: Any, parts: list[torch.Tensor], group: int) -> tuple[Any, list[torch.Tensor]]:
-    """A bag and its results without the key heads of which no key is present, whose results must be zeros."""
+def without_empty_heads(
+    bag: Any, parts: list[torch.Tensor], group: int
+) -> tuple[Any, list[torch.Tensor]]:
+    """A bag and its results without the key heads of which no key is present, whose results must be
+    zeros."""
     alive = (bag[3] != 0).any(-1).expand(len(bag[1]))
     of_queries = alive.repeat_interleave(group)
     own = [of_queries, of_queries, alive, alive]
-    assert not any(part[~kept].any() for part, kept in zip(parts, own, strict=False)), "a head without keys gives zeros"
+    assert not any(part[~kept].any() for part, kept in zip(parts, own, strict=False)), (
+        "a head without keys gives zeros"
+    )
     per_head = len(bag[3]) > 1
     q, k, v, m, grad = bag
     bag = q[of_queries], k[alive], v[alive], m[alive] if per_head else m, grad[of_queries]
@@ -139,8 +165,12 @@ def rounding_of_keys(case: Case) -> dict[str, float]:
     """By how much results change, relative to themselves, if m k is rounded to the dtype of k."""
     m = (case.m if case.m.ndim == 3 else case.m[:, None])[..., None].double()
     unit = torch.exp2(-m.amax((-2, -1), keepdim=True).clamp_min(1e-30).log2().floor())
-    rounded = (m * unit * case.k.double()).to(case.k.dtype).double() / torch.where(m == 0, 1.0, m * unit)
-    changed = Case(case.q, torch.where(m == 0, case.k.double(), rounded), case.v, case.m, case.grad).true
+    rounded = (m * unit * case.k.double()).to(case.k.dtype).double() / torch.where(
+        m == 0, 1.0, m * unit
+    )
+    changed = Case(
+        case.q, torch.where(m == 0, case.k.double(), rounded), case.v, case.m, case.grad
+    ).true
     return {name: error(changed[name], case.true[name]) for name in TENSORS}
 
 
@@ -153,7 +183,9 @@ def cancelling_sums(case: Case) -> dict[str, float]:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--calls", type=int, default=1000)
     options.add_argument("--longest", type=int, default=3000, help="genes of the longest bags")
     options.add_argument("--seconds", type=float, default=math.inf, help="stop after this time")
@@ -163,7 +195,9 @@ def main() -> int:
     options.add_argument("--output", type=Path, default=HERE / "results" / "random_calls.csv")
     chosen = options.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtypes = ("float16", "float32") if device.type == "cpu" else ("float16", "bfloat16", "float32")  # (log.md)
+    dtypes = (
+        ("float16", "float32") if device.type == "cpu" else ("float16", "bfloat16", "float32")
+    )  # (log.md)
     dice, rows, begun = random.Random(chosen.seed), [], time.monotonic()
     for number in range(chosen.calls):
         if time.monotonic() - begun > chosen.seconds:
@@ -176,7 +210,10 @@ def main() -> int:
             row |= judged(of, device, chosen.backend)
         except (AssertionError, RuntimeError, ValueError) as problem:
             row["problem"] = repr(problem)[:200]
-        worst = max((row.get(name, math.inf) for name in TENSORS), key=lambda x: math.inf if math.isnan(x) else x)
+        worst = max(
+            (row.get(name, math.inf) for name in TENSORS),
+            key=lambda x: math.inf if math.isnan(x) else x,
+        )
         row["within"] = worst <= 1
         rows.append(row)
         if not row["within"]:
@@ -185,8 +222,15 @@ def main() -> int:
     table.insert(0, "device", torch.cuda.get_device_name() if device.type == "cuda" else "cpu")
     chosen.output.parent.mkdir(parents=True, exist_ok=True)
     table.to_csv(chosen.output, index=False, float_format="%.3g")
-    print(table.groupby(["dtype", "packed"])[list(TENSORS)].max().to_string(float_format=lambda x: f"{x:.2f}"))
-    print(f"{int(table.within.sum())} of {len(table)} calls are within their bounds; wrote {chosen.output}.")
+    print(
+        table.groupby(["dtype", "packed"])[list(TENSORS)]
+        .max()
+        .to_string(float_format=lambda x: f"{x:.2f}")
+    )
+    print(
+        f"{int(table.within.sum())} of {len(table)} calls are within their bounds; wrote "
+        f"{chosen.output}."
+    )
     return int(not table.within.all())
 
 

@@ -1,4 +1,5 @@
-"""Tables of results as files that grow: the rows of a run replace earlier rows of the same keys, others stay.
+"""Tables of results as files that grow: the rows of a run replace earlier rows of the same keys,
+others stay.
 
 And the device and the software that a benchmark ran on.
 """
@@ -19,22 +20,30 @@ if TYPE_CHECKING:
 
 
 def merged(path: Path, found: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """The rows of the CSV file at `path`, if there is one, and those of `found`, which replace rows of equal keys."""
+    """The rows of the CSV file at `path`, if there is one, and those of `found`, which replace rows
+    of equal keys."""
     if not path.exists():
         return found.reset_index(drop=True)
     before = pd.read_csv(path)
     keys = list(keys)
     unlike = [key for key in keys if key not in before]
     if unlike:
-        raise SystemExit(f"{path} has no column {unlike[0]!r}, so it holds another table; give another --output.")
+        raise SystemExit(
+            f"{path} has no column {unlike[0]!r}, so it holds another table; give another --output."
+        )
     kept = before[~before.set_index(keys).index.isin(found.set_index(keys).index)]
-    return pd.concat([kept, found], ignore_index=True) if len(kept) else found.reset_index(drop=True)
+    return (
+        pd.concat([kept, found], ignore_index=True) if len(kept) else found.reset_index(drop=True)
+    )
 
 
 def ordered(table: pd.DataFrame, **order: Sequence[str]) -> pd.DataFrame:
-    """Rows sorted by the named columns, each in the order given; values that are not listed come last."""
+    """Rows sorted by the named columns, each in the order given; values that are not listed come
+    last."""
     positions = {
-        column: table[column].map({name: position for position, name in enumerate(names)}).fillna(len(names))
+        column: table[column]
+        .map({name: position for position, name in enumerate(names)})
+        .fillna(len(names))
         for column, names in order.items()
     }
     rows = pd.DataFrame(positions).sort_values(list(order), kind="stable").index

@@ -1,12 +1,13 @@
-"""How do I run the other methods on a machine without this project? Runs them on prepared sets and fills a cache.
+"""How do I run the other methods on a machine without this project? Runs them on prepared sets and
+fills a cache.
 
     python benchmarks/sets.py --export sets.npz                                       # where the data is
     python benchmarks/run_peers.py --prepared sets.npz --jobs 14 --output networks    # anywhere
     python benchmarks/networks.py --cache networks                                    # where the data is
 
-Takes about 11 minutes on 16 cores, and 20 more where RegDiffusion is installed. It needs the folder `peers` beside it,
-numpy, scipy, pandas, scikit-learn and joblib. Networks that are in the output folder already are not computed again, so
-that an interrupted run continues where it stopped.
+Takes about 11 minutes on 16 cores, and 20 more where RegDiffusion is installed. It needs the folder
+`peers` beside it, numpy, scipy, pandas, scikit-learn and joblib. Networks that are in the output
+folder already are not computed again, so that an interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -24,16 +25,35 @@ from peers.measure import CallFailed
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prepared", type=Path, required=True, metavar="FILE", help="from sets.py --export")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the cache to fill")
-    parser.add_argument("--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)")
-    parser.add_argument("--methods", nargs="+", default=list(NAMES), choices=NAMES, metavar="NAME", help="default: all")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)")
+    parser.add_argument(
+        "--prepared", type=Path, required=True, metavar="FILE", help="from sets.py --export"
+    )
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="the cache to fill"
+    )
+    parser.add_argument(
+        "--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)"
+    )
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        default=list(NAMES),
+        choices=NAMES,
+        metavar="NAME",
+        help="default: all",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="other settings, e.g. trees=10")
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="KEY=VALUE", help="other settings, e.g. trees=10"
+    )
     arguments = parser.parse_args()
     sets = load_prepared(arguments.prepared)
-    sets = [one for one in sets if any(fnmatchcase(one.name, pattern) for pattern in arguments.sets)]
+    sets = [
+        one for one in sets if any(fnmatchcase(one.name, pattern) for pattern in arguments.sets)
+    ]
     if not sets:
         parser.error(f"{arguments.prepared} has no set of that name")
     failures = 0

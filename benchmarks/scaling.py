@@ -1,17 +1,19 @@
-"""How long does inferring a network take as genes and cells grow, by grn and by seven other methods?
+"""How long does inferring a network take as genes and cells grow, by grn and by seven other
+methods?
 
     python benchmarks/scaling.py                                        # 45 minutes of one CPU thread
     python benchmarks/scaling.py --methods grn genie3 --limit 60
 
-The cells are simulated (grn/cells/simulated.py), and a tenth of the genes are regulators: 100 to 800 genes at 1000
-cells, and 500 to 4000 cells at 100 genes. Every method runs once per size, with one thread and one process. Compare the
-CPU time, of the process and of those that it starts, since wall time includes waiting for other work on the machine.
-The time of `grn` is that of all steps to a network: reading the cells, choosing the penalties, training and the edge
-table. RegDiffusion's includes the start of its own Python.
+The cells are simulated (grn/cells/simulated.py), and a tenth of the genes are regulators: 100 to
+800 genes at 1000 cells, and 500 to 4000 cells at 100 genes. Every method runs once per size, with
+one thread and one process. Compare the CPU time, of the process and of those that it starts, since
+wall time includes waiting for other work on the machine. The time of `grn` is that of all steps to
+a network: reading the cells, choosing the penalties, training and the edge table. RegDiffusion's
+includes the start of its own Python.
 
-A method is left out of a size if it took more than half of the limit at half of the genes or cells; this is printed,
-and the table has no row for it. Writes `scaling.csv`, where rows of other methods and sizes stay, and the picture
-`docs/img/scaling.png`.
+A method is left out of a size if it took more than half of the limit at half of the genes or cells;
+this is printed, and the table has no row for it. Writes `scaling.csv`, where rows of other methods
+and sizes stay, and the picture `docs/img/scaling.png`.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ LEAST_S = 1e-3  # times are recorded in milliseconds
 def lines(table: pd.DataFrame, *, ours: str, cells: int, genes: int) -> Figure:
     """table: method, genes, cells, cpu_seconds -> two panels, both axes logarithmic.
 
-    The left panel has the rows with `cells` cells, the right one those with `genes` genes. A line ends at the largest
-    size of its method.
+    The left panel has the rows with `cells` cells, the right one those with `genes` genes. A line
+    ends at the largest size of its method.
     """
     picture = figure(9, 4.4)
     panels = picture.subplots(1, 2, sharey=True)
@@ -68,13 +70,18 @@ def lines(table: pd.DataFrame, *, ours: str, cells: int, genes: int) -> Figure:
         plain(panel)
     panels[0].set_ylabel("CPU seconds, one thread")
     handles, labels = panels[0].get_legend_handles_labels()
-    picture.legend(handles[::-1], labels[::-1], loc="outside right center", frameon=False, fontsize=9)
+    picture.legend(
+        handles[::-1], labels[::-1], loc="outside right center", frameon=False, fontsize=9
+    )
     return picture
 
 
 GENES, CELLS = (100, 200, 400, 800), (500, 1000, 2000, 4000)
 FEW_GENES, USUAL_CELLS = 100, 1000  # where the other number grows
-SIZES = [*((genes, USUAL_CELLS) for genes in GENES), *((FEW_GENES, cells) for cells in CELLS if cells != USUAL_CELLS)]
+SIZES = [
+    *((genes, USUAL_CELLS) for genes in GENES),
+    *((FEW_GENES, cells) for cells in CELLS if cells != USUAL_CELLS),
+]
 LIMIT_S = 600  # of CPU time
 KEYS = ["method", "genes", "cells"]
 
@@ -88,7 +95,9 @@ def planted(genes: int, cells: int) -> NetworkSet:
     matrix, names = adata.X.toarray(), list(adata.var_names)
     regulators = names[: genes // 10]
     name, hashed = f"simulated_{genes}_{cells}", digest(matrix, names, COUNTS_SEEN)
-    return NetworkSet(name, names, "counts", matrix, None, regulators, adata.uns[TRUTH], "reference", hashed)
+    return NetworkSet(
+        name, names, "counts", matrix, None, regulators, adata.uns[TRUTH], "reference", hashed
+    )
 
 
 def timed(method: str, one: NetworkSet) -> dict[str, Any]:
@@ -97,15 +106,19 @@ def timed(method: str, one: NetworkSet) -> dict[str, Any]:
         call = partial(importlib.import_module(OWN[method]).infer, one, 0, "cpu")
     else:
         peer, seen = load(method), one.prepared()
-        call = partial(peer.infer, seen.values, seen.genes, seen.regulators, 0, n_jobs=1, **settings_of(peer))
+        call = partial(
+            peer.infer, seen.values, seen.genes, seen.regulators, 0, n_jobs=1, **settings_of(peer)
+        )
     _, measures = measured(call, jobs=1, threads=1)
     return {name: measures[name] for name in ("seconds", "cpu_seconds", "peak_mb")}
 
 
 def too_long(taken: Mapping[tuple[int, int], float], genes: int, cells: int, limit: float) -> bool:
-    """Whether half of the genes or half of the cells was left out or took more than half of the limit.
+    """Whether half of the genes or half of the cells was left out or took more than half of the
+    limit.
 
-    taken: CPU seconds by (genes, cells) of the sizes that were run; sizes smaller than all of them count as quick.
+    taken: CPU seconds by (genes, cells) of the sizes that were run; sizes smaller than all of them
+        count as quick.
     """
     halves = [half for half in ((genes // 2, cells), (genes, cells // 2)) if half in SIZES]
     return any(taken.get(half, float("inf")) > limit / 2 for half in halves)
@@ -113,10 +126,16 @@ def too_long(taken: Mapping[tuple[int, int], float], genes: int, cells: int, lim
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--methods", nargs="+", default=methods(), choices=methods(), metavar="NAME")
-    parser.add_argument("--limit", type=float, default=LIMIT_S, help=f"CPU seconds of one run (default: {LIMIT_S})")
+    parser.add_argument(
+        "--methods", nargs="+", default=methods(), choices=methods(), metavar="NAME"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT_S, help=f"CPU seconds of one run (default: {LIMIT_S})"
+    )
     parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
-    parser.add_argument("--picture", type=Path, default=HERE.parent / "docs" / "img" / "scaling.png", metavar="FILE")
+    parser.add_argument(
+        "--picture", type=Path, default=HERE.parent / "docs" / "img" / "scaling.png", metavar="FILE"
+    )
     arguments = parser.parse_args()
 
     path = arguments.output / "scaling.csv"
@@ -130,7 +149,8 @@ def main() -> None:
             size = f"{method:<20}{genes:>5} genes {cells:>5} cells "
             if too_long(taken, genes, cells, arguments.limit):
                 print(
-                    f"{size} left out: half of it was left out, or took more than {arguments.limit / 2:g} s of CPU",
+                    f"{size} left out: half of it was left out, or took more than "
+                    f"{arguments.limit / 2:g} s of CPU",
                     flush=True,
                 )
                 continue
@@ -140,7 +160,10 @@ def main() -> None:
                 print(f"{size} failed: {str(error).strip().splitlines()[-1]}", flush=True)
                 continue
             taken[genes, cells] = found["cpu_seconds"]
-            print(f"{size}{found['seconds']:>9.2f} s {found['cpu_seconds']:>9.2f} s of CPU", flush=True)
+            print(
+                f"{size}{found['seconds']:>9.2f} s {found['cpu_seconds']:>9.2f} s of CPU",
+                flush=True,
+            )
             row = pd.DataFrame([{"method": method, "genes": genes, "cells": cells, **found}])
             table = ordered(merged(path, row, KEYS), method=methods(), cells=CELLS, genes=GENES)
             write(path, table)

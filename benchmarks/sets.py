@@ -1,4 +1,5 @@
-"""Which cells with a known network are there? Lists the sets in the folder that GRN_BENCHMARK_DATA names.
+"""Which cells with a known network are there? Lists the sets in the folder that GRN_BENCHMARK_DATA
+names.
 
     python benchmarks/sets.py                       # lists them: seconds
     python benchmarks/sets.py --export sets.npz     # and writes the peers' inputs to one file: seconds
@@ -33,11 +34,14 @@ SIGNS = {"+": 1, "-": -1}
 class NetworkSet:
     """Cells and their true network.
 
-    matrix [C, N] float32: raw counts (`values` = counts), or continuous values as they are (`values` = expression).
+    matrix [C, N] float32: raw counts (`values` = counts), or continuous values as they are
+        (`values` = expression).
     regulators: the genes that may regulate; None: every gene.
-    universe: the pairs that are scored, self left out. "all": every ordered pair of the reference's genes, as BEELINE
-    does for simulated networks; "reference": {the reference's regulators} x {its genes}.
-    hash: SHA-256 of the file's values, the gene names and the name of the transform that makes the peers' values.
+    universe: the pairs that are scored, self left out. "all": every ordered pair of the reference's
+        genes, as BEELINE does for simulated networks; "reference": {the reference's regulators} x
+        {its genes}.
+    hash: SHA-256 of the file's values, the gene names and the name of the transform that makes the
+        peers' values.
     """
 
     name: str
@@ -55,7 +59,8 @@ class NetworkSet:
         return self.matrix.shape[0]
 
     def multiplicities(self) -> np.ndarray:
-        """[C, N] float32, the input of every method: counts as log1p of counts scaled to the cells' median total."""
+        """[C, N] float32, the input of every method: counts as log1p of counts scaled to the cells'
+        median total."""
         if self.values == "expression":
             return self.matrix
         from scipy import sparse
@@ -67,12 +72,16 @@ class NetworkSet:
         return to_multiplicity(counts, COUNTS_SEEN, total, median_total(total)).toarray()
 
     def prepared(self) -> PreparedSet:
-        return PreparedSet(self.name, self.multiplicities(), self.genes, self.regulators or self.genes, self.hash)
+        return PreparedSet(
+            self.name, self.multiplicities(), self.genes, self.regulators or self.genes, self.hash
+        )
 
 
 def folder() -> Path:
     if not os.environ.get(VARIABLE):
-        raise SystemExit(f"{VARIABLE} is not set; set it to the folder with the benchmark data (data/README.md).")
+        raise SystemExit(
+            f"{VARIABLE} is not set; set it to the folder with the benchmark data (data/README.md)."
+        )
     return Path(os.environ[VARIABLE])
 
 
@@ -82,20 +91,27 @@ def load_sets(patterns: Iterable[str] = ("*",)) -> list[NetworkSet]:
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in SETS):
             raise SystemExit(f"No set is called {pattern!r}; the sets are {', '.join(SETS)}.")
-    return [load() for name, load in SETS.items() if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    return [
+        load()
+        for name, load in SETS.items()
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+    ]
 
 
 def sergio(name: str, clean: bool) -> NetworkSet:
     """SERGIO's counts with technical noise, or log1p of its noise-free levels.
 
-    The clean levels are continuous, non-negative and skewed (0 to 29 in DS1, 0 to 53 in DS2, a hundredth of them 0), on
-    the scale of counts before any loss; their log1p is taken here, so all methods see the same.
+    The clean levels are continuous, non-negative and skewed (0 to 29 in DS1, 0 to 53 in DS2, a
+    hundredth of them 0), on the scale of counts before any loss; their log1p is taken here, so all
+    methods see the same.
     """
     import anndata
 
     adata = anndata.read_h5ad(folder() / f"{name}.h5ad")
     source = adata.layers["clean"] if clean else adata.X
-    source = np.ascontiguousarray(source.toarray() if hasattr(source, "toarray") else source, dtype=np.float32)
+    source = np.ascontiguousarray(
+        source.toarray() if hasattr(source, "toarray") else source, dtype=np.float32
+    )
     genes = list(map(str, adata.var_names))
     return NetworkSet(
         name=f"{name}_clean" if clean else name,
@@ -116,23 +132,41 @@ def boolode(network: str) -> NetworkSet:
     matrix, genes, _ = read_expression(path / "ExpressionData.csv")
     reference = read_reference(path / "GroundTruthNetwork.csv", genes)
     return NetworkSet(
-        f"boolode_{network}", genes, "expression", matrix, None, None, reference, "all", digest(matrix, genes, "as is")
+        f"boolode_{network}",
+        genes,
+        "expression",
+        matrix,
+        None,
+        None,
+        reference,
+        "all",
+        digest(matrix, genes, "as is"),
     )
 
 
 def mdc(name: str, network: str) -> NetworkSet:
-    """Mouse dendritic cells, log-normalised. Regulators: the reference's; labels: the time point in the cell's name."""
+    """Mouse dendritic cells, log-normalised. Regulators: the reference's; labels: the time point in
+    the cell's name."""
     matrix, genes, cells = read_expression(folder() / "mdc" / "ExpressionData.csv")
     reference = read_reference(folder() / "mdc" / f"{network}_network.csv", genes)
     regulators = [gene for gene in genes if gene in set(reference["source"])]
     labels = [cell.rsplit("_", 1)[0] for cell in cells]
     return NetworkSet(
-        name, genes, "expression", matrix, labels, regulators, reference, "reference", digest(matrix, genes, "as is")
+        name,
+        genes,
+        "expression",
+        matrix,
+        labels,
+        regulators,
+        reference,
+        "reference",
+        digest(matrix, genes, "as is"),
     )
 
 
 def read_expression(path: Path) -> tuple[np.ndarray, list[str], list[str]]:
-    """[C, N] float32, genes and cells of a table with a row a gene. Genes called NA or nan keep their names."""
+    """[C, N] float32, genes and cells of a table with a row a gene. Genes called NA or nan keep
+    their names."""
     table = pd.read_csv(path, dtype={0: str}, keep_default_na=False)
     genes = table.iloc[:, 0].astype(str).tolist()
     values = table.iloc[:, 1:].to_numpy(np.float32)
@@ -145,12 +179,17 @@ def read_reference(path: Path, genes: list[str]) -> pd.DataFrame:
     edges = pd.DataFrame({"source": table["Gene1"], "target": table["Gene2"], "sign": 0})
     if "Type" in table:
         edges["sign"] = table["Type"].map(SIGNS).fillna(0).astype(int)
-    measured = edges["source"].isin(genes) & edges["target"].isin(genes) & (edges["source"] != edges["target"])
+    measured = (
+        edges["source"].isin(genes)
+        & edges["target"].isin(genes)
+        & (edges["source"] != edges["target"])
+    )
     return edges[measured].drop_duplicates().reset_index(drop=True)
 
 
 def digest(matrix: np.ndarray, genes: list[str], transform: str) -> str:
-    """Of the file's values, not of their logarithms: those may differ in the last bit from one machine to the next."""
+    """Of the file's values, not of their logarithms: those may differ in the last bit from one
+    machine to the next."""
     sha = hashlib.sha256(np.ascontiguousarray(matrix).tobytes())
     sha.update("\n".join([*genes, transform]).encode())
     return sha.hexdigest()
@@ -173,15 +212,20 @@ SETS: dict[str, Callable[[], NetworkSet]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Lists the sets, and writes the inputs of the peers to one file.")
-    parser.add_argument("--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)")
+    parser = argparse.ArgumentParser(
+        description="Lists the sets, and writes the inputs of the peers to one file."
+    )
+    parser.add_argument(
+        "--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)"
+    )
     parser.add_argument("--export", type=Path, metavar="FILE", help="the .npz file to write")
     arguments = parser.parse_args()
     sets = load_sets(arguments.sets)
     for one in sets:
         regulators = len(one.regulators or one.genes)
         print(
-            f"{one.name:<36} {one.cells:>5} cells {len(one.genes):>4} genes {regulators:>4} regulators "
+            f"{one.name:<36} {one.cells:>5} cells {len(one.genes):>4} genes {regulators:>4} "
+            "regulators "
             f"{len(one.reference):>5} edges  {one.values}"
         )
     if arguments.export:

@@ -3,11 +3,12 @@
     PYTHONPATH=.:kernels python benchmarks/tiles.py            # 2 minutes on an H200
     PYTHONPATH=.:kernels python benchmarks/tiles.py --trial    # a few, in Triton's interpreter on a CPU: 20 seconds
 
-Compilers have been wrong at single block sizes before, so each is checked. The table (`results/tiles.csv`) has a row
-for each kernel, block sizes, head width and dtype: the largest relative error of the output, dq, dk, dv and dm against
-float64 over bags of 1, 7, 113, 1000 and 1025 genes (small bags: 1 to 128 genes), the same in units of its bound
-(`..._of_bound`), and whether all errors are within their bounds, which flashsign.tuning.accuracy derives. The exit
-status is 1 where one is not.
+Compilers have been wrong at single block sizes before, so each is checked. The table
+(`results/tiles.csv`) has a row for each kernel, block sizes, head width and dtype: the largest
+relative error of the output, dq, dk, dv and dm against float64 over bags of 1, 7, 113, 1000 and
+1025 genes (small bags: 1 to 128 genes), the same in units of its bound (`..._of_bound`), and
+whether all errors are within their bounds, which flashsign.tuning.accuracy derives. The exit status
+is 1 where one is not.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ KERNELS = {
     "moment_key_gradients": ("dk", "dv", "dm"),
     "moment_query_gradients": ("dq",),
 }
-PASSES = [name for name in KERNELS if name.startswith("moment_") and name != "moment_query_gradient"]
+PASSES = [
+    name for name in KERNELS if name.startswith("moment_") and name != "moment_query_gradient"
+]
 NUMBERS = ("own", "other", "warps", "stages", "programs", "scores")
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -66,8 +69,12 @@ class Case:
 
     @property
     def written(self) -> dict[str, int]:
-        """The columns of the block sizes; the rows of a program's own tile are "own", whatever the table calls them."""
-        return {{"rows": "own", "queries": "own"}.get(name, name): x for name, x in vars(self.block_sizes).items()}
+        """The columns of the block sizes; the rows of a program's own tile are "own", whatever the
+        table calls them."""
+        return {
+            {"rows": "own", "queries": "own"}.get(name, name): x
+            for name, x in vars(self.block_sizes).items()
+        }
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -76,7 +83,9 @@ class Case:
             return SIZES
         from flashsign.tuning import tables
 
-        return tuple(x for x in SMALL_SIZES if x <= tables.SMALL_BAGS[self.dtype.itemsize, self.width].keys)
+        return tuple(
+            x for x in SMALL_SIZES if x <= tables.SMALL_BAGS[self.dtype.itemsize, self.width].keys
+        )
 
 
 def cases() -> Iterator[Case]:
@@ -92,18 +101,24 @@ def cases() -> Iterator[Case]:
         "key_gradients": tables.TABLES["key_gradients"],
         "stream_query_gradient": tables.TABLES["query_gradient"],
         "moment_query_gradient": {
-            key: row for key, row in tables.TABLES["query_gradient"].items() if key[1] <= WIDEST["moments"]
+            key: row
+            for key, row in tables.TABLES["query_gradient"].items()
+            if key[1] <= WIDEST["moments"]
         },
     }
     for kernel, table in stream_tables.items():
         fallback = [] if kernel.startswith(("hopper", "nan_repair")) else [tables.FALLBACK]
         for (size, width), shipped in table.items():
             for block_sizes in [*shipped, *fallback]:
-                yield from (Case(kernel, block_sizes, width, width, dtype) for dtype in dtypes(size))
+                yield from (
+                    Case(kernel, block_sizes, width, width, dtype) for dtype in dtypes(size)
+                )
     for kernel, some in {"hopper_split_keys": tables.NARROW["hopper"], **tables.NARROW}.items():
         for (size, width), shipped in some.items():
             for block_sizes in shipped:
-                yield from (Case(kernel, block_sizes, width, width // 4, dtype) for dtype in dtypes(size))
+                yield from (
+                    Case(kernel, block_sizes, width, width // 4, dtype) for dtype in dtypes(size)
+                )
     single = {
         "small_forward": {key: bags.forward for key, bags in tables.SMALL_BAGS.items()},
         "small_backward": {key: bags.backward for key, bags in tables.SMALL_BAGS.items()},
@@ -124,10 +139,11 @@ def dtypes(size: int) -> tuple[torch.dtype, ...]:
 
 
 def ours(case: Case, bag: Bag) -> list[Tensor]:
-    """Output, dq, dk, dv and dm by the kernel with the case's block sizes; of forward kernels the output alone.
+    """Output, dq, dk, dv and dm by the kernel with the case's block sizes; of forward kernels the
+    output alone.
 
-    Kernels of small bags and of moments take their block sizes from their tables, which have one row per width and
-    dtype. Kernels of the stream are checked on small bags too.
+    Kernels of small bags and of moments take their block sizes from their tables, which have one
+    row per width and dtype. Kernels of the stream are checked on small bags too.
     """
     from flashsign.attention.call import AttentionCall
     from flashsign.triton import small_bags
@@ -149,11 +165,19 @@ def ours(case: Case, bag: Bag) -> list[Tensor]:
         o, inverse = call.empty_output(), call.empty_rows()
         tiles = cdiv(q.shape[2], case.block_sizes.own) * q.shape[0] * q.shape[1]
         # Each split of the keys takes two tiles of keys or more.
-        splits = min(3, cdiv(k.shape[2], 2 * case.block_sizes.other)) if case.kernel == "hopper_split_keys" else 1
+        splits = (
+            min(3, cdiv(k.shape[2], 2 * case.block_sizes.other))
+            if case.kernel == "hopper_split_keys"
+            else 1
+        )
         plan = SplitKeys(tiles, 0, 1, 0.0) if splits == 1 else SplitKeys(0, tiles, splits, 0.0)
         stream.hopper.forward(call, ScaledKeys.of(call), case.block_sizes, plan, o, inverse)
         return [o]
-    own = {"query_gradient" if case.kernel.endswith("query_gradient") else case.kernel: case.block_sizes}
+    own = {
+        "query_gradient"
+        if case.kernel.endswith("query_gradient")
+        else case.kernel: case.block_sizes
+    }
     o, inverse = stream.forward(call, tiles=own)
     if case.kernel == "forward":
         return [o]
@@ -169,9 +193,13 @@ def ours(case: Case, bag: Bag) -> list[Tensor]:
 def case_columns(case: Case) -> dict[str, object]:
     """The columns that name a case."""
     return {
-        "kernel": case.kernel, "width": case.width, "values": case.values,
-        "dtype": str(case.dtype).removeprefix("torch."), **dict.fromkeys(NUMBERS), **case.written,
-    }  # fmt: skip
+        "kernel": case.kernel,
+        "width": case.width,
+        "values": case.values,
+        "dtype": str(case.dtype).removeprefix("torch."),
+        **dict.fromkeys(NUMBERS),
+        **case.written,
+    }
 
 
 def check(case: Case, sizes: tuple[int, ...], device: str) -> dict[str, object]:
@@ -183,11 +211,19 @@ def check(case: Case, sizes: tuple[int, ...], device: str) -> dict[str, object]:
             bag = Bag(genes, case.width, case.dtype, device, case.values)
             found = dict(zip(TENSORS, ours(case, bag), strict=False))
             for name, verdict in bag.judge({name: found[name] for name in tensors}).items():
-                worst[name], of_bound[name] = max(worst[name], verdict.error), max(of_bound[name], verdict.of_bound)
+                worst[name], of_bound[name] = (
+                    max(worst[name], verdict.error),
+                    max(of_bound[name], verdict.of_bound),
+                )
                 within &= verdict.good
     except Exception as problem:  # a case that does not compile must not stop the others
         return row | {"within": False, "problem": repr(problem)[:200]}
-    return row | worst | {f"{name}_of_bound": units for name, units in of_bound.items()} | {"within": within}
+    return (
+        row
+        | worst
+        | {f"{name}_of_bound": units for name, units in of_bound.items()}
+        | {"within": within}
+    )
 
 
 def check_all(everything: list[Case], limit_s: float) -> pd.DataFrame:
@@ -197,7 +233,9 @@ def check_all(everything: list[Case], limit_s: float) -> pd.DataFrame:
     """
     begun, rows = time.monotonic(), {}
     processes = min(28, (os.cpu_count() or 1) - 2)
-    with ProcessPoolExecutor(max(1, processes), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+    with ProcessPoolExecutor(
+        max(1, processes), get_context("spawn"), torch.set_num_threads, (1,)
+    ) as pool:
         # First the cases that take longest to compile.
         ordered = sorted(everything, key=lambda case: (-case.width, -case.dtype.itemsize))
         waiting = {pool.submit(check, case, case.sizes, "cuda"): case for case in ordered}
@@ -206,7 +244,15 @@ def check_all(everything: list[Case], limit_s: float) -> pd.DataFrame:
                 case = waiting[done]
                 rows[case] = done.result()
                 took = f"{time.monotonic() - begun:6.0f} s  {len(rows)} of {len(everything)}"
-                print(took, case.kernel, case.block_sizes, case.width, case.dtype, rows[case]["within"], flush=True)
+                print(
+                    took,
+                    case.kernel,
+                    case.block_sizes,
+                    case.width,
+                    case.dtype,
+                    rows[case]["within"],
+                    flush=True,
+                )
         except TimeoutError:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in active_children():  # they may still compile for minutes
@@ -216,7 +262,9 @@ def check_all(everything: list[Case], limit_s: float) -> pd.DataFrame:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--output", type=Path, default=HERE / "results" / "tiles.csv")
     options.add_argument(
         "--kernels",
@@ -226,37 +274,57 @@ def main() -> int:
         help="check these kernels alone; the rows of others stay",
     )
     options.add_argument(
-        "--trial", action="store_true", help="check a few float32 cases in the interpreter; writes nothing"
+        "--trial",
+        action="store_true",
+        help="check a few float32 cases in the interpreter; writes nothing",
     )
     options.add_argument(
-        "--limit-s", type=float, default=540, metavar="S", help="stop after this time; cases that are not done fail"
+        "--limit-s",
+        type=float,
+        default=540,
+        metavar="S",
+        help="stop after this time; cases that are not done fail",
     )
     chosen = options.parse_args()
     if chosen.trial:
         os.environ.setdefault("TRITON_INTERPRET", "1")
         some = [case for case in cases() if case.dtype == torch.float32 and case.width == 16]
-        print(pd.DataFrame(check(case, TRIAL_SIZES, "cpu") for case in some).to_string(index=False, na_rep=""))
+        print(
+            pd.DataFrame(check(case, TRIAL_SIZES, "cpu") for case in some).to_string(
+                index=False, na_rep=""
+            )
+        )
         return 0
     if not torch.cuda.is_available():
         print(
-            "Block sizes are checked on the GPU that they are for, and there is none; --trial checks a few without.",
+            "Block sizes are checked on the GPU that they are for, and there is none; --trial "
+            "checks a few without.",
             file=sys.stderr,
         )
         return 2
     wanted = chosen.kernels or list(KERNELS)
-    table = check_all([case for case in dict.fromkeys(cases()) if case.kernel in wanted], chosen.limit_s)
+    table = check_all(
+        [case for case in dict.fromkeys(cases()) if case.kernel in wanted], chosen.limit_s
+    )
     table.insert(0, "device", torch.cuda.get_device_name())
     chosen.output.parent.mkdir(parents=True, exist_ok=True)
     if chosen.kernels and chosen.output.exists():
         before = pd.read_csv(chosen.output)
         table = pd.concat([before[~before.kernel.isin(wanted)], table])
-        table = table.sort_values("kernel", key=lambda names: names.map(list(KERNELS).index), kind="stable")
+        table = table.sort_values(
+            "kernel", key=lambda names: names.map(list(KERNELS).index), kind="stable"
+        )
     table = table.astype(dict.fromkeys(NUMBERS, "Int64"))
     table.to_csv(chosen.output, index=False, float_format="%.3g")
     print(
-        table.drop(columns="device").to_string(index=False, float_format=lambda x: "" if math.isnan(x) else f"{x:.1e}")
+        table.drop(columns="device").to_string(
+            index=False, float_format=lambda x: "" if math.isnan(x) else f"{x:.1e}"
+        )
     )
-    print(f"{int(table.within.sum())} of {len(table)} cases are within the bounds; wrote {chosen.output}.")
+    print(
+        f"{int(table.within.sum())} of {len(table)} cases are within the bounds; wrote "
+        f"{chosen.output}."
+    )
     return int(not table.within.all())
 
 

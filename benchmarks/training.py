@@ -1,13 +1,15 @@
-"""How fast is a training step, how busy is the GPU, and what would softmax cost in place of the signed attention?
+"""How fast is a training step, how busy is the GPU, and what would softmax cost in place of the
+signed attention?
 
     python benchmarks/training.py                       # steps alone: a minute on an H200
     python benchmarks/training.py --run atlas.h5ad      # also how busy the GPU is in `grn train` of a file
 
-A step is that of `grn train` without the average of the weights: losses and gradients as one CUDA graph, AdamW as
-another; its cells are on the GPU already.
-With softmax, the same recorded model reads the regulators by cuDNN's attention in bfloat16: the same queries, the keys
-and values of a cell multiplied by its multiplicities. cuDNN then has to read every cell anew, where attention_by_scores
-makes two matrix products of all cells, as their scores are the same; that is what the ratio shows.
+A step is that of `grn train` without the average of the weights: losses and gradients as one CUDA
+graph, AdamW as another; its cells are on the GPU already.
+With softmax, the same recorded model reads the regulators by cuDNN's attention in bfloat16: the
+same queries, the keys and values of a cell multiplied by its multiplicities. cuDNN then has to read
+every cell anew, where attention_by_scores makes two matrix products of all cells, as their scores
+are the same; that is what the ratio shows.
 """
 
 from __future__ import annotations
@@ -44,14 +46,20 @@ POINTS += [(2000, 100, 1024), (2000, 100, 64), (20_000, 1500, 64), (20_000, 1500
 VALUE = 8  # cuDNN's least width of a value
 
 
-def by_softmax(block: SignedBlock, m: Tensor, states: Tensor, pick: Tensor, penalty: Tensor, *_) -> tuple[Tensor, ...]:
-    """SignedBlock.learned with softmax: every cell in its one state. The penalty is of the same slopes."""
+def by_softmax(
+    block: SignedBlock, m: Tensor, states: Tensor, pick: Tensor, penalty: Tensor, *_
+) -> tuple[Tensor, ...]:
+    """SignedBlock.learned with softmax: every cell in its one state. The penalty is of the same
+    slopes."""
     query, key = block.embedding(pick)
-    shrink = slope_penalty(block.scores(pick), block.amounts(), *block.gains(pick), block.square, penalty)
+    shrink = slope_penalty(
+        block.scores(pick), block.amounts(), *block.gains(pick), block.square, penalty
+    )
     if not len(pick):
         return states @ block.level[..., pick], shrink
     state = states.argmax(1)
-    m = (m if m.ndim == 3 else m.expand(len(query), -1, -1))[:, None, :, :, None]  # [P, 1, C, R + 1, 1]
+    # [P, 1, C, R + 1, 1]
+    m = (m if m.ndim == 3 else m.expand(len(query), -1, -1))[:, None, :, :, None]
     value = F.pad(block.amounts()[:, :, None, :, None] * m, (0, VALUE - 1))
     parts = (query[:, :, state], key[:, :, None] * m, value)
     read = F.scaled_dot_product_attention(*(part.flatten(0, 1).bfloat16() for part in parts))
@@ -75,7 +83,9 @@ def stepping(genes: int, regulators: int, cells: int, device: str) -> Callable[[
     torch.manual_seed(0)
     config = Config.model_validate({"data": {"path": "simulated:"}})
     identity = ReaderShape(classes=STATES, summary=64, hidden=128, embedding=64)
-    model = Model(config.model, genes, regulators=torch.arange(regulators), states=STATES, identity=identity)
+    model = Model(
+        config.model, genes, regulators=torch.arange(regulators), states=STATES, identity=identity
+    )
     model.penalty.fill_(0.1)
     task = Task(model, config.objectives, config.trainer, 10**6).to(device).train()
     present = torch.rand(cells, genes, device=device) < EXPRESSED
@@ -165,15 +175,24 @@ def busy_in_run(path: Path, first: int, last: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--run", type=Path, metavar="FILE")
     chosen = parser.parse_args()
-    print(torch.cuda.get_device_name(), "- ms of a step, cells a second, share of the time that the GPU computes")
+    print(
+        torch.cuda.get_device_name(),
+        "- ms of a step, cells a second, share of the time that the GPU computes",
+    )
     for genes, regulators, cells in POINTS:
         print(f"{genes:>6} genes {regulators:>6} regulators {cells:>5} cells", end="", flush=True)
         seconds, share = measured(stepping(genes, regulators, cells, "cuda"))
         torch.cuda.empty_cache()
-        print(f"{1e3 * seconds:>8.2f} ms {cells / seconds:>8.0f}/s {share:>5.0%}   softmax", end="", flush=True)
+        print(
+            f"{1e3 * seconds:>8.2f} ms {cells / seconds:>8.0f}/s {share:>5.0%}   softmax",
+            end="",
+            flush=True,
+        )
         try:
             with softmax():
                 slow, _ = measured(stepping(genes, regulators, cells, "cuda"))
@@ -182,7 +201,10 @@ def main() -> None:
             print(": more memory than the GPU has", flush=True)
         torch.cuda.empty_cache()
     if chosen.run:
-        print(f"in grn train of {chosen.run}: the GPU computes {busy_in_run(chosen.run, 310, 390):.0%} of the time")
+        print(
+            f"in grn train of {chosen.run}: the GPU computes "
+            f"{busy_in_run(chosen.run, 310, 390):.0%} of the time"
+        )
 
 
 if __name__ == "__main__":

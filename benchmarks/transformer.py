@@ -1,12 +1,13 @@
-"""How fast does the paper's transformer train, and what would cuDNN's softmax cost in place of spherical attention?
+"""How fast does the paper's transformer train, and what would cuDNN's softmax cost in place of
+spherical attention?
 
     python benchmarks/transformer.py                    # a minute of an H200
     python benchmarks/transformer.py --run pbmc.yaml    # the kernels of the steps of `grn train`, and their shares
 
-A step is that of `grn train` with identity as the only objective: tokens are made, and losses, gradients and AdamW's
-update are CUDA graphs. Four layers of width 128 with eight heads of 64; a cell expresses every gene, so that all bags
-have one size, as cuDNN's kernel wants it. With softmax the same recorded model takes the same queries, keys and values
-in bfloat16.
+A step is that of `grn train` with identity as the only objective: tokens are made, and losses,
+gradients and AdamW's update are CUDA graphs. Four layers of width 128 with eight heads of 64; a
+cell expresses every gene, so that all bags have one size, as cuDNN's kernel wants it. With softmax
+the same recorded model takes the same queries, keys and values in bfloat16.
 """
 
 from __future__ import annotations
@@ -41,8 +42,11 @@ POINTS = [(2000, 64), (5000, 32), (20_000, 8)]  # genes, cells of a step
 SHOWN = 40  # kernels of a trace
 
 
-def by_softmax(layer: Layer, q: Tensor, k: Tensor, v: Tensor, tokens: Tokens, asking: Tensor) -> Tensor:
-    """Layer.attend with softmax, of one member and bags of one size; an identity token would be one more key."""
+def by_softmax(
+    layer: Layer, q: Tensor, k: Tensor, v: Tensor, tokens: Tokens, asking: Tensor
+) -> Tensor:
+    """Layer.attend with softmax, of one member and bags of one size; an identity token would be one
+    more key."""
     cells = len(tokens.identity)
     size = sizes[cells]
 
@@ -77,9 +81,15 @@ def stepping(genes: int, cells: int, key_heads: int, device: str = "cuda") -> Ca
     torch.manual_seed(0)
     given = {"data": {"path": "simulated:"}, "objectives": {"masked_multiplicity": {"weight": 0}}}
     config = Config.model_validate(given | {"model": {"reader": "transformer"}})
-    shape = ReaderShape(members=1, classes=CLASSES, summary=WIDTH, hidden=HIDDEN, query_heads=HEADS, layers=LAYERS)
-    model = Model(config.model, genes, regulators=torch.arange(1), states=1, identity=shape, genes_train=False)
-    layers = (Layer(1, WIDTH, HEADS, key_heads, HIDDEN, shape.iterations, HEAD) for _ in range(LAYERS))
+    shape = ReaderShape(
+        members=1, classes=CLASSES, summary=WIDTH, hidden=HIDDEN, query_heads=HEADS, layers=LAYERS
+    )
+    model = Model(
+        config.model, genes, regulators=torch.arange(1), states=1, identity=shape, genes_train=False
+    )
+    layers = (
+        Layer(1, WIDTH, HEADS, key_heads, HIDDEN, shape.iterations, HEAD) for _ in range(LAYERS)
+    )
     model.identity.layers = Layers(layers)
     task = Task(model, config.objectives, config.trainer, 10**6).to(device).train()
     sizes[cells] = genes + 2
@@ -101,11 +111,16 @@ def stepping(genes: int, cells: int, key_heads: int, device: str = "cuda") -> Ca
 
 
 def trace(name: str, first: int = 40, last: int = 60) -> None:
-    """Prints which kernels run in the steps first to last of a run, how often a step, and their share of the time."""
+    """Prints which kernels run in the steps first to last of a run, how often a step, and their
+    share of the time."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, watched(first, last) as found:
         train(load_config(name), Path(folder) / "run", say=print)
-    print(f"{name}: {time.perf_counter() - started:.0f} s whole; in steps {first} to {last} the GPU computes", end=" ")
+    print(
+        f"{name}: {time.perf_counter() - started:.0f} s whole; in steps {first} to {last} the GPU "
+        "computes",
+        end=" ",
+    )
     events = [each for each in found.key_averages() if each.self_device_time_total > 0]
     total = sum(each.self_device_time_total for each in events)
     print(f"{busy(found):.0%} of the time, {total / 1e3 / (last - first):.2f} ms a step")
@@ -115,13 +130,18 @@ def trace(name: str, first: int = 40, last: int = 60) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--run", nargs="+", metavar="CONFIG")
     if configs := parser.parse_args().run:
         for name in configs:
             trace(name)
         return
-    print(torch.cuda.get_device_name(), "- ms of a step, share of the time that the GPU computes, memory")
+    print(
+        torch.cuda.get_device_name(),
+        "- ms of a step, share of the time that the GPU computes, memory",
+    )
     for genes, cells in POINTS:
         for key_heads in (HEADS, HEADS // 4):
             print(f"{genes:>6} genes {cells:>3} cells {key_heads} key heads", end="", flush=True)
@@ -132,7 +152,11 @@ def main() -> None:
                     seconds, share = measured(stepping(genes, cells, key_heads))
                 gibibytes = torch.cuda.max_memory_allocated() / 2**30
                 found.append(seconds)
-                print(f"{1e3 * seconds:>9.2f} ms {share:>5.0%} {gibibytes:>5.1f} GiB", end="", flush=True)
+                print(
+                    f"{1e3 * seconds:>9.2f} ms {share:>5.0%} {gibibytes:>5.1f} GiB",
+                    end="",
+                    flush=True,
+                )
                 torch.cuda.empty_cache()
             print(f"   softmax takes {found[1] / found[0]:.1f} times as long", flush=True)
 

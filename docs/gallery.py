@@ -1,7 +1,9 @@
-"""Draws every picture of grn.plots into docs/img/gallery: `python docs/gallery.py [FOLDER]`, less than a minute.
+"""Draws every picture of grn.plots into docs/img/gallery: `python docs/gallery.py [FOLDER]`, less
+than a minute.
 
-It trains a small model on the 700 blood cells that scanpy ships, with fewer steps than the defaults: the pictures show
-what they look like, not a result. CI runs it, so that each picture can be drawn. Related pictures share a file.
+It trains a small model on the 700 blood cells that scanpy ships, with fewer steps than the
+defaults: the pictures show what they look like, not a result. CI runs it, so that each picture can
+be drawn. Related pictures share a file.
 """
 
 from __future__ import annotations
@@ -30,12 +32,15 @@ HERE = Path(__file__).parent
 def pictures(run: grn.Run, cells) -> dict[str, object]:
     """Each picture by name, a Figure or Axes."""
     active = cells.raw.to_adata()
-    weights = run.edges[["source", "target", "weight"]]  # of all edges, as few are certain after a short run
+    # of all edges, as few are certain after a short run
+    weights = run.edges[["source", "target", "weight"]]
     table = grn.activity(active, weights, by="bulk_labels", quiet=True)
     monocytes, dendritic = "CD14+ Monocyte", "Dendritic"
     knocked_out = grn.perturb(run, knock_out="SPI1", cell_type=monocytes, data=cells)
     found = np.linspace(0.02, 1, 50)
-    curves = {"network": pd.DataFrame({"recall": found, "precision": 0.1 + 0.7 * np.exp(-3 * found)})}
+    curves = {
+        "network": pd.DataFrame({"recall": found, "precision": 0.1 + 0.7 * np.exp(-3 * found)})
+    }
     curves["ridge"] = pd.DataFrame({"recall": found, "precision": 0.1 + 0.5 * np.exp(-3 * found)})
     plots = grn.plots
     return {
@@ -48,21 +53,27 @@ def pictures(run: grn.Run, cells) -> dict[str, object]:
         "cell_type_genes": plots.cell_type_genes(grn.explain(cells, run, quiet=True), "CD19+ B"),
         "confusion_matrix": plots.confusion_matrix(run.confusion),
         "training_curves": plots.training_curves(run.history),
-        "precision_recall_curves": plots.precision_recall_curves(curves, 0.1),  # invented: there is no truth here
+        # invented: there is no truth here
+        "precision_recall_curves": plots.precision_recall_curves(curves, 0.1),
     }
 
 
 def reduced(picture: Image.Image) -> Image.Image:
     """The picture in COLOURS colours, of which rare ones keep theirs.
 
-    By number of pixels, as Pillow chooses where nothing is said, the dark reds of a colour bar would become brown.
+    By number of pixels, as Pillow chooses where nothing is said, the dark reds of a colour bar
+    would become brown.
     """
     return picture.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
 
 
 def below_each_other(pictures: list[Image.Image]) -> Image.Image:
     """One picture, as wide as the widest."""
-    sheet = Image.new("RGB", (max(each.width for each in pictures), sum(each.height for each in pictures)), "white")
+    sheet = Image.new(
+        "RGB",
+        (max(each.width for each in pictures), sum(each.height for each in pictures)),
+        "white",
+    )
     top = 0
     for each in pictures:
         sheet.paste(each, (0, top))

@@ -1,8 +1,10 @@
-"""Adds to the site what is not a page of docs/: other documents of the repository, files that they name, and the API.
+"""Adds to the site what is not a page of docs/: other documents of the repository, files that they
+name, and the API.
 
-MkDocs calls these functions while it builds (mkdocs.yml). Links are written for readers of the repository; here they
-are pointed at the pages of the site: a document of OUTSIDE at its page, any other file of the repository at a copy.
-Examples of docstrings become blocks of code, because mkdocs would take their `>>>` for quotations.
+MkDocs calls these functions while it builds (mkdocs.yml). Links are written for readers of the
+repository; here they are pointed at the pages of the site: a document of OUTSIDE at its page, any
+other file of the repository at a copy. Examples of docstrings become blocks of code, because mkdocs
+would take their `>>>` for quotations.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for document, page in OUTSIDE.items():
-        files.append(File.generated(config, page, content=(ROOT / document).read_text(encoding="utf-8")))
+        files.append(
+            File.generated(config, page, content=(ROOT / document).read_text(encoding="utf-8"))
+        )
     files.append(File.generated(config, "api.md", content=grn_api()))
     files.append(File.generated(config, "flashsign.md", content=flashsign_api()))
     for path in sorted(linked_files(files)):
@@ -48,7 +52,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def linked_files(files: Files) -> set[str]:
-    """The files outside of docs/ that pages link to and that are no pages themselves, as paths in the repository."""
+    """The files outside of docs/ that pages link to and that are no pages themselves, as paths in
+    the repository."""
     found = set()
     for page in files.documentation_pages():
         for link in LINK.finditer(page.content_string):
@@ -72,7 +77,9 @@ def site_path(path: str) -> str:
         while not (ROOT / path / "README.md").exists():
             path = posixpath.dirname(path)
         path = posixpath.join(path, "README.md")
-    return OUTSIDE.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else f"files/{path}")
+    return OUTSIDE.get(path) or (
+        path.removeprefix("docs/") if path.startswith("docs/") else f"files/{path}"
+    )
 
 
 def relative(link: str, page: str) -> str:
@@ -85,7 +92,9 @@ def grn_api() -> str:
 
     entries = [f"::: {grn._MODULES[name]}.{name}" for name in grn.__all__ if name in grn._MODULES]
     pictures = [f"::: grn.plots.{grn.plots._FILES[name]}.{name}" for name in grn.plots.__all__]
-    return "\n\n".join(["# grn", *entries, "# grn.plots", "All of them: [gallery](gallery.md).", *pictures])
+    return "\n\n".join(
+        ["# grn", *entries, "# grn.plots", "All of them: [gallery](gallery.md).", *pictures]
+    )
 
 
 def flashsign_api() -> str:
@@ -93,7 +102,9 @@ def flashsign_api() -> str:
     import flashsign
 
     public = {name: getattr(flashsign, name) for name in flashsign.__all__}
-    entries = [f"::: {value.__module__}.{name}" for name, value in public.items() if callable(value)]
+    entries = [
+        f"::: {value.__module__}.{name}" for name, value in public.items() if callable(value)
+    ]
     return "\n\n".join(["# flashsign", "The algebra: [kernels](kernels.md).", *entries])
 
 
@@ -104,7 +115,8 @@ class FencedExamples(griffe.Extension):
 
 
 def fenced(text: str) -> str:
-    """The text with a fence around each example: from a line that begins with `>>>` to the next empty line."""
+    """The text with a fence around each example: from a line that begins with `>>>` to the next
+    empty line."""
     lines, inside = [], False
     for line in text.splitlines():
         example = line.lstrip().startswith(">>>")

@@ -1,14 +1,16 @@
-"""Signed gene regulatory networks and cell types from single-cell expression, with spherical attention.
+"""Signed gene regulatory networks and cell types from single-cell expression, with spherical
+attention.
 
-`grn.train` trains on an AnnData, a file or a configuration and returns a `Run`; `grn.load` opens one from its folder;
-`grn.network` gives the network of cells, of a cell type or of one cell; `grn.predict` annotates other cells and
-`grn.explain` says which genes speak for their types;
-`grn.compare` finds regulators and edges that differ between conditions; `grn.perturb` predicts what changes when
-regulators are knocked out or overexpressed, and `grn.screen` does so for each of them; `grn.read_network` and
-`grn.evaluate` read and judge networks, ours and those of other tools, and `grn.evaluate_interventions` what a run
-expects of interventions; `grn.export` writes them for other programs; `grn.activity` says how
-active each regulator is in each cell; `grn.plots` draws. Mistakes in what these are given are `grn.errors.UserError`,
-one sentence each.
+`grn.train` trains on an AnnData, a file or a configuration and returns a `Run`; `grn.load` opens
+one from its folder; `grn.network` gives the network of cells, of a cell type or of one cell;
+`grn.predict` annotates other cells and `grn.explain` says which genes speak for their types;
+`grn.compare` finds regulators and edges that differ between conditions; `grn.perturb` predicts what
+changes when regulators are knocked out or overexpressed, and `grn.screen` does so for each of them;
+`grn.read_network` and `grn.evaluate` read and judge networks, ours and those of other tools, and
+`grn.evaluate_interventions` what a run expects of interventions; `grn.export` writes them for other
+programs; `grn.activity` says how
+active each regulator is in each cell; `grn.plots` draws. Mistakes in what these are given are
+`grn.errors.UserError`, one sentence each.
 
 Nothing is imported before it is used, so that `import grn` takes no time.
 """
@@ -54,9 +56,15 @@ __all__ = [
     "train",
 ]
 
-_ELSEWHERE = {"Run": "run", "load": "run", "screen": "perturb"}  # what the module of the same name does not define
+_ELSEWHERE = {
+    "Run": "run",
+    "load": "run",
+    "screen": "perturb",
+}  # what the module of the same name does not define
 _NO_VERBS = ("__version__", "errors", "plots")
-_MODULES = {name: f"grn.verbs.{_ELSEWHERE.get(name, name)}" for name in __all__ if name not in _NO_VERBS}
+_MODULES = {
+    name: f"grn.verbs.{_ELSEWHERE.get(name, name)}" for name in __all__ if name not in _NO_VERBS
+}
 
 
 def __getattr__(name: str) -> object:
@@ -67,7 +75,9 @@ def __getattr__(name: str) -> object:
     elif name in __all__:
         value = import_module(f"grn.{name}")
     else:
-        raise AttributeError(f"module 'grn' has no attribute {name!r}; it offers {', '.join(sorted(__all__))}")
+        raise AttributeError(
+            f"module 'grn' has no attribute {name!r}; it offers {', '.join(sorted(__all__))}"
+        )
     globals()[name] = value
     return value
 

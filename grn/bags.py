@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# Tokens are filled up to multiples of FILLED, and of many tokens to one of STEPS sizes from a power of two to the next.
+# Tokens are filled up to multiples of FILLED, and of many tokens to one of STEPS sizes from a power
+# of two to the next.
 FILLED, STEPS = 256, 8
 
 
@@ -20,12 +21,15 @@ FILLED, STEPS = 256, 8
 class Bags:
     """C cells over the N genes of the model's vocabulary.
 
-    multiplicity [C, N]: float32, not negative; a gene of multiplicity 0 is absent as a key (not expressed, masked,
-    knocked out) and still present as a query.   basal [C]: multiplicity of the basal gene, the cell's sequencing depth
-    (None: 1).   states [C, S]: how much each cell belongs to each state (its type, for example); rows sum to 1. None:
-    not known.   room: for each of the S states, at least as many cells as belong to it; the host knows it, and need
-    not wait for a GPU. None: not known.   cut [C, N]: bool, genes whose multiplicity an intervention has set, so that
-    nothing is to be learned of what regulates them there. None: none are.
+    multiplicity [C, N]: float32, not negative; a gene of multiplicity 0 is absent as a key (not
+        expressed, masked, knocked out) and still present as a query.
+    basal [C]: multiplicity of the basal gene, the cell's sequencing depth (None: 1).
+    states [C, S]: how much each cell belongs to each state (its type, for example); rows sum to 1.
+        None: not known.
+    room: for each of the S states, at least as many cells as belong to it; the host knows it, and
+        need not wait for a GPU. None: not known.
+    cut [C, N]: bool, genes whose multiplicity an intervention has set, so that nothing is to be
+        learned of what regulates them there. None: none are.
     """
 
     multiplicity: Tensor
@@ -43,12 +47,16 @@ class Bags:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of some cells, packed: those of a cell follow each other, its basal gene and identity token last.
+    """The tokens of some cells, packed: those of a cell follow each other, its basal gene and
+    identity token last.
 
-    gene [T]: 0 to N - 1, N for basal genes and N + 1 for identity tokens.   multiplicity [T], not negative; sign [T].
-    offsets [B + 1]: the tokens of bag b are offsets[b] to offsets[b + 1]. Bags are the C cells or, where tokens are
-    filled up, these and one more, which holds what fills them up and has no identity token.   identity [C]: where the
-    identity tokens are.   asking [B + 1]: the offsets of the identity tokens alone.
+    gene [T]: 0 to N - 1, N for basal genes and N + 1 for identity tokens.
+    multiplicity [T], not negative; sign [T].
+    offsets [B + 1]: the tokens of bag b are offsets[b] to offsets[b + 1]. Bags are the C cells or,
+        where tokens are filled up, these and one more, which holds what fills them up and has no
+        identity token.
+    identity [C]: where the identity tokens are.
+    asking [B + 1]: the offsets of the identity tokens alone.
     """
 
     gene: Tensor
@@ -82,7 +90,8 @@ class Tokens:
         )
 
     def filled_up(self) -> Tokens:
-        """The same cells with as many tokens as the next of a few sizes: a recorded step is for one size.
+        """The same cells with as many tokens as the next of a few sizes: a recorded step is for one
+        size.
 
         The tokens that fill it up are absent: no cell reads them.
         """
@@ -98,7 +107,8 @@ class Tokens:
         )
 
     def repeated(self, times: int, vocabulary: int) -> Tokens:
-        """The same cells, one set after the other for each member: genes are rows of tables [P, V]."""
+        """The same cells, one set after the other for each member: genes are rows of tables [P,
+        V]."""
         first = torch.arange(times, device=self.gene.device)[:, None]
 
         def shifted(offsets: Tensor, by: int) -> Tensor:
@@ -118,11 +128,14 @@ class Tokens:
 class Batch:
     """Bags with the targets of the objectives.
 
-    seen: what the identity token reads: the same cells, some of them with fewer counts (None: the bags).   kept [C, N]:
-    bool, the genes that are not hidden from it (None: all, and in training it reads none of this batch).   cells [C]:
-    row of each cell in its data set.   labels [C]: class index, -1 where missing.   fold [C]: which ensemble members do
-    not learn from the cell (see Model.held_out); -1: all learn.   tokens: the same as `seen` and `kept` for a reader of
-    tokens (None: it reads these).
+    seen: what the identity token reads: the same cells, some of them with fewer counts (None: the
+        bags).
+    kept [C, N]: bool, the genes that are not hidden from it (None: all, and in training it reads
+        none of this batch).
+    cells [C]: row of each cell in its data set.
+    labels [C]: class index, -1 where missing.
+    fold [C]: which ensemble members do not learn from the cell (see Model.held_out); -1: all learn.
+    tokens: the same as `seen` and `kept` for a reader of tokens (None: it reads these).
     """
 
     bags: Bags

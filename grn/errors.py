@@ -1,4 +1,5 @@
-"""Errors that the user can correct: what was found, which field it concerns, and what to do about it."""
+"""Errors that the user can correct: what was found, which field it concerns, and what to do about
+it."""
 
 from __future__ import annotations
 
@@ -10,9 +11,11 @@ from contextlib import contextmanager
 class UserError(Exception):
     """Base of all errors that the user can correct (exit code 2, no traceback).
 
-    problem: what was found and where, a sentence without its full stop.   field: the configuration's field that it
-    concerns, as `data.regulators`.   advice: what to do.   In both texts `{field}` stands for the field as the user
-    sets it, which the command line and Python's functions each call by a name of their own (`called`).
+    problem: what was found and where, a sentence without its full stop.
+    field: the configuration's field that it concerns, as `data.regulators`.
+    advice: what to do.
+    In both texts `{field}` stands for the field as the user sets it, which the command line and
+    Python's functions each call by a name of their own (`called`).
     said: another process, which found the same, tells the user.
     """
 
@@ -26,7 +29,9 @@ class UserError(Exception):
     def __str__(self) -> str:
         text = self.problem
         if self.advice is not None:
-            text = f"{text.rstrip('.')}; {self.advice.rstrip('.')}" + ("" if self.advice.endswith("?") else ".")
+            text = f"{text.rstrip('.')}; {self.advice.rstrip('.')}" + (
+                "" if self.advice.endswith("?") else "."
+            )
         return text if self.shown is None else text.replace("{field}", self.shown)
 
 
@@ -59,7 +64,8 @@ class RunFolderError(UserError):
 
 
 class Interrupted(Exception):
-    """A signal stopped the run after it had saved its state. `signum` is the number of the signal."""
+    """A signal stopped the run after it had saved its state. `signum` is the number of the
+    signal."""
 
     def __init__(self, signum: int, saved: str):
         super().__init__(saved)
@@ -68,7 +74,8 @@ class Interrupted(Exception):
 
 @contextmanager
 def called(name_of: Callable[[str], str | None]) -> Iterator[None]:
-    """Within it, a UserError names its field as this door does; name_of: `data.label_key` -> `--label`, or None."""
+    """Within it, a UserError names its field as this door does; name_of: `data.label_key` ->
+    `--label`, or None."""
     try:
         yield
     except UserError as error:
@@ -78,7 +85,8 @@ def called(name_of: Callable[[str], str | None]) -> Iterator[None]:
 
 
 def one_line(problem: BaseException) -> str:
-    """The first line of an exception's message, without its full stop, for use inside a sentence."""
+    """The first line of an exception's message, without its full stop, for use inside a
+    sentence."""
     lines = str(problem).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(problem).__name__
 
@@ -93,7 +101,9 @@ def nearest(name: object, known: Iterable[object], likeness: float = 0.6) -> str
     return of_folded[near[0]] if near else None
 
 
-def check_known(name: str, known: Iterable[object], where: str, what: str, field: str | None = None) -> None:
+def check_known(
+    name: str, known: Iterable[object], where: str, what: str, field: str | None = None
+) -> None:
     """Raises DataError where `name` is not one of the things (`what`) that `where` has."""
     names = list(dict.fromkeys(map(str, known)))
     if name not in names:

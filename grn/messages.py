@@ -1,4 +1,5 @@
-"""How long work reports its progress: one line of text at a time, to wherever the caller sends it."""
+"""How long work reports its progress: one line of text at a time, to wherever the caller sends
+it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ PAUSE = 10.0  # seconds after which a line is due
 def patient(say: Say, doing: str, every: float = PAUSE) -> Iterator[None]:
     """Says every ten seconds that a long piece of work goes on, and for how long it has.
 
-    doing: what is done, the beginning of a sentence.   every: seconds between the lines.
+    doing: what is done, the beginning of a sentence.
+    every: seconds between the lines.
     """
     ended, started = threading.Event(), time.monotonic()
 

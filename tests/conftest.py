@@ -12,7 +12,8 @@ import torch
 from hypothesis import settings
 from scipy import sparse
 
-# Without a GPU the kernels run in Triton's interpreter, which has to be known before anything imports them.
+# Without a GPU the kernels run in Triton's interpreter, which has to be known before anything
+# imports them.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -24,12 +25,14 @@ from grn.model.regulation import Model
 from grn.model.signed_block import SignedBlock
 from grn.regulation.cell_table import CellTable
 
-settings.register_profile("untimed", deadline=None)  # tests never judge times: machines are busy, first calls compile
+# tests never judge times: machines are busy, first calls compile
+settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
 def pytest_collection_finish() -> None:
-    """Lightning collects garbage after each run, and need not look at all that was imported and collected."""
+    """Lightning collects garbage after each run, and need not look at all that was imported and
+    collected."""
     gc.collect()
     gc.freeze()
 
@@ -65,7 +68,9 @@ def tiny_model(
         )
         for number, block in enumerate(model.blocks if heads else ()):
             width = block.embedding.query.shape[-1]
-            model.blocks[number] = SignedBlock(members, block.own, len(model.regulators), *heads, width, states)
+            model.blocks[number] = SignedBlock(
+                members, block.own, len(model.regulators), *heads, width, states
+            )
         for tensor in model.parameters():
             tensor.add_(0.5 * torch.randn_like(tensor))
         model.mean.copy_(torch.rand(genes))
@@ -84,8 +89,11 @@ def tiny_model(
     return model.to(dtype).eval()
 
 
-def tiny_bags(cells: int = 5, genes: int = 12, states: int = 1, dtype=torch.float64, seed: int = 3) -> Bags:
-    """About a third of the genes absent; every cell has a basal gene of its own and belongs to every state in part."""
+def tiny_bags(
+    cells: int = 5, genes: int = 12, states: int = 1, dtype=torch.float64, seed: int = 3
+) -> Bags:
+    """About a third of the genes absent; every cell has a basal gene of its own and belongs to
+    every state in part."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.rand((cells, genes), generator=generator, dtype=dtype) * 3
     absent = torch.rand((cells, genes), generator=generator) < 0.3
@@ -113,11 +121,17 @@ def csr_cells():
     return sparse.csr_matrix(values), labels
 
 
-def table_of(values: np.ndarray, states: np.ndarray, regulators, *, basal=None, levels=0.0, **known) -> CellTable:
+def table_of(
+    values: np.ndarray, states: np.ndarray, regulators, *, basal=None, levels=0.0, **known
+) -> CellTable:
     """values [C, N] and states [C, S], or the number of each cell's state [C]."""
     membership = states if states.ndim == 2 else np.eye(states.max() + 1)[states]
     basal = np.ones(len(values)) if basal is None else basal
-    cells = sparse.csr_matrix(values.astype(np.float32)), basal.astype(np.float32), membership.astype(np.float32)
+    cells = (
+        sparse.csr_matrix(values.astype(np.float32)),
+        basal.astype(np.float32),
+        membership.astype(np.float32),
+    )
     return CellTable(*cells, np.asarray(regulators), levels=levels, **known)
 
 

@@ -51,7 +51,9 @@ def commands(program=None, name: str = "grn"):
 
 
 def test_every_command_names_the_options_that_stand_everywhere():
-    assert all("--quiet" in command.epilog and "--debug" in command.epilog for _, command in commands())
+    assert all(
+        "--quiet" in command.epilog and "--debug" in command.epilog for _, command in commands()
+    )
 
 
 NOT_IN_PYTHON = {
@@ -64,12 +66,19 @@ NOT_IN_PYTHON = {
 }
 
 
-@pytest.mark.parametrize(("verb", "command"), [(name[4:], each) for name, each in commands() if hasattr(grn, name[4:])])
+@pytest.mark.parametrize(
+    ("verb", "command"), [(name[4:], each) for name, each in commands() if hasattr(grn, name[4:])]
+)
 def test_the_command_line_has_pythons_names_in_pythons_order(verb, command):
     options = [each for each in command.params if each.opts[0] not in {"--help", *NOT_IN_PYTHON}]
-    words = [each.opts[0] if each.param_type_name == "option" else each.metavar or each.name for each in options]
+    words = [
+        each.opts[0] if each.param_type_name == "option" else each.metavar or each.name
+        for each in options
+    ]
     names = [word.strip("-").replace("-", "_").lower() for word in words]
-    assert names == [name for name in inspect.signature(getattr(grn, verb)).parameters if name in names]
+    assert names == [
+        name for name in inspect.signature(getattr(grn, verb)).parameters if name in names
+    ]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +99,9 @@ def test_a_field_is_called_by_the_option_that_sets_it(command, field, shown):
 def test_no_arguments_print_the_help_which_lists_the_commands(capsys):
     assert cli.main([]) == 0
     printed = capsys.readouterr().out
-    assert all(command in printed for command in ("train", "predict", "export", "evaluate", "compare"))
+    assert all(
+        command in printed for command in ("train", "predict", "export", "evaluate", "compare")
+    )
     assert cli.main(["--version"]) == 0 and capsys.readouterr().out.strip() == __version__
 
 
@@ -99,7 +110,11 @@ def test_the_process_ends_with_the_commands_exit_code(program, tmp_path):
     command = [sys.executable, *program, "--config", "nothing.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: ") and "nothing.yaml" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.stderr.startswith("error: ")
+        and "nothing.yaml" in done.stderr
+        and "Traceback" not in done.stderr
+    )
 
 
 def test_a_fault_of_grn_is_one_sentence_and_exit_code_1(capsys):
@@ -111,29 +126,43 @@ def test_a_fault_of_grn_is_one_sentence_and_exit_code_1(capsys):
 
 
 def test_an_error_is_one_printable_line_whatever_it_quotes(capsys):
-    """A file's name may hold a line feed, colours of a terminal or bytes that are no text; a value may be endless."""
+    """A file's name may hold a line feed, colours of a terminal or bytes that are no text; a value
+    may be endless."""
     assert exit_code_of(raising(DataError("[red]a\nb\x1b[31m\udcff \u00fc.h5ad"))) == 2
     assert capsys.readouterr().err == "error: [red]a\\nb\\x1b[31m\\udcff \u00fc.h5ad\n"
     assert exit_code_of(raising(DataError("9" * 5000))) == 2
     assert len(capsys.readouterr().err) < 1600
 
 
-@pytest.mark.parametrize("arguments", [["simulated:"], ["simulated:", "--config", "tiny.yaml"], ["tiny.yaml"]])
-def test_cells_alone_are_trained_on_with_the_defaults_or_a_configuration(arguments, make_config, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "arguments", [["simulated:"], ["simulated:", "--config", "tiny.yaml"], ["tiny.yaml"]]
+)
+def test_cells_alone_are_trained_on_with_the_defaults_or_a_configuration(
+    arguments, make_config, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(dump_config(make_config()))
     from grn.training import run as training
 
     seen = {}
-    monkeypatch.setattr(training, "train", lambda config, *_, **options: seen.update(options, config=config))
+    monkeypatch.setattr(
+        training, "train", lambda config, *_, **options: seen.update(options, config=config)
+    )
     assert cli.main(["train", *arguments]) == 0
-    expected = make_config() if "tiny.yaml" in arguments else load_config("own_data.yaml", ["data.path=simulated:"])
+    expected = (
+        make_config()
+        if "tiny.yaml" in arguments
+        else load_config("own_data.yaml", ["data.path=simulated:"])
+    )
     assert seen["config"] == expected
     assert seen["name"] == ("tiny" if "tiny.yaml" in arguments else "simulated")
 
 
 def test_memory_that_runs_out_names_what_to_lower(capsys):
-    for error in (MemoryError("9 TiB"), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")):
+    for error in (
+        MemoryError("9 TiB"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+    ):
         assert exit_code_of(raising(error)) == 2
         assert "trainer.batch_size" in capsys.readouterr().err
 
@@ -200,8 +229,13 @@ def test_work_continues_when_its_output_is_closed(tmp_path):
     """As behind `| head`: rich's own console would end the process."""
     read, write = os.pipe()
     os.close(read)
-    code = "from grn.cli.console import console; to = console(); to.print('one'); to.print('two'); open('done', 'w')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, timeout=60)
+    code = (
+        "from grn.cli.console import console; to = console(); to.print('one'); to.print('two'); "
+        "open('done', 'w')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, timeout=60
+    )
     os.close(write)
     assert (done.returncode, done.stderr) == (0, b"")
     assert (tmp_path / "done").exists()

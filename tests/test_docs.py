@@ -10,7 +10,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("docs", "kernels", "benchmarks", "data")
-PAGES = sorted(ROOT.glob("*.md")) + sorted(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))
+PAGES = sorted(ROOT.glob("*.md")) + sorted(
+    page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md")
+)
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 HISTORY = "docs/log.md"
 
@@ -63,7 +65,9 @@ def test_every_link_leads_somewhere(name):
         there = (page.parent / path).resolve() if path else page
         assert there.exists(), f"{name} links to {target}, which does not exist"
         if anchor:
-            assert anchor in anchors(there), f"{name} links to {target}, and that page has no such heading"
+            assert anchor in anchors(there), (
+                f"{name} links to {target}, and that page has no such heading"
+            )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -75,9 +79,13 @@ def test_every_file_that_is_named_exists(name):
                 continue
             if "/" not in word:
                 known = word.endswith((".py", ".md")) and "*" not in word and word == code
-                assert not known or word in tracked_names(), f"{name} names {word}, and no file is called that"
+                assert not known or word in tracked_names(), (
+                    f"{name} names {word}, and no file is called that"
+                )
             elif word.endswith(".py") or word.split("/")[0] in TOPS - {"runs"}:
-                assert any(next(base.glob(word), None) for base in bases), f"{name} names {word}, which does not exist"
+                assert any(next(base.glob(word), None) for base in bases), (
+                    f"{name} names {word}, which does not exist"
+                )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -103,7 +111,9 @@ def test_every_decision_has_a_page_that_is_listed():
     assert pages == set(re.findall(r"\]\(([\w-]+\.md)\)", text("docs/decisions/README.md")))
     for page in pages:
         content = (folder / page).read_text("utf-8")
-        assert "**Decided.**" in content and "**Why.**" in content, f"{page} does not say what was decided, and why"
+        assert "**Decided.**" in content and "**Why.**" in content, (
+            f"{page} does not say what was decided, and why"
+        )
 
 
 def test_the_log_lists_its_subjects_in_their_order():
@@ -113,6 +123,10 @@ def test_the_log_lists_its_subjects_in_their_order():
 
 
 def test_every_benchmark_is_listed_with_its_question():
-    scripts = {path.name for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text("utf-8")}
+    scripts = {
+        path.name
+        for path in (ROOT / "benchmarks").glob("*.py")
+        if "__main__" in path.read_text("utf-8")
+    }
     page = text("benchmarks/README.md")
     assert scripts and not {name for name in scripts if f"benchmarks/{name}" not in page}

@@ -1,7 +1,8 @@
 """Imports point one way in both packages, and libraries stay where they belong.
 
-A module may import its own group and the groups of lower levels, never a neighbour on the same level. A group is a
-module or a folder; a folder whose files stand on several levels is listed file by file (attention.call).
+A module may import its own group and the groups of lower levels, never a neighbour on the same
+level. A group is a module or a folder; a folder whose files stand on several levels is listed file
+by file (attention.call).
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ KEPT_TO = {
 
 
 def place_of(package: str, module: str) -> tuple[int, int]:
-    """Level of a module, named from the package on, and which of the level's groups it is in; raises KeyError."""
+    """Level of a module, named from the package on, and which of the level's groups it is in;
+    raises KeyError."""
     parts = module.split(".")
     names = {".".join(parts[:count]) for count in range(1, len(parts) + 1)} | {f"{module}.__init__"}
     for level, groups in enumerate(LEVELS[package]):
@@ -81,16 +83,24 @@ def place_of(package: str, module: str) -> tuple[int, int]:
 
 
 def groups_of(package: str) -> set[str]:
-    """Modules and folders with Python files of a package, file by file where LEVELS lists a folder so."""
+    """Modules and folders with Python files of a package, file by file where LEVELS lists a folder
+    so."""
     folder = FOLDERS[package]
-    split = {name.split(".")[0] for groups in LEVELS[package] for name in groups.split() if "." in name}
+    split = {
+        name.split(".")[0] for groups in LEVELS[package] for name in groups.split() if "." in name
+    }
     modules = {path.stem for path in folder.glob("*.py")}
     folders = {path.name for path in folder.iterdir() if any(path.rglob("*.py"))} - split
-    return modules | folders | {f"{name}.{path.stem}" for name in split for path in (folder / name).glob("*.py")}
+    return (
+        modules
+        | folders
+        | {f"{name}.{path.stem}" for name in split for path in (folder / name).glob("*.py")}
+    )
 
 
 def imports(source: str, package: tuple[str, ...]) -> Iterator[str]:
-    """Full names of what a file imports anywhere in it; package: the names of the folder that it lies in."""
+    """Full names of what a file imports anywhere in it; package: the names of the folder that it
+    lies in."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -102,7 +112,8 @@ def imports(source: str, package: tuple[str, ...]) -> Iterator[str]:
 
 def imports_of(path: Path) -> list[str]:
     source, parts = path.read_text("utf-8"), path.relative_to(ROOT).with_suffix("").parts[:-1]
-    if path == ROOT / "grn/__init__.py":  # offers names of all levels, which it imports when they are asked for
+    # offers names of all levels, which it imports when they are asked for
+    if path == ROOT / "grn/__init__.py":
         source = ast.unparse(without_type_checking(ast.parse(source)))
     return list(imports(source, parts[1:] if parts[:1] == ("kernels",) else parts))
 
@@ -132,7 +143,9 @@ def faults(package: str, own: str, modules: Iterable[str]) -> list[str]:
     return found
 
 
-FILES = [path for folder in ("grn", "kernels") for path in sorted((ROOT / folder).rglob("*.py"))] + [ROOT / "train.py"]
+FILES = [
+    path for folder in ("grn", "kernels") for path in sorted((ROOT / folder).rglob("*.py"))
+] + [ROOT / "train.py"]
 
 
 @pytest.mark.parametrize("package", LEVELS)
@@ -156,4 +169,6 @@ def test_libraries_stay_where_they_belong():
         name = path.relative_to(ROOT).as_posix()
         for module in imports_of(path):
             places = KEPT_TO.get(module.split(".")[0], ("",))
-            assert name.startswith(places), f"{name} imports {module}, which belongs to {' or '.join(places)}"
+            assert name.startswith(places), (
+                f"{name} imports {module}, which belongs to {' or '.join(places)}"
+            )

@@ -23,14 +23,24 @@ def read(name: str) -> dict:
     return yaml.safe_load((PUBLISH / name).read_text())
 
 
-def test_the_metadata_of_the_wheel_is_valid_and_its_description_is_the_readme(monkeypatch, tmp_path):
+def test_the_metadata_of_the_wheel_is_valid_and_its_description_is_the_readme(
+    monkeypatch, tmp_path
+):
     monkeypatch.chdir(ROOT)
     found = (tmp_path / prepare_metadata_for_build_wheel(str(tmp_path)) / "METADATA").read_bytes()
-    # An index refuses what this refuses: fields that are unknown, malformed, or newer than their version.
+    # An index refuses what this refuses: fields that are unknown, malformed, or newer than their
+    # version.
     metadata = Metadata.from_email(found, validate=True)
-    assert (metadata.name, str(metadata.version), metadata.license_expression) == ("grn", grn.__version__, "MIT")
+    assert (metadata.name, str(metadata.version), metadata.license_expression) == (
+        "grn",
+        grn.__version__,
+        "MIT",
+    )
     assert metadata.description == (ROOT / "README.md").read_text()
-    assert metadata.description_content_type == "text/markdown" and metadata.summary == PROJECT["description"]
+    assert (
+        metadata.description_content_type == "text/markdown"
+        and metadata.summary == PROJECT["description"]
+    )
     assert len(metadata.summary) <= 512 and "LICENSE" in metadata.license_files
 
 
@@ -39,7 +49,9 @@ def test_versions_and_licences_are_the_same_everywhere():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     versions = [recipe["context"]["version"], entry["version"], citation["version"]]
     assert set(map(str, versions)) == {grn.__version__}
-    assert {recipe["about"]["license"], entry["license"], citation["license"]} == {PROJECT["license"]}
+    assert {recipe["about"]["license"], entry["license"], citation["license"]} == {
+        PROJECT["license"]
+    }
     assert recipe["about"]["summary"] == PROJECT["description"]
 
 
@@ -54,6 +66,8 @@ def test_the_recipe_has_the_dependencies_and_the_command_of_the_project():
     assert recipe["build"]["python"]["entry_points"] == [" = ".join(command)]
 
 
-@pytest.mark.parametrize("line", re.findall(r"^COPY (.+) \S+$", (PUBLISH / "Containerfile").read_text(), re.M))
+@pytest.mark.parametrize(
+    "line", re.findall(r"^COPY (.+) \S+$", (PUBLISH / "Containerfile").read_text(), re.M)
+)
 def test_what_the_image_copies_exists(line):
     assert [name for name in line.split() if not (ROOT / name).exists()] == []

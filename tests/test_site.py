@@ -1,4 +1,5 @@
-"""The site of the documentation: where links of the repository lead there, and what examples look like."""
+"""The site of the documentation: where links of the repository lead there, and what examples look
+like."""
 
 import importlib.util
 from pathlib import Path
@@ -27,7 +28,11 @@ def load(name: str) -> ModuleType:
         ("../../ARCHITECTURE.md", "decisions/house.md", "../architecture.md"),
         ("../log.md", "decisions/house.md", "../log.md"),
         ("../docs/img/crossing.png", "kernels.md", "img/crossing.png"),
-        ("../benchmarks/results/networks.csv", "evaluation.md", "files/benchmarks/results/networks.csv"),
+        (
+            "../benchmarks/results/networks.csv",
+            "evaluation.md",
+            "files/benchmarks/results/networks.csv",
+        ),
         ("../benchmarks/results", "kernels.md", "benchmarks.md"),
         ("docs/decisions", "architecture.md", "decisions/README.md"),
     ],

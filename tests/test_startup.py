@@ -5,7 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HEAVY = {"torch", "lightning", "scanpy", "anndata", "matplotlib", "pandas", "numpy", "scipy", "sklearn", "triton"}
+HEAVY = {
+    "torch",
+    "lightning",
+    "scanpy",
+    "anndata",
+    "matplotlib",
+    "pandas",
+    "numpy",
+    "scipy",
+    "sklearn",
+    "triton",
+}
 COMMANDS = [
     *([command, "--help"] for command in ("train", "predict", "export", "evaluate", "doctor")),
     ["--help"],
@@ -23,16 +34,25 @@ STEPS = [
 
 def imported_by(*steps: str) -> list[set[str]]:
     """The packages that a new Python has imported after each step."""
-    code = "\n".join(f"{step}\nprint('\\nmodules', *{{n.partition('.')[0] for n in sys.modules}})" for step in steps)
+    code = "\n".join(
+        f"{step}\nprint('\\nmodules', *{{n.partition('.')[0] for n in sys.modules}})"
+        for step in steps
+    )
     command = [sys.executable, "-c", f"import sys\n{code}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return [set(line.split()[1:]) for line in done.stdout.splitlines() if line.startswith("modules ")]
+    return [
+        set(line.split()[1:]) for line in done.stdout.splitlines() if line.startswith("modules ")
+    ]
 
 
 def test_nothing_heavy_is_imported():
     found = imported_by(*STEPS)
     assert len(found) == len(STEPS)
-    assert {step: heavy for step, modules in zip(STEPS, found, strict=True) if (heavy := modules & HEAVY)} == {}
+    assert {
+        step: heavy
+        for step, modules in zip(STEPS, found, strict=True)
+        if (heavy := modules & HEAVY)
+    } == {}
 
 
 def test_importing_grn_imports_nothing_but_itself():

@@ -1,4 +1,5 @@
-"""Threads wait without spinning, and there are as many as the work is worth. Times: benchmarks/busy.py."""
+"""Threads wait without spinning, and there are as many as the work is worth. Times:
+benchmarks/busy.py."""
 
 import os
 import subprocess
@@ -12,16 +13,24 @@ from grn.training import run
 
 
 @pytest.mark.parametrize(
-    "code", ["import grn; grn.load", "import grn.cli.main as m; m.main = lambda _: 0; m.run(['--help'])"]
+    "code",
+    ["import grn; grn.load", "import grn.cli.main as m; m.main = lambda _: 0; m.run(['--help'])"],
 )
 @pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "9"}])
 def test_threads_wait_passively_before_torch_is_imported_unless_the_user_says_how(code, given):
     environment = {
-        name: value for name, value in os.environ.items() if name not in (*PASSIVE, "GOMP_SPINCOUNT")
+        name: value
+        for name, value in os.environ.items()
+        if name not in (*PASSIVE, "GOMP_SPINCOUNT")
     } | given
-    shown = "import os, sys, atexit; atexit.register(lambda: print('torch' in sys.modules, *map(os.environ.get, {})))"
+    shown = (
+        "import os, sys, atexit; atexit.register(lambda: print('torch' in sys.modules, "
+        "*map(os.environ.get, {})))"
+    )
     script = f"{shown.format((*PASSIVE, 'GOMP_SPINCOUNT'))}; {code}"
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
     expected = given or PASSIVE
     values = [expected.get(name) for name in (*PASSIVE, "GOMP_SPINCOUNT")]
     assert done.stdout.split() == ["False", *map(str, values)]
@@ -38,7 +47,9 @@ def four(monkeypatch):
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("work", "expected"), [(0, 1), (A_THREAD, 1), (2 * A_THREAD, 2), (99 * A_THREAD, 4)])
+@pytest.mark.parametrize(
+    ("work", "expected"), [(0, 1), (A_THREAD, 1), (2 * A_THREAD, 2), (99 * A_THREAD, 4)]
+)
 def test_threads_are_as_many_as_the_work_is_worth(four, work, expected):
     with pytest.raises(KeyError), threads_for(work):
         assert torch.get_num_threads() == expected
@@ -61,6 +72,8 @@ def test_the_users_limits_hold(four, monkeypatch):
 def test_the_training_of_a_small_run_has_one_thread(four, make_config, tmp_path):
     at = {}
     run.train(
-        make_config(max_steps=2), tmp_path / "run", say=lambda line: at.update({line[:8]: torch.get_num_threads()})
+        make_config(max_steps=2),
+        tmp_path / "run",
+        say=lambda line: at.update({line[:8]: torch.get_num_threads()}),
     )
     assert at["step 2/2"] == 1 and torch.get_num_threads() == 4

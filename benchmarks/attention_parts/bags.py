@@ -1,4 +1,5 @@
-"""Packed bags of uneven sizes against equal ones, and many small bags, whose launches outlast their arithmetic."""
+"""Packed bags of uneven sizes against equal ones, and many small bags, whose launches outlast their
+arithmetic."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ DIRECTIONS = ("forward", "both")
 
 
 def bag_sizes(kind: str, bags: int = BAGS, seed: int = 0, largest: int = LARGEST) -> Tensor:
-    """Genes of each bag, between `largest` / 25 and `largest`: lognormal around a quarter of it, or uniform."""
+    """Genes of each bag, between `largest` / 25 and `largest`: lognormal around a quarter of it, or
+    uniform."""
     random = torch.Generator().manual_seed(seed)
     smallest = largest // 25
     if kind == "lognormal":
@@ -38,7 +40,8 @@ def equal_sizes(sizes: Tensor) -> Tensor:
 def packed_rows(
     dtypes: tuple[str, ...], backend: str, device: torch.device, budget_s: float, smoke: bool
 ) -> Iterator[dict[str, Any]]:
-    """A row for each kind of sizes, dtype, direction and layout; ratio: its rate over that of equal dense bags."""
+    """A row for each kind of sizes, dtype, direction and layout; ratio: its rate over that of equal
+    dense bags."""
     for kind in ("lognormal", "uniform"):
         sizes = bag_sizes(kind, 3, largest=50) if smoke else bag_sizes(kind)
         for dtype in dtypes:
@@ -50,24 +53,39 @@ def packed_rows(
                     calls = [call_of(attend, one, direction) for one in inputs]
                     timing, status = attempt(partial(measure, calls, device, budget_s), device)
                     pairs = int(chosen.square().sum())
-                    row = {"sizes": kind, "layout": layout, "dtype": dtype, "direction": direction, "status": status}
+                    row = {
+                        "sizes": kind,
+                        "layout": layout,
+                        "dtype": dtype,
+                        "direction": direction,
+                        "status": status,
+                    }
                     row |= {"bags": len(chosen), "genes": int(chosen.sum()), "pairs": pairs}
                     if timing is not None:
                         row |= timing._asdict()
-                        row["tflops"] = OPERATIONS[direction] * pairs * HEADS * WIDTH / timing.ms / 1e9
+                        row["tflops"] = (
+                            OPERATIONS[direction] * pairs * HEADS * WIDTH / timing.ms / 1e9
+                        )
                     found.append(row)
                 release(device)
-            dense = {row["direction"]: row.get("tflops") for row in found if row["layout"] == "equal, dense"}
+            dense = {
+                row["direction"]: row.get("tflops")
+                for row in found
+                if row["layout"] == "equal, dense"
+            }
             for row in found:
                 if row.get("tflops") and dense[row["direction"]]:
                     row["ratio"] = row["tflops"] / dense[row["direction"]]
                 yield row
 
 
-def _layout(layout: str, sizes: Tensor, dtype: str, backend: str, device: torch.device) -> tuple[Attend, list[Inputs]]:
+def _layout(
+    layout: str, sizes: Tensor, dtype: str, backend: str, device: torch.device
+) -> tuple[Attend, list[Inputs]]:
     """flashsign's call and two sets of inputs.
 
-    Packed: q, k, v [T, H, E], multiplicity [T], offsets [C + 1]; dense: [C, H, N, E], multiplicity [C, N].
+    Packed: q, k, v [T, H, E], multiplicity [T], offsets [C + 1]; dense: [C, H, N, E], multiplicity
+        [C, N].
     """
     options: dict[str, Any] = {"method": "stream", "backend": backend}
     if layout.endswith("dense"):
@@ -76,7 +94,9 @@ def _layout(layout: str, sizes: Tensor, dtype: str, backend: str, device: torch.
     else:
         options["offsets"] = torch.cat((sizes.new_zeros(1), sizes.cumsum(0))).to(device)
         shape, bags = (int(sizes.sum()), HEADS, WIDTH), (int(sizes.sum()),)
-    return public_call(**options), [Inputs.draw(shape, bags, dtype, device, seed) for seed in (0, 1)]
+    return public_call(**options), [
+        Inputs.draw(shape, bags, dtype, device, seed) for seed in (0, 1)
+    ]
 
 
 SMALL_CELLS, SMALL_GENES, SMALL_WIDTH, SMALL_HEADS = 256, 64, 32, 4
@@ -86,13 +106,21 @@ IN_A_ROW = 200
 
 
 def small_rows(
-    dtypes: tuple[str, ...], methods: tuple[str, ...], backend: str, device: torch.device, budget_s: float, smoke: bool
+    dtypes: tuple[str, ...],
+    methods: tuple[str, ...],
+    backend: str,
+    device: torch.device,
+    budget_s: float,
+    smoke: bool,
 ) -> Iterator[dict[str, Any]]:
-    """A row for each method, dtype and direction, in microseconds; overhead: a call's time beyond the device's work."""
+    """A row for each method, dtype and direction, in microseconds; overhead: a call's time beyond
+    the device's work."""
     cells, in_a_row = (4, 10) if smoke else (SMALL_CELLS, IN_A_ROW)
     ours = tuple(name for name in methods if name in ("stream", "moments"))
     for dtype in dtypes:
-        inputs = Inputs.draw((cells, SMALL_HEADS, SMALL_GENES, SMALL_WIDTH), (cells, SMALL_GENES), dtype, device)
+        inputs = Inputs.draw(
+            (cells, SMALL_HEADS, SMALL_GENES, SMALL_WIDTH), (cells, SMALL_GENES), dtype, device
+        )
         for direction in DIRECTIONS:
             for name in (*ours, *PEERS):
                 method = METHODS[name]
@@ -101,7 +129,9 @@ def small_rows(
                     wall, status = attempt(partial(wall_us, call, device, in_a_row), device)
                     graph, graph_status = math.nan, status
                     if wall is not None and device.type == "cuda":
-                        graph, graph_status = attempt(partial(graph_us, call, device, budget_s), device)
+                        graph, graph_status = attempt(
+                            partial(graph_us, call, device, budget_s), device
+                        )
                     graph, wall = (math.nan if us is None else us for us in (graph, wall))
                 yield {
                     **{
@@ -112,14 +142,20 @@ def small_rows(
                         "heads": SMALL_HEADS,
                         "dtype": dtype,
                     },
-                    **{"direction": direction, "graph_us": graph, "call_us": wall, "overhead_us": wall - graph},
+                    **{
+                        "direction": direction,
+                        "graph_us": graph,
+                        "call_us": wall,
+                        "overhead_us": wall - graph,
+                    },
                     "status": graph_status,
                 }
         release(device)
 
 
 def wall_us(call: Call, device: torch.device, count: int) -> float:
-    """Microseconds per call, of many calls in a loop that synchronises with the GPU once, after the last."""
+    """Microseconds per call, of many calls in a loop that synchronises with the GPU once, after the
+    last."""
     for _ in range(5):
         call()
     synchronise(device)

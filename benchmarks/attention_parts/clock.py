@@ -1,4 +1,5 @@
-"""Time, memory and rates of calls on a device. On a CPU only the time is measured, to try a benchmark out."""
+"""Time, memory and rates of calls on a device. On a CPU only the time is measured, to try a
+benchmark out."""
 
 from __future__ import annotations
 
@@ -29,38 +30,48 @@ class Timing(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Rates that the device reaches: a large matrix product in TFLOP/s per dtype, a copy in TB/s (read and written)."""
+    """Rates that the device reaches: a large matrix product in TFLOP/s per dtype, a copy in TB/s
+    (read and written)."""
 
     matmul: dict[str, float]
     copy: float
 
 
 def run_counts(ms: float, budget_s: float) -> tuple[int, int]:
-    """Warm-up and timed runs that fit a third and two thirds of the budget: at least 5 and 10, at most 100 each."""
+    """Warm-up and timed runs that fit a third and two thirds of the budget: at least 5 and 10, at
+    most 100 each."""
     fit = 1000 * budget_s / max(ms, 1e-6)
     return int(min(max(fit / 3, 5), MOST)), int(min(max(fit * 2 / 3, 10), MOST))
 
 
 def measure(calls: Sequence[Call], device: torch.device, budget_s: float) -> Timing:
-    """Times the calls one after the other, again and again. Calls on other inputs evict each other from the cache."""
+    """Times the calls one after the other, again and again. Calls on other inputs evict each other
+    from the cache."""
     repeated = itertools.cycle(calls)
     for call in calls:  # compiles and allocates
         call()
     synchronise(device)
     rough = times(repeated, 2, device)
     warmups, runs = run_counts(min(rough), budget_s)
-    issue_s = _issue_seconds(repeated, device) if device.type == "cuda" and min(rough) < SHORT_MS else 0.0
+    issue_s = (
+        _issue_seconds(repeated, device) if device.type == "cuda" and min(rough) < SHORT_MS else 0.0
+    )
     times(repeated, warmups, device, issue_s)
     found = torch.tensor(times(repeated, runs, device, issue_s), dtype=torch.float64)
-    low, middle, high = torch.quantile(found, torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64)).tolist()
+    low, middle, high = torch.quantile(
+        found, torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64)
+    ).tolist()
     return Timing(middle, low, high, warmups, runs)
 
 
-def times(repeated: Iterator[Call], count: int, device: torch.device, issue_s: float = 0.0) -> list[float]:
+def times(
+    repeated: Iterator[Call], count: int, device: torch.device, issue_s: float = 0.0
+) -> list[float]:
     """Milliseconds of `count` calls, each between two events of its own.
 
-    issue_s: the host's time for one call. Short calls are queued while the device pauses, so that the device's work is
-    timed without the time that it waits for the host (`--small` measures that).
+    issue_s: the host's time for one call. Short calls are queued while the device pauses, so that
+        the device's work is timed without the time that it waits for the host (`--small` measures
+        that).
     """
     if device.type != "cuda":
         return [_host_ms(next(repeated)) for _ in range(count)]
@@ -115,16 +126,23 @@ def synchronise(device: torch.device) -> None:
 
 
 def release(device: torch.device, *, collect: bool = False) -> None:
-    """Returns cached memory to the device. collect: first frees what an exception holds in a reference cycle."""
+    """Returns cached memory to the device. collect: first frees what an exception holds in a
+    reference cycle."""
     if collect:
         gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def device_rates(dtypes: dict[str, torch.dtype], device: torch.device, side: int, budget_s: float) -> Rates:
-    """The highest rates to be expected, measured in the same run as all else, since devices and clock rates differ."""
-    matmul = {name: 2 * side**3 / _product_ms(side, dtype, device, budget_s) / 1e9 for name, dtype in dtypes.items()}
+def device_rates(
+    dtypes: dict[str, torch.dtype], device: torch.device, side: int, budget_s: float
+) -> Rates:
+    """The highest rates to be expected, measured in the same run as all else, since devices and
+    clock rates differ."""
+    matmul = {
+        name: 2 * side**3 / _product_ms(side, dtype, device, budget_s) / 1e9
+        for name, dtype in dtypes.items()
+    }
     source = torch.randint(0, 255, (2 * side, 8 * side), device=device, dtype=torch.uint8)
     target = torch.empty_like(source)
     ms = measure([partial(target.copy_, source)], device, budget_s).ms

@@ -1,4 +1,5 @@
-"""The main part: every method at every point, in every direction; the points, the estimate, rows, table and claims."""
+"""The main part: every method at every point, in every direction; the points, the estimate, rows,
+table and claims."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from flashsign.attention.reference import reference_spherical_attention
 HEADS = 8  # cells x heads of every point
 WAVE = 132 * 128  # queries that an H200 starts at once: 132 multiprocessors, tiles of 128 queries
 SIZES = (2048, 4096, 8191, 8192, 13824, WAVE, 27648, 2 * WAVE, 41472)
-# The sizes of methods that are not measured at all sizes: weights is eager in another form, compile prepares for long.
+# The sizes of methods that are not measured at all sizes: weights is eager in another form, compile
+# prepares for long.
 FEW = {"weights": (41472,), "compile": (4096, 13824, 41472)}
 WIDTHS = (128, 64)
 DTYPES = ("fp16", "bf16")
@@ -28,8 +30,9 @@ DIRECTIONS = ("forward", "backward", "both")
 DEFAULT_METHODS = ("eager", "weights", "compile", "flash", "cudnn", "stream", "moments")
 BUDGET_S = 0.1  # for a method in one direction at a point: the default run took 7 minutes
 
-# Scores and weighted values are 4 N M E operations per head, two products. A backward that stores no scores needs five
-# such products. The nominal 10 N M E counts for every method, whatever it really does, so that rates compare as times.
+# Scores and weighted values are 4 N M E operations per head, two products. A backward that stores
+# no scores needs five such products. The nominal 10 N M E counts for every method, whatever it
+# really does, so that rates compare as times.
 OPERATIONS = {"forward": 4, "backward": 10, "both": 14}
 
 # Expected milliseconds at N = 41472, E = 128 on an H200, for the estimate alone.
@@ -42,8 +45,9 @@ EXPECTED_MS = {
     "stream": (11, 35, 46),
     "moments": (1, 2, 3),
 }
-# Seconds before the first timed run of a method at a point, on average: compilation, cuDNN's plans, first allocations.
-# Triton kernels are compiled once for a width and dtype, and once more for a size that 16 does not divide.
+# Seconds before the first timed run of a method at a point, on average: compilation, cuDNN's plans,
+# first allocations. Triton kernels are compiled once for a width and dtype, and once more for a
+# size that 16 does not divide.
 PREPARE_S = {"compile": 5.0, "cudnn": 0.7, "stream": 1.5, "moments": 1.5}
 
 
@@ -68,15 +72,26 @@ class Plan:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Plan:
-        """The options that were given, and for others the defaults of --smoke, of --quick or of the full run."""
+        """The options that were given, and for others the defaults of --smoke, of --quick or of the
+        full run."""
         if arguments.smoke:
-            default = cls((32, 33), (16,), DTYPES, ("eager", "flash", "cudnn", "stream", "moments"), DIRECTIONS, 0.02)
+            default = cls(
+                (32, 33),
+                (16,),
+                DTYPES,
+                ("eager", "flash", "cudnn", "stream", "moments"),
+                DIRECTIONS,
+                0.02,
+            )
         elif arguments.quick:
             quick = tuple(name for name in DEFAULT_METHODS if name not in FEW)
             default = cls((8192, 41472), WIDTHS, ("fp16",), quick, DIRECTIONS, BUDGET_S)
         else:
             default = cls(SIZES, WIDTHS, DTYPES, DEFAULT_METHODS, DIRECTIONS, BUDGET_S)
-        asked = {name: getattr(arguments, name) for name in ("sizes", "widths", "dtypes", "methods", "directions")}
+        asked = {
+            name: getattr(arguments, name)
+            for name in ("sizes", "widths", "dtypes", "methods", "directions")
+        }
         return cls(
             *(tuple(given) if given else getattr(default, name) for name, given in asked.items()),
             arguments.budget_s or default.budget_s,
@@ -90,7 +105,11 @@ class Plan:
 
     def methods_at(self, point: Point) -> tuple[str, ...]:
         """Methods of FEW are measured at their own sizes only, unless --sizes is given."""
-        return tuple(name for name in self.methods if self.everywhere or point.size in FEW.get(name, (point.size,)))
+        return tuple(
+            name
+            for name in self.methods
+            if self.everywhere or point.size in FEW.get(name, (point.size,))
+        )
 
 
 def operations(direction: str, queries: int, keys: int, width: int, heads: int = HEADS) -> int:
@@ -98,7 +117,8 @@ def operations(direction: str, queries: int, keys: int, width: int, heads: int =
 
 
 def expected_ms(method: str, point: Point, direction: str) -> float:
-    """Time grows with N^2 (moments: N); half the width takes 0.6 of the time, or 0.9 where scores are stored."""
+    """Time grows with N^2 (moments: N); half the width takes 0.6 of the time, or 0.9 where scores
+    are stored."""
     whole = EXPECTED_MS[method][DIRECTIONS.index(direction)]
     growth = (point.size / 41472) ** (1 if method == "moments" else 2)
     narrow = 0.9 if method in ("eager", "weights", "compile") else 0.6
@@ -121,8 +141,11 @@ ROWS = 256
 NEAR = 0.01
 
 
-def accuracy(output: Tensor, inputs: Inputs, eps: float, *, head: int = -1, seed: int = 0) -> dict[str, float]:
-    """Fraction of elements within 0.01, and ||o - ref|| / ||ref||, over 256 queries of one head of the first cell.
+def accuracy(
+    output: Tensor, inputs: Inputs, eps: float, *, head: int = -1, seed: int = 0
+) -> dict[str, float]:
+    """Fraction of elements within 0.01, and ||o - ref|| / ||ref||, over 256 queries of one head of
+    the first cell.
 
     The reference reads the same rounded inputs, so this is the error of the computation alone.
     """
@@ -141,7 +164,8 @@ def distance(output: Tensor, reference: Tensor) -> dict[str, float]:
     }
 
 
-# The columns of the CSV. ratio_x: the time of x over that of the method, so above 1 the method is faster.
+# The columns of the CSV. ratio_x: the time of x over that of the method, so above 1 the method is
+# faster.
 COLUMNS = (
     *("method", "N", "E", "dtype", "direction", "ms", "ms_20", "ms_80", "tflops", "matmul_share"),
     *("ratio_cudnn", "ratio_flash", "ratio_eager", "memory_mib", "within_001", "relative_error"),
@@ -152,9 +176,15 @@ Row = dict[str, Any]
 
 
 def rows_at(
-    point: Point, plan: Plan, methods: tuple[str, ...], backend: str, device: torch.device, rates: Rates
+    point: Point,
+    plan: Plan,
+    methods: tuple[str, ...],
+    backend: str,
+    device: torch.device,
+    rates: Rates,
 ) -> tuple[list[Row], dict[str, str]]:
-    """A row for each method and direction, with ratios; and for each method that did not run, the reason."""
+    """A row for each method and direction, with ratios; and for each method that did not run, the
+    reason."""
     shape, bags = (1, HEADS, point.size, point.width), (1, point.size)
     sets = [Inputs.draw(shape, bags, point.dtype, device, seed) for seed in (0, 1)]
     rows: list[Row] = []
@@ -168,7 +198,9 @@ def rows_at(
                 continue
             near = _accuracy(method, attend, sets[0], device)
             for direction in plan.directions:
-                found, status = attempt(partial(_timed, method, attend, sets, direction, plan.budget_s, device), device)
+                found, status = attempt(
+                    partial(_timed, method, attend, sets, direction, plan.budget_s, device), device
+                )
                 if status not in ("ok", "OOM"):
                     failed[name] = status
                 if not status.startswith("unavailable"):
@@ -178,31 +210,59 @@ def rows_at(
     return [_filled(row, rows, point, rates) for row in rows], failed
 
 
-def _accuracy(method: Method, attend: Attend, inputs: Inputs, device: torch.device) -> dict[str, float]:
+def _accuracy(
+    method: Method, attend: Attend, inputs: Inputs, device: torch.device
+) -> dict[str, float]:
     if not method.spherical:
         return {}
-    found, _ = attempt(lambda: accuracy(call_of(attend, inputs, "forward")(), inputs, method.eps), device)
+    found, _ = attempt(
+        lambda: accuracy(call_of(attend, inputs, "forward")(), inputs, method.eps), device
+    )
     return found or {}
 
 
 def _timed(
-    method: Method, attend: Attend, sets: list[Inputs], direction: str, budget_s: float, device: torch.device
+    method: Method,
+    attend: Attend,
+    sets: list[Inputs],
+    direction: str,
+    budget_s: float,
+    device: torch.device,
 ) -> Row:
-    """Alternates between two sets of inputs; takes one where stored scores already evict all else from the cache."""
-    calls = [call_of(attend, inputs, direction) for inputs in (sets[:1] if method.stores_scores else sets)]
+    """Alternates between two sets of inputs; takes one where stored scores already evict all else
+    from the cache."""
+    calls = [
+        call_of(attend, inputs, direction)
+        for inputs in (sets[:1] if method.stores_scores else sets)
+    ]
     timing = measure(calls, device, budget_s)
     return {**timing._asdict(), "memory_mib": peak_mib(calls[0], device)}
 
 
 def _filled(row: Row, rows: list[Row], point: Point, rates: Rates) -> Row:
-    """The row with all columns: the point, rates, and ratios to the peers' times in the same direction."""
+    """The row with all columns: the point, rates, and ratios to the peers' times in the same
+    direction."""
     ms = row.get("ms", math.nan)
     tflops = operations(row["direction"], point.size, point.size, point.width) / ms / 1e9
-    peers = {other["key"]: other.get("ms", math.nan) for other in rows if other["direction"] == row["direction"]}
-    columns = {"method": METHODS[row["key"]].name, "N": point.size, "E": point.width, "dtype": point.dtype}
+    peers = {
+        other["key"]: other.get("ms", math.nan)
+        for other in rows
+        if other["direction"] == row["direction"]
+    }
+    columns = {
+        "method": METHODS[row["key"]].name,
+        "N": point.size,
+        "E": point.width,
+        "dtype": point.dtype,
+    }
     ceiling = rates.matmul[point.dtype]
     ratios = {f"ratio_{peer}": peers.get(peer, math.nan) / ms for peer in PEERS}
-    known = {"tflops": tflops, "matmul_share": tflops / ceiling, "matmul_tflops": ceiling, "copy_tbs": rates.copy}
+    known = {
+        "tflops": tflops,
+        "matmul_share": tflops / ceiling,
+        "matmul_tflops": ceiling,
+        "copy_tbs": rates.copy,
+    }
     everything = {**columns, **row, **ratios, **known}
     return {column: everything.get(column, math.nan) for column in COLUMNS}
 
@@ -234,7 +294,10 @@ get no gradient. Short calls are timed without the time in which the GPU waits f
 
 
 def header() -> str:
-    return "".join(f"{title:<{width}}" if how == "<" else f"{title:>{width}}" for title, width, how in SHOWN.values())
+    return "".join(
+        f"{title:<{width}}" if how == "<" else f"{title:>{width}}"
+        for title, width, how in SHOWN.values()
+    )
 
 
 def line(row: dict[str, Any]) -> str:
@@ -255,24 +318,40 @@ def _cell(column: str, value: Any, status: str) -> str:
 
 
 def claims(table: pd.DataFrame, size: int = 41472, width: int = 128, dtype: str = "fp16") -> str:
-    """flashsign's stream against the published numbers of a CUDA kernel on an A100; table: the rows of the run."""
+    """flashsign's stream against the published numbers of a CUDA kernel on an A100; table: the rows
+    of the run."""
     where = f"N = {size}, E = {width}, {dtype}"
     at = table[(table["N"] == size) & (table["E"] == width) & (table["dtype"] == dtype)]
-    ours = at[(at["method"] == METHODS["stream"].name) & (at["status"] == "ok")].set_index("direction")
+    ours = at[(at["method"] == METHODS["stream"].name) & (at["status"] == "ok")].set_index(
+        "direction"
+    )
     if ours.empty:
-        return f"Published numbers: no comparison, because flashsign's stream was not measured at {where}."
-    weights = at[(at["method"] == METHODS["weights"].name) & (at["status"] == "ok")].set_index("direction")
+        return (
+            "Published numbers: no comparison, because flashsign's stream was not measured at "
+            f"{where}."
+        )
+    weights = at[(at["method"] == METHODS["weights"].name) & (at["status"] == "ok")].set_index(
+        "direction"
+    )
     ratios = {
         "x PyTorch (divided after the sum)": ("3.6", ours["ratio_eager"]),
         "x PyTorch (weights stored)": ("3.6", weights["ms"].reindex(ours.index) / ours["ms"]),
         "x FlashAttention-2": ("0.95", ours["ratio_flash"]),
         "x cuDNN": ("", ours["ratio_cudnn"]),
     }
-    lines = [f"flashsign's stream at {where} beside the published CUDA kernel on an A100 (arXiv 2505.09326):"]
-    lines.append(f"{'':<36}{'published':>10}" + "".join(f"{direction:>10}" for direction in ours.index))
+    lines = [
+        f"flashsign's stream at {where} beside the published CUDA kernel on an A100 (arXiv "
+        "2505.09326):"
+    ]
+    lines.append(
+        f"{'':<36}{'published':>10}" + "".join(f"{direction:>10}" for direction in ours.index)
+    )
     for title, (published, values) in ratios.items():
         numbers = "".join(f"{value:>10.2f}" for value in values).replace("nan", "  -")
         lines.append(f"{title:<36}{published:>10}{numbers}")
     near, error = ours["within_001"].iloc[0], ours["relative_error"].iloc[0]
-    lines.append(f"{'elements within 0.01':<36}{'99.7 %':>10}{100 * near:>8.3f} %   (relative error {error:.1e})")
+    lines.append(
+        f"{'elements within 0.01':<36}{'99.7 %':>10}{100 * near:>8.3f} %   (relative error "
+        f"{error:.1e})"
+    )
     return "\n".join(lines)

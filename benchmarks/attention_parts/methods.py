@@ -1,4 +1,5 @@
-"""The kernels that are compared, each as a function of (q, k, v, multiplicity); softmax ignores the multiplicity.
+"""The kernels that are compared, each as a function of (q, k, v, multiplicity); softmax ignores the
+multiplicity.
 
 Letters: C cells, H heads, N queries, M keys, E head width.
 """
@@ -22,7 +23,8 @@ from flashsign import BackendUnavailable, spherical_attention
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 EPS = 1e-6  # flashsign's own default
 NO_COLUMN = (
-    "FlexAttention: no column, because it cannot express an L2 norm: it can change the scores, but always normalises "
+    "FlexAttention: no column, because it cannot express an L2 norm: it can change the scores, but "
+    "always normalises "
     "them by a softmax"
 )
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -30,7 +32,8 @@ T = TypeVar("T")
 
 
 class Inputs(NamedTuple):
-    """q, k and v that need a gradient, multiplicities that need none (they are data), and a gradient of the output."""
+    """q, k and v that need a gradient, multiplicities that need none (they are data), and a
+    gradient of the output."""
 
     q: Tensor
     k: Tensor
@@ -40,27 +43,37 @@ class Inputs(NamedTuple):
 
     @classmethod
     def draw(
-        cls, shape: tuple[int, ...], bags: tuple[int, ...], dtype: str, device: torch.device, seed: int = 0
+        cls,
+        shape: tuple[int, ...],
+        bags: tuple[int, ...],
+        dtype: str,
+        device: torch.device,
+        seed: int = 0,
     ) -> Inputs:
-        """q, k, v and grad of one shape, normal; multiplicities of shape `bags`, uniform between 0 and 2, float32."""
+        """q, k, v and grad of one shape, normal; multiplicities of shape `bags`, uniform between 0
+        and 2, float32."""
         random = torch.Generator(device).manual_seed(seed)
-        q, k, v, grad = (torch.randn(shape, generator=random, device=device).to(DTYPES[dtype]) for _ in range(4))
+        q, k, v, grad = (
+            torch.randn(shape, generator=random, device=device).to(DTYPES[dtype]) for _ in range(4)
+        )
         m = 2 * torch.rand(bags, generator=random, device=device)
         return cls(*(x.requires_grad_() for x in (q, k, v)), m, grad)
 
 
 def materialised(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
-    """Spherical attention with all its scores in memory, in the inputs' dtype, normalised after the sum over the keys.
+    """Spherical attention with all its scores in memory, in the inputs' dtype, normalised after the
+    sum over the keys.
 
-    That saves the pass over the scores that dividing them takes. Random rows are insensitive to q's scale and to eps;
-    q / 8 is exact and keeps the sums within fp16's range.
+    That saves the pass over the scores that dividing them takes. Random rows are insensitive to q's
+    scale and to eps; q / 8 is exact and keeps the sums within fp16's range.
     """
     scores = (q / 8) @ k.mT * m.to(q.dtype)[:, None, None]
     return (scores @ v) / torch.linalg.vector_norm(scores, dim=-1, keepdim=True)
 
 
 def materialised_weights(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
-    """The same as the formula is written: every weight is stored before it is multiplied by its value."""
+    """The same as the formula is written: every weight is stored before it is multiplied by its
+    value."""
     scores = (q / 8) @ k.mT * m.to(q.dtype)[:, None, None]
     return (scores / torch.linalg.vector_norm(scores, dim=-1, keepdim=True)) @ v
 
@@ -89,7 +102,8 @@ def public_call(**options: Any) -> Attend:
 
 @dataclass(frozen=True)
 class Method:
-    """make(backend): makes the function, once for every point; context: what it runs in; eps: that of its reference."""
+    """make(backend): makes the function, once for every point; context: what it runs in; eps: that
+    of its reference."""
 
     name: str
     make: Callable[[str], Attend]
@@ -106,18 +120,27 @@ def _sdpa(name: str, backend: SDPBackend | None = None) -> Method:
 
 METHODS = {
     "eager": Method("spherical torch eager", lambda _: materialised, stores_scores=True),
-    "weights": Method("spherical torch eager, weights stored", lambda _: materialised_weights, stores_scores=True),
-    "compile": Method("spherical torch.compile", lambda _: compiled(materialised), stores_scores=True),
+    "weights": Method(
+        "spherical torch eager, weights stored", lambda _: materialised_weights, stores_scores=True
+    ),
+    "compile": Method(
+        "spherical torch.compile", lambda _: compiled(materialised), stores_scores=True
+    ),
     "flash": _sdpa("SDPA FlashAttention-2", SDPBackend.FLASH_ATTENTION),
     "cudnn": _sdpa("SDPA cuDNN", SDPBackend.CUDNN_ATTENTION),
-    "stream": Method("flashsign stream", lambda backend: public_call(method="stream", backend=backend), eps=EPS),
-    "moments": Method("flashsign moments", lambda backend: public_call(method="moments", backend=backend), eps=EPS),
+    "stream": Method(
+        "flashsign stream", lambda backend: public_call(method="stream", backend=backend), eps=EPS
+    ),
+    "moments": Method(
+        "flashsign moments", lambda backend: public_call(method="moments", backend=backend), eps=EPS
+    ),
     "sdpa": _sdpa("SDPA default"),  # for small bags only
 }
 
 
 def call_of(attend: Attend, inputs: Inputs, direction: str) -> Call:
-    """One call in a direction. For "backward" the forward pass runs here, once, and its graph is kept."""
+    """One call in a direction. For "backward" the forward pass runs here, once, and its graph is
+    kept."""
     q, k, v, m, grad = inputs
     if direction == "forward":
         return torch.no_grad()(partial(attend, q, k, v, m))
@@ -128,7 +151,8 @@ def call_of(attend: Attend, inputs: Inputs, direction: str) -> Call:
 
 
 def attempt(call: Callable[[], T], device: torch.device) -> tuple[T | None, str]:
-    """The call's result and "ok", or None and the reason: a method that fails must not end the run of the others."""
+    """The call's result and "ok", or None and the reason: a method that fails must not end the run
+    of the others."""
     try:
         return call(), "ok"
     except torch.OutOfMemoryError:

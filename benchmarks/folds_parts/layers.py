@@ -1,4 +1,5 @@
-"""Layers at their sizes, the methods that compute each, and rows: times, extra memory, errors against float64."""
+"""Layers at their sizes, the methods that compute each, and rows: times, extra memory, errors
+against float64."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ Layer = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Method:
-    """A way to compute a layer. products: matrix products of full size, forward and backward; shifted: its output is
-    another number with the same gradients."""
+    """A way to compute a layer. products: matrix products of full size, forward and backward;
+    shifted: its output is another number with the same gradients."""
 
     run: Layer
     products: float = 0.0
@@ -40,8 +41,9 @@ class Method:
 @dataclass(frozen=True)
 class Case:
     """layer: what is computed; sizes: by name; inputs: tensors of the methods, of which
-    those that require a gradient get one; truth: the layer in float64, from wide inputs; product: operations of one
-    matrix product; stored: bytes that the plain layer keeps and a fold does not."""
+    those that require a gradient get one; truth: the layer in float64, from wide inputs; product:
+    operations of one matrix product; stored: bytes that the plain layer keeps and a fold does
+    not."""
 
     layer: str
     sizes: dict[str, int]
@@ -74,13 +76,16 @@ class Scale:
         return cls(64, 96, 32, 16, (32, 64), 64, 2, 5)
 
 
-def drawn(device: torch.device, dtype: torch.dtype, *shape: int, scale: float = 1.0, learns: bool = True) -> Tensor:
+def drawn(
+    device: torch.device, dtype: torch.dtype, *shape: int, scale: float = 1.0, learns: bool = True
+) -> Tensor:
     """Normal numbers, drawn on the device."""
     return (torch.randn(shape, device=device) * scale).to(dtype).requires_grad_(learns)
 
 
 def chunked(losses: Layer, rows: int) -> Layer:
-    """The sum of losses(*tensors) over slices of `rows` rows of the first tensors, computed again in the backward."""
+    """The sum of losses(*tensors) over slices of `rows` rows of the first tensors, computed again
+    in the backward."""
     from torch.utils.checkpoint import checkpoint
 
     def run(*tensors: Tensor, count: int) -> Tensor:
@@ -95,7 +100,8 @@ def chunked(losses: Layer, rows: int) -> Layer:
 
 
 def compiled(layer: Layer, **options: Any) -> Layer:
-    """torch.compile of a layer, made at its first call: the import of the compiler takes longer than a tiny case."""
+    """torch.compile of a layer, made at its first call: the import of the compiler takes longer
+    than a tiny case."""
     made = cache(lambda: torch.compile(layer, **options))
     return lambda *tensors: made()(*tensors)
 
@@ -103,7 +109,9 @@ def compiled(layer: Layer, **options: Any) -> Layer:
 Row = dict[str, Any]
 
 
-def rows_of(case: Case, device: torch.device, budget_s: float, backward_budget_s: float) -> Iterator[Row]:
+def rows_of(
+    case: Case, device: torch.device, budget_s: float, backward_budget_s: float
+) -> Iterator[Row]:
     """One row for each method; a method that fails has a row that says how."""
     truth = _truth(case)
     output_grad = None
@@ -113,8 +121,12 @@ def rows_of(case: Case, device: torch.device, budget_s: float, backward_budget_s
             output = method.run(*case.inputs)
             if output_grad is None or output_grad.shape != output.shape:
                 torch.manual_seed(1)
-                output_grad = torch.ones_like(output) if output.ndim == 0 else torch.randn_like(output)
-            row |= _measured(case, method, output_grad.to(output.dtype), device, (budget_s, backward_budget_s))
+                output_grad = (
+                    torch.ones_like(output) if output.ndim == 0 else torch.randn_like(output)
+                )
+            row |= _measured(
+                case, method, output_grad.to(output.dtype), device, (budget_s, backward_budget_s)
+            )
             if truth is not None:
                 row |= _errors(case, method, output_grad, truth)
             row["status"] = "ok"
@@ -125,7 +137,9 @@ def rows_of(case: Case, device: torch.device, budget_s: float, backward_budget_s
         release(device, collect=device.type == "cuda")
 
 
-def _measured(case: Case, method: Method, grad: Tensor, device: torch.device, budget: tuple[float, float]) -> Row:
+def _measured(
+    case: Case, method: Method, grad: Tensor, device: torch.device, budget: tuple[float, float]
+) -> Row:
     leaves = case.leaves
 
     def forward() -> Any:
@@ -141,7 +155,13 @@ def _measured(case: Case, method: Method, grad: Tensor, device: torch.device, bu
     extra = peak_mib(both, device) - made / 2**20
     return {
         "forward_ms": forward_time.ms,
-        **{"ms": time.ms, "ms_20": time.ms_20, "ms_80": time.ms_80, "warmups": time.warmups, "runs": time.runs},
+        **{
+            "ms": time.ms,
+            "ms_20": time.ms_20,
+            "ms_80": time.ms_80,
+            "warmups": time.warmups,
+            "runs": time.runs,
+        },
         **{"extra_mib": extra, "extra_share": extra * 2**20 / case.stored},
         "tflop": method.products * case.product / 1e12 or math.nan,
     }
@@ -163,9 +183,15 @@ def _truth(case: Case) -> tuple[Tensor, ...] | None:
 def _errors(case: Case, method: Method, grad: Tensor, truth: tuple[Tensor, ...]) -> Row:
     output = method.run(*case.inputs)
     gradients = torch.autograd.grad(output, case.leaves, grad.to(output.dtype), allow_unused=True)
-    errors = [math.nan if x is None else _error(x, true) for x, true in zip(gradients, truth[1:], strict=True)]
+    errors = [
+        math.nan if x is None else _error(x, true)
+        for x, true in zip(gradients, truth[1:], strict=True)
+    ]
     of_output = math.nan if method.shifted else _error(output, truth[0])
-    return {"error": of_output, "gradient_error": max(errors, key=lambda x: -1 if math.isnan(x) else x)}
+    return {
+        "error": of_output,
+        "gradient_error": max(errors, key=lambda x: -1 if math.isnan(x) else x),
+    }
 
 
 def _error(found: Tensor, true: Tensor) -> float:
@@ -187,7 +213,9 @@ def loss_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Cas
     product, logits = 2.0 * rows * classes * width, 4.0 * rows * classes
 
     def plain(h: Tensor, c: Tensor) -> Tensor:
-        return F.cross_entropy(F.linear(h, c).to(torch.promote_types(h.dtype, torch.float32)), target)
+        return F.cross_entropy(
+            F.linear(h, c).to(torch.promote_types(h.dtype, torch.float32)), target
+        )
 
     def of_rows(h: Tensor, target: Tensor, c: Tensor) -> Tensor:
         return F.cross_entropy(F.linear(h, c).float(), target, reduction="sum")
@@ -196,7 +224,9 @@ def loss_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Cas
         "flashsign": Method(lambda h, c: linear_cross_entropy(h, c, target, backend=backend), 4),
         "torch, eager": Method(plain, 3),
         "torch.compile": Method(compiled(plain), 3),
-        "torch, chunks of rows": Method(lambda h, c: chunked(of_rows, ROW_CHUNK)(h, target, c, count=2), 4),
+        "torch, chunks of rows": Method(
+            lambda h, c: chunked(of_rows, ROW_CHUNK)(h, target, c, count=2), 4
+        ),
         **_torchs_own(target),
         **_liger_classes(target),
         **_cut_cross_entropy(target),
@@ -210,13 +240,17 @@ def loss_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Cas
         return F.cross_entropy(F.linear(s, c).to(wide), F.linear(t, d).to(wide).softmax(-1))
 
     def between_rows(s: Tensor, t: Tensor, c: Tensor, d: Tensor) -> Tensor:
-        return F.cross_entropy(F.linear(s, c).float(), F.linear(t, d).float().softmax(-1), reduction="sum")
+        return F.cross_entropy(
+            F.linear(s, c).float(), F.linear(t, d).float().softmax(-1), reduction="sum"
+        )
 
     methods = {
         "flashsign": Method(partial(distribution_cross_entropy, backend=backend), 8),
         "torch, eager": Method(between, 6),
         "torch.compile": Method(compiled(between), 6),
-        "torch, chunks of rows": Method(lambda s, c, t, d: chunked(between_rows, ROW_CHUNK)(s, t, c, d, count=2), 8),
+        "torch, chunks of rows": Method(
+            lambda s, c, t, d: chunked(between_rows, ROW_CHUNK)(s, t, c, d, count=2), 8
+        ),
     }
     yield Case("two distributions", sizes, (h, c, t, d), methods, between, product, logits)
     frozen = t.detach(), d.detach()
@@ -225,7 +259,15 @@ def loss_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Cas
         "torch, eager": methods["torch, eager"],
         **_liger_divergence(rows),
     }
-    yield Case("two distributions, frozen teacher", sizes, (h, c, *frozen), methods, between, product, logits)
+    yield Case(
+        "two distributions, frozen teacher",
+        sizes,
+        (h, c, *frozen),
+        methods,
+        between,
+        product,
+        logits,
+    )
     del t, d, frozen
 
     listed = torch.randint(0, classes, (rows, scale.listed), device=device)
@@ -240,7 +282,9 @@ def loss_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Cas
         return -(weights * F.linear(h, c).float().log_softmax(-1).gather(1, listed)).sum()
 
     methods = {
-        "flashsign": Method(lambda h, c: weighted_cross_entropy(h, c, listed, weights, backend=backend), 4),
+        "flashsign": Method(
+            lambda h, c: weighted_cross_entropy(h, c, listed, weights, backend=backend), 4
+        ),
         "torch, eager": Method(weighted, 3),
         "torch, chunks of rows": Method(
             lambda h, c: chunked(weighted_rows, ROW_CHUNK)(h, listed, weights, c, count=3), 4
@@ -255,7 +299,11 @@ def _torchs_own(target: Tensor) -> dict[str, Method]:
     if not hasattr(torch.nn, "LinearCrossEntropyOptions"):
         return {}
     options = torch.nn.LinearCrossEntropyOptions()
-    return {"torch's linear_cross_entropy": Method(lambda h, c: F.linear_cross_entropy(h, c, target, options=options))}
+    return {
+        "torch's linear_cross_entropy": Method(
+            lambda h, c: F.linear_cross_entropy(h, c, target, options=options)
+        )
+    }
 
 
 def _liger_classes(target: Tensor) -> dict[str, Method]:
@@ -263,7 +311,10 @@ def _liger_classes(target: Tensor) -> dict[str, Method]:
         from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
     except ImportError:
         return {}
-    narrow, wide = LigerFusedLinearCrossEntropyLoss(), LigerFusedLinearCrossEntropyLoss(accum_dtype=torch.float32)
+    narrow, wide = (
+        LigerFusedLinearCrossEntropyLoss(),
+        LigerFusedLinearCrossEntropyLoss(accum_dtype=torch.float32),
+    )
     return {
         "Liger": Method(lambda h, c: narrow(c, h, target), 3),
         "Liger, float32 sums": Method(lambda h, c: wide(c, h, target), 3),
@@ -271,13 +322,18 @@ def _liger_classes(target: Tensor) -> dict[str, Method]:
 
 
 def _liger_divergence(rows: int) -> dict[str, Method]:
-    """The forward divergence: its gradients for the student are those of the cross entropy; a teacher gets none."""
+    """The forward divergence: its gradients for the student are those of the cross entropy; a
+    teacher gets none."""
     try:
         from liger_kernel.transformers import LigerFusedLinearJSD
     except ImportError:
         return {}
     divergence = LigerFusedLinearJSD(jsd_beta=0.0)
-    return {"Liger, divergence": Method(lambda s, c, t, d: divergence(s, c, t, d, None), 4, shifted=True)}
+    return {
+        "Liger, divergence": Method(
+            lambda s, c, t, d: divergence(s, c, t, d, None), 4, shifted=True
+        )
+    }
 
 
 def _cut_cross_entropy(target: Tensor) -> dict[str, Method]:
@@ -319,14 +375,21 @@ def mlp_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Case
         hidden = 64 * scale.narrow
         x, up = make(rows, width), make(hidden, width, scale=width**-0.5)
         down = make(width, hidden, scale=hidden**-0.5)
-        methods = {"flashsign": Method(partial(_ours, backend=backend), 7), "torch, eager": Method(_plain, 6)}
+        methods = {
+            "flashsign": Method(partial(_ours, backend=backend), 7),
+            "torch, eager": Method(_plain, 6),
+        }
         sizes = {"rows": rows, "items": hidden, "width": width}
         product = 2.0 * rows * hidden * width
         yield Case("wider MLP", sizes, (x, up, down), methods, _plain, product, 4.0 * rows * hidden)
 
 
-def _ours(x: Tensor, up: Tensor, down: Tensor, gate: Tensor | None = None, backend: Any = "auto") -> Tensor:
-    return mlp(x, up, down, gate=gate, activation="gelu" if gate is None else "silu", backend=backend)
+def _ours(
+    x: Tensor, up: Tensor, down: Tensor, gate: Tensor | None = None, backend: Any = "auto"
+) -> Tensor:
+    return mlp(
+        x, up, down, gate=gate, activation="gelu" if gate is None else "silu", backend=backend
+    )
 
 
 def _plain(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
@@ -356,7 +419,10 @@ def _liger_tiled(rows: int) -> dict[str, Method]:
 def norm_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Case]:
     torch.manual_seed(0)
     for width in (scale.narrow, 8 * scale.narrow, 32 * scale.narrow):
-        x, weight = drawn(device, torch.bfloat16, scale.rows, width), drawn(device, torch.bfloat16, width)
+        x, weight = (
+            drawn(device, torch.bfloat16, scale.rows, width),
+            drawn(device, torch.bfloat16, width),
+        )
 
         def plain(x: Tensor, weight: Tensor) -> Tensor:
             return F.rms_norm(x, x.shape[-1:], weight, 1e-6)
@@ -376,7 +442,11 @@ def _liger_norm() -> dict[str, Method]:
         from liger_kernel.ops import LigerRMSNormFunction
     except ImportError:
         return {}
-    return {"Liger": Method(lambda x, weight: LigerRMSNormFunction.apply(x, weight, 1e-6, 0.0, "llama", False))}
+    return {
+        "Liger": Method(
+            lambda x, weight: LigerRMSNormFunction.apply(x, weight, 1e-6, 0.0, "llama", False)
+        )
+    }
 
 
 def attention_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Case]:
@@ -386,21 +456,36 @@ def attention_cases(scale: Scale, device: torch.device, backend: Any) -> Iterato
         q, k, v = (drawn(device, torch.float16, *shape, width) for _ in range(3))
         q = (q.detach() * width**-0.5).requires_grad_()
         methods = {
-            f"template, {name}": Method(partial(normalised_attention, normaliser=name, backend=backend))
+            f"template, {name}": Method(
+                partial(normalised_attention, normaliser=name, backend=backend)
+            )
             for name in ("spherical", "l1", "squared_relu", "softmax")
         }
         if device.type == "cuda":
-            methods["tuned stream, spherical"] = Method(partial(spherical_attention, method="stream"))
+            methods["tuned stream, spherical"] = Method(
+                partial(spherical_attention, method="stream")
+            )
         methods |= _sdpa(device)
         sizes = {"rows": scale.genes, "items": scale.genes, "width": width}
         product = 2.0 * scale.heads * scale.genes**2 * width
-        yield Case("attention", sizes, (q, k, v), methods, None, product, 2.0 * scale.heads * scale.genes**2)
+        yield Case(
+            "attention",
+            sizes,
+            (q, k, v),
+            methods,
+            None,
+            product,
+            2.0 * scale.heads * scale.genes**2,
+        )
 
 
 def _sdpa(device: torch.device) -> dict[str, Method]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    kinds = {"SDPA cuDNN, softmax": SDPBackend.CUDNN_ATTENTION, "SDPA flash, softmax": SDPBackend.FLASH_ATTENTION}
+    kinds = {
+        "SDPA cuDNN, softmax": SDPBackend.CUDNN_ATTENTION,
+        "SDPA flash, softmax": SDPBackend.FLASH_ATTENTION,
+    }
     if device.type != "cuda":
         kinds = {"SDPA math, softmax": SDPBackend.MATH}
 

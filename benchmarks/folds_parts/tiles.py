@@ -1,7 +1,8 @@
 """Are the folds' kernels right with all block sizes of their tables, on the GPU that these are for?
 
-Each kernel is compared with float64 at sizes that no tile divides and at sizes that all do, because compilers make two
-kernels of these. Errors are relative to the size of the true tensor; bars are several times the rounding of a dtype.
+Each kernel is compared with float64 at sizes that no tile divides and at sizes that all do, because
+compilers make two kernels of these. Errors are relative to the size of the true tensor; bars are
+several times the rounding of a dtype.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ Task = tuple[str, BlockSizes, str, int, str, bool]
 
 
 def checked(smoke: bool, device: torch.device) -> pd.DataFrame:
-    """A row for each kernel, block sizes, dtype, width and size: the error, and whether it is within its bar."""
+    """A row for each kernel, block sizes, dtype, width and size: the error, and whether it is
+    within its bar."""
     tasks = list(_tasks())
     if smoke:
         small = [
@@ -63,7 +65,9 @@ def _tasks() -> Iterator[tuple[str, BlockSizes, str, int, str]]:
             for sizes in entries:
                 for dtype in ("float32",) if size == 4 else ("float16", "bfloat16"):
                     if name in MLPS:
-                        kinds: tuple[str, ...] = ("silu",) if name.startswith("gated") else ("gelu",)
+                        kinds: tuple[str, ...] = (
+                            ("silu",) if name.startswith("gated") else ("gelu",)
+                        )
                     else:
                         kinds = NORMALISERS if name in ATTENTION else ("",)
                     for kind in kinds:
@@ -76,12 +80,25 @@ def _check(task: Task) -> dict[str, Any]:
     of = _mlp if name in MLPS else _logits if name in LOGITS else _attention
     row = {"kernel": name, **vars(sizes), "dtype": dtype, "width": width, "kind": kind}
     try:
-        errors = [of(name, sizes, getattr(torch, dtype), width, kind, even, smoke) for even in (False, True)]
+        errors = [
+            of(name, sizes, getattr(torch, dtype), width, kind, even, smoke)
+            for even in (False, True)
+        ]
     except Exception as failure:
-        return {**row, "error": math.nan, "good": False, "status": f"{type(failure).__name__}: {failure}"[:200]}
+        return {
+            **row,
+            "error": math.nan,
+            "good": False,
+            "status": f"{type(failure).__name__}: {failure}"[:200],
+        }
     # |s| has a jump in its slope, and a score that is nearly 0 may be rounded to its other side.
     bar = BARS[dtype] * (10 if kind == "l1" else 1)
-    return {**row, "error": max(errors), "good": all(error < bar for error in errors), "status": "ok"}
+    return {
+        **row,
+        "error": max(errors),
+        "good": all(error < bar for error in errors),
+        "status": "ok",
+    }
 
 
 def _draw(*shape: int, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
@@ -101,7 +118,9 @@ def _worst(found: Any, true: Any) -> float:
     return math.nan if any(map(math.isnan, errors)) else max(errors)
 
 
-def _mlp(name: str, sizes: BlockSizes, dtype: torch.dtype, width: int, kind: str, even: bool, smoke: bool) -> float:
+def _mlp(
+    name: str, sizes: BlockSizes, dtype: torch.dtype, width: int, kind: str, even: bool, smoke: bool
+) -> float:
     from flashsign.folds.kernels import hidden_layer
 
     forward, gated = name.endswith("forward"), name.startswith("gated")
@@ -111,7 +130,9 @@ def _mlp(name: str, sizes: BlockSizes, dtype: torch.dtype, width: int, kind: str
     x, up = _draw(rows, width, dtype=dtype), _draw(hidden, width, dtype=dtype, scale=width**-0.5)
     down = _draw(width, hidden, dtype=dtype, scale=hidden**-0.5)
     gate = _draw(hidden, width, dtype=dtype, scale=width**-0.5) if gated else None
-    bias, down_bias = (None, None) if even else (_draw(hidden, dtype=dtype), _draw(width, dtype=dtype))
+    bias, down_bias = (
+        (None, None) if even else (_draw(hidden, dtype=dtype), _draw(width, dtype=dtype))
+    )
     inputs = x, up, down, bias, gate
     true = [None if tensor is None else _wide(tensor)[0] for tensor in inputs]
     act = {"gelu": F.gelu, "silu": F.silu}[kind]
@@ -126,11 +147,18 @@ def _mlp(name: str, sizes: BlockSizes, dtype: torch.dtype, width: int, kind: str
     return _worst([x for x in found if x is not None], slopes)
 
 
-def _logits(name: str, sizes: BlockSizes, dtype: torch.dtype, width: int, kind: str, even: bool, smoke: bool) -> float:
+def _logits(
+    name: str, sizes: BlockSizes, dtype: torch.dtype, width: int, kind: str, even: bool, smoke: bool
+) -> float:
     from flashsign.folds.kernels import entropies
 
-    rows, classes = ((64, 128) if even else (39, 77)) if smoke else (2048, 8192) if even else (1000, 5003)
-    h, c = _draw(rows, width, dtype=dtype), _draw(classes, width, dtype=dtype, scale=2 * width**-0.5)
+    rows, classes = (
+        ((64, 128) if even else (39, 77)) if smoke else (2048, 8192) if even else (1000, 5003)
+    )
+    h, c = (
+        _draw(rows, width, dtype=dtype),
+        _draw(classes, width, dtype=dtype, scale=2 * width**-0.5),
+    )
     g = torch.full((rows,), 1 / rows, device=h.device)
     if name.startswith("class"):
         bias = None if even else _draw(classes, dtype=dtype)
@@ -144,9 +172,14 @@ def _logits(name: str, sizes: BlockSizes, dtype: torch.dtype, width: int, kind: 
         p = x.logsumexp(-1).float().detach()
         slopes = torch.autograd.grad(F.cross_entropy(x, target), true)
         wanted = (True,) * 3
-        gradients = entropies.class_gradients(h, c, bias, target, p, (g, g, None), wanted, sizes=sizes)
+        gradients = entropies.class_gradients(
+            h, c, bias, target, p, (g, g, None), wanted, sizes=sizes
+        )
         return _worst([x for x in gradients if x is not None], slopes)
-    t, d = _draw(rows, width, dtype=dtype), _draw(classes, width, dtype=dtype, scale=2 * width**-0.5)
+    t, d = (
+        _draw(rows, width, dtype=dtype),
+        _draw(classes, width, dtype=dtype, scale=2 * width**-0.5),
+    )
     true = _wide(h, c, t, d)
     x, y = true[0] @ true[1].mT, true[2] @ true[3].mT
     totals = x.logsumexp(-1), y.logsumexp(-1), (y.softmax(-1) * x).sum(-1)
@@ -154,7 +187,9 @@ def _logits(name: str, sizes: BlockSizes, dtype: torch.dtype, width: int, kind: 
         return _worst(entropies.distribution_totals(h, c, t, d, sizes), totals)
     slopes = torch.autograd.grad(F.cross_entropy(x, y.softmax(-1)), true)
     known = tuple(total.float().detach() for total in totals)
-    return _worst(entropies.distribution_gradients(h, c, t, d, known, g, (True,) * 4, sizes), slopes)
+    return _worst(
+        entropies.distribution_gradients(h, c, t, d, known, g, (True,) * 4, sizes), slopes
+    )
 
 
 def _attention(
@@ -163,15 +198,26 @@ def _attention(
     from flashsign.folds.kernels import attention_template as attention
     from flashsign.folds.kernels.attention_rows import ROWS
 
-    queries, keys = ((64, 64) if even else (37, 41)) if smoke else (2048, 2048) if even else (1001, 999)
+    queries, keys = (
+        ((64, 64) if even else (37, 41)) if smoke else (2048, 2048) if even else (1001, 999)
+    )
     heads, key_heads, eps = 4, 4 if even else 2, 1e-3
-    q = _draw(2, heads, queries, width, dtype=dtype, scale=1.0 if kind in ("spherical", "l1") else width**-0.5)
+    q = _draw(
+        2,
+        heads,
+        queries,
+        width,
+        dtype=dtype,
+        scale=1.0 if kind in ("spherical", "l1") else width**-0.5,
+    )
     k, v = (_draw(2, key_heads, keys, width, dtype=dtype) for _ in range(2))
     grad = _draw(2, heads, queries, width, dtype=dtype)
     m = None if even else torch.rand(2, key_heads, keys, device=q.device) + 0.1
     true = _wide(*((q, k, v) if m is None else (q, k, v, m)))
     all_m = true[3] if m is not None else true[1].new_ones(2, key_heads, keys)
-    all_k, all_v, all_m = (x.repeat_interleave(heads // key_heads, 1) for x in (true[1], true[2], all_m))
+    all_k, all_v, all_m = (
+        x.repeat_interleave(heads // key_heads, 1) for x in (true[1], true[2], all_m)
+    )
     raw = true[0] @ all_k.mT
     s = raw * all_m[:, :, None]
     if kind == "softmax":
@@ -190,5 +236,7 @@ def _attention(
     slopes = torch.autograd.grad(output, true, grad.double())
     of_queries = name == "attention_queries"
     own = (sizes, None) if of_queries else (None, sizes)
-    found = [x for x in attention.backward(row, grad, q, k, v, m, o, totals, eps, *own) if x is not None]
+    found = [
+        x for x in attention.backward(row, grad, q, k, v, m, o, totals, eps, *own) if x is not None
+    ]
     return _worst(found[:1] if of_queries else found[1:], slopes[:1] if of_queries else slopes[1:])

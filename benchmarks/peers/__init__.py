@@ -1,4 +1,5 @@
-"""Peers of our networks: each method is a `Peer` (see `peers.peer`) in the module that MODULES names.
+"""Peers of our networks: each method is a `Peer` (see `peers.peer`) in the module that MODULES
+names.
 
 They need numpy, scipy, pandas, scikit-learn and joblib, and nothing of this project.
 """
@@ -26,7 +27,8 @@ NAMES = tuple(MODULES)
 
 # Methods that a reader may miss in the table, and why they are missing.
 ABSENT = {
-    "pidc": "not installable: there is no Python package of it on PyPI, its authors' implementation "
+    "pidc": "not installable: there is no Python package of it on PyPI, its authors' "
+    "implementation "
     "(Chan, Stumpf and Babtie 2017) is in Julia",
 }
 

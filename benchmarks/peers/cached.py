@@ -1,7 +1,8 @@
-"""One peer on one set: read from a cache of networks, or computed in a process of its own and cached.
+"""One peer on one set: read from a cache of networks, or computed in a process of its own and
+cached.
 
-A set is a file that needs nothing but numpy. The cache holds a table, its time and memory, under a key of everything
-that decides the result.
+A set is a file that needs nothing but numpy. The cache holds a table, its time and memory, under a
+key of everything that decides the result.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ FIELDS = ("values", "genes", "regulators", "hash")
 
 @dataclass(frozen=True, eq=False)
 class PreparedSet:
-    """values [C, N] float32, the names of the N genes and of the regulators among them, and NetworkSet.hash."""
+    """values [C, N] float32, the names of the N genes and of the regulators among them, and
+    NetworkSet.hash."""
 
     name: str
     values: np.ndarray
@@ -36,11 +38,13 @@ class PreparedSet:
 
 
 def save_prepared(path: Path, sets: Iterable[PreparedSet]) -> None:
-    """One compressed .npz with `<set>/<field>` entries, texts as arrays of characters: nothing in it is pickled."""
+    """One compressed .npz with `<set>/<field>` entries, texts as arrays of characters: nothing in
+    it is pickled."""
     if path.suffix != ".npz":
         raise SystemExit(f"The name of the file must end in .npz, and {path.name} does not.")
     np.savez_compressed(
-        path, **{f"{one.name}/{name}": np.asarray(getattr(one, name)) for one in sets for name in FIELDS}
+        path,
+        **{f"{one.name}/{name}": np.asarray(getattr(one, name)) for one in sets for name in FIELDS},
     )
 
 
@@ -65,7 +69,8 @@ REVISION = 1
 
 @dataclass(frozen=True)
 class Entry:
-    """`<set>-<method>-<key>.csv` (source, target, weight) and the same name with .json (settings, time, memory)."""
+    """`<set>-<method>-<key>.csv` (source, target, weight) and the same name with .json (settings,
+    time, memory)."""
 
     table: Path
     notes: Path
@@ -86,8 +91,11 @@ class Entry:
         _replace(self.notes, json.dumps(notes, indent=2) + "\n")
 
 
-def entry(folder: Path, one: PreparedSet, method: str, settings: Mapping[str, Any], seed: int) -> Entry:
-    """The entry of the network that `method` infers from `one` with these settings and this seed."""
+def entry(
+    folder: Path, one: PreparedSet, method: str, settings: Mapping[str, Any], seed: int
+) -> Entry:
+    """The entry of the network that `method` infers from `one` with these settings and this
+    seed."""
     decisive = {
         "data": one.hash,
         "regulators": one.regulators,
@@ -108,7 +116,8 @@ def _replace(path: Path, text: str) -> None:
 
 
 class NotRun(RuntimeError):
-    """The cache has no network of the peer for the set, and the peer cannot run; the message is the reason."""
+    """The cache has no network of the peer for the set, and the peer cannot run; the message is the
+    reason."""
 
 
 def run_peer(
@@ -121,10 +130,11 @@ def run_peer(
     changes: Iterable[str] = (),
     compute: bool = True,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """The network (source, target, weight) and its notes: settings, seconds, memory, cores, versions, `cached`.
+    """The network (source, target, weight) and its notes: settings, seconds, memory, cores,
+    versions, `cached`.
 
-    `changes`: settings as key=value, for those peers that have the key. Raises CallFailed, and NotRun where the
-    cache has nothing and `compute` is false or the peer is not installed.
+    `changes`: settings as key=value, for those peers that have the key. Raises CallFailed, and
+    NotRun where the cache has nothing and `compute` is false or the peer is not installed.
     """
     peer = load(name)
     settings = settings_of(peer, changes)
@@ -137,8 +147,20 @@ def run_peer(
         raise NotRun(reason)
     jobs = min(jobs, len(one.genes)) if peer.parallel else 1
     network, measures = measured(
-        partial(peer.infer, n_jobs=jobs, **settings), one.values, one.genes, one.regulators, seed, jobs=jobs
+        partial(peer.infer, n_jobs=jobs, **settings),
+        one.values,
+        one.genes,
+        one.regulators,
+        seed,
+        jobs=jobs,
     )
-    notes = {"set": one.name, "method": name, "data": one.hash, "settings": settings, "seed": seed, **measures}
+    notes = {
+        "set": one.name,
+        "method": name,
+        "data": one.hash,
+        "settings": settings,
+        "seed": seed,
+        **measures,
+    }
     cached.write(network, notes)
     return cached.read()[0], notes | {"cached": False}

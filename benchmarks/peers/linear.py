@@ -1,14 +1,15 @@
 """Correlations and ridge regression, signed. Nothing is random and nothing parallel here.
 
 pearson, spearman: symmetric, regulator -> target and back weigh the same; ties get their mean rank.
-partial_correlation: of regulator and target given all other genes (all N, not the regulators alone). The covariance
-of the standardised genes is shrunk towards a multiple of the identity with Ledoit and Wolf's intensity, then
-inverted: p_ij = -K_ij / sqrt(K_ii K_jj), K the inverse. ridge: of each gene on the regulators; the weight is the
-coefficient between standardised genes. The penalty of each target is the best of 11 from 1 to 1e5 by leave-one-out
-error. A target that is a regulator itself is left out of its own inputs.
+partial_correlation: of regulator and target given all other genes (all N, not the regulators
+alone). The covariance of the standardised genes is shrunk towards a multiple of the identity with
+Ledoit and Wolf's intensity, then inverted: p_ij = -K_ij / sqrt(K_ii K_jj), K the inverse. ridge: of
+each gene on the regulators; the weight is the coefficient between standardised genes. The penalty
+of each target is the best of 11 from 1 to 1e5 by leave-one-out error. A target that is a regulator
+itself is left out of its own inputs.
 
-Each takes values [C, N] and gives one row per pair regulator -> gene. scikit-learn is imported where it is used, so
-that the memory that is measured is a method's own.
+Each takes values [C, N] and gives one row per pair regulator -> gene. scikit-learn is imported
+where it is used, so that the memory that is measured is a method's own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from peers.peer import Peer, correlation, edge_table, positions, standardised
 PENALTIES = np.logspace(0, 5, 11)
 
 
-def pearson(values: np.ndarray, genes: list[str], regulators: list[str], seed: int, *, n_jobs: int = 1) -> pd.DataFrame:
+def pearson(
+    values: np.ndarray, genes: list[str], regulators: list[str], seed: int, *, n_jobs: int = 1
+) -> pd.DataFrame:
     return edge_table(correlation(values, positions(genes, regulators)), genes, regulators)
 
 
@@ -43,7 +46,9 @@ def partial_correlation(
     return edge_table(partial[positions(genes, regulators)], genes, regulators)
 
 
-def ridge(values: np.ndarray, genes: list[str], regulators: list[str], seed: int, *, n_jobs: int = 1) -> pd.DataFrame:
+def ridge(
+    values: np.ndarray, genes: list[str], regulators: list[str], seed: int, *, n_jobs: int = 1
+) -> pd.DataFrame:
     z = standardised(values)
     rows = positions(genes, regulators)
     weights = np.zeros((len(rows), len(genes)))

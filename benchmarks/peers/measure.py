@@ -1,7 +1,7 @@
 """A call in a process of its own, with its time and memory.
 
-The process is spawned, so that its peak memory does not include its parent's. Linux's getrusage starts a child with its
-parent's peak, so the peak is read from /proc/self/status where that exists.
+The process is spawned, so that its peak memory does not include its parent's. Linux's getrusage
+starts a child with its parent's peak, so the peak is read from /proc/self/status where that exists.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def measured(
     """The result of call(*arguments), and its time and memory.
 
     `jobs`: the most processes that it starts; `threads`: the threads of each (None: as the caller).
-    Measures: `seconds` of wall time, without the import of the call's own module; `cpu_seconds` of all processes;
-    `peak_mb`, the peak of the process plus, where it started others, `jobs` times that of the largest (an upper bound:
-    pages may be shared); `cores` (jobs times threads), `python`, `versions`.
+    Measures: `seconds` of wall time, without the import of the call's own module; `cpu_seconds` of
+        all processes; `peak_mb`, the peak of the process plus, where it started others, `jobs`
+        times that of the largest (an upper bound: pages may be shared); `cores` (jobs times
+        threads), `python`, `versions`.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
@@ -56,7 +57,11 @@ def measured(
         raise CallFailed(result)
     measures["peak_mb"] += jobs * measures.pop("largest_child_mb")
     cores = jobs * (threads or os.cpu_count() or 1)
-    return result, measures | {"cores": cores, "python": platform.python_version(), "versions": versions()}
+    return result, measures | {
+        "cores": cores,
+        "python": platform.python_version(),
+        "versions": versions(),
+    }
 
 
 def versions() -> dict[str, str]:
@@ -90,16 +95,22 @@ def _inside(pipe: Connection, call: Callable[..., Any], arguments: tuple[Any, ..
 
 
 def _end_workers() -> None:
-    """Ends the processes that joblib keeps for the next call, because only ended processes are counted."""
+    """Ends the processes that joblib keeps for the next call, because only ended processes are
+    counted."""
     loky = sys.modules.get("joblib.externals.loky")
-    if loky is not None and sys.modules["joblib.externals.loky.reusable_executor"]._executor is not None:
+    if (
+        loky is not None
+        and sys.modules["joblib.externals.loky.reusable_executor"]._executor is not None
+    ):
         loky.get_reusable_executor().shutdown(wait=True)
 
 
 def _own_peak_mb() -> float:
     status = Path("/proc/self/status")
     if status.exists():
-        line = next((line for line in status.read_text().splitlines() if line.startswith("VmHWM:")), None)
+        line = next(
+            (line for line in status.read_text().splitlines() if line.startswith("VmHWM:")), None
+        )
         if line:
             return int(line.split()[1]) / 1024
     return _megabytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -111,7 +122,8 @@ def _megabytes(maxrss: int) -> float:
 
 @contextmanager
 def _threads(number: int | None) -> Iterator[None]:
-    """Sets the variables that libraries read when they are loaded, so that the new process starts with them."""
+    """Sets the variables that libraries read when they are loaded, so that the new process starts
+    with them."""
     if number is None:
         yield
         return

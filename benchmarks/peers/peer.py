@@ -16,8 +16,9 @@ import pandas as pd
 class Peer:
     """A method of inference.
 
-    infer(values [C, N], genes, regulators, seed, *, n_jobs, **settings) -> DataFrame of source, target, weight: every
-    ordered pair regulator -> gene but self loops. |weight| ranks the edge, its sign is activation or repression.
+    infer(values [C, N], genes, regulators, seed, *, n_jobs, **settings) -> DataFrame of source,
+    target, weight: every ordered pair regulator -> gene but self loops. |weight| ranks the edge,
+    its sign is activation or repression.
     sign: "own" where the method infers it, else "correlation": that of Pearson's correlation.
     parallel: whether the targets are distributed over `n_jobs` processes.
     unavailable: returns the reason why the method cannot run here, or None.
@@ -41,14 +42,18 @@ def positions(genes: Sequence[str], regulators: Sequence[str]) -> np.ndarray:
     return np.array([index[name] for name in regulators], dtype=np.int64)
 
 
-def edge_table(weights: np.ndarray, genes: Sequence[str], regulators: Sequence[str]) -> pd.DataFrame:
+def edge_table(
+    weights: np.ndarray, genes: Sequence[str], regulators: Sequence[str]
+) -> pd.DataFrame:
     """weights [R, N] -> source, target, weight: one row per pair, without self loops."""
     weights = np.nan_to_num(np.asarray(weights, dtype=np.float64))
     keep = np.arange(len(genes))[None, :] != positions(genes, regulators)[:, None]
     row, column = np.nonzero(keep)
     names = np.asarray(genes, dtype=object)
     sources = np.asarray(regulators, dtype=object)
-    return pd.DataFrame({"source": sources[row], "target": names[column], "weight": weights[row, column]})
+    return pd.DataFrame(
+        {"source": sources[row], "target": names[column], "weight": weights[row, column]}
+    )
 
 
 def standardised(values: np.ndarray) -> np.ndarray:
@@ -61,13 +66,17 @@ def standardised(values: np.ndarray) -> np.ndarray:
 
 
 def correlation(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Pearson's correlation of the genes `rows` [R] with all of values [C, N] -> [R, N]; 0 without variance."""
+    """Pearson's correlation of the genes `rows` [R] with all of values [C, N] -> [R, N]; 0 without
+    variance."""
     z = standardised(values)
     return z[:, rows].T @ z / len(z)
 
 
-def with_sign_of_correlation(importances: np.ndarray, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Importances [R, N], which have no sign, with the sign of Pearson's correlation (+ where it is 0)."""
+def with_sign_of_correlation(
+    importances: np.ndarray, values: np.ndarray, rows: np.ndarray
+) -> np.ndarray:
+    """Importances [R, N], which have no sign, with the sign of Pearson's correlation (+ where it is
+    0)."""
     return np.where(correlation(values, rows) < 0, -importances, importances)
 
 
@@ -80,16 +89,20 @@ def over_targets(
 ) -> np.ndarray:
     """One fit per target, whose importances are a column of the result [R, N].
 
-    fit(inputs [C, R or R - 1], target [C], seed) -> [R or R - 1]; the target is left out of its own inputs. A target's
-    seed depends on `seed` and its index alone, so the number of processes changes nothing. Targets that never vary get
-    importances of 0.
+    fit(inputs [C, R or R - 1], target [C], seed) -> [R or R - 1]; the target is left out of its own
+    inputs. A target's seed depends on `seed` and its index alone, so the number of processes
+    changes nothing. Targets that never vary get importances of 0.
     """
     from joblib import Parallel, delayed
 
     targets = standardised(values)
     inputs = np.ascontiguousarray(values[:, rows], dtype=np.float32)
     seeds = np.random.SeedSequence(seed).generate_state(values.shape[1])
-    fitted = [column for column in range(values.shape[1]) if targets[:, column].any() and (rows != column).any()]
+    fitted = [
+        column
+        for column in range(values.shape[1])
+        if targets[:, column].any() and (rows != column).any()
+    ]
     others = [rows != column for column in fitted]
     found = Parallel(n_jobs=n_jobs)(
         delayed(fit)(inputs[:, other], targets[:, column], int(seeds[column]))

@@ -1,4 +1,5 @@
-"""A multilayer perceptron with two hidden layers: how well the same inputs can predict genes without any network.
+"""A multilayer perceptron with two hidden layers: how well the same inputs can predict genes
+without any network.
 
 Letters: C cells, F inputs, N genes, T test cells.
 """
@@ -11,7 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 WIDTH, STEPS, BATCH, RATE = 256, 1500, 256, 2e-3
-VALIDATED, EVERY = 8, 50  # one in so many training cells chooses among the weights of every so many steps
+VALIDATED, EVERY = (
+    8,
+    50,
+)  # one in so many training cells chooses among the weights of every so many steps
 
 
 class Perceptron(nn.Module):
@@ -19,24 +23,33 @@ class Perceptron(nn.Module):
         super().__init__()
         layers = [nn.Dropout(0.1), nn.Linear(inputs, WIDTH), nn.GELU(), nn.Dropout(0.5)]
         self.hidden = nn.Sequential(*layers, nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(0.5))
-        self.read, self.bias = nn.Parameter(torch.zeros(genes, WIDTH)), nn.Parameter(torch.zeros(genes))
+        self.read, self.bias = (
+            nn.Parameter(torch.zeros(genes, WIDTH)),
+            nn.Parameter(torch.zeros(genes)),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.hidden(x) @ self.read.T + self.bias
 
 
-def predicted(x: np.ndarray, y: np.ndarray, test: np.ndarray, seed: int, device: str = "cpu") -> np.ndarray:
+def predicted(
+    x: np.ndarray, y: np.ndarray, test: np.ndarray, seed: int, device: str = "cpu"
+) -> np.ndarray:
     """Standardised genes of the test cells, [T, N], by the weights that validate best.
 
     x [C, F] and y [C, N]: standardised inputs and genes of the training cells.   test [T, F].
     """
     torch.manual_seed(seed)
-    inputs, genes, asked = (torch.as_tensor(each, dtype=torch.float32, device=device) for each in (x, y, test))
+    inputs, genes, asked = (
+        torch.as_tensor(each, dtype=torch.float32, device=device) for each in (x, y, test)
+    )
     order = torch.randperm(len(inputs), device=device)
     judging, learning = order[: len(order) // VALIDATED], order[len(order) // VALIDATED :]
     net = Perceptron(inputs.shape[1], genes.shape[1]).to(device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=0.3, betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=STEPS, pct_start=0.05)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, RATE, total_steps=STEPS, pct_start=0.05
+    )
     lowest, found = float("inf"), torch.zeros(len(asked), genes.shape[1])
     for step in range(STEPS):
         net.train()

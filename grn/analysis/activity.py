@@ -1,8 +1,9 @@
-"""How active each regulator is in each cell, from the levels of its targets, and in which cells it is more so.
+"""How active each regulator is in each cell, from the levels of its targets, and in which cells it
+is more so.
 
-The activity is the t-value of a linear model of one variable (`ulm`): the values of all genes of a cell, explained by
-the weights of the regulator on them, 0 for genes that are not its targets. decoupler, the tests' oracle, is no
-dependency of a user's installation.
+The activity is the t-value of a linear model of one variable (`ulm`): the values of all genes of a
+cell, explained by the weights of the regulator on them, 0 for genes that are not its targets.
+decoupler, the tests' oracle, is no dependency of a user's installation.
 
 Letters: C cells, N genes, R regulators, D donors.
 """
@@ -27,20 +28,34 @@ from grn.cells.programmes import mostly_of
 from grn.cells.readers.matrix import csr_pieces
 from grn.errors import DataError, VocabularyMismatch, check_known
 from grn.messages import Say, silent
-from grn.networks.edge_table import PredictedNetwork, find_columns, network_of_table, read_table, reference_of_table
+from grn.networks.edge_table import (
+    PredictedNetwork,
+    find_columns,
+    network_of_table,
+    read_table,
+    reference_of_table,
+)
 from grn.networks.evidence.false_discovery import SIGNIFICANT
 
 ACTIVITY = "activity.csv"  # of a run
-LEAST_OWN, LEAST_KNOWN = 10, 5  # targets of a regulator: certain edges of the same cells, of which few tell little
+LEAST_OWN, LEAST_KNOWN = (
+    10,
+    5,
+)  # targets of a regulator: certain edges of the same cells, of which few tell little
 FEWEST, FEWEST_DONORS = 3, 2  # on either side of a difference
 PIECE = 4096  # cells whose values are in memory at a time
-CELLS = "Cells are no replicates: with cells as units, intervals are too narrow for a statement about other donors."
+CELLS = (
+    "Cells are no replicates: with cells as units, intervals are too narrow for a statement about "
+    "other donors."
+)
 
 
 def regulons_in(path: Path) -> pd.DataFrame:
-    """Columns source, target, weight of a table of edges: a network with weights, or curated pairs with signs.
+    """Columns source, target, weight of a table of edges: a network with weights, or curated pairs
+    with signs.
 
-    Pairs without a known sign are left out, and complexes, which OmniPath names by their proteins. Raises DataError.
+    Pairs without a known sign are left out, and complexes, which OmniPath names by their proteins.
+    Raises DataError.
     """
     table = read_table(path)
     if find_columns(table, [("sign",), ("Regulation",), ("Type",), ("3",)]) is None:
@@ -51,20 +66,28 @@ def regulons_in(path: Path) -> pd.DataFrame:
 
 
 def regulons_of(network: PredictedNetwork) -> pd.DataFrame:
-    """Columns source, target, weight of a network: where it has q-values, of the edges that are certain by them.
+    """Columns source, target, weight of a network: where it has q-values, of the edges that are
+    certain by them.
 
-    Raises DataError where no edge is, where signs mean nothing, and for edges of several cell types.
+    Raises DataError where no edge is, where signs mean nothing, and for edges of several cell
+    types.
     """
     edges = network.edges
     if not network.signs_have_meaning:
-        raise DataError("The signs of these weights mean nothing, and activity needs them; give a network of effects.")
+        raise DataError(
+            "The signs of these weights mean nothing, and activity needs them; give a network of "
+            "effects."
+        )
     if "cell_type" in edges and len(types := edges["cell_type"].unique()) > 1:
-        raise DataError(f"The network has edges of several cell types ({', '.join(types[:5])}); choose one.")
+        raise DataError(
+            f"The network has edges of several cell types ({', '.join(types[:5])}); choose one."
+        )
     if "q_value" in edges:
         edges = edges[edges["q_value"] <= SIGNIFICANT]
         if edges.empty:
             raise DataError(
-                f"The network has no edge with a q-value of at most {SIGNIFICANT}, and activities by others would be "
+                f"The network has no edge with a q-value of at most {SIGNIFICANT}, and activities "
+                "by others would be "
                 "noise",
                 advice="give known regulons, as collectri",
             )
@@ -74,10 +97,12 @@ def regulons_of(network: PredictedNetwork) -> pd.DataFrame:
 def activity_of_cells(
     pieces: Iterable[sparse.csr_matrix], genes: pd.Index, regulons: pd.DataFrame, min_targets: int
 ) -> tuple[pd.DataFrame, pd.Series]:
-    """Activities, float32 [C, R], of the regulators that have enough targets; and how many each has.
+    """Activities, float32 [C, R], of the regulators that have enough targets; and how many each
+    has.
 
-    pieces: log values [.., N] of cells, one piece after another.   regulons: source, target, weight. A cell without any
-    value has activity 0. Raises VocabularyMismatch. Source: Badia-i-Mompel et al. 2022 (decoupler's ulm).
+    pieces: log values [.., N] of cells, one piece after another.
+    regulons: source, target, weight. A cell without any value has activity 0.
+    Raises VocabularyMismatch. Source: Badia-i-Mompel et al. 2022 (decoupler's ulm).
     """
     edges = regulons[(regulons["weight"] != 0) & regulons["target"].isin(genes)]
     edges = edges.drop_duplicates(["source", "target"])
@@ -85,8 +110,10 @@ def activity_of_cells(
     targets = targets[targets >= min_targets]
     if targets.empty:
         raise VocabularyMismatch(
-            f"No regulator has {min_targets} targets among the genes of the cells, which have those of {len(edges)} of "
-            f"{len(regulons)} edges: names are like {regulons['target'].iloc[0]!r} in the network, and like "
+            f"No regulator has {min_targets} targets among the genes of the cells, which have "
+            f"those of {len(edges)} of "
+            f"{len(regulons)} edges: names are like {regulons['target'].iloc[0]!r} in the network, "
+            "and like "
             f"{genes[0]!r} in the cells"
         )
     edges = edges[edges["source"].isin(targets.index)]
@@ -97,7 +124,9 @@ def activity_of_cells(
     for values in pieces:
         mean, sd = _moments(values, axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            correlation = ((values @ weights).toarray() / len(genes) - mean * weight) / (sd * spread)
+            correlation = ((values @ weights).toarray() / len(genes) - mean * weight) / (
+                sd * spread
+            )
             t = correlation * np.sqrt((len(genes) - 2) / np.maximum(1 - correlation**2, 1e-12))
         scores.append(np.nan_to_num(t).astype(np.float32))
     return pd.DataFrame(np.concatenate(scores), columns=targets.index.astype(str)), targets
@@ -111,8 +140,8 @@ def _moments(values: sparse.spmatrix, axis: int) -> tuple[np.ndarray, np.ndarray
 
 
 def log_pieces(adata: AnnData, layer: str | None, say: Say) -> Iterator[sparse.csr_matrix]:
-    """The values of X or a layer for the genes (genes_of), float32, some cells at a time; of counts, log1p of them at
-    the median total of all cells."""
+    """The values of X or a layer for the genes (genes_of), float32, some cells at a time; of
+    counts, log1p of them at the median total of all cells."""
     name = "X" if layer is None else f"layer {layer!r}"
     if layer is not None:
         check_known(layer, adata.layers, "The AnnData", "layer", "layer")
@@ -134,10 +163,16 @@ def log_pieces(adata: AnnData, layer: str | None, say: Say) -> Iterator[sparse.c
     total = np.concatenate(totals)
     counted = counted and bool(total.any())
     if counted:
-        say(f"{name} holds counts; log1p of them, scaled to the median total of the cells, is used.")
+        say(
+            f"{name} holds counts; log1p of them, scaled to the median total of the cells, is used."
+        )
         scale = (np.median(total[total > 0]) / np.where(total > 0, total, 1)).astype(np.float32)
     else:
-        scaled = "; some are negative, as scaled ones are: log values would have other answers" if negative else ""
+        scaled = (
+            "; some are negative, as scaled ones are: log values would have other answers"
+            if negative
+            else ""
+        )
         say(f"{name} does not hold counts: its values are used as they are{scaled}.")
     first = 0
     for values in pieces():
@@ -145,13 +180,20 @@ def log_pieces(adata: AnnData, layer: str | None, say: Say) -> Iterator[sparse.c
         yield sparse.csr_matrix(sparse.diags(scale[here]) @ values).log1p() if counted else values
 
 
-def activity_of_types(activity: pd.DataFrame, types: np.ndarray, donors: np.ndarray | None, say: Say) -> pd.DataFrame:
-    """How active each regulator is in each type, and how that differs from all other cells with a type.
+def activity_of_types(
+    activity: pd.DataFrame, types: np.ndarray, donors: np.ndarray | None, say: Say
+) -> pd.DataFrame:
+    """How active each regulator is in each type, and how that differs from all other cells with a
+    type.
 
-    activity [C, R].   types [C], donors [C]: labels, "" where a cell has none. Columns as `grn.activity` has them.
+    activity [C, R].
+    types [C], donors [C]: labels, "" where a cell has none. Columns as `grn.activity` has them.
     """
     typed = types != ""
-    parts = {name: {"activity_others": typed & (types != name), "activity": types == name} for name in _names(types)}
+    parts = {
+        name: {"activity_others": typed & (types != name), "activity": types == name}
+        for name in _names(types)
+    }
     return _differences(activity, parts, donors, say)
 
 
@@ -163,7 +205,8 @@ def activity_between(
     conditions: tuple[str, str],
     say: Say,
 ) -> pd.DataFrame:
-    """The same within each type, of the second condition against the first. condition [C]: labels."""
+    """The same within each type, of the second condition against the first. condition [C]:
+    labels."""
     parts = {
         name: {f"activity_{each}": (types == name) & (condition == each) for each in conditions}
         for name in _names(types)
@@ -171,32 +214,48 @@ def activity_between(
     return _differences(activity, parts, donors, say)
 
 
-def activity_of_run(cells: Cells, regulons: pd.DataFrame, *, own: bool, grouped: bool) -> pd.DataFrame:
-    """`activity_of_types` of a run's cells by their labels or, of a run with two conditions (data.state_key),
-    `activity_between` these in each type, with further columns: targets; programme, that which most of the weight of
-    the regulator's targets is in, or ""; messenger, the same difference of the regulator's own mean multiplicity, and
-    messenger_p, both NaN where it is not among the genes.
+def activity_of_run(
+    cells: Cells, regulons: pd.DataFrame, *, own: bool, grouped: bool
+) -> pd.DataFrame:
+    """`activity_of_types` of a run's cells by their labels or, of a run with two conditions
+    (data.state_key), `activity_between` these in each type, with further columns: targets;
+    programme, that which most of the weight of the regulator's targets is in, or ""; messenger, the
+    same difference of the regulator's own mean multiplicity, and messenger_p, both NaN where it is
+    not among the genes.
 
-    own: the regulons are its certain edges.   grouped: donors are the units. Raises DataError and VocabularyMismatch.
+    own: the regulons are its certain edges.
+    grouped: donors are the units.
+    Raises DataError and VocabularyMismatch.
     """
     least = LEAST_OWN if own else LEAST_KNOWN
     if own and not (regulons["source"].value_counts() >= least).any():
         raise DataError(
             f"no regulator has {least} certain edges",
-            advice="known ones need none: grn data get collectri, then grn report RUN --regulons collectri",
+            advice="known ones need none: grn data get collectri, then grn report RUN --regulons "
+            "collectri",
         )
     pieces = (cells.multiplicity[first : first + PIECE] for first in range(0, len(cells), PIECE))
     scores, targets = activity_of_cells(pieces, pd.Index(cells.vocabulary), regulons, least)
-    types = np.array([*cells.classes, ""], object)[cells.labels] if cells.classes else np.full(len(cells), ALL, object)
-    donors = cells.groups.astype(str).astype(object) if grouped and cells.groups is not None else None
+    types = (
+        np.array([*cells.classes, ""], object)[cells.labels]
+        if cells.classes
+        else np.full(len(cells), ALL, object)
+    )
+    donors = (
+        cells.groups.astype(str).astype(object) if grouped and cells.groups is not None else None
+    )
     genes = pd.Index(cells.vocabulary)
     there = scores.columns[scores.columns.isin(genes)]
-    own_levels = pd.DataFrame(cells.multiplicity[:, genes.get_indexer(there)].toarray(), columns=there)
+    own_levels = pd.DataFrame(
+        cells.multiplicity[:, genes.get_indexer(there)].toarray(), columns=there
+    )
 
     def differences(values: pd.DataFrame) -> pd.DataFrame:
         if cells.state is None or len(cells.conditions) != 2:
             return activity_of_types(values, types, donors, silent)
-        condition = np.array([*cells.conditions, ""], object)[np.nan_to_num(cells.state, nan=-1).astype(int)]
+        condition = np.array([*cells.conditions, ""], object)[
+            np.nan_to_num(cells.state, nan=-1).astype(int)
+        ]
         return activity_between(values, types, donors, condition, cells.conditions, silent)
 
     table, pair = differences(scores), ["cell_type", "regulator"]
@@ -216,15 +275,23 @@ def _names(types: np.ndarray) -> list[str]:
 
 
 def _differences(
-    activity: pd.DataFrame, parts: dict[str, dict[str, np.ndarray]], donors: np.ndarray | None, say: Say
+    activity: pd.DataFrame,
+    parts: dict[str, dict[str, np.ndarray]],
+    donors: np.ndarray | None,
+    say: Say,
 ) -> pd.DataFrame:
-    """parts: for each type two sets of cells [C] by their column, of which the second is compared with the first.
+    """parts: for each type two sets of cells [C] by their column, of which the second is compared
+    with the first.
 
-    Of a type, the certain differences come first, by their size. Raises DataError where no type has enough cells.
+    Of a type, the certain differences come first, by their size. Raises DataError where no type has
+    enough cells.
     """
     tables, few, least = [], [], FEWEST if donors is None else FEWEST_DONORS
     for name, (there, here) in ((name, sides.values()) for name, sides in parts.items()):
-        samples = [activity[each] if donors is None else _of_donors(activity, donors, each) for each in (here, there)]
+        samples = [
+            activity[each] if donors is None else _of_donors(activity, donors, each)
+            for each in (here, there)
+        ]
         if min(map(len, samples)) < least:
             few.append(name)
             continue
@@ -252,9 +319,10 @@ def _of_donors(activity: pd.DataFrame, donors: np.ndarray, chosen: np.ndarray) -
 def _compared(here: pd.DataFrame, there: pd.DataFrame) -> tuple[np.ndarray, ...]:
     """The mean of `here` minus that of `there`, its interval of 95 % and its p-value, [R] each.
 
-    Samples are donors by name, or cells by number: donors are compared in pairs where at least two are on both sides.
-    Otherwise Student's t has the degrees of freedom of the smaller sample, which holds for any sizes and variances;
-    those of Welch are too many for few cells beside many (docs/log.md). Source: Mickey and Brown 1966.
+    Samples are donors by name, or cells by number: donors are compared in pairs where at least two
+    are on both sides. Otherwise Student's t has the degrees of freedom of the smaller sample, which
+    holds for any sizes and variances; those of Welch are too many for few cells beside many
+    (docs/log.md). Source: Mickey and Brown 1966.
     """
     both = here.index.intersection(there.index)
     if len(both) > 1:
@@ -267,4 +335,9 @@ def _compared(here: pd.DataFrame, there: pd.DataFrame) -> tuple[np.ndarray, ...]
     with np.errstate(divide="ignore", invalid="ignore"):
         p = 2 * stdtr(freedom, -np.abs(effect) / error)
     half = stdtrit(freedom, 0.975) * error
-    return effect, effect - half, effect + half, np.nan_to_num(p, nan=1.0)  # no variance, no difference: nothing known
+    return (
+        effect,
+        effect - half,
+        effect + half,
+        np.nan_to_num(p, nan=1.0),
+    )  # no variance, no difference: nothing known

@@ -1,8 +1,10 @@
-"""What goes with a regulator that nobody intervened on, as far as interventions elsewhere bear it out.
+"""What goes with a regulator that nobody intervened on, as far as interventions elsewhere bear it
+out.
 
-What its loss would do is not known from cells without it, and the model has no answer of its own. What is known is how
-the cells differ that have less of it. How much of such a difference is a cause is asked of the interventions that were
-made: the factor with which the associations of their genes, in cells without their guides, predict what was measured.
+What its loss would do is not known from cells without it, and the model has no answer of its own.
+What is known is how the cells differ that have less of it. How much of such a difference is a cause
+is asked of the interventions that were made: the factor with which the associations of their genes,
+in cells without their guides, predict what was measured.
 
 Letters: C cells, N genes, S states, j genes that are perturbed.
 """
@@ -30,7 +32,8 @@ class Associations:
     done: Interventions
 
     def slopes(self, places: list[int], cells: np.ndarray | None = None) -> np.ndarray:
-        """[j, N]: of a unit of each of the genes `places`, together. cells: bool [C], which count; None: all."""
+        """[j, N]: of a unit of each of the genes `places`, together. cells: bool [C], which count;
+        None: all."""
         chosen = slice(None) if cells is None else cells
         values, share = self.multiplicity[chosen], self.membership[chosen]
         x = values[:, places].toarray().astype(np.float64)
@@ -39,8 +42,8 @@ class Associations:
         return np.linalg.solve(gram, (values.T @ x).T)
 
     def borne_out(self, caused: Caused, level: np.ndarray) -> float:
-        """The share of associations that interventions bear out, 0 to 1; 1 where none can say. level [N]: mean
-        multiplicities of controls, which a loss takes away."""
+        """The share of associations that interventions bear out, 0 to 1; 1 where none can say.
+        level [N]: mean multiplicities of controls, which a loss takes away."""
         product = square = 0.0
         given = self.done.given.tocsc()
         for number, place in enumerate(self.done.place.tolist()):

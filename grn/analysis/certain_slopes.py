@@ -1,15 +1,17 @@
-"""What perturbed regulators do directly to the genes that they have a certain edge to, not shrunk by a penalty.
+"""What perturbed regulators do directly to the genes that they have a certain edge to, not shrunk
+by a penalty.
 
-A run's tables hold effect_ij of each edge, the log2 fold change of gene i for a doubling of regulator j, with its
-standard error (networks/evidence/effects.py). In the unit of multiplicities they are slopes again, exactly those that
-the fold changes were made of:
+A run's tables hold effect_ij of each edge, the log2 fold change of gene i for a doubling of
+regulator j, with its standard error (networks/evidence/effects.py). In the unit of multiplicities
+they are slopes again, exactly those that the fold changes were made of:
 
     slope_ij = effect_ij s_i / s_j          s_i = mu h'(mu), of the cells that the effect was read from (`scale_of`)
     change_i = sum_j slope_ij (new multiplicity of j - its multiplicity)
 
-An edge that is certain in the state of a cell has its effect in that state. So has an edge that is certain over all
-cells, where both effects differ by more than their errors allow. Any other edge that is certain over all cells has the
-effect over all cells: that a state of few cells does not show it does not say that it is not there.
+An edge that is certain in the state of a cell has its effect in that state. So has an edge that is
+certain over all cells, where both effects differ by more than their errors allow. Any other edge
+that is certain over all cells has the effect over all cells: that a state of few cells does not
+show it does not say that it is not there.
 
 Letters: P members, C chosen cells, N genes, J perturbed regulators, U states of the chosen cells.
 """
@@ -42,7 +44,8 @@ SHRUNK = "so all changes are the model's own, which its penalty shrinks."
 
 @dataclass(frozen=True)
 class CertainSlopes:
-    """slope, error [U, J, N]: multiplicity of the gene for one of the regulator, and its standard error; NaN without a
+    """slope, error [U, J, N]: multiplicity of the gene for one of the regulator, and its standard
+    error; NaN without a
     certain edge.   shared [U, J, N]: whether both are those over all cells.   state [C]: of each cell, among U.
     columns [J]: of the perturbed regulators among the model's.   moved [C, J]: changes of their multiplicities."""
 
@@ -59,11 +62,17 @@ class CertainSlopes:
         return np.isfinite(self.slope)
 
     def added(
-        self, model: Model, inputs: tuple[Tensor, Tensor, Tensor], fixed: Mapping[int, Tensor], part: slice
+        self,
+        model: Model,
+        inputs: tuple[Tensor, Tensor, Tensor],
+        fixed: Mapping[int, Tensor],
+        part: slice,
     ) -> Tensor:
-        """By how much certain edges change genes more than the model has them do so, in sds of the genes, [P, C, N].
+        """By how much certain edges change genes more than the model has them do so, in sds of the
+        genes, [P, C, N].
 
-        inputs, fixed: of the cells `part`, see `perturb_mechanism.effects`."""
+        inputs, fixed: of the cells `part`, see `perturb_mechanism.effects`.
+        """
         measured = inputs[0]
         state, moved = torch.as_tensor(self.state[part]), torch.as_tensor(self.moved[part])
         found = measured.new_zeros(model.config.members, len(measured), model.genes)
@@ -77,13 +86,17 @@ class CertainSlopes:
         return found
 
     def error_of_mean(self) -> np.ndarray:
-        """Standard error of the mean direct change of each gene over the cells, in multiplicities, [N].
+        """Standard error of the mean direct change of each gene over the cells, in multiplicities,
+        [N].
 
-        NaN where no regulator has a certain edge to the gene in every state of the cells in which it changes. Errors of
-        different edges are taken as independent, those of one edge over all cells are one and the same.
+        NaN where no regulator has a certain edge to the gene in every state of the cells in which
+        it changes. Errors of different edges are taken as independent, those of one edge over all
+        cells are one and the same.
         """
         states = len(self.slope)
-        moved = np.stack([self.moved[self.state == one].sum(0) for one in range(states)]) / len(self.state)
+        moved = np.stack([self.moved[self.state == one].sum(0) for one in range(states)]) / len(
+            self.state
+        )
         square = np.square(np.nan_to_num(self.error) * moved[:, :, None])
         together = np.where(self.shared, np.nan_to_num(self.error) * moved[:, :, None], 0).sum(0)
         total = np.where(self.shared, 0, square).sum((0, 1)) + np.square(together).sum(0)
@@ -99,8 +112,8 @@ def certain_slopes(
     rows: np.ndarray,
     fixed: Mapping[int, Tensor],
 ) -> tuple[CertainSlopes | None, str]:
-    """Of the regulators `fixed` (column of each among the model's -> new multiplicities [C]) in the cells `rows` [C],
-    by the tables in the folder `run`; and a sentence about them.
+    """Of the regulators `fixed` (column of each among the model's -> new multiplicities [C]) in the
+    cells `rows` [C], by the tables in the folder `run`; and a sentence about them.
 
     None where the run holds no effects, or not those of this model.
     Raises DataError where a table is damaged.
@@ -117,14 +130,19 @@ def certain_slopes(
     numbers, state = np.unique(states.membership[rows].argmax(1), return_inverse=True)
 
     def slopes(edges: pd.DataFrame, cells_read: np.ndarray) -> np.ndarray:
-        """Slopes, their errors and whether the edges are certain, [3, J, N]; NaN for pairs that are not listed."""
+        """Slopes, their errors and whether the edges are certain, [3, J, N]; NaN for pairs that are
+        not listed."""
         found = np.full((3, len(names), len(cells.vocabulary)), np.nan)
         if edges.empty:
             return found
         scale = scale_of(cells, cells_read)
         source = pd.Index(names).get_indexer(edges["source"].astype(str))
         target = pd.Index(cells.vocabulary).get_indexer(edges["target"].astype(str))
-        factor = np.ones(len(edges)) if scale is None else scale[target] / scale[np.array(places)[source]]
+        factor = (
+            np.ones(len(edges))
+            if scale is None
+            else scale[target] / scale[np.array(places)[source]]
+        )
         sure = edges.index.isin(certain(edges).index)
         values = np.stack([edges["effect"] * factor, edges["effect_se"] * factor, sure])
         listed = np.isfinite(values).all(0)
@@ -132,16 +150,22 @@ def certain_slopes(
         return found
 
     every = slopes(certain(overall), np.arange(len(cells)))
-    slope, error, shared = (np.stack([each] * len(numbers)) for each in (*every[:2], np.isfinite(every[0])))
+    slope, error, shared = (
+        np.stack([each] * len(numbers)) for each in (*every[:2], np.isfinite(every[0]))
+    )
     if (run / OF_STATES).is_file():
         by_state = read_edge_table(run / OF_STATES, filters=chosen)
         label = by_state["cell_type"].astype(str)
         for at, number in enumerate(numbers):
-            own = slopes(by_state[label == states.names[number]].reset_index(drop=True), read[number])
+            own = slopes(
+                by_state[label == states.names[number]].reset_index(drop=True), read[number]
+            )
             used = (own[2] == 1) | (np.abs(own[0] - every[0]) > NORMAL * np.hypot(own[1], every[1]))
             for table, values in ((slope, own[0]), (error, own[1]), (shared, np.zeros_like(used))):
                 table[at] = np.where(used, values, table[at])
-    moved = torch.stack(list(fixed.values()), 1).numpy() - cells.multiplicity[rows][:, places].toarray()
+    moved = (
+        torch.stack(list(fixed.values()), 1).numpy() - cells.multiplicity[rows][:, places].toarray()
+    )
     found = CertainSlopes(slope, error, shared, state, tuple(fixed), moved)
     return found, in_words(found, names)
 
@@ -152,7 +176,10 @@ def in_words(found: CertainSlopes, names: Sequence[str]) -> str:
     if not number:
         return f"No edge of {whose} is certain in these cells, {SHRUNK}"
     return (
-        f"{number} {'gene has' if number == 1 else 'genes have'} a certain edge from {whose}: the direct change is by "
-        "its effect, which is not shrunk, with a 95 % interval (low, high) and its standard error as sd. This is the "
-        "size of an association, not of a cause. The other changes are the model's own, which its penalty shrinks."
+        f"{number} {'gene has' if number == 1 else 'genes have'} a certain edge from {whose}: the "
+        "direct change is by "
+        "its effect, which is not shrunk, with a 95 % interval (low, high) and its standard error "
+        "as sd. This is the "
+        "size of an association, not of a cause. The other changes are the model's own, which its "
+        "penalty shrinks."
     )

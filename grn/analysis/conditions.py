@@ -1,4 +1,5 @@
-"""Which cells of two conditions are compared, and the conditions dealt out anew, as likely if nothing differs."""
+"""Which cells of two conditions are compared, and the conditions dealt out anew, as likely if
+nothing differs."""
 
 from __future__ import annotations
 
@@ -22,9 +23,12 @@ SHOWN = 10  # values of a column in a message
 class Compared:
     """The cells of a comparison, type by type.
 
-    rows [C]: positions among all cells.   sign int8 [C]: -1 in the first condition, +1 in the second.   names: of the
-    two conditions.   types [C]: each cell's label; `all` where no type has both conditions.   strata [C]: number of its
-    type and donor, whose levels are taken out.   donors [C]: numbers from 0, or None.
+    rows [C]: positions among all cells.
+    sign int8 [C]: -1 in the first condition, +1 in the second.
+    names: of the two conditions.
+    types [C]: each cell's label; `all` where no type has both conditions.
+    strata [C]: number of its type and donor, whose levels are taken out.
+    donors [C]: numbers from 0, or None.
     """
 
     rows: np.ndarray
@@ -41,21 +45,35 @@ class Compared:
 
     def of_type(self, name: str) -> Compared:
         """The cells of one type; `all`: all cells."""
-        return self.taken(np.arange(len(self.rows)) if name == ALL else np.flatnonzero(self.types == name))
+        return self.taken(
+            np.arange(len(self.rows)) if name == ALL else np.flatnonzero(self.types == name)
+        )
 
     def taken(self, positions: np.ndarray) -> Compared:
         """Some of these cells, by their positions among them."""
         positions = positions[np.argsort(self.types[positions], kind="stable")]
-        donors = None if self.donors is None else np.unique(self.donors[positions], return_inverse=True)[1]
+        donors = (
+            None
+            if self.donors is None
+            else np.unique(self.donors[positions], return_inverse=True)[1]
+        )
         strata = np.unique(self.strata[positions], return_inverse=True)[1]
-        return Compared(self.rows[positions], self.sign[positions], self.names, self.types[positions], strata, donors)
+        return Compared(
+            self.rows[positions],
+            self.sign[positions],
+            self.names,
+            self.types[positions],
+            strata,
+            donors,
+        )
 
     def dealt_anew(self, generator: np.random.Generator) -> np.ndarray:
         """Other conditions of the cells, as `sign`.
 
-        Without donors, the conditions are permuted within each type. With donors, the cells of a donor keep together:
-        the conditions of donors that have one are permuted between them, and those of a donor that has both are swapped
-        or not.
+        Without donors, the conditions are permuted within each type. With donors, the cells of a
+        donor keep together:
+        the conditions of donors that have one are permuted between them, and those of a donor that
+        has both are swapped or not.
         """
         if self.donors is None:
             sign = self.sign.copy()
@@ -70,8 +88,8 @@ class Compared:
 
     @property
     def divisions(self) -> int | None:
-        """In how many ways `dealt_anew` can divide the donors, where swapping the names of the conditions makes no
-        other division; None without donors."""
+        """In how many ways `dealt_anew` can divide the donors, where swapping the names of the
+        conditions makes no other division; None without donors."""
         if self.donors is None:
             return None
         single, both = self._donors()
@@ -87,11 +105,18 @@ class Compared:
 
 
 def compared_cells(
-    cells: Cells, condition: pd.Series, donor: pd.Series | None, *, conditions: Sequence[str] | None, say: Say
+    cells: Cells,
+    condition: pd.Series,
+    donor: pd.Series | None,
+    *,
+    conditions: Sequence[str] | None,
+    say: Say,
 ) -> Compared:
-    """The cells that have one of two conditions, a type and a donor. condition, donor [C]: columns of obs.
+    """The cells that have one of two conditions, a type and a donor. condition, donor [C]: columns
+    of obs.
 
-    conditions: which two values; None: the only two of the column. Raises DataError.
+    conditions: which two values; None: the only two of the column.
+    Raises DataError.
     """
     number, values = _numbered(condition)
     names = two_of(values, conditions)
@@ -100,7 +125,11 @@ def compared_cells(
     donors = np.zeros(len(cells), np.int64) if donor is None else _numbered(donor)[0]
     known = np.isin(number, [first, second]) & (types != MISSING) & (donors != MISSING)
     if not known.all():
-        lacked = {"one of the two conditions": True, "a cell type": bool(cells.classes), "a donor": donor is not None}
+        lacked = {
+            "one of the two conditions": True,
+            "a cell type": bool(cells.classes),
+            "a donor": donor is not None,
+        }
         lack = " or ".join(each for each, asked in lacked.items() if asked)
         say(f"Left out: {int((~known).sum())} cells without {lack}.")
     sign = np.where(number == second, 1, -1).astype(np.int8)
@@ -108,11 +137,18 @@ def compared_cells(
     labels = np.array(cells.classes or (ALL,), object)[types]
     if not len(shared):
         if len(np.unique(sign[known])) < 2:
-            raise DataError(f"No cell with {condition.name} {' or '.join(map(repr, names))} can be used.")
-        say("No cell type has cells in both conditions, so that all cells are compared together alone.")
+            raise DataError(
+                f"No cell with {condition.name} {' or '.join(map(repr, names))} can be used."
+            )
+        say(
+            "No cell type has cells in both conditions, so that all cells are compared together "
+            "alone."
+        )
         labels[:] = ALL
     strata = types * (int(donors.max()) + 1) + donors
-    every = Compared(np.arange(len(cells)), sign, names, labels, strata, None if donor is None else donors)
+    every = Compared(
+        np.arange(len(cells)), sign, names, labels, strata, None if donor is None else donors
+    )
     return every.taken(np.flatnonzero(known))
 
 
@@ -121,9 +157,12 @@ def _numbered(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def two_of(values: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, str]:
-    """The two conditions that are compared: those that are wanted, or else the only two. Raises DataError."""
+    """The two conditions that are compared: those that are wanted, or else the only two. Raises
+    DataError."""
     chosen = tuple(values if wanted is None else map(str, wanted))
     if len(chosen) != 2 or not set(chosen) <= set(values) or chosen[0] == chosen[1]:
         listed = ", ".join(map(repr, values[:SHOWN])) + (", ..." if len(values) > SHOWN else "")
-        raise DataError(f"The conditions are {listed}; choose two of them with {{field}}", field="conditions")
+        raise DataError(
+            f"The conditions are {listed}; choose two of them with {{field}}", field="conditions"
+        )
     return chosen[0], chosen[1]

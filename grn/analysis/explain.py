@@ -1,7 +1,7 @@
 """Which genes speak for the cell type that a cell is called, and which against it.
 
-A gene's effect is the log odds of the type, against all other types, minus the same with the gene hidden: above 0 the
-gene speaks for the type. A constant in all logits changes no odds.
+A gene's effect is the log odds of the type, against all other types, minus the same with the gene
+hidden: above 0 the gene speaks for the type. A constant in all logits changes no odds.
 
 Letters: N genes, K cell types.
 """
@@ -33,13 +33,17 @@ def explain_types(
     cell: str | None = None,
     most: int = 50,
 ) -> pd.DataFrame:
-    """A row for each type and gene, those that speak for the type most first; grn.explain describes the columns.
+    """A row for each type and gene, those that speak for the type most first; grn.explain describes
+    the columns.
 
-    names: other names for types (see grn.analysis.labels.merged).   cell: of this cell alone, for the type that it is
-    called, or for `cell_type`.   Raises ConfigError, DataError.
+    names: other names for types (see grn.analysis.labels.merged).
+    cell: of this cell alone, for the type that it is called, or for `cell_type`.
+    Raises ConfigError, DataError.
     """
     if not trained.classes:
-        raise ConfigError("This model calls no cell types; train it again with labels (data.label_key).")
+        raise ConfigError(
+            "This model calls no cell types; train it again with labels (data.label_key)."
+        )
     wanted = tuple(sorted({names.get(name, name) for name in trained.classes}))
     if cell_type is not None:
         check_known(cell_type, wanted, "The model", "cell type", "cell_type")
@@ -49,7 +53,10 @@ def explain_types(
         rows = np.flatnonzero((cells.obs_names == cell) & ~empty)[:1]
         if not len(rows):
             first = str(cells.obs_names[0])
-            raise DataError(f"No cell {cell!r} has any of the model's genes; the first is {first!r}.", field="cell")
+            raise DataError(
+                f"No cell {cell!r} has any of the model's genes; the first is {first!r}.",
+                field="cell",
+            )
     if cell is not None and cell_type is not None:
         called = np.array([wanted.index(cell_type)])
     else:
@@ -66,7 +73,9 @@ def explain_types(
         of_type = torch.tensor([names.get(each, each) == name for each in trained.classes])
         tables.append(_table(trained.model, cells, own, of_type, name, trained.vocabulary))
     if not tables:
-        raise DataError(f"No cell is called {cell_type or 'anything'!r}, so there is no call to explain.")
+        raise DataError(
+            f"No cell is called {cell_type or 'anything'!r}, so there is no call to explain."
+        )
     return pd.concat(tables, ignore_index=True)
 
 

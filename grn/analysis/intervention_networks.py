@@ -1,6 +1,8 @@
-"""How the edges of a network fit interventions, as CausalBench (Chevalley et al. 2025) and geneRNIB judge them.
+"""How the edges of a network fit interventions, as CausalBench (Chevalley et al. 2025) and geneRNIB
+judge them.
 
-Letters: n genes, T interventions, K pairs of an intervention and a gene whose distribution it changes.
+Letters: n genes, T interventions, K pairs of an intervention and a gene whose distribution it
+changes.
 """
 
 from __future__ import annotations
@@ -21,14 +23,18 @@ COMPARED = 1000  # most cells of each kind whose distributions are compared
 FEWEST_TARGETS = 3  # of a regulator whose activity is asked for
 
 
-def network_scores(networks: Mapping[str, pd.DataFrame], cells: Cells, rows: np.ndarray) -> pd.DataFrame:
+def network_scores(
+    networks: Mapping[str, pd.DataFrame], cells: Cells, rows: np.ndarray
+) -> pd.DataFrame:
     """A row for each network: how its edges from intervened regulators fit the cells `rows`.
 
-    networks: tables with source, target, weight.   Of the K strongest edges, K the number of pairs whose distributions
-    differ (Mann-Whitney, false discovery rate of 5 %): `wasserstein`, the mean distance between a target's
-    distributions in intervened and control cells, in its sds; `false_omission`, the share of the other pairs that
-    differ; `signs` of the edges that do. `tf_precision`, `tf_recall`: the share of regulators, of those with edges and
-    of all, whose loss shows as lost activity (slope of the changes on the weights of its edges, q <= 0.05).
+    networks: tables with source, target, weight.
+    Of the K strongest edges, K the number of pairs whose distributions differ (Mann-Whitney, false
+    discovery rate of 5 %): `wasserstein`, the mean distance between a target's distributions in
+    intervened and control cells, in its sds; `false_omission`, the share of the other pairs that
+    differ; `signs` of the edges that do. `tf_precision`, `tf_recall`: the share of regulators, of
+    those with edges and of all, whose loss shows as lost activity (slope of the changes on the
+    weights of its edges, q <= 0.05).
     """
     done = cells.interventions
     assert done is not None, "the caller has asked"
@@ -48,7 +54,8 @@ def network_scores(networks: Mapping[str, pd.DataFrame], cells: Cells, rows: np.
     }
     if not given or len(control) < FEWEST:
         raise DataError(
-            "The test cells have too few controls or intervened cells to judge by.", field="data.test_fraction"
+            "The test cells have too few controls or intervened cells to judge by.",
+            field="data.test_fraction",
         )
     names = np.array([cells.vocabulary[gene] for gene in genes], object)
     with np.errstate(invalid="ignore"):  # a gene that no cell has
@@ -60,10 +67,17 @@ def network_scores(networks: Mapping[str, pd.DataFrame], cells: Cells, rows: np.
     row_of = {name: number for number, name in enumerate(given)}
     found = []
     for name, table in networks.items():
-        known = table[table["source"].isin(row_of) & table["target"].isin(place) & (table["source"] != table["target"])]
+        known = table[
+            table["source"].isin(row_of)
+            & table["target"].isin(place)
+            & (table["source"] != table["target"])
+        ]
         known = known.sort_values("weight", key=lambda weight: -weight.abs(), kind="stable")
         strongest = known[known["weight"] != 0].head(int(differ.sum()))
-        at = strongest["source"].map(row_of).to_numpy(int), strongest["target"].map(place).to_numpy(int)
+        at = (
+            strongest["source"].map(row_of).to_numpy(int),
+            strongest["target"].map(place).to_numpy(int),
+        )
         distance = [
             wasserstein_distance(given[source][:, target], control[:, target]) / sd[target]
             for source, target in zip(strongest["source"], at[1], strict=True)
@@ -98,11 +112,16 @@ def _significant(p: np.ndarray) -> np.ndarray:
     return found
 
 
-def _slope(edges: pd.DataFrame, place: Mapping[str, int], change: np.ndarray) -> tuple[float, float]:
-    """Slope of all genes' changes on a regulator's weights, 0 for genes without an edge, and its p-value."""
+def _slope(
+    edges: pd.DataFrame, place: Mapping[str, int], change: np.ndarray
+) -> tuple[float, float]:
+    """Slope of all genes' changes on a regulator's weights, 0 for genes without an edge, and its
+    p-value."""
     weight = np.zeros(len(change))
     weight[edges["target"].map(place).to_numpy(int)] = edges["weight"]
     weight, centred = weight - weight.mean(), change - change.mean()
     slope = float(weight @ centred / (weight @ weight))
-    error = np.sqrt(np.square(centred - slope * weight).sum() / (len(change) - 2) / (weight @ weight))
+    error = np.sqrt(
+        np.square(centred - slope * weight).sum() / (len(change) - 2) / (weight @ weight)
+    )
     return slope, float(2 * norm.sf(abs(slope) / max(error, 1e-30)))

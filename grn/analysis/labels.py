@@ -30,13 +30,19 @@ class LabelScores(NamedTuple):
 
 
 def refuse_unused(names: LabelMap, classes: Sequence[str], given: Sequence[str] = ()) -> None:
-    """Raises DataError for a name in the map that neither the model (classes) nor the cells (given) have."""
+    """Raises DataError for a name in the map that neither the model (classes) nor the cells (given)
+    have."""
     for name in names:
-        check_known(name, (*classes, *given), "{field} cannot be used: the model", "cell type", "map")
+        check_known(
+            name, (*classes, *given), "{field} cannot be used: the model", "cell type", "map"
+        )
 
 
-def merged(probabilities: np.ndarray, classes: Sequence[str], names: LabelMap) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Probabilities [C, types], summed over the model's types that have one name, and these names, sorted."""
+def merged(
+    probabilities: np.ndarray, classes: Sequence[str], names: LabelMap
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Probabilities [C, types], summed over the model's types that have one name, and these names,
+    sorted."""
     renamed = [names.get(name, name) for name in classes]
     wanted = tuple(sorted(set(renamed)))
     to = np.zeros((len(classes), len(wanted)), probabilities.dtype)
@@ -45,22 +51,27 @@ def merged(probabilities: np.ndarray, classes: Sequence[str], names: LabelMap) -
 
 
 def given_labels(adata: AnnData, column: str, names: LabelMap) -> np.ndarray:
-    """The labels in a column of obs, by the map where they are in it; None where missing. object [C]."""
+    """The labels in a column of obs, by the map where they are in it; None where missing. object
+    [C]."""
     values = column_of(adata.obs, column, "labels", "obs")
     text = values.astype(object).map(str)
     known = (values.notna() & (text.str.strip() != "")).to_numpy()
     return text.map(lambda name: names.get(name, name)).where(known, None).to_numpy(object)
 
 
-def score_labels(given: np.ndarray, predicted: np.ndarray, classes: Sequence[str], unassigned: str) -> LabelScores:
-    """Predicted labels [C], of which some are `unassigned`, beside given ones [C] (None: missing)."""
+def score_labels(
+    given: np.ndarray, predicted: np.ndarray, classes: Sequence[str], unassigned: str
+) -> LabelScores:
+    """Predicted labels [C], of which some are `unassigned`, beside given ones [C] (None:
+    missing)."""
     from sklearn.metrics import f1_score
 
     scored = np.isin(given.astype(str), classes) & np.array([label is not None for label in given])
     others = sorted({label for label in given if label is not None} - set(classes))
     if not scored.any():
         raise DataError(
-            f"None of the given labels ({others[0]!r}, ...) is a cell type of the model ({classes[0]!r}, ...); give a "
+            f"None of the given labels ({others[0]!r}, ...) is a cell type of the model "
+            f"({classes[0]!r}, ...); give a "
             "map from one to the other, or another column.",
             field="labels",
         )
@@ -69,10 +80,17 @@ def score_labels(given: np.ndarray, predicted: np.ndarray, classes: Sequence[str
     columns = [*types, *sorted(set(found) - set(types))]
     confusion = pd.crosstab(truth, found).reindex(index=types, columns=columns, fill_value=0)
     confusion.index.name, confusion.columns.name = "given", "predicted"
-    left = int(confusion[unassigned].sum()) if unassigned in confusion and unassigned not in types else 0
+    left = (
+        int(confusion[unassigned].sum())
+        if unassigned in confusion and unassigned not in types
+        else 0
+    )
     accuracy = float((truth == found).sum() / max(len(truth) - left, 1))
     macro_f1 = float(f1_score(truth, found, labels=types, average="macro"))
-    sentence = f"Accuracy {accuracy:.3f}, macro F1 {macro_f1:.3f} against the given labels ({len(truth)} cells"
+    sentence = (
+        f"Accuracy {accuracy:.3f}, macro F1 {macro_f1:.3f} against the given labels ({len(truth)} "
+        "cells"
+    )
     sentence += f"; {left} of them are unassigned and not in the accuracy)." if left else ")."
     if unknown := int((~scored).sum()):
         named = f", such as {others[0]!r}" if others else ""

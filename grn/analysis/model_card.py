@@ -1,4 +1,5 @@
-"""A trained model as a folder for the Hugging Face Hub: the model folder, which has no pickle, and a card about it."""
+"""A trained model as a folder for the Hugging Face Hub: the model folder, which has no pickle, and
+a card about it."""
 
 from __future__ import annotations
 
@@ -28,9 +29,11 @@ METRICS = {
 
 
 def export_model(run: Path, metrics: Mapping[str, float], output: Path, say: Say) -> None:
-    """Makes the folder `output` from a finished run: its model's files, and README.md. Raises RunFolderError.
+    """Makes the folder `output` from a finished run: its model's files, and README.md. Raises
+    RunFolderError.
 
-    metrics: of the run's test cells."""
+    metrics: of the run's test cells.
+    """
     refuse_used_folder(output)
     trained = TrainedModel.load(run)
     with replacing_folder(output) as beside:
@@ -45,8 +48,12 @@ def card_of(trained: TrainedModel, config: Config, metrics: Mapping[str, float],
     """The text of README.md. metrics: of the test cells, by their names in metrics.csv."""
     data = config.data
     source = data.path if data.path.startswith(("scanpy:", "simulated:")) else Path(data.path).name
-    types = "\n".join(f"- {each}" for each in trained.classes) or "None: it was trained without labels."
-    scores = "\n".join(f"| {METRICS[each]} | {metrics[each]:.3f} |" for each in METRICS if each in metrics)
+    types = (
+        "\n".join(f"- {each}" for each in trained.classes) or "None: it was trained without labels."
+    )
+    scores = "\n".join(
+        f"| {METRICS[each]} | {metrics[each]:.3f} |" for each in METRICS if each in metrics
+    )
     return Template(files("grn.analysis").joinpath("model_card.md").read_text("utf-8")).substitute(
         name=name,
         hash=trained.hash,

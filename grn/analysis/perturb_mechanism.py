@@ -1,16 +1,18 @@
-"""What the model expects of its genes when regulators have other multiplicities than they were measured with.
+"""What the model expects of its genes when regulators have other multiplicities than they were
+measured with.
 
     x(0) = measured, the perturbed regulators at their new values
     effect(t) = y(x(t - 1)) - y(measured) + added            of every gene, in its sds
     x(t) = max(measured + sd effect(t), 0), the perturbed regulators at their new values
 
-y: what the signed blocks say. Block 1 reads the regulators as they were measured, block 2 the model's estimates of
-them, which move by as much as the regulators do. What genes read of the basal gene stays as it is: it tells which cell
-it is. Only the difference of two predictions counts, so that a cell in which nothing is perturbed does not change. One
-step reads direct effects; further steps let regulators that changed change their own targets. Each ensemble member goes
-its own way. added: what direct effects are larger by than the model has them, where their size is known without its
-penalty (certain_slopes.py). It is the same in each step: regulators change by it, and what these do to others is the
-model's, so that further steps settle where those of the model alone do.
+y: what the signed blocks say. Block 1 reads the regulators as they were measured, block 2 the
+model's estimates of them, which move by as much as the regulators do. What genes read of the basal
+gene stays as it is: it tells which cell it is. Only the difference of two predictions counts, so
+that a cell in which nothing is perturbed does not change. One step reads direct effects; further
+steps let regulators that changed change their own targets. Each ensemble member goes its own way.
+added: what direct effects are larger by than the model has them, where their size is known without
+its penalty (certain_slopes.py). It is the same in each step: regulators change by it, and what
+these do to others is the model's, so that further steps settle where those of the model alone do.
 
 Letters: P members, C cells, N genes, R regulators, S states.
 """
@@ -39,8 +41,12 @@ def effects(
 ) -> Tensor:
     """Changes of the predictions in sds of each gene, [P, C, N], for few cells at a time.
 
-    measured [C, R]: multiplicities of the regulators.   basal [C].   states [C, S].   fixed: column of a regulator ->
-    its new multiplicities [C].   steps: at least 1.   added [P, C, N]: see above; None: nothing.
+    measured [C, R]: multiplicities of the regulators.
+    basal [C].
+    states [C, S].
+    fixed: column of a regulator -> its new multiplicities [C].
+    steps: at least 1.
+    added [P, C, N]: see above; None: nothing.
     """
     members, columns = model.config.members, list(fixed)
     added = measured.new_zeros(model.genes) if added is None else added
@@ -62,7 +68,9 @@ def effects(
     effect = measured.new_zeros(members, len(measured), model.genes)
     effect[..., model.regulators] = among
     for pick in torch.arange(len(model.targets), device=m.device).split(model.genes_at_once):
-        before, after = (model.blocks[1](each, states, pick) for each in (keys, keys + change / model.unit))
+        before, after = (
+            model.blocks[1](each, states, pick) for each in (keys, keys + change / model.unit)
+        )
         effect[..., model.targets[pick]] = after - before + added[..., model.targets[pick]]
     return effect
 

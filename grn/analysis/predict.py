@@ -46,28 +46,36 @@ def data_config(
     gene_key: str | None = None,
     orientation: str | None = None,
 ) -> DataConfig:
-    """The configuration by which to read `data`: as the training data were read, by the run's config.yaml if any."""
+    """The configuration by which to read `data`: as the training data were read, by the run's
+    config.yaml if any."""
     folder = (model / "model" if (model / "model").is_dir() else model).resolve()
     of_run = folder.parent / "config.yaml"
-    in_run = folder.name == "model" and of_run.is_file()  # else the model folder was copied out of its run
+    # else the model folder was copied out of its run
+    in_run = folder.name == "model" and of_run.is_file()
     config = load_config(of_run).data if in_run else DataConfig(path=str(data))
     changes = {
         "path": str(data),
         "values": trained.values,
         "multiplicity": trained.multiplicity,
         "counts": counts or config.counts,
-        "gene_key": None if gene_key == "null" else gene_key or config.gene_key,  # null: the index, as in data.gene_key
+        "gene_key": None
+        if gene_key == "null"
+        else gene_key or config.gene_key,  # null: the index, as in data.gene_key
         "orientation": orientation or (config.orientation if is_text(data) else None),
         "genes": "all",
-        "regulators": list(trained.vocabulary),  # known gene names, by which a transposed text file is found
+        # known gene names, by which a transposed text file is found
+        "regulators": list(trained.vocabulary),
         "label_key": None,
         "group_key": None,
     }
     return config.model_copy(update=changes)
 
 
-def pieces_of(adata: AnnData, trained: TrainedModel, config: DataConfig, rows: int | None) -> CellsInPieces:
-    """The cells with the model's genes and its transform, `rows` at a time; None: in one piece. Raises UserError."""
+def pieces_of(
+    adata: AnnData, trained: TrainedModel, config: DataConfig, rows: int | None
+) -> CellsInPieces:
+    """The cells with the model's genes and its transform, `rows` at a time; None: in one piece.
+    Raises UserError."""
     return cells_in_pieces(
         adata,
         config,
@@ -84,7 +92,8 @@ def pieces_of(adata: AnnData, trained: TrainedModel, config: DataConfig, rows: i
 
 
 def predict_pieces(trained: TrainedModel, cells: CellsInPieces) -> tuple[Predictions, np.ndarray]:
-    """Predictions for every cell, of which a piece at a time is in memory; and which have no count, bool [C].
+    """Predictions for every cell, of which a piece at a time is in memory; and which have no count,
+    bool [C].
 
     The probabilities of these are 0.
     """
@@ -97,7 +106,8 @@ def predict_pieces(trained: TrainedModel, cells: CellsInPieces) -> tuple[Predict
         for name, values in vars(predict_cells(trained, piece.multiplicity, piece.basal)).items():
             if values is None:
                 continue
-            if found[name] is None:  # one array for all: many small ones would keep freed memory from being returned
+            # one array for all: many small ones would keep freed memory from being returned
+            if found[name] is None:
                 found[name] = np.empty((len(cells), *values.shape[1:]), values.dtype)
             found[name][part] = values
         first = part.stop
@@ -112,11 +122,14 @@ def without_counts(cells: Cells) -> np.ndarray:
 
 
 @torch.no_grad()
-def predict_cells(trained: TrainedModel, multiplicity: sparse.csr_matrix, basal: np.ndarray) -> Predictions:
-    """Predictions for every cell, on the GPU where there is one, from CSR [C, N] and basal multiplicities [C].
+def predict_cells(
+    trained: TrainedModel, multiplicity: sparse.csr_matrix, basal: np.ndarray
+) -> Predictions:
+    """Predictions for every cell, on the GPU where there is one, from CSR [C, N] and basal
+    multiplicities [C].
 
-    Of a model that was trained on genes, too, the identity token reads the cells as they are: what the regulators say
-    of the genes, a hundred times the work, is not needed.
+    Of a model that was trained on genes, too, the identity token reads the cells as they are: what
+    the regulators say of the genes, a hundred times the work, is not needed.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = trained.model.to(device).eval()
@@ -125,7 +138,10 @@ def predict_cells(trained: TrainedModel, multiplicity: sparse.csr_matrix, basal:
     step = READ if model.genes_train else BATCH
     for first in range(0, len(basal), step):
         part = slice(first, first + step)
-        m, m_basal = torch.from_numpy(multiplicity[part].toarray()).to(device), torch.from_numpy(basal[part]).to(device)
+        m, m_basal = (
+            torch.from_numpy(multiplicity[part].toarray()).to(device),
+            torch.from_numpy(basal[part]).to(device),
+        )
         if model.genes_train:
             cell, logits = model.identity(m)
         else:
@@ -134,7 +150,10 @@ def predict_cells(trained: TrainedModel, multiplicity: sparse.csr_matrix, basal:
         representation.append(cell.cpu())
         if logits is not None:
             probabilities.append(logits.softmax(-1).cpu())
-    return Predictions(torch.cat(representation).numpy(), torch.cat(probabilities).numpy() if probabilities else None)
+    return Predictions(
+        torch.cat(representation).numpy(),
+        torch.cat(probabilities).numpy() if probabilities else None,
+    )
 
 
 def add_predictions(
@@ -147,10 +166,13 @@ def add_predictions(
     unassigned: np.ndarray,
     error: float | None = None,
 ) -> list[str]:
-    """Writes predictions into `adata` (grn.predict lists them); returns the names of values that are replaced.
+    """Writes predictions into `adata` (grn.predict lists them); returns the names of values that
+    are replaced.
 
-    classes: of the columns of the probabilities.   unassigned [C]: cells that get no type.   error: with which
-    threshold (LinearReader.threshold, which is written to uns["KEY"]) some of them were chosen.
+    classes: of the columns of the probabilities.
+    unassigned [C]: cells that get no type.
+    error: with which threshold (LinearReader.threshold, which is written to uns["KEY"]) some of
+        them were chosen.
     """
     about: dict[str, Any] = {"model_hash": trained.hash}
     obs: dict[str, Any] = {}
@@ -172,5 +194,7 @@ def add_predictions(
     for name, values in {"obs": obs, "obsm": obsm, "uns": {key: about}}.items():
         replaced += [f"{name}[{each!r}]" for each in values if each in getattr(adata, name)]
         for each, value in values.items():
-            getattr(adata, name)[each] = value  # looked up each time: writing into a view makes new tables
+            getattr(adata, name)[each] = (
+                value  # looked up each time: writing into a view makes new tables
+            )
     return replaced

@@ -1,13 +1,16 @@
 """How far a gene may move after an intervention that nobody has made.
 
-The expected size of a gene's response is that of its responses to the interventions that were made, and of how much of
-its variance goes with other genes: what goes with nothing else is noise, which no regulator moves.
+The expected size of a gene's response is that of its responses to the interventions that were made,
+and of how much of its variance goes with other genes: what goes with nothing else is noise, which
+no regulator moves.
 
     t_i^2 = w_i r_i + (1 - w_i) b e_i,      r_i = mean over interventions of (d_ik^2 - se_ik^2),    w_i = o / (o + v_i)
 
-e_i: share of the variance of gene i that the other genes explain.   d_ik: the effect of intervention k.   b: regression
-of r on e.   v_i: sampling variance of r_i, to which all genes together count as two interventions.   o: variance of r
-around b e beyond v (empirical Bayes).
+e_i: share of the variance of gene i that the other genes explain.
+d_ik: the effect of intervention k.
+b: regression of r on e.
+v_i: sampling variance of r_i, to which all genes together count as two interventions.
+o: variance of r around b e beyond v (empirical Bayes).
 
 Letters: C cells, N genes, T interventions.
 """
@@ -24,7 +27,8 @@ SHRINK = 0.02  # added to the diagonal of the correlations
 
 
 def explained_share(multiplicity: sparse.csr_matrix) -> np.ndarray:
-    """The share of each gene's variance over cells that goes with the other genes, [N], 0 to 1, from CSR [C, N].
+    """The share of each gene's variance over cells that goes with the other genes, [N], 0 to 1,
+    from CSR [C, N].
 
     With more than LARGEST genes, with those of the largest variance.
     """
@@ -56,8 +60,14 @@ def response_sd(explained: np.ndarray, caused: Caused) -> np.ndarray:
     variance = apart / np.maximum(count * (count - 1), 1)
     common = float(variance[several].mean()) if several.any() else 0.0
     variance = (count * variance + 2 * common) / (count + 2)
-    slope = max(float(mean[several] @ explained[several]) / max(float(np.square(explained[several]).sum()), 1e-12), 0)
+    slope = max(
+        float(mean[several] @ explained[several])
+        / max(float(np.square(explained[several]).sum()), 1e-12),
+        0,
+    )
     prior = slope * explained
-    between = max(float(np.square(mean - prior)[several].mean()) - common, 0) if several.any() else 0.0
+    between = (
+        max(float(np.square(mean - prior)[several].mean()) - common, 0) if several.any() else 0.0
+    )
     weight = np.where(count > 1, between / np.maximum(between + variance, 1e-30), 0)
     return np.sqrt(np.maximum(weight * mean + (1 - weight) * prior, 0))

@@ -14,7 +14,9 @@ from grn.networks.evidence.caused import NORMAL
 from grn.networks.evidence.false_discovery import SIGNIFICANT
 
 ALL = "all cells"
-EACH_SIGN = 4  # edges of each sign that every target has in each cell type, beside those that are certain
+EACH_SIGN = (
+    4  # edges of each sign that every target has in each cell type, beside those that are certain
+)
 MOST = 40_000  # in a report: about a megabyte
 MARKERS = 5  # genes of a cell type
 FEWEST = 10  # cells with both genes: with fewer, large weights are chance
@@ -52,15 +54,24 @@ FOUND = {  # column of uns["grn"]["found"] -> its title
 }
 
 
-def score_rows(metrics: Mapping[str, float], names: Mapping[str, str] = SCORES) -> list[tuple[str, float]]:
+def score_rows(
+    metrics: Mapping[str, float], names: Mapping[str, str] = SCORES
+) -> list[tuple[str, float]]:
     """(readable name, value) of each metric that was measured."""
-    return [(title, metrics[name]) for name, title in names.items() if not math.isnan(metrics.get(name, math.nan))]
+    return [
+        (title, metrics[name])
+        for name, title in names.items()
+        if not math.isnan(metrics.get(name, math.nan))
+    ]
 
 
-def class_rows(per_class: pd.DataFrame, levels: pd.DataFrame | None = None) -> list[tuple[str, str, int, str]]:
+def class_rows(
+    per_class: pd.DataFrame, levels: pd.DataFrame | None = None
+) -> list[tuple[str, str, int, str]]:
     """(cell type, F1, number of test cells, markers); a type without test cells has no F1.
 
-    levels: of genes (columns) in types. A type's markers are the genes whose level is furthest above every other's.
+    levels: of genes (columns) in types. A type's markers are the genes whose level is furthest
+        above every other's.
     """
     markers = {}
     if levels is not None and len(levels) > 1:
@@ -77,13 +88,15 @@ def edge_texts(edges: pd.DataFrame) -> tuple[list[str], list[tuple[str, ...]]]:
     """The columns that the table has, in words, and its rows as texts."""
     shown = {name: how for name, how in SHOWN.items() if name in edges}
     texts = [
-        ["" if value != value else format(value, form) for value in edges[name]] for name, (_, form) in shown.items()
+        ["" if value != value else format(value, form) for value in edges[name]]
+        for name, (_, form) in shown.items()
     ]
     return [title for title, _ in shown.values()], list(zip(*texts, strict=True))
 
 
 def certain(edges: pd.DataFrame) -> pd.DataFrame:
-    """The edges that are certain, by rising q-value and falling |weight|; none where q-values are not known."""
+    """The edges that are certain, by rising q-value and falling |weight|; none where q-values are
+    not known."""
     if "q_value" not in edges:
         return edges.head(0)
     found = edges[(edges["q_value"] <= SIGNIFICANT) & (edges["weight"] != 0)]
@@ -96,8 +109,8 @@ def sizes_known(edges: pd.DataFrame) -> bool:
 
 
 def size_text(effect: float, error: float, counts: bool) -> str:
-    """An edge's effect for a reader, with its 95 % interval: how many times as much of the target, or by how much more
-    in the unit of its values.
+    """An edge's effect for a reader, with its 95 % interval: how many times as much of the target,
+    or by how much more in the unit of its values.
 
     >>> size_text(0.4, 0.06, counts=True), size_text(0.4, 0.06, counts=False), size_text(float("nan"), 1.0, counts=True)
     ('x1.32 (1.22 to 1.43)', '+0.4 (0.282 to 0.518)', '')
@@ -110,7 +123,8 @@ def size_text(effect: float, error: float, counts: bool) -> str:
 
 
 def caused(edges: pd.DataFrame) -> pd.DataFrame:
-    """The certain effects of interventions, the largest first; none where there were no interventions."""
+    """The certain effects of interventions, the largest first; none where there were no
+    interventions."""
     if "caused_q" not in edges:
         return edges.head(0)
     found = edges[edges["caused_q"] <= SIGNIFICANT]
@@ -118,36 +132,46 @@ def caused(edges: pd.DataFrame) -> pd.DataFrame:
 
 
 def found_texts(about: Mapping) -> tuple[list[str], list[tuple[str, ...]]]:
-    """What uns["grn"]["found"] says of all cells and of each state, as columns and rows; none where it is not known."""
+    """What uns["grn"]["found"] says of all cells and of each state, as columns and rows; none where
+    it is not known."""
     if "found" not in about:
         return [], []
     found: pd.DataFrame = about["found"]
     texts = {name: found[name].astype(str) for name in FOUND if name in found}
     if "least_effect" in texts:
-        texts["least_effect"] = ["none" if value != value else f"{value:.2f}" for value in found["least_effect"]]
+        texts["least_effect"] = [
+            "none" if value != value else f"{value:.2f}" for value in found["least_effect"]
+        ]
     return [FOUND[name] for name in texts], list(zip(*texts.values(), strict=True))
 
 
 def certain_sentence(about: Mapping) -> str:
     """How many edges are certain, and what more cells would show."""
     if "found" not in about:
-        return about.get("certain", "Which edges are certain was not computed (network.false_discovery: false).")
+        return about.get(
+            "certain", "Which edges are certain was not computed (network.false_discovery: false)."
+        )
     every, types = about["found"].iloc[0], about["found"].iloc[1:]
     alone = "; ".join(f"{row.label} {row.edges}" for row in types.itertuples() if row.edges)
     alone = f" By the cells of one type alone: {alone}." if alone else ""
     if every["edges"]:
         number = f"{every['edges']} edge{'s are' if every['edges'] > 1 else ' is'}"
         within = "cell types" if about.get("states") == "labels" else "groups of cells"
-        said = f"{number} certain over all cells (q at most {SIGNIFICANT:g}): associations within {within}, direct or "
+        said = (
+            f"{number} certain over all cells (q at most {SIGNIFICANT:g}): associations within "
+            f"{within}, direct or "
+        )
         said += "indirect, not causes."
         return said + alone
     none = f"No edge is certain over all cells (q at most {SIGNIFICANT:g}).{alone}"
     if math.isnan(least := every.get("least_effect", math.nan)):
         return none
     shown = (
-        f"{none} With {every['cells']} cells, only correlations above {least:.2f} within a type could have been seen"
+        f"{none} With {every['cells']} cells, only correlations above {least:.2f} within a type "
+        "could have been seen"
     )
-    more = every["cells"] * (least / VISIBLE) ** 2  # the error of a correlation falls with the root of the cells
+    # the error of a correlation falls with the root of the cells
+    more = every["cells"] * (least / VISIBLE) ** 2
     needed = f"; for those above {VISIBLE:g}, about {float(f'{more:.1g}'):,.0f} cells are needed"
     return shown + (needed if least > VISIBLE else "") + "."
 
@@ -156,7 +180,9 @@ def certain_table(edges: pd.DataFrame, of_types: pd.DataFrame) -> pd.DataFrame:
     """The certain edges over all cells, then those of each type, with a last column cell_type."""
     every = [certain(edges).assign(cell_type=ALL), certain(of_types)]
     table = pd.concat([each for each in every if len(each)] or every[:1], ignore_index=True)
-    return table.sort_values("cell_type", key=lambda names: names.map({ALL: 0}).fillna(1), kind="stable")
+    return table.sort_values(
+        "cell_type", key=lambda names: names.map({ALL: 0}).fillna(1), kind="stable"
+    )
 
 
 def both_ways(edges: pd.DataFrame) -> str:
@@ -164,19 +190,27 @@ def both_ways(edges: pd.DataFrame) -> str:
     found = certain(edges)
     pairs = set(zip(found["source"], found["target"], strict=True))
     number = sum((target, source) in pairs for source, target in pairs) // 2
-    return f"{number} pairs are certain in both directions: which of the two regulates is not known." if number else ""
+    return (
+        f"{number} pairs are certain in both directions: which of the two regulates is not known."
+        if number
+        else ""
+    )
 
 
 def states_sentence(about: Mapping, states: Sequence[str]) -> str:
-    """Which groups of cells the network is of, and where they come from; states: their names. "" for older ones."""
+    """Which groups of cells the network is of, and where they come from; states: their names. ""
+    for older ones."""
     names = "; ".join(states[:12]) + ("; ..." if len(states) > 12 else "")
     origins = {
         "labels": f"Cells are compared within {len(states)} groups, the given labels: {names}.",
-        "numeric": f"Cells are compared within {len(states)} groups along a numeric column of obs: {names}.",
+        "numeric": f"Cells are compared within {len(states)} groups along a numeric column of obs: "
+        f"{names}.",
         "conditions": f"Cells are compared within one condition, in {len(states)} groups: {names}.",
-        "found": f"There are no labels, so cells are compared within {len(states)} groups that were found in the "
+        "found": f"There are no labels, so cells are compared within {len(states)} groups that "
+        "were found in the "
         f"leading principal components of the genes: {names}.",
-        "one": "All cells are compared with each other: no two labels have several cells each, and no groups "
+        "one": "All cells are compared with each other: no two labels have several cells each, and "
+        "no groups "
         "were found.",
         "screen": "The cells of a screen without labels are compared with each other.",
         "together": "All cells are compared with each other, as cell types are the only objective.",
@@ -187,8 +221,8 @@ def states_sentence(about: Mapping, states: Sequence[str]) -> str:
 
 
 def kept_edges(edges: pd.DataFrame, count: int = EACH_SIGN) -> pd.DataFrame:
-    """Of edges sorted by |weight|, those that are certain, and the `count` strongest of each sign for each target and
-    cell type, in that order."""
+    """Of edges sorted by |weight|, those that are certain, and the `count` strongest of each sign
+    for each target and cell type, in that order."""
     keys = [edges["target"], edges["weight"] > 0]
     keys += [edges["cell_type"].astype(str)] if "cell_type" in edges else []
     kept = edges.groupby(keys, sort=False).cumcount() < count
@@ -198,27 +232,42 @@ def kept_edges(edges: pd.DataFrame, count: int = EACH_SIGN) -> pd.DataFrame:
 
 
 def edges_json(
-    overall: pd.DataFrame, of_types: pd.DataFrame, *, signed: bool, genes: Sequence[str] = (), counts: bool = True
+    overall: pd.DataFrame,
+    of_types: pd.DataFrame,
+    *,
+    signed: bool,
+    genes: Sequence[str] = (),
+    counts: bool = True,
 ) -> tuple[str, int]:
     """The edges of a report as JSON that may stand inside of HTML, and how many they are.
 
-    overall: over all cells, sorted by |weight|.   of_types: the same with a column cell_type.   genes: all of the run.
-    counts: whether effects are fold changes; else in the unit of the values.
-    At most MOST are kept: first those that are certain, then the strongest edge of every target, then the second ones;
-    of edges that are not certain, those whose genes are seen together in FEWEST cells.
+    overall: over all cells, sorted by |weight|.
+    of_types: the same with a column cell_type.
+    genes: all of the run.
+    counts: whether effects are fold changes; else in the unit of the values. At most MOST are kept:
+        first those that are certain, then the strongest edge of every target, then the second ones;
+        of edges that are not certain, those whose genes are seen together in FEWEST cells.
     """
     table = pd.concat([kept_edges(overall).assign(cell_type=ALL), of_types], ignore_index=True)
     if {"cells", "q_value"} <= set(table):
-        table = table[(table["cells"] >= FEWEST) | (table["q_value"] <= SIGNIFICANT)].reset_index(drop=True)
+        table = table[(table["cells"] >= FEWEST) | (table["q_value"] <= SIGNIFICANT)].reset_index(
+            drop=True
+        )
     table["cell_type"] = table["cell_type"].astype(str)
-    place = table.groupby([table["target"], table["cell_type"], table["weight"] > 0], sort=False).cumcount()
-    doubtful = table["q_value"] > SIGNIFICANT if "q_value" in table else np.ones(len(table), dtype=bool)
+    place = table.groupby(
+        [table["target"], table["cell_type"], table["weight"] > 0], sort=False
+    ).cumcount()
+    doubtful = (
+        table["q_value"] > SIGNIFICANT if "q_value" in table else np.ones(len(table), dtype=bool)
+    )
     order = np.lexsort([-table["weight"].abs(), place, doubtful])[:MOST]
     table = table.iloc[np.sort(order)]
     names = sorted(set(table["source"]) | set(table["target"]))
     types = list(dict.fromkeys([ALL, *table["cell_type"]]))
     gene_at, type_at = pd.Index(names), pd.Index(types)
-    of_certain = table.where(table["q_value"] <= SIGNIFICANT) if "q_value" in table else table.head(0)
+    of_certain = (
+        table.where(table["q_value"] <= SIGNIFICANT) if "q_value" in table else table.head(0)
+    )
     sizes = {
         key: _numbers(of_certain, column, 4)
         for key, column in (("e", "effect"), ("d", "effect_se"))
@@ -253,12 +302,16 @@ def _numbers(table: pd.DataFrame, column: str, digits: int) -> list[float | None
 
 
 def activity_texts(table: pd.DataFrame) -> tuple[list[str], list[tuple[str, ...]]]:
-    """The columns of a table of `grn.activity` in words, and its rows as texts: what is read of it."""
+    """The columns of a table of `grn.activity` in words, and its rows as texts: what is read of
+    it."""
     means = [name for name in table if str(name).startswith("activity")]
     shown = {"cell_type": "cell type", "regulator": "regulator", "targets": "targets"}
     shown |= {name: str(name).replace("_", " in ", 1) for name in means}
     texts = [
-        table[name].astype(str).tolist() if name not in means else [f"{v:+.2f}" for v in table[name]] for name in shown
+        table[name].astype(str).tolist()
+        if name not in means
+        else [f"{v:+.2f}" for v in table[name]]
+        for name in shown
     ]
     titles = list(shown.values())
     if "messenger" in table:
@@ -267,6 +320,9 @@ def activity_texts(table: pd.DataFrame) -> tuple[list[str], list[tuple[str, ...]
     if "effect" in table:
         titles += ["effect", "95 % interval", "q"]
         ends = zip(table["low"], table["high"], strict=True)
-        texts += [[f"{v:+.2f}" for v in table["effect"]], [f"{low:+.2f} to {high:+.2f}" for low, high in ends]]
+        texts += [
+            [f"{v:+.2f}" for v in table["effect"]],
+            [f"{low:+.2f} to {high:+.2f}" for low, high in ends],
+        ]
         texts.append([f"{v:.2g}" for v in table["q_value"]])
     return titles, list(zip(*texts, strict=True))

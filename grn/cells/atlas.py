@@ -1,7 +1,9 @@
-"""Cells that stay in their file: training reads all of them, and a sample that is in memory says everything else.
+"""Cells that stay in their file: training reads all of them, and a sample that is in memory says
+everything else.
 
-Units, penalties, q-values and all scores are of `data.sample` cells, and the network is read at them. What the
-others give is experience: every step reads some of them from the file, as `order.py` shuffles them.
+Units, penalties, q-values and all scores are of `data.sample` cells, and the network is read at
+them. What the others give is experience: every step reads some of them from the file, as `order.py`
+shuffles them.
 
 Letters: A cells and M columns of the file, C cells of the sample, N genes, S states.
 """
@@ -31,8 +33,16 @@ from grn.cells.readers.registry import counts_in_file
 from grn.config.schema import DataConfig
 from grn.threads import ahead
 
-AT_ONCE = {"cpu": 2**18, "cuda": 2**22}  # numbers that are read, and made multiplicities of, at a time
-KNOWN = ("labels", "conditions", "one", "together")  # origins of states that labels and conditions tell
+AT_ONCE = {
+    "cpu": 2**18,
+    "cuda": 2**22,
+}  # numbers that are read, and made multiplicities of, at a time
+KNOWN = (
+    "labels",
+    "conditions",
+    "one",
+    "together",
+)  # origins of states that labels and conditions tell
 
 
 def only_the_sample(config: DataConfig, cells: Cells, origin: str) -> str:
@@ -45,14 +55,16 @@ def only_the_sample(config: DataConfig, cells: Cells, origin: str) -> str:
         "the file stores its matrix by columns (write it as CSR)": by_columns,
         "its counts are recovered": recovered,
         "it is a screen": cells.interventions is not None,
-        "the states of the other cells are not known (labels and conditions tell them)": origin not in KNOWN,
+        "the states of the other cells are not known (labels and conditions tell them)": origin
+        not in KNOWN,
     }
     return next((reason for reason, true in reasons.items() if true), "")
 
 
 @dataclass(frozen=True)
 class StatesByKind:
-    """The states [A, S] of all cells of a file, by the kind of a cell: the same for all cells with the same label and
+    """The states [A, S] of all cells of a file, by the kind of a cell: the same for all cells with
+    the same label and
     condition. `states[rows]` are those of some cells.   kind [A].   of_kinds [K, S]."""
 
     kind: np.ndarray
@@ -63,23 +75,37 @@ class StatesByKind:
 
 
 class Atlas:
-    """All cells of a file, of which `cells` are a sample. membership [C, S], fold [C]: of the sample.
+    """All cells of a file, of which `cells` are a sample. membership [C, S], fold [C]: of the
+    sample.
 
-    rows: those that are trained on, all but the test cells, their copies and their donors.   labels [A]: see Cells.
-    states [A, S]: see States; those of the sample's cells with the same label and condition.   fold [A]: see Batch;
-    that of the cell that it is a copy of, else of its donor; -1 for other cells outside of the sample.   gene_of [M]:
-    the gene of each column, N where it has none.   absent: labels that no cell of the sample has.
+    rows: those that are trained on, all but the test cells, their copies and their donors.
+    labels [A]: see Cells.
+    states [A, S]: see States; those of the sample's cells with the same label and condition.
+    fold [A]: see Batch; that of the cell that it is a copy of, else of its donor; -1 for other
+        cells outside of the sample.
+    gene_of [M]: the gene of each column, N where it has none.
+    absent: labels that no cell of the sample has.
     """
 
     interventions = None
 
-    def __init__(self, config: DataConfig, cells: Cells, split: Split, membership: np.ndarray, fold: np.ndarray):
+    def __init__(
+        self,
+        config: DataConfig,
+        cells: Cells,
+        split: Split,
+        membership: np.ndarray,
+        fold: np.ndarray,
+    ):
         assert cells.sample is not None, "the cells are a sample"
         self.config, self.cells = config, cells
         sample, mark, (labels, names, groups, condition) = cells.sample
         position = pd.Index(cells.classes).get_indexer(pd.Index([*names]))
-        self.labels = np.append(position, MISSING)[labels].astype(np.int32)  # -1 reads the last entry: missing
-        self.absent = [name for name, place in zip(names, position, strict=True) if place == MISSING]
+        # -1 reads the last entry: missing
+        self.labels = np.append(position, MISSING)[labels].astype(np.int32)
+        self.absent = [
+            name for name, place in zip(names, position, strict=True) if place == MISSING
+        ]
         kind = self.labels.astype(np.int64)
         if condition is not None:
             kind = kind * (len(mark) + 1) + pd.factorize(condition)[0]
@@ -91,16 +117,21 @@ class Atlas:
         trained, self.fold = np.ones(len(mark), bool), np.full(len(mark), -1, np.int16)
         self.fold[sample], trained[sample[split.test]] = fold, False
         if groups is not None:  # of which the last entry, which -1 reads, are the cells without
-            tests, fold_of = np.zeros(groups.max() + 2, bool), np.full(groups.max() + 2, -1, np.int16)
+            tests, fold_of = (
+                np.zeros(groups.max() + 2, bool),
+                np.full(groups.max() + 2, -1, np.int16),
+            )
             tests[groups[sample[split.test]]] = True
             trained &= ~tests[groups]
             of_groups = np.unique([groups[sample[split.train]], fold[split.train]], axis=1)
-            if len(np.unique(of_groups[0])) == of_groups.shape[1]:  # else folds divide the cells of a donor
+            # else folds divide the cells of a donor
+            if len(np.unique(of_groups[0])) == of_groups.shape[1]:
                 fold_of[of_groups[0]] = of_groups[1]
                 self.fold = fold_of[groups]
         of_sample, first = np.unique(mark[sample], return_index=True)
         known = ~np.isnan(of_sample)
-        place = pd.Index(of_sample[known]).get_indexer(mark)  # of the cell that each is a copy of, or is; -1: none
+        # of the cell that each is a copy of, or is; -1: none
+        place = pd.Index(of_sample[known]).get_indexer(mark)
         equal = np.flatnonzero(place >= 0)
         first = first[known][place[equal]]
         trained[equal[np.isin(mark[equal], mark[sample[split.test]])]] = False
@@ -110,18 +141,23 @@ class Atlas:
         self.open = ExitStack()
         self.stored, var = self.open.enter_context(counts_in_file(config))
         genes = np.flatnonzero(are_genes(var))
-        columns = to_vocabulary_of(var.iloc[genes], pd.Index([]), config, cells.vocabulary).matrix.tocoo()
+        columns = to_vocabulary_of(
+            var.iloc[genes], pd.Index([]), config, cells.vocabulary
+        ).matrix.tocoo()
         self.gene_of = np.full(len(var), len(cells.vocabulary), np.int32)
         self.gene_of[genes[columns.row]] = columns.col
         self.ends = check_pointers(self.stored) if isinstance(self.stored, CSRDataset) else None
         self.reader = ThreadPoolExecutor(1)
         self.held: dict[bytes, Future[Table]] = {}  # by their rows
 
-    def table(self, buffer: np.ndarray, following: np.ndarray | None, device: torch.device | str) -> Table:
-        """The cells `buffer`, sorted rows, which are read once, however often they are asked for. following: those that
-        are read next."""
+    def table(
+        self, buffer: np.ndarray, following: np.ndarray | None, device: torch.device | str
+    ) -> Table:
+        """The cells `buffer`, sorted rows, which are read once, however often they are asked for.
+        following: those that are read next."""
         wanted = {rows.tobytes(): rows for rows in (buffer, following) if rows is not None}
-        self.held = {name: table for name, table in self.held.items() if name in wanted}  # before the next is read
+        # before the next is read
+        self.held = {name: table for name, table in self.held.items() if name in wanted}
         for name, rows in wanted.items():
             if name not in self.held:
                 self.held[name] = self.reader.submit(self._load, rows, device)
@@ -129,31 +165,41 @@ class Atlas:
 
     def _load(self, rows: np.ndarray, device: torch.device | str) -> Table:
         """The cells `rows`, sorted."""
-        give_back_on(device)  # the table before, which the allocator keeps for steps (keeping_pieces)
+        # the table before, which the allocator keeps for steps (keeping_pieces)
+        give_back_on(device)
         most = len(rows) * len(self.cells.vocabulary)
         stored = most if self.ends is None else int((self.ends[rows + 1] - self.ends[rows]).sum())
         device = fitting(device, stored)
         pieces = stored // AT_ONCE[torch.device(device).type] + 1
         parts = [part for part in np.array_split(rows, pieces) if len(part)]
         empty = empty_for(device)
-        read = ahead(rows_of(self.stored, self.config.path, part, self.ends, empty) for part in parts)
+        read = ahead(
+            rows_of(self.stored, self.config.path, part, self.ends, empty) for part in parts
+        )
 
         def make() -> Table:
-            return Table.joined([self._part(len(part), each, device) for part, each in zip(parts, read, strict=True)])
+            return Table.joined(
+                [
+                    self._part(len(part), each, device)
+                    for part, each in zip(parts, read, strict=True)
+                ]
+            )
 
         table = beside_steps(make, device)
         give_back_on(device)  # pieces of what was read
         return table
 
     def _part(self, count: int, read: StoredRows, device: torch.device | str) -> Table:
-        """So many cells. The device makes multiplicities of what is stored: NumPy takes longer than a GPU's steps."""
+        """So many cells. The device makes multiplicities of what is stored: NumPy takes longer than
+        a GPU's steps."""
         cells, config, here = self.cells, self.config, partial(on, device)
         genes = len(cells.vocabulary)
         value, gene = here(read.value), here(self.gene_of)[here(read.column)]
         cell = here(read.place).repeat_interleave(here(read.size), output_size=len(value))
         used = ((gene < genes) & (cell < count) & (value != 0)).nonzero()[:, 0]
         value, gene, cell = value[used], gene[used], cell[used]
-        if ((cell[1:] == cell[:-1]) & (gene[1:] <= gene[:-1])).any():  # several columns of a gene add up
+        # several columns of a gene add up
+        if ((cell[1:] == cell[:-1]) & (gene[1:] <= gene[:-1])).any():
             flat, entry = (cell.long() * genes + gene).unique(return_inverse=True)
             value = torch.zeros(len(flat), device=device).index_add_(0, entry, value)
             cell, gene = (flat // genes).int(), (flat % genes).int()
@@ -161,9 +207,19 @@ class Atlas:
         counted = config.values == "counts"
         first = torch.searchsorted(cell, torch.arange(count + 1, dtype=cell.dtype, device=device))
         weight = here(cells.measures_depth.astype(np.float64))[gene]
-        sums = F.pad((weight * value if counted else weight).cumsum(0), (1, 0))  # exact: of whole numbers
+        # exact: of whole numbers
+        sums = F.pad((weight * value if counted else weight).cumsum(0), (1, 0))
         total = sums[first].diff().cpu().numpy()
-        units = counting_of(config.multiplicity, total, cells.target_total).unit if counted else None
+        units = (
+            counting_of(config.multiplicity, total, cells.target_total).unit if counted else None
+        )
         unit = None if units is None else here(units.astype(np.float32))
         value = value if unit is None else torch.log1p(value * unit[cell])
-        return Table(first.cpu().numpy(), value, gene, here(basal_multiplicity(total, cells.depth)), unit, genes)
+        return Table(
+            first.cpu().numpy(),
+            value,
+            gene,
+            here(basal_multiplicity(total, cells.depth)),
+            unit,
+            genes,
+        )

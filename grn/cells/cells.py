@@ -22,8 +22,8 @@ from grn.config.schema import DataConfig
 
 
 class Known(NamedTuple):
-    """What obs says of A cells: their labels [A] and the names of these, groups [A] and conditions [A], as the readers
-    of grn/cells/obs.py return them."""
+    """What obs says of A cells: their labels [A] and the names of these, groups [A] and conditions
+    [A], as the readers of grn/cells/obs.py return them."""
 
     labels: np.ndarray
     names: tuple[str, ...]
@@ -43,28 +43,36 @@ class Sample(NamedTuple):
 class Cells:
     """C cells over the N genes of a vocabulary.
 
-    multiplicity: CSR float32 [C, N], no stored zeros.   vocabulary [N].
+    multiplicity: CSR float32 [C, N], no stored zeros.
+    vocabulary [N].
     regulators: positions in the vocabulary, int64, or None where every gene may regulate.
     labels [C]: position in classes, -1 where missing.
     basal [C]: float32, multiplicity of the basal gene, computed from the cell's sequencing depth.
-    depth: the scale of that computation (see depth_scale); None where every cell's basal multiplicity is 1.
-    groups [C]: number of the cell's donor or batch (data.group_key), or of its exact copies; None without either.
-    measures_depth [N]: bool, the genes over which a cell's depth is measured.   depth_share [N]: the share of the
-    training cells' depth that each gene holds.
-    target_total: the total to which log1p_normalised scaled each cell; None for the other transforms.
-    counts_from: a sentence about which matrix the values were read from.   notes: more sentences for the user.
-    state [C]: float32, a number along which regulation may change (data.state_key), or the position of the cell's
-    condition among conditions; NaN where missing; None without.
+    depth: the scale of that computation (see depth_scale); None where every cell's basal
+        multiplicity is 1.
+    groups [C]: number of the cell's donor or batch (data.group_key), or of its exact copies; None
+        without either.
+    measures_depth [N]: bool, the genes over which a cell's depth is measured.
+    depth_share [N]: the share of the training cells' depth that each gene holds.
+    target_total: the total to which log1p_normalised scaled each cell; None for the other
+        transforms.
+    counts_from: a sentence about which matrix the values were read from.
+    notes: more sentences for the user.
+    state [C]: float32, a number along which regulation may change (data.state_key), or the position
+        of the cell's condition among conditions; NaN where missing; None without.
     counting: how counts became multiplicities; None where the values are not counts.
     var_names: [N], what the index of var calls the genes where their names are from a column of it
-    (data.gene_key), else None.
-    digest: of everything that training reads from the cells and their split; empty for cells of another source.
-    truth: the planted edges of simulated cells: source, target, sign, and cell_type where edges differ by it (see
-    grn.cells.simulated_network); None for other cells.
+        (data.gene_key), else None.
+    digest: of everything that training reads from the cells and their split; empty for cells of
+        another source.
+    truth: the planted edges of simulated cells: source, target, sign, and cell_type where edges
+        differ by it (see grn.cells.simulated_network); None for other cells.
     sample: which cells of the source these are; None where they are all.
-    donors: names of the donors or batches (data.group_key).   hint: see Source.
-    interventions: what was done to the cells; their guides' keys are the last entries of the vocabulary. guides: the
-    table of `guides.with_weights`. None without interventions, and without guides.
+    donors: names of the donors or batches (data.group_key).
+    hint: see Source.
+    interventions: what was done to the cells; their guides' keys are the last entries of the
+        vocabulary. guides: the table of `guides.with_weights`. None without interventions, and
+        without guides.
     """
 
     multiplicity: sparse.csr_matrix
@@ -99,7 +107,8 @@ class Cells:
 
     @property
     def keys(self) -> int:
-        """Return how many entries of the vocabulary, the last ones, are keys of guides and not genes."""
+        """Return how many entries of the vocabulary, the last ones, are keys of guides and not
+        genes."""
         return 0 if self.interventions is None else len(self.interventions.names)
 
 
@@ -107,7 +116,8 @@ class Cells:
 class CellsInPieces:
     """Cells of which a piece at a time is in memory.
 
-    pieces: makes them, each time anew, one after the other.   counts_from, notes: see Cells.
+    pieces: makes them, each time anew, one after the other.
+    counts_from, notes: see Cells.
     """
 
     number: int
@@ -124,10 +134,14 @@ class Source:
     """What was read from a source of C cells and M genes, before anything is chosen.
 
     obs_names [C], labels, classes, groups, state, conditions: as in Cells.
-    values: CSR float32 [C, M], each gene once.   names [M]: of the genes.   columns: row of var -> position in names.
+    values: CSR float32 [C, M], each gene once.
+    names [M]: of the genes.
+    columns: row of var -> position in names.
     expression: its genes, where it is from, and the scale of its counts.
-    truth, interventions: see Cells.   read: sentences about how the file was read, and what of it was left out.
-    hint: a sentence about a column that seems to hold conditions and is not used.   sample: see Cells.
+    truth, interventions: see Cells.
+    read: sentences about how the file was read, and what of it was left out.
+    hint: a sentence about a column that seems to hold conditions and is not used.
+    sample: see Cells.
     donors: of data.group_key, and how many cells each has.
     """
 
@@ -149,22 +163,39 @@ class Source:
     donors: Mapping[str, int] = field(default_factory=dict)
 
 
-def digest_of_cells(cells: Cells, values: sparse.csr_matrix, config: DataConfig, split: Split) -> str:
-    """32 hex digits over everything that training reads from the cells, by which a later command knows them again.
+def digest_of_cells(
+    cells: Cells, values: sparse.csr_matrix, config: DataConfig, split: Split
+) -> str:
+    """32 hex digits over everything that training reads from the cells, by which a later command
+    knows them again.
 
-    values: CSR float32 [C, N], as read, over the chosen genes, and not multiplicities: logarithms differ in the last
-    bit between processors.   config: of its fields, those that say how values become multiplicities.
+    values: CSR float32 [C, N], as read, over the chosen genes, and not multiplicities: logarithms
+        differ in the last bit between processors.
+    config: of its fields, those that say how values become multiplicities.
     """
     found = hashlib.blake2b(digest_size=16)
     # Positions always have the same width, whatever width a reader has chosen for them.
-    arrays = [values.indptr.astype(np.int64), values.indices.astype(np.int32, copy=False), values.data]
+    arrays = [
+        values.indptr.astype(np.int64),
+        values.indices.astype(np.int32, copy=False),
+        values.data,
+    ]
     arrays += [split.train, split.test]
     if (done := cells.interventions) is not None:
-        arrays += [done.given.indptr.astype(np.int64), done.given.indices.astype(np.int32), done.control, done.guide]
+        arrays += [
+            done.given.indptr.astype(np.int64),
+            done.given.indices.astype(np.int32),
+            done.control,
+            done.guide,
+        ]
     for array in [*arrays, cells.labels, cells.groups, cells.state, cells.regulators]:
         found.update(b"none" if array is None else f"{array.dtype}{array.shape}".encode())
         if array is not None:
             found.update(np.ascontiguousarray(array).data)
-    for texts in (cells.vocabulary, cells.classes, (config.values, config.multiplicity, config.depth)):
+    for texts in (
+        cells.vocabulary,
+        cells.classes,
+        (config.values, config.multiplicity, config.depth),
+    ):
         found.update(repr(list(texts)).encode())
     return found.hexdigest()

@@ -1,4 +1,5 @@
-"""What a file of cells holds, for a first configuration: the column with the cell types, and where the counts are."""
+"""What a file of cells holds, for a first configuration: the column with the cell types, and where
+the counts are."""
 
 from __future__ import annotations
 
@@ -18,11 +19,34 @@ from grn.config.schema import DataConfig, Orientation
 from grn.errors import DataError
 
 LABELS = (
-    *("cell_type", "celltype", "cell_types", "cell.type", "bulk_labels", "labels", "label", "annotation", "louvain"),
+    *(
+        "cell_type",
+        "celltype",
+        "cell_types",
+        "cell.type",
+        "bulk_labels",
+        "labels",
+        "label",
+        "annotation",
+        "louvain",
+    ),
     *("seurat_annotations", "leiden", "clusters", "cluster", "seurat_clusters"),
 )
-PARTS = ("celltype", "cell_type", "cell.type", "annot")  # of the names of others, as celltype_l1 and author_cell_type
-SYMBOLS = ("gene_name", "gene_names", "gene_symbol", "gene_symbols", "feature_name", "symbol", "symbols")
+PARTS = (
+    "celltype",
+    "cell_type",
+    "cell.type",
+    "annot",
+)  # of the names of others, as celltype_l1 and author_cell_type
+SYMBOLS = (
+    "gene_name",
+    "gene_names",
+    "gene_symbol",
+    "gene_symbols",
+    "feature_name",
+    "symbol",
+    "symbols",
+)
 MOST_TYPES = 200
 
 
@@ -42,7 +66,10 @@ def describe(path: str) -> Found:
         counts, sentence = _counts(adata, config)
         fields = {"path": path, "orientation": orientation, "counts": counts}
         sentences = [f"{path} has {adata.n_obs} cells x {adata.n_vars} genes.", sentence]
-        for field, (value, sentence) in {"gene_key": _symbols(adata), "label_key": _labels(adata)}.items():
+        for field, (value, sentence) in {
+            "gene_key": _symbols(adata),
+            "label_key": _labels(adata),
+        }.items():
             fields[field] = value
             sentences.append(sentence)
         features = features_of(adata, counts)
@@ -59,7 +86,8 @@ def describe(path: str) -> Found:
 
 
 def _orientation_of(path: str) -> Orientation:
-    """What the rows of a text file are, by their names. Raises DataError where these do not tell."""
+    """What the rows of a text file are, by their names. Raises DataError where these do not
+    tell."""
     possible: dict[Orientation, DataError | None] = {}  # with what else is wrong
     for orientation in get_args(Orientation):
         try:
@@ -71,7 +99,8 @@ def _orientation_of(path: str) -> Orientation:
     if len(possible) != 1:
         raise DataError(
             f"Names do not tell whether a row of {path} is a cell or a gene",
-            advice=f"say it when you train: grn train {path} --orientation {' or '.join(get_args(Orientation))}",
+            advice=f"say it when you train: grn train {path} --orientation "
+            f"{' or '.join(get_args(Orientation))}",
         )
     ((orientation, problem),) = possible.items()
     if problem is not None:
@@ -87,7 +116,8 @@ def _counts(adata: AnnData, config: DataConfig) -> tuple[str, str]:
         if not usable:
             read_expression(adata, config)  # raises: its sentence says what is wrong with X
         return usable[0], (
-            f"No matrix holds counts: add one, or set data.values to expression to use {usable[0]} as it is."
+            f"No matrix holds counts: add one, or set data.values to expression to use {usable[0]} "
+            "as it is."
         )
     if found[0] == "recover":
         return found[0], "Counts are recovered from log1p values."
@@ -108,16 +138,23 @@ def _symbols(adata: AnnData) -> tuple[str | None, str]:
 def _labels(adata: AnnData) -> tuple[str | None, str]:
     columns = [str(key) for key in adata.obs if _is_label(adata.obs[key])]
     known = [key for name in LABELS for key in columns if key.lower() == name]
-    known += [key for key in columns if key not in known and any(part in key.lower() for part in PARTS)]
+    known += [
+        key for key in columns if key not in known and any(part in key.lower() for part in PARTS)
+    ]
     if not known:
         rest = f"; columns that could be: {', '.join(map(repr, columns))}" if columns else ""
         return None, f"No column of obs is known to hold cell types, so none are learned{rest}."
     others = ", ".join(repr(key) for key in columns if key != known[0])
-    return known[0], f"Cell types are in the column {known[0]!r} of obs{others and f' (it also has {others})'}."
+    return known[
+        0
+    ], f"Cell types are in the column {known[0]!r} of obs{others and f' (it also has {others})'}."
 
 
 def _is_label(column: pd.Series) -> bool:
     """Whether a column can hold cell types: texts, of which there are a few, each many times."""
-    if not (isinstance(column.dtype, pd.CategoricalDtype) or pd.api.types.is_string_dtype(column.astype(object))):
+    if not (
+        isinstance(column.dtype, pd.CategoricalDtype)
+        or pd.api.types.is_string_dtype(column.astype(object))
+    ):
         return False
     return 2 <= column.nunique() <= min(MOST_TYPES, len(column) // 3)

@@ -1,4 +1,5 @@
-"""Which rows of var are genes: a matrix may hold antibodies, peaks or guides beside them, and a column says which."""
+"""Which rows of var are genes: a matrix may hold antibodies, peaks or guides beside them, and a
+column says which."""
 
 from __future__ import annotations
 
@@ -9,17 +10,38 @@ import pandas as pd
 
 from grn.errors import DataError
 
-COLUMNS = ("feature_types", "feature_type", "modality")  # as 10x, scanpy and muon call it; lower case
+COLUMNS = (
+    "feature_types",
+    "feature_type",
+    "modality",
+)  # as 10x, scanpy and muon call it; lower case
 GENES = ("gene expression", "gene", "genes", "gex", "rna")
 OTHERS = (
-    *("antibody capture", "antigen capture", "multiplexing capture", "crispr guide capture", "custom", "peaks"),
-    *("adt", "hto", "protein", "proteins", "atac", "guides", "negative control probe", "negative control codeword"),
+    *(
+        "antibody capture",
+        "antigen capture",
+        "multiplexing capture",
+        "crispr guide capture",
+        "custom",
+        "peaks",
+    ),
+    *(
+        "adt",
+        "hto",
+        "protein",
+        "proteins",
+        "atac",
+        "guides",
+        "negative control probe",
+        "negative control codeword",
+    ),
 )
 """Kinds that are known not to be genes. Other words, as protein_coding, are kinds of genes."""
 
 
 def are_genes(var: pd.DataFrame, where: str = "The matrix") -> np.ndarray:
-    """Which features are genes, bool [F]; a feature without a type is one. where: the data, for messages.
+    """Which features are genes, bool [F]; a feature without a type is one. where: the data, for
+    messages.
 
     Raises DataError where none is.
     """
@@ -39,12 +61,16 @@ def are_genes(var: pd.DataFrame, where: str = "The matrix") -> np.ndarray:
 
 
 def left_out(var: pd.DataFrame, genes: np.ndarray, where: str) -> str:
-    """A sentence about the features that are not genes; empty where all are. genes: of are_genes."""
+    """A sentence about the features that are not genes; empty where all are. genes: of
+    are_genes."""
     column = _column(var)
     if column is None or genes.all():
         return ""
     others = _counted(var[column].astype(object)[~genes])
-    return f"{(~genes).sum()} of {len(genes)} features of {where} are not genes and are left out ({others})."
+    return (
+        f"{(~genes).sum()} of {len(genes)} features of {where} are not genes and are left out "
+        f"({others})."
+    )
 
 
 def _column(var: pd.DataFrame) -> str | None:

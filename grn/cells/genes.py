@@ -25,7 +25,8 @@ from grn.config.schema import DataConfig
 from grn.errors import DataError
 from grn.io.tables import CONTROL
 
-OF_CELLS = re.compile(r"[ACGT]{8,}([-.]\d+)?|cell[ _.-]?\d+", re.I)  # barcodes (R writes a dot), numbered cells
+# barcodes (R writes a dot), numbered cells
+OF_CELLS = re.compile(r"[ACGT]{8,}([-.]\d+)?|cell[ _.-]?\d+", re.I)
 MONTH = "(?:Mar|Sep|Dec|Oct|Nov|Apr|Feb)"
 DATE = re.compile(rf"\d{{1,2}}-{MONTH}|{MONTH}-\d{{1,2}}|\d{{4}}-\d\d-\d\d.*", re.I)
 ENSEMBL_ID = re.compile(r"ENS[A-Z]*G\d{6,}(\.\d+)?")
@@ -35,7 +36,8 @@ ENSEMBL_ID = re.compile(r"ENS[A-Z]*G\d{6,}(\.\d+)?")
 class Chosen:
     """The genes that are used.
 
-    positions: in the data, sorted, int64.   regulators: positions among the chosen ones; None: every gene may regulate.
+    positions: in the data, sorted, int64.
+    regulators: positions among the chosen ones; None: every gene may regulate.
     named: positions in the data of the named regulators; None: none were named.
     listed, listed_regulators: the names in data.genes and data.regulators, where they list any.
     """
@@ -59,7 +61,8 @@ class ToVocabulary(NamedTuple):
 
 
 def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
-    """Names from column `gene_key` of var (None: its index); where the column has no name, that of the index is used.
+    """Names from column `gene_key` of var (None: its index); where the column has no name, that of
+    the index is used.
 
     Raises DataError where var has no such column.
     """
@@ -67,7 +70,10 @@ def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
     if gene_key is None:
         return index
     column, absent = column_of(var, gene_key, "data.gene_key", "var"), without_name(var, gene_key)
-    return [own if missing else str(name) for name, own, missing in zip(column, index, absent, strict=True)]
+    return [
+        own if missing else str(name)
+        for name, own, missing in zip(column, index, absent, strict=True)
+    ]
 
 
 def without_name(var: pd.DataFrame, gene_key: str | None) -> np.ndarray:
@@ -80,21 +86,28 @@ def without_name(var: pd.DataFrame, gene_key: str | None) -> np.ndarray:
 def is_numbered(names: Sequence[object]) -> bool:
     """Whether names are 0, 1, 2, ... or 1, 2, 3, ..., as AnnData and R call rows that have none."""
     first = str(names[0]) if len(names) > 1 else ""
-    return first in ("0", "1") and all(str(name) == str(place) for place, name in enumerate(names, int(first)))
+    return first in ("0", "1") and all(
+        str(name) == str(place) for place, name in enumerate(names, int(first))
+    )
 
 
 def column_of_names(var: pd.DataFrame) -> str | None:
-    """A column of var that could hold the names of genes: texts, nearly all of them different and no numbers."""
+    """A column of var that could hold the names of genes: texts, nearly all of them different and
+    no numbers."""
     for key in var.columns:
         texts = var[key].astype(str)
-        named = 2 * texts.nunique() > len(texts) and not pd.to_numeric(texts, errors="coerce").notna().any()
+        named = (
+            2 * texts.nunique() > len(texts)
+            and not pd.to_numeric(texts, errors="coerce").notna().any()
+        )
         if named and texts.str.fullmatch(r"\S+").all():
             return str(key)
     return None
 
 
 def column_with(wanted: Iterable[str], var: pd.DataFrame) -> tuple[str, int]:
-    """The column of var that has most of some names, as data.gene_key calls it (null: the index), and how many."""
+    """The column of var that has most of some names, as data.gene_key calls it (null: the index),
+    and how many."""
     columns = {"null": var.index.to_series(), **{str(key): var[key] for key in var}}
     names = set(wanted)
     found = {key: len(names.intersection(column.astype(str))) for key, column in columns.items()}
@@ -103,27 +116,48 @@ def column_with(wanted: Iterable[str], var: pd.DataFrame) -> tuple[str, int]:
 
 
 def refuse_control_characters(names: Sequence[str]) -> None:
-    """Raises DataError for a name that tables, lists with one name a line, or XML could not hold, or that is empty."""
-    odd = next((place for place, name in enumerate(names) if not name.strip() or CONTROL.search(name)), None)
+    """Raises DataError for a name that tables, lists with one name a line, or XML could not hold,
+    or that is empty."""
+    odd = next(
+        (place for place, name in enumerate(names) if not name.strip() or CONTROL.search(name)),
+        None,
+    )
     if odd is not None:
-        raise DataError(f"Gene {odd + 1} of {len(names)} has a name that no table can hold ({names[odd]!r}); rename it")
+        raise DataError(
+            f"Gene {odd + 1} of {len(names)} has a name that no table can hold ({names[odd]!r}); "
+            "rename it"
+        )
 
 
 def once_each(names: Sequence[str], config: DataConfig) -> tuple[list[str], np.ndarray]:
-    """The names of the genes, each once, and to which of them each column of the data belongs, int64.
+    """The names of the genes, each once, and to which of them each column of the data belongs,
+    int64.
 
-    Raises DataError where a name occurs more than once and data.duplicates is refuse, or where that adds logarithms.
+    Raises DataError where a name occurs more than once and data.duplicates is refuse, or where that
+    adds logarithms.
     """
     refuse_control_characters(names)
     position = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    summed, repeated = config.duplicates == "sum", [name for name, times in Counter(names).items() if times > 1]
+    summed, repeated = (
+        config.duplicates == "sum",
+        [name for name, times in Counter(names).items() if times > 1],
+    )
     if (summed and config.values == "expression") or (repeated and not summed):
         problem = f"Some gene names occur more than once ({len(repeated)}: {examples(repeated)})"
-        advice = "set {field} to sum to add their counts, or data.gene_key to a column of var with unique names"
+        advice = (
+            "set {field} to sum to add their counts, or data.gene_key to a column of var with "
+            "unique names"
+        )
         if summed:
-            problem, advice = "{field} is sum, but data.values is expression", "set {field} to refuse: counts alone add"
+            problem, advice = (
+                "{field} is sum, but data.values is expression",
+                "set {field} to refuse: counts alone add",
+            )
         elif any(map(DATE.fullmatch, repeated)):
-            advice = "they look like dates, which spreadsheets make of names such as MARCH1: export them as text"
+            advice = (
+                "they look like dates, which spreadsheets make of names such as MARCH1: export "
+                "them as text"
+            )
         raise DataError(problem, field="data.duplicates", advice=advice)
     return list(position), np.array([position[name] for name in names], np.int64)
 
@@ -132,23 +166,38 @@ def merge_duplicates(values: sparse.csr_matrix, place: np.ndarray) -> sparse.csr
     """Values, CSR [C, N], with the columns of each gene added up. place: see once_each."""
     if np.array_equal(place, np.arange(len(place))):
         return values
-    merged = (values @ sparse.csr_matrix((np.ones(len(place), np.float32), (np.arange(len(place)), place)))).tocsr()
+    merged = (
+        values
+        @ sparse.csr_matrix((np.ones(len(place), np.float32), (np.arange(len(place)), place)))
+    ).tocsr()
     merged.sort_indices()
     return merged
 
 
 def choose(
-    training: sparse.csr_matrix, names: Sequence[str], config: DataConfig, var: pd.DataFrame | None = None
+    training: sparse.csr_matrix,
+    names: Sequence[str],
+    config: DataConfig,
+    var: pd.DataFrame | None = None,
 ) -> Chosen:
-    """The genes and regulators of `data.genes` and `data.regulators`. training: CSR [C, N] of the training cells.
+    """The genes and regulators of `data.genes` and `data.regulators`. training: CSR [C, N] of the
+    training cells.
 
-    var: which may have the listed names in another column. Raises DataError where none is found.
+    var: which may have the listed names in another column.
+    Raises DataError where none is found.
     """
     named = choose_regulators(names, config.regulators, var)
     positions = choose_genes(training, names, config.genes, named, config.values, var)
-    listed, wanted = listed_genes(config.genes, "data.genes"), listed_genes(config.regulators, "data.regulators")
+    listed, wanted = (
+        listed_genes(config.genes, "data.genes"),
+        listed_genes(config.regulators, "data.regulators"),
+    )
     vocabulary = [names[position] for position in positions]
-    regulators = None if named is None else _found(wanted, vocabulary, "data.regulators", "among the chosen genes")
+    regulators = (
+        None
+        if named is None
+        else _found(wanted, vocabulary, "data.regulators", "among the chosen genes")
+    )
     return Chosen(positions, regulators, named, listed, wanted)
 
 
@@ -160,10 +209,14 @@ def choose_genes(
     values: str,
     var: pd.DataFrame | None = None,
 ) -> np.ndarray:
-    """Positions of the chosen genes, in the order of the data. Raises DataError where no listed gene is found.
+    """Positions of the chosen genes, in the order of the data. Raises DataError where no listed
+    gene is found.
 
-    counts: CSR [C, N] of the training cells.   choice: `data.genes`.   values: `data.values`.
-    keep: positions of the named regulators; the expressed ones are kept in addition to the most variable genes.
+    counts: CSR [C, N] of the training cells.
+    choice: `data.genes`.
+    values: `data.values`.
+    keep: positions of the named regulators; the expressed ones are kept in addition to the most
+        variable genes.
     """
     if choice == "all" or (isinstance(choice, int) and choice >= len(names)):
         return np.arange(len(names))
@@ -180,7 +233,8 @@ def choose_genes(
 def choose_regulators(
     names: Sequence[str], choice: str | list[str], var: pd.DataFrame | None = None
 ) -> np.ndarray | None:
-    """Positions of the regulators, int64; None: every gene. choice: `data.regulators`. Raises DataError."""
+    """Positions of the regulators, int64; None: every gene. choice: `data.regulators`. Raises
+    DataError."""
     if choice == "all":
         return None
     return _found(listed_genes(choice, "data.regulators"), names, "data.regulators", var=var)
@@ -196,9 +250,14 @@ def _found(
     """Positions of the listed genes among the names, int64."""
     found = np.flatnonzero(np.isin(names, listed)).astype(np.int64)
     if found.size == 0:
-        problem = f"None of the genes of {{field}} ({examples(listed)}) is {where} ({examples(names)})"
+        problem = (
+            f"None of the genes of {{field}} ({examples(listed)}) is {where} ({examples(names)})"
+        )
         key, number = ("", 0) if var is None else column_with(listed, var)
-        advice = near_miss(listed, names) or "use other genes, or set data.gene_key to a column of var with such names"
+        advice = (
+            near_miss(listed, names)
+            or "use other genes, or set data.gene_key to a column of var with such names"
+        )
         if number:
             advice = f"set data.gene_key to {key}, which has {number} of them"
         raise DataError(problem, field=field, advice=advice)
@@ -206,11 +265,13 @@ def _found(
 
 
 def refuse_cells_as_genes(names: Sequence[str], cells: Sequence[str], where: str) -> None:
-    """Raises DataError where most names of genes look like those of cells, and those of the cells do not (both do where
-    the genes are short sequences). where: the data, for messages."""
+    """Raises DataError where most names of genes look like those of cells, and those of the cells
+    do not (both do where the genes are short sequences). where: the data, for messages."""
     if (example := first_of_most(names, OF_CELLS)) and not first_of_most(cells, OF_CELLS):
         problem = f"The genes of {where} are named like cells ({example!r})"
-        raise DataError(problem, field="data.path", advice="transpose it, so that a row is a cell (adata.T)")
+        raise DataError(
+            problem, field="data.path", advice="transpose it, so that a row is a cell (adata.T)"
+        )
 
 
 def first_of_most(names: Sequence[str], pattern: re.Pattern) -> str:
@@ -220,15 +281,26 @@ def first_of_most(names: Sequence[str], pattern: re.Pattern) -> str:
 
 
 def near_miss(wanted: Iterable[str], known: Iterable[str]) -> str | None:
-    """Why names of two lists do not match that nearly do, how many these are, and what to do; None where none do."""
+    """Why names of two lists do not match that nearly do, how many these are, and what to do; None
+    where none do."""
     known = list(map(str, known))
     exact = set(known)
     wanted = [name for name in dict.fromkeys(map(str, wanted)) if name not in exact]
     for form, why in (
         (plain, "spaces or unusual characters ({}); correct the names"),
-        (str.casefold, "upper and lower case ({}), as mouse and human symbols do; use the names of one species"),
-        (without_version, "the versions of their Ensembl ids ({}); write both with them or both without"),
-        (as_r_writes, "signs that R replaces ({}); write the names as they were (in R: check.names = FALSE)"),
+        (
+            str.casefold,
+            "upper and lower case ({}), as mouse and human symbols do; use the names of one "
+            "species",
+        ),
+        (
+            without_version,
+            "the versions of their Ensembl ids ({}); write both with them or both without",
+        ),
+        (
+            as_r_writes,
+            "signs that R replaces ({}); write the names as they were (in R: check.names = FALSE)",
+        ),
     ):
         own = {form(name): name for name in reversed(known)}
         if near := [name for name in wanted if form(name) in own]:
@@ -241,7 +313,9 @@ def plain(name: str) -> str:
     """A name without spaces and invisible characters, and with - for every dash."""
     letters = unicodedata.normalize("NFKC", name)
     kinds = [(letter, unicodedata.category(letter)) for letter in letters]
-    return "".join("-" if kind == "Pd" else letter for letter, kind in kinds if kind not in ("Zs", "Cf"))
+    return "".join(
+        "-" if kind == "Pd" else letter for letter, kind in kinds if kind not in ("Zs", "Cf")
+    )
 
 
 def without_version(name: str) -> str:
@@ -250,7 +324,8 @@ def without_version(name: str) -> str:
 
 
 def as_r_writes(name: str) -> str:
-    """A name as R's make.names leaves it, with a dot for every sign; Seurat's - for _ becomes the same."""
+    """A name as R's make.names leaves it, with a dot for every sign; Seurat's - for _ becomes the
+    same."""
     dotted = re.sub(r"[^0-9A-Za-z.]", ".", name)
     return f"X{dotted}" if dotted[:1].isdigit() else dotted
 

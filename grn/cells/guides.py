@@ -1,8 +1,10 @@
-"""Which guides worked: a mixture for each guide of cells like the controls and of cells that lost its gene.
+"""Which guides worked: a mixture for each guide of cells like the controls and of cells that lost
+its gene.
 
-For each gene, half of its cells give a direction, the genes that differ from controls by more than chance, along which
-the other half is judged. Controls are one component, cells whose guide worked the other, the same for all guides of a
-gene; each guide has a share of its own. Source: the idea of Mixscape, Papalexi et al. 2021;
+For each gene, half of its cells give a direction, the genes that differ from controls by more than
+chance, along which the other half is judged. Controls are one component, cells whose guide worked
+the other, the same for all guides of a gene; each guide has a share of its own. Source: the idea of
+Mixscape, Papalexi et al. 2021;
 pertpy's, which is no dependency, gives guides of a gene no shares of their own.
 
 Letters: C cells, N genes, n cells of a gene.
@@ -27,10 +29,12 @@ FAILED = 0.5  # share of its cells below which a guide is said to fail
 def with_weights(
     multiplicity: sparse.csr_matrix, interventions: Interventions, groups: np.ndarray | None
 ) -> tuple[Interventions, pd.DataFrame]:
-    """The interventions with how surely each cell's guides worked, and the table of guides: gene, guide, cells, and
-    share, of its cells in which it worked (NaN where no effect of its gene stands out, so that it is not known).
+    """The interventions with how surely each cell's guides worked, and the table of guides: gene,
+    guide, cells, and share, of its cells in which it worked (NaN where no effect of its gene stands
+    out, so that it is not known).
 
-    multiplicity: CSR [C, N], as measured.   groups [C]: donor or replicate, within which cells are compared.
+    multiplicity: CSR [C, N], as measured.
+    groups [C]: donor or replicate, within which cells are compared.
     """
     group = np.zeros(len(interventions.guide), np.int64) if groups is None else groups
     weight, rows = interventions.given.tocsc(copy=True), []
@@ -39,13 +43,25 @@ def with_weights(
     for number, name in enumerate(interventions.names):
         here = slice(weight.indptr[number], weight.indptr[number + 1])
         cells = weight.indices[here][single[weight.indices[here]]]
-        worked = controls.worked(multiplicity[cells].toarray(), group[cells], interventions.guide[cells])
+        worked = controls.worked(
+            multiplicity[cells].toarray(), group[cells], interventions.guide[cells]
+        )
         shares = {}
         for guide in np.unique(interventions.guide[cells]):
             own = interventions.guide[cells] == guide
-            shares[interventions.guides[guide]] = math.nan if worked is None else float(worked[own].mean())
-            rows.append((name, interventions.guides[guide], int(own.sum()), shares[interventions.guides[guide]]))
-        if worked is not None:  # a cell with several guides has the shares that these have elsewhere
+            shares[interventions.guides[guide]] = (
+                math.nan if worked is None else float(worked[own].mean())
+            )
+            rows.append(
+                (
+                    name,
+                    interventions.guides[guide],
+                    int(own.sum()),
+                    shares[interventions.guides[guide]],
+                )
+            )
+        # a cell with several guides has the shares that these have elsewhere
+        if worked is not None:
             of_cell = dict(zip(cells.tolist(), worked.tolist(), strict=True))
             weight.data[here] = [
                 of_cell[cell] if cell in of_cell else _share(interventions, cell, shares)
@@ -73,7 +89,9 @@ class Controls:
     generator: np.random.Generator
 
     @classmethod
-    def of(cls, multiplicity: sparse.csr_matrix, control: np.ndarray, group: np.ndarray) -> Controls:
+    def of(
+        cls, multiplicity: sparse.csr_matrix, control: np.ndarray, group: np.ndarray
+    ) -> Controls:
         """control [c]: rows.   group [C]."""
         generator = np.random.default_rng(0)
         some = np.sort(generator.permutation(control)[:MOST_CONTROLS])
@@ -81,12 +99,20 @@ class Controls:
         for name in np.unique(group[some]).tolist():
             level[name] = values[group[some] == name].mean(0)
             values[group[some] == name] -= level[name]
-        return cls(values, level, values.std(0) + 1e-6, generator.permutation(len(some)) % 2 == 0, generator)
+        return cls(
+            values,
+            level,
+            values.std(0) + 1e-6,
+            generator.permutation(len(some)) % 2 == 0,
+            generator,
+        )
 
     def worked(self, values: np.ndarray, group: np.ndarray, guide: np.ndarray) -> np.ndarray | None:
-        """How likely the guide of each of a gene's cells worked, [n]; None where no effect stands out.
+        """How likely the guide of each of a gene's cells worked, [n]; None where no effect stands
+        out.
 
-        values [n, N]: multiplicities.   group, guide [n]: of these cells.
+        values [n, N]: multiplicities.
+        group, guide [n]: of these cells.
         """
         if min(len(values), len(self.values)) < FEWEST:
             return None
@@ -95,10 +121,19 @@ class Controls:
             values[group == name] -= self.level.get(name, usual)
         own_half = self.generator.permutation(len(values)) % 2 == 0
         score, control = np.zeros(len(values)), np.zeros(len(self.values))
-        for first, other in ((True, False), (False, True)):  # one half gives the direction, the other is judged
+        for first, other in (
+            (True, False),
+            (False, True),
+        ):  # one half gives the direction, the other is judged
             given, controls = values[own_half == first], self.values[self.half == first]
-            z = (given.mean(0) - controls.mean(0)) / (self.sd * math.sqrt(1 / len(given) + 1 / len(controls)))
-            direction = np.sign(z) * np.maximum(np.abs(z) - math.sqrt(2 * math.log(len(z) + 1)), 0) / self.sd
+            z = (given.mean(0) - controls.mean(0)) / (
+                self.sd * math.sqrt(1 / len(given) + 1 / len(controls))
+            )
+            direction = (
+                np.sign(z)
+                * np.maximum(np.abs(z) - math.sqrt(2 * math.log(len(z) + 1)), 0)
+                / self.sd
+            )
             if not direction.any():
                 return None
             along = self.values[self.half == other] @ direction
@@ -109,10 +144,12 @@ class Controls:
 
 
 def _mixture(score: np.ndarray, control: np.ndarray, guide: np.ndarray) -> np.ndarray | None:
-    """The probability [n] of the second of two components: the density of the controls, and a normal one, fitted.
+    """The probability [n] of the second of two components: the density of the controls, and a
+    normal one, fitted.
 
-    score [n]: along the direction of the effect, mean 0 and sd 1 in controls.   guide [n]: whose shares of the second
-    component are its own. None where no guide has it in at least half of its cells: then it is a tail and no effect.
+    score [n]: along the direction of the effect, mean 0 and sd 1 in controls.
+    guide [n]: whose shares of the second component are its own. None where no guide has it in at
+        least half of its cells: then it is a tail and no effect.
     """
     from scipy.stats import gaussian_kde
 
@@ -142,7 +179,8 @@ def summary(table: pd.DataFrame) -> list[str]:
         f"Guides: {len(known)} of {len(table)} are of genes whose loss shows; they worked in "
         f"{np.average(known['share'], weights=known['cells']):.0%} of their cells."
         if len(known)
-        else f"Guides: no effect stands out for any of the {len(table)}, so that all count as working."
+        else f"Guides: no effect stands out for any of the {len(table)}, so that all count as "
+        "working."
     ]
     if len(failed):
         lines.append(f"{len(failed)} guides worked in less than half of their cells: {each}.")

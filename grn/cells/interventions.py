@@ -1,10 +1,13 @@
-"""Interventions: what was done to which cell, read from columns of obs, and the keys that carry it into a bag.
+"""Interventions: what was done to which cell, read from columns of obs, and the keys that carry it
+into a bag.
 
-An intervened gene has the multiplicity that the intervention gives it. The messenger of a gene says little of that:
-most cells lack a rare messenger whether the gene is cut or not, and a cut gene may still be transcribed. So each gene
-that was intervened on has a key of its own besides, its guides, which is absent from cells without them. A gene that
-was not measured has this key alone. In a knock-out, the key of the messenger has multiplicity 0, whatever was counted;
-the gene's own row is not in the loss of these cells, as an intervention cuts what comes in.
+An intervened gene has the multiplicity that the intervention gives it. The messenger of a gene says
+little of that:
+most cells lack a rare messenger whether the gene is cut or not, and a cut gene may still be
+transcribed. So each gene that was intervened on has a key of its own besides, its guides, which is
+absent from cells without them. A gene that was not measured has this key alone. In a knock-out, the
+key of the messenger has multiplicity 0, whatever was counted; the gene's own row is not in the loss
+of these cells, as an intervention cuts what comes in.
 
 Letters: C cells, T genes that were intervened on, N genes of a vocabulary.
 """
@@ -23,10 +26,21 @@ from grn.cells.obs import column_of
 from grn.config.schema import DataConfig
 from grn.errors import DataError
 
-CONTROLS = ("control", "ctrl", "nt", "neg", "none", "unperturbed", "negctrl", "safetargeting", "nontargeting")
+CONTROLS = (
+    "control",
+    "ctrl",
+    "nt",
+    "neg",
+    "none",
+    "unperturbed",
+    "negctrl",
+    "safetargeting",
+    "nontargeting",
+)
 """Values that name controls where data.control does not, in lower case and without punctuation."""
 BETWEEN = re.compile(r"\s*[+,;|]\s*")  # genes of one cell: STAT1+JAK2
-FEWEST = 2  # cells of an intervention, or controls, of which something can be said: bulk samples are pairs
+# cells of an intervention, or controls, of which something can be said: bulk samples are pairs
+FEWEST = 2
 
 
 @dataclass(frozen=True)
@@ -52,7 +66,9 @@ class Interventions:
         return 1.0 if self.kind == "overexpression" else -1.0
 
     def some(self, rows: np.ndarray) -> Interventions:
-        return replace(self, given=self.given[rows], control=self.control[rows], guide=self.guide[rows])
+        return replace(
+            self, given=self.given[rows], control=self.control[rows], guide=self.guide[rows]
+        )
 
     def alone(self, gene: int) -> np.ndarray:
         """The cells with guides for this gene and no other, rows."""
@@ -61,49 +77,78 @@ class Interventions:
 
 
 def read_interventions(obs: pd.DataFrame, config: DataConfig) -> Interventions | None:
-    """What data.intervention_key says; None without it. Raises DataError where there are no controls."""
+    """What data.intervention_key says; None without it. Raises DataError where there are no
+    controls."""
     if config.intervention_key is None:
         return None
     column = column_of(obs, config.intervention_key, "data.intervention_key", "obs").astype(object)
     given = [config.control] if isinstance(config.control, str) else config.control
     text = column.map(str)
-    # An empty text means that nothing is known, unless data.control says that it means nothing was done.
+    # An empty text means that nothing is known, unless data.control says that it means nothing was
+    # done.
     known = (~column.isna() & ((text.str.strip() != "") | ("" in (given or ())))).to_numpy()
     values, code = np.unique(text.to_numpy(str), return_inverse=True)
     controls = CONTROLS if given is None else given
 
     def is_control(name: str) -> bool:
-        return name in controls if given is not None else re.sub(r"[^a-z]", "", name.lower()) in controls
+        return (
+            name in controls
+            if given is not None
+            else re.sub(r"[^a-z]", "", name.lower()) in controls
+        )
 
-    parts = [sorted({part for part in BETWEEN.split(value) if part and not is_control(part)}) for value in values]
+    parts = [
+        sorted({part for part in BETWEEN.split(value) if part and not is_control(part)})
+        for value in values
+    ]
     control = known & np.array([not part for part in parts])[code]
     present = np.unique(code[known])
     names = sorted({name for value in present for name in parts[value]})
     if control.sum() < FEWEST or not names:
         found = ", ".join(map(repr, values[present][:8].tolist()))
         raise DataError(
-            f"Column {config.intervention_key!r} of obs names {len(names)} genes and {control.sum()} control cells; it "
+            f"Column {config.intervention_key!r} of obs names {len(names)} genes and "
+            f"{control.sum()} control cells; it "
             f"has {found}",
             field="data.control",
             advice="set {field} to the values that control cells have",
         )
     number = {name: position for position, name in enumerate(names)}
-    of_value = [[number[name] for name in parts[value]] if value in present else [] for value in range(len(values))]
-    columns = [of_value[each] if is_known else [] for each, is_known in zip(code, known, strict=True)]
+    of_value = [
+        [number[name] for name in parts[value]] if value in present else []
+        for value in range(len(values))
+    ]
+    columns = [
+        of_value[each] if is_known else [] for each, is_known in zip(code, known, strict=True)
+    ]
     starts = np.concatenate([[0], np.cumsum([len(each) for each in columns])])
     flat = np.array([gene for each in columns for gene in each], np.int32)
-    matrix = sparse.csr_matrix((np.ones(len(flat), np.float32), flat, starts), shape=(len(obs), len(names)))
+    matrix = sparse.csr_matrix(
+        (np.ones(len(flat), np.float32), flat, starts), shape=(len(obs), len(names))
+    )
     guide, guides = np.full(len(obs), -1), np.zeros(0, object)
     if config.guide_key is not None:
-        guide, guides = pd.factorize(column_of(obs, config.guide_key, "data.guide_key", "obs").astype(object).map(str))
+        guide, guides = pd.factorize(
+            column_of(obs, config.guide_key, "data.guide_key", "obs").astype(object).map(str)
+        )
     nowhere = np.zeros(0, np.int64)
     return Interventions(
-        tuple(names), matrix, control, tuple(map(str, guides)), guide, config.intervention, nowhere, nowhere
+        tuple(names),
+        matrix,
+        control,
+        tuple(map(str, guides)),
+        guide,
+        config.intervention,
+        nowhere,
+        nowhere,
     )
 
 
-def key_names(names: Sequence[str], vocabulary: Sequence[str]) -> tuple[tuple[str, ...], np.ndarray]:
-    """The order [T] in which genes have keys, those that were not measured first, and the keys' names in it."""
+def key_names(
+    names: Sequence[str], vocabulary: Sequence[str]
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """The order [T] in which genes have keys, those that were not measured first, and the keys'
+    names in it."""
     measured = np.isin(np.array(names, object), np.array(vocabulary, object))
     order = np.argsort(measured, kind="stable")
     return tuple(f"do({names[gene]})" if measured[gene] else names[gene] for gene in order), order
@@ -112,7 +157,8 @@ def key_names(names: Sequence[str], vocabulary: Sequence[str]) -> tuple[tuple[st
 def with_keys(
     multiplicity: sparse.csr_matrix, vocabulary: tuple[str, ...], interventions: Interventions
 ) -> tuple[sparse.csr_matrix, tuple[str, ...], Interventions]:
-    """Multiplicities CSR float32 [C, N + T] with the keys of guides last, their vocabulary, and where the keys are."""
+    """Multiplicities CSR float32 [C, N + T] with the keys of guides last, their vocabulary, and
+    where the keys are."""
     added, order = key_names(interventions.names, vocabulary)
     position = {name: number for number, name in enumerate(vocabulary)}
     place = np.array([position.get(name, -1) for name in interventions.names], np.int64)
@@ -122,7 +168,9 @@ def with_keys(
     if interventions.kind == "knock-out" and (place >= 0).any():
         measured = np.flatnonzero(place >= 0)
         cut = given[:, measured].tocoo()
-        here = sparse.csr_matrix((cut.data, (cut.row, place[measured][cut.col])), shape=multiplicity.shape)
+        here = sparse.csr_matrix(
+            (cut.data, (cut.row, place[measured][cut.col])), shape=multiplicity.shape
+        )
         multiplicity = (multiplicity - multiplicity.multiply(here)).tocsr().astype(np.float32)
         multiplicity.eliminate_zeros()
     whole = sparse.hstack([multiplicity, given[:, order]], format="csr").astype(np.float32)
@@ -131,7 +179,8 @@ def with_keys(
 
 
 def cut_rows(interventions: Interventions, rows: np.ndarray, genes: int) -> np.ndarray:
-    """Which genes of the cells `rows` are no targets, bool [c, N]: those that were intervened on, and every key."""
+    """Which genes of the cells `rows` are no targets, bool [c, N]: those that were intervened on,
+    and every key."""
     cut = np.zeros((len(rows), genes), dtype=bool)
     cell, gene = interventions.given[rows].nonzero()
     place = interventions.place[gene]

@@ -1,4 +1,5 @@
-"""From the AnnData behind data.path to cells: for training (load_cells), or for a trained model (cells_in_pieces).
+"""From the AnnData behind data.path to cells: for training (load_cells), or for a trained model
+(cells_in_pieces).
 
 Letters: C cells, N genes of the vocabulary, M genes of the data.
 """
@@ -70,7 +71,8 @@ from grn.processes import ALONE, Processes
 def load_cells(
     config: DataConfig, seed: int = 0, adata: AnnData | None = None, processes: Processes = ALONE
 ) -> tuple[Cells, Split]:
-    """The cells of `data.path` and their split. Everything that is estimated from data uses the training cells alone.
+    """The cells of `data.path` and their split. Everything that is estimated from data uses the
+    training cells alone.
 
     seed: of the split, and of the sample where the file has more than `data.sample` cells.
     adata: cells in memory, which are used instead of `data.path`; it is not changed.
@@ -116,19 +118,25 @@ def load_cells(
         state_name=config.state_key or "",
         conditions=source.conditions,
         counting=counting_of(transform, total, target) if counted else None,
-        var_names=None if config.gene_key is None else tuple(map(str, source.expression.var.index[first])),
+        var_names=None
+        if config.gene_key is None
+        else tuple(map(str, source.expression.var.index[first])),
         sample=source.sample,
         donors=tuple(source.donors),
         hint=source.hint,
     )
     notes = notes_on_cells(cells, source, chosen, split, copies, config)
     if source.interventions is not None:
-        cells = intervened(cells, source.interventions, source.groups, weighed=config.guide_key is not None)
+        cells = intervened(
+            cells, source.interventions, source.groups, weighed=config.guide_key is not None
+        )
         notes = (*notes, *notes_on_interventions(cells))
     return replace(cells, notes=notes, digest=digest_of_cells(cells, values, config, split)), split
 
 
-def intervened(cells: Cells, done: Interventions, groups: np.ndarray | None, *, weighed: bool) -> Cells:
+def intervened(
+    cells: Cells, done: Interventions, groups: np.ndarray | None, *, weighed: bool
+) -> Cells:
     """The cells with the keys of their guides. groups: of Source.   weighed: whether guides are compared."""
     guides = None
     if weighed:
@@ -152,16 +160,21 @@ def intervened(cells: Cells, done: Interventions, groups: np.ndarray | None, *, 
 def read_columns(
     config: DataConfig, cells: Cells, columns: dict[str, str], adata: AnnData | None = None
 ) -> dict[str, pd.Series]:
-    """Further columns of obs for the same cells, by name: what `load_cells` has read does not keep obs.
+    """Further columns of obs for the same cells, by name: what `load_cells` has read does not keep
+    obs.
 
-    columns: name of a column -> the option that names it, for messages.   adata: the cells in memory, if they were.
+    columns: name of a column -> the option that names it, for messages.
+    adata: the cells in memory, if they were.
     Raises DataError where obs has no such column, or the data are no longer those of the cells.
     """
     stored = source_in_file(config, everything=False, columns=columns.__contains__)
     with stored if adata is None else nullcontext(adata) as source:
         obs = _obs_of(source, None if cells.sample is None else cells.sample.rows)
         if not np.array_equal(obs.index.to_numpy(str), cells.obs_names):
-            raise DataError(f"{config.path} changed while it was read: its cells are others now", advice="try again")
+            raise DataError(
+                f"{config.path} changed while it was read: its cells are others now",
+                advice="try again",
+            )
         return {name: column_of(obs, name, option, "obs") for name, option in columns.items()}
 
 
@@ -189,11 +202,12 @@ def cells_in_pieces(
 ) -> CellsInPieces:
     """Cells of another AnnData for a trained model: with its genes, its transform and its classes.
 
-    Genes that the data lack are absent (multiplicity 0); a cell's depth is then divided by the share of the training
-    cells' depth in the other genes (share_of_depth: Cells.depth_share of the training cells). Labels that are not among
-    the model's classes are missing. The last `keys` entries of the vocabulary are keys of guides, which new cells lack.
-    rows: cells of a piece; None: all. All values are checked before the first piece is made, as in training, and their
-    totals are compared with those of the training cells.
+    Genes that the data lack are absent (multiplicity 0); a cell's depth is then divided by the
+    share of the training cells' depth in the other genes (share_of_depth: Cells.depth_share of the
+    training cells). Labels that are not among the model's classes are missing. The last `keys`
+    entries of the vocabulary are keys of guides, which new cells lack.
+    rows: cells of a piece; None: all. All values are checked before the first piece is made, as in
+        training, and their totals are compared with those of the training cells.
     Raises VocabularyMismatch where the data have fewer than half of the genes, and DataError.
     """
     var = genes_of(adata, config.counts)
@@ -205,13 +219,25 @@ def cells_in_pieces(
     share = np.zeros(len(vocabulary)) if share_of_depth is None else share_of_depth
     lost = float(share[~shared].sum())
     there = 1 - lost if 0 < lost < 1 else 1.0
-    expression = read_expression(adata, config, rows, weights=to_vocabulary @ measures.astype(np.float64) / there)
+    expression = read_expression(
+        adata, config, rows, weights=to_vocabulary @ measures.astype(np.float64) / there
+    )
     labels, label_names = read_labels(adata.obs, config.label_key)
     position_of = {label: position for position, label in enumerate(classes)}
-    translate = np.array([position_of.get(label, MISSING) for label in label_names] + [MISSING], np.int64)
+    translate = np.array(
+        [position_of.get(label, MISSING) for label in label_names] + [MISSING], np.int64
+    )
     obs_names = adata.obs_names.to_numpy(str)
-    usual = target_total if target_total is not None else None if depth is None else float(np.expm1(depth[0]))
-    notes = notes_on_new_cells(found, var, config.gene_key, vocabulary, 1 - there, expression.scale, usual)
+    usual = (
+        target_total
+        if target_total is not None
+        else None
+        if depth is None
+        else float(np.expm1(depth[0]))
+    )
+    notes = notes_on_new_cells(
+        found, var, config.gene_key, vocabulary, 1 - there, expression.scale, usual
+    )
     notes = (*take_notes(adata), *filter(None, [expression.left_out]), *notes)
 
     def pieces() -> Iterator[Cells]:
@@ -219,7 +245,9 @@ def cells_in_pieces(
         for piece in expression.pieces():
             here = slice(first, first := first + piece.shape[0])
             values = in_vocabulary(piece, to_vocabulary)
-            multiplicity, basal, counting = transformed(values, config, measures, target_total, depth, there)
+            multiplicity, basal, counting = transformed(
+                values, config, measures, target_total, depth, there
+            )
             yield Cells(
                 multiplicity=multiplicity,
                 vocabulary=tuple(vocabulary),
@@ -248,16 +276,22 @@ def transformed(
     depth: DepthScale | None,
     there: float = 1.0,
 ) -> tuple[sparse.csr_matrix, np.ndarray, Counting | None]:
-    """Multiplicities [C, N], basal multiplicities [C], and how counts became the former; in place where it can.
+    """Multiplicities [C, N], basal multiplicities [C], and how counts became the former; in place
+    where it can.
 
-    values: CSR [C, N], as read, over the vocabulary.   there: the share of the depth that the data measure.
+    values: CSR [C, N], as read, over the vocabulary.
+    there: the share of the depth that the data measure.
     """
     counted = config.values == "counts"
     transform = config.multiplicity if counted else "counts"
     values.sort_indices()
     total = totals(values if counted else detected(values), measures) / there
     counting = counting_of(transform, total, target_total) if counted else None
-    return to_multiplicity(values, transform, total, target_total), basal_multiplicity(total, depth), counting
+    return (
+        to_multiplicity(values, transform, total, target_total),
+        basal_multiplicity(total, depth),
+        counting,
+    )
 
 
 PIECE = 4096  # cells of a file that are checked at a time
@@ -265,8 +299,16 @@ PIECE = 4096  # cells of a file that are checked at a time
 
 def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Processes) -> Source:
     """What training needs of the source, checked, each gene once."""
-    used = config.label_key, config.group_key, config.state_key, config.intervention_key, config.guide_key
-    stored = source_in_file(config, everything=False, columns=lambda key: key in used or named_as_conditions(key))
+    used = (
+        config.label_key,
+        config.group_key,
+        config.state_key,
+        config.intervention_key,
+        config.guide_key,
+    )
+    stored = source_in_file(
+        config, everything=False, columns=lambda key: key in used or named_as_conditions(key)
+    )
     with stored if adata is None else nullcontext(adata) as opened:
         rows, known, obs = None, None, opened.obs
         if adata is None and opened.n_obs > config.sample and in_file(opened, config.counts):
@@ -284,7 +326,10 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Proce
             sample = Sample(rows, expression.kept.mark, known)
         read = expression.values if expression.kept is None else expression.kept.values
         obs_names = obs.index.to_numpy(str)
-        truth, notes = read_truth(opened), (*take_notes(opened), *filter(None, [expression.left_out]))
+        truth, notes = (
+            read_truth(opened),
+            (*take_notes(opened), *filter(None, [expression.left_out])),
+        )
         donors = donors_of(obs, config.group_key)
         hint = "" if config.state_key is not None else condition_column(obs, used)[1]
     names, columns = once_each(gene_names(expression.var, config.gene_key), config)
@@ -294,16 +339,20 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Proce
     expression = replace(expression, kept=None)
     del read  # the sample is now `values`
     give_back()
-    return Source(*about, values, names, columns, expression, truth, notes, hint, done, sample, donors)
+    return Source(
+        *about, values, names, columns, expression, truth, notes, hint, done, sample, donors
+    )
 
 
 def to_vocabulary_of(
     var: pd.DataFrame, obs_names: pd.Index, config: DataConfig, vocabulary: Sequence[str]
 ) -> ToVocabulary:
-    """Where the genes of a vocabulary are among those of `var`. Genes outside of it, and their names, do not matter.
+    """Where the genes of a vocabulary are among those of `var`. Genes outside of it, and their
+    names, do not matter.
 
-    Counts of genes that occur several times are added, as they are parts of one count. Raises VocabularyMismatch where
-    fewer than half of the genes are there, and DataError where logarithms would have to be added.
+    Counts of genes that occur several times are added, as they are parts of one count. Raises
+    VocabularyMismatch where fewer than half of the genes are there, and DataError where logarithms
+    would have to be added.
     """
     names = gene_names(var, config.gene_key)
     position = {gene: place for place, gene in enumerate(vocabulary)}
@@ -313,12 +362,15 @@ def to_vocabulary_of(
     shared = times > 0
     if 2 * shared.sum() < len(vocabulary):
         advice = _advice(var, obs_names, names, vocabulary, int(shared.sum()))
-        problem = f"{name_of(config)} shares {shared.sum()} of {len(vocabulary)} genes with the model"
+        problem = (
+            f"{name_of(config)} shares {shared.sum()} of {len(vocabulary)} genes with the model"
+        )
         raise VocabularyMismatch(problem, field="data.gene_key", advice=advice)
     repeated = [gene for gene, number in zip(vocabulary, times, strict=True) if number > 1]
     if repeated and config.values == "expression":
         raise DataError(
-            f"{len(repeated)} of the model's genes occur more than once in {name_of(config)} ({examples(repeated)}), "
+            f"{len(repeated)} of the model's genes occur more than once in {name_of(config)} "
+            f"({examples(repeated)}), "
             "and their values are no counts, which could be added",
             field="data.gene_key",
             advice="keep one of each, or set {field} to a column of var with unique names",
@@ -329,22 +381,34 @@ def to_vocabulary_of(
 
 
 def in_vocabulary(values: sparse.csr_matrix, to_vocabulary: sparse.csr_matrix) -> sparse.csr_matrix:
-    """Values [C, M] of a file with the genes of the vocabulary, [C, N]. to_vocabulary: see to_vocabulary_of."""
+    """Values [C, M] of a file with the genes of the vocabulary, [C, N]. to_vocabulary: see
+    to_vocabulary_of."""
     genes = to_vocabulary.tocsc()
-    if (np.diff(genes.indptr) == 1).all():  # each is one column: picking it is faster, and keeps rows sorted
+    # each is one column: picking it is faster, and keeps rows sorted
+    if (np.diff(genes.indptr) == 1).all():
         return values[:, genes.indices]
     return (values @ to_vocabulary).tocsr()
 
 
 def _advice(
-    var: pd.DataFrame, obs_names: pd.Index, names: Sequence[str], vocabulary: Sequence[str], shared: int
+    var: pd.DataFrame,
+    obs_names: pd.Index,
+    names: Sequence[str],
+    vocabulary: Sequence[str],
+    shared: int,
 ) -> str:
-    """What the names of genes that a model does not know look like, and the column of var that fits better, if any."""
+    """What the names of genes that a model does not know look like, and the column of var that fits
+    better, if any."""
     best, number = column_with(vocabulary, var)
     ids = "Ensembl ids, " if first_of_most(names, ENSEMBL_ID) else ""
     looks = f"its names look like {ids}{', '.join(map(repr, names[:1]))}"
     if number > shared:
         return f"{looks}: set {{field}} to {best}"
     if obs_names.astype(str).isin(vocabulary).sum() > shared:
-        return "its cells have names of the model's genes: exchange rows and columns, as adata.T does"
-    return near_miss(names, vocabulary) or f"{looks}, the model's like {vocabulary[0]!r}, and half of them are needed"
+        return (
+            "its cells have names of the model's genes: exchange rows and columns, as adata.T does"
+        )
+    return (
+        near_miss(names, vocabulary)
+        or f"{looks}, the model's like {vocabulary[0]!r}, and half of them are needed"
+    )

@@ -28,7 +28,20 @@ from grn.config.schema import DataConfig
 FEWEST = 10  # cells, and values, of which all are alike, that no longer look like chance
 ONE_DEPTH = 0.005  # sd of the totals in means of them
 OTHER_DEPTH = 5  # times the training cells' median total
-OF_MISSING = ("nan", "none", "na", "n/a", "<na>", "null", "?", "-", "unknown", "unassigned", "unlabeled", "unlabelled")
+OF_MISSING = (
+    "nan",
+    "none",
+    "na",
+    "n/a",
+    "<na>",
+    "null",
+    "?",
+    "-",
+    "unknown",
+    "unassigned",
+    "unlabeled",
+    "unlabelled",
+)
 """What other programs write for a label that is not known, in lower case."""
 
 
@@ -41,7 +54,12 @@ def notes_on_cells(
     config: DataConfig,
 ) -> tuple[str, ...]:
     """Sentences about the cells of a training. copies: see copies_of."""
-    var, names, vocabulary, regulators = source.expression.var, source.names, cells.vocabulary, cells.regulators
+    var, names, vocabulary, regulators = (
+        source.expression.var,
+        source.names,
+        cells.vocabulary,
+        cells.regulators,
+    )
     empty = int((np.diff(cells.multiplicity.indptr) == 0).sum())
     unlabelled = int((cells.labels == MISSING).sum()) if cells.classes else 0
     alone = 0 if source.groups is None else int((source.groups == MISSING).sum())
@@ -52,42 +70,60 @@ def notes_on_cells(
     absent = sorted(wanted - set(names))
     used = "" if regulators is None else f", {regulators.size} of them as regulators"
     dates = [name for name in names if DATE.fullmatch(name)]
-    dropped = [] if chosen.named is None else [names[j] for j in np.setdiff1d(chosen.named, chosen.positions)]
+    dropped = (
+        []
+        if chosen.named is None
+        else [names[j] for j in np.setdiff1d(chosen.named, chosen.positions)]
+    )
     reason = "no training cell expresses them"
     if not isinstance(config.genes, int):
         reason = f"data.genes ({config.genes}) leaves them out"
     constant = []
     if regulators is not None:
-        constant = [vocabulary[j] for j in regulators[~varying(cells.multiplicity[:, regulators][split.train])]]
+        constant = [
+            vocabulary[j]
+            for j in regulators[~varying(cells.multiplicity[:, regulators][split.train])]
+        ]
     stateless = 0 if source.state is None else int(np.isnan(source.state).sum())
     found = {  # sentence -> whether it is true
         **dict.fromkeys(source.read, True),
         **_unnamed(var, config.gene_key),
         **_numbered(var, names),
-        f"{empty} of {len(cells)} cells hold none of the genes; nothing is learned from them.": empty,
+        f"{empty} of {len(cells)} cells hold none of the genes; nothing is learned from "
+        "them.": empty,
         **dict.fromkeys(_of_scale(source.expression.scale), True),
-        f"{same} of {len(cells)} cells are exact copies of another cell. Copies stay together in the split and in "
+        f"{same} of {len(cells)} cells are exact copies of another cell. Copies stay together in "
+        "the split and in "
         f"every fold, but each counts as a cell of its own, so that q-values are too small; remove "
         "them.": same,
         f"{unlabelled} cells have no label in the column {config.label_key!r} of obs.": unlabelled,
         _of_donors(source.donors, config.group_key): source.donors,
-        f"{alone} cells have nothing in the column {config.group_key!r} of obs; they stay together as one "
+        f"{alone} cells have nothing in the column {config.group_key!r} of obs; they stay together "
+        "as one "
         "group.": alone,
-        f"The label {', '.join(map(repr, texts))} is a text and so a cell type; leave it empty where it means that "
+        f"The label {', '.join(map(repr, texts))} is a text and so a cell type; leave it empty "
+        "where it means that "
         "none is known.": texts,
         source.hint: bool(source.hint),
-        f"{stateless} cells have nothing in the column {config.state_key!r} of obs (data.state_key).": stateless,
-        f"No training cell has the type {listed([repr(cells.classes[each]) for each in untrained])}, as groups stay "
-        "together in the split, and no cell will be called so; give more groups with such cells.": untrained.size,
-        f"{chosen.positions.size} of {len(names)} genes are used ({listed(vocabulary, most=3)}){used}.": True,
+        f"{stateless} cells have nothing in the column {config.state_key!r} of obs "
+        "(data.state_key).": stateless,
+        "No training cell has the type "
+        f"{listed([repr(cells.classes[each]) for each in untrained])}, as groups stay "
+        "together in the split, and no cell will be called so; give more groups with such "
+        "cells.": untrained.size,
+        f"{chosen.positions.size} of {len(names)} genes are used "
+        f"({listed(vocabulary, most=3)}){used}.": True,
         f"{len(absent_genes)} of {len(chosen.listed)} genes of {config.genes} are "
         f"{_absent(absent_genes, names)}.": absent_genes,
-        f"{len(dates)} gene names look like dates ({examples(dates)}), which spreadsheets make of names such as "
+        f"{len(dates)} gene names look like dates ({examples(dates)}), which spreadsheets make of "
+        "names such as "
         "MARCH1; if that was not meant, export the data again, with the names as text.": dates,
         "Every gene may regulate.": chosen.named is None,
         f"{0 if chosen.named is None else chosen.named.size} of {len(wanted)} regulators were found"
-        + (f"; {len(absent)} are {_absent(absent, names)}." if absent else "."): chosen.named is not None,
-        f"{len(dropped)} regulators are in the data but not used, as {reason}: {listed(dropped)}.": dropped,
+        + (f"; {len(absent)} are {_absent(absent, names)}." if absent else "."): chosen.named
+        is not None,
+        f"{len(dropped)} regulators are in the data but not used, as {reason}: "
+        f"{listed(dropped)}.": dropped,
         f"{len(constant)} regulators do not vary between the training cells and have no edges: "
         f"{listed(constant)}.": constant,
     }
@@ -98,25 +134,32 @@ def _of_donors(donors: Mapping[str, int], key: str | None) -> str:
     """How many donors there are, and the cells of each."""
     said = [f"{name} ({number} cells)" for name, number in donors.items()]
     return (
-        f"{len(donors)} donor{'s' * (len(donors) != 1)} in the column {key!r} of obs (data.group_key): "
-        f"{listed(said, most=12)}. The cells of one stay together when cells are held out, and donors, not cells, are "
+        f"{len(donors)} donor{'s' * (len(donors) != 1)} in the column {key!r} of obs "
+        "(data.group_key): "
+        f"{listed(said, most=12)}. The cells of one stay together when cells are held out, and "
+        "donors, not cells, are "
         "the units of the activity of regulators."
     )
 
 
 def notes_on_interventions(cells: Cells) -> list[str]:
-    """Sentences about a screen: how many cells have which interventions, and what the guides did."""
+    """Sentences about a screen: how many cells have which interventions, and what the guides
+    did."""
     done = cells.interventions
     if done is None:
         return []
     of_cell, measured = np.diff(done.given.indptr), int((done.place >= 0).sum())
     several, unknown = int((of_cell > 1).sum()), int(((of_cell == 0) & ~done.control).sum())
     notes = [
-        f"{int((of_cell > 0).sum())} cells have a {done.kind}, of {len(done.names)} genes ({measured} of these were "
+        f"{int((of_cell > 0).sum())} cells have a {done.kind}, of {len(done.names)} genes "
+        f"({measured} of these were "
         f"measured), {several} of them of several; {int(done.control.sum())} are controls."
     ]
     if unknown:
-        notes.append(f"Of {unknown} cells it is not known what was done to them; they are read as if nothing was.")
+        notes.append(
+            f"Of {unknown} cells it is not known what was done to them; they are read as if "
+            "nothing was."
+        )
     return [*notes, *(of_guides(cells.guides) if cells.guides is not None else [])]
 
 
@@ -131,13 +174,18 @@ def notes_on_new_cells(
 ) -> tuple[str, ...]:
     """Sentences about cells that a trained model is given.
 
-    found: the model's genes in them.   key: data.gene_key.   lost: share of the training cells' depth in the genes that
-    they lack.   usual: total of a training cell.
+    found: the model's genes in them.
+    key: data.gene_key.
+    lost: share of the training cells' depth in the genes that they lack.
+    usual: total of a training cell.
     """
     shared, total = int(found.shared.sum()), len(found.shared)
     note = f"{shared} of the model's {total} genes are in the data; the others count as absent."
     if lost > 0:
-        note += f" They held {lost:.0%} of the training cells' depth; the depth of each cell is corrected for that."
+        note += (
+            f" They held {lost:.0%} of the training cells' depth; the depth of each cell is "
+            "corrected for that."
+        )
     absent = [gene for gene, there in zip(vocabulary, found.shared, strict=False) if not there]
     near = near_miss(absent, found.names)
     twice = found.repeated
@@ -145,44 +193,58 @@ def notes_on_new_cells(
         **_unnamed(var, key),
         note: True,
         f"Of the genes that count as absent, {near}.": bool(near),
-        f"Genes of the model with several columns in the data ({len(twice)}: {examples(twice)}): their counts are "
+        f"Genes of the model with several columns in the data ({len(twice)}: {examples(twice)}): "
+        "their counts are "
         "added.": bool(twice),
     }
     return (*(sentence for sentence, true in sentences.items() if true), *_of_scale(scale, usual))
 
 
 def _of_scale(scale: Scale | None, usual_total: float | None = None) -> list[str]:
-    """Sentences about counts that are seldom what they seem; usual_total: median total of the training cells."""
+    """Sentences about counts that are seldom what they seem; usual_total: median total of the
+    training cells."""
     if scale is None:
         return []
     total, notes = scale.totals[scale.totals > 0], []
     if scale.stored >= FEWEST and scale.largest <= 1:
         notes.append(
-            "No count is above 1, as in matrices that only say whether a gene was seen; if that is so, give the raw "
+            "No count is above 1, as in matrices that only say whether a gene was seen; if that is "
+            "so, give the raw "
             "counts."
         )
     elif len(total) >= FEWEST and total.std() <= ONE_DEPTH * total.mean():
         notes.append(
-            f"All cells have nearly the same total ({total.min():.0f} to {total.max():.0f}), as counts that were "
-            "downsampled, or scaled to one depth and rounded; of the second kind, give the raw counts."
+            f"All cells have nearly the same total ({total.min():.0f} to {total.max():.0f}), as "
+            "counts that were "
+            "downsampled, or scaled to one depth and rounded; of the second kind, give the raw "
+            "counts."
         )
     elif scale.smallest > 1 and scale.multiples > 0.95:
         notes.append(
-            f"The counts of a cell are multiples of its smallest one ({scale.smallest:g} in half of the cells), as "
+            f"The counts of a cell are multiples of its smallest one ({scale.smallest:g} in half "
+            "of the cells), as "
             "counts that were scaled; give the raw counts."
         )
     measured = np.empty(0) if scale.measured is None else scale.measured[scale.measured > 0]
-    if usual_total and measured.size and not 1 / OTHER_DEPTH <= np.median(measured) / usual_total <= OTHER_DEPTH:
+    if (
+        usual_total
+        and measured.size
+        and not 1 / OTHER_DEPTH <= np.median(measured) / usual_total <= OTHER_DEPTH
+    ):
         notes.append(
-            f"The median total of a cell over the model's genes is {np.median(measured):.0f}, and was "
-            f"{usual_total:.0f} in training; predictions may be wrong where the counts are not of the same kind."
+            f"The median total of a cell over the model's genes is {np.median(measured):.0f}, and "
+            "was "
+            f"{usual_total:.0f} in training; predictions may be wrong where the counts are not of "
+            "the same kind."
         )
     return notes
 
 
 def _unnamed(var: pd.DataFrame, key: str | None) -> dict[str, bool]:
     absent = int(without_name(var, key).sum())
-    sentence = f"{absent} of {len(var)} genes have no name in the column {key!r} of var (data.gene_key)"
+    sentence = (
+        f"{absent} of {len(var)} genes have no name in the column {key!r} of var (data.gene_key)"
+    )
     return {f"{sentence}; they keep those of its index.": absent > 0}
 
 
@@ -190,15 +252,25 @@ def _numbered(var: pd.DataFrame, names: Sequence[str]) -> dict[str, bool]:
     """Where genes have numbers for names: the column of var that may hold their names."""
     if not is_numbered(names):
         return {}
-    column, found = column_of_names(var), f"Genes have no names, but numbers ({', '.join(names[:3])}, ...)"
+    column, found = (
+        column_of_names(var),
+        f"Genes have no names, but numbers ({', '.join(names[:3])}, ...)",
+    )
     if column is None:
-        return {f"{found}; give them names (adata.var_names), by which you know them in the results.": True}
+        return {
+            f"{found}; give them names (adata.var_names), by which you know them in the "
+            "results.": True
+        }
     own = ", ".join(map(str, var[column][:2]))
-    return {f"{found}; the column {column!r} of var may hold their names ({own}, ...): set data.gene_key to it.": True}
+    return {
+        f"{found}; the column {column!r} of var may hold their names ({own}, ...): set "
+        "data.gene_key to it.": True
+    }
 
 
 def _absent(absent: Sequence[str], names: Sequence[str]) -> str:
-    """The end of a sentence about genes of a list that the data lack: examples, and the reason where it is seen."""
+    """The end of a sentence about genes of a list that the data lack: examples, and the reason
+    where it is seen."""
     near = near_miss(absent, names)
     return f"not in the data ({examples(absent)})" + (f"; {near}" if near else "")
 

@@ -1,8 +1,10 @@
-"""Programmes: groups of genes that rise and fall together in most tissues, whoever regulates them in a cell.
+"""Programmes: groups of genes that rise and fall together in most tissues, whoever regulates them
+in a cell.
 
-Ribosomal genes follow growth and the depth, mitochondrial ones damage, heat shock and immediate-early ones how cells
-were taken out of a tissue, haemoglobin burst red cells. An edge to such a target may be true, and is rarely what was
-asked. The lists are files in programme_lists, each with its source; a gene of two lists has the first of NAMES.
+Ribosomal genes follow growth and the depth, mitochondrial ones damage, heat shock and
+immediate-early ones how cells were taken out of a tissue, haemoglobin burst red cells. An edge to
+such a target may be true, and is rarely what was asked. The lists are files in programme_lists,
+each with its source; a gene of two lists has the first of NAMES.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ def programmes_of(genes: Iterable[str]) -> np.ndarray:
 
 def with_programme(edges: pd.DataFrame) -> pd.DataFrame:
     """A table of edges with the column programme, of the target, before `between` and `cells`."""
-    place = next((place for place, name in enumerate(edges.columns) if name in ("between", "cells")), edges.shape[1])
+    place = next(
+        (place for place, name in enumerate(edges.columns) if name in ("between", "cells")),
+        edges.shape[1],
+    )
     edges.insert(place, "programme", programmes_of(edges["target"]))
     return edges
 
@@ -46,7 +51,8 @@ def sentence(targets: Iterable[str]) -> str:
     """How many certain edges, by their targets, are in each programme; "" where none is.
 
     >>> sentence(["RPL3", "RPS2", "FOS", "STAT1"])
-    'Of 4 certain edges, 3 (75 %) have a target of a common programme, rarely the regulation that is asked for: \
+    'Of 4 certain edges, 3 (75 %) have a target of a common programme, rarely the regulation that is
+    asked for: \
 ribosomal 2, immediate-early 1.'
     """
     found = pd.Series(programmes_of(targets), dtype=object)
@@ -56,19 +62,24 @@ ribosomal 2, immediate-early 1.'
     said = ", ".join(f"{in_words(str(name))} {number}" for name, number in inside.items())
     have = "has" if inside.sum() == 1 else "have"
     return (
-        f"Of {len(found)} certain edges, {inside.sum()} ({inside.sum() / len(found):.0%}) {have} a target of a common "
+        f"Of {len(found)} certain edges, {inside.sum()} ({inside.sum() / len(found):.0%}) {have} a "
+        "target of a common "
         f"programme, rarely the regulation that is asked for: {said}.".replace("%)", " %)")
     )
 
 
 def mostly_of(regulons: pd.DataFrame, genes: pd.Index) -> dict[str, str]:
-    """Regulator -> the programme in which more than MOSTLY of the weight of its targets is; others are left out.
+    """Regulator -> the programme in which more than MOSTLY of the weight of its targets is; others
+    are left out.
 
-    regulons: source, target, weight.   genes: of the cells; other targets do not count.
+    regulons: source, target, weight.
+    genes: of the cells; other targets do not count.
     """
     there = regulons[regulons["target"].isin(genes)].drop_duplicates(["source", "target"])
     size = there["weight"].abs()
-    own = size.groupby([there["source"], pd.Series(programmes_of(there["target"]), there.index)]).sum()
+    own = size.groupby(
+        [there["source"], pd.Series(programmes_of(there["target"]), there.index)]
+    ).sum()
     share = own / own.groupby(level=0).transform("sum")
     return {str(source): str(name) for source, name in share[share > MOSTLY].index if name}
 
@@ -94,9 +105,16 @@ class Rule:
 
     def holds(self, name: str) -> bool:
         begins = bool(self.beginnings) and name.startswith(self.beginnings)
-        return name in self.names or (begins and not (self.exceptions and name.startswith(self.exceptions)))
+        return name in self.names or (
+            begins and not (self.exceptions and name.startswith(self.exceptions))
+        )
 
 
 @cache
 def _rule(programme: str) -> Rule:
-    return Rule(files("grn.cells").joinpath("programme_lists", f"{programme}.txt").read_text("utf-8").splitlines())
+    return Rule(
+        files("grn.cells")
+        .joinpath("programme_lists", f"{programme}.txt")
+        .read_text("utf-8")
+        .splitlines()
+    )

@@ -1,9 +1,11 @@
-"""Many files of cells as one, joined by gene name: a .zarr folder whose arrays are cut into shards, or an .h5ad file.
+"""Many files of cells as one, joined by gene name: a .zarr folder whose arrays are cut into shards,
+or an .h5ad file.
 
-Of a file that stores its matrix by rows, a piece is in memory at a time; other files are read whole, one after another.
-Every count is checked before anything is written. The genes are those that all files have: of any other gene, the cells
-of some files would have zeros that nobody counted. `anndata.experimental.concat_on_disk` checks no counts, adds none of
-a gene that is listed twice, reads no 10x files and cuts nothing into shards.
+Of a file that stores its matrix by rows, a piece is in memory at a time; other files are read
+whole, one after another. Every count is checked before anything is written. The genes are those
+that all files have: of any other gene, the cells of some files would have zeros that nobody
+counted. `anndata.experimental.concat_on_disk` checks no counts, adds none of a gene that is listed
+twice, reads no 10x files and cuts nothing into shards.
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ from scipy import sparse
 
 from grn.cells.genes import gene_names, merge_duplicates, once_each
 from grn.cells.load import PIECE
-from grn.cells.preprocessing.counts import choices_that_hold, features_of, genes_only, read_expression, stored_matrix
+from grn.cells.preprocessing.counts import (
+    choices_that_hold,
+    features_of,
+    genes_only,
+    read_expression,
+    stored_matrix,
+)
 from grn.cells.readers.matrix import csr_pieces
 from grn.cells.readers.registry import is_text, source_in_file
 from grn.config.schema import DataConfig
@@ -29,7 +37,8 @@ from grn.errors import DataError
 from grn.io.in_pieces import write_in_pieces
 from grn.messages import Say
 
-FILE = "file"  # the column of obs that says where a cell is from, unless a file has such a column itself
+# the column of obs that says where a cell is from, unless a file has such a column itself
+FILE = "file"
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,8 @@ class Part:
 
 
 def shard(files: Sequence[Path], output: Path, say: Say) -> None:
-    """Writes the cells of all files into `output`, a new .zarr folder or .h5ad file, completely or not at all.
+    """Writes the cells of all files into `output`, a new .zarr folder or .h5ad file, completely or
+    not at all.
 
     Raises DataError where a file holds no counts, or where files name their genes otherwise.
     """
@@ -57,7 +67,8 @@ def shard(files: Sequence[Path], output: Path, say: Say) -> None:
     fewest = min(parts, key=lambda part: len(part.names))
     if 2 * len(genes) < len(fewest.names):
         raise DataError(
-            f"All files have {len(genes)} genes by the same names, of the {len(fewest.names)} in {fewest.config.path}",
+            f"All files have {len(genes)} genes by the same names, of the {len(fewest.names)} in "
+            f"{fewest.config.path}",
             advice="give files whose genes have one kind of names (symbols, or Ensembl ids)",
         )
     columns = [name for name in parts[0].var if all(name in part.var for part in parts)]
@@ -65,21 +76,30 @@ def shard(files: Sequence[Path], output: Path, say: Say) -> None:
     write_in_pieces(output, adata, (piece for part in parts for piece in _pieces(part, genes)))
     most = max(len(part.names) for part in parts)
     say(
-        f"{adata.n_obs} cells of {len(files)} files are in {output}, with the {len(genes)} genes that all files have "
+        f"{adata.n_obs} cells of {len(files)} files are in {output}, with the {len(genes)} genes "
+        "that all files have "
         f"(of up to {most})."
     )
 
 
 def _examined(path: Path, say: Say) -> Part:
-    """The file, after all of its counts were checked. They are in X or, if they are not, where they are found first."""
+    """The file, after all of its counts were checked. They are in X or, if they are not, where they
+    are found first."""
     config = DataConfig(path=str(path), duplicates="sum")
     if is_text(path):
-        raise DataError(f"{path} is a text file, which does not say what its rows are", advice="write it as .h5ad")
+        raise DataError(
+            f"{path} is a text file, which does not say what its rows are",
+            advice="write it as .h5ad",
+        )
     with source_in_file(config, everything=False) as adata:
         try:
             found = read_expression(adata, config, PIECE)
         except DataError as error:
-            others = [choice for choice in choices_that_hold(adata, "counts", PIECE) if choice not in ("X", "recover")]
+            others = [
+                choice
+                for choice in choices_that_hold(adata, "counts", PIECE)
+                if choice not in ("X", "recover")
+            ]
             if not others:
                 raise DataError(
                     f"{path} does not hold counts: {error.problem}", advice="give files of counts"
@@ -89,7 +109,9 @@ def _examined(path: Path, say: Say) -> Part:
         names, column = once_each(gene_names(found.var, None), config)
         twice = len(column) - len(names)
         read = " ".join(filter(None, [found.origin, found.left_out]))
-        added = f" {twice} more have names that occur before: their counts are added." if twice else ""
+        added = (
+            f" {twice} more have names that occur before: their counts are added." if twice else ""
+        )
         say(f"{path}: {adata.n_obs} cells, {len(names)} genes. {read}{added}")
         first = np.unique(column, return_index=True)[1]
         var = found.var.iloc[first].set_axis(pd.Index(names, dtype=object))
@@ -97,13 +119,16 @@ def _examined(path: Path, say: Say) -> Part:
 
 
 def _joined(parts: Sequence[Part], files: Sequence[Path]) -> pd.DataFrame:
-    """All columns of all cells. Where a name of a cell occurs twice, all names end with that of their file."""
+    """All columns of all cells. Where a name of a cell occurs twice, all names end with that of
+    their file."""
     stems = [file.stem for file in files]
     own = stems if len(set(stems)) == len(stems) else [str(file) for file in files]
     tables = [
-        part.obs if FILE in part.obs else part.obs.assign(**{FILE: name}) for part, name in zip(parts, own, strict=True)
+        part.obs if FILE in part.obs else part.obs.assign(**{FILE: name})
+        for part, name in zip(parts, own, strict=True)
     ]
-    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of columns that are empty in a file
+    # of columns that are empty in a file
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
         obs = pd.concat(tables)
     if obs.index.has_duplicates:
         sources = np.repeat(np.array(own, object), [len(part.obs) for part in parts])
@@ -113,7 +138,8 @@ def _joined(parts: Sequence[Part], files: Sequence[Path]) -> pd.DataFrame:
 
 
 def _storable(table: pd.DataFrame) -> pd.DataFrame:
-    """The table, whose columns of several kinds of values become truth values or texts; what is missing stays so."""
+    """The table, whose columns of several kinds of values become truth values or texts; what is
+    missing stays so."""
     table = table.copy(deep=False)
     for name in table.select_dtypes("object").columns:
         kind = pd.api.types.infer_dtype(table[name], skipna=True)

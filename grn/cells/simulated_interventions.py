@@ -1,7 +1,9 @@
-"""Interventions on simulated cells: which cells have which guides, and how much of a regulator these leave.
+"""Interventions on simulated cells: which cells have which guides, and how much of a regulator
+these leave.
 
-Some regulators are intervened on, each by three guides, of which some may fail. A fifth of the cells are controls. All
-draws are from a generator of their own, so that cells without interventions are as they were before there were any.
+Some regulators are intervened on, each by three guides, of which some may fail. A fifth of the
+cells are controls. All draws are from a generator of their own, so that cells without interventions
+are as they were before there were any.
 
 Letters: C cells, R regulators.
 """
@@ -16,7 +18,9 @@ import pandas as pd
 from grn.config.schema import Simulation
 from grn.errors import ConfigError
 
-INTERVENTIONS = 6  # the draws that have a generator of their own, beside those of simulated_network.py
+INTERVENTIONS = (
+    6  # the draws that have a generator of their own, beside those of simulated_network.py
+)
 GUIDES = 3  # of each regulator that is intervened on
 CONTROLS = 0.2  # share of the cells
 CONTROL = "control"  # their value in obs["intervention"]
@@ -41,7 +45,8 @@ class Screen:
         count = max(1, round(config.interventions * config.regulators))
         if config.pairs and count < 2:
             raise ConfigError(
-                f"{{field}} is {config.pairs}, but {config.interventions} of {config.regulators} regulators is one",
+                f"{{field}} is {config.pairs}, but {config.interventions} of {config.regulators} "
+                f"regulators is one",
                 field="data.simulated.pairs",
                 advice="raise data.simulated.interventions",
             )
@@ -49,7 +54,9 @@ class Screen:
         target = np.repeat(regulators, GUIDES)
         works = np.ones(len(target), bool)
         works[generator.permutation(len(target))[: round(config.failing * len(target))]] = False
-        names = np.array([f"R{gene + 1} g{number % GUIDES + 1}" for number, gene in enumerate(target)], object)
+        names = np.array(
+            [f"R{gene + 1} g{number % GUIDES + 1}" for number, gene in enumerate(target)], object
+        )
 
         first = generator.permutation(config.cells) % len(target)
         shift = generator.integers(1, max(count, 2), config.cells) * GUIDES
@@ -63,8 +70,17 @@ class Screen:
             remaining[acting, target[guide[acting]]] = 1 - config.efficiency
         genes = np.array([f"R{gene + 1}" for gene in target], object)
         obs = {
-            column: np.where(twice, of[first] + "+" + of[second], np.where(treated, of[first], control))
-            for column, of, control in (("intervention", genes, CONTROL), ("guide", names, f"{CONTROL} g1"))
+            column: np.where(
+                twice, of[first] + "+" + of[second], np.where(treated, of[first], control)
+            )
+            for column, of, control in (
+                ("intervention", genes, CONTROL),
+                ("guide", names, f"{CONTROL} g1"),
+            )
         }
         index = [str(row) for row in range(len(names))]
-        return cls(remaining, obs, pd.DataFrame({"guide": names, "target": genes, "works": works}, index=index))
+        return cls(
+            remaining,
+            obs,
+            pd.DataFrame({"guide": names, "target": genes, "works": works}, index=index),
+        )

@@ -1,4 +1,5 @@
-"""`grn activity`: how active known regulators, or those of a run, are in cell types and between conditions."""
+"""`grn activity`: how active known regulators, or those of a run, are in cell types and between
+conditions."""
 
 from __future__ import annotations
 
@@ -11,30 +12,46 @@ PRINTED = 6  # regulators of each cell type
 
 
 def command(
-    cells: Annotated[str, typer.Argument(metavar="CELLS", help="Cells, as grn train takes them.", show_default=False)],
+    cells: Annotated[
+        str,
+        typer.Argument(metavar="CELLS", help="Cells, as grn train takes them.", show_default=False),
+    ],
     regulons: Annotated[
         str,
         typer.Option(
             metavar="NAME|FILE|RUN",
-            help="What regulates what: collectri or dorothea (grn data get), a table of edges, or a run of grn train, "
+            help="What regulates what: collectri or dorothea (grn data get), a table of edges, or "
+            "a run of grn train, "
             "of which the certain edges count.",
         ),
     ],
-    by: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of obs with the cell types.")] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The column of obs with the cell types.")
+    ] = None,
     compare: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="The column of obs with conditions, compared within each type."),
+        typer.Option(
+            metavar="COLUMN", help="The column of obs with conditions, compared within each type."
+        ),
     ] = None,
     conditions: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="A B", help="The two that are compared. Default: the column's only two."),
+        typer.Option(
+            metavar="A B", help="The two that are compared. Default: the column's only two."
+        ),
     ] = None,
     group: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="The column of obs with the donors, which then are the units.")
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="The column of obs with the donors, which then are the units."
+        ),
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="The table to write, whole: a .csv or .parquet file.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="The table to write, whole: a .csv or .parquet file.")
+    ] = None,
 ) -> None:
-    """Tell how active regulators are in each cell type, or between two conditions, from the levels of their targets."""
+    """Tell how active regulators are in each cell type, or between two conditions, from the levels
+    of their targets."""
     from grn.cli.tables import refuse_output, write
 
     refuse_output(output)
@@ -44,7 +61,9 @@ def command(
     from grn.verbs.activity import activity
 
     to = console()
-    table = activity(cells, regulons, by=by, compare=compare, conditions=conditions, group=group, quiet=to.quiet)
+    table = activity(
+        cells, regulons, by=by, compare=compare, conditions=conditions, group=group, quiet=to.quiet
+    )
     to.print()
     title = "Activity (t-value)" if compare is None else f"Activity (t-value), by {compare}"
     print_table(title, *activity_texts(table.groupby("cell_type", sort=False).head(PRINTED)), to)

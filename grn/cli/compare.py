@@ -14,20 +14,29 @@ PRINTED, OF_TYPE = 15, 6  # most edges; most regulators of a cell type
 
 def command(
     run: RunFolder,
-    by: Annotated[str, typer.Option(metavar="COLUMN", help="The column of obs with the conditions.")],
+    by: Annotated[
+        str, typer.Option(metavar="COLUMN", help="The column of obs with the conditions.")
+    ],
     conditions: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="A B", help="The two that are compared. Default: the column's only two."),
+        typer.Option(
+            metavar="A B", help="The two that are compared. Default: the column's only two."
+        ),
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="The column of obs with the donors. Default: the run's data.group_key."),
+        typer.Option(
+            metavar="COLUMN",
+            help="The column of obs with the donors. Default: the run's data.group_key.",
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="The table of tested edges to write, a .csv or .parquet file.")
+        Path | None,
+        typer.Option(help="The table of tested edges to write, a .csv or .parquet file."),
     ] = None,
 ) -> None:
-    """Find regulators and edges that differ between two conditions, in each cell type, with intervals and q-values."""
+    """Find regulators and edges that differ between two conditions, in each cell type, with
+    intervals and q-values."""
     from grn.cli.tables import refuse_output, write
 
     refuse_output(output)
@@ -43,7 +52,9 @@ def command(
     if activity is not None:
         differ = activity[activity["q_value"] <= SIGNIFICANT]
         title = f"Activity of regulators that differs ({len(differ)} of {len(activity)}), t-values"
-        print_table(title, *activity_texts(differ.groupby("cell_type", sort=False).head(OF_TYPE)), to)
+        print_table(
+            title, *activity_texts(differ.groupby("cell_type", sort=False).head(OF_TYPE)), to
+        )
         to.print()
     if len(differ := edges[edges["q_value"] <= SIGNIFICANT]):
         title = f"Edges that differ ({len(differ)} of {len(edges)})"

@@ -41,11 +41,14 @@ def _console(stderr: bool, quiet: bool) -> Console:
     from rich.console import Console
 
     class Steady(Console):
-        """Keeps working when its output is closed, as behind `| head`: the work may have taken hours."""
+        """Keeps working when its output is closed, as behind `| head`: the work may have taken
+        hours."""
 
         def on_broken_pipe(self) -> None:
             self.quiet = True
-            os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if stderr else sys.stdout).fileno())
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), (sys.stderr if stderr else sys.stdout).fileno()
+            )
 
     # soft_wrap: rich must not break lines, whatever width it assumes.
     return Steady(stderr=stderr, quiet=quiet, highlight=False, soft_wrap=True)
@@ -73,7 +76,10 @@ def print_table(
     widths = [max(len(line[column]) for line in lines) for column in range(len(columns))]
     to.print(title, markup=False)
     for line in lines:
-        to.print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip(), markup=False)
+        to.print(
+            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip(),
+            markup=False,
+        )
 
 
 def _text(value: object) -> str:

@@ -1,4 +1,5 @@
-"""`grn data`: published lists of transcription factors and regulons, by name; many files of cells as one."""
+"""`grn data`: published lists of transcription factors and regulons, by name; many files of cells
+as one."""
 
 from __future__ import annotations
 
@@ -10,9 +11,12 @@ import typer
 from grn.cli.options import EVERYWHERE
 
 app = typer.Typer(
-    help="Published lists of transcription factors, and known regulons (list, get); many files as one (shard)."
+    help="Published lists of transcription factors, and known regulons (list, get); many files as "
+    "one (shard)."
 )
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of grn data list.", show_default=False)]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A name of grn data list.", show_default=False)
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -23,12 +27,19 @@ def start(context: typer.Context) -> None:
 
 @app.command("list", epilog=EVERYWHERE)
 def list_() -> None:
-    """Print the lists that --regulators takes by name, and the known regulons that --regulons does."""
+    """Print the lists that --regulators takes by name, and the known regulons that --regulons
+    does."""
     from grn.cells.gene_lists import LISTS, REGULONS, path_of
     from grn.cli.console import print_table
 
-    for title, lists in (("Transcription factors (--regulators)", LISTS), ("Known regulons (--regulons)", REGULONS)):
-        rows = [[e.name, e.species, e.names, "yes" if path_of(e.name).is_file() else "no"] for e in lists.values()]
+    for title, lists in (
+        ("Transcription factors (--regulators)", LISTS),
+        ("Known regulons (--regulons)", REGULONS),
+    ):
+        rows = [
+            [e.name, e.species, e.names, "yes" if path_of(e.name).is_file() else "no"]
+            for e in lists.values()
+        ]
         print_table(title, ["name", "species", "names", "here"], rows)
 
 
@@ -36,7 +47,8 @@ def list_() -> None:
 def get(
     name: Name,
     file: Annotated[
-        Path | None, typer.Option("--file", help="A copy of the list, where this machine cannot download it.")
+        Path | None,
+        typer.Option("--file", help="A copy of the list, where this machine cannot download it."),
     ] = None,
 ) -> None:
     """Download a list, check it, and keep it for use by its name."""
@@ -44,7 +56,10 @@ def get(
     from grn.cli.console import console, plain
 
     names, wanted, say = get_list(name, file), known(name), plain(console())
-    say(f"{name}: {wanted.size(len(names))} of {wanted.species} ({wanted.names}), kept in {path_of(name)}.")
+    say(
+        f"{name}: {wanted.size(len(names))} of {wanted.species} ({wanted.names}), kept in "
+        f"{path_of(name)}."
+    )
     say(f"Source: {wanted.source}. Licence: {wanted.licence}.")
     use = (
         f"activity cells.h5ad --regulons {name} --by COLUMN"
@@ -57,11 +72,17 @@ def get(
 @app.command("shard", epilog=EVERYWHERE)
 def shard(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILES...", help="Cells in any format but text.", show_default=False)
+        list[Path],
+        typer.Argument(
+            metavar="FILES...", help="Cells in any format but text.", show_default=False
+        ),
     ],
-    output: Annotated[Path, typer.Option("--output", help="The .zarr folder, or .h5ad file, to make.")],
+    output: Annotated[
+        Path, typer.Option("--output", help="The .zarr folder, or .h5ad file, to make.")
+    ],
 ) -> None:
-    """Join files of cells by gene name into one, which grn train reads without holding all of it in memory."""
+    """Join files of cells by gene name into one, which grn train reads without holding all of it in
+    memory."""
     from grn.cli.tables import refuse_output
 
     refuse_output(output, (".zarr", ".h5ad"))

@@ -6,7 +6,17 @@ from collections.abc import Callable
 
 import typer
 
-LIBRARIES = ("torch", "triton", "lightning", "anndata", "scanpy", "numpy", "scipy", "pandas", "pyarrow")
+LIBRARIES = (
+    "torch",
+    "triton",
+    "lightning",
+    "anndata",
+    "scanpy",
+    "numpy",
+    "scipy",
+    "pandas",
+    "pyarrow",
+)
 
 
 def command() -> None:
@@ -19,7 +29,10 @@ def command() -> None:
         say(f"  {name}: {version}")
     failed = _machine(say)
     if failed:
-        say(f"{failed} of the kernels compute wrongly on this machine; please report that, with all of the above.")
+        say(
+            f"{failed} of the kernels compute wrongly on this machine; please report that, with "
+            "all of the above."
+        )
         raise typer.Exit(1)
 
 
@@ -29,7 +42,10 @@ def _installed() -> list[tuple[str, str]]:
 
     import grn
 
-    found = [("grn", grn.__version__), ("python", f"{platform.python_version()} on {platform.platform()}")]
+    found = [
+        ("grn", grn.__version__),
+        ("python", f"{platform.python_version()} on {platform.platform()}"),
+    ]
     for name in LIBRARIES:
         try:
             found.append((name, version(name)))
@@ -53,17 +69,29 @@ def _machine(say: Callable[[str], None]) -> int:
     if torch.cuda.is_available():
         about = torch.cuda.get_device_properties("cuda")
         capability = f"compute capability {about.major}.{about.minor}"
-        say(f"  GPU: {about.name}, {about.total_memory / 1e9:.3g} GB, {capability}; {torch.cuda.device_count()} in all")
+        say(
+            f"  GPU: {about.name}, {about.total_memory / 1e9:.3g} GB, {capability}; "
+            f"{torch.cuda.device_count()} in all"
+        )
     else:
         say("  GPU: none that torch can use; everything runs on the CPU")
-    say("Attention: the model's own is over tables of scores, by matrix products; flashsign.spherical_attention takes")
+    say(
+        "Attention: the model's own is over tables of scores, by matrix products; "
+        "flashsign.spherical_attention takes"
+    )
     model = ModelConfig()
-    width, dtype = model.width_of_cells, torch.bfloat16 if torch.cuda.is_available() else torch.float32
+    width, dtype = (
+        model.width_of_cells,
+        torch.bfloat16 if torch.cuda.is_available() else torch.float32,
+    )
     kernels = set()
     for genes in (500, 2000, 20_000):
         shapes = [(8, heads, genes, width) for heads in (model.query_heads, model.key_heads)]
         chosen = plan(*shapes, dtype=dtype, gradients=True)
-        say(f"  {genes} genes in a bag: {chosen.kernel}" + (f" ({chosen.reason})" if chosen.reason else ""))
+        say(
+            f"  {genes} genes in a bag: {chosen.kernel}"
+            + (f" ({chosen.reason})" if chosen.reason else "")
+        )
         kernels.add(chosen.kernel)
     failed = 0
     if any(kernel.startswith("triton") for kernel in kernels):

@@ -16,7 +16,8 @@ def command(
     network: Annotated[
         Path,
         typer.Argument(
-            help="The network: a run folder, edges.parquet, network.h5ad, or a csv or tsv of GRNBoost2, GENIE3, "
+            help="The network: a run folder, edges.parquet, network.h5ad, or a csv or tsv of "
+            "GRNBoost2, GENIE3, "
             "BEELINE or decoupler.",
             show_default=False,
         ),
@@ -26,14 +27,16 @@ def command(
         str,
         typer.Option(
             metavar="reference|all|FILE",
-            help="The regulators whose edges are scored: those of the reference, all genes of it, or those in a file.",
+            help="The regulators whose edges are scored: those of the reference, all genes of it, "
+            "or those in a file.",
         ),
     ] = "reference",
     data: Annotated[
         str | None,
         typer.Option(
             metavar="CONFIG|RUN|CELLS|none",
-            help="Cells from which Pearson and ridge are computed: a configuration, a run folder, or anything that "
+            help="Cells from which Pearson and ridge are computed: a configuration, a run folder, "
+            "or anything that "
             "data.path takes. Default: the cells of the run, where NETWORK is a run folder.",
         ),
     ] = None,
@@ -41,7 +44,8 @@ def command(
     output: Annotated[
         Path | None,
         typer.Option(
-            help="The folder to make, for evaluation.csv, evaluation.txt, precision_recall.png and, where cell types "
+            help="The folder to make, for evaluation.csv, evaluation.txt, precision_recall.png "
+            "and, where cell types "
             "are scored, evaluation_types.csv.",
         ),
     ] = None,
@@ -49,23 +53,29 @@ def command(
         bool,
         typer.Option(
             "--interventions",
-            help="Instead of a reference: what the run NETWORK expects of interventions, against its test cells.",
+            help="Instead of a reference: what the run NETWORK expects of interventions, against "
+            "its test cells.",
         ),
     ] = False,
     leave_out: Annotated[
         list[str] | None,
         typer.Option(
             metavar="GENE",
-            help="With --interventions: train again without this intervention (A+B: without cells with both; all: each "
+            help="With --interventions: train again without this intervention (A+B: without cells "
+            "with both; all: each "
             "in turn), and predict it; may be repeated.",
         ),
     ] = None,
 ) -> None:
-    """Score a network against known edges (early precision, AUPRC, signs), with Pearson and ridge for comparison."""
+    """Score a network against known edges (early precision, AUPRC, signs), with Pearson and ridge
+    for comparison."""
     from grn.errors import ConfigError
 
     if interventions == (reference is not None) or (leave_out and not interventions):
-        raise ConfigError("Give either a REFERENCE of true edges, or --interventions (with --leave-out, if you like).")
+        raise ConfigError(
+            "Give either a REFERENCE of true edges, or --interventions (with --leave-out, if you "
+            "like)."
+        )
     if reference is None:
         _of_interventions(network, leave_out or [], output)
         return
@@ -104,16 +114,23 @@ def command(
     of_type = "" if cell_type is None else f", cell type {cell_type}"
     to.print()
     shown = scores.dropna(subset=[*found.evaluations], how="all").replace({"score": SCORES})
-    print_table(f"{network} against {reference}{of_type}", list(shown), shown.itertuples(index=False), to)
+    print_table(
+        f"{network} against {reference}{of_type}", list(shown), shown.itertuples(index=False), to
+    )
     if found.types is not None:
         to.print()
         columns = ["cell type", "method", *TYPE_SCORES.values()]
-        print_table("Each cell type against its own edges", columns, found.types.itertuples(index=False), to)
+        print_table(
+            "Each cell type against its own edges", columns, found.types.itertuples(index=False), to
+        )
     if output is None:
         return
     curves = {name: evaluation.curve for name, evaluation in found.evaluations.items()}
     with replacing_folder(output) as folder:
-        write_text(folder / "evaluation.txt", "\n".join([f"{network} against {reference}{of_type}", *notes, ""]))
+        write_text(
+            folder / "evaluation.txt",
+            "\n".join([f"{network} against {reference}{of_type}", *notes, ""]),
+        )
         write_text(folder / "evaluation.csv", scores.to_csv(index=False))
         if found.types is not None:
             write_text(folder / "evaluation_types.csv", found.types.to_csv(index=False))
@@ -140,6 +157,8 @@ def _of_interventions(run: Path, leave_out: list[str], output: Path | None) -> N
     if networks := table.attrs.get("networks"):
         to.print()
         judged = pd.DataFrame(networks).round(3)
-        print_table("Networks, in the run's test cells", list(judged), judged.itertuples(index=False), to)
+        print_table(
+            "Networks, in the run's test cells", list(judged), judged.itertuples(index=False), to
+        )
     if output is not None:
         write(table, output, to)

@@ -21,15 +21,28 @@ INTERNAL_ERROR, USER_ERROR, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 SIGNALS = ("SIGTERM", "SIGUSR1", "SIGHUP")
 
 # What the operating system refuses: its own message names the file or folder and the reason.
-REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+REFUSALS = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EEXIST,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+}
 REFUSALS |= {errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.EIO, errno.EMFILE}
 
-OUT_OF_MEMORY = ("DefaultCPUAllocator", "not enough memory", "Cannot allocate memory")  # torch, HDF5, the system
+OUT_OF_MEMORY = (
+    "DefaultCPUAllocator",
+    "not enough memory",
+    "Cannot allocate memory",
+)  # torch, HDF5, the system
 LONGEST = 1500  # characters of a sentence; one that quotes a damaged file may have a million
 
 
 def exit_code_of(command: Callable[[], int | None], debug: bool = False) -> int:
-    """Runs `command` and returns its exit code; an exception is printed as one sentence, with `debug` in full."""
+    """Runs `command` and returns its exit code; an exception is printed as one sentence, with
+    `debug` in full."""
     from typer import Abort
 
     try:
@@ -69,10 +82,12 @@ def explain(error: Exception) -> tuple[int, str]:
     out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if out_of_memory or any(sign in str(error) for sign in OUT_OF_MEMORY):
         return USER_ERROR, (
-            f"memory ran out ({one_line(error)[:150]}); lower trainer.batch_size, data.genes or model.members."
+            f"memory ran out ({one_line(error)[:150]}); lower trainer.batch_size, data.genes or "
+            "model.members."
         )
     return INTERNAL_ERROR, (
-        f"this is a fault of grn: {type(error).__name__}: {one_line(error)}; please report it, with what the same "
+        f"this is a fault of grn: {type(error).__name__}: {one_line(error)}; please report it, "
+        "with what the same "
         "command prints with --debug."
     )
 
@@ -83,7 +98,8 @@ def print_error(sentence: str) -> None:
 
     from grn.cli.console import errors
 
-    # Paths and names of genes may hold line feeds, colours of a terminal, or bytes that are no text.
+    # Paths and names of genes may hold line feeds, colours of a terminal, or bytes that are no
+    # text.
     line = sentence.encode("utf-8", "backslashreplace").decode("utf-8")
     line = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line)
     line = line if len(line) <= LONGEST else f"{line[: LONGEST - 400]} … {line[-400:]}"
@@ -91,7 +107,8 @@ def print_error(sentence: str) -> None:
 
 
 class _Terminated(BaseException):
-    """A signal outside of training. Not an Exception, so that no `except Exception` can swallow it."""
+    """A signal outside of training. Not an Exception, so that no `except Exception` can swallow
+    it."""
 
 
 @contextmanager
@@ -100,12 +117,15 @@ def _signals_raise() -> Iterator[None]:
 
     Training installs handlers of its own, which save and raise Interrupted.
     """
-    if threading.current_thread() is not threading.main_thread():  # only the main thread can set handlers
+    # only the main thread can set handlers
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
     before = {each: signal.getsignal(each) for each in numbers}
-    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    before = {
+        number: handler for number, handler in before.items() if handler is not signal.SIG_IGN
+    }
     for number in before:
         signal.signal(number, _terminate)
     try:
@@ -120,7 +140,8 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def exit_with(code: int) -> NoReturn:
-    """Ends the process. Output that cannot be flushed because its reader has gone is not an error."""
+    """Ends the process. Output that cannot be flushed because its reader has gone is not an
+    error."""
     try:
         if sys.stdout is not None:  # closed before the start: >&-
             sys.stdout.flush()

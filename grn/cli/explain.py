@@ -13,12 +13,16 @@ TOP = 10  # genes of each type that are printed and drawn
 
 
 def command(
-    cells: Annotated[Path, typer.Argument(help="The cells, as for grn predict.", show_default=False)],
+    cells: Annotated[
+        Path, typer.Argument(help="The cells, as for grn predict.", show_default=False)
+    ],
     run: ModelFolder,
     cell_type: CellType = None,
     output: Annotated[
         Path | None,
-        typer.Option(help="The table of all genes (.csv, .parquet), or with --cell-type a picture (.png)."),
+        typer.Option(
+            help="The table of all genes (.csv, .parquet), or with --cell-type a picture (.png)."
+        ),
     ] = None,
 ) -> None:
     """Tell which genes speak for the cell types that cells are called, and which against."""
@@ -34,7 +38,9 @@ def command(
     table = explain(cells, run, cell_type=cell_type, quiet=to.quiet)
     for name, own in table.groupby("cell_type", sort=False):
         read = own["cells"].iloc[0]
-        say(f"{name} ({read} {'cell' if read == 1 else 'cells'} called so), change of its log odds:")
+        say(
+            f"{name} ({read} {'cell' if read == 1 else 'cells'} called so), change of its log odds:"
+        )
         ends = {"for": own.head(TOP), "against": own.tail(TOP).iloc[::-1]}
         shown = [
             (side, row.gene, f"{row.effect:+.3f}", f"{row.agreement:.2f}", f"{row.expressed:.2f}")

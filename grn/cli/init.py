@@ -11,13 +11,18 @@ import typer
 
 def command(
     path: Annotated[
-        str, typer.Argument(metavar="DATA", help="The cells: anything that data.path takes.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="DATA", help="The cells: anything that data.path takes.", show_default=False
+        ),
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", help="The configuration to write. Default: NAME.yaml, here.")
+        Path | None,
+        typer.Option("--output", help="The configuration to write. Default: NAME.yaml, here."),
     ] = None,
 ) -> None:
-    """Write a configuration for these cells: every field with its default and reason, and what was found in them."""
+    """Write a configuration for these cells: every field with its default and reason, and what was
+    found in them."""
     from grn.cli.tables import refuse_output
     from grn.io.atomic import write_text
 
@@ -36,5 +41,8 @@ def command(
         line = f"  {dump_yaml({field: value}).strip()}".replace("\\", r"\\")
         text = re.sub(rf"^  {field}: .*$", line, text, count=1, flags=re.MULTILINE)
     write_text(output, text)
-    for sentence in [*found.sentences, f"Wrote {output}; set data.regulators in it, then: grn train {output}"]:
+    for sentence in [
+        *found.sentences,
+        f"Wrote {output}; set data.regulators in it, then: grn train {output}",
+    ]:
         plain(console())(sentence)

@@ -1,4 +1,5 @@
-"""The `grn` program: its commands and how it starts. Each command imports heavy libraries only when it runs."""
+"""The `grn` program: its commands and how it starts. Each command imports heavy libraries only when
+it runs."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ app.add_typer(data.app, name="data", epilog=EVERYWHERE)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs one command and returns its exit code. `--debug` and `--quiet` may stand anywhere among the arguments."""
+    """Runs one command and returns its exit code. `--debug` and `--quiet` may stand anywhere among
+    the arguments."""
     rest = [_expanded(each) for each in arguments if each not in ("--debug", "--quiet")]
     be_quiet("--quiet" in arguments)
 
@@ -84,28 +86,35 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _expanded(argument: str) -> str:
-    """An argument with the user's home in place of ~, which shells do not expand in --output=~/x."""
-    option, equals, value = argument.rpartition("=") if argument.startswith("--") else ("", "", argument)
+    """An argument with the user's home in place of ~, which shells do not expand in
+    --output=~/x."""
+    option, equals, value = (
+        argument.rpartition("=") if argument.startswith("--") else ("", "", argument)
+    )
     return f"{option}{equals}{os.path.expanduser(value)}" if value.startswith("~") else argument
 
 
 def option_of(arguments: Sequence[str]) -> Callable[[str], str | None]:
     """field -> the option or argument of the called command that sets it, None where it has none.
 
-    It is the one whose Python name is the last part of the field's: `data.label_key` is set by `label_key`, --label.
+    It is the one whose Python name is the last part of the field's: `data.label_key` is set by
+    `label_key`, --label.
     """
     command = typer.main.get_command(app)
     for each in arguments:
         command = getattr(command, "commands", {}).get(each, command)
     options = {
-        each.name: each.opts[0] if each.param_type_name == "option" else str(each.metavar or each.name).upper()
+        each.name: each.opts[0]
+        if each.param_type_name == "option"
+        else str(each.metavar or each.name).upper()
         for each in command.params
     }
     return lambda field: options.get(field.rpartition(".")[2])
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs one command and ends the process: the entry point of `grn`, `python -m grn` and train.py."""
+    """Runs one command and ends the process: the entry point of `grn`, `python -m grn` and
+    train.py."""
     os.environ["MPLBACKEND"] = "agg"  # pictures are written into files alone
     wait_passively()
     exit_with(main(sys.argv[1:] if arguments is None else arguments))

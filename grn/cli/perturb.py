@@ -23,32 +23,43 @@ def command(
         typer.Option(metavar="GENE", help="A regulator of which half is left."),
     ] = None,
     overexpress: Annotated[
-        list[str] | None, typer.Option(metavar="GENE", help="A regulator that is raised in all cells.")
+        list[str] | None,
+        typer.Option(metavar="GENE", help="A regulator that is raised in all cells."),
     ] = None,
     towards: Annotated[
         str | None,
         typer.Option(
             metavar="LABEL",
-            help="A screen: knock out every regulator in turn in cells of --cell-type, ranked by how far these move "
+            help="A screen: knock out every regulator in turn in cells of --cell-type, ranked by "
+            "how far these move "
             "towards this type.",
         ),
     ] = None,
     cell_type: CellType = None,
     where: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN=VALUE", help="Only cells with this value in obs; may be repeated."),
+        typer.Option(
+            metavar="COLUMN=VALUE", help="Only cells with this value in obs; may be repeated."
+        ),
     ] = None,
     steps: Annotated[
-        int, typer.Option(help="Steps of propagation: 1 reads direct effects, 20 nearly all that follows.")
+        int,
+        typer.Option(
+            help="Steps of propagation: 1 reads direct effects, 20 nearly all that follows."
+        ),
     ] = 1,
     output: Annotated[
-        Path | None, typer.Option(help="The file to write: a table (.csv, .parquet), or cells with changes (.h5ad).")
+        Path | None,
+        typer.Option(
+            help="The file to write: a table (.csv, .parquet), or cells with changes (.h5ad)."
+        ),
     ] = None,
 ) -> None:
-    """Predict what changes when regulators are knocked out, knocked down or overexpressed in chosen cells.
+    """Predict what changes when regulators are knocked out, knocked down or overexpressed in chosen
+    cells.
 
-    Genes with a certain edge have changes that are not shrunk, with 95 % intervals (low, high). They are sizes of
-    associations, not of causes.
+    Genes with a certain edge have changes that are not shrunk, with 95 % intervals (low, high).
+    They are sizes of associations, not of causes.
     """
     from grn.cli.tables import pairs_of, refuse_output, write
     from grn.errors import ConfigError
@@ -56,7 +67,8 @@ def command(
     refuse_output(output, (".csv", ".parquet") if towards else (".csv", ".parquet", ".h5ad"))
     if towards and (cell_type is None or knock_out or knock_down or overexpress or where):
         raise ConfigError(
-            "A screen (--towards) perturbs each regulator by itself in all cells of --cell-type; give that and no gene."
+            "A screen (--towards) perturbs each regulator by itself in all cells of --cell-type; "
+            "give that and no gene."
         )
     chosen = pairs_of(where, "where")
 
@@ -66,7 +78,10 @@ def command(
     to = console()
     if towards and cell_type:
         table = screen(run, cell_type, towards, steps=steps, quiet=to.quiet)
-        title = f"Each regulator by itself: knock-out in {cell_type}, share of the way towards {towards}"
+        title = (
+            f"Each regulator by itself: knock-out in {cell_type}, share of the way towards "
+            f"{towards}"
+        )
     else:
         cells = perturb(
             run,
@@ -79,20 +94,29 @@ def command(
         )
         to.print(
             f"{cells.uns['grn_perturb']['perturbation']} in {cells.n_obs} cells, {steps} "
-            f"{'step' if steps == 1 else 'steps'}: mean changes of the expected multiplicities (effect: in sds of the "
+            f"{'step' if steps == 1 else 'steps'}: mean changes of the expected multiplicities "
+            "(effect: in sds of the "
             "gene; sd: of the effect over members).",
             markup=False,
         )
         if sizes := cells.uns["grn_perturb"].get("sizes"):
             to.print(sizes, markup=False)
-        table = cells.var.rename(columns=lambda name: name.removeprefix("grn_")).rename_axis("gene").reset_index()
+        table = (
+            cells.var.rename(columns=lambda name: name.removeprefix("grn_"))
+            .rename_axis("gene")
+            .reset_index()
+        )
         by = table if "size" in table else table.assign(size=table["effect"].abs())
-        table = table.loc[by.sort_values(["perturbed", "size"], ascending=False, kind="stable").index]
+        table = table.loc[
+            by.sort_values(["perturbed", "size"], ascending=False, kind="stable").index
+        ]
         title = "Strongest changes"
         if len(never := cells.uns["grn_perturb"].get("never_intervened", ())):
             to.print(
-                f"{', '.join(never)}: no cell of this run had this intervention. The direction of an effect is that of "
-                "an association in observed cells, and need not be a cause; its size is what genes moved by elsewhere.",
+                f"{', '.join(never)}: no cell of this run had this intervention. The direction of "
+                "an effect is that of "
+                "an association in observed cells, and need not be a cause; its size is what genes "
+                "moved by elsewhere.",
                 markup=False,
             )
     print_table(title, list(table), table.head(PRINTED).itertuples(index=False), to)

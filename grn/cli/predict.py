@@ -12,28 +12,39 @@ from grn.cli.options import MODEL, Counts, GeneKey
 
 def command(
     cells: Annotated[
-        Path, typer.Argument(help="The cells: what data.path may name, as an .h5ad file.", show_default=False)
+        Path,
+        typer.Argument(
+            help="The cells: what data.path may name, as an .h5ad file.", show_default=False
+        ),
     ],
     output: Annotated[
-        Path, typer.Option(help="The .h5ad file to write: the cells, with predictions.", show_default=False)
+        Path,
+        typer.Option(
+            help="The .h5ad file to write: the cells, with predictions.", show_default=False
+        ),
     ],
     run: Annotated[Path | None, MODEL] = None,
     model: Annotated[
-        str | None, typer.Option(help="In place of RUN, a model that comes with grn: blood.", show_default=False)
+        str | None,
+        typer.Option(
+            help="In place of RUN, a model that comes with grn: blood.", show_default=False
+        ),
     ] = None,
     counts: Counts = None,
     gene_key: GeneKey = None,
     error: Annotated[
         float | None,
         typer.Option(
-            help="The share of wrong labels that you accept, as 0.05: cells that are less certain are unassigned. "
+            help="The share of wrong labels that you accept, as 0.05: cells that are less certain "
+            "are unassigned. "
             "Default: every cell with counts has a label."
         ),
     ] = None,
     labels: Annotated[
         str | None,
         typer.Option(
-            help="A column of obs with labels to compare with: prints accuracy and macro F1, and writes "
+            help="A column of obs with labels to compare with: prints accuracy and macro F1, and "
+            "writes "
             "OUTPUT_confusion.csv."
         ),
     ] = None,
@@ -49,4 +60,6 @@ def command(
     from grn.cli.console import console, plain
 
     say, options = plain(console()), {"error": error, "labels": labels}
-    predict_file(cells, run, output, model=model, say=say, counts=counts, gene_key=gene_key, **options)  # type: ignore[arg-type]
+    predict_file(
+        cells, run, output, model=model, say=say, counts=counts, gene_key=gene_key, **options
+    )  # type: ignore[arg-type]

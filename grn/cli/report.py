@@ -16,12 +16,14 @@ def command(
         typer.Option(
             "--regulons",
             metavar="NAME|FILE",
-            help="Known regulons that name the drivers: collectri (grn data get collectri), or a table of pairs with "
+            help="Known regulons that name the drivers: collectri (grn data get collectri), or a "
+            "table of pairs with "
             "signs. Default: those of the run.",
         ),
     ] = None,
 ) -> None:
-    """Write report.html of a finished run again, as this version writes it; --regulons: by known regulons."""
+    """Write report.html of a finished run again, as this version writes it; --regulons: by known
+    regulons."""
     from grn.cli.console import console, plain
     from grn.verbs.run import load
 

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 def refuse_output(output: Path | None, endings: Sequence[str] = (".csv", ".parquet")) -> None:
-    """Raises a UserError where the file exists or cannot be written, or its name has none of the endings."""
+    """Raises a UserError where the file exists or cannot be written, or its name has none of the
+    endings."""
     from grn.errors import RunFolderError
     from grn.io.atomic import refuse_unwritable
 
@@ -20,12 +21,15 @@ def refuse_output(output: Path | None, endings: Sequence[str] = (".csv", ".parqu
         return
     if output.exists() or output.suffix not in endings:
         found = "already exists" if output.exists() else f"ends in none of {', '.join(endings)}"
-        raise RunFolderError(f"{{field}} is {output}, which {found}; give another name.", field="output")
+        raise RunFolderError(
+            f"{{field}} is {output}, which {found}; give another name.", field="output"
+        )
     refuse_unwritable(output)
 
 
 def pairs_of(texts: Sequence[str] | None, field: str) -> dict[str, str]:
-    """NAME=VALUE, several times, as a mapping. Raises ConfigError, also for a name that comes twice."""
+    """NAME=VALUE, several times, as a mapping. Raises ConfigError, also for a name that comes
+    twice."""
     from grn.errors import ConfigError
 
     found = dict(text.partition("=")[::2] for text in texts or ())
@@ -35,7 +39,8 @@ def pairs_of(texts: Sequence[str] | None, field: str) -> dict[str, str]:
 
 
 def write(table: pd.DataFrame, output: Path, to: Console) -> None:
-    """The file `output`, completely or not at all; names that a spreadsheet would run as formulas get an apostrophe."""
+    """The file `output`, completely or not at all; names that a spreadsheet would run as formulas
+    get an apostrophe."""
     from grn.io.atomic import replacing_file
     from grn.io.tables import spreadsheet_safe
 

@@ -27,7 +27,8 @@ Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="FIELD=VALUE",
-        help="Set one field, for example trainer.max_epochs=5; own_data.yaml explains all. Repeatable.",
+        help="Set one field, for example trainer.max_epochs=5; own_data.yaml explains all. "
+        "Repeatable.",
     ),
 ]
 
@@ -36,12 +37,17 @@ def command(
     path: Annotated[
         str | None,
         typer.Argument(
-            metavar="DATA", help="Cells to train on, as in data.path, or a configuration (.yaml).", show_default=False
+            metavar="DATA",
+            help="Cells to train on, as in data.path, or a configuration (.yaml).",
+            show_default=False,
         ),
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option("--config", help="A configuration: a file, or the name of one that comes with grn (pbmc.yaml)."),
+        typer.Option(
+            "--config",
+            help="A configuration: a file, or the name of one that comes with grn (pbmc.yaml).",
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -56,7 +62,8 @@ def command(
         typer.Option(
             "--resume",
             metavar="RUN",
-            help="Continue the interrupted run in this folder; --set trainer.devices=N: with N processes.",
+            help="Continue the interrupted run in this folder; --set trainer.devices=N: with N "
+            "processes.",
         ),
     ] = None,
 ) -> None:
@@ -72,12 +79,14 @@ def command(
         others = {override.partition("=")[0] for override in overrides or []}.difference(allowed)
         if others or any((path, config, output, label_key, regulators, orientation)):
             raise ConfigError(
-                f"--resume continues {resume} as it was started; leave out everything else (--set may change "
+                f"--resume continues {resume} as it was started; leave out everything else (--set "
+                "may change "
                 f"{', '.join(allowed)})."
             )
         config = str(config_of(resume))
         refuse_lost(resume)
-        if (resume / COMPLETE).exists():  # a queue that gives the same command until it succeeds must end
+        # a queue that gives the same command until it succeeds must end
+        if (resume / COMPLETE).exists():
             plain(to)(f"The run in {resume} is complete; there is nothing to resume.")
             return
     # The configuration is checked before torch and Lightning are imported, which takes seconds.
@@ -97,11 +106,20 @@ def command(
     from grn.verbs.report import edges_of_types, read_table_of, write_activity, write_run_report
 
     if loaded.network.regulons is not None:
-        known_regulons(loaded.network.regulons)  # what is wrong with them is said before the training
+        # what is wrong with them is said before the training
+        known_regulons(loaded.network.regulons)
     result = train(loaded, output, resume=resume, name=name, say=plain(to), terminal=to.is_terminal)
     if result:
-        network, history = open_network(result.folder / "network.h5ad"), pd.read_csv(result.folder / "metrics.csv")
-        found = {"metrics": result.metrics, "confusion": result.confusion, "edges": result.edges, "network": network}
+        network, history = (
+            open_network(result.folder / "network.h5ad"),
+            pd.read_csv(result.folder / "metrics.csv"),
+        )
+        found = {
+            "metrics": result.metrics,
+            "confusion": result.confusion,
+            "edges": result.edges,
+            "network": network,
+        }
         write_activity(result.folder, loaded, result.cells, result.edges, plain(to))
         report = write_run_report(result.folder, config=loaded, history=history, **found)
         of_types = certain(edges_of_types(result.folder / "edges_by_type.parquet"))
@@ -124,22 +142,37 @@ def loaded_config(
 
     both = is_configuration(path) and config is not None
     if both or (path is None and config is None):
-        found = f"There are two configurations, {path} and {config}" if both else "No cells are given"
+        found = (
+            f"There are two configurations, {path} and {config}" if both else "No cells are given"
+        )
         raise ConfigError(f"{found}; give DATA, --config FILE, or --resume RUN to continue a run.")
     if is_configuration(path):
         config, path = path, None
     names = regulators is not None and re.search(r",|^\[.*\]$", regulators) is not None
     chosen = re.findall(r"[^\s,\[\]]+", regulators or "") if names else regulators
-    keywords = {"path": path, "label_key": label_key, "regulators": chosen, "orientation": orientation}
-    return change_config(config or DEFAULTS, changed_fields(keywords, dict(map(parse_override, overrides or []))))
+    keywords = {
+        "path": path,
+        "label_key": label_key,
+        "regulators": chosen,
+        "orientation": orientation,
+    }
+    return change_config(
+        config or DEFAULTS, changed_fields(keywords, dict(map(parse_override, overrides or [])))
+    )
 
 
 def print_result(
-    result: TrainResult, network: SignedNetwork, of_types: pd.DataFrame, activity: pd.DataFrame | None, to: Console
+    result: TrainResult,
+    network: SignedNetwork,
+    of_types: pd.DataFrame,
+    activity: pd.DataFrame | None,
+    to: Console,
 ) -> None:
-    """Prints what is certain, effects of interventions first; then activities and the scores of the test cells.
+    """Prints what is certain, effects of interventions first; then activities and the scores of the
+    test cells.
 
-    of_types: certain edges of single types.   activity: of activity.csv, None where there is none.
+    of_types: certain edges of single types.
+    activity: of activity.csv, None where there is none.
     """
     from grn.analysis.drivers import named
     from grn.analysis.summary import (
@@ -158,16 +191,29 @@ def print_result(
 
     tables: list[tuple[str, list[str], list]] = []
     if len(effects := caused(result.edges)):
-        tables.append((f"Effects of interventions, {EDGES} of {len(effects)}", *edge_texts(effects.head(EDGES))))
+        tables.append(
+            (
+                f"Effects of interventions, {EDGES} of {len(effects)}",
+                *edge_texts(effects.head(EDGES)),
+            )
+        )
     tables.append((certain_sentence(network.about), *found_texts(network.about)))
-    for whose, edges in (("over all cells", certain(result.edges)), ("by the cells of one type alone", of_types)):
+    for whose, edges in (
+        ("over all cells", certain(result.edges)),
+        ("by the cells of one type alone", of_types),
+    ):
         if len(edges):
             title = f"Certain edges {whose}, {min(EDGES, len(edges))} of {len(edges)}"
             tables.append((title, *edge_texts(edges.head(EDGES))))
     if activity is not None:
         may = named(activity)
         active = may[may["q_value"] <= SIGNIFICANT].groupby("cell_type", sort=False).head(ACTIVE)
-        tables.append((f"Activity of regulators ({activity['regulons'].iloc[0]}), t-values", *activity_texts(active)))
+        tables.append(
+            (
+                f"Activity of regulators ({activity['regulons'].iloc[0]}), t-values",
+                *activity_texts(active),
+            )
+        )
     tables += [
         ("Test cells", ["metric", "value"], score_rows(result.metrics)),
         ("F1 of the cell types", CLASS_COLUMNS, class_rows(result.per_class, network.levels)),

@@ -16,7 +16,8 @@ from grn.errors import ConfigError, nearest
 
 
 def shipped_configs() -> Path:
-    """The folder of the configurations that come with grn: inside the wheel, or beside the package in a checkout."""
+    """The folder of the configurations that come with grn: inside the wheel, or beside the package
+    in a checkout."""
     package = Path(__file__).parents[1]
     inside = package / "configs"
     return inside if inside.is_dir() else package.parent / "configs"
@@ -24,11 +25,14 @@ def shipped_configs() -> Path:
 
 def is_configuration(name: object) -> bool:
     """Whether a name is that of a configuration rather than of cells: it ends in .yaml or .yml."""
-    return isinstance(name, (str, os.PathLike)) and os.fspath(name).lower().endswith((".yaml", ".yml"))
+    return isinstance(name, (str, os.PathLike)) and os.fspath(name).lower().endswith(
+        (".yaml", ".yml")
+    )
 
 
 def find_config(name: str | os.PathLike[str]) -> Path:
-    """The file `name` in the working folder, else among the shipped configurations; `.yaml` may be left out.
+    """The file `name` in the working folder, else among the shipped configurations; `.yaml` may be
+    left out.
 
     Raises ConfigError, which names the nearest shipped configuration.
     """
@@ -38,19 +42,27 @@ def find_config(name: str | os.PathLike[str]) -> Path:
         if candidate.is_file():
             return candidate
     shipped = sorted(path.name for path in shipped_configs().glob("*.yaml"))
-    known = {name: name for name in shipped} | {path.name: str(path) for path in wanted.parent.glob("*.y*ml")}
+    known = {name: name for name in shipped} | {
+        path.name: str(path) for path in wanted.parent.glob("*.y*ml")
+    }
     near = nearest(wanted.name, known, LIKE) or nearest(f"{wanted.name}.yaml", known, LIKE)
     hint = f"did you mean {known[near]}?" if near else f"those are {', '.join(shipped)}."
-    raise ConfigError(f"There is no configuration {str(name)!r} in this folder or among the shipped ones; {hint}")
+    raise ConfigError(
+        f"There is no configuration {str(name)!r} in this folder or among the shipped ones; {hint}"
+    )
 
 
 def load_config(name: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Config:
-    """The configuration `name` with each override `section.field=value` applied. Raises ConfigError."""
+    """The configuration `name` with each override `section.field=value` applied. Raises
+    ConfigError."""
     return change_config(name, dict(map(parse_override, overrides)))
 
 
-def change_config(base: Config | str | os.PathLike[str] | None, changes: Mapping[str, Any]) -> Config:
-    """`base` with fields changed by their dotted names, `{"trainer.max_steps": 50}`. Raises ConfigError.
+def change_config(
+    base: Config | str | os.PathLike[str] | None, changes: Mapping[str, Any]
+) -> Config:
+    """`base` with fields changed by their dotted names, `{"trainer.max_steps": 50}`. Raises
+    ConfigError.
 
     base: a configuration, the name of one (see find_config), or None for the defaults.
     """
@@ -69,7 +81,11 @@ def change_config(base: Config | str | os.PathLike[str] | None, changes: Mapping
             inside[section] = inner = inner if isinstance(inner, dict) else {}
             inside = inner
         inside[last] = value
-        origins = {each: origin for each, origin in origins.items() if f"{each}.".startswith(f"{field}.") is False}
+        origins = {
+            each: origin
+            for each, origin in origins.items()
+            if f"{each}.".startswith(f"{field}.") is False
+        }
         origins[field] = ""
     try:
         return Config.model_validate(_fill_empty_sections(values, Config))
@@ -78,12 +94,16 @@ def change_config(base: Config | str | os.PathLike[str] | None, changes: Mapping
 
 
 def _read_config(name: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, str], str]:
-    """The values of a configuration file, where each was written, and the file's name in messages."""
+    """The values of a configuration file, where each was written, and the file's name in
+    messages."""
     path = find_config(name)
     title = path.name if path.parent == shipped_configs() else str(path)
-    values, lines = parse_yaml(path.read_text("utf-8", errors="surrogateescape"), title)  # YAML has no surrogates
+    # YAML has no surrogates
+    values, lines = parse_yaml(path.read_text("utf-8", errors="surrogateescape"), title)
     if not isinstance(values, dict | None):
-        raise ConfigError(f"{title} has no sections; write `data:` and, indented below it, `path: ...`.")
+        raise ConfigError(
+            f"{title} has no sections; write `data:` and, indented below it, `path: ...`."
+        )
     origins = {field: f"{title}, line {line}" for field, line in lines.items()}
     return values or {}, origins, title
 
@@ -94,17 +114,21 @@ def dump_config(config: Config) -> str:
 
 
 def parse_override(override: str) -> tuple[str, Any]:
-    """`trainer.max_epochs=5` as a dotted field and a value, which is read as YAML. Raises ConfigError."""
+    """`trainer.max_epochs=5` as a dotted field and a value, which is read as YAML. Raises
+    ConfigError."""
     field, equals, text = (part.strip() for part in override.partition("="))
     if not equals or not field:
-        raise ConfigError(f"--set {override} is not FIELD=VALUE; write for example --set trainer.max_epochs=5.")
+        raise ConfigError(
+            f"--set {override} is not FIELD=VALUE; write for example --set trainer.max_epochs=5."
+        )
     if (text.endswith(":") or ": " in text) and not text.startswith("{"):
         return field, text  # `simulated:` is a source of cells; YAML would read a mapping
     return field, parse_yaml(text, f"--set {override[:200]}")[0]
 
 
 def _fill_empty_sections(values: dict[str, Any], section: type[BaseModel]) -> dict[str, Any]:
-    """A section that is left out, or whose every line is commented out (null), means its defaults."""
+    """A section that is left out, or whose every line is commented out (null), means its
+    defaults."""
     filled = dict(values)
     for name in section.model_fields:
         if inner := subsection(section, name):

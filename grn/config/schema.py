@@ -5,17 +5,29 @@ from __future__ import annotations
 import os
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticKnownError
 
-# The upper bounds are far above what makes sense, and below what overflows in float32 or in a library.
+# The upper bounds are far above what makes sense, and below what overflows in float32 or in a
+# library.
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Size = Annotated[int, Field(ge=1, le=100_000)]  # of one axis of a tensor of parameters
 Few = Annotated[int, Field(ge=1, le=1000)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
-CELL_WIDTH, TOKEN_WIDTH = 64, 32  # of X_grn and of the transformer's tokens, where model.width is auto
+CELL_WIDTH, TOKEN_WIDTH = (
+    64,
+    32,
+)  # of X_grn and of the transformer's tokens, where model.width is auto
 Rate = Annotated[float, Field(gt=0, le=100)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]
 Spread = Annotated[float, Field(ge=0, le=10)]  # sd of a logarithm
@@ -28,7 +40,8 @@ def _number(value: Any) -> Any:
 
 
 def _expanded(value: Any) -> Any:
-    """A path with the home of the user in place of ~, which shells do not expand after an equals sign."""
+    """A path with the home of the user in place of ~, which shells do not expand after an equals
+    sign."""
     return os.path.expanduser(value) if isinstance(value, str) else value
 
 
@@ -41,7 +54,9 @@ def _refuse(wrong: object, problem: str) -> None:
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", validate_default=True, frozen=True, allow_inf_nan=False
+    )
 
     @classmethod
     def of(cls, section: Section) -> Self:
@@ -52,7 +67,11 @@ class Section(BaseModel):
     @classmethod
     def _booleans_are_no_numbers(cls, value: Any, info: ValidationInfo) -> Any:
         wanted = str(cls.model_fields[str(info.field_name)].annotation)
-        if isinstance(value, bool) and "bool" not in wanted and ("int" in wanted or "float" in wanted):
+        if (
+            isinstance(value, bool)
+            and "bool" not in wanted
+            and ("int" in wanted or "float" in wanted)
+        ):
             raise PydanticKnownError("float_type")
         return value
 
@@ -78,12 +97,14 @@ class SimulatedConfig(Section):
 
 
 class Simulation(SimulatedConfig):
-    """What the generator can do besides, for benchmarks and tests; a configuration file has the defaults."""
+    """What the generator can do besides, for benchmarks and tests; a configuration file has the
+    defaults."""
 
     # most regulators that one target has; 0: there is no regulation at all
     regulators_per_target: int = Field(3, ge=0, le=1_000_000)
     repression: Fraction = 0.35  # share of edges that repress
-    # targets at the end of a chain A -> B -> target; in every second one, A acts on it directly, too
+    # targets at the end of a chain A -> B -> target; in every second one, A acts on it directly,
+    # too
     cascades: int = Field(0, ge=0, le=1_000_000)
     noise: Spread = 0.3  # sd of the log-normal noise on each gene's production
 
@@ -113,12 +134,14 @@ class DataConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _without_targets(cls, values: Any) -> Any:
-        """Read the files of earlier runs, which hold `targets: null`; refuse another value of this removed field."""
+        """Read the files of earlier runs, which hold `targets: null`; refuse another value of this
+        removed field."""
         if not isinstance(values, dict) or "targets" not in values:
             return values
         _refuse(
             values["targets"] is not None,
-            "data.targets is gone, as unspliced counts told no direction in real cells; take the line out, and genes "
+            "data.targets is gone, as unspliced counts told no direction in real cells; take the "
+            "line out, and genes "
             "are predicted from data.counts",
         )
         return {name: value for name, value in values.items() if name != "targets"}
@@ -126,17 +149,22 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _fields_agree(self):
         _refuse(
-            self.depth == "none" and self.values == "counts" and self.multiplicity == "log1p_normalised",
-            "data.depth: none means that totals are biology, but data.multiplicity: log1p_normalised divides by them; "
+            self.depth == "none"
+            and self.values == "counts"
+            and self.multiplicity == "log1p_normalised",
+            "data.depth: none means that totals are biology, but data.multiplicity: "
+            "log1p_normalised divides by them; "
             "set data.multiplicity to log1p",
         )
         _refuse(
             self.guide_key is not None and self.intervention_key is None,
-            "data.guide_key says which guides a cell has, but not of which gene; set data.intervention_key, too",
+            "data.guide_key says which guides a cell has, but not of which gene; set "
+            "data.intervention_key, too",
         )
         _refuse(
             self.group_key is not None and self.group_key == self.label_key,
-            f"data.group_key and data.label_key are both {self.label_key!r}; set data.group_key to the donor or batch",
+            f"data.group_key and data.label_key are both {self.label_key!r}; set data.group_key to "
+            "the donor or batch",
         )
         return self
 
@@ -167,11 +195,13 @@ class ModelConfig(Section):
     def _heads_divide(self):
         _refuse(
             self.query_heads % self.key_heads,
-            f"query_heads {self.query_heads} must be a multiple of key_heads {self.key_heads}; change one of them",
+            f"query_heads {self.query_heads} must be a multiple of key_heads {self.key_heads}; "
+            "change one of them",
         )
         _refuse(
             self.reader == "transformer" and self.width_of_tokens % self.query_heads,
-            f"query_heads {self.query_heads} do not divide tokens of width {self.width_of_tokens}; change one of them",
+            f"query_heads {self.query_heads} do not divide tokens of width {self.width_of_tokens}; "
+            "change one of them",
         )
         return self
 
@@ -232,5 +262,6 @@ class Config(Section):
 
     @property
     def regulates(self) -> bool:
-        """Whether the model has signed blocks: without genes to predict, a transformer alone reads the cells."""
+        """Whether the model has signed blocks: without genes to predict, a transformer alone reads
+        the cells."""
         return bool(self.objectives.masked_multiplicity.weight) or self.model.reader == "linear"

@@ -1,6 +1,8 @@
-"""Strict YAML for configurations: a key may not be repeated, and texts such as `no` and `12:30` stay texts.
+"""Strict YAML for configurations: a key may not be repeated, and texts such as `no` and `12:30`
+stay texts.
 
-ruamel.yaml reads YAML 1.2 and refuses repeated keys, too; it is no dependency yet, and reads aliases.
+ruamel.yaml reads YAML 1.2 and refuses repeated keys, too; it is no dependency yet, and reads
+aliases.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ def dump_yaml(values: dict[str, Any]) -> str:
 
 
 def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
-    """The value of a YAML text and the line of each dotted key. Raises ConfigError, also where a key is repeated."""
+    """The value of a YAML text and the line of each dotted key. Raises ConfigError, also where a
+    key is repeated."""
     loader = None
     try:
         loader = _Loader(text)
@@ -34,12 +37,22 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
             return None, {}
         lines = dict(_keys(node))
         return loader.construct_document(node), lines
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a number with thousands of digits
+    except (
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: a number with thousands of digits
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark and "\n" in text else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        advice = "; write fields as `name: value`, indented alike" if isinstance(error, MarkedYAMLError) else ""
-        raise ConfigError(f"{name}{where}: this is not the YAML of a configuration ({problem}){advice}.") from error
+        advice = (
+            "; write fields as `name: value`, indented alike"
+            if isinstance(error, MarkedYAMLError)
+            else ""
+        )
+        raise ConfigError(
+            f"{name}{where}: this is not the YAML of a configuration ({problem}){advice}."
+        ) from error
     finally:
         if loader is not None:
             loader.dispose()
@@ -53,10 +66,11 @@ class _Refused(yaml.YAMLError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that reads plain scalars as YAML 1.2 does, and no aliases: ten lines of them make billions of values.
+    """Safe YAML that reads plain scalars as YAML 1.2 does, and no aliases: ten lines of them make
+    billions of values.
 
-    In YAML 1.1, PyYAML's default, `no` is false, `1e-3` is a text and `12:30` is the number 750: gene lists and
-    learning rates would change their meaning silently.
+    In YAML 1.1, PyYAML's default, `no` is false, `1e-3` is a text and `12:30` is the number 750:
+    gene lists and learning rates would change their meaning silently.
     """
 
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
@@ -67,7 +81,8 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that YAML 1.1 or 1.2 would read as something else, and writes no aliases."""
+    """Quotes every text that YAML 1.1 or 1.2 would read as something else, and writes no
+    aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -79,7 +94,11 @@ _Dumper.add_multi_representer(str, lambda dumper, text: dumper.represent_str(str
 _PLAIN_SCALARS = [
     ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("tag:yaml.org,2002:int", r"[-+]?[0-9]+", "-+0123456789"),
-    ("tag:yaml.org,2002:float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    (
+        "tag:yaml.org,2002:float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?",
+        "-+.0123456789",
+    ),
     ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
 ]
 _Loader.yaml_implicit_resolvers = {}
@@ -87,11 +106,14 @@ for _tag, _pattern, _first in _PLAIN_SCALARS:
     for _class in (_Loader, _Dumper):
         _class.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), list(_first))
 # SafeLoader reads integers with a leading zero as octal.
-_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
+_Loader.add_constructor(
+    "tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node))
+)
 
 
 def _keys(node: Node, prefix: str = "") -> Iterator[tuple[str, int]]:
-    """Each dotted key of a document with its line. Raises _Refused for what cannot be one, or is twice."""
+    """Each dotted key of a document with its line. Raises _Refused for what cannot be one, or is
+    twice."""
     seen: Lines = {}
     for key, value in node.value if isinstance(node, MappingNode) else []:
         line = key.start_mark.line + 1

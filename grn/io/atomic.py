@@ -1,4 +1,5 @@
-"""Files and folders that are written completely or not at all, and outputs that are refused before work starts."""
+"""Files and folders that are written completely or not at all, and outputs that are refused before
+work starts."""
 
 from __future__ import annotations
 
@@ -13,20 +14,29 @@ from pathlib import Path
 
 from grn.errors import RunFolderError
 
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # errors of writing to a disk that is full or broken
+FULL = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EIO,
+}  # errors of writing to a disk that is full or broken
 
 
 def refuse_used_folder(output: Path | None) -> None:
-    """Raises RunFolderError where `output` exists and is not an empty folder. Called before anything is read."""
+    """Raises RunFolderError where `output` exists and is not an empty folder. Called before
+    anything is read."""
     if output is None:
         return
     if os.path.lexists(output) and (not output.is_dir() or any(output.iterdir())):
-        raise RunFolderError(f"{output} already exists and is not an empty folder", advice="choose another output")
+        raise RunFolderError(
+            f"{output} already exists and is not an empty folder", advice="choose another output"
+        )
     refuse_unwritable(output)
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Raises RunFolderError where nothing can be made at `path`. Called before anything is computed."""
+    """Raises RunFolderError where nothing can be made at `path`. Called before anything is
+    computed."""
     above = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
     try:
         tempfile.TemporaryFile(dir=above).close()
@@ -38,7 +48,8 @@ def refuse_unwritable(path: Path) -> None:
 
 @contextmanager
 def replacing_file(path: Path) -> Iterator[Path]:
-    """Yields a temporary file beside `path`; at the end it replaces `path`, after an exception it is removed.
+    """Yields a temporary file beside `path`; at the end it replaces `path`, after an exception it
+    is removed.
 
     Raises RunFolderError where the disk is full.
     """
@@ -60,7 +71,8 @@ def replacing_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yields an empty folder beside `path`; at the end it replaces `path` (a symbolic link itself, not its target).
+    """Yields an empty folder beside `path`; at the end it replaces `path` (a symbolic link itself,
+    not its target).
 
     Raises RunFolderError where the disk is full.
     """
@@ -90,7 +102,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a file, a folder or a symbolic link (and not what it leads to); nothing where it does not exist."""
+    """Removes a file, a folder or a symbolic link (and not what it leads to); nothing where it does
+    not exist."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -98,7 +111,8 @@ def remove(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path, names: Collection[str]) -> None:
-    """Removes temporary files and folders, at any depth, that a killed process left beside files of these names."""
+    """Removes temporary files and folders, at any depth, that a killed process left beside files of
+    these names."""
     left = re.compile(rf"\.({'|'.join(map(re.escape, names))})-\w{{8}}(-old|\.\w+)?")
     for above, folders, files in os.walk(folder):
         for name in filter(left.fullmatch, [*folders, *files]):
@@ -113,7 +127,8 @@ def _full_disk_is_one_sentence(path: Path) -> Iterator[None]:
         if error.errno not in FULL:
             raise
         raise RunFolderError(
-            f"{path} cannot be written ({error.strerror})", advice="free some space, or choose another output"
+            f"{path} cannot be written ({error.strerror})",
+            advice="free some space, or choose another output",
         ) from error
 
 

@@ -1,7 +1,7 @@
 """AnnData files (.h5ad): read with errors that name the file, written completely or not at all.
 
-After a write that failed, HDF5 tries again when the process ends, and ends it with a segmentation fault. So it is given
-a file that takes whatever it writes, and remembers the first error for us.
+After a write that failed, HDF5 tries again when the process ends, and ends it with a segmentation
+fault. So it is given a file that takes whatever it writes, and remembers the first error for us.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ def read_anndata(path: Path) -> AnnData:
     import anndata
 
     try:
-        path.open("rb").close()  # where reading is forbidden, this error names the file; HDF5's own does not
+        # where reading is forbidden, this error names the file; HDF5's own does not
+        path.open("rb").close()
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".* names are not unique")  # data.duplicates decides
+            # data.duplicates decides
+            warnings.filterwarnings("ignore", message=".* names are not unique")
             return anndata.read_h5ad(path)
     except (MemoryError, PermissionError):  # faults of the machine: cli/exit_codes.py
         raise
@@ -44,7 +46,9 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
 
     with suppress(OSError, RuntimeError), h5py.File(path, "r") as file:
         if "obs" not in file and "matrix" in file:
-            return DataError(f"{path} is a 10x file, not an AnnData", advice="rename it so that it ends in .h5")
+            return DataError(
+                f"{path} is a 10x file, not an AnnData", advice="rename it so that it ends in .h5"
+            )
     return DataError(
         f"{path} cannot be read as .h5ad ({one_line(problem)})",
         advice="it is damaged, truncated or of another format: copy or write it again",
@@ -52,19 +56,23 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
 
 
 def write_anndata(path: Path, adata: AnnData, compression: str | None = None) -> None:
-    """Writes `adata` as the .h5ad file `path`, completely or not at all. Raises RunFolderError on a full disk."""
+    """Writes `adata` as the .h5ad file `path`, completely or not at all. Raises RunFolderError on a
+    full disk."""
     from anndata.experimental import write_dispatched
 
     adata.strings_to_categoricals()
     if adata.raw is not None:
         adata.strings_to_categoricals(adata.raw.var)
     with new_h5ad(path) as store:
-        write_dispatched(store, "/", adata, _write_part, dataset_kwargs={"compression": compression})
+        write_dispatched(
+            store, "/", adata, _write_part, dataset_kwargs={"compression": compression}
+        )
 
 
 def refuse_unwritable_parts(adata: AnnData, name: str) -> None:
-    """Raises DataError where a table, or a part of uns, cannot be written: called before the work, whose result would
-    be lost. Of obs, the first cells are tried. name: of the AnnData, in messages."""
+    """Raises DataError where a table, or a part of uns, cannot be written: called before the work,
+    whose result would be lost. Of obs, the first cells are tried. name: of the AnnData, in
+    messages."""
     import h5py
     from anndata.io import write_elem
 
@@ -84,7 +92,8 @@ def refuse_unwritable_parts(adata: AnnData, name: str) -> None:
 
 @contextmanager
 def new_h5ad(path: Path) -> Iterator[Any]:
-    """A new HDF5 file, which replaces `path` at the end if all was written. Raises RunFolderError on a full disk."""
+    """A new HDF5 file, which replaces `path` at the end if all was written. Raises RunFolderError
+    on a full disk."""
     import h5py
 
     with replacing_file(path) as beside, RememberingFile(beside) as file, of_any_pandas():
@@ -99,21 +108,28 @@ def new_h5ad(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def of_any_pandas() -> Iterator[None]:
-    """pandas 3 stores text in string arrays; anndata 0.12 writes them only within this (0.11 and newer read them).
+    """pandas 3 stores text in string arrays; anndata 0.12 writes them only within this (0.11 and
+    newer read them).
 
-    A column of obs with a "/" in its name, which anndata 0.13 no longer writes by itself, stays as it was read.
+    A column of obs with a "/" in its name, which anndata 0.13 no longer writes by itself, stays as
+    it was read.
     """
     import anndata
 
     options = {"allow_write_nullable_strings": True, "disallow_forward_slash_in_h5ad": False}
-    known = {option: value for option, value in options.items() if hasattr(anndata.settings, option)}
+    known = {
+        option: value for option, value in options.items() if hasattr(anndata.settings, option)
+    }
     with anndata.settings.override(**known), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Forward slashes will be disallowed")
         yield
 
 
-def _write_part(write: Any, store: Any, key: str, part: Any, dataset_kwargs: Any, iospec: Any) -> None:
-    """Writes a part of an AnnData; matrices in another file, which AnnData would read whole, are copied in pieces."""
+def _write_part(
+    write: Any, store: Any, key: str, part: Any, dataset_kwargs: Any, iospec: Any
+) -> None:
+    """Writes a part of an AnnData; matrices in another file, which AnnData would read whole, are
+    copied in pieces."""
     import h5py
     from anndata.abc import CSCDataset, CSRDataset
 
@@ -137,7 +153,8 @@ def _copy(store: Any, key: str, source: Any) -> None:
 
 
 class RememberingFile(io.FileIO):
-    """A new file whose writes never fail: the first error is kept in `problem`, and later writes are dropped."""
+    """A new file whose writes never fail: the first error is kept in `problem`, and later writes
+    are dropped."""
 
     def __init__(self, path: Path):
         super().__init__(path, "w+b")

@@ -1,4 +1,5 @@
-"""An AnnData whose counts are written a piece at a time: an .h5ad file or a .zarr folder, completely or not at all."""
+"""An AnnData whose counts are written a piece at a time: an .h5ad file or a .zarr folder,
+completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,11 +14,15 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from scipy import sparse
 
-CHUNK, SHARD = 2**16, 2**22  # numbers that are read at once; of a file of a .zarr folder, and that are written at once
+CHUNK, SHARD = (
+    2**16,
+    2**22,
+)  # numbers that are read at once; of a file of a .zarr folder, and that are written at once
 
 
 def write_in_pieces(path: Path, adata: AnnData, pieces: Iterator[sparse.csr_matrix]) -> None:
-    """Writes `adata`, which has no X, with the pieces as its X, CSR. Raises RunFolderError on a full disk."""
+    """Writes `adata`, which has no X, with the pieces as its X, CSR. Raises RunFolderError on a
+    full disk."""
     import anndata
     import zarr
 
@@ -26,13 +31,24 @@ def write_in_pieces(path: Path, adata: AnnData, pieces: Iterator[sparse.csr_matr
         with new_h5ad(path) as store:
             _write(store, adata, pieces, chunks=(CHUNK,))
         return
-    ours = {"zarr_write_format": 3, "auto_shard_zarr_v3": False}  # the shards are those of CHUNK and SHARD
+    ours = {
+        "zarr_write_format": 3,
+        "auto_shard_zarr_v3": False,
+    }  # the shards are those of CHUNK and SHARD
     known = {name: value for name, value in ours.items() if hasattr(anndata.settings, name)}
     with replacing_folder(path) as beside, of_any_pandas(), anndata.settings.override(**known):
-        _write(zarr.open_group(beside, mode="w", zarr_format=3), adata, pieces, chunks=(CHUNK,), shards=(SHARD,))
+        _write(
+            zarr.open_group(beside, mode="w", zarr_format=3),
+            adata,
+            pieces,
+            chunks=(CHUNK,),
+            shards=(SHARD,),
+        )
 
 
-def _write(store: Any, adata: AnnData, pieces: Iterator[sparse.csr_matrix], **arrays: tuple[int]) -> None:
+def _write(
+    store: Any, adata: AnnData, pieces: Iterator[sparse.csr_matrix], **arrays: tuple[int]
+) -> None:
     import numpy as np
     from anndata.io import sparse_dataset, write_elem
     from scipy import sparse
@@ -44,10 +60,13 @@ def _write(store: Any, adata: AnnData, pieces: Iterator[sparse.csr_matrix], **ar
     held: list[sparse.csr_matrix] = []
     for piece in pieces:
         held.append(piece)
-        if sum(part.nnz for part in held) >= SHARD:  # Zarr writes a shard again for whatever is added to it
+        # Zarr writes a shard again for whatever is added to it
+        if sum(part.nnz for part in held) >= SHARD:
             stored.append(sparse.vstack(held, format="csr"))
             held.clear()
     if held:
         stored.append(sparse.vstack(held, format="csr"))
     cells = stored.shape[0]
-    assert cells == adata.n_obs, f"{cells} cells were read and {adata.n_obs} named: a file changed meanwhile"
+    assert cells == adata.n_obs, (
+        f"{cells} cells were read and {adata.n_obs} named: a file changed meanwhile"
+    )

@@ -1,4 +1,5 @@
-"""The run folder: `runs/<config>-<date>-<n>` unless the user names one; never a folder with files in it."""
+"""The run folder: `runs/<config>-<date>-<n>` unless the user names one; never a folder with files
+in it."""
 
 from __future__ import annotations
 
@@ -15,18 +16,34 @@ from grn.io.atomic import refuse_unwritable, refuse_used_folder, remove
 from grn.io.tables import does_not_exist
 
 RUNS = Path("runs")
-LOG, CONFIG, COMPLETE = "log.txt", "config.yaml", "report.html"  # in the order in which a run writes them
+LOG, CONFIG, COMPLETE = (
+    "log.txt",
+    "config.yaml",
+    "report.html",
+)  # in the order in which a run writes them
 CHECKPOINTS = "checkpoints"  # a folder
-# Names, without their endings, of what a run writes: a killed run may leave temporary files beside these.
+# Names, without their endings, of what a run writes: a killed run may leave temporary files beside
+# these.
 WRITTEN = (
-    *("config", "truth", "metrics", "last", "best", "model", "network", "edges", "edges_by_type", "confusion"),
+    *(
+        "config",
+        "truth",
+        "metrics",
+        "last",
+        "best",
+        "model",
+        "network",
+        "edges",
+        "edges_by_type",
+        "confusion",
+    ),
     *("activity", "known", "certain", "report"),
 )
 
 
 def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:
-    """The configuration file in a run folder. Raises RunFolderError where a `needed` file is missing or of another
-    run."""
+    """The configuration file in a run folder. Raises RunFolderError where a `needed` file is
+    missing or of another run."""
     if missing := [name for name in needed if not (run / name).is_file()]:
         raise RunFolderError(
             f"{run} is not a run folder: it has no {missing[0]}; give a folder that grn train made."
@@ -38,19 +55,23 @@ def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:
 
 
 def no_such_run(run: Path, otherwise: str) -> str:
-    """The sentence about a run folder that does not exist, with a run of that name in `runs`, the nearest or
-    `otherwise`."""
+    """The sentence about a run folder that does not exist, with a run of that name in `runs`, the
+    nearest or `otherwise`."""
     inside = RUNS / run
     return does_not_exist(run, f"did you mean {inside}?" if inside.is_dir() else otherwise)
 
 
 def refuse_cut_off(run: Path, needed: Iterable[str]) -> None:
-    """Raises RunFolderError where a run has not written a `needed` file or folder yet, or has lost it."""
+    """Raises RunFolderError where a run has not written a `needed` file or folder yet, or has lost
+    it."""
     missing = [name for name in needed if not (run / name).exists()]
     is_model = (run / "model.safetensors").is_file()  # a model folder has a config.yaml, too
     if not missing or is_model or not all((run / name).is_file() for name in (CONFIG, LOG)):
         return
-    problem, advice = f"was cut off, as {missing[0]} is missing", f"grn train --resume {run} goes on with it"
+    problem, advice = (
+        f"was cut off, as {missing[0]} is missing",
+        f"grn train --resume {run} goes on with it",
+    )
     if (run / COMPLETE).is_file():
         problem, advice = f"was complete, and {missing[0]} is lost", "restore it, or train again"
     raise RunFolderError(f"The run in {run} {problem}", advice=advice)
@@ -106,7 +127,8 @@ HASHES: dict[str, Callable[[Path], str]] = {
 
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """Locks a run folder until the end, also a kill, of this process. Raises RunFolderError where it is locked."""
+    """Locks a run folder until the end, also a kill, of this process. Raises RunFolderError where
+    it is locked."""
     with (run / LOG).open("a") as log:
         with suppress(ImportError):  # Windows has no such locks
             import fcntl
@@ -115,7 +137,8 @@ def locked(run: Path) -> Iterator[None]:
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise RunFolderError(
-                    f"Another process is working on the run in {run}", advice="wait for it, or stop it"
+                    f"Another process is working on the run in {run}",
+                    advice="wait for it, or stop it",
                 ) from None
         yield
 
@@ -137,7 +160,8 @@ def make_run_folder(output: Path | None, config_name: str, root: Path = RUNS) ->
 
 
 def remove_run(folder: Path, *, keep_folder: bool) -> None:
-    """Removes what a run has written into its folder, and the folder unless it was there before the run."""
+    """Removes what a run has written into its folder, and the folder unless it was there before the
+    run."""
     for path in folder.iterdir():
         remove(path)
     if not keep_folder:

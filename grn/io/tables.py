@@ -17,12 +17,14 @@ from grn.errors import DataError, nearest, one_line
 if TYPE_CHECKING:
     import pandas as pd
 
-CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # what tables, lists of a name a line, or XML cannot hold
+# what tables, lists of a name a line, or XML cannot hold
+CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 EDGE = ("source", "target", "weight")  # the columns that every table of edges has
 
 
 def does_not_exist(path: Path, otherwise: str) -> str:
-    """The sentence about a path that does not exist, with the nearest name beside it, or else with `otherwise`."""
+    """The sentence about a path that does not exist, with the nearest name beside it, or else with
+    `otherwise`."""
     near = nearest_file(path)
     return f"{path} does not exist; " + (f"did you mean {near}?" if near else otherwise)
 
@@ -31,14 +33,17 @@ def nearest_file(path: Path) -> Path | None:
     """The file or folder beside `path` with the most similar name, if any."""
     shown = path.parent.iterdir() if path.parent.is_dir() else ()
     # A common ending does not make two names alike.
-    names = [each.name for each in shown if each.suffix != path.suffix or nearest(path.stem, [each.stem])]
+    names = [
+        each.name for each in shown if each.suffix != path.suffix or nearest(path.stem, [each.stem])
+    ]
     near = nearest(path.name, names)
     return path.parent / near if near else None
 
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[BufferedReader]:
-    """`path` opened for reading, decompressed where it is a gzip file: browsers unpack files, and keep the name .gz.
+    """`path` opened for reading, decompressed where it is a gzip file: browsers unpack files, and
+    keep the name .gz.
 
     Raises DataError, perhaps only at its end.
     """
@@ -49,12 +54,14 @@ def unpacked(path: Path) -> Iterator[BufferedReader]:
             yield cast(BufferedReader, file)
     except (EOFError, gzip.BadGzipFile, zlib.error, IsADirectoryError) as problem:
         raise DataError(
-            f"{path} is a folder, or damaged ({one_line(problem)})", advice="give a file, or copy it again"
+            f"{path} is a folder, or damaged ({one_line(problem)})",
+            advice="give a file, or copy it again",
         ) from None
 
 
 def encoding_of(start: bytes) -> str:
-    """The encoding of a text by its first bytes: UTF-16, as Excel writes "Unicode text", or else UTF-8."""
+    """The encoding of a text by its first bytes: UTF-16, as Excel writes "Unicode text", or else
+    UTF-8."""
     return "utf-16" if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
@@ -64,7 +71,8 @@ def decoded(content: bytes, errors: str = "strict") -> str:
 
 
 def number_advice(text: str) -> str | None:
-    """What to do about a number with a decimal comma or with commas between its digits; None for other texts."""
+    """What to do about a number with a decimal comma or with commas between its digits; None for
+    other texts."""
     if re.fullmatch(r"[-+]?\d*(,\d+)+(\.\d*)?([eE][-+]?\d+)?", text.strip()):
         return "write numbers with a decimal point, and no comma in them"
     return None
@@ -72,17 +80,20 @@ def number_advice(text: str) -> str | None:
 
 @contextmanager
 def table_of_run(path: Path) -> Iterator[None]:
-    """Within it, what pandas and pyarrow raise for a damaged table of a run becomes a DataError about `path`."""
+    """Within it, what pandas and pyarrow raise for a damaged table of a run becomes a DataError
+    about `path`."""
     try:
         yield
     except (OSError, ValueError, LookupError, TypeError, NotImplementedError) as problem:
         raise DataError(
-            f"{path} is missing or damaged ({one_line(problem)})", advice="restore it, or train again"
+            f"{path} is missing or damaged ({one_line(problem)})",
+            advice="restore it, or train again",
         ) from problem
 
 
 def read_edge_table(path: Path, **options: Any) -> pd.DataFrame:
-    """An edges.parquet or edges_by_type.parquet. options: of pandas.read_parquet. Raises DataError where damaged."""
+    """An edges.parquet or edges_by_type.parquet. options: of pandas.read_parquet. Raises DataError
+    where damaged."""
     import pandas as pd
 
     with table_of_run(path):
@@ -95,10 +106,15 @@ def read_edge_table(path: Path, **options: Any) -> pd.DataFrame:
 
 
 def spreadsheet_safe(frame: pd.DataFrame) -> pd.DataFrame:
-    """A table for a csv with an apostrophe before texts that a spreadsheet would run as formulas (=, +, -, @)."""
+    """A table for a csv with an apostrophe before texts that a spreadsheet would run as formulas
+    (=, +, -, @)."""
 
     def safe(value: object) -> object:
-        return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
+        return (
+            f"'{value}"
+            if isinstance(value, str) and value.startswith(("=", "+", "-", "@"))
+            else value
+        )
 
     found = frame.rename(columns=safe, index=safe)
     for place, kind in enumerate(found.dtypes):

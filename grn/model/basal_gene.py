@@ -1,11 +1,13 @@
 """The basal gene: what it reads of the regulators, and what genes read of it in the next block.
 
-As a query, the basal gene reads the regulators by spherical attention with scores of its own; RMSNorm and one
-feed-forward map, applied T times, follow. As a key of the next block it hands on what it has read: z_b. A gene's score
-on it is p_i . z_b, so that what the regulators do together, and not one by one, reaches every gene by this path alone.
-It is a function of the regulators: no path goes around the regulatory network.
+As a query, the basal gene reads the regulators by spherical attention with scores of its own;
+RMSNorm and one feed-forward map, applied T times, follow. As a key of the next block it hands on
+what it has read: z_b. A gene's score on it is p_i . z_b, so that what the regulators do together,
+and not one by one, reaches every gene by this path alone. It is a function of the regulators: no
+path goes around the regulatory network.
 
-Letters: P members, B cells, N genes, R regulators, Z width of the summary, H heads, E width of a value.
+Letters: P members, B cells, N genes, R regulators, Z width of the summary, H heads, E width of a
+value.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ EPS = 1e-6  # under roots, far below any norm of a cell
 
 
 class StaticAttention(nn.Module):
-    """Spherical attention with one query for all cells, so that the score of a key is one number a head.
+    """Spherical attention with one query for all cells, so that the score of a key is one number a
+    head.
 
     m [B, M], or [P, B, M] of each member -> [P, B, H E].
     """
@@ -32,12 +35,15 @@ class StaticAttention(nn.Module):
         self.value = nn.Parameter(torch.randn(members, heads, keys, width))
 
     def forward(self, m: Tensor) -> Tensor:
-        read = attention_by_scores(self.score[:, :, None], self.value, m if m.ndim == 2 else m[:, None], eps=EPS)
+        read = attention_by_scores(
+            self.score[:, :, None], self.value, m if m.ndim == 2 else m[:, None], eps=EPS
+        )
         return read[:, :, :, 0].transpose(1, 2).flatten(2)
 
 
 class FeedForward(nn.Module):
-    """h <- h + f(norm(h)), `iterations` times with the same weights; then a last norm. h [P, .., Z]."""
+    """h <- h + f(norm(h)), `iterations` times with the same weights; then a last norm. h [P, ..,
+    Z]."""
 
     def __init__(self, members: int, width: int, hidden: int, iterations: int, dropout: float):
         super().__init__()
@@ -56,8 +62,8 @@ class FeedForward(nn.Module):
 class BasalGene(nn.Module):
     """keys: the regulators, the basal gene's own multiplicity (the depth) and a constant.
 
-    gate [P]: how much of what genes read of b a member's predictions have, 0 to 1, found on cells that it has not
-    learned from.
+    gate [P]: how much of what genes read of b a member's predictions have, 0 to 1, found on cells
+        that it has not learned from.
     """
 
     gate: Tensor
@@ -75,7 +81,9 @@ class BasalGene(nn.Module):
     ):
         super().__init__()
         self.read = StaticAttention(members, regulators + 2, HEADS, VALUE, spread=0.25)
-        self.output = nn.Parameter(torch.randn(members, HEADS * VALUE, width) * (HEADS * VALUE) ** -0.5)
+        self.output = nn.Parameter(
+            torch.randn(members, HEADS * VALUE, width) * (HEADS * VALUE) ** -0.5
+        )
         self.feed_forward = FeedForward(members, width, hidden, iterations, dropout)
         self.query = nn.Parameter(torch.zeros(members, genes, width))  # p_i
         self.bias = nn.Parameter(torch.zeros(members, genes))
@@ -94,6 +102,7 @@ class BasalGene(nn.Module):
         return key @ self.query[:, pick].mT + self.bias[:, None, pick]
 
     def states(self, m: Tensor) -> Tensor:
-        """Log probabilities of the states of cells, from multiplicities without the mean over all cells [C, R + 1]:
+        """Log probabilities of the states of cells, from multiplicities without the mean over all
+        cells [C, R + 1]:
         [P, C, S]."""
         return (m @ self.state + self.state_bias).log_softmax(-1)

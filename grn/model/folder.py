@@ -1,4 +1,5 @@
-"""The files of a model folder and the hash over all of them, without torch, which takes seconds to import."""
+"""The files of a model folder and the hash over all of them, without torch, which takes seconds to
+import."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ FILES = (CARD, *CONTENT)
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The content of a model folder whose hash is right. card: the fields of TrainedModel that no other file has.
-    tensors: tables of whole numbers are flat."""
+    """The content of a model folder whose hash is right. card: the fields of TrainedModel that no
+    other file has. tensors: tables of whole numbers are flat."""
 
     card: dict[str, Any]
     config: ModelConfig
@@ -42,7 +43,8 @@ class ModelFiles:
 
 
 def read_model_folder(folder: Path) -> ModelFiles:
-    """Reads a model folder, or the one in a run folder. Raises RunFolderError where it is missing or damaged."""
+    """Reads a model folder, or the one in a run folder. Raises RunFolderError where it is missing
+    or damaged."""
     if (folder / "model").is_dir():
         refuse_mixed_parts(folder)
         folder = folder / "model"
@@ -50,7 +52,8 @@ def read_model_folder(folder: Path) -> ModelFiles:
         refuse_cut_off(folder, ("model",))
     if missing := [name for name in FILES if not (folder / name).is_file()]:
         raise RunFolderError(
-            f"{folder} is not a whole model: {missing[0]} is missing; give a run folder or its model/."
+            f"{folder} is not a whole model: {missing[0]} is missing; give a run folder or its "
+            "model/."
             if folder.exists()
             else no_such_run(folder, "give a run folder or its model/.")
         )
@@ -77,21 +80,32 @@ def read_model_folder(folder: Path) -> ModelFiles:
 
 def damaged_model(folder: Path) -> RunFolderError:
     return RunFolderError(
-        f"{folder} is damaged: its files are not as they were written", advice="restore it, or train again"
+        f"{folder} is damaged: its files are not as they were written",
+        advice="restore it, or train again",
     )
 
 
-def hash_of(card: Mapping[str, Any], content: Mapping[str, bytes], tensors: Mapping[str, np.ndarray]) -> str:
-    """First 16 hex digits of the SHA-256 over the card, without its hash, the files in CONTENT, and the tensors, with
-    lengths.
+def hash_of(
+    card: Mapping[str, Any], content: Mapping[str, bytes], tensors: Mapping[str, np.ndarray]
+) -> str:
+    """First 16 hex digits of the SHA-256 over the card, without its hash, the files in CONTENT, and
+    the tensors, with lengths.
 
-    tensors: in place of their file, in which another zlib may pack the same numbers into other bytes.
+    tensors: in place of their file, in which another zlib may pack the same numbers into other
+        bytes.
     """
     entries = {name: value for name, value in card.items() if name != "hash"}
     found = hashlib.sha256()
     names = sorted(tensors)
-    parts = [json.dumps(entries, sort_keys=True).encode(), *(content[name] for name in CONTENT if name != WEIGHTS)]
-    parts += [part for name in names for part in (name.encode(), np.ascontiguousarray(tensors[name]).tobytes())]
+    parts = [
+        json.dumps(entries, sort_keys=True).encode(),
+        *(content[name] for name in CONTENT if name != WEIGHTS),
+    ]
+    parts += [
+        part
+        for name in names
+        for part in (name.encode(), np.ascontiguousarray(tensors[name]).tobytes())
+    ]
     for part in parts:
         found.update(len(part).to_bytes(8, "little"))
         found.update(part)
@@ -99,20 +113,26 @@ def hash_of(card: Mapping[str, Any], content: Mapping[str, bytes], tensors: Mapp
 
 
 def packed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Tensors as their file holds them: tables of whole numbers as bytes that zlib has packed, uint8.
+    """Tensors as their file holds them: tables of whole numbers as bytes that zlib has packed,
+    uint8.
 
     Numbers hardly repeat each other, so that codes of single bytes (Huffman's) pack them best.
     """
     found = dict(tensors)
     for name in tables_of(tensors):
         by_bytes = zlib.compressobj(6, zlib.DEFLATED, zlib.MAX_WBITS, 9, zlib.Z_HUFFMAN_ONLY)
-        found[name] = np.frombuffer(by_bytes.compress(tensors[name].tobytes()) + by_bytes.flush(), np.uint8)
+        found[name] = np.frombuffer(
+            by_bytes.compress(tensors[name].tobytes()) + by_bytes.flush(), np.uint8
+        )
     return found
 
 
 def unpacked(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What `packed` was given; tables of whole numbers are flat."""
-    tables = {name: np.frombuffer(zlib.decompress(tensors[name].tobytes()), np.int8) for name in tables_of(tensors)}
+    tables = {
+        name: np.frombuffer(zlib.decompress(tensors[name].tobytes()), np.int8)
+        for name in tables_of(tensors)
+    }
     return {**tensors, **tables}
 
 

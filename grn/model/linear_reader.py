@@ -1,7 +1,9 @@
-"""The linear reader: a linear map of low rank tells the type, and a feed-forward map what it misses.
+"""The linear reader: a linear map of low rank tells the type, and a feed-forward map what it
+misses.
 
-Members come in pairs. The genes weigh ten times as much as the labels for one, three hundred times for the other; which
-is right differs from data set to data set, so held-out labels decide how much each half counts.
+Members come in pairs. The genes weigh ten times as much as the labels for one, three hundred times
+for the other; which is right differs from data set to data set, so held-out labels decide how much
+each half counts.
 
 Letters: P members, C cells, N genes, R rank, S summary width, K cell types.
 """
@@ -47,11 +49,15 @@ class LinearReader(Reader):
         self.output = nn.Parameter(torch.randn(members, RANK, summary) / math.sqrt(RANK))
         self.up = nn.Parameter(torch.randn(members, summary, shape.hidden) / math.sqrt(summary))
         self.up_bias = nn.Parameter(torch.zeros(members, 1, shape.hidden))
-        self.down = nn.Parameter(torch.randn(members, shape.hidden, summary) * 0.5 / math.sqrt(shape.hidden))
+        self.down = nn.Parameter(
+            torch.randn(members, shape.hidden, summary) * 0.5 / math.sqrt(shape.hidden)
+        )
 
     def summaries(self, multiplicity: Tensor, standardised: Tensor) -> Tensor:
         flat = self.first.transpose(0, 1).flatten(1)  # one product for all members
-        return self.summarised((standardised @ flat).unflatten(-1, (self.shape.members, -1)).transpose(0, 1))
+        return self.summarised(
+            (standardised @ flat).unflatten(-1, (self.shape.members, -1)).transpose(0, 1)
+        )
 
     def summarised(self, mapped: Tensor) -> Tensor:
         """Summaries [P, C, S] of what the linear map gives, [P, C, R]."""

@@ -1,8 +1,10 @@
-"""What a model is trained for. Each objective is a sum of losses over cells; `divisors` says how many cells count.
+"""What a model is trained for. Each objective is a sum of losses over cells; `divisors` says how
+many cells count.
 
-The two are kept apart so that several processes can divide by the number of cells of all of them. The gradient is then
-that of one process with the whole batch, however unevenly labels are distributed over processes. Labels and folds alone
-say the number, so that processes agree on it before a step. A member's loss leaves out the cells of its own fold.
+The two are kept apart so that several processes can divide by the number of cells of all of them.
+The gradient is then that of one process with the whole batch, however unevenly labels are
+distributed over processes. Labels and folds alone say the number, so that processes agree on it
+before a step. A member's loss leaves out the cells of its own fold.
 
 Letters: P members, C cells, N genes, n of them, R regulators, K cell types.
 """
@@ -19,10 +21,12 @@ from grn.bags import Batch, Tokens
 from grn.model.regulation import Model
 from grn.model.transformer import Transformer
 
-LABEL_SMOOTHING = 0.1  # probability spread over the other classes: labels of single cells are never certain
-# Genes that a step predicts besides the regulators, drawn anew: they do not depend on each other. The more, the better
-# edges rank: 128, 512 of 900 on a processor: AUPRC .90, .97; 512, 2048 of 1900 on a GPU, in the same time: .84, .95.
-# Fewer where their scores would take too much memory.
+LABEL_SMOOTHING = (
+    0.1  # probability spread over the other classes: labels of single cells are never certain
+)
+# Genes that a step predicts besides the regulators, drawn anew: they do not depend on each other.
+# The more, the better edges rank: 128, 512 of 900 on a processor: AUPRC .90, .97; 512, 2048 of 1900
+# on a GPU, in the same time: .84, .95. Fewer where their scores would take too much memory.
 GENES, GENES_ON_GPU, FEWEST = 512, 4096, 32
 SUMMARISED = 256  # genes that a step predicts from the summaries of cells
 
@@ -43,7 +47,9 @@ class Draw:
 
         def some(count: int, drawn: int) -> Tensor:
             every = torch.arange(count, device=device)
-            return every if drawn == count else torch.randperm(count, device=device)[:drawn].sort()[0]
+            return (
+                every if drawn == count else torch.randperm(count, device=device)[:drawn].sort()[0]
+            )
 
         count, others = genes_of_step(model)
         regulators = some(len(model.regulators), count)
@@ -53,7 +59,9 @@ class Draw:
 
 def genes_of_step(model: Model) -> tuple[int, int]:
     """How many regulators, and how many other genes, a step predicts."""
-    most = min(GENES if model.mean.device.type == "cpu" else GENES_ON_GPU, max(FEWEST, model.genes_at_once))
+    most = min(
+        GENES if model.mean.device.type == "cpu" else GENES_ON_GPU, max(FEWEST, model.genes_at_once)
+    )
     count = len(model.regulators)
     return count if model.layered else min(count, most), min(len(model.targets), most)
 
@@ -64,7 +72,8 @@ def members_cells(batch: Batch, model: Model) -> Tensor:
 
 
 def readers_cells(batch: Batch, model: Model, opened: bool = False) -> Tensor:
-    """The same for the members of the identity token. opened: whether they learn from the cells of their folds."""
+    """The same for the members of the identity token. opened: whether they learn from the cells of
+    their folds."""
     learned = _learned(batch, model.identity.held_out)
     return torch.ones_like(learned) if opened else learned
 
@@ -84,8 +93,9 @@ def learns_genes(batch: Batch, model: Model) -> bool:
 
 
 def divisors(batch: Batch, model: Model, opened: bool) -> dict[str, Tensor]:
-    """What the sum of each loss is divided by: the number of cells, of an average member [] for the genes that the
-    regulators explain, of each member [P] for what the identity token is trained for."""
+    """What the sum of each loss is divided by: the number of cells, of an average member [] for the
+    genes that the regulators explain, of each member [P] for what the identity token is trained
+    for."""
     found = {}
     if learns_genes(batch, model):
         found["masked_multiplicity"] = members_cells(batch, model).sum(1).mean()
@@ -96,24 +106,30 @@ def divisors(batch: Batch, model: Model, opened: bool) -> dict[str, Tensor]:
 
 
 def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Tensor, Tensor]:
-    """Squared error of the genes, each member's mean over genes, and the penalty of the slopes, both summed over
-    members.
+    """Squared error of the genes, each member's mean over genes, and the penalty of the slopes,
+    both summed over members.
 
-    Both parts of a gene's prediction learn: the signed network by itself, and the context from what it leaves over.
-    Learned together, the context would take what the network explains, and the network's signs would suffer.
+    Both parts of a gene's prediction learn: the signed network by itself, and the context from what
+    it leaves over. Learned together, the context would take what the network explains, and the
+    network's signs would suffer.
     """
     bags, states = batch.bags, batch.bags.states
     assert states is not None, "training knows the states of its cells"
     first, second = model.blocks
     m = model.inputs(bags.multiplicity[:, model.regulators], bags.basal)
-    inferred = -(states * model.state_scores(m)).sum(-1)  # [P, C]: new cells, of which no state is known, ask for it
+    # [P, C]: new cells, of which no state is known, ask for it
+    inferred = -(states * model.state_scores(m)).sum(-1)
     true = model.standardised(bags.multiplicity)
     own, others = model.regulators[draw.regulators], model.targets[draw.targets]
-    own_prior, prior = (None if model.prior is None else model.prior[genes] for genes in (own, others))
+    own_prior, prior = (
+        None if model.prior is None else model.prior[genes] for genes in (own, others)
+    )
     y, shrink = first.learned(m, states, draw.regulators, model.penalty[-1:], own_prior, bags.room)
     cut = None if bags.cut is None else bags.cut[:, model.regulators]
     corrected = model.corrected(m, y.detach() if model.layered else None, states, cut)
-    direct, shrink_others = second.learned(corrected, states, draw.targets, model.penalty[:-1], prior, bags.room)
+    direct, shrink_others = second.learned(
+        corrected, states, draw.targets, model.penalty[:-1], prior, bags.room
+    )
     context = model.context(m, draw.targets, draw.hidden)
 
     among = (y - true[:, own]).square()
@@ -122,7 +138,8 @@ def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Tensor,
     if model.trains_otherwise:
         rest = model.left_over(bags, m, draw.targets, true[:, others], cut)
     errors = left.square() + (rest + context).square()
-    if bags.cut is not None:  # an intervention sets these, so that nothing is to be learned of what regulates them
+    # an intervention sets these, so that nothing is to be learned of what regulates them
+    if bags.cut is not None:
         among = among.masked_fill(bags.cut[:, own], 0.0)
         errors = errors.masked_fill(bags.cut[:, others], 0.0)
     # A sample of the genes stands for all of them.
@@ -137,10 +154,12 @@ def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Tensor,
 
 @dataclass(frozen=True)
 class Judged:
-    """What members say of cells that they have not learned from, sums over these cells of means over genes. [P] each.
+    """What members say of cells that they have not learned from, sums over these cells of means
+    over genes. [P] each.
 
-    cells: their number.   direct: squared error of the signed blocks alone.   product, square: of what they leave over
-    with the context, and of the context with itself.
+    cells: their number.
+    direct: squared error of the signed blocks alone.
+    product, square: of what they leave over with the context, and of the context with itself.
     """
 
     cells: Tensor
@@ -171,12 +190,14 @@ def judged_genes(batch: Batch, model: Model) -> Judged:
         left, context = (true[:, genes] - said) * counts[:, genes], context * counts[:, genes]
         direct = direct + left.square().sum(-1)
         product, square = product + (left * context).sum(-1), square + context.square().sum(-1)
-    return Judged(own.sum(1), *((each * own).sum(1) / model.genes for each in (direct, product, square)))
+    return Judged(
+        own.sum(1), *((each * own).sum(1) / model.genes for each in (direct, product, square))
+    )
 
 
 def of_cells(batch: Batch, model: Model, learned: Tensor, *, genes: bool) -> dict[str, Tensor]:
-    """What the identity token is trained for, by name and member, [P] each: cell_type and, if `genes`, the genes of
-    the cell. learned [P, C]: which cells count for which member."""
+    """What the identity token is trained for, by name and member, [P] each: cell_type and, if
+    `genes`, the genes of the cell. learned [P, C]: which cells count for which member."""
     found, summaries = {}, summaries_of(batch, model)
     if model.classes:
         found["cell_type"] = cell_type(summaries, batch, model, learned)
@@ -188,7 +209,8 @@ def of_cells(batch: Batch, model: Model, learned: Tensor, *, genes: bool) -> dic
 def with_tokens(batch: Batch, model: Model) -> Batch:
     """The batch with its tokens, if the identity token learns in this step and reads tokens.
 
-    How many there are depends on the cells, so that a step that a GPU has recorded cannot make them itself.
+    How many there are depends on the cells, so that a step that a GPU has recorded cannot make them
+    itself.
     """
     if batch.kept is None or not isinstance(model.identity, Transformer):
         return batch
@@ -199,7 +221,8 @@ def with_tokens(batch: Batch, model: Model) -> Batch:
 
 
 def summaries_of(batch: Batch, model: Model) -> Tensor:
-    """What the identity token reads of the cells of a batch, [P, C, S]: genes are hidden, some cells lack counts."""
+    """What the identity token reads of the cells of a batch, [P, C, S]: genes are hidden, some
+    cells lack counts."""
     if batch.tokens is not None:
         assert isinstance(model.identity, Transformer), "tokens are a transformer's"
         return model.identity.read(batch.tokens)
@@ -225,7 +248,8 @@ def cell_type(summaries: Tensor, batch: Batch, model: Model, learned: Tensor) ->
 
 
 def genes_of_cells(summaries: Tensor, batch: Batch, model: Model, learned: Tensor) -> Tensor:
-    """Squared error of some genes that are predicted from the summaries of cells; cells need no label for it.
+    """Squared error of some genes that are predicted from the summaries of cells; cells need no
+    label for it.
 
     Genes are predicted as they were counted, also where the token sees fewer counts.
     """

@@ -1,8 +1,9 @@
-"""The penalty on slopes: a regulator acts on a gene in some state, or in none (flashsign.slope_penalty).
+"""The penalty on slopes: a regulator acts on a gene in some state, or in none
+(flashsign.slope_penalty).
 
-The last key is the basal gene, the depth: the slope on it that states share is free, their deviations are not. The
-penalty weighs what an edge does, and not queries and keys, whose factors of one product would otherwise decide what is
-small.
+The last key is the basal gene, the depth: the slope on it that states share is free, their
+deviations are not. The penalty weighs what an edge does, and not queries and keys, whose factors of
+one product would otherwise decide what is small.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What reads cells: the only path from a cell to its type and its representation X_grn.
 
-A reader makes a summary of each cell, of which a linear map tells the type and another one the genes. Two read: the
-transformer of the paper (transformer.py), and a linear map with a feed-forward map (linear_reader.py). Both are
-ensembles, and held-out labels decide how much each kind of member counts and how sure a label is.
+A reader makes a summary of each cell, of which a linear map tells the type and another one the
+genes. Two read: the transformer of the paper (transformer.py), and a linear map with a feed-forward
+map (linear_reader.py). Both are ensembles, and held-out labels decide how much each kind of member
+counts and how sure a label is.
 
 Letters: P members, C cells, N genes, S width of a summary, K cell types, D embedding.
 """
@@ -20,7 +21,8 @@ from torch import Tensor, nn
 from grn.config.schema import ModelConfig
 
 HIDDEN = 1e30  # sd of what is not read: the keys of guides, which new cells lack
-LARGEST = 8.0  # sds from the mean, where differences are cut off: a rare gene is many sds away where it is seen
+# sds from the mean, where differences are cut off: a rare gene is many sds away where it is seen
+LARGEST = 8.0
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,13 @@ class ReaderShape:
 class Reader(nn.Module):
     """Multiplicities [C, N] -> (embedding [C, D], logits [C, K]) of an ensemble.
 
-    importance [P]: what each member's log probabilities count, chosen on held-out cells; their sum sharpens or softens
-    the probabilities, so that a confidence of .9 is right nine times of ten.   axes [P * S, D]: the leading directions
-    of the members' summaries over the training cells.   confidence, right: of held-out cells, which no judging member
-    had seen.   held_out [P]: the fold that a member does not learn from until it is judged; members of different kinds
-    share folds.
+    importance [P]: what each member's log probabilities count, chosen on held-out cells; their sum
+        sharpens or softens the probabilities, so that a confidence of .9 is right nine times of
+        ten.
+    axes [P * S, D]: the leading directions of the members' summaries over the training cells.
+    confidence, right: of held-out cells, which no judging member had seen.
+    held_out [P]: the fold that a member does not learn from until it is judged; members of
+        different kinds share folds.
     """
 
     held_out: Tensor
@@ -61,7 +65,8 @@ class Reader(nn.Module):
     right: Tensor
 
     folds: int  # that are held out until half-way: one for each member of a kind
-    of_genes: tuple[float, ...]  # weight of the genes beside the labels in training, for each kind of member
+    # weight of the genes beside the labels in training, for each kind of member
+    of_genes: tuple[float, ...]
     rates: tuple[float, float]  # learning rate and weight decay, in those of the trainer
 
     def __init__(self, genes: int, shape: ReaderShape):
@@ -95,7 +100,8 @@ class Reader(nn.Module):
         return ((multiplicity - self.mean) / self.sd).clamp(-LARGEST, LARGEST)
 
     def start(self, multiplicity: sp.csr_matrix, fold: np.ndarray) -> None:
-        """Sets what is known before training, of each member from the cells that it learns from. fold [C]."""
+        """Sets what is known before training, of each member from the cells that it learns from.
+        fold [C]."""
 
     def most_cells(self, gpu: bool) -> int | None:
         """The most cells that are read together, also in a training step; None: any number."""
@@ -106,7 +112,8 @@ class Reader(nn.Module):
         return 0
 
     def summaries(self, multiplicity: Tensor, standardised: Tensor) -> Tensor:
-        """Each member's summary of every cell, [P, C, S]. A gene is hidden where both inputs [C, N] are 0."""
+        """Each member's summary of every cell, [P, C, S]. A gene is hidden where both inputs [C, N]
+        are 0."""
         raise NotImplementedError
 
     def of_members(self, summaries: Tensor) -> Tensor:
@@ -117,7 +124,9 @@ class Reader(nn.Module):
         """The members' log probabilities, each as much as it counts: [C, K]."""
         return (self.importance[:, None, None] * self.of_members(summaries)).sum(0)
 
-    def forward(self, multiplicity: Tensor, standardised: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, multiplicity: Tensor, standardised: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """standardised: what is read in place of `standardised(multiplicity)`."""
         z = self.standardised(multiplicity) if standardised is None else standardised
         summaries = self.summaries(multiplicity, z)
@@ -127,14 +136,17 @@ class Reader(nn.Module):
     def without_each(self, multiplicity: Tensor, standardised: Tensor) -> Tensor:
         """The logits of one cell with each of its genes hidden in turn. [N] each -> [N, K].
 
-        A hidden gene is neither there nor different from its mean, as genes that are hidden in training.
+        A hidden gene is neither there nor different from its mean, as genes that are hidden in
+        training.
         """
         raise NotImplementedError
 
     def threshold(self, error: float) -> float:
-        """The least confidence at which at most `error` of the held-out cells were labelled wrongly.
+        """The least confidence at which at most `error` of the held-out cells were labelled
+        wrongly.
 
-        Cells below it are left unassigned. Infinite where no threshold keeps the promise: nothing is assigned then.
+        Cells below it are left unassigned. Infinite where no threshold keeps the promise: nothing
+        is assigned then.
         """
         confidence, order = self.confidence.sort(descending=True)
         wrong = (~self.right[order]).cumsum(0)

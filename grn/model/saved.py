@@ -1,4 +1,5 @@
-"""A trained model as a folder of plain files: safetensors, configuration, vocabulary, labels. No pickle."""
+"""A trained model as a folder of plain files: safetensors, configuration, vocabulary, labels. No
+pickle."""
 
 from __future__ import annotations
 
@@ -40,26 +41,33 @@ LEAST_EXPONENT = -100
 
 @torch.no_grad()
 def round_as_saved(model: nn.Module) -> None:
-    """Rounds the parameters as a model folder keeps them: to half precision, and large tables to multiples of a step.
+    """Rounds the parameters as a model folder keeps them: to half precision, and large tables to
+    multiples of a step.
 
-    Training ends with this, before anything is read, so that the saved model gives what the trained one gave. A step is
-    about a hundredth of a row's largest number. With 612 regulators and 15 states, weights change by a twentieth of
-    the sd between members, and the error of test cells by a millionth.
+    Training ends with this, before anything is read, so that the saved model gives what the trained
+    one gave. A step is about a hundredth of a row's largest number. With 612 regulators and 15
+    states, weights change by a twentieth of the sd between members, and the error of test cells by
+    a millionth.
     """
     for parameter in model.parameters():
-        parameter.copy_(parameter.half() if parameter.numel() < LARGE else _whole(parameter) * _step(parameter))
+        parameter.copy_(
+            parameter.half() if parameter.numel() < LARGE else _whole(parameter) * _step(parameter)
+        )
 
 
 def _step(table: Tensor) -> Tensor:
-    """Of each row, [.., 1]: the power of two of which all its numbers are fewer than 128 multiples, and the largest at
-    least 64. Rows differ: those of genes that no regulator explains are small throughout."""
+    """Of each row, [.., 1]: the power of two of which all its numbers are fewer than 128 multiples,
+    and the largest at least 64. Rows differ: those of genes that no regulator explains are small
+    throughout."""
     largest = table.detach().abs().amax(-1, keepdim=True)
-    exponent = largest.frexp().exponent.clamp(min=LEAST_EXPONENT)  # smaller numbers are 0: their step would be, too
+    # smaller numbers are 0: their step would be, too
+    exponent = largest.frexp().exponent.clamp(min=LEAST_EXPONENT)
     return torch.ldexp(torch.ones_like(largest), exponent - 7)
 
 
 def _whole(table: Tensor) -> Tensor:
-    """A table as multiples of its step, -127 to 127: rounded once, it has the same step and the same multiples."""
+    """A table as multiples of its step, -127 to 127: rounded once, it has the same step and the
+    same multiples."""
     return (table / _step(table)).round().clamp(-127, 127)
 
 
@@ -86,12 +94,16 @@ def unpacked_parameters(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 class TrainedModel:
     """A model with all that is needed to read new cells with it.
 
-    vocabulary: gene of each embedding row.   classes: cell type of each logit.   values, multiplicity: see DataConfig.
-    target_total: to which counts are scaled (None: they are not).   depth: mean and sd of the training cells' log
-    totals, the scale of the basal gene's multiplicity (None: it is always 1).   measures_depth: bool [V], the genes
-    that these totals are over.   depth_share [V]: the part of the totals in each gene.   cells: digest of the training
-    cells (grn/cells/cells.py), or None.   keys: how many entries of the vocabulary, the last ones, are keys of guides
-    and no genes.
+    vocabulary: gene of each embedding row.
+    classes: cell type of each logit.
+    values, multiplicity: see DataConfig.
+    target_total: to which counts are scaled (None: they are not).
+    depth: mean and sd of the training cells' log totals, the scale of the basal gene's multiplicity
+        (None: it is always 1).
+    measures_depth: bool [V], the genes that these totals are over.
+    depth_share [V]: the part of the totals in each gene.
+    cells: digest of the training cells (grn/cells/cells.py), or None.
+    keys: how many entries of the vocabulary, the last ones, are keys of guides and no genes.
     """
 
     model: Model
@@ -140,7 +152,9 @@ class TrainedModel:
         }
         with torch.no_grad():
             state = self.model.state_dict() | packed_parameters(self.model.named_parameters())
-        tensors = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in state.items()}
+        tensors = {
+            name: tensor.detach().cpu().contiguous().numpy() for name, tensor in state.items()
+        }
         tensors |= {MEASURES: self.measures_depth, SHARE: self.depth_share}
         content = {
             "config.yaml": yaml.safe_dump(self.model.config.model_dump(), sort_keys=False).encode(),
@@ -183,6 +197,8 @@ class TrainedModel:
                 depth_share=share,
                 depth=None if card["depth"] is None else tuple(card["depth"]),
                 keys=card.get("keys", 0),
-                **{name: card[name] for name in ("values", "multiplicity", "target_total", "cells")},
+                **{
+                    name: card[name] for name in ("values", "multiplicity", "target_total", "cells")
+                },
             )
         raise damaged_model(folder)

@@ -5,12 +5,14 @@
     w_ij    = s_ij / n_i
     y_i     = level_iz + sum over heads g_i sum_j (w_ij - w_ij at the state's mean multiplicities) a_j
 
-Training does not identify the sign of an attention weight: k and v, or q and o, may change theirs together. Here the
-value of a regulator is a positive amount a_j and a gene's read-out a positive gain g_i, so that neither may, and the
-sign of a score is the sign of what the regulator does. Queries and keys belong to genes and states and not to cells:
+Training does not identify the sign of an attention weight: k and v, or q and o, may change theirs
+together. Here the value of a regulator is a positive amount a_j and a gene's read-out a positive
+gain g_i, so that neither may, and the sign of a score is the sign of what the regulator does.
+Queries and keys belong to genes and states and not to cells:
 Q K^T is one matrix a state, read from the model's file without any cell.
 
-Letters: P members, B cells, n genes, R regulators, H query heads, K key heads, E head width, S states.
+Letters: P members, B cells, n genes, R regulators, H query heads, K key heads, E head width, S
+states.
 """
 
 from __future__ import annotations
@@ -32,24 +34,40 @@ BEND = 10.0  # of the norm that a block starts with, what is not the basal gene'
 
 
 class GeneEmbedding(nn.Module):
-    """The queries of genes, what a state adds to them, and the keys of the regulators and, last, of the basal gene.
+    """The queries of genes, what a state adds to them, and the keys of the regulators and, last, of
+    the basal gene.
 
-    query [P, H, N, E], deviation [P, H, S or 0, N, E], key [P, K, R + 1, E]; None where heads are as wide as there are
-    keys, and these are many: the keys are the identity then, as their products would take most of a step.
+    query [P, H, N, E], deviation [P, H, S or 0, N, E], key [P, K, R + 1, E]; None where heads are
+    as wide as there are keys, and these are many: the keys are the identity then, as their products
+    would take most of a step.
     """
 
-    def __init__(self, members: int, genes: int, keys: int, heads: int, key_heads: int, width: int, states: int):
+    def __init__(
+        self,
+        members: int,
+        genes: int,
+        keys: int,
+        heads: int,
+        key_heads: int,
+        width: int,
+        states: int,
+    ):
         super().__init__()
         width = min(width, keys)
-        self.query = nn.Parameter(torch.randn(members, heads, genes, width) * 0.01 / math.sqrt(width))
-        self.deviation = nn.Parameter(torch.zeros(members, heads, states if states > 1 else 0, genes, width))
+        self.query = nn.Parameter(
+            torch.randn(members, heads, genes, width) * 0.01 / math.sqrt(width)
+        )
+        self.deviation = nn.Parameter(
+            torch.zeros(members, heads, states if states > 1 else 0, genes, width)
+        )
         free = width == keys > MOST_KEYS
         self.key = None if free else nn.Parameter(torch.empty(members, key_heads, keys, width))
         for key in () if self.key is None else self.key.data.flatten(0, 1):
             nn.init.orthogonal_(key, gain=max(1.0, math.sqrt(keys / width)))
 
     def forward(self, pick: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The queries in each state, [P, H, S, n, E] (one state: S = 1), and the keys of each query head."""
+        """The queries in each state, [P, H, S, n, E] (one state: S = 1), and the keys of each query
+        head."""
         query = self.query.index_select(-2, pick)[:, :, None]
         if self.deviation.shape[2]:
             query = query + self.deviation.index_select(-2, pick)
@@ -59,11 +77,12 @@ class GeneEmbedding(nn.Module):
 
     @torch.no_grad()
     def start(self, member: int, shared: Tensor, deviations: Tensor | None) -> float:
-        """Sets the queries and keys of a member to scores that are shared [n, R + 1] and, in each state, deviate from
-        them, [S, n, R + 1]; returns the share of their squares that heads are too narrow for.
+        """Sets the queries and keys of a member to scores that are shared [n, R + 1] and, in each
+        state, deviate from them, [S, n, R + 1]; returns the share of their squares that heads are
+        too narrow for.
 
-        The first query head of each key head holds them; where heads are narrow, the next leading directions of the
-        keys. The queries of the others start at 0.
+        The first query head of each key head holds them; where heads are narrow, the next leading
+        directions of the keys. The queries of the others start at 0.
         """
         if deviations is None:
             deviations = shared.new_zeros(len(self.deviation[member, 0]), *shared.shape)
@@ -89,14 +108,19 @@ class GeneEmbedding(nn.Module):
 
 
 class Scores(torch.autograd.Function):
-    """Q K^T, [P, H, S, n, K] of queries [P, H, S, n, E] and keys [P, H, K, E] (None: the identity), and 0 at the key
-    `own` [n] (-1: none) of each query. Tables are the largest tensors here: masks of their size, forward and backward,
-    were 7 % of a step. So the backward pass takes off again, to float rounding, what a gradient at `own` has added.
+    """Q K^T, [P, H, S, n, K] of queries [P, H, S, n, E] and keys [P, H, K, E] (None: the identity),
+    and 0 at the key `own` [n] (-1: none) of each query. Tables are the largest tensors here: masks
+    of their size, forward and backward, were 7 % of a step. So the backward pass takes off again,
+    to float rounding, what a gradient at `own` has added.
     """
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor | None, own: Tensor | None) -> Tensor:
-        scores = query.clone() if key is None else (query.flatten(2, 3) @ key.mT).unflatten(2, query.shape[2:4])
+        scores = (
+            query.clone()
+            if key is None
+            else (query.flatten(2, 3) @ key.mT).unflatten(2, query.shape[2:4])
+        )
         if own is not None:
             at = own.clamp(min=0)[:, None].expand(*scores.shape[:-1], 1)
             scores.scatter_(-1, at, scores.gather(-1, at).masked_fill_((own >= 0)[:, None], 0.0))
@@ -128,7 +152,8 @@ class Scores(torch.autograd.Function):
 class SignedBlock(nn.Module):
     """own [N]: position of each gene of the block among the regulators, -1 for others.   centre, square [P, S, R + 1]:
     mean multiplicities of a state's cells, and mean squares.   level [P, S, N]: mean of the standardised genes.
-    mixed [S, S]: how the means of states are mixed in training (regulation/levels.py); the identity elsewhere."""
+    mixed [S, S]: how the means of states are mixed in training (regulation/levels.py); the identity
+    elsewhere."""
 
     own: Tensor
     centre: Tensor
@@ -136,7 +161,16 @@ class SignedBlock(nn.Module):
     level: Tensor
     mixed: Tensor
 
-    def __init__(self, members: int, own: Tensor, regulators: int, heads: int, key_heads: int, width: int, states: int):
+    def __init__(
+        self,
+        members: int,
+        own: Tensor,
+        regulators: int,
+        heads: int,
+        key_heads: int,
+        width: int,
+        states: int,
+    ):
         super().__init__()
         genes, keys = len(own), regulators + 1
         self.embedding = GeneEmbedding(members, genes, keys, heads, key_heads, width, states)
@@ -156,8 +190,8 @@ class SignedBlock(nn.Module):
         return len(self.own)
 
     def means(self, of: Tensor) -> Tensor:
-        """`centre` or `level`. In training a part of the differences between states may be left in, so that they count
-        as regulation; predictions know the means of states in full."""
+        """`centre` or `level`. In training a part of the differences between states may be left in,
+        so that they count as regulation; predictions know the means of states in full."""
         if not self.training:
             return of
         with torch.autocast(of.device.type, enabled=False):  # depths are far from 0
@@ -173,10 +207,13 @@ class SignedBlock(nn.Module):
 
     @torch.no_grad()
     def start(self, member: int, shared: Tensor, deviations: Tensor | None) -> float:
-        """Sets a member to slopes that are shared, [n, R + 1], and, in each state, deviate from them, [S, n, R + 1]:
-        what one unit of a regulator adds in a cell of average norm. Returns what `GeneEmbedding.start` does.
+        """Sets a member to slopes that are shared, [n, R + 1], and, in each state, deviate from
+        them, [S, n, R + 1]:
+        what one unit of a regulator adds in a cell of average norm. Returns what
+        `GeneEmbedding.start` does.
 
-        b_i is BEND times the root mean square of what the gene reads, so that norms hardly differ between cells.
+        b_i is BEND times the root mean square of what the gene reads, so that norms hardly differ
+        between cells.
         """
         slopes = shared[None] if deviations is None else shared + deviations
         read = (slopes.square() @ self.square[member, ..., None])[..., 0].mean(0).sqrt()  # [n]
@@ -185,7 +222,9 @@ class SignedBlock(nn.Module):
         self.raw_gain[member] = basal + torch.log(-torch.expm1(-basal))  # softplus gives it back
         self.raw_amount[member] = ONE
         bent = math.sqrt(1 + 1 / BEND**2)  # n_i over b_i
-        return self.embedding.start(member, bent * shared, None if deviations is None else bent * deviations)
+        return self.embedding.start(
+            member, bent * shared, None if deviations is None else bent * deviations
+        )
 
     def amounts(self) -> Tensor:
         """a_j, above 0, of the regulators and the basal gene: [P, H, R + 1]."""
@@ -196,15 +235,20 @@ class SignedBlock(nn.Module):
         """g_i and b_i, above 0: [P, H, n] each."""
         return F.softplus(self.raw_gain[:, :, pick]), self.log_basal[:, :, pick].exp()
 
-    def forward(self, m: Tensor, states: Tensor, pick: Tensor, room: Sequence[int] | None = None) -> Tensor:
-        """m [B, R + 1], or [P, B, R + 1] of each member, states [B, S] -> [P, B, n] in sds of the genes.
+    def forward(
+        self, m: Tensor, states: Tensor, pick: Tensor, room: Sequence[int] | None = None
+    ) -> Tensor:
+        """m [B, R + 1], or [P, B, R + 1] of each member, states [B, S] -> [P, B, n] in sds of the
+        genes.
 
         A cell that belongs to several states in part has their mean. room: see Bags.
         """
         cell, share, sizes = bags_of_states(states, room)
         keys, centre = bags_of_cells(m, cell), self.means(self.centre)[:, None]
         (gain, basal), amounts = self.gains(pick), self.amounts()[..., None]
-        read = attention_by_scores(self.scores(pick), amounts, keys, centre=centre, basal=basal, groups=sizes)
+        read = attention_by_scores(
+            self.scores(pick), amounts, keys, centre=centre, basal=basal, groups=sizes
+        )
         return self.told(read[..., 0], gain, cell, share, states, pick)
 
     def learned(
@@ -216,9 +260,12 @@ class SignedBlock(nn.Module):
         prior: Tensor | None = None,
         room: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """What training reads: `forward`, and the penalty of the slopes (penalty.py), [P], from the same scores.
+        """What training reads: `forward`, and the penalty of the slopes (penalty.py), [P], from the
+        same scores.
 
-        penalty [P, 3].   prior [n, R]: what slopes on regulators are divided by.   room: see Bags.
+        penalty [P, 3].
+        prior [n, R]: what slopes on regulators are divided by.
+        room: see Bags.
         """
         cell, share, sizes = bags_of_states(states, room)
         gain, basal = self.gains(pick)
@@ -236,31 +283,51 @@ class SignedBlock(nn.Module):
         )
         return self.told(read, gain, cell, share, states, pick), shrink
 
-    def told(self, read: Tensor, gain: Tensor, cell: Tensor, share: Tensor, states: Tensor, pick: Tensor) -> Tensor:
-        """What bags have read [P, H, cells in their states, n], added up for each cell: [P, B, n]. cell, share: see
-        bags_of_states."""
+    def told(
+        self, read: Tensor, gain: Tensor, cell: Tensor, share: Tensor, states: Tensor, pick: Tensor
+    ) -> Tensor:
+        """What bags have read [P, H, cells in their states, n], added up for each cell: [P, B, n].
+        cell, share: see bags_of_states."""
         change = (read * gain[:, :, None]).sum(1) * share[:, None]
-        level = states @ self.means(self.level[..., pick]) + states.sum(1, keepdim=True) * self.bias[:, None, pick]
+        level = (
+            states @ self.means(self.level[..., pick])
+            + states.sum(1, keepdim=True) * self.bias[:, None, pick]
+        )
         return level.index_add(1, cell, change)
 
     def slopes(self, scores: Tensor, pick: Tensor) -> Tensor:
-        """What one unit of a regulator adds to a gene in an average cell of each state: [P, S, n, R + 1]."""
+        """What one unit of a regulator adds to a gene in an average cell of each state: [P, S, n, R
+        + 1]."""
         gain, basal = self.gains(pick)
-        norm = (scores.square() @ self.square[:, None, :, :, None] + basal.square()[:, :, None, :, None]).sqrt()
+        norm = (
+            scores.square() @ self.square[:, None, :, :, None] + basal.square()[:, :, None, :, None]
+        ).sqrt()
         return (scores * self.amounts()[:, :, None, None] * gain[:, :, None, :, None] / norm).sum(1)
 
     @torch.no_grad()
     def derivatives(
-        self, m: Tensor, state: int, pick: Tensor, scores: Tensor, share: Tensor, heads: slice = slice(None)
+        self,
+        m: Tensor,
+        state: int,
+        pick: Tensor,
+        scores: Tensor,
+        share: Tensor,
+        heads: slice = slice(None),
     ) -> Tensor:
         """The mean over cells of d y_i / d m_j, the change of the norm in it: [P, n, R + 1].
 
-        m [B, R + 1] or [P, B, R + 1]: cells of the state.   share [B]: what each counts.   heads: of these alone.
+        m [B, R + 1] or [P, B, R + 1]: cells of the state.
+        share [B]: what each counts.
+        heads: of these alone.
 
-            d y_i / d m_j = sum over heads g_i s_ij (a_j / n_i - m_j s_ij sum_k (m_k - c_k) s_ik a_k / n_i^3)
+            d y_i / d m_j = sum over heads g_i s_ij (a_j / n_i - m_j s_ij sum_k (m_k - c_k) s_ik a_k
+            / n_i^3)
         """
         gain, basal = (each[:, heads] for each in self.gains(pick))
-        s, amount = scores[:, heads, state], self.amounts()[:, heads]  # [P, H, n, R + 1], [P, H, R + 1]
+        s, amount = (
+            scores[:, heads, state],
+            self.amounts()[:, heads],
+        )  # [P, H, n, R + 1], [P, H, R + 1]
         m = m if m.ndim == 2 else m[:, None]
         square = m.square() @ s.square().mT + basal.square()[:, :, None]  # [P, H, B, n]
         read = (m - self.centre[:, None, state, None]) @ (s * amount[:, :, None]).mT
@@ -270,20 +337,26 @@ class SignedBlock(nn.Module):
         return (gain[..., None] * of_heads).sum(1)
 
     @torch.no_grad()
-    def mean_weights(self, m: Tensor, state: int, pick: Tensor, scores: Tensor, heads: slice = slice(None)) -> Tensor:
-        """The mean over cells of w_ij = s_ij / n_i: [P, H, n, R + 1]. Arguments as for `derivatives`."""
+    def mean_weights(
+        self, m: Tensor, state: int, pick: Tensor, scores: Tensor, heads: slice = slice(None)
+    ) -> Tensor:
+        """The mean over cells of w_ij = s_ij / n_i: [P, H, n, R + 1]. Arguments as for
+        `derivatives`."""
         s, basal = scores[:, heads, state], self.gains(pick)[1][:, heads]
         m = m if m.ndim == 2 else m[:, None]
         inverse = (m.square() @ s.square().mT + basal.square()[:, :, None]).rsqrt()
         return s * (inverse.mT @ m) / m.shape[-2]
 
 
-def bags_of_states(states: Tensor, room: Sequence[int] | None = None) -> tuple[Tensor, Tensor, Sequence[int]]:
-    """The cell of each bag and how much it belongs to the bag's state, one state's bags after another's, and their
-    number in each state.
+def bags_of_states(
+    states: Tensor, room: Sequence[int] | None = None
+) -> tuple[Tensor, Tensor, Sequence[int]]:
+    """The cell of each bag and how much it belongs to the bag's state, one state's bags after
+    another's, and their number in each state.
 
-    A cell is a bag in each state [C, S] that it belongs to. Where there is more room, the rest are bags of cell 0 that
-    belong to the state by 0: the shapes of a CUDA graph are the same in every step.
+    A cell is a bag in each state [C, S] that it belongs to. Where there is more room, the rest are
+    bags of cell 0 that belong to the state by 0: the shapes of a CUDA graph are the same in every
+    step.
     """
     belongs, number = states.T > 0, torch.arange(len(states), device=states.device)
     sizes = belongs.sum(1).tolist() if room is None else room

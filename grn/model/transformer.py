@@ -1,4 +1,5 @@
-"""The transformer of the paper, figure 4, top to bottom: a cell is a bag of genes, and one token reads what it is.
+"""The transformer of the paper, figure 4, top to bottom: a cell is a bag of genes, and one token
+reads what it is.
 
     tokens       the genes that a cell expresses, the basal gene, and the identity token
     embedding    h_i = e_i, of genes alone: how much of a gene a cell has enters by its multiplicity
@@ -8,16 +9,16 @@
 
     s_ij = m_j q_i . k_j      w_ij = s_ij / sqrt(sum_j s_ij^2)      o_i = sum_j w_ij v_j
 
-Keys are scaled by their gene's multiplicity m_j at every layer. It is a standardised one, in sds from the gene's mean
-over the training cells: its size scales the key, and its sign turns it. A gene that a cell does not express is no
-token. The basal gene is the yardstick of the others, with m = 1. The identity token has m = 0: it reads, and is never a
-key.
+Keys are scaled by their gene's multiplicity m_j at every layer. It is a standardised one, in sds
+from the gene's mean over the training cells: its size scales the key, and its sign turns it. A gene
+that a cell does not express is no token. The basal gene is the yardstick of the others, with m = 1.
+The identity token has m = 0: it reads, and is never a key.
 
-The tokens of the first layer are the same in every cell, so that their queries, keys and values are computed once for
-each gene. Of the last layer, the identity token alone asks.
+The tokens of the first layer are the same in every cell, so that their queries, keys and values are
+computed once for each gene. Of the last layer, the identity token alone asks.
 
-Letters: P members, C cells, N genes, V = N + 2 tokens that there are, T tokens of all cells of a batch, D width of a
-token, H query heads, K key heads, E = D / H width of a head.
+Letters: P members, C cells, N genes, V = N + 2 tokens that there are, T tokens of all cells of a
+batch, D width of a token, H query heads, K key heads, E = D / H width of a head.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ from grn.model.reader import HIDDEN, Reader, ReaderShape
 EPS = 1e-6  # under the root of a norm
 CHUNK = 512  # tokens, see Linear
 CELLS_AT_ONCE = 64  # that are read on a processor, where more cells take longer
-MOST_TOKENS = 1 << 22  # the same on a GPU, of all members, if cells expressed every gene: they fill its memory
+# the same on a GPU, of all members, if cells expressed every gene: they fill its memory
+MOST_TOKENS = 1 << 22
 AT_ONCE = 64  # genes that are hidden at the same time, see `without_each`
-# Where the vectors of genes start: the sizes of their loadings and of the noise by which members differ; the numbers of
-# the table of cells that the loadings are of; the directions more, and the powers, of their randomised search.
+# Where the vectors of genes start: the sizes of their loadings and of the noise by which members
+# differ; the numbers of the table of cells that the loadings are of; the directions more, and the
+# powers, of their randomised search.
 LOADINGS, NOISE = 3.0, 0.1
 AT_START, SPARE, POWERS = 1 << 26, 8, 3
 SMALL = 0.5  # of the usual size, with which a layer begins to add to the residual stream
@@ -73,7 +76,11 @@ class Layer(nn.Module):
             return nn.Parameter(torch.randn(members, rows, columns) * size * rows**-0.5)
 
         self.attention_gain = nn.Parameter(torch.ones(members, 1, width))
-        self.query, self.key, self.value = random(width, queries), random(width, keys), random(width, keys)
+        self.query, self.key, self.value = (
+            random(width, queries),
+            random(width, keys),
+            random(width, keys),
+        )
         self.output = random(queries, width, SMALL)
         self.gain = nn.Parameter(torch.ones(members, 1, width))
         self.up, self.down = random(width, hidden), random(hidden, width, SMALL)
@@ -88,10 +95,15 @@ class Layer(nn.Module):
         return k, v
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, tokens: Tokens, asking: Tensor) -> Tensor:
-        """q of the tokens that ask, whose offsets are `asking`; k and v of all tokens -> what they read, [P, .., D]."""
+        """q of the tokens that ask, whose offsets are `asking`; k and v of all tokens -> what they
+        read, [P, .., D]."""
         signed = k * tokens.sign.view(*k.shape[:2], 1).to(k)
-        of_q, of_k, of_v = (each.reshape(-1, each.shape[-1] // self.head, self.head) for each in (q, signed, v))
-        read = spherical_attention(of_q, of_k, of_v, tokens.multiplicity, offsets=tokens.offsets, query_offsets=asking)
+        of_q, of_k, of_v = (
+            each.reshape(-1, each.shape[-1] // self.head, self.head) for each in (q, signed, v)
+        )
+        read = spherical_attention(
+            of_q, of_k, of_v, tokens.multiplicity, offsets=tokens.offsets, query_offsets=asking
+        )
         return linear(read.reshape(q.shape), self.output)
 
     def feed_forward(self, h: Tensor) -> Tensor:
@@ -117,8 +129,8 @@ class Layers(nn.ModuleList):
 
 
 class Transformer(Reader):
-    """Multiplicities of cells -> their types and X_grn; see Reader. All members are read in one call a layer, as more
-    cells."""
+    """Multiplicities of cells -> their types and X_grn; see Reader. All members are read in one
+    call a layer, as more cells."""
 
     folds = 4
     of_genes = (1.0,)
@@ -152,35 +164,47 @@ class Transformer(Reader):
     def multiplications(self, cells: int) -> int:
         shape = self.shape
         of_token = shape.summary * (2 * shape.summary + 2 * shape.hidden * shape.iterations)
-        return cells * self.genes * shape.members * shape.layers * of_token // 4  # a cell has a part of the genes
+        # a cell has a part of the genes
+        return cells * self.genes * shape.members * shape.layers * of_token // 4
 
     @torch.no_grad()
     def start(self, multiplicity: sp.csr_matrix, fold: np.ndarray) -> None:
-        """See Reader. Genes start at their loadings, the leading directions of the strengths of cells, so that what
-        tokens read is principal components of the cells from the first step on, and types need not be found by chance.
+        """See Reader. Genes start at their loadings, the leading directions of the strengths of
+        cells, so that what tokens read is principal components of the cells from the first step on,
+        and types need not be found by chance.
         """
         width = self.shape.summary
         for member, held_out in enumerate(self.held_out.tolist()):
             rows = np.flatnonzero(fold != held_out)
             most = max(AT_START // self.genes, width)
-            rows = rows if len(rows) <= most else np.sort(np.random.default_rng(member).permutation(rows)[:most])
+            rows = (
+                rows
+                if len(rows) <= most
+                else np.sort(np.random.default_rng(member).permutation(rows)[:most])
+            )
             cells = torch.as_tensor(multiplicity[rows].toarray())
             strength = self.strength(cells, self.standardised(cells))
-            loadings = torch.svd_lowrank(strength, q=min(width + SPARE, *strength.shape), niter=POWERS)[2][:, :width]
+            loadings = torch.svd_lowrank(
+                strength, q=min(width + SPARE, *strength.shape), niter=POWERS
+            )[2][:, :width]
             own = self.embedding[member, : self.genes]
             own.mul_(NOISE)
             own[:, : loadings.shape[1]] += loadings * LOADINGS * math.sqrt(self.genes)
 
     def strength(self, multiplicity: Tensor, standardised: Tensor) -> Tensor:
-        """The signed multiplicities [C, N] by which keys are scaled: 0 of genes that a cell does not express."""
+        """The signed multiplicities [C, N] by which keys are scaled: 0 of genes that a cell does
+        not express."""
         return standardised * ((multiplicity > 0) & (self.sd < HIDDEN))
 
     def summaries(self, multiplicity: Tensor, standardised: Tensor) -> Tensor:
-        cells = self.strength(multiplicity, standardised).split(self.most_cells(multiplicity.is_cuda))
+        cells = self.strength(multiplicity, standardised).split(
+            self.most_cells(multiplicity.is_cuda)
+        )
         return torch.cat([self.read(Tokens.of(some)) for some in cells], 1)
 
     def read(self, cells: Tokens, watch: Watch = unwatched) -> Tensor:
-        """Summaries of cells, [P, C, D]. watch: is called with the number of each layer, its queries and its keys."""
+        """Summaries of cells, [P, C, D]. watch: is called with the number of each layer, its
+        queries and its keys."""
         members = self.shape.members
         tokens = cells.repeated(members, self.genes + 2)
 
@@ -205,7 +229,9 @@ class Transformer(Reader):
             if number == 0 == last:
                 h, q = of_identity(h), of_identity(q)
             watch(number, q, k)
-            h = h + layer.attend(q, k, v, tokens, tokens.asking if number == last else tokens.offsets)
+            h = h + layer.attend(
+                q, k, v, tokens, tokens.asking if number == last else tokens.offsets
+            )
             h = layer.feed_forward(h)
         return norm(h) * self.gain
 
@@ -221,10 +247,12 @@ class Transformer(Reader):
 
 
 class Linear(torch.autograd.Function):
-    """x @ weight + bias of every member, [P, T, D], [P, D, F] and [P, 1, F] -> [P, T, F], in the dtype of x.
+    """x @ weight + bias of every member, [P, T, D], [P, D, F] and [P, 1, F] -> [P, T, F], in the
+    dtype of x.
 
-    The gradient of the weight sums over all tokens, and has so few rows that one product would keep a corner of a GPU
-    busy: it took 72 % of a step. So it is summed there over CHUNK tokens at a time, and then over these sums.
+    The gradient of the weight sums over all tokens, and has so few rows that one product would keep
+    a corner of a GPU busy: it took 72 % of a step. So it is summed there over CHUNK tokens at a
+    time, and then over these sums.
     """
 
     @staticmethod
@@ -238,12 +266,15 @@ class Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         gradient = gradient.to(x.dtype)  # autocast may have made it 16 bit wide
         of_weight = products(x, gradient, CHUNK if x.is_cuda else x.shape[1]).to(weight.dtype)
-        of_bias = gradient.sum(1, keepdim=True, dtype=weight.dtype) if ctx.needs_input_grad[2] else None
+        of_bias = (
+            gradient.sum(1, keepdim=True, dtype=weight.dtype) if ctx.needs_input_grad[2] else None
+        )
         return gradient @ weight.to(x.dtype).mT, of_weight, of_bias
 
 
 def products(x: Tensor, y: Tensor, chunk: int) -> Tensor:
-    """x^T y of every member, [P, T, D] and [P, T, F] -> [P, D, F]: sums over `chunk` tokens, then added up."""
+    """x^T y of every member, [P, T, D] and [P, T, F] -> [P, D, F]: sums over `chunk` tokens, then
+    added up."""
     tokens = x.shape[1]
     if chunk >= tokens:
         return x.mT @ y
@@ -259,7 +290,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def scaled(weight: Tensor, gain: Tensor) -> Tensor:
-    """The weight [P, D, F] with which (x gain) @ weight is x @ scaled: one pass over all tokens less."""
+    """The weight [P, D, F] with which (x gain) @ weight is x @ scaled: one pass over all tokens
+    less."""
     return gain.mT * weight
 
 
@@ -269,5 +301,6 @@ def norm(h: Tensor) -> Tensor:
 
 
 def narrow(x: Tensor) -> Tensor:
-    """16 bits a number on a GPU, for which its products and kernels are made; their sums are float32, and so is h."""
+    """16 bits a number on a GPU, for which its products and kernels are made; their sums are
+    float32, and so is h."""
     return x.bfloat16() if x.is_cuda and x.dtype == torch.float32 else x

@@ -1,1 +1,2 @@
-"""Signed gene regulatory networks: read from a model, and written as AnnData and as a table of edges."""
+"""Signed gene regulatory networks: read from a model, and written as AnnData and as a table of
+edges."""

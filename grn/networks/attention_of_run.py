@@ -1,4 +1,5 @@
-"""The attention between genes of a run's transformer, as the files of a network and as the table of one layer."""
+"""The attention between genes of a run's transformer, as the files of a network and as the table of
+one layer."""
 
 from __future__ import annotations
 
@@ -33,26 +34,37 @@ from grn.networks.run_files import edges_of, slugs
 def attention_of_model(
     config: Config, trained: TrainedModel, cells: Cells
 ) -> tuple[AnnData, pd.DataFrame, pd.DataFrame]:
-    """What `network_of_model` gives, of a transformer that has learned types alone: what genes read of genes, layer by
-    layer, over all cells and in those of each label."""
-    reader, settings, seed = trained.model.identity.to(own_device(config.trainer)), config.network, config.trainer.seed
+    """What `network_of_model` gives, of a transformer that has learned types alone: what genes read
+    of genes, layer by layer, over all cells and in those of each label."""
+    reader, settings, seed = (
+        trained.model.identity.to(own_device(config.trainer)),
+        config.network,
+        config.trainer.seed,
+    )
     assert isinstance(reader, Transformer), "the linear reader has no attention between genes"
     how = settings.top_k, settings.least_cells
     whole = read_attention(reader, cells, some_of(np.arange(len(cells)), seed))
-    labelled = {name: np.flatnonzero(cells.labels == number) for number, name in enumerate(cells.classes)}
+    labelled = {
+        name: np.flatnonzero(cells.labels == number) for number, name in enumerate(cells.classes)
+    }
     labelled = {name: rows for name, rows in labelled.items() if len(rows)}
     slug_of, of_types = slugs(list(labelled)), []
     names = pd.Index(list(cells.vocabulary), dtype=object)
     means = [np.asarray(cells.multiplicity[rows].mean(0)).ravel() for rows in labelled.values()]
     adata = AnnData(
         np.asarray(means, np.float32).reshape(len(labelled), len(names)),
-        obs=pd.DataFrame({"cells": [len(rows) for rows in labelled.values()]}, index=pd.Index(labelled, dtype=object)),
+        obs=pd.DataFrame(
+            {"cells": [len(rows) for rows in labelled.values()]},
+            index=pd.Index(labelled, dtype=object),
+        ),
         var=pd.DataFrame({"is_regulator": True, "grn_identity": whole.identity}, index=names),
     )
     adata.varp.update(layer_matrices(whole, *how))
     for name, rows in labelled.items():
         found = read_attention(reader, cells, some_of(rows, seed))
-        adata.varp.update({f"{key}_{slug_of[name]}": of for key, of in layer_matrices(found, *how).items()})
+        adata.varp.update(
+            {f"{key}_{slug_of[name]}": of for key, of in layer_matrices(found, *how).items()}
+        )
         of_types.append(edges_of_attention(found, cells.vocabulary, *how).assign(cell_type=name))
     adata.uns["grn"] = {
         "orientation": "row = target, column = regulator",
@@ -61,15 +73,22 @@ def attention_of_model(
         "definition": DEFINITION,
         "effects": "attention weights, the mean over cells, heads and members; in grn, over layers",
         "states": "together",
-        "cell_types": pd.DataFrame({"slug": list(slug_of.values()), "label": list(slug_of)}).set_index(
-            pd.Index(map(str, range(len(slug_of))), dtype=object)
-        ),
+        "cell_types": pd.DataFrame(
+            {"slug": list(slug_of.values()), "label": list(slug_of)}
+        ).set_index(pd.Index(map(str, range(len(slug_of))), dtype=object)),
         "model_hash": trained.hash,
         "version": grn.__version__,
-        "parameters": {"members": reader.shape.members, "cells": len(cells), "top_k": how[0] or 0, "seed": seed},
+        "parameters": {
+            "members": reader.shape.members,
+            "cells": len(cells),
+            "top_k": how[0] or 0,
+            "seed": seed,
+        },
     }
     edges = edges_of_attention(whole, cells.vocabulary, *how)
-    by_type = pd.concat(of_types, ignore_index=True) if of_types else edges.head(0).assign(cell_type="")
+    by_type = (
+        pd.concat(of_types, ignore_index=True) if of_types else edges.head(0).assign(cell_type="")
+    )
     return adata, edges, by_type.astype({"cell_type": "category"})
 
 
@@ -82,11 +101,13 @@ def attention_again(
     adata: AnnData | None,
     names: Sequence[str] | None,
 ) -> pd.DataFrame:
-    """The edges of one layer of a run's transformer: in the cells `names`, in those of a label, or in all."""
+    """The edges of one layer of a run's transformer: in the cells `names`, in those of a label, or
+    in all."""
     reader = trained.model.identity.to(own_device(config.trainer))
     if not isinstance(reader, Transformer):
         raise ConfigError(
-            "This run's cells are read by the linear reader ({field}), which has no layers", field="reader"
+            "This run's cells are read by the linear reader ({field}), which has no layers",
+            field="reader",
         )
     choice.check_attention(reader)
     cells = cells_of_run(run, config, trained, adata)
@@ -95,7 +116,9 @@ def attention_again(
         place = pd.Index(cells.obs_names).get_indexer(pd.Index(names))
         if (place < 0).any():
             unknown, first = names[int(np.argmax(place < 0))], str(cells.obs_names[0])
-            raise DataError(f"The run has no cell {unknown!r}; the first is {first!r}.", field="cells")
+            raise DataError(
+                f"The run has no cell {unknown!r}; the first is {first!r}.", field="cells"
+            )
         rows = np.sort(place)
     if cell_type is not None:
         check_known(cell_type, cells.classes, "The run", "cell type", "cell_type")

@@ -15,14 +15,18 @@ from scipy import sparse
 from grn.processes import ALONE, Processes
 
 PENALTIES = np.logspace(0, 5, 11)
-TOGETHER, NUMBERS = 256, 2**21  # genes whose regressions are computed at the same time, and the numbers of each table
+TOGETHER, NUMBERS = (
+    256,
+    2**21,
+)  # genes whose regressions are computed at the same time, and the numbers of each table
 BY_GENE = 256  # genes whose cells are in memory a second time, by columns
 
 
 def pearson(matrix: np.ndarray, genes: Sequence[str], regulators: Sequence[str]) -> pd.DataFrame:
     """Correlation of each regulator with each other gene: columns source, target, weight.
 
-    matrix [C, N]: multiplicities of `genes`.   regulators: names among them. A gene that never varies has weight 0.
+    matrix [C, N]: multiplicities of `genes`.
+    regulators: names among them. A gene that never varies has weight 0.
     """
     positions = _positions(genes, regulators)
     values = _standardised(matrix)
@@ -30,15 +34,19 @@ def pearson(matrix: np.ndarray, genes: Sequence[str], regulators: Sequence[str])
 
 
 def ridge(matrix: np.ndarray, genes: Sequence[str], regulators: Sequence[str]) -> pd.DataFrame:
-    """Coefficients of a ridge regression of each gene on the regulators, the gene itself left out, all standardised.
+    """Coefficients of a ridge regression of each gene on the regulators, the gene itself left out,
+    all standardised.
 
-    Arguments and columns as in `pearson`. Each target has its own penalty from PENALTIES: the one with the smallest
-    squared leave-one-out error over the cells. The result is that of scikit-learn's RidgeCV(PENALTIES,
-    alpha_per_target=True), computed for all targets from one eigendecomposition.
+    Arguments and columns as in `pearson`. Each target has its own penalty from PENALTIES: the one
+    with the smallest squared leave-one-out error over the cells. The result is that of
+    scikit-learn's RidgeCV(PENALTIES, alpha_per_target=True), computed for all targets from one
+    eigendecomposition.
     """
     positions, values = _positions(genes, regulators), _standardised(matrix)
     fit = _RidgeFit(values[:, positions], "cpu")
-    blocks = [fit.coefficients(values[:, some], some, positions) for some in _blocks(*values.shape[::-1])]
+    blocks = [
+        fit.coefficients(values[:, some], some, positions) for some in _blocks(*values.shape[::-1])
+    ]
     return _edges(np.concatenate(blocks, axis=1), genes, positions)
 
 
@@ -53,21 +61,26 @@ def ridge_predictions(
     device: torch.device | str = "cpu",
     processes: Processes = ALONE,
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Expected multiplicities of D test cells by the regression of `ridge` within states, in blocks of genes.
+    """Expected multiplicities of D test cells by the regression of `ridge` within states, in blocks
+    of genes.
 
-    It knows what the model knows: the means of the states in the training cells, and the depth. No gene is predicted
-    from itself.
+    It knows what the model knows: the means of the states in the training cells, and the depth. No
+    gene is predicted from itself.
 
-    multiplicity [.., N], basal [..], membership [.., S] (None: one state): of all cells.   training [C], test [D]:
-    rows.   regulators [R]: positions among the genes.   device: that computes them.   processes: that call this
-    together, of which each predicts some of the genes. Yields which genes, the predictions [D, n], and the means of the
-    states alone.
+    multiplicity [.., N], basal [..], membership [.., S] (None: one state): of all cells.
+    training [C], test [D]: rows.
+    regulators [R]: positions among the genes.
+    device: that computes them.
+    processes: that call this together, of which each predicts some of the genes. Yields which
+        genes, the predictions [D, n], and the means of the states alone.
     """
     share = np.ones((len(basal), 1)) if membership is None else membership.astype(np.float64)
     known, asked = share[training], share[test]
     size = np.maximum(known.sum(0)[:, None], 1e-9)
 
-    def around(values: np.ndarray, test_values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def around(
+        values: np.ndarray, test_values: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Both without the means of the states, and these means in the test cells."""
         mean = (known.T @ values) / size
         return values - known @ mean, test_values - asked @ mean, asked @ mean
@@ -84,12 +97,16 @@ def ridge_predictions(
             values, _, mean = around(values[training], values[test])
             _, sd = _mean_and_sd(values)
             some = slice(first + part.start, first + part.stop)
-            yield some, mean + sd * (given @ fit.coefficients(_standardised(values), some, regulators)), mean
+            yield (
+                some,
+                mean + sd * (given @ fit.coefficients(_standardised(values), some, regulators)),
+                mean,
+            )
 
 
 class _RidgeFit:
-    """Ridge regressions on the same regulators, in double precision. inputs [C, R]: their standardised
-    multiplicities."""
+    """Ridge regressions on the same regulators, in double precision. inputs [C, R]: their
+    standardised multiplicities."""
 
     def __init__(self, inputs: np.ndarray, device: torch.device | str):
         self.inputs = torch.from_numpy(inputs).to(device)
@@ -100,7 +117,10 @@ class _RidgeFit:
         """[R, n] of the genes `some`, 0 for a gene on itself. values [C, n]: standardised.   positions [R]: of all
         regulators among all genes; further inputs, which are no genes, come last."""
         among = np.flatnonzero((positions >= some.start) & (positions < some.stop))
-        here, genes = (torch.from_numpy(each).to(self.inputs.device) for each in (among, positions[among] - some.start))
+        here, genes = (
+            torch.from_numpy(each).to(self.inputs.device)
+            for each in (among, positions[among] - some.start)
+        )
         y = torch.from_numpy(values).to(self.inputs)
         products = self.rotated.T @ y
         best = torch.full_like(y[0], torch.inf)
@@ -110,8 +130,9 @@ class _RidgeFit:
             coefficients = (self.vectors * shrink) @ products
             residuals = y - self.inputs @ coefficients
             leverages = (self.rotated.square() @ shrink)[:, None].repeat(1, y.shape[1])
-            # A regulator that is the target is not among the inputs. With P = (X'X + penalty)^-1, block inversion gives
-            # its coefficients on the others as -P_ij / P_ii and its residuals as X P_i / P_ii, and it reduces the
+            # A regulator that is the target is not among the inputs. With P = (X'X + penalty)^-1,
+            # block inversion gives its coefficients on the others as -P_ij / P_ii and its residuals
+            # as X P_i / P_ii, and it reduces the
             # leverage by (X P_i)^2 / P_ii.
             inverse = (self.vectors * shrink) @ self.vectors[here].T
             own = inverse[here, torch.arange(len(here))]
@@ -140,7 +161,8 @@ def _positions(genes: Sequence[str], regulators: Sequence[str]) -> np.ndarray:
 
 
 def _standardised(matrix: np.ndarray) -> np.ndarray:
-    """Columns with mean 0 and standard deviation 1 over the cells; all 0 for a gene that never varies."""
+    """Columns with mean 0 and standard deviation 1 over the cells; all 0 for a gene that never
+    varies."""
     values = np.asarray(matrix, dtype=np.float64)
     values = values - values.mean(0)
     sd = values.std(0)
@@ -164,6 +186,12 @@ def _edges(weights: np.ndarray, genes: Sequence[str], positions: np.ndarray) -> 
     names = np.asarray(genes, dtype=object)
     source, target = np.nonzero(positions[:, None] != np.arange(len(genes)))
     table = pd.DataFrame(
-        {"source": names[positions[source]], "target": names[target], "weight": weights[source, target]}
+        {
+            "source": names[positions[source]],
+            "target": names[target],
+            "weight": weights[source, target],
+        }
     )
-    return table.iloc[np.argsort(-table["weight"].abs().to_numpy(), kind="stable")].reset_index(drop=True)
+    return table.iloc[np.argsort(-table["weight"].abs().to_numpy(), kind="stable")].reset_index(
+        drop=True
+    )

@@ -1,4 +1,5 @@
-"""The network of a run: read from its trained model, with what knock-offs and a prior say of it, as tables."""
+"""The network of a run: read from its trained model, with what knock-offs and a prior say of it, as
+tables."""
 
 from __future__ import annotations
 
@@ -78,17 +79,22 @@ class ReadNetwork:
         edges, by_type = (table(*given, least_cells=least) for table in (edge_table, edges_by_type))
         if self.prior is None:
             return edges, by_type
-        return self.prior.candidates(edges, *given[1:3]), self.prior.candidates(by_type, *given[1:3])
+        return self.prior.candidates(edges, *given[1:3]), self.prior.candidates(
+            by_type, *given[1:3]
+        )
 
 
 def first_evidence(config: Config, cells: Cells, states: States, say: Say) -> Evidence | None:
-    """What knock-offs say of the edges over all cells, or None where `network.false_discovery` is off.
+    """What knock-offs say of the edges over all cells, or None where `network.false_discovery` is
+    off.
 
-    It needs no model, so `grn train` computes it first and says what is certain. Of a screen it says nothing: there,
-    interventions come first."""
+    It needs no model, so `grn train` computes it first and says what is certain. Of a screen it
+    says nothing: there, interventions come first."""
     if not config.network.false_discovery:
         return None
-    table = CellTable.of(cells, np.arange(len(cells)), states.membership, device=own_device(config.trainer))
+    table = CellTable.of(
+        cells, np.arange(len(cells)), states.membership, device=own_device(config.trainer)
+    )
     found = evidence_of(table, seed=config.trainer.seed, least_cells=config.network.least_cells)
     if cells.interventions is None:
         merge = Merge.of(cells, table.regulators)
@@ -99,13 +105,18 @@ def first_evidence(config: Config, cells: Cells, states: States, say: Say) -> Ev
     return found
 
 
-def help_to_read(config: Config, model: Model, cells: Cells, states: States, processes: Processes) -> None:
-    """What all processes but the first do while that calls `network_of` with the same model: some of the states."""
+def help_to_read(
+    config: Config, model: Model, cells: Cells, states: States, processes: Processes
+) -> None:
+    """What all processes but the first do while that calls `network_of` with the same model: some
+    of the states."""
     seed, device = config.trainer.seed, own_device(config.trainer)
     slopes_of_states(model.to(device), cells, states, seed, processes)
     if config.network.false_discovery:
         table = CellTable.of(cells, np.arange(len(cells)), states.membership, device=device)
-        evidence_of_states(table, seed=seed, least_cells=config.network.least_cells, processes=processes)
+        evidence_of_states(
+            table, seed=seed, least_cells=config.network.least_cells, processes=processes
+        )
 
 
 def network_of(
@@ -136,7 +147,10 @@ def network_of(
             table, seed=seed, least_cells=least_cells, together=first, processes=processes
         )
         if merge is not None:
-            together, of_states = merge.evidence(together), [merge.evidence(each) for each in of_states]
+            together, of_states = (
+                merge.evidence(together),
+                [merge.evidence(each) for each in of_states],
+            )
         found, evidence = with_evidence(found, together, of_states), (together, of_states)
         give_back()
     prior = None
@@ -164,16 +178,20 @@ def network_of(
 
 
 def with_effects(network: Network, effects: Effects, merge: Merge | None) -> Network:
-    """The network with effects over all cells and in each state; a regulator's are those of its messenger."""
+    """The network with effects over all cells and in each state; a regulator's are those of its
+    messenger."""
 
     def table(values: np.ndarray) -> np.ndarray:
         return values if merge is None else merge.observed(values)
 
     own = zip(network.of_states.items(), effects.of_states, strict=False)
     of_states = {
-        name: replace(of, effect=table(found.effect), effect_se=table(found.error)) for (name, of), found in own
+        name: replace(of, effect=table(found.effect), effect_se=table(found.error))
+        for (name, of), found in own
     }
-    return replace(network, effect=table(effects.effect), effect_se=table(effects.error), of_states=of_states)
+    return replace(
+        network, effect=table(effects.effect), effect_se=table(effects.error), of_states=of_states
+    )
 
 
 def network_of_model(
@@ -186,9 +204,11 @@ def network_of_model(
     processes: Processes = ALONE,
     fold: np.ndarray | None = None,
 ) -> tuple[AnnData, pd.DataFrame, pd.DataFrame]:
-    """The network of a trained model: as AnnData, its edges over all cells, and those of each state.
+    """The network of a trained model: as AnnData, its edges over all cells, and those of each
+    state.
 
-    first, processes, fold: see `network_of`."""
+    first, processes, fold: see `network_of`.
+    """
     settings = config.network
     if not trained.model.regulates:
         return attention_of_model(config, trained, cells)
@@ -225,7 +245,9 @@ def network_of_model(
         about=about,
     )
     edges, by_type = read.tables(config)
-    if read.found is not None and (line := programmes.sentence(edges["target"][edges["q_value"] <= SIGNIFICANT])):
+    if read.found is not None and (
+        line := programmes.sentence(edges["target"][edges["q_value"] <= SIGNIFICANT])
+    ):
         say(line)
     return adata, edges, by_type
 
@@ -242,10 +264,14 @@ def write_network_files(
     processes: Processes = ALONE,
     fold: np.ndarray | None = None,
 ) -> pd.DataFrame:
-    """Writes network.h5ad, edges.parquet and edges_by_type.parquet into `folder`; returns the edge table.
+    """Writes network.h5ad, edges.parquet and edges_by_type.parquet into `folder`; returns the edge
+    table.
 
-    first, processes, fold: see `network_of`."""
-    adata, edges, by_type = network_of_model(config, trained, cells, states, say, first, processes, fold)
+    first, processes, fold: see `network_of`.
+    """
+    adata, edges, by_type = network_of_model(
+        config, trained, cells, states, say, first, processes, fold
+    )
     write_network(folder, adata, edges, by_type)
     return edges
 
@@ -254,15 +280,20 @@ def opened(run: Path) -> tuple[Config, TrainedModel]:
     """The configuration of a finished run, and its model."""
     file = config_of(run, needed=(CONFIG,))
     refuse_cut_off(run, ("model",))
-    trained = TrainedModel.load(run / "model")  # first: what a run lacks says more than what its configuration lacks
+    # first: what a run lacks says more than what its configuration lacks
+    trained = TrainedModel.load(run / "model")
     return load_config(file), trained
 
 
-def read_again(run: Path, trained: TrainedModel | None = None, adata: AnnData | None = None) -> AnnData:
-    """All pairs of a finished run's network, read again from its model, or from `trained`, which may have been changed.
+def read_again(
+    run: Path, trained: TrainedModel | None = None, adata: AnnData | None = None
+) -> AnnData:
+    """All pairs of a finished run's network, read again from its model, or from `trained`, which
+    may have been changed.
 
-    adata: the run's cells, if they were in memory. Raises RunFolderError, ConfigError, DataError, VocabularyMismatch;
-    also where the cells are no longer those that the run was trained on.
+    adata: the run's cells, if they were in memory.
+    Raises RunFolderError, ConfigError, DataError, VocabularyMismatch; also where the cells are no
+    longer those that the run was trained on.
     """
     config, saved = opened(run)
     trained = saved if trained is None else trained
@@ -282,8 +313,9 @@ def read_layer_again(
 ) -> tuple[pd.DataFrame, str]:
     """The edges (source, target, weight) of one block of a finished run, and what their signs mean.
 
-    Over all states, or in that of the label `cell_type` alone. cells: names of cells, for a layer of the transformer in
-    these; so is every layer of a model without signed blocks read. Other arguments and errors as for `read_again`.
+    Over all states, or in that of the label `cell_type` alone. cells: names of cells, for a layer
+    of the transformer in these; so is every layer of a model without signed blocks read. Other
+    arguments and errors as for `read_again`.
     """
     config, trained = opened(run)
     if cells is not None or not trained.model.regulates:

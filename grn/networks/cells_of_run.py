@@ -1,4 +1,5 @@
-"""The cells that a finished run was trained on, read again: refused where they are no longer the same."""
+"""The cells that a finished run was trained on, read again: refused where they are no longer the
+same."""
 
 from __future__ import annotations
 
@@ -15,11 +16,15 @@ from grn.model.saved import TrainedModel
 from grn.regulation.states import States, states_of
 
 
-def cells_of_run(run: Path, config: Config, trained: TrainedModel, adata: AnnData | None = None) -> Cells:
-    """The cells of `config.data` (adata: these cells in memory instead), which are those that `trained` was trained on.
+def cells_of_run(
+    run: Path, config: Config, trained: TrainedModel, adata: AnnData | None = None
+) -> Cells:
+    """The cells of `config.data` (adata: these cells in memory instead), which are those that
+    `trained` was trained on.
 
-    Raises VocabularyMismatch where they have other genes, DataError where anything else that training read from them is
-    different: a count, a label, the split, a setting of the data section.
+    Raises VocabularyMismatch where they have other genes, DataError where anything else that
+    training read from them is different: a count, a label, the split, a setting of the data
+    section.
     """
     if adata is None:
         refuse_lost_cells(run, config)
@@ -28,14 +33,17 @@ def cells_of_run(run: Path, config: Config, trained: TrainedModel, adata: AnnDat
     other_genes = cells.vocabulary != trained.vocabulary
     if other_genes or trained.cells not in (None, cells.digest):
         raise (VocabularyMismatch if other_genes else DataError)(
-            f"The cells of {where}, or the settings in {run / 'config.yaml'} by which they are read, are not those "
-            f"that {run} was trained on, so its network would be another; restore them, or train again."
+            f"The cells of {where}, or the settings in {run / 'config.yaml'} by which they are "
+            "read, are not those "
+            f"that {run} was trained on, so its network would be another; restore them, or train "
+            "again."
         )
     return cells
 
 
 def refuse_lost_cells(run: Path, config: Config) -> None:
-    """Raises DataError where the file that a run was trained on is not where its configuration says."""
+    """Raises DataError where the file that a run was trained on is not where its configuration
+    says."""
     path = Path(config.data.path)
     if ":" in config.data.path or path.exists():
         return
@@ -43,19 +51,26 @@ def refuse_lost_cells(run: Path, config: Config) -> None:
     raise DataError(
         f"The cells that {run} was trained on, {path}, do not exist{seen}",
         field="data.path",
-        advice=f"put the file back, or set data.path in {run / 'config.yaml'} to {nearest_file(path) or 'its place'}",
+        advice=f"put the file back, or set data.path in {run / 'config.yaml'} to "
+        f"{nearest_file(path) or 'its place'}",
     )
 
 
 def states_of_run(run: Path, cells: Cells, seed: int, trained: TrainedModel) -> States:
-    """The states of the run's cells, which its model was trained with; found again where there are no labels.
+    """The states of the run's cells, which its model was trained with; found again where there are
+    no labels.
 
-    Raises RunFolderError where others are found: the search for groups may end differently on another machine.
+    Raises RunFolderError where others are found: the search for groups may end differently on
+    another machine.
     """
-    states, known = states_of(cells, seed, genes_train=trained.model.genes_train), len(trained.model.share)
+    states, known = (
+        states_of(cells, seed, genes_train=trained.model.genes_train),
+        len(trained.model.share),
+    )
     if known != len(states):
         raise RunFolderError(
-            f"The model of {run} knows {known} states of cells, and {len(states)} are found in the same cells by this "
+            f"The model of {run} knows {known} states of cells, and {len(states)} are found in the "
+            "same cells by this "
             "version of the software; train again."
         )
     return states

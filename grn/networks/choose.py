@@ -1,4 +1,5 @@
-"""The edges of a network that are exported: chosen by weight, confidence, q-value, sign, regulators and targets."""
+"""The edges of a network that are exported: chosen by weight, confidence, q-value, sign, regulators
+and targets."""
 
 from __future__ import annotations
 
@@ -18,7 +19,17 @@ from grn.errors import DataError
 from grn.io.tables import does_not_exist
 from grn.networks.signed_network import sign_has_meaning
 
-OBSERVED = ("weight", "sd", "effect", "effect_se", "q_value", "confidence", "between", "indirect", "cells")
+OBSERVED = (
+    "weight",
+    "sd",
+    "effect",
+    "effect_se",
+    "q_value",
+    "confidence",
+    "between",
+    "indirect",
+    "cells",
+)
 NUMBERS = (*OBSERVED, "caused", "caused_low", "caused_high", "caused_q")
 """Columns of edge tables that are numbers; other programs' tables lack most of them."""
 PROGRAMME = "programme"
@@ -29,12 +40,14 @@ COLUMNS = (*NUMBERS[:6], PROGRAMME, *NUMBERS[6:])
 
 @dataclass(frozen=True)
 class ChosenEdges:
-    """edges: source, target, weight and those of NUMBERS and PROGRAMME that are known, the most certain first, then by
-    falling |weight|, without weights of 0.
+    """edges: source, target, weight and those of NUMBERS and PROGRAMME that are known, the most
+    certain first, then by falling |weight|, without weights of 0.
 
-    genes: all genes of the network, those without an edge too.   about: uns["grn"] of the network, of which `sign` says
-    what the signs mean.   cells: which cells the network is of, in words.   absent: the regulators and targets that
-    were asked for and have no edge in the network, by filter.
+    genes: all genes of the network, those without an edge too.
+    about: uns["grn"] of the network, of which `sign` says what the signs mean.
+    cells: which cells the network is of, in words.
+    absent: the regulators and targets that were asked for and have no edge in the network, by
+        filter.
     """
 
     edges: pd.DataFrame
@@ -63,8 +76,11 @@ COLUMN = {
 """Filter -> the column that it looks at."""
 
 
-def gene_names(choice: Sequence[str] | str | os.PathLike[str] | None, field: str) -> list[str] | None:
-    """Names of genes: a list of them, a file with one a line, or names with commas between them. Raises DataError."""
+def gene_names(
+    choice: Sequence[str] | str | os.PathLike[str] | None, field: str
+) -> list[str] | None:
+    """Names of genes: a list of them, a file with one a line, or names with commas between them.
+    Raises DataError."""
     if choice is None:
         return None
     if isinstance(choice, (str, os.PathLike)):
@@ -72,21 +88,35 @@ def gene_names(choice: Sequence[str] | str | os.PathLike[str] | None, field: str
         if Path(text).is_file():
             return read_gene_list(text, field)
         if re.search(r"[/\\]|\.(txt|csv|tsv|gz|list)$", text):  # a file, and no name
-            raise DataError(does_not_exist(Path(text), "give {field} names, or a file with one a line."), field=field)
+            raise DataError(
+                does_not_exist(Path(text), "give {field} names, or a file with one a line."),
+                field=field,
+            )
         choice = re.split("[,;]", text)
     return [str(name).strip() for name in choice if str(name).strip()]
 
 
 def choose(
-    edges: pd.DataFrame, genes: Sequence[str], about: dict, filters: Mapping[str, Any], *, cells: str = "all cells"
+    edges: pd.DataFrame,
+    genes: Sequence[str],
+    about: dict,
+    filters: Mapping[str, Any],
+    *,
+    cells: str = "all cells",
 ) -> ChosenEdges:
-    """The edges that pass all filters. edges: a table as in edges.parquet; others as in ChosenEdges.
+    """The edges that pass all filters. edges: a table as in edges.parquet; others as in
+    ChosenEdges.
 
-    filters: those of COLUMN and top_k, as `grn.export` has them; None: anything. top_k is applied last: it counts the
-    edges that are left. Raises DataError where none passes, where a column is needed that the network lacks, and where
-    a sign is asked for that means nothing.
+    filters: those of COLUMN and top_k, as `grn.export` has them; None: anything. top_k is applied
+        last: it counts the edges that are left.
+    Raises DataError where none passes, where a column is needed that the network lacks, and where a
+    sign is asked for that means nothing.
     """
-    columns = ["source", "target", *(name for name in COLUMNS if name in edges and edges[name].notna().any())]
+    columns = [
+        "source",
+        "target",
+        *(name for name in COLUMNS if name in edges and edges[name].notna().any()),
+    ]
     chosen = edges.loc[edges["weight"] != 0, columns]
     refuse_control_characters(pd.unique(pd.concat([chosen["source"], chosen["target"]])).tolist())
     for field, column in COLUMN.items():
@@ -95,8 +125,14 @@ def choose(
             continue
         signs = field != "sign" or sign_has_meaning(str(about.get("sign", "")))
         if column not in chosen or not signs:
-            lacking = f"this network has no column {column}" if signs else "the signs of these weights mean nothing"
-            raise DataError("{field} is " + f"{value}, but {lacking}", field=field, advice="leave it out")
+            lacking = (
+                f"this network has no column {column}"
+                if signs
+                else "the signs of these weights mean nothing"
+            )
+            raise DataError(
+                "{field} is " + f"{value}, but {lacking}", field=field, advice="leave it out"
+            )
         found = chosen[column]
         if column in ("source", "target"):
             passes = found.isin(list(value))
@@ -109,10 +145,17 @@ def choose(
             hint = None
             if column in ("source", "target"):
                 known = [str(name) for name in pd.unique(found)]
-                hint = near_miss([str(name) for name in value], known) or f"names are like {', '.join(known[:3])}"
+                hint = (
+                    near_miss([str(name) for name in value], known)
+                    or f"names are like {', '.join(known[:3])}"
+                )
             elif field != "sign":
                 hint = f"their sizes are {found.abs().min():.6g} to {found.abs().max():.6g}"
-            raise DataError(f"None of the {len(chosen)} edges passes {{field}} {value}", field=field, advice=hint)
+            raise DataError(
+                f"None of the {len(chosen)} edges passes {{field}} {value}",
+                field=field,
+                advice=hint,
+            )
         chosen = left
     chosen = chosen.iloc[np.argsort(-chosen["weight"].abs().to_numpy(), kind="stable")]
     if (top_k := filters.get("top_k")) is not None:

@@ -1,7 +1,8 @@
-"""Tables of edges: networks and references, those of grn and of other tools, from files and from memory.
+"""Tables of edges: networks and references, those of grn and of other tools, from files and from
+memory.
 
-Gene names are plain strings, as genes may be called "NA" or "nan". To add a format, add its columns to WEIGHTED or
-FORMATS.
+Gene names are plain strings, as genes may be called "NA" or "nan". To add a format, add its columns
+to WEIGHTED or FORMATS.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from grn.io.h5ad import read_anndata
 from grn.io.run_folder import CONFIG, refuse_cut_off, refuse_mixed_parts
 from grn.io.tables import decoded, does_not_exist, number_advice, unpacked
 from grn.networks.choose import COLUMNS, PROGRAMME
-from grn.networks.signed_network import edge_list, read_about, sign_has_meaning, signed_network, weights_in
+from grn.networks.signed_network import (
+    edge_list,
+    read_about,
+    sign_has_meaning,
+    signed_network,
+    weights_in,
+)
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -46,11 +53,14 @@ BESIDE = COLUMNS[1:]  # further columns of grn's tables that are kept
 
 @dataclass(frozen=True)
 class PredictedNetwork:
-    """edges: source, target, weight, those columns of BESIDE that exist, and cell_type in a table of several types.
+    """edges: source, target, weight, those columns of BESIDE that exist, and cell_type in a table
+    of several types.
 
-    genes: all that the network names.   sign: what the weights' signs mean (see grn.networks.run_files), "" where
-    unknown.   of_run: its genes are those of the run's cells.   read_types: reads the edges of each cell type, by
-    label, only where they are needed, as they may be many times as large.
+    genes: all that the network names.
+    sign: what the weights' signs mean (see grn.networks.run_files), "" where unknown.
+    of_run: its genes are those of the run's cells.
+    read_types: reads the edges of each cell type, by label, only where they are needed, as they may
+        be many times as large.
     """
 
     edges: pd.DataFrame
@@ -69,7 +79,8 @@ class PredictedNetwork:
         return self.signs_have_meaning and bool((self.edges["weight"] < 0).any())
 
     def of_type(self, label: str | None) -> PredictedNetwork:
-        """The network of one cell type, among the same genes; None: itself. Raises DataError where there is none."""
+        """The network of one cell type, among the same genes; None: itself. Raises DataError where
+        there is none."""
         if label is None:
             return self
         by_type = self.read_types()
@@ -78,16 +89,21 @@ class PredictedNetwork:
 
 
 def open_network_file(path: Path, key: str = KEY) -> PredictedNetwork:
-    """A run folder (its edges.parquet), a network.h5ad, or a table (csv, tsv, parquet; WEIGHTED lists its columns).
+    """A run folder (its edges.parquet), a network.h5ad, or a table (csv, tsv, parquet; WEIGHTED
+    lists its columns).
 
-    Of edges.parquet, the meaning of the signs is read from the network.h5ad beside it, and the networks of cell types
-    from the edges_by_type.parquet.   key: of varp, another network of network.h5ad. Raises DataError.
+    Of edges.parquet, the meaning of the signs is read from the network.h5ad beside it, and the
+    networks of cell types from the edges_by_type.parquet.
+    key: of varp, another network of network.h5ad.
+    Raises DataError.
     """
     path = Path(path)
     check_exists(path)
     if key != KEY:
         inside = path / "network.h5ad" if path.is_dir() else path
-        return replace(network_of_anndata(read_anndata(inside), inside, key), of_run=(path / CONFIG).is_file())
+        return replace(
+            network_of_anndata(read_anndata(inside), inside, key), of_run=(path / CONFIG).is_file()
+        )
     if path.is_dir():
         inside = path / "edges.parquet"
         refuse_cut_off(path, [inside.name])
@@ -101,11 +117,14 @@ def open_network_file(path: Path, key: str = KEY) -> PredictedNetwork:
     beside, by_type = path.with_name("network.h5ad"), path.with_name("edges_by_type.parquet")
     sign = str(read_about(beside)[1].get("sign", "")) if beside.is_file() else ""
     types = next((file for file in (by_type, beside) if file.is_file()), None)
-    return replace(network, sign=sign, read_types=dict if types is None else partial(_types_of_file, types))
+    return replace(
+        network, sign=sign, read_types=dict if types is None else partial(_types_of_file, types)
+    )
 
 
 def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork:
-    """A table with one of the sets of columns in WEIGHTED; `where` names it in errors. Raises DataError."""
+    """A table with one of the sets of columns in WEIGHTED; `where` names it in errors. Raises
+    DataError."""
     table = table.rename(columns=str)
     columns = find_columns(table, (*WEIGHTED, BARE))
     if columns is None:
@@ -114,7 +133,8 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
     ends = {"source": names(where, table[source]), "target": names(where, table[target])}
     edges = pd.DataFrame(ends | {"weight": numbers(where, table[weight])})
     if weight.casefold() == "importance" and (sign := find_columns(table, [("regulation",)])):
-        edges["weight"] *= np.sign(numbers(where, table[sign[0]]))  # as pySCENIC's add_cor writes it
+        # as pySCENIC's add_cor writes it
+        edges["weight"] *= np.sign(numbers(where, table[sign[0]]))
     for name in BESIDE:
         found = find_columns(table, [(name,)])
         if found and name == PROGRAMME:
@@ -127,14 +147,19 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
             if np.isfinite(values).any():
                 edges[name] = values
     if not ((edges["source"] != edges["target"]) & (edges["weight"] != 0)).any():
-        raise DataError(f"{where} has no edge between two genes whose weight is not 0; give a network with such edges.")
+        raise DataError(
+            f"{where} has no edge between two genes whose weight is not 0; give a network with "
+            "such edges."
+        )
     genes = pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]])))
     labels = cell_types(where, table)
     if labels is None:
         return PredictedNetwork(edges, genes)
     by_label = edges.assign(cell_type=labels)
     return PredictedNetwork(
-        by_label, genes, read_types=lambda: {label: edges[labels == label] for label in pd.unique(labels)}
+        by_label,
+        genes,
+        read_types=lambda: {label: edges[labels == label] for label in pd.unique(labels)},
     )
 
 
@@ -144,7 +169,8 @@ def network_of_anndata(adata: AnnData, where: Path | str, key: str = KEY) -> Pre
     genes = pd.Index([str(name) for name in adata.var_names], dtype=object)
     edges = edge_list(weights_in(adata, key, where), genes)
     about = adata.uns.get("grn")
-    sign = about.get("sign", "") if isinstance(about, Mapping) else ""  # other tools may store anything there
+    # other tools may store anything there
+    sign = about.get("sign", "") if isinstance(about, Mapping) else ""
     types = partial(_types_of_anndata, adata) if key == KEY else dict
     sign = sign if isinstance(sign, str) else ""
     return PredictedNetwork(edges.astype({"weight": np.float64}), genes, sign, read_types=types)
@@ -154,7 +180,8 @@ def _types_of_file(path: Path) -> dict[str, pd.DataFrame]:
     if path.name.lower().endswith(".h5ad"):
         return _types_of_anndata(read_anndata(path))
     table = read_table(path)
-    return network_of_table(table, path).read_types() if len(table) else {}  # a run without types has no rows here
+    # a run without types has no rows here
+    return network_of_table(table, path).read_types() if len(table) else {}
 
 
 def _types_of_anndata(adata: AnnData) -> dict[str, pd.DataFrame]:
@@ -164,18 +191,24 @@ def _types_of_anndata(adata: AnnData) -> dict[str, pd.DataFrame]:
     network = signed_network(adata)
     genes = pd.Index([str(name) for name in adata.var_names], dtype=object)
     return {
-        label: edge_list(weights, genes).astype({"weight": np.float64}) for label, weights in network.by_type.items()
+        label: edge_list(weights, genes).astype({"weight": np.float64})
+        for label, weights in network.by_type.items()
     }
 
 
 # References.
 WORDS = {"+": 1, "activation": 1, "-": -1, "repression": -1, "unknown": 0, "?": 0, "": 0}
 
-# The columns of each format; formats with more columns come first. The third column holds the sign, as word or number.
+# The columns of each format; formats with more columns come first. The third column holds the sign,
+# as word or number.
 FORMATS: dict[str, tuple[Columns, ...]] = {
     "TRRUST": (("TF", "Target", "Regulation"), ("0", "1", "2", "3")),
     "planted": (("source", "target", "sign"),),
-    "decoupler": (("source", "target", "weight"), ("source", "target", "mor"), ("tf", "target", "mor")),
+    "decoupler": (
+        ("source", "target", "weight"),
+        ("source", "target", "mor"),
+        ("tf", "target", "mor"),
+    ),
     "BEELINE": (("Gene1", "Gene2", "Type"),),
     "unsigned": (("Gene1", "Gene2"), ("source", "target")),
 }
@@ -204,13 +237,16 @@ def open_reference_file(path: Path) -> ReferenceNetwork:
 
 
 def reference_of_table(table: pd.DataFrame, where: Path | str) -> ReferenceNetwork:
-    """A table with the columns of one of FORMATS; a column cell_type gives each label edges of its own."""
+    """A table with the columns of one of FORMATS; a column cell_type gives each label edges of its
+    own."""
     table = table.rename(columns=str)
     found = ((name, find_columns(table, accepted)) for name, accepted in FORMATS.items())
     name, columns = next((each for each in found if each[1]), ("", None))
     if columns is None:
         raise unknown_columns(where, table, [accepted[0] for accepted in FORMATS.values()])
-    edges = pd.DataFrame({"source": names(where, table[columns[0]]), "target": names(where, table[columns[1]])})
+    edges = pd.DataFrame(
+        {"source": names(where, table[columns[0]]), "target": names(where, table[columns[1]])}
+    )
     if name == "unsigned":
         edges["sign"] = 0
     elif name == "decoupler":
@@ -218,30 +254,38 @@ def reference_of_table(table: pd.DataFrame, where: Path | str) -> ReferenceNetwo
     else:
         edges["sign"] = _signs(where, table[columns[2]])
     labels = cell_types(where, table)
-    by_type = {} if labels is None else {label: unique_edges(edges[labels == label]) for label in pd.unique(labels)}
+    by_type = (
+        {}
+        if labels is None
+        else {label: unique_edges(edges[labels == label]) for label in pd.unique(labels)}
+    )
     pairs = edges[edges["source"] != edges["target"]].groupby(["source", "target"])["sign"]
     conflicts = int(((pairs.min() < 0) & (pairs.max() > 0)).sum())
     return ReferenceNetwork(unique_edges(edges), name, conflicts, by_type)
 
 
 def unique_edges(reference: pd.DataFrame) -> pd.DataFrame:
-    """Each pair once, without self loops; the sign of a pair that is listed with both signs is unknown (0)."""
+    """Each pair once, without self loops; the sign of a pair that is listed with both signs is
+    unknown (0)."""
     table = reference.loc[reference["source"] != reference["target"], ["source", "target", "sign"]]
     by_pair = table.groupby(["source", "target"], sort=False)["sign"]
-    # Where a pair has both signs, its smallest and largest sign cancel; a known sign outweighs an unknown one.
+    # Where a pair has both signs, its smallest and largest sign cancel; a known sign outweighs an
+    # unknown one.
     sign = np.sign(np.sign(by_pair.min()) + np.sign(by_pair.max())).astype(np.int64)
     return sign.rename("sign").reset_index()
 
 
 def _signs(where: Path | str, column: pd.Series) -> np.ndarray:
-    """Signs from the words in WORDS, or from numbers equal to 1, -1 or 0; a missing sign is unknown (0)."""
+    """Signs from the words in WORDS, or from numbers equal to 1, -1 or 0; a missing sign is unknown
+    (0)."""
     words = column.astype(str).str.strip().str.casefold().mask(column.isna(), "")
     values = pd.to_numeric(words, errors="coerce")
     signs = words.map(WORDS).fillna(values.where(values.isin([-1, 0, 1])))
     if signs.isna().any():
         first = int(signs.isna().to_numpy().argmax())
         raise DataError(
-            f"{where}, row {first + 1}: {column.name} is {str(column.iloc[first])!r}, which is not a sign; write one "
+            f"{where}, row {first + 1}: {column.name} is {str(column.iloc[first])!r}, which is not "
+            "a sign; write one "
             "of +, -, ?, Activation, Repression, Unknown, 1, -1, 0."
         )
     return signs.to_numpy(dtype=np.int64)
@@ -250,31 +294,45 @@ def _signs(where: Path | str, column: pd.Series) -> np.ndarray:
 # Tables.
 
 # Columns of the formats that are read.
-READ = {"source", "target", "weight", "tf", "gene1", "gene2", "importance", "edgeweight", "regulatorygene"}
+READ = {
+    "source",
+    "target",
+    "weight",
+    "tf",
+    "gene1",
+    "gene2",
+    "importance",
+    "edgeweight",
+    "regulatorygene",
+}
 READ |= {"targetgene", "mor", "sign", "regulation", "type", "cell_type"}
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """A table with its header. Text files (csv, tsv, also .gz) give strings; the first line shows the separator. Of
-    a .cyjs file, its edges.
+    """A table with its header. Text files (csv, tsv, also .gz) give strings; the first line shows
+    the separator. Of a .cyjs file, its edges.
 
-    Where the first line is itself an edge, as in files of arboreto and TRRUST, the columns are named 0, 1, 2, ..., as
-    they are under the header 0,1,2,... that pandas writes for a table without names. Rows may begin with R's row names,
-    or end with a separator. Columns without a name are left out, and so is the second of two columns with one name,
-    unless they differ and are among READ. Spaces around separators are ignored. Raises DataError for files that are
-    missing, empty, damaged or not a table.
+    Where the first line is itself an edge, as in files of arboreto and TRRUST, the columns are
+    named 0, 1, 2, ..., as they are under the header 0,1,2,... that pandas writes for a table
+    without names. Rows may begin with R's row names, or end with a separator. Columns without a
+    name are left out, and so is the second of two columns with one name, unless they differ and are
+    among READ. Spaces around separators are ignored. Raises DataError for files that are missing,
+    empty, damaged or not a table.
     """
     check_exists(path)
     name = path.name.lower()
     try:
         if name.endswith(".cyjs"):  # of Cytoscape
-            return pd.DataFrame([edge["data"] for edge in json.loads(path.read_text("utf-8"))["elements"]["edges"]])
+            return pd.DataFrame(
+                [edge["data"] for edge in json.loads(path.read_text("utf-8"))["elements"]["edges"]]
+            )
         return pd.read_parquet(path) if name.endswith((".parquet", ".pq")) else _read_text(path)
     except PermissionError:
         raise
     except (OSError, ValueError, LookupError, TypeError) as problem:
         raise DataError(
-            f"{path} cannot be read as a table of edges ({one_line(problem)})", advice="give a csv, tsv or parquet file"
+            f"{path} cannot be read as a table of edges ({one_line(problem)})",
+            advice="give a csv, tsv or parquet file",
         ) from problem
 
 
@@ -284,7 +342,8 @@ def check_exists(path: Path) -> None:
 
 
 def find_columns(table: pd.DataFrame, accepted: Iterable[Columns]) -> Columns | None:
-    """The first set of columns that the table has, in the table's own spelling; upper and lower case are the same."""
+    """The first set of columns that the table has, in the table's own spelling; upper and lower
+    case are the same."""
     own = {str(column).casefold(): str(column) for column in reversed(list(table.columns))}
     for names in accepted:
         if all(name.casefold() in own for name in names):
@@ -292,25 +351,32 @@ def find_columns(table: pd.DataFrame, accepted: Iterable[Columns]) -> Columns | 
     return None
 
 
-def unknown_columns(where: Path | str, table: pd.DataFrame, accepted: Iterable[Columns]) -> DataError:
+def unknown_columns(
+    where: Path | str, table: pd.DataFrame, accepted: Iterable[Columns]
+) -> DataError:
     """The error for a table without one of the sets of columns that are accepted."""
     sets = " or ".join(f"({', '.join(names)})" for names in accepted)
     listed = ", ".join(map(str, table.columns[:8])) + (", ..." if len(table.columns) > 8 else "")
     return DataError(
-        f"{where} has the columns {listed}", advice=f"it must be a list of edges with a header: name the columns {sets}"
+        f"{where} has the columns {listed}",
+        advice=f"it must be a list of edges with a header: name the columns {sets}",
     )
 
 
 def names(where: Path | str, column: pd.Series) -> np.ndarray:
-    """Gene names as plain strings, without the ' before = + - @ that keeps a spreadsheet from running them.
+    """Gene names as plain strings, without the ' before = + - @ that keeps a spreadsheet from
+    running them.
 
     Raises DataError for an empty name.
     """
-    return _labels(where, column).str.replace(r"^'(?=[=+\-@])", "", regex=True).to_numpy(dtype=object)
+    return (
+        _labels(where, column).str.replace(r"^'(?=[=+\-@])", "", regex=True).to_numpy(dtype=object)
+    )
 
 
 def cell_types(where: Path | str, table: pd.DataFrame) -> np.ndarray | None:
-    """The labels of the rows in the column cell_type; None without one. Raises DataError for an empty label."""
+    """The labels of the rows in the column cell_type; None without one. Raises DataError for an
+    empty label."""
     columns = find_columns(table, [("cell_type",)])
     return None if columns is None else _labels(where, table[columns[0]]).to_numpy(dtype=object)
 
@@ -318,7 +384,9 @@ def cell_types(where: Path | str, table: pd.DataFrame) -> np.ndarray | None:
 def _labels(where: Path | str, column: pd.Series) -> pd.Series:
     if (missing := _is_empty(column)).any():
         row = int(missing.argmax()) + 1
-        raise DataError(f"{where}, row {row}: {column.name} is empty", advice="name it, or remove the row")
+        raise DataError(
+            f"{where}, row {row}: {column.name} is empty", advice="name it, or remove the row"
+        )
     return column.astype(str)
 
 
@@ -327,7 +395,12 @@ def _is_empty(column: pd.Series) -> np.ndarray:
 
 
 def numbers(
-    where: Path | str, column: pd.Series, least: float = -np.inf, most: float = np.inf, *, unknown: bool = False
+    where: Path | str,
+    column: pd.Series,
+    least: float = -np.inf,
+    most: float = np.inf,
+    *,
+    unknown: bool = False,
 ) -> np.ndarray:
     """A column as finite float64 from `least` to `most`; unknown: an empty cell is NaN.
 
@@ -343,7 +416,8 @@ def numbers(
         others = f" (and {int(bad.sum()) - 1} more)" if bad.sum() > 1 else ""
         between = f" from {least:g} to {most:g}" if np.isfinite(most) else ""
         raise DataError(
-            f"{where}, row {first + 1}{others}: {column.name} is {found!r}, which is not a finite number{between}",
+            f"{where}, row {first + 1}{others}: {column.name} is {found!r}, which is not a finite "
+            f"number{between}",
             advice=number_advice(found) or "correct or remove the row",
         )
     return values
@@ -362,7 +436,8 @@ def _read_text(path: Path) -> pd.DataFrame:
         io.StringIO(text),
         sep=separator,
         header=None,
-        names=range(len(first) + 1),  # one more than in the first line: pandas would silently shift longer rows
+        # one more than in the first line: pandas would silently shift longer rows
+        names=range(len(first) + 1),
         dtype=str,
         keep_default_na=False,
         na_filter=False,
@@ -385,22 +460,30 @@ def _read_text(path: Path) -> pd.DataFrame:
         if name and name not in kept:
             kept[name] = place
         elif name.casefold() in READ and (rows[place] != rows[kept[name]]).any():
-            raise DataError(f"{path} has two columns called {name!r}, and they differ", advice="keep one of them")
+            raise DataError(
+                f"{path} has two columns called {name!r}, and they differ",
+                advice="keep one of them",
+            )
     return rows[list(kept.values())].set_axis(list(kept), axis=1).reset_index(drop=True)
 
 
 def _is_edge(row: list[str]) -> bool:
-    """Whether a line is an edge (regulator, target and a number or a word of TRRUST) and not a header."""
-    counting = [str(number) for number in range(len(row))]  # pandas writes 0, 1, 2, ... for columns without names
+    """Whether a line is an edge (regulator, target and a number or a word of TRRUST) and not a
+    header."""
+    # pandas writes 0, 1, 2, ... for columns without names
+    counting = [str(number) for number in range(len(row))]
     if row == counting or ["", *counting[:-1]] == row:
         return False
-    return len(row) >= 3 and (_is_number(row[2]) or row[2] in {"Activation", "Repression", "Unknown"})
+    return len(row) >= 3 and (
+        _is_number(row[2]) or row[2] in {"Activation", "Repression", "Unknown"}
+    )
 
 
 def _are_row_names(first: pd.Series, second: pd.Series) -> bool:
     """Whether the first field of rows longer than the header names them, as R's write.table does.
 
-    Row names are all different, and by default R numbers the rows. But all regulators of a small table may differ, too:
+    Row names are all different, and by default R numbers the rows. But all regulators of a small
+    table may differ, too:
     different texts are taken for row names only where the next field repeats, as regulators do.
     """
     return first.is_unique and bool(first.str.isdecimal().all() or not second.is_unique)

@@ -1,8 +1,10 @@
-"""One column for a gene that has two keys: its messenger's, and that of the guides which took it away.
+"""One column for a gene that has two keys: its messenger's, and that of the guides which took it
+away.
 
-What a regulator does is what the model says of its removal: the change of its messenger's key and the guides' key
-together. In the unit of weights, the usual sd of a regulator, a loss of all of it is mean / sd units. A gene that was
-not measured has its guides' key alone, and the typical mean / sd of the others.
+What a regulator does is what the model says of its removal: the change of its messenger's key and
+the guides' key together. In the unit of weights, the usual sd of a regulator, a loss of all of it
+is mean / sd units. A gene that was not measured has its guides' key alone, and the typical mean /
+sd of the others.
 
 Letters: N genes, T of them intervened on, R regulators, n and r: of them after the merging.
 """
@@ -25,12 +27,16 @@ from grn.networks.weights import Network, Table
 
 NOTHING = 0.2  # sds; an effect whose 95 % interval is within it is none
 LEAST = 10  # effects of a gene whose place in the order is asked for
-SHARED, CHANCE = 1 / 3, 1e-3  # least share of what a gene causes that one upstream of it does, and its p-value
+SHARED, CHANCE = (
+    1 / 3,
+    1e-3,
+)  # least share of what a gene causes that one upstream of it does, and its p-value
 
 
 @dataclass(frozen=True)
 class Merge:
-    """rows [n]: the genes that stay, positions in the vocabulary: those that were measured, and those that were
+    """rows [n]: the genes that stay, positions in the vocabulary: those that were measured, and
+    those that were
     intervened on without it.   regulators [r]: positions among these rows.   first [r]: the column [R] that a
     regulator's evidence is from: its messenger's key where it has one.   pairs [2, T]: for each intervened gene, its
     guides' column among [R] and its regulator's among [r].   names [n].   intervened [T]: names.   certain [N, T]: what
@@ -47,7 +53,8 @@ class Merge:
 
     @classmethod
     def of(cls, cells: Cells, regulators: np.ndarray, caused: Caused | None = None) -> Merge | None:
-        """regulators [R]: of the model, the guides' keys among them; None where nothing was done to the cells.
+        """regulators [R]: of the model, the guides' keys among them; None where nothing was done to
+        the cells.
 
         caused: what their guides say counts as far as it is certain; None: as it is.
         """
@@ -71,10 +78,14 @@ class Merge:
             certain=None if caused is None else caused.certainty,
         )
 
-    def map(self, mean: Tensor, sd: Tensor, units: Tensor, regulators: Tensor) -> Callable[[Tensor], Tensor]:
+    def map(
+        self, mean: Tensor, sd: Tensor, units: Tensor, regulators: Tensor
+    ) -> Callable[[Tensor], Tensor]:
         """Weights [.., N, R] for a usual sd of each key -> [.., n, r].
 
-        mean, sd [N]: of all genes.   units [R]: the usual sd of each key, in `sd`.   regulators [R]: their positions.
+        mean, sd [N]: of all genes.
+        units [R]: the usual sd of each key, in `sd`.
+        regulators [R]: their positions.
         """
         rows = torch.as_tensor(self.rows, device=units.device)
         found = units.new_zeros(len(units), len(self.first))
@@ -82,7 +93,8 @@ class Merge:
         first = torch.as_tensor(self.first, device=units.device)
         of_guides = torch.isin(first, keys)
         found[first[~of_guides], (~of_guides).nonzero()[:, 0]] = 1
-        usual = units * sd[regulators] / mean[regulators].clamp(min=1e-6)  # sds of a regulator in its means
+        # sds of a regulator in its means
+        usual = units * sd[regulators] / mean[regulators].clamp(min=1e-6)
         typical = usual[first[~of_guides]].median() if (~of_guides).any() else usual.new_ones(())
         scale = torch.where(of_guides[columns], typical, usual[first[columns]])
         whole = units[keys] * sd[regulators][keys]  # of the guides: how much of one a usual sd is
@@ -99,7 +111,8 @@ class Merge:
         return table[self.rows][:, self.first]
 
     def observed(self, weights: np.ndarray) -> np.ndarray:
-        """Of weights [N, R] those of the regulators' messengers, [n, r]; NaN of one that has none."""
+        """Of weights [N, R] those of the regulators' messengers, [n, r]; NaN of one that has
+        none."""
         return np.where(np.isin(self.first, self.pairs[0]), np.nan, self.columns(weights))
 
     def evidence(self, found: Evidence) -> Evidence:
@@ -124,33 +137,48 @@ class Merge:
 
 
 def compared(network: Network) -> list[str]:
-    """Sentences: how many effects were caused, and how often observation had the sign or the direction wrong."""
+    """Sentences: how many effects were caused, and how often observation had the sign or the
+    direction wrong."""
     assert network.caused is not None and network.caused_q is not None, "the caller has asked"
-    assert network.caused_low is not None and network.caused_high is not None and network.observed is not None
+    assert (
+        network.caused_low is not None
+        and network.caused_high is not None
+        and network.observed is not None
+    )
     caused = network.caused_q <= SIGNIFICANT
     lines = [
-        f"{int(caused.sum())} effects of {int(np.isfinite(network.caused).any(0).sum())} interventions at a false "
+        f"{int(caused.sum())} effects of {int(np.isfinite(network.caused).any(0).sum())} "
+        "interventions at a false "
         f"discovery rate of {SIGNIFICANT}, downstream effects among them."
     ]
     if network.q is not None:
-        certain = (network.q <= SIGNIFICANT) & np.isfinite(network.observed) & np.isfinite(network.caused)
+        certain = (
+            (network.q <= SIGNIFICANT) & np.isfinite(network.observed) & np.isfinite(network.caused)
+        )
         both = certain & caused
-        nothing = certain & (np.maximum(np.abs(network.caused_low), np.abs(network.caused_high)) < NOTHING)
+        nothing = certain & (
+            np.maximum(np.abs(network.caused_low), np.abs(network.caused_high)) < NOTHING
+        )
         if both.any():
             wrong = float((np.sign(network.caused[both]) != np.sign(network.observed[both])).mean())
             lines.append(
-                f"Of {int(certain.sum())} certain associations of regulators that were intervened on, "
-                f"{int(both.sum())} are effects, of which observation has {wrong:.0%} with the wrong sign; "
-                f"{nothing.sum() / certain.sum():.0%} are none, as the target moved by less than {NOTHING} sds."
+                f"Of {int(certain.sum())} certain associations of regulators that were intervened "
+                "on, "
+                f"{int(both.sum())} are effects, of which observation has {wrong:.0%} with the "
+                "wrong sign; "
+                f"{nothing.sum() / certain.sum():.0%} are none, as the target moved by less than "
+                f"{NOTHING} sds."
             )
     return lines
 
 
 def order_of(caused: Caused, names: tuple[str, ...]) -> pd.DataFrame:
-    """Who is upstream of whom, by nested effects: columns source, target, shared, of_source, of_target.
+    """Who is upstream of whom, by nested effects: columns source, target, shared, of_source,
+    of_target.
 
-    What a gene causes, those upstream of it cause, too. A row for each pair of intervened genes of which the first
-    causes at least SHARED of what the second does, more than by chance, and a smaller share the other way round.
+    What a gene causes, those upstream of it cause, too. A row for each pair of intervened genes of
+    which the first causes at least SHARED of what the second does, more than by chance, and a
+    smaller share the other way round.
     Source: nested effects models, Markowetz et al. 2007.
     """
     sign = np.where(caused.q <= SIGNIFICANT, np.sign(caused.effect), 0)
@@ -170,4 +198,6 @@ def order_of(caused: Caused, names: tuple[str, ...]) -> pd.DataFrame:
 def in_words(upstream: pd.DataFrame) -> list[str]:
     """The strongest rows of `order_of` in a sentence; none where there is no row."""
     pairs = ", ".join(f"{row.source} -> {row.target}" for row in upstream.head(8).itertuples())
-    return [f"Upstream -> downstream, by effects that contain each other: {pairs}."] if pairs else []
+    return (
+        [f"Upstream -> downstream, by effects that contain each other: {pairs}."] if pairs else []
+    )

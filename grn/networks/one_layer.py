@@ -1,7 +1,7 @@
 """One block of the model, one of its heads or all: scores, effects, or normalised weights.
 
-Block 0 has the regulators as its targets, block 1 all other genes. Signs mean up and down in each of the three: amounts
-and gains are positive (grn/model/signed_block.py).
+Block 0 has the regulators as its targets, block 1 all other genes. Signs mean up and down in each
+of the three: amounts and gains are positive (grn/model/signed_block.py).
 
 Letters: C cells, N genes, n targets of a block, R regulators, H heads.
 """
@@ -24,8 +24,10 @@ from grn.regulation.states import States
 
 MEANING = {
     "score": "positive: the regulator raises the target; q_i.k_j for a multiplicity of 1",
-    "weight": "positive: the regulator raises the target; the mean over cells of the score over its norm, -1 to 1",
-    "effect": "positive: more of the regulator raises the target's predicted multiplicity (sds per sd, in this block)",
+    "weight": "positive: the regulator raises the target; the mean over cells of the score over "
+    "its norm, -1 to 1",
+    "effect": "positive: more of the regulator raises the target's predicted multiplicity (sds per "
+    "sd, in this block)",
 }
 
 
@@ -48,23 +50,37 @@ class LayerChoice:
         for field, count in counts.items():
             number = getattr(self, field)
             if number is not None and not 0 <= number < count:
-                raise ConfigError("{field} is " + f"{number}, and this model has 0 to {count - 1}", field=field)
+                raise ConfigError(
+                    "{field} is " + f"{number}, and this model has 0 to {count - 1}", field=field
+                )
 
     def check_attention(self, reader: Transformer) -> None:
-        """Raises ConfigError where the transformer has no such layer between genes, or more is asked for than a mean
-        weight."""
+        """Raises ConfigError where the transformer has no such layer between genes, or more is
+        asked for than a mean weight."""
         layers = len(reader.layers) - 1
         if not 0 <= self.layer < layers:
             has = f"0 to {layers - 1}" if layers else "none"
-            raise ConfigError("{field} is " + f"{self.layer}; genes read genes in layers {has}", field="layer")
+            raise ConfigError(
+                "{field} is " + f"{self.layer}; genes read genes in layers {has}", field="layer"
+            )
         if self.head is not None or self.value == "score":
-            raise ConfigError("Of the transformer, mean weights over heads are read; leave out {field}", field="head")
+            raise ConfigError(
+                "Of the transformer, mean weights over heads are read; leave out {field}",
+                field="head",
+            )
 
 
 @torch.no_grad()
-def read_layer(model: Model, choice: LayerChoice, cells: Cells, states: States, chosen: Iterable[int]) -> np.ndarray:
-    """The values of a block, float32 [N, R], the mean over members and, by their cells, over the states `chosen`."""
-    block, device, regulators = model.eval().blocks[choice.layer], model.mean.device, model.regulators.cpu().numpy()
+def read_layer(
+    model: Model, choice: LayerChoice, cells: Cells, states: States, chosen: Iterable[int]
+) -> np.ndarray:
+    """The values of a block, float32 [N, R], the mean over members and, by their cells, over the
+    states `chosen`."""
+    block, device, regulators = (
+        model.eval().blocks[choice.layer],
+        model.mean.device,
+        model.regulators.cpu().numpy(),
+    )
     heads = slice(None) if choice.head is None else slice(choice.head, choice.head + 1)
     genes = model.targets if choice.layer else model.regulators
     pick = torch.arange(len(genes), device=device)
@@ -76,7 +92,9 @@ def read_layer(model: Model, choice: LayerChoice, cells: Cells, states: States, 
             found = scores[:, heads, state].mean((0, 1))
         else:
             rows = np.flatnonzero(states.membership[:, state] > 0)[:CELLS]
-            measured = torch.as_tensor(cells.multiplicity[rows][:, regulators].toarray(), device=device)
+            measured = torch.as_tensor(
+                cells.multiplicity[rows][:, regulators].toarray(), device=device
+            )
             m = model.inputs(measured, torch.as_tensor(cells.basal[rows], device=device))
             of = m.new_zeros(len(rows), len(states))
             of[:, state] = 1

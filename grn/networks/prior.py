@@ -1,8 +1,9 @@
-"""A prior network (motifs, ChIP, another tool's base network): which edges are candidates, or are penalised less.
+"""A prior network (motifs, ChIP, another tool's base network): which edges are candidates, or are
+penalised less.
 
 The fit penalises pairs that the prior does not list more, by as much as held-out cells say
-(grn/regulation/prior_strength.py). To `restrict`, the network that was read is left with the listed pairs alone, as
-pySCENIC prunes its modules by motifs.
+(grn/regulation/prior_strength.py). To `restrict`, the network that was read is left with the listed
+pairs alone, as pySCENIC prunes its modules by motifs.
 
 Letters: N genes, R regulators.
 """
@@ -24,7 +25,12 @@ from grn.errors import DataError
 from grn.networks.edge_table import find_columns, names, numbers, read_table, unknown_columns
 from grn.networks.weights import Network
 
-COLUMNS = (("source", "target"), ("TF", "target"), ("Gene1", "Gene2"), ("regulatoryGene", "targetGene"))
+COLUMNS = (
+    ("source", "target"),
+    ("TF", "target"),
+    ("Gene1", "Gene2"),
+    ("regulatoryGene", "targetGene"),
+)
 UNLISTED = 0.5  # of `weigh`: the factor of pairs that the prior does not list
 Use = Literal["restrict", "weigh"]
 
@@ -42,11 +48,13 @@ class Prior:
 
     @property
     def strength(self) -> np.ndarray:
-        """[N, R], what the fit knows: 0 for a pair that is not listed, and up to 1, by the weights of the file."""
+        """[N, R], what the fit knows: 0 for a pair that is not listed, and up to 1, by the weights
+        of the file."""
         return self.factor if self.use == "restrict" else (self.factor - UNLISTED) / (1 - UNLISTED)
 
     def applied(self, network: Network) -> Network:
-        """The network of the candidates; other pairs have the weight 0, the confidence 0.5 and the q-value 1."""
+        """The network of the candidates; other pairs have the weight 0, the confidence 0.5 and the
+        q-value 1."""
         if self.use == "weigh":
             return network
         none = self.factor == 0
@@ -64,7 +72,9 @@ class Prior:
             of_states={name: self.applied(of) for name, of in network.of_states.items()},
         )
 
-    def candidates(self, table: pd.DataFrame, genes: tuple[str, ...], regulators: np.ndarray) -> pd.DataFrame:
+    def candidates(
+        self, table: pd.DataFrame, genes: tuple[str, ...], regulators: np.ndarray
+    ) -> pd.DataFrame:
         """The rows of an edge table whose pairs are candidates."""
         if self.use == "weigh":
             return table
@@ -74,9 +84,11 @@ class Prior:
 
 
 def read_prior(path: str, use: Use, genes: tuple[str, ...], regulators: Sequence[str]) -> Prior:
-    """The prior in a csv, tsv or parquet file with the columns source, target and, if it likes, weight.
+    """The prior in a csv, tsv or parquet file with the columns source, target and, if it likes,
+    weight.
 
-    regulators [R]: the gene of each key; of a screen, guides are keys of their own, and have the pairs of their gene.
+    regulators [R]: the gene of each key; of a screen, guides are keys of their own, and have the
+        pairs of their gene.
     Raises DataError where the file cannot be read, or no pair is among the genes.
     """
     sources, key = np.unique(np.array(regulators, object), return_inverse=True)
@@ -93,7 +105,8 @@ def read_prior(path: str, use: Use, genes: tuple[str, ...], regulators: Sequence
     here = (row >= 0) & (column >= 0) & (np.asarray(source) != np.asarray(target)) & (size > 0)
     if not here.any():
         raise DataError(
-            f"None of the {len(table)} edges of {path} ({{field}}) is from a regulator to another gene of these cells",
+            f"None of the {len(table)} edges of {path} ({{field}}) is from a regulator to another "
+            f"gene of these cells",
             field="network.prior",
             advice=near_miss([*source, *target], genes)
             or f"its sources must be named like the regulators, such as {regulators[0]!r}",
@@ -104,7 +117,9 @@ def read_prior(path: str, use: Use, genes: tuple[str, ...], regulators: Sequence
     if use == "restrict":
         factor = (strength > 0).astype(np.float32)  # a candidate is one, whatever its weight
     else:
-        factor = np.where(strength > 0, UNLISTED + (1 - UNLISTED) * strength, UNLISTED).astype(np.float32)
+        factor = np.where(strength > 0, UNLISTED + (1 - UNLISTED) * strength, UNLISTED).astype(
+            np.float32
+        )
     return Prior(factor, listed, len(table), use, path)
 
 
@@ -120,8 +135,12 @@ def prior_of(settings: NetworkConfig, cells: Cells) -> Prior:
 
 def summary(prior: Prior) -> str:
     """What the prior is, in a sentence."""
-    others = {"restrict": "are no candidates", "weigh": "are penalised more by the fit, where that helps"}
+    others = {
+        "restrict": "are no candidates",
+        "weigh": "are penalised more by the fit, where that helps",
+    }
     return (
-        f"The prior {prior.path} lists {prior.listed} of {prior.factor.size} pairs of a regulator and a gene "
+        f"The prior {prior.path} lists {prior.listed} of {prior.factor.size} pairs of a regulator "
+        "and a gene "
         f"({prior.pairs} in the file); the others {others[prior.use]}."
     )

@@ -1,9 +1,11 @@
-"""The network of a trained model: what raising a regulator does to the expected multiplicity of each gene.
+"""The network of a trained model: what raising a regulator does to the expected multiplicity of
+each gene.
 
-The weight of an edge is the mean over cells and members of the derivative of a signed block's prediction, the change
-of its norm in it: of block 1 where the target is a regulator, of block 2 elsewhere. What genes read of the basal gene
-stays as it is; it is part of the total effect, as is what goes through other regulators. So the sign of a weight is
-that of the trained model's own response, in every edge.
+The weight of an edge is the mean over cells and members of the derivative of a signed block's
+prediction, the change of its norm in it: of block 1 where the target is a regulator, of block 2
+elsewhere. What genes read of the basal gene stays as it is; it is part of the total effect, as is
+what goes through other regulators. So the sign of a weight is that of the trained model's own
+response, in every edge.
 
 Letters: P members, C cells, N genes, n targets at a time, R regulators, S states.
 """
@@ -34,8 +36,9 @@ NUMBERS, NUMBERS_ON_GPU = 2**24, 2**28  # predictions of heads that are in memor
 
 @dataclass(frozen=True)
 class Slopes:
-    """Of some cells: direct [P, N, R], for a unit of the regulator as the target's block reads it; others [N, R], the
-    members' mean of what goes through other regulators and the context, for a unit of its multiplicity."""
+    """Of some cells: direct [P, N, R], for a unit of the regulator as the target's block reads it;
+    others [N, R], the members' mean of what goes through other regulators and the context, for a
+    unit of its multiplicity."""
 
     direct: Tensor
     others: Tensor
@@ -45,9 +48,11 @@ class Slopes:
 def slopes_of_states(
     model: Model, cells: Cells, states: States, seed: int, processes: Processes = ALONE
 ) -> list[tuple[Slopes, Tensor]]:
-    """Of each state, in the first process: its slopes, and the sds [R] of the regulators as the model reads them.
+    """Of each state, in the first process: its slopes, and the sds [R] of the regulators as the
+    model reads them.
 
-    processes: that call this together, with the same model, of which each reads some of the states."""
+    processes: that call this together, with the same model, of which each reads some of the states.
+    """
     model = model.eval()
     device, regulators = model.mean.device, model.regulators.cpu().numpy()
     measured = torch.as_tensor(cells.multiplicity[:, regulators].toarray())
@@ -59,23 +64,34 @@ def slopes_of_states(
 
     def of_state(state: int) -> tuple[Tensor, ...]:
         rows = chosen[state]
-        m = model.inputs(measured[rows].to(device), torch.as_tensor(cells.basal[rows], device=device))
+        m = model.inputs(
+            measured[rows].to(device), torch.as_tensor(cells.basal[rows], device=device)
+        )
         weight = membership[rows, state].to(m)
         weight = weight / weight.sum().clamp(min=1e-9)
         found = slopes_of(model, m, state, weight)
         sd = (weight @ (m - weight @ m).square()).sqrt()[:-1]
-        return tuple(each if processes.world == 1 else each.cpu() for each in (found.direct, found.others, sd))
+        return tuple(
+            each if processes.world == 1 else each.cpu()
+            for each in (found.direct, found.others, sd)
+        )
 
-    read = [[each.to(device) for each in state] for state in processes.spread(of_state, len(states))]
+    read = [
+        [each.to(device) for each in state] for state in processes.spread(of_state, len(states))
+    ]
     return [(Slopes(direct, others), sd) for direct, others, sd in read]
 
 
 @torch.no_grad()
-def read_network(model: Model, cells: Cells, states: States, seed: int, processes: Processes = ALONE) -> Network:
-    """The network over all cells and that of each state, on the device of the model; without q-values.
+def read_network(
+    model: Model, cells: Cells, states: States, seed: int, processes: Processes = ALONE
+) -> Network:
+    """The network over all cells and that of each state, on the device of the model; without
+    q-values.
 
-    Where there were interventions, it is over the genes of a `Merge`. seed: of the choice of
-    cells, where there are many.   processes: of which this is the first; the others call `slopes_of_states`.
+    Where there were interventions, it is over the genes of a `Merge`. seed: of the choice of cells,
+    where there are many.
+    processes: of which this is the first; the others call `slopes_of_states`.
     """
     device, regulators = model.mean.device, model.regulators.cpu().numpy()
     size = states.membership.sum(0, dtype=np.float64)
@@ -85,14 +101,19 @@ def read_network(model: Model, cells: Cells, states: States, seed: int, processe
     slopes, sds = zip(*slopes_of_states(model, cells, states, seed, processes), strict=True)
     of_states = torch.stack(sds)
     usual = (share @ of_states.square()).sqrt()
-    between = level_correlation(state_levels(cells.multiplicity, states.membership), regulators, size / size.sum())
+    between = level_correlation(
+        state_levels(cells.multiplicity, states.membership), regulators, size / size.sum()
+    )
     between = without_self(between, regulators) if len(states) > 1 else np.zeros_like(between)
     mean = Slopes(
         sum(part * each.direct for part, each in zip(share, slopes, strict=True)),
         sum(part * each.others for part, each in zip(share, slopes, strict=True)),
     )
     owner = states.membership.argmax(1)
-    both = [seen_together(cells.multiplicity[owner == state], regulators, device) for state in range(len(states))]
+    both = [
+        seen_together(cells.multiplicity[owner == state], regulators, device)
+        for state in range(len(states))
+    ]
     both = [without_self(each, regulators) for each in both]
     network = _network(model, mean, usual, between, np.stack(both).sum(0, dtype=np.int32), merge)
     if len(states) == 1:
@@ -118,7 +139,8 @@ def slopes_of(model: Model, m: Tensor, state: int, share: Tensor) -> Slopes:
     found[:, model.regulators] = among
     found[:, model.targets] = direct
     counting = model.counting if model.layered else torch.zeros_like(model.counting)
-    through = direct @ ((counting / model.unit[:-1])[:, None] * among)  # through the other regulators
+    # through the other regulators
+    through = direct @ ((counting / model.unit[:-1])[:, None] * among)
     some = slice(None, None, -(-len(m) // OF_CONTEXT))
     context = through_context(model, m[some])
     others = m.new_zeros(model.genes, regulators)
@@ -127,7 +149,8 @@ def slopes_of(model: Model, m: Tensor, state: int, share: Tensor) -> Slopes:
 
 
 def in_parts(model: Model, block: SignedBlock, m: Tensor, state: int, share: Tensor) -> Tensor:
-    """`derivatives` of all genes of a block by the regulators, some genes after the other: [P, n, R]."""
+    """`derivatives` of all genes of a block by the regulators, some genes after the other: [P, n,
+    R]."""
     most = max(1, (NUMBERS_ON_GPU if m.is_cuda else NUMBERS) // (model.config.members * len(m)))
     genes = torch.arange(block.genes, device=m.device)
     parts = [
@@ -138,7 +161,8 @@ def in_parts(model: Model, block: SignedBlock, m: Tensor, state: int, share: Ten
 
 
 def through_context(model: Model, m: Tensor) -> Tensor:
-    """What a unit of each regulator adds to the targets through the basal gene, the mean over cells: [P, T, R].
+    """What a unit of each regulator adds to the targets through the basal gene, the mean over
+    cells: [P, T, R].
 
     A target reads what the basal gene hands on linearly, and that is a function of the regulators.
     """
@@ -146,12 +170,22 @@ def through_context(model: Model, m: Tensor) -> Tensor:
         seen = model.seen(m).detach().requires_grad_()
         summary = model.basal.summary(seen).mean(1)  # [P, Z]
         one_each = torch.eye(summary.shape[1]).to(summary)[:, None].expand(-1, len(summary), -1)
-        slope = torch.stack([torch.autograd.grad(summary, seen, one, retain_graph=True)[0].sum(1) for one in one_each])
+        slope = torch.stack(
+            [
+                torch.autograd.grad(summary, seen, one, retain_graph=True)[0].sum(1)
+                for one in one_each
+            ]
+        )
     return model.basal.gate[:, None, None] * (model.basal.query @ slope[..., :-1].movedim(0, 1))
 
 
 def _network(
-    model: Model, slopes: Slopes, units: Tensor, between: np.ndarray, cells: np.ndarray, merge: Merge | None = None
+    model: Model,
+    slopes: Slopes,
+    units: Tensor,
+    between: np.ndarray,
+    cells: np.ndarray,
+    merge: Merge | None = None,
 ) -> Network:
     """Of slopes, for `units` [R] of each regulator."""
     regulators = model.regulators.cpu().numpy()
@@ -172,7 +206,11 @@ def _network(
     )
     others = slopes.others
     if merge is not None:
-        own, others, units = merged(own * units), merged(others * units), units.new_ones(len(merge.first))
+        own, others, units = (
+            merged(own * units),
+            merged(others * units),
+            units.new_ones(len(merge.first)),
+        )
         regulators = merge.regulators
     indirect = others.abs() / (others.abs() + own.abs()).clamp(min=1e-30)
     total = (own + others) * units
@@ -192,7 +230,8 @@ def _network(
 
 
 def level_correlation(levels: np.ndarray, regulators: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    """Correlation of each gene's levels [S, N] with those of each regulator over states with shares [S]: [N, R]."""
+    """Correlation of each gene's levels [S, N] with those of each regulator over states with shares
+    [S]: [N, R]."""
     centred = (levels - cells @ levels) * np.sqrt(cells)[:, None]
     size = np.sqrt(np.square(centred).sum(0))
     unit = centred / np.where(size > 1e-9, size, 1)
@@ -201,9 +240,10 @@ def level_correlation(levels: np.ndarray, regulators: np.ndarray, cells: np.ndar
 
 @torch.no_grad()
 def read_cell(model: Model, cells: Cells, states: States, cell: int) -> np.ndarray:
-    """The weights in one cell, float32 [N, R]: the derivatives at its own multiplicities, for a usual sd of each
-    regulator within states; 0 for a regulator that the cell lacks. A cell that belongs to several states in part has
-    the mean of their effects. Knock-offs, which know many cells, say nothing here. cell: its position."""
+    """The weights in one cell, float32 [N, R]: the derivatives at its own multiplicities, for a
+    usual sd of each regulator within states; 0 for a regulator that the cell lacks. A cell that
+    belongs to several states in part has the mean of their effects. Knock-offs, which know many
+    cells, say nothing here. cell: its position."""
     model = model.eval()
     device, regulators = model.mean.device, model.regulators.cpu().numpy()
     measured = torch.as_tensor(cells.multiplicity[[cell]][:, regulators].toarray(), device=device)

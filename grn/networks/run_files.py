@@ -1,5 +1,6 @@
-"""The files of a network in a run folder: network.h5ad (AnnData, signed CSR in varp), and edges.parquet and
-edges_by_type.parquet (a row per edge). signed_network.py reads the first one again."""
+"""The files of a network in a run folder: network.h5ad (AnnData, signed CSR in varp), and
+edges.parquet and edges_by_type.parquet (a row per edge). signed_network.py reads the first one
+again."""
 
 from __future__ import annotations
 
@@ -26,12 +27,16 @@ from grn.networks.weights import Network, strongest
 from grn.regulation.levels import state_levels
 from grn.regulation.states import States
 
-SIGN = "positive: more of the regulator raises the target's predicted multiplicity (sds per sd, balanced)"
+SIGN = (
+    "positive: more of the regulator raises the target's predicted multiplicity (sds per sd, "
+    "balanced)"
+)
 RESERVED = re.compile(r"layer\d+|total")
 
 
 def slugs(labels: Sequence[str]) -> dict[str, str]:
-    """Label -> a key of [A-Za-z0-9_], different for every label (keys of varp must not contain '/')."""
+    """Label -> a key of [A-Za-z0-9_], different for every label (keys of varp must not contain
+    '/')."""
     slug_of: dict[str, str] = {}
     for label in labels:
         base = re.sub(r"[^A-Za-z0-9_]+", "_", label).strip("_") or "type"
@@ -49,13 +54,19 @@ def kept(
     least_cells: int = 1,
     also: np.ndarray | None = None,
 ) -> np.ndarray:
-    """bool [N, R]: the edges that files hold: of the pairs that `least_cells` cells have together the top_k strongest
-    of each target (None: all), and those that are certain, by association or intervention.
+    """bool [N, R]: the edges that files hold: of the pairs that `least_cells` cells have together
+    the top_k strongest of each target (None: all), and those that are certain, by association or
+    intervention.
 
-    least: of the strongest, weights below it are left out, [N, 1].   also: further pairs, where so many cells have
-    them, [N, R]."""
+    least: of the strongest, weights below it are left out, [N, 1].
+    also: further pairs, where so many cells have them, [N, R].
+    """
     seen = network.cells >= least_cells
-    found = strongest(np.where(seen, network.weight, 0), top_k) & seen & (np.abs(network.weight) >= least)
+    found = (
+        strongest(np.where(seen, network.weight, 0), top_k)
+        & seen
+        & (np.abs(network.weight) >= least)
+    )
     if also is not None:
         found |= also & seen & (network.weight != 0)
     for q in (network.q, network.caused_q):
@@ -67,19 +78,22 @@ def kept(
 def least_of_states(network: Network, top_k: int | None) -> np.ndarray:
     """The size of the top_k-th strongest edge of each target over all states together, [N, 1].
 
-    Files of states hold what is at least as strong, so that those of fifteen states are not fifteen times as large."""
+    Files of states hold what is at least as strong, so that those of fifteen states are not fifteen
+    times as large."""
     if top_k is None:
         return np.zeros((len(network.weight), 1))
     sizes = [np.where(of.cells > 0, np.abs(of.weight), 0) for of in network.of_states.values()]
     first = min(top_k, network.weight.shape[1])
-    largest = np.concatenate([-np.partition(-size, first - 1, axis=1)[:, :first] for size in sizes], axis=1)
+    largest = np.concatenate(
+        [-np.partition(-size, first - 1, axis=1)[:, :first] for size in sizes], axis=1
+    )
     last = min(top_k, largest.shape[1]) - 1
     return -np.partition(-largest, last, axis=1)[:, last : last + 1]
 
 
 def certain_over_all(network: Network) -> np.ndarray | None:
-    """bool [N, R]: the edges that are certain over all cells, which files hold of every state: of a state that does not
-    show one by itself, its effect there is known. None without q-values."""
+    """bool [N, R]: the edges that are certain over all cells, which files hold of every state: of a
+    state that does not show one by itself, its effect there is known. None without q-values."""
     return None if network.q is None else network.q <= SIGNIFICANT
 
 
@@ -92,36 +106,48 @@ def edge_table(
     least_cells: int = 1,
     also: np.ndarray | None = None,
 ) -> pd.DataFrame:
-    """A row per edge that is `kept`, by q-value and then by falling |weight|, without self loops: source, target,
-    weight, sd, effect and effect_se, q_value and confidence if they are known, programme (of the target), between,
-    indirect, cells, and caused, with its interval and q-value, where there were interventions. regulators [R]:
+    """A row per edge that is `kept`, by q-value and then by falling |weight|, without self loops:
+    source, target, weight, sd, effect and effect_se, q_value and confidence if they are known,
+    programme (of the target), between, indirect, cells, and caused, with its interval and q-value,
+    where there were interventions. regulators [R]:
     positions.   least, least_cells, also: see `kept`."""
     target, column = kept(network, top_k, least, least_cells, also).nonzero()
     others = target != regulators[column]
     target, column = target[others], column[others]
-    certain = np.zeros(len(target)) if network.q is None else np.nan_to_num(network.q[target, column], nan=1.0)
+    certain = (
+        np.zeros(len(target))
+        if network.q is None
+        else np.nan_to_num(network.q[target, column], nan=1.0)
+    )
     order = np.lexsort((-np.abs(network.weight[target, column]), certain))
     target, column = target[order], column[order]
     names = np.asarray(genes, dtype=object)
     tables = {name: getattr(network, "q" if name == "q_value" else name) for name in NUMBERS}
     ends = {"source": names[regulators[column]], "target": names[target]}
     return with_programme(
-        pd.DataFrame(ends | {name: of[target, column] for name, of in tables.items() if of is not None})
+        pd.DataFrame(
+            ends | {name: of[target, column] for name, of in tables.items() if of is not None}
+        )
     )
 
 
 def edges_of(weight: np.ndarray, genes: Sequence[str], regulators: np.ndarray) -> pd.DataFrame:
-    """source, target and weight of the edges [N, R] that are not 0, by falling |weight|. regulators [R]: positions."""
+    """source, target and weight of the edges [N, R] that are not 0, by falling |weight|. regulators
+    [R]: positions."""
     return edge_list(square_matrix(weight, regulators), pd.Index(genes))
 
 
 def edges_by_type(
-    network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None, least_cells: int = 1
+    network: Network,
+    genes: Sequence[str],
+    regulators: np.ndarray,
+    top_k: int | None,
+    least_cells: int = 1,
 ) -> pd.DataFrame:
     """The edge tables of all states, one after the other, with a last column cell_type.
 
-    Of each target they hold the certain edges, those that are certain over all cells and, over all states together, the
-    top_k strongest."""
+    Of each target they hold the certain edges, those that are certain over all cells and, over all
+    states together, the top_k strongest."""
     tables, names = [], list(network.of_states)
     if not names:
         return edge_table(network, genes, regulators, top_k).head(0).assign(cell_type="")
@@ -138,7 +164,9 @@ def square_matrix(weight: np.ndarray, regulators: np.ndarray) -> sp.csr_matrix:
     """[N, R] -> signed CSR [N, N] of the weights other than 0, row = target, column = regulator."""
     target, column = weight.nonzero()
     genes = weight.shape[0]
-    return sp.csr_matrix((weight[target, column], (target, regulators[column])), shape=(genes, genes))
+    return sp.csr_matrix(
+        (weight[target, column], (target, regulators[column])), shape=(genes, genes)
+    )
 
 
 def network_anndata(
@@ -152,10 +180,14 @@ def network_anndata(
     about: dict,
     var_names: Sequence[str] | None = None,
 ):
-    """AnnData of cell types x genes (X: mean multiplicity), the networks in varp["grn*"], their meaning in uns["grn"].
+    """AnnData of cell types x genes (X: mean multiplicity), the networks in varp["grn*"], their
+    meaning in uns["grn"].
 
-    regulators: vocabulary positions [R].   states: the cell types, or other states of the cells.   multiplicity: CSR
-    [C, N].   about: further entries.   var_names: other names of the genes, which var["var_name"] keeps.
+    regulators: vocabulary positions [R].
+    states: the cell types, or other states of the cells.
+    multiplicity: CSR [C, N].
+    about: further entries.
+    var_names: other names of the genes, which var["var_name"] keeps.
     """
     import anndata
 
@@ -163,11 +195,15 @@ def network_anndata(
     present = np.flatnonzero(size > 0) if len(states) > 1 else np.zeros(0, int)
     names = [states.names[k] for k in present]
     obs = pd.DataFrame({"cells": np.round(size[present]).astype(int)}, index=_texts(names))
-    var = pd.DataFrame({"is_regulator": np.isin(np.arange(len(genes)), regulators)}, index=_texts(genes))
+    var = pd.DataFrame(
+        {"is_regulator": np.isin(np.arange(len(genes)), regulators)}, index=_texts(genes)
+    )
     if var_names is not None:
         var["var_name"] = np.array(var_names, dtype=object)
     means = state_levels(multiplicity, states.membership[:, present])
-    adata = anndata.AnnData(np.asarray(means, np.float32).reshape(len(present), len(genes)), obs=obs, var=var)
+    adata = anndata.AnnData(
+        np.asarray(means, np.float32).reshape(len(present), len(genes)), obs=obs, var=var
+    )
     slug_of = slugs(names)
     is_regulator = np.isin(np.arange(len(genes)), regulators)[:, None]
     chosen = kept(network, top_k)
@@ -179,7 +215,8 @@ def network_anndata(
     least = least_of_states(network, top_k) if of_states else 0.0
     also = certain_over_all(network)
     tables |= {
-        f"grn_{slug}": np.where(kept(of, top_k, least, also=also), of.weight, 0) for slug, of in of_states.items()
+        f"grn_{slug}": np.where(kept(of, top_k, least, also=also), of.weight, 0)
+        for slug, of in of_states.items()
     }
     for key, values in tables.items():
         adata.varp[key] = square_matrix(values, regulators)
@@ -190,7 +227,8 @@ def network_anndata(
         "states": states.origin,
         # A list of pairs, not a mapping: labels may contain '/', which h5ad takes for a folder.
         "cell_types": pd.DataFrame(
-            {"slug": _texts(slug_of.values()), "label": _texts(slug_of)}, index=_texts(map(str, range(len(slug_of))))
+            {"slug": _texts(slug_of.values()), "label": _texts(slug_of)},
+            index=_texts(map(str, range(len(slug_of)))),
         ),
         **about,
     }
@@ -198,7 +236,8 @@ def network_anndata(
 
 
 def _texts(values: Iterable[str]) -> pd.Index:
-    """An index of Python strings, which every version of h5ad can hold; pandas 3 would make string arrays of them."""
+    """An index of Python strings, which every version of h5ad can hold; pandas 3 would make string
+    arrays of them."""
     return pd.Index(list(values), dtype=object)
 
 
@@ -214,9 +253,11 @@ def write_network(folder: Path, adata, edges: pd.DataFrame, by_type: pd.DataFram
 
 
 def _write_table(path: Path, table: pd.DataFrame, model_hash: str) -> None:
-    """A parquet file that says which model it is of, so that no run's parts are taken for another's.
+    """A parquet file that says which model it is of, so that no run's parts are taken for
+    another's.
 
-    Numbers that hardly repeat, by bytes of the same place: so they take a fifth less room than as they are.
+    Numbers that hardly repeat, by bytes of the same place: so they take a fifth less room than as
+    they are.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -225,7 +266,11 @@ def _write_table(path: Path, table: pd.DataFrame, model_hash: str) -> None:
     metadata = {**(arrow.schema.metadata or {}), MODEL_HASH: model_hash.encode()}
     numbers = [name for name in table if table[name].dtype.kind == "f"]
     others = [name for name in table if name not in numbers]
-    how: dict[str, Any] = {"use_byte_stream_split": numbers, "use_dictionary": others, "compression": "zstd"}
+    how: dict[str, Any] = {
+        "use_byte_stream_split": numbers,
+        "use_dictionary": others,
+        "compression": "zstd",
+    }
     pq.write_table(arrow.replace_schema_metadata(metadata), path, **how)
 
 
@@ -234,21 +279,27 @@ BY_TYPE = "edges_by_type.parquet"
 
 
 def read_edges(folder: Path, cell_type: str | None = None) -> tuple[pd.DataFrame, list[str], dict]:
-    """The edge table of a run folder, all genes of its network, and what the weights mean (uns["grn"]).
+    """The edge table of a run folder, all genes of its network, and what the weights mean
+    (uns["grn"]).
 
-    cell_type: of this type alone. Raises RunFolderError, DataError.
+    cell_type: of this type alone.
+    Raises RunFolderError, DataError.
     """
     refuse_cut_off(folder, PARTS)
     refuse_mixed_parts(folder)
     for name in (*PARTS, BY_TYPE):
         if not (folder / name).is_file():
-            raise RunFolderError(f"{folder} has no {name}", advice="give the folder of a finished run")
+            raise RunFolderError(
+                f"{folder} has no {name}", advice="give the folder of a finished run"
+            )
     genes, about = read_about(folder / "network.h5ad")
     if (folder / CONFIG).is_file():
         about["dataset_id"] = Path(load_config(folder / CONFIG).data.path).stem
     if cell_type is None:
         return read_edge_table(folder / "edges.parquet"), genes, about
-    refuse_unknown_type(cell_type, read_edge_table(folder / BY_TYPE, columns=["cell_type"])["cell_type"].unique())
+    refuse_unknown_type(
+        cell_type, read_edge_table(folder / BY_TYPE, columns=["cell_type"])["cell_type"].unique()
+    )
     found = read_edge_table(folder / BY_TYPE, filters=[("cell_type", "==", cell_type)])
     return found.drop(columns="cell_type").reset_index(drop=True), genes, about
 
@@ -259,5 +310,9 @@ def refuse_unknown_type(name: str, known: Iterable[str]) -> None:
     if name in known:
         return
     near = nearest(name, known)
-    hint = f"did you mean {near!r}?" if near else f"there are {', '.join(map(repr, known)) or 'no types at all'}"
+    hint = (
+        f"did you mean {near!r}?"
+        if near
+        else f"there are {', '.join(map(repr, known)) or 'no types at all'}"
+    )
     raise DataError(f"There is no cell type {name!r}", field="cell_type", advice=hint)

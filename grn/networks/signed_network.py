@@ -1,4 +1,5 @@
-"""A network read from network.h5ad or its AnnData: over all cells and for each cell type, by gene name."""
+"""A network read from network.h5ad or its AnnData: over all cells and for each cell type, by gene
+name."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 class SignedNetwork:
     """weights: CSR [N, N], row = target, column = regulator.   about: uns["grn"], which says what they mean.
 
-    by_type: weights of each cell type, by label; the types with the most cells come first.   levels: mean multiplicity
-    of each gene (columns) in each type; None where these are not known.
+    by_type: weights of each cell type, by label; the types with the most cells come first.
+    levels: mean multiplicity of each gene (columns) in each type; None where these are not known.
     """
 
     genes: pd.Index
@@ -43,7 +44,8 @@ def sign_has_meaning(sign: str) -> bool:
 
 
 def read_about(path: Path) -> tuple[list[str], dict]:
-    """The genes of a network.h5ad and its uns["grn"], {} without one; its matrices are not read. Raises DataError."""
+    """The genes of a network.h5ad and its uns["grn"], {} without one; its matrices are not read.
+    Raises DataError."""
     import h5py
     from anndata.io import read_elem
 
@@ -62,7 +64,8 @@ def open_network(path: Path) -> SignedNetwork:
 
 
 def signed_network(adata: AnnData, file: Path | None = None) -> SignedNetwork:
-    """The network in an AnnData that was read from a network.h5ad of grn. Raises DataError for anything else.
+    """The network in an AnnData that was read from a network.h5ad of grn. Raises DataError for
+    anything else.
 
     file: that it was read from, for messages.
     """
@@ -70,7 +73,8 @@ def signed_network(adata: AnnData, file: Path | None = None) -> SignedNetwork:
     if "grn" not in getattr(adata, "uns", {}) or "grn" not in getattr(adata, "varp", {}):
         raise DataError(
             f'{where} holds no network: uns["grn"] or varp["grn"] is missing',
-            advice="give the network of a loaded run (run.network), or read the network.h5ad of a run folder",
+            advice="give the network of a loaded run (run.network), or read the network.h5ad of a "
+            "run folder",
         )
     about = dict(adata.uns["grn"])
     cells = adata.obs["cells"].astype(float).sort_values(ascending=False, kind="stable")
@@ -78,13 +82,16 @@ def signed_network(adata: AnnData, file: Path | None = None) -> SignedNetwork:
     slugs = dict(zip(types["label"].astype(str), types["slug"].astype(str), strict=True))
     keys = {label: f"grn_{slug}" for label, slug in slugs.items() if f"grn_{slug}" in adata.varp}
     by_type = {label: weights_in(adata, key, where) for label, key in keys.items()}
-    return SignedNetwork(adata.var_names, weights_in(adata, "grn", where), by_type, about, adata.to_df())
+    return SignedNetwork(
+        adata.var_names, weights_in(adata, "grn", where), by_type, about, adata.to_df()
+    )
 
 
 def weights_in(adata: AnnData, key: str, where: Path | str = "The network") -> sparse.csr_matrix:
     """varp[key] as CSR, of any form and any dtype of real numbers.
 
-    where: the network in messages. Raises DataError for impossible positions, and for what holds no finite numbers.
+    where: the network in messages.
+    Raises DataError for impossible positions, and for what holds no finite numbers.
     """
     held = adata.varp[key]
     try:
@@ -93,7 +100,9 @@ def weights_in(adata: AnnData, key: str, where: Path | str = "The network") -> s
         found.check_format(full_check=True)  # SciPy does not look before it uses them
         np.asarray_chkfinite(found.data)
     except (ValueError, TypeError) as problem:
-        raise DataError(f"{where} is damaged in varp[{key!r}] ({one_line(problem)})", advice="read it again") from None
+        raise DataError(
+            f"{where} is damaged in varp[{key!r}] ({one_line(problem)})", advice="read it again"
+        ) from None
     return found
 
 
@@ -101,11 +110,17 @@ def edge_list(weights: sparse.csr_matrix, genes: pd.Index) -> pd.DataFrame:
     """Columns source, target, weight, sorted by |weight|."""
     edges = weights.tocoo()
     order = np.argsort(-np.abs(edges.data), kind="stable")
-    table = {"source": genes[edges.col[order]], "target": genes[edges.row[order]], "weight": edges.data[order]}
+    table = {
+        "source": genes[edges.col[order]],
+        "target": genes[edges.row[order]],
+        "weight": edges.data[order],
+    }
     return pd.DataFrame(table)
 
 
-def block(weights: sparse.csr_matrix, genes: pd.Index, regulators: list[str], targets: list[str]) -> pd.DataFrame:
+def block(
+    weights: sparse.csr_matrix, genes: pd.Index, regulators: list[str], targets: list[str]
+) -> pd.DataFrame:
     """The weights of some regulators on some targets: rows = regulators, columns = targets."""
     values = weights[genes.get_indexer(targets)][:, genes.get_indexer(regulators)].toarray().T
     return pd.DataFrame(values, index=regulators, columns=targets)

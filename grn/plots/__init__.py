@@ -1,12 +1,13 @@
 """Pictures, in one style; no pyplot, nothing global, no screen needed.
 
-Pictures with one panel take `ax`, the matplotlib axes to draw into (None: those of a new figure), and `show`, whether a
-notebook displays the figure (None: it does, unless an `ax` was given). They return the axes; write the figure with
-`ax.figure.savefig(PATH)`. Pictures with several panels, `attention_layers` and `training_curves`, return their figure,
-which a notebook shows where it stands last in a cell.
+Pictures with one panel take `ax`, the matplotlib axes to draw into (None: those of a new figure),
+and `show`, whether a notebook displays the figure (None: it does, unless an `ax` was given). They
+return the axes; write the figure with `ax.figure.savefig(PATH)`. Pictures with several panels,
+`attention_layers` and `training_curves`, return their figure, which a notebook shows where it
+stands last in a cell.
 
-Pictures of networks are given a run, its network (`run.network`) or a table of edges. docs/gallery.md shows all.
-Functions are imported when they are used, from one file each.
+Pictures of networks are given a run, its network (`run.network`) or a table of edges.
+docs/gallery.md shows all. Functions are imported when they are used, from one file each.
 """
 
 # Type checkers and editors take this for True; see grn/__init__.py.
@@ -38,7 +39,9 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     if name not in _FILES:
-        raise AttributeError(f"module 'grn.plots' has no attribute {name!r}; it offers {', '.join(__all__)}")
+        raise AttributeError(
+            f"module 'grn.plots' has no attribute {name!r}; it offers {', '.join(__all__)}"
+        )
     globals()[name] = value = getattr(import_module(f"grn.plots.{_FILES[name]}"), name)
     return value
 

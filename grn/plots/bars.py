@@ -19,10 +19,14 @@ def cell_type_genes(
     ax: Axes | None = None,
     show: bool | None = None,
 ) -> Axes:
-    """The `top` genes that speak for a cell type most, and as many that speak against it, and how much they do.
+    """The `top` genes that speak for a cell type most, and as many that speak against it, and how
+    much they do.
 
-    table: of `grn.explain`.   cell_type: which of its types; None: its only one.   ax, show: as in grn.plots.
-    Raises UserError for another table, a type that it does not have, and several types without a choice.
+    table: of `grn.explain`.
+    cell_type: which of its types; None: its only one.
+    ax, show: as in grn.plots.
+    Raises UserError for another table, a type that it does not have, and several types without a
+    choice.
     """
     wanted = "the table that grn.explain returns"
     table = columns_of(table, wanted, texts=("cell_type", "gene"), numbers=("effect",))
@@ -39,6 +43,8 @@ def cell_type_genes(
     axes.set_yticks(places, shorten(speaking["gene"], 20), fontsize=8.5)
     axes.invert_yaxis()
     axes.axvline(0, color="#999999", linewidth=0.8)
-    axes.set_xlabel("change of the type's log odds: red speaks for it, blue against it", fontsize=8.5)
+    axes.set_xlabel(
+        "change of the type's log odds: red speaks for it, blue against it", fontsize=8.5
+    )
     plain(axes, f"What tells {short(chosen, 26)}")
     return shown(axes, ax, show)

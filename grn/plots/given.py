@@ -36,11 +36,13 @@ NetworkLike: TypeAlias = "SignedNetwork | AnnData | RunLike | pd.DataFrame"
 
 
 def is_run(value: object) -> bool:
-    return all(hasattr(type(value), name) for name in ("edges", "network", "folder"))  # its tables are not read
+    # its tables are not read
+    return all(hasattr(type(value), name) for name in ("edges", "network", "folder"))
 
 
 def as_network(value: NetworkLike) -> SignedNetwork:
-    """The network in a Run, in its AnnData, or in a table of edges (with types: a column cell_type). UserError."""
+    """The network in a Run, in its AnnData, or in a table of edges (with types: a column
+    cell_type). UserError."""
     if isinstance(value, SignedNetwork):
         return value
     if isinstance(value, pd.DataFrame):
@@ -51,7 +53,8 @@ def as_network(value: NetworkLike) -> SignedNetwork:
 
 
 def weights_of(network: SignedNetwork, cell_type: str | None) -> tuple[sparse.csr_matrix, str]:
-    """The weights over all cells, or of a type, and whose they are. Raises DataError where there is no such type."""
+    """The weights over all cells, or of a type, and whose they are. Raises DataError where there is
+    no such type."""
     if cell_type is None and not network.about.get(ONLY_TYPES):
         return network.weights, "all cells"
     name = only_type(network.by_type) if cell_type is None else cell_type
@@ -60,8 +63,9 @@ def weights_of(network: SignedNetwork, cell_type: str | None) -> tuple[sparse.cs
 
 
 def edges_of(value: NetworkLike, cell_type: str | None) -> tuple[pd.DataFrame, str, SignedNetwork]:
-    """The edges over all cells, or of a type, by falling |weight|, with q-values where these are known; whose they are;
-    and the network. Only a run and tables know q-values. Raises UserError."""
+    """The edges over all cells, or of a type, by falling |weight|, with q-values where these are
+    known; whose they are; and the network. Only a run and tables know q-values. Raises
+    UserError."""
     network = as_network(value)
     weights, whose = weights_of(network, cell_type)
     if is_run(value):
@@ -93,11 +97,13 @@ def targets_in_turn(edges: pd.DataFrame, regulators: Iterable[str], count: int) 
 
 
 def only_type(types: Iterable[str]) -> str:
-    """The one cell type of a table without edges over all cells. Raises DataError where there are several."""
+    """The one cell type of a table without edges over all cells. Raises DataError where there are
+    several."""
     names = list(types)
     if len(names) > 1:
         raise DataError(
-            f"The table is of several cell types alone ({', '.join(map(repr, names[:5]))}), which this picture would "
+            f"The table is of several cell types alone ({', '.join(map(repr, names[:5]))}), which "
+            "this picture would "
             "mix; choose the rows of one, or give cell_type="
         )
     return names[0]
@@ -106,13 +112,20 @@ def only_type(types: Iterable[str]) -> str:
 def edges_of_table(table: pd.DataFrame) -> pd.DataFrame:
     """A table of edges in one form; an edge with a weight of 0 is left out. Raises DataError."""
     wanted = "edges (run, run.network or run.edges)"
-    found = columns_of(table, wanted, texts=("source", "target"), numbers=("weight",), optional=("q_value",))
+    found = columns_of(
+        table, wanted, texts=("source", "target"), numbers=("weight",), optional=("q_value",)
+    )
     if "cell_type" in found:
         found["cell_type"] = np.where(_of_types(found), found["cell_type"].astype(str), "all")
-    repeated = found.duplicated([name for name in ("source", "target", "cell_type") if name in found]).to_numpy()
+    repeated = found.duplicated(
+        [name for name in ("source", "target", "cell_type") if name in found]
+    ).to_numpy()
     if repeated.any():
         edge = found.loc[repeated.argmax()]
-        raise DataError(f"The table has {edge['source']} → {edge['target']} more than once; keep one of the rows.")
+        raise DataError(
+            f"The table has {edge['source']} → {edge['target']} more than once; keep one of the "
+            "rows."
+        )
     return found[found["weight"] != 0].reset_index(drop=True)
 
 
@@ -152,13 +165,20 @@ def columns_of(
 ) -> pd.DataFrame:
     """`table` with texts as str, numbers as float64 and rows counted from 0. Raises DataError.
 
-    wanted: what the picture draws, in messages.   texts, numbers, gaps: columns that it needs.   optional: numbers that
-    it may have. In gaps and optional, values may be missing.
+    wanted: what the picture draws, in messages.
+    texts, numbers, gaps: columns that it needs.
+    optional: numbers that it may have. In gaps and optional, values may be missing.
     """
-    missing = [column for column in (*texts, *numbers, *gaps) if column not in getattr(table, "columns", ())]
+    missing = [
+        column
+        for column in (*texts, *numbers, *gaps)
+        if column not in getattr(table, "columns", ())
+    ]
     if missing or not isinstance(table, pd.DataFrame):
         lacking = f"without a column {missing[0]!r}" if missing else "which is no table"
-        raise DataError(f"This picture draws {wanted}, and was given a {type(table).__name__} {lacking}")
+        raise DataError(
+            f"This picture draws {wanted}, and was given a {type(table).__name__} {lacking}"
+        )
     found = table.reset_index(drop=True)
     for column in texts:
         found[column] = found[column].astype(str).astype(object)
@@ -166,5 +186,8 @@ def columns_of(
         found[column] = pd.to_numeric(found[column]).astype(np.float64)
         if column in numbers and not np.isfinite(found[column]).all():
             row = int(np.isfinite(found[column]).to_numpy().argmin())
-            raise DataError(f"The table, row {row + 1}: {column} is {found[column][row]}; correct or remove the row.")
+            raise DataError(
+                f"The table, row {row + 1}: {column} is {found[column][row]}; correct or remove "
+                "the row."
+            )
     return found

@@ -30,12 +30,17 @@ def network_graph(
     ax: Axes | None = None,
     show: bool | None = None,
 ) -> Axes:
-    """The edges that are certain, by q-value and then by |weight|; the stronger an edge, the thicker.
+    """The edges that are certain, by q-value and then by |weight|; the stronger an edge, the
+    thicker.
 
-    network: a run, its network, or a table of edges.   genes: a name or several, whose edges are drawn; None: any.
-    cell_type: the network of this type; None: over all cells.   edges: at most so many.   certain: False: also those
-    with a q-value above 0.05, dashed; of networks without q-values, the strongest are drawn.   ax, show: as in
-    grn.plots. Raises UserError.
+    network: a run, its network, or a table of edges.
+    genes: a name or several, whose edges are drawn; None: any.
+    cell_type: the network of this type; None: over all cells.
+    edges: at most so many.
+    certain: False: also those with a q-value above 0.05, dashed; of networks without q-values, the
+        strongest are drawn.
+    ax, show: as in grn.plots.
+    Raises UserError.
     """
     table, whose, found = edges_of(network, cell_type)
     focus = [] if genes is None else genes_of(found, genes)
@@ -48,7 +53,11 @@ def network_graph(
     table = table.iloc[np.lexsort(order)[:edges]]
     axes = canvas(ax, WIDTH, HEIGHT)
     if table.empty:
-        none = f"No edge is certain (q at most {SIGNIFICANT:g})" if known and certain else "The network has no edges"
+        none = (
+            f"No edge is certain (q at most {SIGNIFICANT:g})"
+            if known and certain
+            else "The network has no edges"
+        )
         return shown(note(axes, f"{none}: {short(whose)}."), ax, show)
     names = list(dict.fromkeys([*table["source"], *table["target"]]))
     place = dict(zip(names, _layout(names, table), strict=True))
@@ -74,15 +83,28 @@ def network_graph(
     regulators = set(table["source"])
     for name, (x, y) in place.items():
         bold = name in focus or (not focus and name in regulators)
-        box: dict[str, Any] = {"boxstyle": "round,pad=0.3", "facecolor": REGULATOR if name in regulators else TARGET}
+        box: dict[str, Any] = {
+            "boxstyle": "round,pad=0.3",
+            "facecolor": REGULATOR if name in regulators else TARGET,
+        }
         box |= {"edgecolor": INK if bold else "#bbbbbb", "linewidth": 0.9 if bold else 0.6}
-        font: dict[str, Any] = {"fontsize": 9, "fontweight": "bold" if bold else "normal", "style": "italic"}
-        axes.text(x, y, short(name, 12), ha="center", va="center", color=INK, zorder=3, bbox=box, **font)
+        font: dict[str, Any] = {
+            "fontsize": 9,
+            "fontweight": "bold" if bold else "normal",
+            "style": "italic",
+        }
+        axes.text(
+            x, y, short(name, 12), ha="center", va="center", color=INK, zorder=3, bbox=box, **font
+        )
     axes.set_xlim(-WIDTH / 2, WIDTH / 2)
     axes.set_ylim(-HEIGHT / 2, HEIGHT / 2)
     axes.set_axis_off()
     worst = float(table["q_value"].max()) if known else 0.0
-    kind = f"most certain edges, q at most {worst:.2g}" if known else "strongest edges, q-values are not known"
+    kind = (
+        f"most certain edges, q at most {worst:.2g}"
+        if known
+        else "strongest edges, q-values are not known"
+    )
     if worst > SIGNIFICANT:
         kind = f"edges of least q-value, at most {worst:.2g} (dashed: above {SIGNIFICANT:g})"
     first = "The" if genes is None else f"{', '.join(short(each, 14) for each in focus[:4])}: the"
@@ -103,8 +125,8 @@ def _half_width(name: str) -> float:
 
 
 def _layout(names: list[str], edges: pd.DataFrame) -> np.ndarray:
-    """Places [n, 2] in inches from the middle: springs along the edges, then boxes pushed apart until none overlap,
-    which networkx does not do: its nodes are points, and names are not."""
+    """Places [n, 2] in inches from the middle: springs along the edges, then boxes pushed apart
+    until none overlap, which networkx does not do: its nodes are points, and names are not."""
     import networkx
 
     size, frame = len(names), np.array([WIDTH, HEIGHT]) / 2
@@ -112,9 +134,8 @@ def _layout(names: list[str], edges: pd.DataFrame) -> np.ndarray:
     graph = networkx.Graph()
     graph.add_nodes_from(names)
     graph.add_edges_from(zip(edges["source"], edges["target"], strict=True))
-    placed = networkx.spring_layout(
-        graph, method="energy", iterations=STEPS, seed=0
-    )  # its gravity holds groups together
+    # its gravity holds groups together
+    placed = networkx.spring_layout(graph, method="energy", iterations=STEPS, seed=0)
     place = np.array([placed[name] for name in names]) * frame
     place -= (place.max(0) + place.min(0)) / 2
     place *= (frame - half.max(0)) / np.maximum(np.abs(place).max(0), 1e-9)
@@ -127,6 +148,8 @@ def _layout(names: list[str], edges: pd.DataFrame) -> np.ndarray:
             break
         along = np.argmin(overlap, 2)  # the shorter way out
         side = np.sign(apart + 1e-9 * (order[:, None] - order)[..., None])
-        push = np.where(touching[..., None] & (np.arange(2) == along[..., None]), 0.5 * overlap * side, 0)
+        push = np.where(
+            touching[..., None] & (np.arange(2) == along[..., None]), 0.5 * overlap * side, 0
+        )
         place = np.clip(place + push.sum(1), half - frame, frame - half)
     return place

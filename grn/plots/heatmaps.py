@@ -47,12 +47,17 @@ def clustered_heatmap(
     ax: Axes | None = None,
     show: bool | None = None,
 ) -> Axes:
-    """Signed weights of regulators (rows) on targets (columns): red raises, blue lowers; similar rows are neighbours.
+    """Signed weights of regulators (rows) on targets (columns): red raises, blue lowers; similar
+    rows are neighbours.
 
-    A dot marks an edge with a q-value of at most 0.05, where these are known (of a run, or a table with them).
-    network: a run, its network, or a table of edges.   cell_type: the network of this type; None: over all cells.
-    regulators, targets: names, or how many, those of the certain edges first, and of the strongest ones, so that each
-    regulator has a place for some targets of its own.   ax, show: as in grn.plots. Raises UserError.
+    A dot marks an edge with a q-value of at most 0.05, where these are known (of a run, or a table
+    with them).
+    network: a run, its network, or a table of edges.
+    cell_type: the network of this type; None: over all cells.
+    regulators, targets: names, or how many, those of the certain edges first, and of the strongest
+        ones, so that each regulator has a place for some targets of its own.
+    ax, show: as in grn.plots.
+    Raises UserError.
     """
     from scipy.cluster.hierarchy import leaves_list
 
@@ -61,17 +66,27 @@ def clustered_heatmap(
         edges = edges.iloc[np.argsort(edges["q_value"] > SIGNIFICANT, kind="stable")]
     strongest = list(dict.fromkeys(edges["source"]))
     rows = strongest[:regulators] if isinstance(regulators, int) else genes_of(found, regulators)
-    columns = targets_in_turn(edges, rows, targets) if isinstance(targets, int) else genes_of(found, targets)
+    columns = (
+        targets_in_turn(edges, rows, targets)
+        if isinstance(targets, int)
+        else genes_of(found, targets)
+    )
     if not rows or not columns:
-        return shown(note(canvas(ax, 6, 2), "The network has no edges between these genes."), ax, show)
+        return shown(
+            note(canvas(ax, 6, 2), "The network has no edges between these genes."), ax, show
+        )
     axes = canvas(ax, 1.9 + 0.21 * len(columns), 1.9 + 0.21 * len(rows))
     frame = _table(edges, "weight", rows, columns).fillna(0)
     row_tree, column_tree = _tree(frame.to_numpy()), _tree(frame.to_numpy().T)
-    leaves = [slice(None) if tree is None else leaves_list(tree) for tree in (row_tree, column_tree)]
+    leaves = [
+        slice(None) if tree is None else leaves_list(tree) for tree in (row_tree, column_tree)
+    ]
     frame = frame.iloc[leaves[0], leaves[1]]
     limit = float(np.quantile(np.abs(frame.to_numpy()), 0.99)) or 1.0
     image = axes.imshow(frame, cmap=SIGNED, vmin=-limit, vmax=limit, aspect="auto")
-    axes.set_xticks(range(len(columns)), shorten(frame.columns, 14), rotation=90, fontsize=8, fontstyle="italic")
+    axes.set_xticks(
+        range(len(columns)), shorten(frame.columns, 14), rotation=90, fontsize=8, fontstyle="italic"
+    )
     axes.set_yticks(range(len(rows)), shorten(frame.index, 14), fontsize=8, fontstyle="italic")
     axes.yaxis.tick_right()
     unframed(axes)
@@ -86,16 +101,26 @@ def clustered_heatmap(
     _draw_tree(axes.inset_axes((-0.09, 0, 0.085, 1)), row_tree, len(rows), "left")
     dots = f"; dots: q at most {SIGNIFICANT:g}" if "q_value" in edges else ""
     title = "All cells" if whose == "all cells" else short(whose)
-    axes.set_title(f"{title}: regulators (rows) and their targets{dots}", fontsize=10, fontweight="bold", y=1.13)
-    meaning = "weight: red raises, blue lowers" if found.signed else "weight (the sign has no meaning)"
+    axes.set_title(
+        f"{title}: regulators (rows) and their targets{dots}",
+        fontsize=10,
+        fontweight="bold",
+        y=1.13,
+    )
+    meaning = (
+        "weight: red raises, blue lowers" if found.signed else "weight (the sign has no meaning)"
+    )
     colour_bar(whole(axes), image, meaning, ax=axes, shrink=0.5, aspect=14, pad=0.02, extend="both")
     return shown(axes, ax, show)
 
 
 def _table(edges: pd.DataFrame, value: str, rows: list[str], columns: list[str]) -> pd.DataFrame:
-    """A column of edges for some regulators (rows) and targets (columns), NaN for pairs that have none."""
+    """A column of edges for some regulators (rows) and targets (columns), NaN for pairs that have
+    none."""
     chosen = edges[edges["source"].isin(rows) & edges["target"].isin(columns)]
-    return chosen.pivot(index="source", columns="target", values=value).reindex(index=rows, columns=columns)
+    return chosen.pivot(index="source", columns="target", values=value).reindex(
+        index=rows, columns=columns
+    )
 
 
 def _tree(values: np.ndarray) -> np.ndarray | None:
@@ -114,7 +139,9 @@ def _draw_tree(axes: Axes, tree: np.ndarray | None, count: int, side: str) -> No
     drawn = dendrogram(tree, no_plot=True)
     for places, heights in zip(drawn["icoord"], drawn["dcoord"], strict=True):
         along = (np.array(places) - 5) / 10  # scipy puts the leaves at 5, 15, ...
-        axes.plot(*((along, heights) if side == "top" else (heights, along)), color=TREE, linewidth=0.8)
+        axes.plot(
+            *((along, heights) if side == "top" else (heights, along)), color=TREE, linewidth=0.8
+        )
     if side == "top":
         axes.set_xlim(-0.5, count - 0.5)
         axes.set_ylim(0, None)
@@ -123,17 +150,24 @@ def _draw_tree(axes: Axes, tree: np.ndarray | None, count: int, side: str) -> No
         axes.set_xlim(axes.get_xlim()[1], 0)
 
 
-def attention_layers(network: AnnData | RunLike, *, regulators: int = 12, targets: int = 18) -> Figure:
+def attention_layers(
+    network: AnnData | RunLike, *, regulators: int = 12, targets: int = 18
+) -> Figure:
     """A heat map for each block of the model, one beside the other: red raises, blue lowers.
 
-    The targets of the first block are the regulators, those of the second all other genes. Each map has its own
-    regulators (rows) and targets (columns), those of its strongest weights, on a scale of its own.
-    network: a run, or its network (varp["grn_layer<i>"]). Raises UserError.
+    The targets of the first block are the regulators, those of the second all other genes. Each map
+    has its own regulators (rows) and targets (columns), those of its strongest weights, on a scale
+    of its own.
+    network: a run, or its network (varp["grn_layer<i>"]).
+    Raises UserError.
     """
     adata = network.network if is_run(network) else network  # type: ignore[union-attr]
     keys = sorted(key for key in getattr(adata, "varp", {}) if LAYER.fullmatch(key))
     if not keys:
-        raise UserError("This picture draws the networks of layers (run, or run.network), and none is in this object.")
+        raise UserError(
+            "This picture draws the networks of layers (run, or run.network), and none is in this "
+            "object."
+        )
     genes: pd.Index = adata.var_names  # type: ignore[union-attr]
     what = "Block" if "grn_total" in adata.varp else "Layer"  # type: ignore[union-attr]  # signed blocks, or attention
     frames = []
@@ -156,7 +190,9 @@ def attention_layers(network: AnnData | RunLike, *, regulators: int = 12, target
         limit = float(np.quantile(np.abs(frame.to_numpy()), 0.99)) or 1.0
         image = panel.imshow(frame, cmap=SIGNED, vmin=-limit, vmax=limit, aspect="auto")
         names = [shorten(each, 14) for each in (frame.columns, frame.index)]
-        panel.set_xticks(range(frame.shape[1]), names[0], rotation=90, fontsize=8, fontstyle="italic")
+        panel.set_xticks(
+            range(frame.shape[1]), names[0], rotation=90, fontsize=8, fontstyle="italic"
+        )
         panel.set_yticks(range(len(frame)), names[1], fontsize=8, fontstyle="italic")
         colour_bar(
             picture,

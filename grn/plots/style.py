@@ -22,7 +22,9 @@ from grn.io.atomic import replacing_file
 UP, DOWN = "#b2182b", "#2166ac"
 MEANING = "raises the target", "lowers the target"
 WITHOUT_MEANING = "positive weight", "negative weight"  # for read-outs whose signs have no meaning
-SIGNED = "RdBu_r"  # red = positive, white = none, blue = negative: as scanpy and most papers have it
+SIGNED = (
+    "RdBu_r"  # red = positive, white = none, blue = negative: as scanpy and most papers have it
+)
 SHARE = "Blues"
 LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 INK = "#333333"
@@ -32,7 +34,9 @@ LONGEST = 28  # characters of a label before it is cut in the middle
 
 def figure(width: float, height: float) -> Figure:
     """An empty figure, in inches, that lays out its own labels."""
-    return Figure(figsize=(width, height), dpi=RASTER, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
+    return Figure(
+        figsize=(width, height), dpi=RASTER, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08)
+    )
 
 
 def canvas(ax: Axes | None, width: float, height: float) -> Axes:
@@ -43,17 +47,23 @@ def canvas(ax: Axes | None, width: float, height: float) -> Axes:
 def shown(axes: Axes, ax: Axes | None, show: bool | None) -> Axes:
     """`axes`, whose figure a notebook has displayed: what every picture with one panel returns.
 
-    ax: what the caller gave.   show: whether to display it; None: in a notebook, where the figure is our own.
+    ax: what the caller gave.
+    show: whether to display it; None: in a notebook, where the figure is our own.
     """
     in_notebook = "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None
     if show and not in_notebook:
-        raise UserError("show=True displays a picture in a notebook; elsewhere, write it: ax.figure.savefig(PATH).")
+        raise UserError(
+            "show=True displays a picture in a notebook; elsewhere, write it: "
+            "ax.figure.savefig(PATH)."
+        )
     if in_notebook and (show or (show is None and ax is None)):
         sys.modules["IPython"].display.display(axes.figure)
     return axes
 
 
-def colour_bar(picture: Figure, image: Any, label: str, *, size: float = 8.5, **options: Any) -> None:
+def colour_bar(
+    picture: Figure, image: Any, label: str, *, size: float = 8.5, **options: Any
+) -> None:
     """A colour bar without a frame. options: of Figure.colorbar."""
     bar = picture.colorbar(image, **options)
     bar.set_label(label, fontsize=size)
@@ -62,7 +72,8 @@ def colour_bar(picture: Figure, image: Any, label: str, *, size: float = 8.5, **
 
 
 def short(label: object, longest: int = LONGEST) -> str:
-    """A label of at most `longest` characters, shortened in the middle, as names tend to differ at their ends.
+    """A label of at most `longest` characters, shortened in the middle, as names tend to differ at
+    their ends.
 
     Dollar signs are escaped, so that matplotlib does not read a formula.
     """
@@ -95,7 +106,10 @@ def sign_legend(of: Figure | Axes, signed: bool, **options: Any) -> None:
     """What red and blue mean. options: of the legend's place and letters."""
     raises, lowers = MEANING if signed else WITHOUT_MEANING
     of.legend(
-        handles=[Patch(color=UP, label=raises), Patch(color=DOWN, label=lowers)], ncols=2, frameon=False, **options
+        handles=[Patch(color=UP, label=raises), Patch(color=DOWN, label=lowers)],
+        ncols=2,
+        frameon=False,
+        **options,
     )
 
 
@@ -139,8 +153,10 @@ def as_png(picture: Figure | Axes) -> bytes:
 
 
 def save(picture: Figure | Axes, path: Path) -> None:
-    """The figure, or that of the axes, as a file in the format of its ending (png, svg, pdf), never half-written."""
-    # Without a date and the version of matplotlib in it, the same figure always gives the same file.
+    """The figure, or that of the axes, as a file in the format of its ending (png, svg, pdf), never
+    half-written."""
+    # Without a date and the version of matplotlib in it, the same figure always gives the same
+    # file.
     undated = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     with (
         replacing_file(path) as beside,

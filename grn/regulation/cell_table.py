@@ -1,8 +1,10 @@
-"""The fitted cells as a table of numbers in the model's units: what penalties and knock-offs are computed from.
+"""The fitted cells as a table of numbers in the model's units: what penalties and knock-offs are
+computed from.
 
-A gene's unit is its sd around the levels of the states, so that a regulator that differs between states is penalised as
-others are. A state's level is its mean; where a part of the differences between states counts as regulation (`levels`,
-levels.py), that part of the way from the state's mean to the mean of all cells is left in.
+A gene's unit is its sd around the levels of the states, so that a regulator that differs between
+states is penalised as others are. A state's level is its mean; where a part of the differences
+between states counts as regulation (`levels`, levels.py), that part of the way from the state's
+mean to the mean of all cells is left in.
 
 Letters: C cells, N genes, R regulators, S states.
 """
@@ -49,13 +51,24 @@ class CellTable:
 
     @classmethod
     def of(
-        cls, cells: Cells, rows: np.ndarray, states: np.ndarray, *, levels: float = 0.0, device: str = "cpu"
+        cls,
+        cells: Cells,
+        rows: np.ndarray,
+        states: np.ndarray,
+        *,
+        levels: float = 0.0,
+        device: str = "cpu",
     ) -> CellTable:
         """The cells `rows` of a data set. Where it names no regulators, every gene may regulate."""
         every = len(rows) == len(cells) and bool((np.diff(rows) > 0).all())
         multiplicity = cells.multiplicity if every else cells.multiplicity[rows]
-        regulators = np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
-        noise, keys = None, () if cells.interventions is None else tuple(cells.interventions.key.tolist())
+        regulators = (
+            np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
+        )
+        noise, keys = (
+            None,
+            () if cells.interventions is None else tuple(cells.interventions.key.tolist()),
+        )
         if cells.counting is not None:
             unit = cells.counting.unit
             counting = type(cells.counting)(None if unit is None else unit[rows])
@@ -80,7 +93,9 @@ class CellTable:
         groups = None if self.groups is None else self.groups[rows]
         cells = self.multiplicity[rows], self.basal[rows], self.states[rows]
         cut = None if self.cut is None else self.cut[rows]
-        return CellTable(*cells, self.regulators, noise, groups, self.device, self.levels, self.keys, cut)
+        return CellTable(
+            *cells, self.regulators, noise, groups, self.device, self.levels, self.keys, cut
+        )
 
     # Units.
 
@@ -106,7 +121,9 @@ class CellTable:
             return self.spread
         size = self.states.sum(0, dtype=np.float64) / len(self)
         mean, sd, _ = self.moments
-        between = size @ np.square(self._state_means(self.multiplicity, self.states), dtype=np.float64)
+        between = size @ np.square(
+            self._state_means(self.multiplicity, self.states), dtype=np.float64
+        )
         variance = np.square(sd) - (1 - self.levels**2) * (between - np.square(mean))
         found = np.sqrt(np.maximum(variance, 0))
         return torch.as_tensor(np.where(found > LEAST_SD, found, self.spread.numpy())).float()
@@ -126,7 +143,9 @@ class CellTable:
         values = torch.as_tensor(self.multiplicity[:, self.regulators].toarray())
         mean, sd = self.mean[own], self.sd[own]
         depth = DEPTH + (torch.as_tensor(self.basal) - self.depth[0]) / self.depth[1]
-        m = torch.cat([((values - mean) / sd).clamp(max=LIMIT) + mean / sd, depth[:, None].float()], 1)
+        m = torch.cat(
+            [((values - mean) / sd).clamp(max=LIMIT) + mean / sd, depth[:, None].float()], 1
+        )
         return m.to(self.device)
 
     @cached_property
@@ -140,7 +159,8 @@ class CellTable:
     def targets(self, genes: np.ndarray | slice) -> Tensor:
         """Standardised multiplicities of some genes: [C, n]."""
         mean, sd = (each[genes].to(self.device) for each in (self.mean, self.sd))
-        # Blocks of genes are read time and again, others once: they do not leave a second copy of the table behind.
+        # Blocks of genes are read time and again, others once: they do not leave a second copy of
+        # the table behind.
         if isinstance(genes, slice):
             values = self.by_gene[:, genes].toarray()
         else:
@@ -152,7 +172,11 @@ class CellTable:
 
     def is_cut(self, genes: np.ndarray) -> Tensor | None:
         """Which multiplicities of some genes an intervention set, bool [C, n]; None: none."""
-        return None if self.cut is None else torch.as_tensor(self.cut[:, genes].toarray(), device=self.device)
+        return (
+            None
+            if self.cut is None
+            else torch.as_tensor(self.cut[:, genes].toarray(), device=self.device)
+        )
 
     def columns(self, like: Tensor) -> Columns:
         """All genes, some columns at a time, in the dtype of `like`."""
@@ -163,12 +187,15 @@ class CellTable:
         return Columns(self.multiplicity.shape, read)
 
     def means(self, rows: np.ndarray | None = None) -> tuple[Tensor, Tensor]:
-        """The means of the states, over some of the cells (None: all): of m, [S, R + 1], and of the standardised genes,
-        [S, N]."""
+        """The means of the states, over some of the cells (None: all): of m, [S, R + 1], and of the
+        standardised genes, [S, N]."""
         states = self.states
-        if rows is not None:  # the others count 0: a copy of nearly all cells would take their room once more
+        # the others count 0: a copy of nearly all cells would take their room once more
+        if rows is not None:
             states = states * np.isin(np.arange(len(self)), rows)[:, None].astype(states.dtype)
-        level = (torch.as_tensor(self._state_means(self.multiplicity, states)).float() - self.mean) / self.sd
+        level = (
+            torch.as_tensor(self._state_means(self.multiplicity, states)).float() - self.mean
+        ) / self.sd
         share = torch.as_tensor(states, dtype=torch.float32, device=self.device)
         size = share.sum(0)[:, None]
         centre = share.T @ self.inputs / size.clamp(min=1e-9)
@@ -178,7 +205,9 @@ class CellTable:
     def mixed(self) -> Tensor:
         """[S, S]: what makes levels of the means of states."""
         size = torch.as_tensor(self.states.sum(0), device=self.device)
-        return (1 - self.levels) * torch.eye(len(size), device=self.device) + self.levels * size / size.sum()
+        return (1 - self.levels) * torch.eye(
+            len(size), device=self.device
+        ) + self.levels * size / size.sum()
 
     @staticmethod
     def _state_means(multiplicity: sp.csr_matrix, states: np.ndarray) -> np.ndarray:

@@ -1,16 +1,20 @@
-"""The exact solution of the linear problem behind a signed block: shared slopes, and what each state adds to them.
+"""The exact solution of the linear problem behind a signed block: shared slopes, and what each
+state adds to them.
 
-    minimise  sum over cells (y - sum_s p_s x . (w + rho v_s))^2  +  lambda t^2 sum over keys log(1 + size_j / t^2)
+    minimise  sum over cells (y - sum_s p_s x . (w + rho v_s))^2  +  lambda t^2 sum over keys log(1
+    + size_j / t^2)
     size_j = w_j^2 + sum_s v_js^2            p_s: how much the cell belongs to state s
 
-That is what a signed block learns while its norms hardly bend, with the penalty of training (grn/model/penalty.py). It
-needs sums over cells alone, `Moments`: a commutative monoid, so that parts of the cells add up in any order. Features
-are never written out for each state: where cells belong to one state, its products are those of its own cells.
+That is what a signed block learns while its norms hardly bend, with the penalty of training
+(grn/model/penalty.py). It needs sums over cells alone, `Moments`: a commutative monoid, so that
+parts of the cells add up in any order. Features are never written out for each state: where cells
+belong to one state, its products are those of its own cells.
 
-The logarithm is reweighted: its slope at the last solution weighs the squares of the next one. t = 0 is ridge
-regression.
+The logarithm is reweighted: its slope at the last solution weighs the squares of the next one. t =
+0 is ridge regression.
 
-Letters: C cells, K keys (the regulators and, last, the depth), S states, n targets, B pairs of states.
+Letters: C cells, K keys (the regulators and, last, the depth), S states, n targets, B pairs of
+states.
 """
 
 from __future__ import annotations
@@ -24,11 +28,13 @@ from grn.model.penalty import Penalty
 
 FREE = 1e-3  # penalty of the slope on the depth that states share
 REWEIGHTED = 4  # rounds that the logarithm takes
-# Conjugate gradients: where they end (of the squared residual), at the last reweighting and before; at most how many;
-# and the dtype of their numbers. Looser ends before the last one (1e-4) moved small slopes enough to rank edges worse.
+# Conjugate gradients: where they end (of the squared residual), at the last reweighting and before;
+# at most how many; and the dtype of their numbers. Looser ends before the last one (1e-4) moved
+# small slopes enough to rank edges worse.
 TOLERANCE, ON_THE_WAY, ROUNDS, ITERATED = 1e-8, 1e-6, 200, torch.float32
 STILL = 0.7  # share of the targets that go on, below which the others are left out
-APART = 1e-3  # states of which so small a share of the cells is in both are taken to have none in common
+# states of which so small a share of the cells is in both are taken to have none in common
+APART = 1e-3
 CELLS = 4096  # whose products are added at a time
 
 
@@ -36,8 +42,11 @@ CELLS = 4096  # whose products are added at a time
 class Moments:
     """Sums over cells of products of keys x and targets y, those of states weighted by memberships.
 
-    pairs [B]: states that have cells in common.   gram [B, K, K].   cross [S, K, n].   square [n].   cells: their
-    number.
+    pairs [B]: states that have cells in common.
+    gram [B, K, K].
+    cross [S, K, n].
+    square [n].
+    cells: their number.
     """
 
     pairs: tuple[tuple[int, int], ...]
@@ -47,7 +56,14 @@ class Moments:
     cells: int
 
     @classmethod
-    def of(cls, x: Tensor, y: Tensor, share: Tensor, rows: Tensor | None = None, gram: Tensor | None = None) -> Moments:
+    def of(
+        cls,
+        x: Tensor,
+        y: Tensor,
+        share: Tensor,
+        rows: Tensor | None = None,
+        gram: Tensor | None = None,
+    ) -> Moments:
         """x [C, K], y [C, n], share [C, S]; rows: of these cells; None: all.   gram: if it is known already."""
         x, y, share = (each if rows is None else each[rows] for each in (x, y, share))
         pairs = pairs_of_states(share)
@@ -61,7 +77,9 @@ class Moments:
         for state in range(share.shape[1]):
             here = share[:, state].nonzero()[:, 0]
             cross[state] = products(x[here] * share[here, state, None].to(x), y[here])
-        return cls(pairs, gram, cross, torch.linalg.vector_norm(y, dim=0, dtype=x.dtype).square(), len(x))
+        return cls(
+            pairs, gram, cross, torch.linalg.vector_norm(y, dim=0, dtype=x.dtype).square(), len(x)
+        )
 
     def __add__(self, other: Moments) -> Moments:
         """Of both sets of cells, which have the same pairs of states."""
@@ -94,15 +112,21 @@ class Moments:
             ),
             torch.zeros_like(self.gram[0]),
         )
-        return Moments(((0, 0),), gram[None], self.cross.sum(0, keepdim=True), self.square, self.cells)
+        return Moments(
+            ((0, 0),), gram[None], self.cross.sum(0, keepdim=True), self.square, self.cells
+        )
 
     def to(self, dtype: torch.dtype) -> Moments:
         """The same in another dtype."""
-        return replace(self, **{name: getattr(self, name).to(dtype) for name in ("gram", "cross", "square")})
+        return replace(
+            self, **{name: getattr(self, name).to(dtype) for name in ("gram", "cross", "square")}
+        )
 
     def some(self, count: int) -> Moments:
         """Of the first targets."""
-        return Moments(self.pairs, self.gram, self.cross[..., :count], self.square[:count], self.cells)
+        return Moments(
+            self.pairs, self.gram, self.cross[..., :count], self.square[:count], self.cells
+        )
 
     def product(self, slopes: Tensor) -> Tensor:
         """Each state's products with what its slopes [S, K, n] predict: [S, K, n]."""
@@ -136,7 +160,8 @@ class Solution:
 
 
 def pairs_of_states(share: Tensor) -> tuple[tuple[int, int], ...]:
-    """The pairs of states of cells [C, S], each with itself first, that have more than APART of either in common."""
+    """The pairs of states of cells [C, S], each with itself first, that have more than APART of
+    either in common."""
     size = share.sum(0)
     least = torch.minimum(size, size[:, None]) * APART
     common = (share.T @ share > least).nonzero().tolist()
@@ -153,12 +178,18 @@ def products(x: Tensor, y: Tensor) -> Tensor:
 
 
 def solve(
-    moments: Moments, penalty: Penalty, *, own: Tensor | None = None, weight: Tensor | None = None, free: bool = True
+    moments: Moments,
+    penalty: Penalty,
+    *,
+    own: Tensor | None = None,
+    weight: Tensor | None = None,
+    free: bool = True,
 ) -> Solution:
     """The minimiser.
 
-    own [n]: the key that each target is, whose slopes are 0; -1: none.   weight [K, n]: what each pair's penalty is
-    multiplied by; None: 1.   free: whether the last key is the depth, of which the shared slope is hardly penalised.
+    own [n]: the key that each target is, whose slopes are 0; -1: none.
+    weight [K, n]: what each pair's penalty is multiplied by; None: 1.
+    free: whether the last key is the depth, of which the shared slope is hardly penalised.
     """
     states = len(moments.cross)
     alone = states == 1 or not penalty.rho
@@ -168,7 +199,8 @@ def solve(
         there = torch.arange(moments.gram.shape[-1], device=own.device)[:, None] != own
     system = System.of(moments, penalty.lam, 0.0 if alone else penalty.rho, free)
     w = system.precondition(system.right_side())
-    same = weight is None and len(moments.pairs) == len(moments.cross)  # one factorisation serves all targets
+    # one factorisation serves all targets
+    same = weight is None and len(moments.pairs) == len(moments.cross)
     if same and there is not None and own is not None and alone:
         w[0] = system.without(w[0], own)
         there = None if not penalty.t else there
@@ -180,12 +212,17 @@ def solve(
 def reweighted(
     system: System, t: float, there: Tensor | None, weight: Tensor | None, free: bool, start: Tensor
 ) -> Tensor:
-    """w [1 + S, K, n] of the logarithmic penalty, or of the squared one where t is 0, from `start`."""
+    """w [1 + S, K, n] of the logarithmic penalty, or of the squared one where t is 0, from
+    `start`."""
     cross = system.right_side()
     weights = torch.ones_like(start[0]) if weight is None else weight.to(start)
     if not t:
         return conjugate_gradients(system, cross, weights, there, start, TOLERANCE)
-    w = start if weight is None else conjugate_gradients(system, cross, weights, there, start, ON_THE_WAY)
+    w = (
+        start
+        if weight is None
+        else conjugate_gradients(system, cross, weights, there, start, ON_THE_WAY)
+    )
     for number in range(REWEIGHTED):
         size = w.square().sum(0)
         if free:  # the depth's shared slope is no part of it
@@ -198,13 +235,16 @@ def reweighted(
 
 @dataclass(frozen=True)
 class System:
-    """The linear system of one round, for w [1 + S, K, n]: shared slopes and, over rho, what states add.
+    """The linear system of one round, for w [1 + S, K, n]: shared slopes and, over rho, what states
+    add.
 
-    Its inverse for penalties without factors is the preconditioner: by blocks, as states meet in the shared slopes
-    alone. It is exact where no two states have cells in common.
+    Its inverse for penalties without factors is the preconditioner: by blocks, as states meet in
+    the shared slopes alone. It is exact where no two states have cells in common.
 
-    base [K]: penalties of the shared slopes.   inverse [K, K]: of the shared slopes' system without the states.
-    of_states [S, K, K]: W_s = (rho^2 G_s + lambda)^-1, by which states answer; None where there is one state.
+    base [K]: penalties of the shared slopes.
+    inverse [K, K]: of the shared slopes' system without the states.
+    of_states [S, K, K]: W_s = (rho^2 G_s + lambda)^-1, by which states answer; None where there is
+        one state.
     """
 
     moments: Moments
@@ -225,7 +265,9 @@ class System:
         of_states = inverse_of(rho**2 * own + lam * torch.eye(len(base)).to(own))
         # G_s - rho^2 G_s W_s G_s = lambda W_s G_s
         left = lam * (of_states @ own).sum(0)
-        return cls(moments, lam, rho, base, inverse_of((left + left.mT) / 2 + base.diag()), of_states)
+        return cls(
+            moments, lam, rho, base, inverse_of((left + left.mT) / 2 + base.diag()), of_states
+        )
 
     def to(self, dtype: torch.dtype) -> System:
         """The same in another dtype."""
@@ -235,7 +277,11 @@ class System:
 
     def right_side(self) -> Tensor:
         cross = self.moments.cross
-        return cross.clone() if not self.rho else torch.cat([cross.sum(0, keepdim=True), self.rho * cross])
+        return (
+            cross.clone()
+            if not self.rho
+            else torch.cat([cross.sum(0, keepdim=True), self.rho * cross])
+        )
 
     def product(self, w: Tensor) -> Tensor:
         """Without penalties: [1 + S, K, n]."""
@@ -263,7 +309,8 @@ class System:
         return torch.cat([shared[None], answers - moved])
 
     def without(self, w: Tensor, own: Tensor) -> Tensor:
-        """Solutions w [K, n] of one state without the key `own` [n] of each target (-1: with all)."""
+        """Solutions w [K, n] of one state without the key `own` [n] of each target (-1: with
+        all)."""
         at = own.clamp(min=0)
         column = self.inverse[:, at] * (own >= 0)
         itself = torch.arange(len(w), device=own.device)[:, None] == own
@@ -277,9 +324,15 @@ def inverse_of(matrix: Tensor) -> Tensor:
 
 
 def conjugate_gradients(
-    system: System, cross: Tensor, factor: Tensor, there: Tensor | None, start: Tensor, tolerance: float
+    system: System,
+    cross: Tensor,
+    factor: Tensor,
+    there: Tensor | None,
+    start: Tensor,
+    tolerance: float,
 ) -> Tensor:
-    """w [1 + S, K, n] of `system` with penalties times factor [K, n], and 0 outside of `there` [K, n].
+    """w [1 + S, K, n] of `system` with penalties times factor [K, n], and 0 outside of `there` [K,
+    n].
 
     As factors are mostly near 1, a few products take the place of a factorisation for each target.
     """
@@ -298,7 +351,9 @@ def conjugate_gradients(
         if len(going) < STILL * len(left):  # the other targets have settled
             found[..., left] = w
             left, least, before = left[going], least[going], before[going]
-            w, rest, way, penalties, kept = (each[..., going] for each in (w, rest, way, penalties, kept))
+            w, rest, way, penalties, kept = (
+                each[..., going] for each in (w, rest, way, penalties, kept)
+            )
         near = system.precondition(rest) * kept
         now = (rest * near).sum((0, 1))
         way = near + way * (now / before)

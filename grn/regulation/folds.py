@@ -10,9 +10,11 @@ from torch import Tensor
 def cell_folds(
     count: int, groups: np.ndarray | None, folds: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, int]:
-    """A random order of the cells, the fold of each cell in this order, both int64 [count], and the number of folds.
+    """A random order of the cells, the fold of each cell in this order, both int64 [count], and the
+    number of folds.
 
-    groups: of each cell, at least two, which stay together and of which no fold is empty; None: each cell by itself.
+    groups: of each cell, at least two, which stay together and of which no fold is empty; None:
+        each cell by itself.
     """
     order = torch.randperm(count, generator=generator)
     if groups is None:
@@ -25,8 +27,9 @@ def cell_folds(
 def group_folds(groups: np.ndarray, folds: int) -> np.ndarray:
     """The fold of each cell [C], 0 to folds - 1, the same for all of a group [C]; no fold is empty.
 
-    Groups are placed from the largest to the smallest, each in the fold that has the fewest cells so far. Fold 0, on
-    which penalties may be chosen alone, is the one whose size is nearest to the mean.
+    Groups are placed from the largest to the smallest, each in the fold that has the fewest cells
+    so far. Fold 0, on which penalties may be chosen alone, is the one whose size is nearest to the
+    mean.
     """
     _, group_of, size = np.unique(groups, return_inverse=True, return_counts=True)
     cells = np.zeros(folds, dtype=np.int64)

@@ -1,10 +1,11 @@
 """Ridge regression of every gene on the regulators, and copies of them, with one penalty.
 
-Knock-offs are fitted with it. The moments of the cells are those of exact.py; of fewer cells than features, the same
-slopes come from the products of cells. Targets are read some columns at a time, so that no more of a sparse table is
-dense at once.
+Knock-offs are fitted with it. The moments of the cells are those of exact.py; of fewer cells than
+features, the same slopes come from the products of cells. Targets are read some columns at a time,
+so that no more of a sparse table is dense at once.
 
-Letters: C cells, N genes, R regulators, F features (R, or as many again for each copy of the regulators).
+Letters: C cells, N genes, R regulators, F features (R, or as many again for each copy of the
+regulators).
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from grn.regulation.exact import Moments, solve
 COLUMNS = 256  # targets that are dense at the same time
 JUDGED = 512  # targets that choose the penalty
 GRID = tuple(10.0**power for power in (0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5))
-COMMON = 10.0  # what the mean error over targets counts beside a target's own, times cells and explained share
+# what the mean error over targets counts beside a target's own, times cells and explained share
+COMMON = 10.0
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Targets [C, N] that are read some columns at a time. read: positions or a slice of columns -> [C, n]."""
+    """Targets [C, N] that are read some columns at a time. read: positions or a slice of columns ->
+    [C, n]."""
 
     shape: tuple[int, int]
     read: Callable[[Tensor | slice], Tensor]
@@ -51,8 +54,8 @@ class Columns:
 
 
 def slopes_on(features: Tensor, y: Tensor | Columns, own: Tensor, penalty: float) -> Tensor:
-    """The slopes [N, F] of targets y [C, N] on features [C, F], both with mean 0; a gene that regulates has none on
-    itself and on its copies. own [R]: the gene that each regulator is."""
+    """The slopes [N, F] of targets y [C, N] on features [C, F], both with mean 0; a gene that
+    regulates has none on itself and on its copies. own [R]: the gene that each regulator is."""
     targets = Columns.of(y)
     number = numbers_of(own, targets.shape[1])
     fit = (OfFeatures if features.shape[1] <= len(features) else OfCells)(features, penalty)
@@ -68,7 +71,8 @@ def slopes_on(features: Tensor, y: Tensor | Columns, own: Tensor, penalty: float
 
 
 def numbers_of(own: Tensor, genes: int) -> Tensor:
-    """The number of each gene among the regulators, int64 [N]; -1 for others. own [R]: the gene that each is."""
+    """The number of each gene among the regulators, int64 [N]; -1 for others. own [R]: the gene
+    that each is."""
     number = own.new_full((genes,), -1)
     number[own] = torch.arange(len(own), device=own.device)
     return number
@@ -92,10 +96,13 @@ class OfFeatures:
         return self.inverse[:, features]
 
     def without(self, slopes: Tensor, out: Tensor) -> Tensor:
-        """Slopes [F, n] without the features out [B, n] of each target: the inverse without these rows."""
+        """Slopes [F, n] without the features out [B, n] of each target: the inverse without these
+        rows."""
         columns = self.columns(out.flatten()).unflatten(1, out.shape)  # [F, B, n]
         block = columns.gather(0, out[:, None].expand(-1, len(out), -1))  # [B, B, n]
-        weight = torch.linalg.solve(block.movedim(-1, 0), slopes.gather(0, out).mT[..., None])[..., 0]  # [n, B]
+        weight = torch.linalg.solve(block.movedim(-1, 0), slopes.gather(0, out).mT[..., None])[
+            ..., 0
+        ]  # [n, B]
         slopes = slopes - torch.einsum("fbn,nb->fn", columns, weight)
         return slopes.scatter(0, out, 0.0)
 
@@ -119,17 +126,22 @@ class OfCells(OfFeatures):
 
 
 def choose_penalty(x: Tensor, y: Tensor | Columns, own: Tensor, folds: Tensor) -> float:
-    """One penalty for all targets: the geometric mean of those with which held-out cells of each are predicted best.
+    """One penalty for all targets: the geometric mean of those with which held-out cells of each
+    are predicted best.
 
-    The error of one target is noisy, so that the mean over all targets counts, too: the more, the less of the targets'
-    variance the regulators explain, and the fewer the cells are. x [C, R], y [C, N], own [R]: as for `slopes_on`. folds
-    [C]: of the cells; of many targets, JUDGED choose.
+    The error of one target is noisy, so that the mean over all targets counts, too: the more, the
+    less of the targets' variance the regulators explain, and the fewer the cells are. x [C, R], y
+    [C, N], own [R]: as for `slopes_on`. folds [C]: of the cells; of many targets, JUDGED choose.
     """
     targets = Columns.of(y)
     number = numbers_of(own, targets.shape[1])
     chosen = torch.arange(targets.shape[1], device=own.device)
     if len(chosen) > JUDGED:
-        chosen = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(0))[:JUDGED].sort()[0].to(own)
+        chosen = (
+            torch.randperm(len(chosen), generator=torch.Generator().manual_seed(0))[:JUDGED]
+            .sort()[0]
+            .to(own)
+        )
     values, one = targets.read(chosen), x.new_ones(len(x), 1)
     parts = [Moments.of(x, values, one, (folds == each).nonzero()[:, 0]) for each in folds.unique()]
     total = parts[0]
@@ -151,5 +163,8 @@ def choose_penalty(x: Tensor, y: Tensor | Columns, own: Tensor, folds: Tensor) -
 def without(covariates: Tensor) -> Callable[[Tensor], Tensor]:
     """values [C, V] -> the same without what the covariates [C, G] predict of them."""
     basis, size, _ = torch.linalg.svd(covariates, full_matrices=False)
-    basis = basis[:, size > len(covariates) * torch.finfo(size.dtype).eps * size[0].clamp(min=1e-30)]
-    return lambda values: torch.addmm(values, basis, basis.mT @ values, alpha=-1)  # one table more, not two
+    basis = basis[
+        :, size > len(covariates) * torch.finfo(size.dtype).eps * size[0].clamp(min=1e-30)
+    ]
+    # one table more, not two
+    return lambda values: torch.addmm(values, basis, basis.mT @ values, alpha=-1)

@@ -1,8 +1,9 @@
 """The shadow of a signed block, and the penalties that predict held-out cells best.
 
-Ridge regression with deviations by state is a linear shadow of a signed block. Its exact solution (exact.py) tells
-which penalty predicts cells that were held out best, and which form of it (penalty.py); the three best are taken by the
-members in turn. The same solution, of all cells that a member learns from, is where its blocks start (start.py).
+Ridge regression with deviations by state is a linear shadow of a signed block. Its exact solution
+(exact.py) tells which penalty predicts cells that were held out best, and which form of it
+(penalty.py); the three best are taken by the members in turn. The same solution, of all cells that
+a member learns from, is where its blocks start (start.py).
 
 Letters: C cells, R regulators, S states, n targets, K = R + 1 keys.
 """
@@ -22,7 +23,15 @@ from grn.model.penalty import Penalty
 from grn.regulation.cell_table import CellTable
 from grn.regulation.exact import Moments, Solution, operations, solve
 
-FORMS = ((0.0, 1.0), (0.1, 1.0), (0.1, 2.0), (0.05, 2.0), (0.05, 4.0), (0.03, 4.0), (0.03, 8.0))  # t, times ridge's
+FORMS = (
+    (0.0, 1.0),
+    (0.1, 1.0),
+    (0.1, 2.0),
+    (0.05, 2.0),
+    (0.05, 4.0),
+    (0.03, 4.0),
+    (0.03, 8.0),
+)  # t, times ridge's
 RHOS = (0.0, 0.25, 1.0, 2.0)  # 0: states share their slopes
 RIDGE = tuple(10 ** np.arange(0.5, 4.6, 0.25))
 STRENGTHS = (0.5, 1.0, 2.0, 4.0)  # times ridge's penalty, with deviations
@@ -32,14 +41,18 @@ USUAL = (1.0, 0.05, 2.0)  # rho, t and times ridge's, where comparing them would
 CELLS, NUMBERS = 20_000, 2**25  # cells, and multiplicities of targets, that are enough to choose
 PRODUCTS = 60  # rounds of conjugate gradients that a form usually takes, all reweighting together
 FEWEST = 16  # targets that choose
-# Times the cells, the largest penalty. Where hardly any gene follows the regulators, held-out errors are flat, and a
-# hundred times as much is as good; but slopes would then be smaller than the optimiser's noise, with signs by chance.
+# Times the cells, the largest penalty. Where hardly any gene follows the regulators, held-out
+# errors are flat, and a hundred times as much is as good; but slopes would then be smaller than the
+# optimiser's noise, with signs by chance.
 MOST = 8.0
-COUNTED = 0.8  # largest share of counting: else a rare regulator would be nothing but what the others say
+COUNTED = (
+    0.8  # largest share of counting: else a rare regulator would be nothing but what the others say
+)
 
 
 def shares_of_counting(table: CellTable) -> tuple[Tensor, Tensor]:
-    """r [R]: the share of counting in what the other regulators leave of each; and the sds of m', [R + 1]."""
+    """r [R]: the share of counting in what the other regulators leave of each; and the sds of m',
+    [R + 1]."""
     count = len(table.regulators)
     none = torch.zeros(count, device=table.device), torch.ones(count + 1, device=table.device)
     if table.counting is None or count < 2:
@@ -52,23 +65,32 @@ def shares_of_counting(table: CellTable) -> tuple[Tensor, Tensor]:
 
 
 def by_others(x: Tensor, of: Tensor, penalty: float = 10.0) -> Tensor:
-    """Each regulator of the cells `of` [C, R] as ridge regression on the others, fitted to x [C, R], predicts it."""
-    inverse = torch.linalg.inv(x.T @ x + penalty * torch.eye(x.shape[1], device=x.device, dtype=x.dtype))
+    """Each regulator of the cells `of` [C, R] as ridge regression on the others, fitted to x [C,
+    R], predicts it."""
+    inverse = torch.linalg.inv(
+        x.T @ x + penalty * torch.eye(x.shape[1], device=x.device, dtype=x.dtype)
+    )
     return of @ (-inverse / inverse.diagonal()).fill_diagonal_(0)
 
 
 class Shadow:
-    """Keys and targets of the cells without the levels of their states, as a member sees them that does not learn from
-    the cells of one fold.
+    """Keys and targets of the cells without the levels of their states, as a member sees them that
+    does not learn from the cells of one fold.
 
-    x [C, K]: regulators and depth as they were counted.   read [C, K]: as block 2 reads them; after `correct`, m' in
-    its units.   y [C, n]: targets.   own [n]: the number of each target among the regulators, none of which is
-    predicted from itself; -1 for the others.   learned, judged: the rows of the cells.
+    x [C, K]: regulators and depth as they were counted.
+    read [C, K]: as block 2 reads them; after `correct`, m' in its units.
+    y [C, n]: targets.
+    own [n]: the number of each target among the regulators, none of which is predicted from itself;
+        -1 for the others.
+    learned, judged: the rows of the cells.
 
-    genes: the targets, positions; None: genes that do not regulate, or all where every gene does, in a random order.
+    genes: the targets, positions; None: genes that do not regulate, or all where every gene does,
+        in a random order.
     """
 
-    def __init__(self, table: CellTable, fold: np.ndarray, held_out: int, genes: np.ndarray | None = None):
+    def __init__(
+        self, table: CellTable, fold: np.ndarray, held_out: int, genes: np.ndarray | None = None
+    ):
         self.share, device = table.membership, table.device
         rows = np.flatnonzero(fold != held_out)
         self.learned = torch.as_tensor(rows, device=device)
@@ -89,19 +111,20 @@ class Shadow:
         self.of_keys: Tensor | None = None
 
     def correct(self, others: Solution, counting: Tensor, unit: Tensor) -> None:
-        """Lets block 2 read regulators that are moved to what the others say of them by their share of counting [R], in
-        units [K]. others: see `among`."""
+        """Lets block 2 read regulators that are moved to what the others say of them by their share
+        of counting [R], in units [K]. others: see `among`."""
         change = self.uncut(self.x @ others.shared - self.x[:, :-1])
         self.read = (self.x + F.pad(counting * change, (0, 1))) / unit
 
     def uncut(self, change: Tensor) -> Tensor:
-        """change [C, R], 0 of regulators that an intervention has set: the others say nothing of them."""
+        """change [C, R], 0 of regulators that an intervention has set: the others say nothing of
+        them."""
         cut = self.table.is_cut(self.table.regulators)
         return change if cut is None else change.masked_fill(cut, 0.0)
 
     def targets(self, genes: np.ndarray) -> Tensor:
-        """[C, n]: standardised, without the levels of their states; 0 where an intervention set them, so that nothing
-        is learned of what regulates them."""
+        """[C, n]: standardised, without the levels of their states; 0 where an intervention set
+        them, so that nothing is learned of what regulates them."""
         level = self.level[:, torch.as_tensor(genes, device=self.level.device)]
         found, cut = self.table.targets(genes).sub_(self.share @ level), self.table.is_cut(genes)
         return found if cut is None else found.masked_fill_(cut, 0.0)
@@ -110,11 +133,14 @@ class Shadow:
         """Block 1: what the regulators say of each other, and none of itself."""
         x = self.x
         own = torch.arange(x.shape[1] - 1, device=x.device)
-        moments = Moments.of(x, self.uncut(x[:, :-1]), torch.ones_like(self.share[:, :1]), self.learned)
+        moments = Moments.of(
+            x, self.uncut(x[:, :-1]), torch.ones_like(self.share[:, :1]), self.learned
+        )
         return solve(moments, penalty, own=own)
 
     def moments(self, genes: np.ndarray) -> Moments:
-        """Of the cells that are learned from, for other targets; those of the keys are computed once."""
+        """Of the cells that are learned from, for other targets; those of the keys are computed
+        once."""
         found = Moments.of(self.read, self.targets(genes), self.share, self.learned, self.of_keys)
         self.of_keys = found.gram
         return found
@@ -127,10 +153,13 @@ class Shadow:
     def of_judged(self) -> Moments:
         return Moments.of(self.read, self.y, self.share, self.judged)
 
-    def errors(self, penalties: Sequence[Penalty], targets: int, weight: Tensor | None = None) -> Tensor:
+    def errors(
+        self, penalties: Sequence[Penalty], targets: int, weight: Tensor | None = None
+    ) -> Tensor:
         """Held-out squared error of the first targets for each penalty, [penalties, targets].
 
-        weight [targets, R]: what each pair's penalty is multiplied by; None: 1."""
+        weight [targets, R]: what each pair's penalty is multiplied by; None: 1.
+        """
         learned, judged = self.of_learned.some(targets), self.of_judged.some(targets)
         states, own = len(learned.cross), self.own[:targets]
         pairs = None if weight is None else F.pad(weight.to(learned.gram), (0, 1), value=1.0).T
@@ -154,10 +183,13 @@ def enough_cells(count: int) -> np.ndarray:
 def choose_penalties_of_blocks(
     table: CellTable, fold: np.ndarray, layered: bool, learned: int | None = None
 ) -> list[Penalty]:
-    """The best penalties of block 2, the best first, and last that of block 1. fold [C]: folds 0 and 1 are held out.
-    learned: how many cells are trained on; None: those of the table."""
+    """The best penalties of block 2, the best first, and last that of block 1. fold [C]: folds 0
+    and 1 are held out. learned: how many cells are trained on; None: those of the table."""
     most = MOST * (learned or len(table))
-    return [replace(each, lam=min(float(each.lam), most)) for each in best_penalties(table, fold, layered)]
+    return [
+        replace(each, lam=min(float(each.lam), most))
+        for each in best_penalties(table, fold, layered)
+    ]
 
 
 def best_penalties(table: CellTable, fold: np.ndarray, layered: bool) -> list[Penalty]:
@@ -202,8 +234,9 @@ def best_penalties(table: CellTable, fold: np.ndarray, layered: bool) -> list[Pe
 
 
 def largest_of_the_best(errors: Tensor) -> int:
-    """The number of the largest penalty that is within a standard error, over targets, of the best. errors [penalties,
-    targets], by rising penalty. Where they hardly differ, edges rank better by the larger. Source: Breiman et al. 1984.
+    """The number of the largest penalty that is within a standard error, over targets, of the best.
+    errors [penalties, targets], by rising penalty. Where they hardly differ, edges rank better by
+    the larger. Source: Breiman et al. 1984.
     """
     errors = errors.nan_to_num(9.0)
     more = errors - errors[errors.mean(1).argmin()]

@@ -1,7 +1,9 @@
-"""How much the pairs that a prior network lists are to be favoured: held-out cells say it, as for other penalties.
+"""How much the pairs that a prior network lists are to be favoured: held-out cells say it, as for
+other penalties.
 
-Pairs that the prior does not list are penalised more (UNLISTED). As cells may be predicted better with more or less of
-all penalties, that is tried for all pairs alike, and the prior has to be better than it by more than chance.
+Pairs that the prior does not list are penalised more (UNLISTED). As cells may be predicted better
+with more or less of all penalties, that is tried for all pairs alike, and the prior has to be
+better than it by more than chance.
 
 Letters: N genes, R regulators.
 """
@@ -18,7 +20,13 @@ from grn.model.penalty import Penalty
 from grn.regulation.cell_table import CellTable
 from grn.regulation.penalties import OPERATIONS, OPERATIONS_ON_GPU, PRODUCTS, Shadow
 
-UNLISTED = (0.85, 0.7, 0.5, 0.25, 0.1)  # tried as factors of unlisted pairs: 1.4 to 100 x the penalty
+UNLISTED = (
+    0.85,
+    0.7,
+    0.5,
+    0.25,
+    0.1,
+)  # tried as factors of unlisted pairs: 1.4 to 100 x the penalty
 OVERALL = (1.0, 1.5, 3.0)  # and of all pairs beside these
 HELPS = 2.0  # standard errors, over targets, by which a prior must lower the held-out error
 FEWEST, MOST = 64, 512  # targets that judge it
@@ -37,11 +45,13 @@ class PriorError:
         errors = f"held-out error {self.with_prior:.4f} with it and {self.without:.4f} without"
         if self.unlisted == 1:
             return (
-                f"The prior does not help to predict held-out cells by more than chance ({errors}), so penalties leave "
+                "The prior does not help to predict held-out cells by more than chance "
+                f"({errors}), so penalties leave "
                 "it out."
             )
         return (
-            f"The prior helps to predict held-out cells ({errors}): pairs that it does not list are penalised "
+            f"The prior helps to predict held-out cells ({errors}): pairs that it does not list "
+            "are penalised "
             f"{self.unlisted**-2:.3g} times as much as those that it lists."
         )
 
@@ -49,16 +59,22 @@ class PriorError:
 def prior_factor(
     table: CellTable, strength: np.ndarray, fold: np.ndarray, penalty: float
 ) -> tuple[Tensor | None, PriorError]:
-    """What slopes are divided by before they are penalised, [N, R], above 0; None where the prior does not help.
+    """What slopes are divided by before they are penalised, [N, R], above 0; None where the prior
+    does not help.
 
-    strength [N, R]: 0 for a pair that the prior does not list, up to 1.   fold [C]: folds 0 and 1 are held out in
-    turn.   penalty: lambda of ridge regression without a prior.
+    strength [N, R]: 0 for a pair that the prior does not list, up to 1.
+    fold [C]: folds 0 and 1 are held out in turn.
+    penalty: lambda of ridge regression without a prior.
     """
     judging = np.flatnonzero((strength > 0).any(1))  # other targets would dilute these
     work = OPERATIONS_ON_GPU if torch.device(table.device).type == "cuda" else OPERATIONS
     same = [(1.0, overall) for overall in (*UNLISTED, *OVERALL)]  # for all pairs alike
     trials = same + [(unlisted, overall) for unlisted in UNLISTED for overall in OVERALL]
-    most = int(np.clip(work / (2 * len(trials) * PRODUCTS * (len(table.regulators) + 1) ** 2), FEWEST, MOST))
+    most = int(
+        np.clip(
+            work / (2 * len(trials) * PRODUCTS * (len(table.regulators) + 1) ** 2), FEWEST, MOST
+        )
+    )
     judging = judging[np.unique(np.linspace(0, len(judging) - 1, most).round().astype(int))]
     listed = torch.as_tensor(strength[judging], dtype=torch.float64, device=table.device)
     error = listed.new_zeros(len(trials), len(judging))

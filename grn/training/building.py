@@ -1,4 +1,5 @@
-"""What a run needs before its first step: the model in the units of its cells, its folds, and its penalties."""
+"""What a run needs before its first step: the model in the units of its cells, its folds, and its
+penalties."""
 
 from __future__ import annotations
 
@@ -34,10 +35,16 @@ from grn.regulation.states import States
 from grn.training.machine import cells_of_step, processes
 
 FEWEST_FOLDS = 5
-FREER = 2.5  # times rho: members with more freedom know better which edges a state has, the others rank them better
-READ_EVERY = 2  # steps from one in which the identity token learns to the next; in the others, genes are learned
-MOST_SCORES = 2**31  # of all members and states together; training holds about five tables of this size
-MOST_JUDGED = 2000  # cells that validate: enough to compare steps, on the same cells, to a thousandth
+# times rho: members with more freedom know better which edges a state has, the others rank them
+# better
+FREER = 2.5
+# steps from one in which the identity token learns to the next; in the others, genes are learned
+READ_EVERY = 2
+# of all members and states together; training holds about five tables of this size
+MOST_SCORES = 2**31
+MOST_JUDGED = (
+    2000  # cells that validate: enough to compare steps, on the same cells, to a thousandth
+)
 MOST_HELD_OUT = 10_000  # cells that the thresholds of predictions are computed from
 
 
@@ -67,7 +74,11 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
     fold = folds_of_run(config, cells, split, states)
     # Each of the first folds judges the members of the reader that have not learned from it.
     reader = READERS[settings.reader]
-    judging = np.flatnonzero((cells.labels >= 0) & (fold >= 0) & (fold < reader.folds)) if classes else np.zeros(0, int)
+    judging = (
+        np.flatnonzero((cells.labels >= 0) & (fold >= 0) & (fold < reader.folds))
+        if classes
+        else np.zeros(0, int)
+    )
     judging = np.sort(np.random.default_rng(seed).permutation(judging)[:MOST_HELD_OUT])
 
     torch.manual_seed(seed)
@@ -84,7 +95,8 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
     own, few, part = fold[split.train], enough_cells(len(split.train)), 0.0
 
     def table(some: np.ndarray | slice = slice(None)) -> CellTable:
-        """The training cells, or some of them. A table is a copy of the cells, so that none is kept between steps."""
+        """The training cells, or some of them. A table is a copy of the cells, so that none is kept
+        between steps."""
         return CellTable.of(cells, split.train[some], states.membership, levels=part, device=device)
 
     if (levels := levels_of(table(few), own[few])) is not None:
@@ -99,7 +111,10 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
         penalties = [Penalty(settings.penalty)] * 2
     else:
         penalties = choose_penalties_of_blocks(table(few), own[few], model.layered, len(own))
-        say(f"Held-out cells choose penalties of {', '.join(f'{each.lam:.3g}' for each in penalties[:-1])}.")
+        say(
+            "Held-out cells choose penalties of "
+            f"{', '.join(f'{each.lam:.3g}' for each in penalties[:-1])}."
+        )
     set_penalties(model, penalties, own)
     if config.network.prior is not None and model.genes_train:
         strength = prior_of(config.network, cells).strength
@@ -111,7 +126,11 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
         left_out = start_blocks(model, table(), own)
         start_states(model, table(), own)
         width = model.blocks[1].embedding.query.shape[-1]
-        narrow = f"; its heads are {width} wide and leave out {left_out:.1%} of its squared slopes" if left_out else ""
+        narrow = (
+            f"; its heads are {width} wide and leave out {left_out:.1%} of its squared slopes"
+            if left_out
+            else ""
+        )
         took = f"{time.monotonic() - started:.0f} s"
         say(f"Signed blocks start at the exact solution of their linear problem ({took}){narrow}.")
     return Fit(model, fold, judging, states)
@@ -119,7 +138,8 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
 
 @torch.no_grad()
 def set_units(model: Model, table: CellTable, fold: np.ndarray) -> None:
-    """Sets units and means, those of each member from the cells that it learns from. fold [C]: of the table's cells."""
+    """Sets units and means, those of each member from the cells that it learns from. fold [C]: of
+    the table's cells."""
     model.mean.copy_(table.mean)
     model.sd.copy_(table.sd)
     model.depth.copy_(torch.tensor(table.depth))
@@ -134,9 +154,14 @@ def set_units(model: Model, table: CellTable, fold: np.ndarray) -> None:
         model.unit.copy_(unit)
     for member, held_out in enumerate(model.held_out.tolist() if model.regulates else ()):
         rows = np.flatnonzero(fold != held_out)
-        centre, level = (each.cpu() for each in table.means(rows if len(rows) < len(fold) else None))
+        centre, level = (
+            each.cpu() for each in table.means(rows if len(rows) < len(fold) else None)
+        )
         for block, genes, unit in zip(
-            model.blocks, (model.regulators, model.targets), (torch.ones(()), model.unit), strict=True
+            model.blocks,
+            (model.regulators, model.targets),
+            (torch.ones(()), model.unit),
+            strict=True,
         ):
             block.mixed.copy_(table.mixed)
             block.centre[member] = centre / unit
@@ -145,9 +170,11 @@ def set_units(model: Model, table: CellTable, fold: np.ndarray) -> None:
 
 
 def set_penalties(model: Model, penalties: list[Penalty], fold: np.ndarray) -> None:
-    """Members take the penalties of block 2 in turn, those of every second one with more freedom for the states; per
-    cell that a member learns from."""
-    of_members = [penalties[member % (len(penalties) - 1)] for member in range(model.config.members)]
+    """Members take the penalties of block 2 in turn, those of every second one with more freedom
+    for the states; per cell that a member learns from."""
+    of_members = [
+        penalties[member % (len(penalties) - 1)] for member in range(model.config.members)
+    ]
     found = torch.stack([each.as_tensor() for each in (*of_members, penalties[-1])])
     found[1:-1:2, 1] *= FREER
     learned = [(fold != held_out).sum() for held_out in model.held_out.tolist()]
@@ -156,7 +183,8 @@ def set_penalties(model: Model, penalties: list[Penalty], fold: np.ndarray) -> N
 
 
 def folds_of(cells: Cells, rows: np.ndarray, states: States, folds: int, seed: int) -> np.ndarray:
-    """The fold of each of the cells `rows`: stratified by label or state or, with groups, whole groups in one fold."""
+    """The fold of each of the cells `rows`: stratified by label or state or, with groups, whole
+    groups in one fold."""
     groups = None if cells.groups is None else cells.groups[rows]
     if groups is not None and (groups != groups[0]).any():
         return group_folds(groups, min(folds, len(np.unique(groups))))
@@ -178,23 +206,29 @@ def folds_of_run(config: Config, cells: Cells, split: Split, states: States) -> 
 
 
 def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> Atlas | None:
-    """The cells of the file that training reads, where the cells in memory are a sample of them and it can."""
+    """The cells of the file that training reads, where the cells in memory are a sample of them and
+    it can."""
     if cells.sample is None:
         return None
     if reason := only_the_sample(config.data, cells, fit.states.origin):
         say(f"Training reads the {len(cells)} cells in memory alone, as {reason}.")
         return None
     atlas = Atlas(config.data, cells, split, fit.states.membership, fit.fold)
-    # A penalty is over the cells that are learned from, each of which counts once however often it is seen.
+    # A penalty is over the cells that are learned from, each of which counts once however often it
+    # is seen.
     settings = config.trainer
     visited = settings.max_steps * cells_of_step(settings, len(atlas.rows)) * processes(settings)
     read = min(len(atlas.rows), visited)
     fit.model.penalty[:, 0] *= len(split.train) / max(read, len(split.train))
     some = "" if read == len(atlas.rows) else f" of {len(atlas.rows)}"
-    say(f"Training reads {read}{some} cells of the file; units, penalties, network and scores are of the sample.")
+    say(
+        f"Training reads {read}{some} cells of the file; units, penalties, network and scores are "
+        "of the sample."
+    )
     more = min(len(cells.sample.mark) - len(cells), 100_000)
     say(
-        f"More cells in memory show weaker edges: data.sample is {len(cells)}, and {more} more would take "
+        f"More cells in memory show weaker edges: data.sample is {len(cells)}, and {more} more "
+        "would take "
         f"about {more * bytes_of_cell(cells) / 1e6:.0f} MB."
     )
     if some:
@@ -206,13 +240,15 @@ def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> 
 
 
 def bytes_of_cell(cells: Cells) -> float:
-    """The memory of a cell in training, as measured (docs/scale.md): a table of its genes, and its counts twice, as
-    they become multiplicities."""
+    """The memory of a cell in training, as measured (docs/scale.md): a table of its genes, and its
+    counts twice, as they become multiplicities."""
     values = cells.multiplicity
     return 4 * values.shape[1] + 16 * values.nnz / values.shape[0]
 
 
-def data_module(config: Config, cells: Cells, split: Split, fit: Fit, atlas: Atlas | None = None) -> CellsDataModule:
+def data_module(
+    config: Config, cells: Cells, split: Split, fit: Fit, atlas: Atlas | None = None
+) -> CellsDataModule:
     """Batches for Lightning."""
     judges = fit.model.held_out if fit.model.genes_train else fit.model.identity.held_out
     judged = np.flatnonzero(np.isin(fit.fold, np.unique(judges.numpy())))
@@ -263,7 +299,8 @@ def refuse_too_many_scores(config: Config, genes: int, regulators: int, states: 
     scores *= min(regulators, 64 if config.model.width == "auto" else config.model.width)
     if scores > MOST_SCORES:
         raise ConfigError(
-            f"{regulators} regulators of {genes} genes in {states} states and {config.model.members} members "
+            f"{regulators} regulators of {genes} genes in {states} states and "
+            f"{config.model.members} members "
             "(model.members) give more scores than memory holds",
             field="data.regulators",
             advice="list the regulators ({field}), or choose fewer genes (data.genes) or members",
@@ -271,8 +308,8 @@ def refuse_too_many_scores(config: Config, genes: int, regulators: int, states: 
 
 
 def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
-    """Raises DataError where genes or regulators do not differ between the training cells, and ConfigError where cell
-    types are the only objective and there are fewer than two."""
+    """Raises DataError where genes or regulators do not differ between the training cells, and
+    ConfigError where cell types are the only objective and there are fewer than two."""
     settings = config.trainer
     # DataError: too few cells
     cells_each = cells_of_step(settings, len(split.train))
@@ -281,17 +318,24 @@ def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
     regulators = np.arange(len(varies)) if cells.regulators is None else cells.regulators
     if varies.sum() < 2 or not varies[regulators].any():
         raise DataError(
-            f"{varies.sum()} of the {len(varies)} genes and {varies[regulators].sum()} of the {len(regulators)} "
-            f"regulators vary between the {len(split.train)} training cells, once their depth is allowed for, and a "
+            f"{varies.sum()} of the {len(varies)} genes and {varies[regulators].sum()} of the "
+            f"{len(regulators)} "
+            f"regulators vary between the {len(split.train)} training cells, once their depth is "
+            "allowed for, and a "
             "network needs a regulator and another gene",
             field="data.regulators",
             advice="give more cells or genes, or other regulators ({field})",
         )
     if not config.objectives.masked_multiplicity.weight and not trained_classes(config, cells):
         column = f"The obs column {config.data.label_key!r}"
-        found = f"{column} has one cell type only, {cells.classes[0]!r}" if cells.classes else "There are no cell types"
+        found = (
+            f"{column} has one cell type only, {cells.classes[0]!r}"
+            if cells.classes
+            else "There are no cell types"
+        )
         raise ConfigError(
             f"{found}, and there is no other objective",
             field="data.label_key",
-            advice="set objectives.masked_multiplicity.weight above 0, or {field} to another column",
+            advice="set objectives.masked_multiplicity.weight above 0, or {field} to another "
+            "column",
         )

@@ -1,8 +1,8 @@
-"""What the members' cell types count, how sure they may be, the directions of X_grn, and what of a training is
-kept: blocks, and how much of the context.
+"""What the members' cell types count, how sure they may be, the directions of X_grn, and what of a
+training is kept: blocks, and how much of the context.
 
-Half-way through training, labelled cells that members have not seen judge them; from then on the members learn from
-these cells, too, as what they were kept for is known.
+Half-way through training, labelled cells that members have not seen judge them; from then on the
+members learn from these cells, too, as what they were kept for is known.
 
 Letters: P members, C cells, K cell types, S width of a summary, D width of X_grn.
 """
@@ -27,21 +27,30 @@ from grn.model.regulation import Model
 from grn.model.saved import round_as_saved
 
 PRIOR = 4.0  # pulls the halves' importances to 1/2 each, as so many held-out cells would
-CHUNK, MOST_AXES = 1024, 4096  # cells that are read at a time, and that the embedding's directions are computed from
+CHUNK, MOST_AXES = (
+    1024,
+    4096,
+)  # cells that are read at a time, and that the embedding's directions are computed from
 GENES_OF = 128  # cells whose genes are predicted at a time
 
 
 class Calibration(L.Callback):
-    """Sets importances and held-out confidences before step `opened`. rows: the cells that judge."""
+    """Sets importances and held-out confidences before step `opened`. rows: the cells that
+    judge."""
 
     def __init__(self, bags: BagMaker, rows: np.ndarray, opened: int, say: Say):
         self.bags, self.rows, self.opened, self.say = bags, rows, opened, say
 
-    def on_train_batch_start(self, trainer: L.Trainer, task: L.LightningModule, batch, index: int) -> None:
+    def on_train_batch_start(
+        self, trainer: L.Trainer, task: L.LightningModule, batch, index: int
+    ) -> None:
         if trainer.global_step == self.opened and len(self.rows):
             accuracy = judge(task.model, self.bags, self.rows)  # type: ignore[arg-type]
             if trainer.is_global_zero:
-                self.say(f"Cell types: accuracy {accuracy:.3f} on {len(self.rows)} cells that members had not seen.")
+                self.say(
+                    f"Cell types: accuracy {accuracy:.3f} on {len(self.rows)} cells that members "
+                    "had not seen."
+                )
 
 
 @torch.no_grad()
@@ -49,35 +58,54 @@ def summaries_in(model: Model, bags: BagMaker, rows: np.ndarray) -> Tensor:
     """Summaries of cells with nothing hidden, [P, C, S], in the mode that predicts."""
     device, training = model.mean.device, model.training
     model.eval()
-    found = [summaries_of(bags[request].to(device), model) for request in once_in_order(rows, CHUNK)]
+    found = [
+        summaries_of(bags[request].to(device), model) for request in once_in_order(rows, CHUNK)
+    ]
     model.train(training)
     return torch.cat(found, 1)
 
 
 @torch.no_grad()
 def judged_by_unseen(model: Model, bags: BagMaker, rows: np.ndarray) -> Judged:
-    """What members say of the genes of those cells that they have not learned from, in the mode that predicts."""
+    """What members say of the genes of those cells that they have not learned from, in the mode
+    that predicts."""
     training = model.training
     model.eval()
-    found = [judged_genes(bags[request].to(model.mean.device), model) for request in once_in_order(rows, GENES_OF)]
+    found = [
+        judged_genes(bags[request].to(model.mean.device), model)
+        for request in once_in_order(rows, GENES_OF)
+    ]
     model.train(training)
-    return Judged(*(torch.stack([getattr(each, part.name) for each in found]).sum(0) for part in fields(Judged)))
+    return Judged(
+        *(
+            torch.stack([getattr(each, part.name) for each in found]).sum(0)
+            for part in fields(Judged)
+        )
+    )
 
 
 @torch.no_grad()
-def keep_what_helped(model: Model, start: Mapping[str, Tensor], bags: BagMaker, rows: np.ndarray) -> list[str]:
-    """Puts blocks back to where they started that training did not improve, sets how much of the context each member's
-    predictions have, and says what of it helped: the cells `rows` decide, by members that have not learned from them.
+def keep_what_helped(
+    model: Model, start: Mapping[str, Tensor], bags: BagMaker, rows: np.ndarray
+) -> list[str]:
+    """Puts blocks back to where they started that training did not improve, sets how much of the
+    context each member's predictions have, and says what of it helped: the cells `rows` decide, by
+    members that have not learned from them.
 
     start: the tensors of the signed blocks before training.
     """
     if not len(rows):
         return []
-    lines, trained = [], {name: tensor.clone() for name, tensor in model.blocks.state_dict().items()}
+    lines, trained = (
+        [],
+        {name: tensor.clone() for name, tensor in model.blocks.state_dict().items()},
+    )
     found = judged_by_unseen(model, bags, rows)
     for number in range(len(model.blocks)):
         own = f"{number}."
-        model.blocks.load_state_dict({name: each for name, each in start.items() if name.startswith(own)}, strict=False)
+        model.blocks.load_state_dict(
+            {name: each for name, each in start.items() if name.startswith(own)}, strict=False
+        )
         round_as_saved(model.blocks[number])  # as the trained ones are
         before = judged_by_unseen(model, bags, rows)
         if before.error() <= found.error():
@@ -92,7 +120,8 @@ def keep_what_helped(model: Model, start: Mapping[str, Tensor], bags: BagMaker, 
 
 @torch.no_grad()
 def judge(model: Model, bags: BagMaker, rows: np.ndarray) -> float:
-    """Sets importance, confidence and right of the identity token; returns the accuracy on the judging cells."""
+    """Sets importance, confidence and right of the identity token; returns the accuracy on the
+    judging cells."""
     identity = model.identity
     log_odds = identity.of_members(summaries_in(model, bags, rows)).cpu()
     assert bags.fold is not None, "training has folds"
@@ -115,7 +144,8 @@ def judge(model: Model, bags: BagMaker, rows: np.ndarray) -> float:
 
 
 def kind_importance(log_odds: Tensor, labels: Tensor) -> Tensor:
-    """What each kind's log probabilities count, [kinds]: the least log loss on held-out cells, with a prior.
+    """What each kind's log probabilities count, [kinds]: the least log loss on held-out cells, with
+    a prior.
 
     log_odds [kinds, C, K], labels [C].
     """
@@ -127,7 +157,10 @@ def kind_importance(log_odds: Tensor, labels: Tensor) -> Tensor:
         optimizer.zero_grad()
         with torch.enable_grad():
             logits = (log.exp()[:, None, None] * log_odds).sum(0)
-            total = F.cross_entropy(logits, labels, reduction="sum") + PRIOR * (log.exp() - equal).square().sum()
+            total = (
+                F.cross_entropy(logits, labels, reduction="sum")
+                + PRIOR * (log.exp() - equal).square().sum()
+            )
             total.backward()
         return total
 
@@ -138,14 +171,16 @@ def kind_importance(log_odds: Tensor, labels: Tensor) -> Tensor:
 
 @torch.no_grad()
 def set_axes(model: Model, bags: BagMaker, rows: np.ndarray) -> None:
-    """Sets X_grn: the projection of the members' summaries to their leading directions in some of the cells `rows`."""
+    """Sets X_grn: the projection of the members' summaries to their leading directions in some of
+    the cells `rows`."""
     some = np.sort(np.random.default_rng(0).permutation(rows)[:MOST_AXES])
     summaries = summaries_in(model, bags, some).transpose(0, 1).flatten(1).cpu()
     centre = summaries.mean(0)
     values = (summaries - centre).double()
     _, directions = torch.linalg.eigh(values.T @ values)
     axes = directions.flip(1)[:, : model.identity.axes.shape[1]].float()
-    # A direction and its opposite are as good: the largest entry decides, so that two machines agree.
+    # A direction and its opposite are as good: the largest entry decides, so that two machines
+    # agree.
     axes = axes * axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()
     model.identity.centre.copy_(centre)
     model.identity.axes.copy_(axes)

@@ -21,8 +21,8 @@ from grn.training.together import leave
 
 
 class Signals(L.Callback):
-    """Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP save and end the run after the current step or validation; where several
-    processes train, after the next step.
+    """Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP save and end the run after the current step or
+    validation; where several processes train, after the next step.
 
     A second Ctrl-C ends it at once. Under `nohup`, SIGHUP stays ignored.
     """
@@ -37,21 +37,23 @@ class Signals(L.Callback):
         self.previous: dict[int, Any] = {}
 
     def on_fit_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python refuses to set handlers
+        # elsewhere Python refuses to set handlers
+        if threading.current_thread() is threading.main_thread():
             self.previous = {number: signal.getsignal(number) for number in self.WATCHED}
             if self.previous[signal.SIGHUP] == signal.SIG_IGN:
                 del self.previous[signal.SIGHUP]
 
     def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        # Not in on_fit_start, after which Lightning sets its own handler of SIGTERM: that one leaves a validation by a
-        # SystemExit without an exit code.
+        # Not in on_fit_start, after which Lightning sets its own handler of SIGTERM: that one
+        # leaves a validation by a SystemExit without an exit code.
         self.process = os.getpid()
         for number in self.previous:
             signal.signal(number, self.receive)
         if trainer.received_sigterm:  # between the two
             self.received = signal.SIGTERM
         if trainer.world_size > 1:
-            # On the hosts. Lightning asks through the GPUs before every step, for which these have to finish the last.
+            # On the hosts. Lightning asks through the GPUs before every step, for which these have
+            # to finish the last.
             self.group = torch.distributed.new_group(backend="gloo")
             atexit.register(leave)
             trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
@@ -64,7 +66,9 @@ class Signals(L.Callback):
             raise Interrupted(number, f"at once; the checkpoints so far are in {self.folder}")
         self.received = number
 
-    def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs, batch, index) -> None:
+    def on_train_batch_end(
+        self, trainer: L.Trainer, task: L.LightningModule, outputs, batch, index
+    ) -> None:
         # A validation that is due comes first: a run that resumes from here would skip it.
         every = trainer.val_check_batch
         if every is None or trainer.global_step == 0 or trainer.global_step % every:
@@ -74,20 +78,29 @@ class Signals(L.Callback):
         self.stop_if_asked(trainer)  # Checkpoints has saved this step
 
     def on_train_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        # The model already holds the average of its weights, so that no checkpoint can be saved here.
+        # The model already holds the average of its weights, so that no checkpoint can be saved
+        # here.
         self.stop_if_asked(trainer, f"after the last step; the checkpoints are in {self.folder}")
 
     def stop_if_asked(
-        self, trainer: L.Trainer, how: str | None = None, *, save: bool = False, at_once: bool = True
+        self,
+        trainer: L.Trainer,
+        how: str | None = None,
+        *,
+        save: bool = False,
+        at_once: bool = True,
     ) -> None:
-        """Raises Interrupted where any process received a signal; a collective that every process has to call.
+        """Raises Interrupted where any process received a signal; a collective that every process
+        has to call.
 
-        at_once: processes wait until all have said whether they received one; else they stop by what they said a step
-        ago, for which none waits."""
+        at_once: processes wait until all have said whether they received one; else they stop by
+        what they said a step ago, for which none waits."""
         stop = self.received is not None
         if self.group is not None:
             own = torch.tensor(stop)
-            said = torch.distributed.all_reduce(own, torch.distributed.ReduceOp.MAX, self.group, async_op=True)
+            said = torch.distributed.all_reduce(
+                own, torch.distributed.ReduceOp.MAX, self.group, async_op=True
+            )
             before, self.asked = self.asked, (said, own)
             stop = answer(self.asked if at_once else before)
         if stop:
@@ -96,7 +109,9 @@ class Signals(L.Callback):
             how = how or f"saved step {trainer.global_step} in {self.folder}"
             raise Interrupted(self.received or signal.SIGTERM, how)
 
-    def on_exception(self, trainer: L.Trainer, task: L.LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: L.Trainer, task: L.LightningModule, exception: BaseException
+    ) -> None:
         self.restore()
 
     def teardown(self, trainer: L.Trainer, task: L.LightningModule, stage: str) -> None:
@@ -118,7 +133,8 @@ def answer(asked: tuple[torch.distributed.Work, torch.Tensor] | None) -> bool:
 
 @contextmanager
 def exits_are_interruptions() -> Iterator[None]:
-    """Raises Interrupted where Lightning answers a signal with SystemExit, as it does before Signals handles them."""
+    """Raises Interrupted where Lightning answers a signal with SystemExit, as it does before
+    Signals handles them."""
     ctrl_c = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -136,8 +152,12 @@ RANKS = (("RANK",), ("NODE_RANK", "LOCAL_RANK"), ("SLURM_PROCID",))  # the first
 
 
 def process_rank() -> int:
-    """0 in the process that writes all files, which is known before Lightning has started; above 0 in others.
+    """0 in the process that writes all files, which is known before Lightning has started; above 0
+    in others.
 
-    What Lightning starts under sbatch inherits the SLURM_PROCID of the first; by hand, nodes have a NODE_RANK."""
-    of_names = [[int(os.environ[name]) for name in names if os.environ.get(name)] for names in RANKS]
+    What Lightning starts under sbatch inherits the SLURM_PROCID of the first; by hand, nodes have a
+    NODE_RANK."""
+    of_names = [
+        [int(os.environ[name]) for name in names if os.environ.get(name)] for names in RANKS
+    ]
     return next((max(ranks) for ranks in of_names if ranks), 0)

@@ -25,10 +25,14 @@ INSTEAD = "restore it, copy the other checkpoint over it, or move the folder awa
 
 
 class StreamedCheckpoints(TorchCheckpointIO):
-    """Writes a checkpoint straight into its file. Lightning's own way has all its bytes in memory first."""
+    """Writes a checkpoint straight into its file. Lightning's own way has all its bytes in memory
+    first."""
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        with RememberingFile(Path(path)) as file:  # torch's own error does not say what the system did
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
+        # torch's own error does not say what the system did
+        with RememberingFile(Path(path)) as file:
             torch.save(checkpoint, cast(IO[bytes], file))
             file.raise_problem()
 
@@ -47,14 +51,18 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
-    """Writes a checkpoint beside `path` and moves it to `path` when it is whole. Raises RunFolderError."""
+    """Writes a checkpoint beside `path` and moves it to `path` when it is whole. Raises
+    RunFolderError."""
     if not trainer.is_global_zero:
-        trainer.save_checkpoint(path)  # takes part in the collectives; only the first process writes
+        # takes part in the collectives; only the first process writes
+        trainer.save_checkpoint(path)
         return
     with replacing_file(path) as beside:
         trainer.save_checkpoint(beside)
         if not zipfile.is_zipfile(beside):  # Lightning may write nothing and say nothing
-            raise RunFolderError(f"{path} could not be written", advice="look for what removes files there")
+            raise RunFolderError(
+                f"{path} could not be written", advice="look for what removes files there"
+            )
 
 
 def link_or_copy(path: Path, other: Path) -> None:
@@ -67,7 +75,8 @@ def link_or_copy(path: Path, other: Path) -> None:
 
 
 class Checkpoints(L.Callback):
-    """Keeps last.ckpt and best.ckpt (lowest validation loss), and stops training when that loss no longer improves."""
+    """Keeps last.ckpt and best.ckpt (lowest validation loss), and stops training when that loss no
+    longer improves."""
 
     def __init__(self, folder: Path, patience: int):
         self.folder, self.patience = folder, patience
@@ -78,9 +87,11 @@ class Checkpoints(L.Callback):
         if trainer.sanity_checking:
             return
         value = float(trainer.callback_metrics[MONITOR])
-        if not math.isfinite(value):  # checked before anything is saved, so that the last checkpoint stays good
+        # checked before anything is saved, so that the last checkpoint stays good
+        if not math.isfinite(value):
             raise TrainingDiverged(
-                f"The validation loss is not finite at step {trainer.global_step}; checkpoints of earlier steps are "
+                f"The validation loss is not finite at step {trainer.global_step}; checkpoints of "
+                "earlier steps are "
                 "kept",
                 field="trainer.learning_rate",
                 advice="lower {field}, or look for cells with extreme values",
@@ -90,7 +101,8 @@ class Checkpoints(L.Callback):
             self.best, self.best_step, self.waited = value, trainer.global_step, 0
         else:
             self.waited += 1
-        # last.ckpt comes last: a run that is interrupted between the two resumes before this validation.
+        # last.ckpt comes last: a run that is interrupted between the two resumes before this
+        # validation.
         last, best = self.folder / "last.ckpt", self.folder / "best.ckpt"
         save_checkpoint(trainer, best if improved else last)
         if improved and trainer.is_global_zero:

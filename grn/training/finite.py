@@ -1,7 +1,8 @@
-"""Whether the loss and the gradient of each step are finite, checked without making the host wait for a GPU.
+"""Whether the loss and the gradient of each step are finite, checked without making the host wait
+for a GPU.
 
-The numbers of a step are read during the next one. A fused optimiser learns on the GPU that they are not finite, and
-leaves the parameters alone. On a CPU they are read at once.
+The numbers of a step are read during the next one. A fused optimiser learns on the GPU that they
+are not finite, and leaves the parameters alone. On a CPU they are read at once.
 """
 
 from __future__ import annotations
@@ -37,8 +38,11 @@ class FiniteCheck:
     def __init__(self) -> None:
         self.unread: Step | None = None
 
-    def next(self, number: int, cells: Tensor, loss: Tensor, norm: Tensor, optimizer: Optimizer) -> Step | None:
-        """Called before the optimiser steps -> the step to read now: this one or, on a GPU, the previous one."""
+    def next(
+        self, number: int, cells: Tensor, loss: Tensor, norm: Tensor, optimizer: Optimizer
+    ) -> Step | None:
+        """Called before the optimiser steps -> the step to read now: this one or, on a GPU, the
+        previous one."""
         finite = torch.stack([loss.detach(), norm]).isfinite()
         if not (finite.is_cuda and optimizer.defaults.get("fused")):
             return Step(number, cells, finite)

@@ -1,4 +1,5 @@
-"""The error of the model's genes on test cells, beside those of simple methods that know what the model knows."""
+"""The error of the model's genes on test cells, beside those of simple methods that know what the
+model knows."""
 
 from __future__ import annotations
 
@@ -23,15 +24,17 @@ CELLS = 128  # test cells that are predicted at the same time
 def held_out_errors(
     model: Model, states: States, cells: Cells, split: Split, processes: Processes = ALONE
 ) -> dict[str, float]:
-    """`error`, `ridge_error` and `means_error` of genes in test cells, over that of their means in the training cells
-    (so that 1 is as good as these), each gene in its sds; empty where ridge would take too much time.
+    """`error`, `ridge_error` and `means_error` of genes in test cells, over that of their means in
+    the training cells (so that 1 is as good as these), each gene in its sds; empty where ridge
+    would take too much time.
 
-    Genes are predicted from the cell's regulators and depth, none from itself, and from its state where states are
-    given (labels, a numeric column); found states come from the very genes that are predicted. All three know the mean
-    of each given state; ridge has slopes of differences within states.
+    Genes are predicted from the cell's regulators and depth, none from itself, and from its state
+    where states are given (labels, a numeric column); found states come from the very genes that
+    are predicted. All three know the mean of each given state; ridge has slopes of differences
+    within states.
 
-    processes: that call this together, with the same model: each predicts some of the cells and, by ridge, some of the
-    genes; all return the errors.
+    processes: that call this together, with the same model: each predicts some of the cells and, by
+        ridge, some of the genes; all return the errors.
     """
     positions = np.flatnonzero(model.is_regulator.cpu().numpy())
     genes = cells.multiplicity.shape[1]
@@ -79,6 +82,10 @@ def held_out_errors(
             of_genes.append((wrong * judged[:, some]).sum())
     # Those of all processes, added in the order in which one process has them.
     error, usual, ridge, means = (
-        float(sum(processes.joined(np.array(each, float)))) for each in (errors, of_means, of_ridge, of_states)
+        float(sum(processes.joined(np.array(each, float))))
+        for each in (errors, of_means, of_ridge, of_states)
     )
-    return {name: each / max(usual, 1e-9) for name, each in zip(NAMES, (error, ridge, means), strict=True)}
+    return {
+        name: each / max(usual, 1e-9)
+        for name, each in zip(NAMES, (error, ridge, means), strict=True)
+    }

@@ -1,4 +1,5 @@
-"""Metrics of the test cells (losses, cell types, genes), and metrics.csv, which holds all metrics of a run."""
+"""Metrics of the test cells (losses, cell types, genes), and metrics.csv, which holds all metrics
+of a run."""
 
 from __future__ import annotations
 
@@ -33,10 +34,12 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Scored:
-    """What the metrics need of a batch of test cells, on the host: little, as processes send it to each other.
+    """What the metrics need of a batch of test cells, on the host: little, as processes send it to
+    each other.
 
-    labels [c], probabilities [c, K]: of the cells with a label; None where no cell types are predicted.   sums [2]: by
-    name, the sum of some numbers and how many these are.
+    labels [c], probabilities [c, K]: of the cells with a label; None where no cell types are
+        predicted.
+    sums [2]: by name, the sum of some numbers and how many these are.
     """
 
     labels: Tensor | None
@@ -57,17 +60,22 @@ class Scored:
             true = (batch.bags.multiplicity - mean) / sd
             numbers["masked_multiplicity"] = ((prediction.multiplicity - mean) / sd - true).square()
             numbers |= {"first": true, "second": true.square()}
-        sums = {name: torch.stack([each.sum(), each.new_tensor(each.numel())]) for name, each in numbers.items()}
+        sums = {
+            name: torch.stack([each.sum(), each.new_tensor(each.numel())])
+            for name, each in numbers.items()
+        }
         return cls(labels, probabilities, {name: each.cpu() for name, each in sums.items()})
 
 
 def metrics_of(batches: Sequence[Scored]) -> dict[str, Tensor]:
-    """Scalars `<objective>_loss`, `accuracy`, `macro_f1`, `auroc`, `r2`; `f1_per_class`, `confusion`; without those
-    that no cell counts for."""
+    """Scalars `<objective>_loss`, `accuracy`, `macro_f1`, `auroc`, `r2`; `f1_per_class`,
+    `confusion`; without those that no cell counts for."""
     names = batches[0].sums if batches else ()
     sums = {name: sum((each.sums[name] for each in batches), torch.zeros(2)) for name in names}
     means = {name: total / count for name, (total, count) in sums.items() if count}
-    found = {f"{name}_loss": mean for name, mean in means.items() if name not in ("first", "second")}
+    found = {
+        f"{name}_loss": mean for name, mean in means.items() if name not in ("first", "second")
+    }
     if "masked_multiplicity" in means:
         found["r2"] = 1 - means["masked_multiplicity"] / (means["second"] - means["first"].square())
     if "cell_type" in means:
@@ -77,7 +85,8 @@ def metrics_of(batches: Sequence[Scored]) -> dict[str, Tensor]:
 
 
 def _of_cell_types(probabilities: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """macro_f1: mean over the classes with cells; auroc: over those without all cells. torchmetrics counts 0s."""
+    """macro_f1: mean over the classes with cells; auroc: over those without all cells. torchmetrics
+    counts 0s."""
     given, classes = (probabilities, labels), probabilities.shape[1]
     confusion = multiclass_confusion_matrix(*given, classes)
     f1_per_class = multiclass_f1_score(*given, classes, average="none")
@@ -118,17 +127,24 @@ def scalars(found: dict[str, Tensor], stage: str) -> dict[str, float]:
 
 
 class MetricsFile(Logger):
-    """Replaces metrics.csv as a whole each time; Lightning's CSVLogger would lose the rows of a resumed run."""
+    """Replaces metrics.csv as a whole each time; Lightning's CSVLogger would lose the rows of a
+    resumed run."""
 
     def __init__(self, path: Path, rows: Rows):
         super().__init__()
         self.path, self.rows = path, list(rows)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        plain = {name: value.item() if isinstance(value, Tensor) else value for name, value in metrics.items()}
+        plain = {
+            name: value.item() if isinstance(value, Tensor) else value
+            for name, value in metrics.items()
+        }
         self.rows.append({"step": step} | plain)
         columns = sorted(set().union(*self.rows))
-        with replacing_file(self.path) as beside, beside.open("w", encoding="utf-8", newline="") as file:
+        with (
+            replacing_file(self.path) as beside,
+            beside.open("w", encoding="utf-8", newline="") as file,
+        ):
             writer = csv.DictWriter(file, columns, lineterminator="\n")
             writer.writeheader()
             writer.writerows(self.rows)
@@ -146,14 +162,22 @@ class MetricsFile(Logger):
 
 
 def rows_before(step: int, path: Path) -> Rows:
-    """The rows of a metrics.csv for steps before `step`, without those of the test cells. Raises RunFolderError."""
+    """The rows of a metrics.csv for steps before `step`, without those of the test cells. Raises
+    RunFolderError."""
     if not path.exists():
         return []
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
-            list(reader.fieldnames or ()).index("step")  # ValueError: a file without rows would lose what it had
+            # ValueError: a file without rows would lose what it had
+            list(reader.fieldnames or ()).index("step")
             rows = [{name: value for name, value in row.items() if value} for row in reader]
-        return [row for row in rows if int(row["step"]) < step and not any(name.startswith("test/") for name in row)]
+        return [
+            row
+            for row in rows
+            if int(row["step"]) < step and not any(name.startswith("test/") for name in row)
+        ]
     except (ValueError, KeyError, AttributeError, csv.Error) as error:
-        raise RunFolderError(f"{path} is damaged", advice="move it away to resume without its rows") from error
+        raise RunFolderError(
+            f"{path} is damaged", advice="move it away to resume without its rows"
+        ) from error

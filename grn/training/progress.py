@@ -12,7 +12,8 @@ from grn.training.checkpoints import MONITOR
 
 
 class ProgressLines(L.Callback):
-    """A line for each validation and, between them, one every ten seconds: for log files and batch queues.
+    """A line for each validation and, between them, one every ten seconds: for log files and batch
+    queues.
 
     every: seconds after which a line is due.
     """
@@ -46,11 +47,19 @@ class ProgressBar(L.Callback):
     """A bar of the steps, with the latest validation loss and the time that is left."""
 
     def __init__(self, total_steps: int):
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
         steps = TextColumn("step {task.completed:.0f}/{task.total:.0f}")
         times = TimeElapsedColumn(), TextColumn("and"), TimeRemainingColumn(), TextColumn("left")
-        self.bar = Progress(steps, BarColumn(), TextColumn("{task.fields[loss]}"), *times, transient=True)
+        self.bar = Progress(
+            steps, BarColumn(), TextColumn("{task.fields[loss]}"), *times, transient=True
+        )
         self.steps = self.bar.add_task("training", total=total_steps, loss="")
 
     def on_train_start(self, trainer: L.Trainer, *_: Any) -> None:
@@ -63,7 +72,9 @@ class ProgressBar(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         if not trainer.sanity_checking:
-            self.bar.update(self.steps, loss=f"validation loss {trainer.callback_metrics[MONITOR]:.4f}")
+            self.bar.update(
+                self.steps, loss=f"validation loss {trainer.callback_metrics[MONITOR]:.4f}"
+            )
 
     def on_train_end(self, *_: Any) -> None:
         self.bar.stop()

@@ -1,9 +1,10 @@
 """Resuming a run that was interrupted: what it has saved, and whether it is still the same run.
 
-A checkpoint holds all that training has changed. The rest (cells, split, hidden genes, dropout's draws, penalties)
-follows from the configuration, the seed and the cells, which every checkpoint records as its Origin. On the same CPU, a
-resumed run ends as it would have without the interruption, to the last bit. With another number of processes, each step
-has the same cells; lost counts, the genes it predicts and what the basal gene does not see are drawn anew.
+A checkpoint holds all that training has changed. The rest (cells, split, hidden genes, dropout's
+draws, penalties) follows from the configuration, the seed and the cells, which every checkpoint
+records as its Origin. On the same CPU, a resumed run ends as it would have without the
+interruption, to the last bit. With another number of processes, each step has the same cells; lost
+counts, the genes it predicts and what the basal gene does not see are drawn anew.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ MAY_CHANGE = {*(f"trainer.{name}" for name in WHERE), *(f"data.{name}" for name 
 class Start:
     """Where training begins: at step 0, or at the last checkpoint of an interrupted run.
 
-    step, origin: of the checkpoint.   rows: of metrics.csv before that step; later ones are written again.
+    step, origin: of the checkpoint.
+    rows: of metrics.csv before that step; later ones are written again.
     """
 
     folder: Path
@@ -50,19 +52,22 @@ class Start:
         for name in sorted((ours.keys() | theirs.keys()) - MAY_CHANGE):
             if ours.get(name) != theirs.get(name):
                 raise ConfigError(
-                    f"{name} is {ours.get(name)}, but the run in {self.folder} was started with {theirs.get(name)}",
+                    f"{name} is {ours.get(name)}, but the run in {self.folder} was started with "
+                    f"{theirs.get(name)}",
                     field=name,
                     advice=f"restore that value ({self.folder / CONFIG}), or train again",
                 )
 
     def with_its_steps(self, config: Config) -> Config:
-        """The configuration with the cells per process that make a step of the interrupted run. Raises ConfigError."""
+        """The configuration with the cells per process that make a step of the interrupted run.
+        Raises ConfigError."""
         cells, count = (self.origin or {}).get("cells_of_step"), processes(config.trainer)
         if cells is None:  # nothing was trained, or by a version that did not record it
             return config
         if cells % count:
             raise ConfigError(
-                f"A step of the run in {self.folder} has {cells} cells, which {count} processes cannot share evenly",
+                f"A step of the run in {self.folder} has {cells} cells, which {count} processes "
+                "cannot share evenly",
                 field="trainer.devices",
                 advice=f"set {{field}} x trainer.num_nodes to a divisor of {cells}",
             )
@@ -72,14 +77,16 @@ class Start:
         """Raises DataError where the run was started with other cells than those of `origin`."""
         if self.origin is not None and origin.cells != self.origin["cells"]:
             raise DataError(
-                f"The cells, genes or regulators of {origin.config.data.path} are not those that the run in "
+                f"The cells, genes or regulators of {origin.config.data.path} are not those that "
+                "the run in "
                 f"{self.folder} was started with",
                 advice="restore them, or train again",
             )
 
 
 class Origin(L.Callback):
-    """Records in every checkpoint what the run was started with. cells_of_step: of all processes."""
+    """Records in every checkpoint what the run was started with. cells_of_step: of all
+    processes."""
 
     cells_of_step: int
 
@@ -96,7 +103,8 @@ class Origin(L.Callback):
 
 
 def find_start(folder: Path) -> Start:
-    """Where the run in `folder` resumes. Raises RunFolderError where that is complete or damaged."""
+    """Where the run in `folder` resumes. Raises RunFolderError where that is complete or
+    damaged."""
     refuse_lost(folder)
     if (folder / COMPLETE).exists():
         raise RunFolderError(f"The run in {folder} is complete; there is nothing to resume.")
@@ -110,12 +118,15 @@ def find_start(folder: Path) -> Start:
 
 
 def read_checkpoint(path: Path) -> tuple[int, int, dict[str, Any]]:
-    """Its step, the step of the best one so far, and its origin. RunFolderError: damaged, or of another version."""
+    """Its step, the step of the best one so far, and its origin. RunFolderError: damaged, or of
+    another version."""
     saved = load_checkpoint(path)
     callbacks = saved.get("callbacks", {})
     origin = callbacks.get("Origin", {"version": "another program"})
     if origin["version"] != grn.__version__:
-        raise RunFolderError(f"{path} was written by {origin['version']}, not {grn.__version__}", advice=INSTEAD)
+        raise RunFolderError(
+            f"{path} was written by {origin['version']}, not {grn.__version__}", advice=INSTEAD
+        )
     return saved["global_step"], callbacks["Checkpoints"]["best_step"], origin
 
 
@@ -125,7 +136,11 @@ def fields(config: Config) -> dict[str, Any]:
     def walk(values: dict[str, Any], above: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, value in values.items():
-            found |= walk(value, f"{above}{name}.") if isinstance(value, dict) else {f"{above}{name}": value}
+            found |= (
+                walk(value, f"{above}{name}.")
+                if isinstance(value, dict)
+                else {f"{above}{name}": value}
+            )
         return found
 
     return walk(config.model_dump(mode="json"), "")

@@ -45,12 +45,31 @@ from grn.process_memory import give_back, keeping_pieces, returning_large_pieces
 from grn.processes import ALONE, Processes
 from grn.regulation.states import States, states_of
 from grn.threads import threads_for
-from grn.training.building import Fit, atlas_of, data_module, prepare, refuse_nothing_to_learn, trained_model
-from grn.training.calibration import Calibration, judge, judged_by_unseen, keep_what_helped, set_axes
+from grn.training.building import (
+    Fit,
+    atlas_of,
+    data_module,
+    prepare,
+    refuse_nothing_to_learn,
+    trained_model,
+)
+from grn.training.calibration import (
+    Calibration,
+    judge,
+    judged_by_unseen,
+    keep_what_helped,
+    set_axes,
+)
 from grn.training.callbacks import Signals, exits_are_interruptions, process_rank
 from grn.training.checkpoints import Checkpoints, StreamedCheckpoints, load_checkpoint
 from grn.training.held_out import held_out_errors
-from grn.training.machine import lightning_options, processes, quiet, refuse_impossible_training, started_together
+from grn.training.machine import (
+    lightning_options,
+    processes,
+    quiet,
+    refuse_impossible_training,
+    started_together,
+)
 from grn.training.metrics import METRICS, MetricsFile, Scored, metrics_of, scalars
 from grn.training.progress import ProgressBar, ProgressLines
 from grn.training.resume import Origin, Start, find_start
@@ -83,13 +102,17 @@ def train(
     say: Say = print,
     terminal: bool = False,
 ) -> TrainResult | None:
-    """Trains, evaluates, reads the network and writes the run folder. Returns None in every process but the first.
+    """Trains, evaluates, reads the network and writes the run folder. Returns None in every process
+    but the first.
 
     adata: cells in memory, which are used instead of those of `data.path`; it is not changed.
-    resume: the run folder of an interrupted run with this configuration, which continues there; `output` is not used.
-    name: of the configuration, for the name of a new folder.   say: gets every line of progress.
+    resume: the run folder of an interrupted run with this configuration, which continues there;
+        `output` is not used.
+    name: of the configuration, for the name of a new folder.
+    say: gets every line of progress.
     terminal: shows a live progress bar; otherwise `say` gets a line for each validation.
-    Raises UserError (ConfigError, DataError, RunFolderError, TrainingDiverged), and Interrupted after a signal.
+    Raises UserError (ConfigError, DataError, RunFolderError, TrainingDiverged), and Interrupted
+    after a signal.
     """
     refuse_impossible_training(config.trainer)
     first, started = process_rank() == 0, time.monotonic()
@@ -111,7 +134,8 @@ def train(
         until_the_end.enter_context(returning_large_pieces())
         together = started_together(config.trainer)
         checked: list[tuple[Cells, Split]] = []
-        together.of_all(lambda: checked.append(checked_cells(config, adata, together)))  # all leave with a refusal
+        # all leave with a refusal
+        together.of_all(lambda: checked.append(checked_cells(config, adata, together)))
         cells, split = checked.pop()
         origin = Origin(config, cells)
         # Nothing is written before this line, so that whatever is refused leaves nothing behind.
@@ -130,18 +154,34 @@ def train(
         if resume is not None:
             say(f"Resuming the run in {resume} after step {start.step}.")
         try:
-            return train_in(start, config, cells, split, origin, together, say=say, terminal=terminal, started=started)
+            return train_in(
+                start,
+                config,
+                cells,
+                split,
+                origin,
+                together,
+                say=say,
+                terminal=terminal,
+                started=started,
+            )
         except BaseException as stopped:
             if isinstance(stopped, Interrupted) or not isinstance(stopped, Exception):
                 say(f"The run was interrupted; grn train --resume {start.folder} resumes it.")
-            elif first and resume is None and not (start.folder / CHECKPOINTS / "last.ckpt").exists():
-                # There is nothing to resume, and the corrected command may be given with the same --output.
+            elif (
+                first and resume is None and not (start.folder / CHECKPOINTS / "last.ckpt").exists()
+            ):
+                # There is nothing to resume, and the corrected command may be given with the same
+                # --output.
                 remove_run(start.folder, keep_folder=existed)
             raise
 
 
-def checked_cells(config: Config, adata: AnnData | None = None, together: Processes = ALONE) -> tuple[Cells, Split]:
-    """The cells of a run and their split. Raises UserError for what can be known before anything is trained."""
+def checked_cells(
+    config: Config, adata: AnnData | None = None, together: Processes = ALONE
+) -> tuple[Cells, Split]:
+    """The cells of a run and their split. Raises UserError for what can be known before anything is
+    trained."""
     cells, split = load_cells(config.data, config.trainer.seed, adata, together)
     refuse_nothing_to_learn(config, cells, split)
     if config.network.prior is not None:
@@ -161,20 +201,26 @@ def train_in(
     terminal: bool,
     started: float,
 ) -> TrainResult | None:
-    """The run after its cells are read; arguments as for `train`. started: when reading them began."""
+    """The run after its cells are read; arguments as for `train`. started: when reading them
+    began."""
     first, folder = process_rank() == 0, start.folder
     for line in describe(cells, split):
         say(line)
     if first and cells.truth is not None:
         write_text(folder / "truth.csv", cells.truth.to_csv(index=False))
 
-    states = states_of(cells, config.trainer.seed, genes_train=bool(config.objectives.masked_multiplicity.weight))
+    states = states_of(
+        cells, config.trainer.seed, genes_train=bool(config.objectives.masked_multiplicity.weight)
+    )
     say(states.summary())
     evidence = None
     if first and config.regulates:
         with patient(say, "Comparing regulators with knock-offs"):
             evidence = first_evidence(config, cells, states, say)
-    with threads_for(THREADED), patient(say if first else silent, "Looking for penalties and the exact start"):
+    with (
+        threads_for(THREADED),
+        patient(say if first else silent, "Looking for penalties and the exact start"),
+    ):
         fit = prepare(config, cells, split, states, say)
     atlas = atlas_of(config, cells, split, fit, say)
     model, data = fit.model, data_module(config, cells, split, fit, atlas)
@@ -182,19 +228,29 @@ def train_in(
     say(f"Ready to train after {time.monotonic() - started:.0f} s.")
     started = time.monotonic()
     with quiet(), keeping_pieces():
-        trainer, checkpoints = fit_model(config, fit, data, start, origin, say=say, terminal=terminal)
+        trainer, checkpoints = fit_model(
+            config, fit, data, start, origin, say=say, terminal=terminal
+        )
     if not first and together.world == 1:  # Lightning divides the weights over processes
         return None
-    say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
+    say(
+        f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: "
+        f"{checkpoints.reason}."
+    )
     if atlas is not None:
         atlas.held.clear()  # room for what follows
 
-    model.requires_grad_(False).to(own_device(config.trainer)).eval()  # the first one's is there already
+    # the first one's is there already
+    model.requires_grad_(False).to(own_device(config.trainer)).eval()
     if first:
         set_axes(model, data.validation, split.train)
     together.copy_of_first(model.state_dict().values())
     metrics = evaluate(model, data, together)
-    held_out = held_out_errors(model, states, cells, split, together) if model.genes_train and len(split.test) else {}
+    held_out = (
+        held_out_errors(model, states, cells, split, together)
+        if model.genes_train and len(split.test)
+        else {}
+    )
     if not first:
         if model.regulates:
             help_to_read(config, model, cells, states, together)
@@ -204,10 +260,16 @@ def train_in(
         logger.log_metrics(scalars(metrics, "test"), trainer.global_step)
         logger.save()
     if held_out:
-        means = "the means of their types" if len(states) > 1 and states.origin != "found" else "their means"
+        means = (
+            "the means of their types"
+            if len(states) > 1 and states.origin != "found"
+            else "their means"
+        )
         say(
-            f"Error of the genes in {len(split.test)} test cells, over that of their means: {means} "
-            f"{held_out['means_error']:.4f}, ridge on the same regulators within them {held_out['ridge_error']:.4f}, "
+            f"Error of the genes in {len(split.test)} test cells, over that of their means: "
+            f"{means} "
+            f"{held_out['means_error']:.4f}, ridge on the same regulators within them "
+            f"{held_out['ridge_error']:.4f}, "
             f"the model {held_out['error']:.4f}."
         )
     trained = trained_model(config, cells, model)
@@ -222,7 +284,15 @@ def train_in(
     started = time.monotonic()
     with patient(say, "Reading the network"):
         edges = write_network_files(
-            config, trained, cells, folder, say, states=states, first=evidence, processes=together, fold=fold
+            config,
+            trained,
+            cells,
+            folder,
+            say,
+            states=states,
+            first=evidence,
+            processes=together,
+            fold=fold,
         )
     say(f"Read the network in {time.monotonic() - started:.0f} s.")
     tables = metric_tables(metrics, cells)
@@ -233,7 +303,8 @@ def train_in(
 
 
 def fit_cells(config: Config, cells: Cells, states: States, say: Say) -> TrainedModel:
-    """The same model of all cells: nothing is held out to test it, nothing evaluated, and no file is left."""
+    """The same model of all cells: nothing is held out to test it, nothing evaluated, and no file
+    is left."""
     refuse_impossible_training(config.trainer)
     split = Split(np.arange(len(cells)), np.zeros(0, int))
     refuse_nothing_to_learn(config, cells, split)
@@ -255,7 +326,9 @@ def describe(cells: Cells, split: Split) -> list[str]:
     of = "" if cells.sample is None else f" of {len(cells.sample.mark)}, a sample,"
     lines = [f"{len(cells)} cells{of} x {genes} genes ({sizes}).", cells.counts_from, *cells.notes]
     if cells.classes:
-        lines.append(f"{len(cells.classes)} cell types; {labelled} of {len(cells)} cells are labelled.")
+        lines.append(
+            f"{len(cells.classes)} cell types; {labelled} of {len(cells)} cells are labelled."
+        )
     if len(cells.classes) == 1:
         lines.append(f"{cells.classes[0]!r} is the only cell type, so no cell types are predicted.")
     return lines
@@ -273,8 +346,8 @@ def fit_model(
 ) -> tuple[L.Trainer, Checkpoints]:
     """Trains the model in place, from `start` until its last step or until its patience is over.
 
-    In the first process, blocks and context then have the weights that predicted held-out genes best, and the identity
-    token its last ones."""
+    In the first process, blocks and context then have the weights that predicted held-out genes
+    best, and the identity token its last ones."""
     settings, model = config.trainer, fit.model
     origin.cells_of_step = data.batch_size * processes(settings)
     per_epoch = data.steps_per_epoch(processes(settings))
@@ -282,7 +355,10 @@ def fit_model(
     began = {name: tensor.clone() for name, tensor in model.blocks.state_dict().items()}
     if model.genes_train and len(data.judged) and process_rank() == 0:
         model.to(own_device(settings))
-        say(f"step 0/{total}  validation loss {judged_by_unseen(model, data.validation, data.judged).error():.4f}")
+        say(
+            f"step 0/{total}  validation loss "
+            f"{judged_by_unseen(model, data.validation, data.judged).error():.4f}"
+        )
         model.cpu()
     task = Task(model, config.objectives, settings, total)
     checkpoints = Checkpoints(start.folder / CHECKPOINTS, settings.patience)
@@ -290,10 +366,18 @@ def fit_model(
     averaging = [MovingAverage(settings.averaging)] if settings.averaging else []
     lines = ProgressBar(total) if terminal else ProgressLines(say, total)
     calibration = Calibration(data.validation, fit.judging, task.opened, say)
-    callbacks: list[L.Callback] = [*averaging, calibration, checkpoints, Signals(checkpoints.folder)]
+    callbacks: list[L.Callback] = [
+        *averaging,
+        calibration,
+        checkpoints,
+        Signals(checkpoints.folder),
+    ]
     callbacks += [lines, origin]
     options = lightning_options(settings)
-    if settings.strategy in ("auto", "ddp"):  # others divide the weights over processes, with checkpoints of their own
+    if settings.strategy in (
+        "auto",
+        "ddp",
+    ):  # others divide the weights over processes, with checkpoints of their own
         options["plugins"].append(StreamedCheckpoints())
     trainer = L.Trainer(
         **options,
@@ -316,23 +400,30 @@ def fit_model(
     multiplications = max(multiplications, model.identity.multiplications(data.batch_size))
     with threads_for(multiplications), exits_are_interruptions():
         trainer.fit(task, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
-    for callback in callbacks:  # Lightning gave each a method of the task, which would live as long as they do
+    # Lightning gave each a method of the task, which would live as long as they do
+    for callback in callbacks:
         for method in ("log", "log_dict"):
             vars(callback).pop(method, None)
     if start.checkpoint is not None and trainer.global_step == start.step:
-        # Nothing was left to train. Lightning puts the average in the place of the weights where training ends.
+        # Nothing was left to train. Lightning puts the average in the place of the weights where
+        # training ends.
         model.load_state_dict(best_weights(start.checkpoint))
     if process_rank() == 0:
         best = best_weights(checkpoints.folder / "best.ckpt")
-        if model.genes_train:  # held-out genes have chosen the step, which says nothing of what reads the cells
-            best = {name: tensor for name, tensor in best.items() if not name.startswith("identity.")}
+        # held-out genes have chosen the step, which says nothing of what reads the cells
+        if model.genes_train:
+            best = {
+                name: tensor for name, tensor in best.items() if not name.startswith("identity.")
+            }
         model.load_state_dict(best, strict=not model.genes_train)
         round_as_saved(model)
-        model.to(own_device(settings)).eval()  # Lightning has moved it to the processor, where many cells take minutes
+        # Lightning has moved it to the processor, where many cells take minutes
+        model.to(own_device(settings)).eval()
         if model.genes_train:
             for line in keep_what_helped(model, began, data.validation, data.judged):
                 say(line)
-        if trainer.global_step <= task.opened and len(fit.judging):  # training ended before held-out cells had judged
+        # training ended before held-out cells had judged
+        if trainer.global_step <= task.opened and len(fit.judging):
             judge(model, data.validation, fit.judging)
     return trainer, checkpoints
 
@@ -340,13 +431,17 @@ def fit_model(
 def best_weights(path: Path) -> dict[str, torch.Tensor]:
     """The model's tensors in a checkpoint. Raises RunFolderError."""
     state = load_checkpoint(path)["state_dict"]
-    return {name.removeprefix("model."): tensor for name, tensor in state.items() if name.startswith("model.")}
+    return {
+        name.removeprefix("model."): tensor
+        for name, tensor in state.items()
+        if name.startswith("model.")
+    }
 
 
 @torch.no_grad()
 def evaluate(model: Model, data: CellsDataModule, together: Processes) -> dict[str, torch.Tensor]:
-    """The metrics of the test cells, in every process. together: those that call this, with the same model, of which
-    each scores some of the batches."""
+    """The metrics of the test cells, in every process. together: those that call this, with the
+    same model, of which each scores some of the batches."""
     own = []
     for given in data.test_dataloader(together):
         batch = given.to(model.mean.device)
@@ -355,13 +450,18 @@ def evaluate(model: Model, data: CellsDataModule, together: Processes) -> dict[s
 
 
 def metric_tables(found: dict[str, torch.Tensor], cells: Cells) -> dict:
-    """The `metrics`, `per_class` and `confusion` of a TrainResult, empty tables where no cell types are predicted."""
+    """The `metrics`, `per_class` and `confusion` of a TrainResult, empty tables where no cell types
+    are predicted."""
     metrics = {name: float(value) for name, value in found.items() if value.ndim == 0}
     if "confusion" not in found:
         return {"metrics": metrics, "per_class": pd.DataFrame(), "confusion": pd.DataFrame()}
     confusion = pd.DataFrame(found["confusion"].numpy(), index=cells.classes, columns=cells.classes)
     per_class = pd.DataFrame(
-        {"class": cells.classes, "f1": found["f1_per_class"].numpy(), "cells": confusion.sum(axis=1).to_numpy()}
+        {
+            "class": cells.classes,
+            "f1": found["f1_per_class"].numpy(),
+            "cells": confusion.sum(axis=1).to_numpy(),
+        }
     )
     return {"metrics": metrics, "per_class": per_class, "confusion": confusion}
 

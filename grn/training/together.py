@@ -1,5 +1,5 @@
-"""Several processes that train one model: what they tell each other in a step, none of which makes the host wait for a
-GPU."""
+"""Several processes that train one model: what they tell each other in a step, none of which makes
+the host wait for a GPU."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from torch import Tensor, distributed
 
 
 def leave() -> None:
-    """Ends Gloo's threads while Python still runs: a thread that drops its last tensor later aborts the process, and
-    torchrun then ends the others, of which one may be reading the network. Lightning leaves a group of Gloo open."""
+    """Ends Gloo's threads while Python still runs: a thread that drops its last tensor later aborts
+    the process, and torchrun then ends the others, of which one may be reading the network.
+    Lightning leaves a group of Gloo open."""
     if distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
 
 
 def mean_over_processes(values: Tensor) -> Tensor:
-    """The mean of each number over the processes. (Lightning's `reduce` makes the processes wait for each other.)"""
+    """The mean of each number over the processes. (Lightning's `reduce` makes the processes wait
+    for each other.)"""
     if not distributed.is_initialized():
         return values
     total = values.detach().clone()
@@ -36,11 +38,11 @@ def means_over_processes(values: Collection[Tensor]) -> list[Tensor]:
 
 
 class MeanGradients(DDPStrategy):
-    """Every process has the whole model and cells of its own; after the backward pass, gradients become their mean, all
-    in one message.
+    """Every process has the whole model and cells of its own; after the backward pass, gradients
+    become their mean, all in one message.
 
-    Torch's DistributedDataParallel asks all processes in every step which parameters it has used, as the identity token
-    learns in every second step alone, and the host waits for the answer.
+    Torch's DistributedDataParallel asks all processes in every step which parameters it has used,
+    as the identity token learns in every second step alone, and the host waits for the answer.
     """
 
     def configure_ddp(self) -> None:

@@ -1,4 +1,5 @@
-"""What follows the gradients of a step, as a CUDA graph can record it: the optimiser, and the average of weights."""
+"""What follows the gradients of a step, as a CUDA graph can record it: the optimiser, and the
+average of weights."""
 
 from __future__ import annotations
 
@@ -15,11 +16,15 @@ from grn.training.finite import skip_unless_finite
 class Update:
     """Moves parameters as the optimiser does, unless their gradients are not finite.
 
-    optimizer: a fused one that has moved these parameters before, since a graph that made its state would make it anew
-    in every step.   processes: that train together.   then: what is called after it.
+    optimizer: a fused one that has moved these parameters before, since a graph that made its state
+        would make it anew in every step.
+    processes: that train together.
+    then: what is called after it.
     """
 
-    def __init__(self, optimizer: Optimizer, processes: int = 1, then: Sequence[Callable[[], None]] = ()):
+    def __init__(
+        self, optimizer: Optimizer, processes: int = 1, then: Sequence[Callable[[], None]] = ()
+    ):
         self.optimizer, self.processes, self.then = optimizer, processes, then
 
     def rates(self) -> list[float]:
@@ -27,7 +32,9 @@ class Update:
         return [group["lr"] for group in self.optimizer.param_groups]
 
     @torch.no_grad()
-    def __call__(self, loss: Tensor, parameters: Sequence[Tensor], gradient: Tensor, rates: Tensor) -> Tensor:
+    def __call__(
+        self, loss: Tensor, parameters: Sequence[Tensor], gradient: Tensor, rates: Tensor
+    ) -> Tensor:
         """gradient: of the parameters, one after another, summed over the processes.   rates: learning rates, on the
         GPU -> whether the loss and the norm of the gradient are finite, bool [2]."""
         gradient.div_(self.processes)

@@ -11,7 +11,12 @@ import numpy as np
 
 from grn.messages import kept_in
 from grn.verbs.checked import Positive, checked
-from grn.verbs.given_cells import checked_anndata, into_memory_where_view_of_file, is_anndata, writing_into_views
+from grn.verbs.given_cells import (
+    checked_anndata,
+    into_memory_where_view_of_file,
+    is_anndata,
+    writing_into_views,
+)
 from grn.verbs.read_network import predicted_network
 from grn.verbs.run import Run
 
@@ -34,41 +39,52 @@ def activity(
     key_added: str = "regulon",
     quiet: bool = False,
 ) -> pd.DataFrame:
-    """How active each regulator is in each cell, as the levels of its targets say, and in which cells it is more so.
+    """How active each regulator is in each cell, as the levels of its targets say, and in which
+    cells it is more so.
 
-    The activity is a t-value: of the cell's values of all genes on the regulator's weights on them. It is positive
-    where genes that the regulator raises are high and those that it lowers are low. Cells in memory get it as
-    `obsm["X_regulon"]`, a table float32 [cells, regulators].
+    The activity is a t-value: of the cell's values of all genes on the regulator's weights on them.
+    It is positive where genes that the regulator raises are high and those that it lowers are low.
+    Cells in memory get it as `obsm["X_regulon"]`, a table float32 [cells, regulators].
 
     Args:
-        cells: an AnnData, cells x genes, or a file or source of cells, as `grn.train` takes them; the values of an
-            .h5ad file are read in pieces. Counts are turned into log1p at the median total; other values are used as
-            they are.
-        regulons: what regulates what: `collectri` or `dorothea`, once `grn data get` has got them; a table of edges
-            with weights or signs, or its file, as CollecTRI's, DoRothEA's and TRRUST's; or a Run or its folder. Of a
-            network with q-values, as a run's, the edges with a q-value of at most 0.05 count.
+        cells: an AnnData, cells x genes, or a file or source of cells, as `grn.train` takes them;
+            the values of an
+            .h5ad file are read in pieces. Counts are turned into log1p at the median total; other
+            values are used as they are.
+        regulons: what regulates what: `collectri` or `dorothea`, once `grn data get` has got them;
+            a table of edges
+            with weights or signs, or its file, as CollecTRI's, DoRothEA's and TRRUST's; or a Run or
+            its folder. Of a network with q-values, as a run's, the edges with a q-value of at most
+            0.05 count.
         by: the column of obs with the cell types; None: all cells are one.
         compare: the column of obs with conditions, which are compared within each type.
-        conditions: its two values, the first one subtracted from the second; None: the column's only two.
-        group: the column of obs with the donors, which then are the units: their mean activities are compared, in pairs
-            where at least two donors are on both sides. None: cells are the units, though they are no replicates.
+        conditions: its two values, the first one subtracted from the second; None: the column's
+        only two.
+        group: the column of obs with the donors, which then are the units: their mean activities
+        are compared, in pairs
+            where at least two donors are on both sides. None: cells are the units, though they are
+            no replicates.
         min_targets: regulators with fewer targets among the genes are left out.
         layer: the values to use; None: X.
         key_added: what follows `X_` in obsm.
-        quiet: print nothing; otherwise what was used. `attrs["notes"]` of the table has these lines, too.
+        quiet: print nothing; otherwise what was used. `attrs["notes"]` of the table has these
+        lines, too.
 
     Returns:
-        A row for each cell type and regulator: `cell_type` (`all` without `by`), `regulator`, `targets` (among the
-        genes), `cells` (of the type; in the second condition), `activity` and `activity_others` (means over the cells
-        of the type, and over all others) or `activity_<condition>`, and, with `by` or `compare`, `effect` (the
-        difference), its 95 % interval from `low` to `high`, `p_value` and `q_value` (Benjamini-Hochberg over the
+        A row for each cell type and regulator: `cell_type` (`all` without `by`), `regulator`,
+        `targets` (among the genes), `cells` (of the type; in the second condition), `activity` and
+        `activity_others` (means over the cells of the type, and over all others) or
+        `activity_<condition>`, and, with `by` or `compare`, `effect` (the difference), its 95 %
+        interval from `low` to `high`, `p_value` and `q_value` (Benjamini-Hochberg over the
         regulators of a type). Of a type, differences with a q-value of at
         most 0.05 come first, by their size.
 
     Raises:
         ConfigError: an argument that cannot be used.
-        DataError: no such column or layer, no two conditions, too few cells or donors, values that are not finite,
-            regulons that are not there, or a network of which no edge is certain or whose signs mean nothing.
+        DataError: no such column or layer, no two conditions, too few cells or donors, values that
+        are not finite,
+            regulons that are not there, or a network of which no edge is certain or whose signs
+            mean nothing.
         VocabularyMismatch: no regulator has enough targets among the genes.
 
     Source: Badia-i-Mompel et al. 2022 (decoupler's ulm); Welch 1947; Benjamini and Hochberg 1995.
@@ -86,7 +102,12 @@ def activity(
         >>> adata.obsm["X_regulon"].shape
         (20, 1)
     """
-    from grn.analysis.activity import activity_between, activity_of_cells, activity_of_types, log_pieces
+    from grn.analysis.activity import (
+        activity_between,
+        activity_of_cells,
+        activity_of_types,
+        log_pieces,
+    )
     from grn.analysis.conditions import two_of
     from grn.cells.preprocessing.counts import genes_of
     from grn.cells.readers.registry import source_in_file
@@ -107,13 +128,17 @@ def activity(
         chosen = None if condition is None else two_of(sorted({*condition} - {""}), conditions)
         if not (known["weight"] < 0).any():
             say(
-                "No weight of the network is negative, as in networks without signs: a regulator counts as active "
+                "No weight of the network is negative, as in networks without signs: a regulator "
+                "counts as active "
                 "where its targets are high, whether it raises or lowers them."
             )
         genes = genes_of(adata, "X").index.astype(str)
-        scores, targets = activity_of_cells(log_pieces(adata, layer, say), genes, known, min_targets)
+        scores, targets = activity_of_cells(
+            log_pieces(adata, layer, say), genes, known, min_targets
+        )
     say(
-        f"Activity of {scores.shape[1]} regulators in {len(adata)} cells, from {targets.median():.0f} targets each "
+        f"Activity of {scores.shape[1]} regulators in {len(adata)} cells, from "
+        f"{targets.median():.0f} targets each "
         "(median)."
     )
     if condition is not None and chosen is not None:
@@ -123,7 +148,9 @@ def activity(
         table = activity_of_types(scores, types, donors, say)
     else:
         means = scores.mean().rename_axis("regulator").rename("activity").reset_index()
-        table = means.assign(cell_type="all", cells=len(adata))[["cell_type", "regulator", "cells", "activity"]]
+        table = means.assign(cell_type="all", cells=len(adata))[
+            ["cell_type", "regulator", "cells", "activity"]
+        ]
     table.insert(2, "targets", targets.loc[table["regulator"]].to_numpy())
     table.attrs["notes"] = notes
     if in_memory:
@@ -141,7 +168,12 @@ def known_regulons(given: object) -> pd.DataFrame:
     if path is not None and str(path) in REGULONS and not path.exists():
         read_list(str(path))  # it is there, and as it was got
         path = path_of(str(path))
-    if path is not None and path.is_file() and path.suffix != ".h5ad" and path.name != "edges.parquet":
+    if (
+        path is not None
+        and path.is_file()
+        and path.suffix != ".h5ad"
+        and path.name != "edges.parquet"
+    ):
         return regulons_in(path)
     return regulons_of(predicted_network(given if path is None else path))  # type: ignore[arg-type]
 

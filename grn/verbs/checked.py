@@ -1,7 +1,8 @@
 """`checked` validates the arguments of a public function by their annotations, with pydantic.
 
-Bounds stand in the annotations: `Share`, `Seed`, `Whole` and `Positive` here, or any `Annotated[int, Ge(2)]`.
-pydantic's `validate_call` would import pandas and anndata to resolve them, and has its own errors for unknown keywords.
+Bounds stand in the annotations: `Share`, `Seed`, `Whole` and `Positive` here, or any
+`Annotated[int, Ge(2)]`. pydantic's `validate_call` would import pandas and anndata to resolve them,
+and has its own errors for unknown keywords.
 """
 
 from __future__ import annotations
@@ -28,16 +29,19 @@ Positive = Annotated[int, Ge(1)]
 
 
 def checked(arguments: Mapping[str, str] = {}) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Validates a function's arguments, and lets its UserErrors name fields as the caller sets them.
+    """Validates a function's arguments, and lets its UserErrors name fields as the caller sets
+    them.
 
-    arguments: field -> argument, as `network.false_discovery` -> `max_q_value`; a field whose last part is an
-    argument's name needs no entry. A value that its annotation does not take is a ConfigError with that argument as
-    its field. NumPy's numbers count as Python's, and any iterable of names as `Sequence[str]`.
+    arguments: field -> argument, as `network.false_discovery` -> `max_q_value`; a field whose last
+        part is an argument's name needs no entry. A value that its annotation does not take is a
+        ConfigError with that argument as its field. NumPy's numbers count as Python's, and any
+        iterable of names as `Sequence[str]`.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
-        validators = functools.cache(lambda: _validators(function))  # at the first call: pydantic takes its time
+        # at the first call: pydantic takes its time
+        validators = functools.cache(lambda: _validators(function))
 
         def name_of(field: str) -> str | None:
             argument = arguments.get(field, field.rpartition(".")[2])
@@ -48,7 +52,8 @@ def checked(arguments: Mapping[str, str] = {}) -> Callable[[Callable[P, R]], Cal
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError:
-                return function(*args, **kwargs)  # Python's own error names the function and the argument
+                # Python's own error names the function and the argument
+                return function(*args, **kwargs)
             with called(name_of):
                 for name, validate in validators().items():
                     if name in bound.arguments:
@@ -72,9 +77,11 @@ def _valid(name: str, validate: Callable[[object], object], value: Any) -> objec
 
 
 def _validators(function: Callable[..., Any]) -> dict[str, Callable[[object], object]]:
-    """The validator of each argument, from the function's annotations, without importing the types of large libraries.
+    """The validator of each argument, from the function's annotations, without importing the types
+    of large libraries.
 
-    These are told by the names of a value's classes. `os.PathLike[str]` keeps a path as it was given.
+    These are told by the names of a value's classes. `os.PathLike[str]` keeps a path as it was
+    given.
     """
     from pydantic import AfterValidator, BeforeValidator, ConfigDict, Strict, TypeAdapter
     from pydantic_core import PydanticCustomError
@@ -105,7 +112,9 @@ def _validators(function: Callable[..., Any]) -> dict[str, Callable[[object], ob
     config = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
     hints = get_type_hints(function, localns=types, include_extras=True)
     del hints["return"]
-    paths = {name for name, written in function.__annotations__.items() if "PathLike" in str(written)}
+    paths = {
+        name for name, written in function.__annotations__.items() if "PathLike" in str(written)
+    }
     return {
         name: TypeAdapter(
             Annotated[hint, AfterValidator(_expanded)] if name in paths else hint, config=config

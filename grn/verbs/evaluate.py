@@ -40,34 +40,43 @@ def evaluate(
     seed: Seed = 0,
     quiet: bool = False,
 ) -> pd.DataFrame:
-    """Scores a network against known edges, by the rules of BEELINE, beside Pearson correlation and ridge regression.
+    """Scores a network against known edges, by the rules of BEELINE, beside Pearson correlation and
+    ridge regression.
 
-    Candidates are the pairs of a regulator of the reference and another of its genes. A pair without a weight has
-    weight 0; self loops do not count; of a pair listed twice the largest |weight| does.
+    Candidates are the pairs of a regulator of the reference and another of its genes. A pair
+    without a weight has weight 0; self loops do not count; of a pair listed twice the largest
+    |weight| does.
 
     Args:
         network: anything that `read_network` reads.
-        reference: the true edges: a table or a path to one, of BEELINE (Gene1, Gene2, Type), TRRUST, decoupler (source,
-            target, weight or mor, of which the sign counts) or of simulated cells (source, target, sign). With a column
-            cell_type, the networks of these types are scored, too.
-        regulators: whose edges are judged: `reference`: genes with an edge in it; `all`: all of its genes; names; or a
+        reference: the true edges: a table or a path to one, of BEELINE (Gene1, Gene2, Type),
+        TRRUST, decoupler (source,
+            target, weight or mor, of which the sign counts) or of simulated cells (source, target,
+            sign). With a column cell_type, the networks of these types are scored, too.
+        regulators: whose edges are judged: `reference`: genes with an edge in it; `all`: all of its
+            genes; names; or a
             file with one a line.
-        genes: genes that count: `reference`: all of it, `network`, `data`, names, or a file. None: those of `data`, or
+        genes: genes that count: `reference`: all of it, `network`, `data`, names, or a file. None:
+            those of `data`, or
             of a run, where there is one; else `reference`.
-        data: cells for the columns pearson and ridge: an AnnData or a path (counts in X, or as `network` read them,
-            where it is a Run), a Run, whose cells are read again, or a configuration. None: no such columns.
-        cell_type: a label: the network of this type alone, against its edges where `reference` has a column cell_type.
-        key: of varp: which network of a run or of a network.h5ad is scored, as `grn_layer1` or `grn_total`.
-        permutations: of the weights, behind the p-values; 0: none.
+        data: cells for the columns pearson and ridge: an AnnData or a path (counts in X, or as
+            `network` read them,
+            where it is a Run), a Run, whose cells are read again, or a configuration. None: no such
+            columns.
+        cell_type: a label: the network of this type alone, against its edges where `reference` has
+        a column cell_type. key: of varp: which network of a run or of a network.h5ad is scored, as
+        `grn_layer1` or `grn_total`. permutations: of the weights, behind the p-values; 0: none.
         seed: of the permutations.
-        quiet: print nothing; otherwise what the scores rest on, in a few lines. `attrs["notes"]` has them too.
+        quiet: print nothing; otherwise what the scores rest on, in a few lines. `attrs["notes"]`
+        has them too.
 
     Returns:
-        A row per score (early_precision, auprc, auroc, sign_accuracy, ...: numbers from 0 to 1, ratios from 0), with
-        the columns network, p (one-sided, against permuted weights), and pearson and ridge where there are data. NaN
-        where a score is not defined, as those of signs for networks without signs. Where the reference has cell types,
-        `pandas.DataFrame(table.attrs["cell_types"])` has the scores of each type's network: a row for each type and
-        method, and the mean over the types.
+        A row per score (early_precision, auprc, auroc, sign_accuracy, ...: numbers from 0 to 1,
+        ratios from 0), with the columns network, p (one-sided, against permuted weights), and
+        pearson and ridge where there are data. NaN where a score is not defined, as those of signs
+        for networks without signs. Where the reference has cell types,
+        `pandas.DataFrame(table.attrs["cell_types"])` has the scores of each type's network: a row
+        for each type and method, and the mean over the types.
 
     Raises:
         DataError: files or tables that cannot be read, no gene shared, no true edge left.
@@ -90,14 +99,20 @@ def evaluate(
     say = kept_in(notes, quiet)
     cells = None if data is None else cells_behind(data, network)
     if cell_type is not None and key != KEY:
-        raise DataError(f"A cell type is chosen among the networks of the key {KEY!r}, not of {key!r}; give one.")
+        raise DataError(
+            f"A cell type is chosen among the networks of the key {KEY!r}, not of {key!r}; give "
+            "one."
+        )
     predicted, truth = predicted_network(network, key), reference_of(reference)
     choices: dict[str, Any] = {"regulators": regulators, "genes": genes, "cell_type": cell_type}
-    found = compare_networks(predicted, truth, cells, **choices, permutations=permutations, seed=seed, say=say)
+    found = compare_networks(
+        predicted, truth, cells, **choices, permutations=permutations, seed=seed, say=say
+    )
     table = score_table(found.evaluations).set_index("score").rename(columns=str.lower)
     table.attrs["notes"] = notes
     if found.types is not None:
-        table.attrs["cell_types"] = found.types.to_dict("records")  # pandas compares attributes, but cannot tables
+        # pandas compares attributes, but cannot tables
+        table.attrs["cell_types"] = found.types.to_dict("records")
     return table
 
 
@@ -110,10 +125,11 @@ def reference_of(reference: pd.DataFrame | str | os.PathLike[str]) -> ReferenceN
 
 
 def cells_behind(data: AnnData | Run | Config | str | os.PathLike[str], network: object) -> Cells:
-    """Return the cells of a Run or its folder, of a configuration, or of anything that data.path takes (counts in X).
+    """Return the cells of a Run or its folder, of a configuration, or of anything that data.path
+    takes (counts in X).
 
-    An AnnData is read as the network's own run read its cells, where it is of a run. Raises UserError; also where the
-    cells of a run, or how they are read, have changed.
+    An AnnData is read as the network's own run read its cells, where it is of a run. Raises
+    UserError; also where the cells of a run, or how they are read, have changed.
     """
     from grn.cells.load import load_cells
     from grn.cells.readers.registry import MEMORY, is_data_file
@@ -127,7 +143,11 @@ def cells_behind(data: AnnData | Run | Config | str | os.PathLike[str], network:
         name = os.fspath(data)
         if is_run(Path(name)):
             return _cells_of_run(Path(name), load_config(Path(name) / CONFIG))
-        config = Config(data=DataConfig(path=name, genes="all")) if is_data_file(name) else load_config(name)
+        config = (
+            Config(data=DataConfig(path=name, genes="all"))
+            if is_data_file(name)
+            else load_config(name)
+        )
     elif is_anndata(data):
         adata, base = checked_anndata(data), network.config if isinstance(network, Run) else None
         changes: dict[str, object] = {"data.path": MEMORY, "data.orientation": None}
@@ -149,8 +169,8 @@ def _cells_of_run(run: Path, config: Config) -> Cells:
 
 
 def cells_of_network(network: Path, say: Say) -> Cells | None:
-    """Return the cells of a run whose network is judged; None, with a sentence, where they are gone, and for other
-    networks. The network can be scored without them."""
+    """Return the cells of a run whose network is judged; None, with a sentence, where they are
+    gone, and for other networks. The network can be scored without them."""
     if not is_run(network):
         return None
     try:

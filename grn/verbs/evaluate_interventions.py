@@ -1,4 +1,5 @@
-"""How well a run predicts interventions, in cells that it has not seen or that it would have to do without."""
+"""How well a run predicts interventions, in cells that it has not seen or that it would have to do
+without."""
 
 from __future__ import annotations
 
@@ -27,22 +28,26 @@ def evaluate_interventions(
 ) -> pd.DataFrame:
     """Scores what a run expects of interventions against what was measured, beside simple methods.
 
-    Without `leave_out`, in the run's test cells, of interventions that it was trained on. With it, a new model is
-    trained for each intervention without its cells, which takes as long as the run did.
+    Without `leave_out`, in the run's test cells, of interventions that it was trained on. With it,
+    a new model is trained for each intervention without its cells, which takes as long as the run
+    did.
 
     Args:
-        run: a Run, or its folder, trained with data.intervention_key. Its configuration names the cells.
-        leave_out: interventions that are left out in turn: names of genes, `A+B` for cells with both, or `all`.
-        data: the cells, where the run was trained on an AnnData in memory.
+        run: a Run, or its folder, trained with data.intervention_key. Its configuration names the
+        cells.
+        leave_out: interventions that are left out in turn: names of genes, `A+B` for cells with
+        both, or `all`. data: the cells, where the run was trained on an AnnData in memory.
         quiet: print nothing; otherwise how far the trainings are.
 
     Returns:
-        A row for each intervention and method (grn; `mean change`, what was measured in the training cells; `mean of
-        all` others; pearson, ridge, `linear, embeddings`; `sum of both`): `genes` that respond (|z| > 4 against control
-        cells), `auroc` and `early_precision` of these, `signs` that are right among them, `rank_correlation` with the
-        measured z, and `error`, squared, where 1 is that of predicting no change. Without leave_out,
-        `pandas.DataFrame(table.attrs["networks"])` has the scores of the run's edges, of Pearson's and ridge's: as in
-        CausalBench `wasserstein` and `false_omission`, and as in geneRNIB `tf_precision` and `tf_recall`.
+        A row for each intervention and method (grn; `mean change`, what was measured in the
+        training cells; `mean of all` others; pearson, ridge, `linear, embeddings`; `sum of both`):
+        `genes` that respond (|z| > 4 against control cells), `auroc` and `early_precision` of
+        these, `signs` that are right among them, `rank_correlation` with the measured z, and
+        `error`, squared, where 1 is that of predicting no change. Without leave_out,
+        `pandas.DataFrame(table.attrs["networks"])` has the scores of the run's edges, of Pearson's
+        and ridge's: as in CausalBench `wasserstein` and `false_omission`, and as in geneRNIB
+        `tf_precision` and `tf_recall`.
 
     Raises:
         ConfigError: the run's cells were not intervened on, or its model predicts no genes.
@@ -74,7 +79,8 @@ def evaluate_interventions(
     cells, done = subject.cells, subject.cells.interventions
     if done is None:
         raise ConfigError(
-            f"The cells of {opened.folder} were not intervened on ({{field}} is null)", field="data.intervention_key"
+            f"The cells of {opened.folder} were not intervened on ({{field}} is null)",
+            field="data.intervention_key",
         )
     names = [leave_out] if isinstance(leave_out, str) else list(leave_out)
     if names:
@@ -86,7 +92,11 @@ def evaluate_interventions(
     if not len(split.test):
         raise ConfigError("The run has no test cells ({field} is 0)", field="data.test_fraction")
     table = seen_interventions(subject, split.test)
-    genes = [name for position, name in enumerate(cells.vocabulary) if position not in set(done.key.tolist())]
+    genes = [
+        name
+        for position, name in enumerate(cells.vocabulary)
+        if position not in set(done.key.tolist())
+    ]
     training = cells.multiplicity[split.train][:, : len(genes)].toarray()
     regulators = [name for name in done.names if name in genes]
     networks = {"grn": opened.edges}

@@ -1,4 +1,5 @@
-"""Networks as tables of edges: of cells, without a run; and of a run, its cell types and its cells."""
+"""Networks as tables of edges: of cells, without a run; and of a run, its cell types and its
+cells."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ from grn.io.run_folder import CONFIG
 from grn.verbs.checked import Positive, Seed, checked
 from grn.verbs.given_cells import cells_of_caller
 from grn.verbs.run import Run, as_run
-from grn.verbs.train import changed_fields, interrupted_as_python_is, random_states_kept, run_settings
+from grn.verbs.train import (
+    changed_fields,
+    interrupted_as_python_is,
+    random_states_kept,
+    run_settings,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,21 +50,22 @@ def network(
 ) -> pd.DataFrame:
     """The network of cells, of one of their types, or of one cell, as a table of edges.
 
-    Of cells, the model is trained as `grn.train` trains it, but on all of them: nothing is scored or written. Of a run,
-    its network is read from its files.
+    Of cells, the model is trained as `grn.train` trains it, but on all of them: nothing is scored
+    or written. Of a run, its network is read from its files.
 
-    The network of one cell holds the derivatives of the model's signed blocks at the cell's own multiplicities, for a
-    usual sd of each regulator within states, the mean over members; a regulator that the cell lacks has none. One cell
-    alone says little: there is no confidence.
+    The network of one cell holds the derivatives of the model's signed blocks at the cell's own
+    multiplicities, for a usual sd of each regulator within states, the mean over members; a
+    regulator that the cell lacks has none. One cell alone says little: there is no confidence.
 
     Args:
-        source: a Run or its folder; or cells: an AnnData or what `data.path` may name; or a configuration.
+        source: a Run or its folder; or cells: an AnnData or what `data.path` may name; or a
+        configuration.
         cell: the name of a cell (of obs): its own network.
         cell_type: the name of a cell type, or of another state of cells: its network.
         data: the cells in memory, where a run was trained on an AnnData and `cell` is given.
         config: the configuration to start from where `source` are cells; None: the defaults.
-        label: column of obs with the cell types, which cells are compared within; None: states are found.
-        group_key: column of obs (donor, batch) whose cells are held out together.
+        label: column of obs with the cell types, which cells are compared within; None: states are
+        found. group_key: column of obs (donor, batch) whose cells are held out together.
         state_key: as for `grn.train`.
         regulators: as for `grn.train`.
         genes: as for `grn.train`.
@@ -68,19 +75,20 @@ def network(
         quiet: print nothing; otherwise what was trained, in a few lines.
 
     Returns:
-        A row per candidate edge, by q-value and then by falling |weight|, without pairs that fewer than
-        `network.least_cells` cells have together: `source`, `target`, `weight` (balanced sds of the target per sd of
-        the regulator; positive: it raises the target), `sd` (of the weight over the ensemble's members), `effect` (log2
-        fold change of the target for a doubling of the regulator, not shrunk) and `effect_se` (its standard error),
-        `q_value` and `confidence` (0.5 to 1, that the sign is right) with `network.false_discovery`, `between`
-        (correlation of the states' levels, -1 to 1), `indirect` (share of the total effect through other regulators and
-        the context), `cells` (that have both genes). Of one cell: `source`, `target`, `weight`, and only edges that are
-        not 0, by falling |weight|.
+        A row per candidate edge, by q-value and then by falling |weight|, without pairs that fewer
+        than `network.least_cells` cells have together: `source`, `target`, `weight` (balanced sds
+        of the target per sd of the regulator; positive: it raises the target), `sd` (of the weight
+        over the ensemble's members), `effect` (log2 fold change of the target for a doubling of the
+        regulator, not shrunk) and `effect_se` (its standard error), `q_value` and `confidence` (0.5
+        to 1, that the sign is right) with `network.false_discovery`, `between` (correlation of the
+        states' levels, -1 to 1), `indirect` (share of the total effect through other regulators and
+        the context), `cells` (that have both genes). Of one cell: `source`, `target`, `weight`, and
+        only edges that are not 0, by falling |weight|.
 
     Raises:
-        DataError: cells that cannot be used, no such cell or cell type, a run whose cells can no longer be read.
-        ConfigError: an unknown field, a value that it cannot have, or options about cells where a run is given.
-        RunFolderError: the run cannot be read.
+        DataError: cells that cannot be used, no such cell or cell type, a run whose cells can no
+        longer be read. ConfigError: an unknown field, a value that it cannot have, or options about
+        cells where a run is given. RunFolderError: the run cannot be read.
 
     Source: arXiv 2505.09326.
 
@@ -92,16 +100,29 @@ def network(
         ['source', 'target', 'weight', 'sd', 'effect', 'effect_se',
          'q_value', 'confidence', 'programme', 'between', 'indirect', 'cells']
     """
-    keywords = {"label_key": label, "group_key": group_key, "state_key": state_key, "regulators": regulators}
+    keywords = {
+        "label_key": label,
+        "group_key": group_key,
+        "state_key": state_key,
+        "regulators": regulators,
+    }
     changes = changed_fields(keywords | {"genes": genes, "counts": counts, "seed": seed}, set)
     is_run = isinstance(source, Run) or (
         isinstance(source, (str, os.PathLike))
         and any((Path(source) / name).is_file() for name in (CONFIG, "card.json"))
     )
-    unused = [*changes, *(["config"] if config is not None else [])] if is_run else ["data"] if data is not None else []
+    unused = (
+        [*changes, *(["config"] if config is not None else [])]
+        if is_run
+        else ["data"]
+        if data is not None
+        else []
+    )
     if unused or (cell is not None and cell_type is not None):
         field, what = unused[0] if unused else "cell_type", "a run" if is_run else "cells"
-        raise ConfigError(f"{{field}} does not go with {what}, or with cell=; leave it out", field=field)
+        raise ConfigError(
+            f"{{field}} does not go with {what}, or with cell=; leave it out", field=field
+        )
     if is_run:
         return _of_run(as_run(source), cell, cell_type, data)  # type: ignore[arg-type]
     with interrupted_as_python_is(), random_states_kept():
@@ -109,7 +130,9 @@ def network(
         return _of_cells(settings, adata, cell, cell_type, quiet)
 
 
-def _of_run(run: Run, cell: str | None, cell_type: str | None, adata: AnnData | None) -> pd.DataFrame:
+def _of_run(
+    run: Run, cell: str | None, cell_type: str | None, adata: AnnData | None
+) -> pd.DataFrame:
     if cell is None:
         from grn.networks.run_files import read_edges
 
@@ -140,7 +163,11 @@ def _of_cells(
 
     say = silent if quiet else print
     cells, _ = load_cells(settings.data, settings.trainer.seed, adata)
-    states = states_of(cells, settings.trainer.seed, genes_train=bool(settings.objectives.masked_multiplicity.weight))
+    states = states_of(
+        cells,
+        settings.trainer.seed,
+        genes_train=bool(settings.objectives.masked_multiplicity.weight),
+    )
     # What cannot be found is refused before the training.
     if cell is not None:
         _position(cells, cell)
@@ -160,7 +187,9 @@ def _of_cells(
     edges, by_type = read.tables(settings)
     if cell_type is None:
         return edges
-    return by_type[by_type["cell_type"] == cell_type].drop(columns="cell_type").reset_index(drop=True)
+    return (
+        by_type[by_type["cell_type"] == cell_type].drop(columns="cell_type").reset_index(drop=True)
+    )
 
 
 def _of_cell(trained: TrainedModel, cells: Cells, states: States, cell: str) -> pd.DataFrame:
@@ -178,5 +207,7 @@ def _position(cells: Cells, cell: str) -> int:
     if not len(found):
         near = nearest(cell, cells.obs_names[:5000])
         hint = f"did you mean {near!r}?" if near else f"names are like {str(cells.obs_names[0])!r}"
-        raise DataError(f"There is no cell {cell!r} among the {len(cells)} cells", field="cell", advice=hint)
+        raise DataError(
+            f"There is no cell {cell!r} among the {len(cells)} cells", field="cell", advice=hint
+        )
     return int(found[0])

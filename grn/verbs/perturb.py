@@ -1,4 +1,5 @@
-"""Knock-outs, knock-downs and overexpression as a model expects them, and a screen over all regulators."""
+"""Knock-outs, knock-downs and overexpression as a model expects them, and a screen over all
+regulators."""
 
 from __future__ import annotations
 
@@ -37,28 +38,32 @@ def perturb(
     basis: str | None = None,
     data: AnnData | None = None,
 ) -> AnnData:
-    """What a trained model expects to change where regulators are knocked out, knocked down or overexpressed.
+    """What a trained model expects to change where regulators are knocked out, knocked down or
+    overexpressed.
 
-    The model's signed blocks predict every gene twice in each cell, from the regulators as they were measured and from
-    the perturbed ones; the difference is the change. The model's penalty shrinks it, in blood to next to nothing. So
-    where a perturbed regulator has a certain edge to a gene, its direct change is another, which is not shrunk: the
-    edge's `effect`, as a slope, times the change of the regulator. The edge is that of the cells' state where it is
-    certain there or clearly differs, else the one over all cells. The mean multiplicity of no gene falls below 0.
+    The model's signed blocks predict every gene twice in each cell, from the regulators as they
+    were measured and from the perturbed ones; the difference is the change. The model's penalty
+    shrinks it, in blood to next to nothing. So where a perturbed regulator has a certain edge to a
+    gene, its direct change is another, which is not shrunk: the edge's `effect`, as a slope, times
+    the change of the regulator. The edge is that of the cells' state where it is certain there or
+    clearly differs, else the one over all cells. The mean multiplicity of no gene falls below 0.
 
-    One step reads direct effects. With more steps, regulators that have changed act on their own targets: 20 are about
-    where nothing moves any more. These further steps are the model's alone, along certain edges, too. The identity
-    token then reads the changed cells.
+    One step reads direct effects. With more steps, regulators that have changed act on their own
+    targets: 20 are about where nothing moves any more. These further steps are the model's alone,
+    along certain edges, too. The identity token then reads the changed cells.
 
-    Where the run's cells were intervened on (data.intervention_key), genes that were have the effect of their own
-    intervention, and other regulators what goes with them in the cells, as far as interventions bear such associations
-    out. Observed cells alone do not distinguish a cause from a correlation (docs/usage.md): the size of a knock-out and
-    its interval are those of an association.
+    Where the run's cells were intervened on (data.intervention_key), genes that were have the
+    effect of their own intervention, and other regulators what goes with them in the cells, as far
+    as interventions bear such associations out. Observed cells alone do not distinguish a cause
+    from a correlation (docs/usage.md): the size of a knock-out and its interval are those of an
+    association.
 
     Args:
         run: a Run, or its folder. Its configuration names the cells, which are read again.
         knock_out: regulators whose multiplicity becomes 0: a name or several.
         knock_down: regulators of whose counts the share `remaining` is left.
-        overexpress: regulators that are raised to the quantile `quantile` of their multiplicity among the cells that
+        overexpress: regulators that are raised to the quantile `quantile` of their multiplicity
+        among the cells that
             have them; cells above it stay as they are.
         cell_type: a label: the cells of this type alone are perturbed. None: all cells.
         where: columns of obs and the value that chosen cells have there, as {"condition": "stim"}.
@@ -78,24 +83,29 @@ def perturb(
             var["grn_before"]       mean multiplicity before
             var["grn_perturbed"]    whether the gene is one of those that were perturbed
             var["grn_low"], var["grn_high"]
-                                    the 95 % interval of the effect, where a perturbed regulator has a certain edge to
-                                    the gene in all of these cells, else NaN; not of a run without effects of edges
+                                    the 95 % interval of the effect, where a perturbed regulator has
+                                    a certain edge to the gene in all of these cells, else NaN; not
+                                    of a run without effects of edges
             var["grn_size"]         of a run with interventions, where all genes have an interval: the size that the
-                                    effect is expected to have whatever its sign, which ranks the genes that respond
-            layers["grn_change"]    float32 [cells, genes]: expected change in each cell; where a gene was not counted,
+                                    effect is expected to have whatever its sign, which ranks the
+                                    genes that respond
+            layers["grn_change"]
+            float32 [cells, genes]: expected change in each cell; where a gene was not counted,
                                     it may be below 0
             obsm["X_grn"]           each cell's representation before, as from grn.predict
             obsm["X_grn_shift"]     how far it moves
             obsm["<basis>_shift"]   with `basis`: the direction in that embedding, towards neighbours that lie there
-            obs["grn_cell_type_before"], obs["grn_cell_type_after"], obsm["grn_probabilities_change"]
+            obs["grn_cell_type_before"], obs["grn_cell_type_after"],
+            obsm["grn_probabilities_change"]
                                     with cell types: what the identity token says
             uns["grn_perturb"]      what was perturbed, steps, model; `sizes`, a sentence: which changes are not shrunk;
-                                    of a run with interventions never_intervened, the genes of which no cell had this
-                                    intervention: their effects are no more than associations
+                                    of a run with interventions never_intervened, the genes of which
+                                    no cell had this intervention: their effects are no more than
+                                    associations
 
     Raises:
-        DataError: a gene that is no regulator, no such cell type, no such column, cells that have changed.
-        ConfigError: nothing is perturbed, or the model predicts no genes.
+        DataError: a gene that is no regulator, no such cell type, no such column, cells that have
+        changed. ConfigError: nothing is perturbed, or the model predicts no genes.
         RunFolderError: `run` has no model or cannot be read.
 
     Source: arXiv 2505.09326; La Manno et al. 2018 (shifts in an embedding).
@@ -112,7 +122,8 @@ def perturb(
     from grn.analysis.perturb import Plan, perturb_cells, perturbed_anndata
 
     out, down, over = (
-        (genes,) if isinstance(genes, str) else tuple(genes) for genes in (knock_out, knock_down, overexpress)
+        (genes,) if isinstance(genes, str) else tuple(genes)
+        for genes in (knock_out, knock_down, overexpress)
     )
     plan = Plan(out, down, over, remaining, quantile)
     subject = _subject(run, data)
@@ -131,9 +142,11 @@ def screen(
     data: AnnData | None = None,
     quiet: bool = False,
 ) -> pd.DataFrame:
-    """Perturbs every regulator in turn in cells of one type, and ranks them by how far cells move towards another type.
+    """Perturbs every regulator in turn in cells of one type, and ranks them by how far cells move
+    towards another type.
 
-    Changes are the model's own, which its penalty shrinks: compare regulators, and do not read the shares as sizes.
+    Changes are the model's own, which its penalty shrinks: compare regulators, and do not read the
+    shares as sizes.
 
     Args:
         run: a Run, or its folder. Its configuration names the cells, which are read again.
@@ -145,10 +158,11 @@ def screen(
         quiet: print nothing; otherwise how far the screen is, now and then.
 
     Returns:
-        A row for each regulator, those that help most first: `gene`; `towards`, the share of the way between the types'
-        mean cells, in sds of the genes, that the other genes go (1: all of it, below 0: away); `sd` of it over the
-        ensemble members; `size`, the root mean square of the effects on other genes, in sds; `before`, the mean
-        multiplicity in these cells; `strongest` and `strongest_effect`, the gene that changes most.
+        A row for each regulator, those that help most first: `gene`; `towards`, the share of the
+        way between the types' mean cells, in sds of the genes, that the other genes go (1: all of
+        it, below 0: away); `sd` of it over the ensemble members; `size`, the root mean square of
+        the effects on other genes, in sds; `before`, the mean multiplicity in these cells;
+        `strongest` and `strongest_effect`, the gene that changes most.
 
     Raises:
         DataError: no such cell type, both the same, or cells that have changed.
@@ -168,7 +182,9 @@ def screen(
     from grn.analysis.perturb import screen_regulators
 
     subject = _subject(run, data)
-    return screen_regulators(subject, cell_type, towards, kind=kind, steps=steps, say=silent if quiet else print)
+    return screen_regulators(
+        subject, cell_type, towards, kind=kind, steps=steps, say=silent if quiet else print
+    )
 
 
 def _subject(run: Run | str | os.PathLike[str], data: AnnData | None) -> Subject:

@@ -35,36 +35,45 @@ def read_network(
     """A network as a table, one row per edge: what decoupler takes as `net`.
 
     Args:
-        network: a Run, its folder, its edges.parquet or network.h5ad, the AnnData of one (`run.network`), or a table
-            (csv, tsv, parquet, also .gz) of GRNBoost2, GENIE3, pySCENIC, BEELINE or decoupler, known by its columns.
-            edges_by_type.parquet is one, too.
+        network: a Run, its folder, its edges.parquet or network.h5ad, the AnnData of one
+            (`run.network`), or a table
+            (csv, tsv, parquet, also .gz) of GRNBoost2, GENIE3, pySCENIC, BEELINE or decoupler,
+            known by its columns. edges_by_type.parquet is one, too.
         cell_type: the label of a cell type, for the network of differences between its cells.
-        certain: of a network with q-values, only the edges with one of at most .05, by association or by intervention;
+        certain: of a network with q-values, only the edges with one of at most .05, by association
+        or by intervention;
             False: all edges of its file. Networks without q-values, and blocks, are given whole.
-        layer: of a run: this block of the model in place of the network: 0, whose targets are the regulators, or 1,
+        layer: of a run: this block of the model in place of the network: 0, whose targets are the
+            regulators, or 1,
             whose targets are all other genes. It is read again from the model and its cells.
-        head: with `layer`: of this head. None: the sum of effects, or the mean of scores and weights, over heads.
-        value: with `layer`: `effect` (default), what the block's messages do to the prediction, in sds of the target
-            per sd of the regulator as the block reads it; `score`, q.k for a multiplicity of 1, of the parameters
-            alone; `weight`, the mean over cells of the score over its norm. Positive is up in each.
+        head: with `layer`: of this head. None: the sum of effects, or the mean of scores and
+        weights, over heads. value: with `layer`: `effect` (default), what the block's messages do
+        to the prediction, in sds of the target
+            per sd of the regulator as the block reads it; `score`, q.k for a multiplicity of 1, of
+            the parameters alone; `weight`, the mean over cells of the score over its norm. Positive
+            is up in each.
         data: with `layer`: the cells in memory, where the run was trained on an AnnData.
-        cells: with `layer`, of a run whose cells are read by the transformer: obs names. The table has what genes read
-            of genes in this layer of the transformer (0 is the first; of the last, only the identity token reads), the
-            mean attention weight over these cells. After the first layer, queries and keys are functions of the cell.
-            Nothing fixes the sign of these weights, and types shape them, not regulation.
-        regulons: known pairs with signs, as `grn.activity` takes them, for a column `known` that says of each edge
+        cells: with `layer`, of a run whose cells are read by the transformer: obs names. The table
+        has what genes read
+            of genes in this layer of the transformer (0 is the first; of the last, only the
+            identity token reads), the mean attention weight over these cells. After the first
+            layer, queries and keys are functions of the cell. Nothing fixes the sign of these
+            weights, and types shape them, not regulation.
+        regulons: known pairs with signs, as `grn.activity` takes them, for a column `known` that
+            says of each edge
             `confirmed` (listed with the same sign), `contradicted` (with the other) or `new`.
 
     Returns:
-        Columns `source` (the regulator), `target`, `weight` (float64, signed where the tool gives signs; unit: as the
-        tool has it), and `sd`, `effect`, `effect_se`, `q_value`, `confidence` (0 to 1), `programme` (of the target,
-        "" for none), `between`, `indirect`, `cells`, `caused` with its interval and q-value, and `cell_type` where the
-        table has them. Rows in the order of the file; those of ours by q-value and then by falling |weight|.
-        `attrs["sign"]` says what the signs mean, "" where that is not known; `grn.export` writes by it.
+        Columns `source` (the regulator), `target`, `weight` (float64, signed where the tool gives
+        signs; unit: as the tool has it), and `sd`, `effect`, `effect_se`, `q_value`, `confidence`
+        (0 to 1), `programme` (of the target, "" for none), `between`, `indirect`, `cells`, `caused`
+        with its interval and q-value, and `cell_type` where the table has them. Rows in the order
+        of the file; those of ours by q-value and then by falling |weight|. `attrs["sign"]` says
+        what the signs mean, "" where that is not known; `grn.export` writes by it.
 
     Raises:
-        DataError: no such file, no such columns, a weight that is no finite number, an unknown cell type.
-        ConfigError: no such layer or head, or a value that it cannot be read for.
+        DataError: no such file, no such columns, a weight that is no finite number, an unknown cell
+        type. ConfigError: no such layer or head, or a value that it cannot be read for.
 
     Examples:
         >>> import grn, pandas, tempfile
@@ -87,7 +96,9 @@ def read_network(
         if option is not None
     ]
     if layer is None and given:
-        raise ConfigError("A block of a run is read with layer=, which {field} needs", field=given[0])
+        raise ConfigError(
+            "A block of a run is read with layer=, which {field} needs", field=given[0]
+        )
     if layer is None:
         found = predicted_network(network).of_type(cell_type)
         table = only_certain(found.edges) if certain else found.edges
@@ -98,9 +109,13 @@ def read_network(
 
         folder = network._there() if isinstance(network, Run) else network
         if not isinstance(folder, (str, os.PathLike)) or not Path(folder).is_dir():
-            raise DataError("{field} reads the model of a run; give the run or its folder", field="layer")
+            raise DataError(
+                "{field} reads the model of a run; give the run or its folder", field="layer"
+            )
         choice, own = LayerChoice(layer, head, value or "effect"), cells_of_caller(data)
-        table, sign = read_layer_again(Path(folder), choice, cell_type=cell_type, adata=own, cells=cells)
+        table, sign = read_layer_again(
+            Path(folder), choice, cell_type=cell_type, adata=own, cells=cells
+        )
         table = table.astype({"weight": "float64"})
     table.attrs["sign"] = sign
     if regulons is not None:
@@ -112,7 +127,8 @@ def read_network(
 
 
 def only_certain(edges: pd.DataFrame) -> pd.DataFrame:
-    """The edges with a q-value of at most SIGNIFICANT, by association or by intervention; all where none has one."""
+    """The edges with a q-value of at most SIGNIFICANT, by association or by intervention; all where
+    none has one."""
     from grn.networks.evidence.false_discovery import SIGNIFICANT
 
     columns = [name for name in ("q_value", "caused_q") if name in edges]
@@ -122,7 +138,8 @@ def only_certain(edges: pd.DataFrame) -> pd.DataFrame:
 def predicted_network(
     network: pd.DataFrame | Run | AnnData | str | os.PathLike[str], key: str = "grn"
 ) -> PredictedNetwork:
-    """Any form of a network as the evaluation takes it. key: of varp, which of its networks. Raises DataError."""
+    """Any form of a network as the evaluation takes it. key: of varp, which of its networks. Raises
+    DataError."""
     import pandas as pd
 
     from grn.networks.edge_table import network_of_anndata, network_of_table, open_network_file

@@ -33,7 +33,12 @@ from grn.plots.style import as_png
 from grn.verbs.activity import known_regulons
 
 CERTAIN = "certain.csv"
-GAPS = ("weight", "q_value", "messenger", "messenger_p")  # columns of activity.csv and known.csv that may be empty
+GAPS = (
+    "weight",
+    "q_value",
+    "messenger",
+    "messenger_p",
+)  # columns of activity.csv and known.csv that may be empty
 USUAL = "collectri"  # of human cells, where it is on this machine
 
 
@@ -48,13 +53,16 @@ def write_run_report(
     network: SignedNetwork,
     title: str | None = None,
 ) -> Path:
-    """Writes certain.csv and report.html, with which a run is complete and needs no checkpoints, and returns its path.
+    """Writes certain.csv and report.html, with which a run is complete and needs no checkpoints,
+    and returns its path.
 
-    metrics, history, confusion, edges: as in grn.Run.   title: of the page; None: the folder's name.
+    metrics, history, confusion, edges: as in grn.Run.
+    title: of the page; None: the folder's name.
     """
     drawn: dict[str, Any] = {"training": training_curves(history)}
     if len(found := certain(edges)):
-        others = found[programmes_of(found["target"]) == ""]  # of common programmes there is a sentence
+        # of common programmes there is a sentence
+        others = found[programmes_of(found["target"]) == ""]
         drawn["network"] = network_graph(others if len(others) else found, show=False)
     if (activity := read_table_of(folder, ACTIVITY)) is not None:
         drawn["activity"] = activity_heatmap(to_draw(activity), show=False)
@@ -62,7 +70,10 @@ def write_run_report(
         drawn["confusion"] = confusion_matrix(confusion, show=False)
     of_types = edges_of_types(folder / "edges_by_type.parquet")
     if "q_value" in edges:
-        write_text(folder / CERTAIN, certain_table(edges, of_types).to_csv(index=False, float_format="%.4g"))
+        write_text(
+            folder / CERTAIN,
+            certain_table(edges, of_types).to_csv(index=False, float_format="%.4g"),
+        )
     report = write_report(
         folder,
         config=config,
@@ -82,13 +93,19 @@ def write_run_report(
 
 
 def write_activity(
-    folder: Path, config: Config, cells: Cells, edges: pd.DataFrame, say: Say, regulons: str | Path | None = None
+    folder: Path,
+    config: Config,
+    cells: Cells,
+    edges: pd.DataFrame,
+    say: Say,
+    regulons: str | Path | None = None,
 ) -> None:
-    """Writes activity.csv: the activity of known regulators, or of those with certain edges, in each cell type, or
-    between the run's two conditions; and, of known ones, known.csv: the certain edges beside the known pairs.
+    """Writes activity.csv: the activity of known regulators, or of those with certain edges, in
+    each cell type, or between the run's two conditions; and, of known ones, known.csv: the certain
+    edges beside the known pairs.
 
-    regulons: as `grn.activity` takes them; None: those of `known_for`. Writes no activity, and says why, where no
-    regulator has enough targets, or no type enough cells.
+    regulons: as `grn.activity` takes them; None: those of `known_for`. Writes no activity, and says
+        why, where no regulator has enough targets, or no type enough cells.
     """
     known, whose = known_for(config, cells.vocabulary, regulons)
     if known is not None and "q_value" in edges:
@@ -101,7 +118,9 @@ def write_activity(
         return
     grouped = config.data.group_key is not None
     try:
-        found = activity_of_run(cells, certain(edges) if known is None else known, own=known is None, grouped=grouped)
+        found = activity_of_run(
+            cells, certain(edges) if known is None else known, own=known is None, grouped=grouped
+        )
     except DataError as problem:
         say(f"The activity of regulators is not shown: {problem}")
         return
@@ -112,9 +131,12 @@ def write_activity(
             say(line)
 
 
-def known_for(config: Config, genes: Sequence[str], given: str | Path | None = None) -> tuple[pd.DataFrame | None, str]:
-    """Known regulons (source, target, weight), and whose: those given, else the run's own (network.regulons), else
-    CollecTRI, where `grn data get` has got it and a regulator has enough targets among the genes; None without any."""
+def known_for(
+    config: Config, genes: Sequence[str], given: str | Path | None = None
+) -> tuple[pd.DataFrame | None, str]:
+    """Known regulons (source, target, weight), and whose: those given, else the run's own
+    (network.regulons), else CollecTRI, where `grn data get` has got it and a regulator has enough
+    targets among the genes; None without any."""
     chosen = config.network.regulons if given is None else given
     if chosen is not None:
         return known_regulons(chosen), Path(str(chosen)).name
@@ -125,9 +147,11 @@ def known_for(config: Config, genes: Sequence[str], given: str | Path | None = N
     return None, OWN
 
 
-def report_with(folder: Path, config: Config, trained: TrainedModel, regulons: str | Path, say: Say) -> None:
-    """Writes activity.csv and known.csv of a finished run again, by these known regulons. Raises DataError where they,
-    or the run's cells, cannot be read."""
+def report_with(
+    folder: Path, config: Config, trained: TrainedModel, regulons: str | Path, say: Say
+) -> None:
+    """Writes activity.csv and known.csv of a finished run again, by these known regulons. Raises
+    DataError where they, or the run's cells, cannot be read."""
     known_regulons(regulons)  # before the cells, which take longer
     edges = read_edge_table(folder / "edges.parquet")
     write_activity(folder, config, cells_of_run(folder, config, trained), edges, say, regulons)
@@ -139,14 +163,18 @@ def read_table_of(folder: Path, name: str) -> pd.DataFrame | None:
     if not path.is_file():
         return None
     with table_of_run(path):  # names as plain text: a cell type may be called "NA"
-        texts: dict[str, Any] = dict.fromkeys(("cell_type", "regulator", "regulons", "source", "target", "known"), str)
+        texts: dict[str, Any] = dict.fromkeys(
+            ("cell_type", "regulator", "regulons", "source", "target", "known"), str
+        )
         texts["programme"] = str
-        return pd.read_csv(path, dtype=texts, keep_default_na=False, na_values={name: [""] for name in GAPS})
+        return pd.read_csv(
+            path, dtype=texts, keep_default_na=False, na_values={name: [""] for name in GAPS}
+        )
 
 
 def edges_of_types(path: Path) -> pd.DataFrame:
-    """The certain edges of each type and the strongest of each target, from a file that is read in pieces: it may be
-    large."""
+    """The certain edges of each type and the strongest of each target, from a file that is read in
+    pieces: it may be large."""
     import pyarrow.parquet as pq
 
     kept: list[pd.DataFrame] = []
@@ -160,7 +188,8 @@ def edges_of_types(path: Path) -> pd.DataFrame:
 
 
 def scores_by_type(confusion: pd.DataFrame) -> pd.DataFrame:
-    """Columns class, f1, cells, a row per cell type. confusion: cells by their true type (rows) and predicted type."""
+    """Columns class, f1, cells, a row per cell type. confusion: cells by their true type (rows) and
+    predicted type."""
     counts = confusion.to_numpy(dtype=np.float32)  # as torchmetrics has it, to the last bit
     true, predicted = counts.sum(axis=1), counts.sum(axis=0)
     f1 = 2 * np.diagonal(counts) / np.maximum(true + predicted, 1)

@@ -55,11 +55,14 @@ class Run:
         Raises RunFolderError where the folder holds neither, or a run that was cut off.
         """
         self._folder = _find(Path(folder)).absolute()  # a program may change its working folder
-        self._temporary = weakref.finalize(self, _remove, self._folder, os.getpid()) if temporary else None
+        self._temporary = (
+            weakref.finalize(self, _remove, self._folder, os.getpid()) if temporary else None
+        )
 
     @property
     def folder(self) -> Path:
-        """Where the run's files are, a whole path. Trained without `output`, a run has a temporary one until `save`."""
+        """Where the run's files are, a whole path. Trained without `output`, a run has a temporary
+        one until `save`."""
         return self._folder
 
     @cached_property
@@ -71,7 +74,8 @@ class Run:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """Scores of the test cells, as measured: accuracy, macro_f1, auroc, r2, error, ridge_error, means_error
+        """Scores of the test cells, as measured: accuracy, macro_f1, auroc, r2, error, ridge_error,
+        means_error
         and the losses."""
         test = self.history.filter(regex="^test/").dropna(how="all")
         scores = test.iloc[-1].dropna().to_dict() if len(test) else {}
@@ -79,7 +83,8 @@ class Run:
 
     @cached_property
     def history(self) -> pd.DataFrame:
-        """metrics.csv: `step` and `<stage>/<name>`, a row each time that something was logged; NaN where it was not."""
+        """metrics.csv: `step` and `<stage>/<name>`, a row each time that something was logged; NaN
+        where it was not."""
         import pandas as pd
 
         from grn.io.tables import table_of_run
@@ -90,7 +95,8 @@ class Run:
 
     @cached_property
     def confusion(self) -> pd.DataFrame:
-        """Test cells by their true type (rows) and the predicted one (columns); empty without labelled test cells."""
+        """Test cells by their true type (rows) and the predicted one (columns); empty without
+        labelled test cells."""
         import pandas as pd
 
         from grn.io.tables import table_of_run
@@ -103,20 +109,23 @@ class Run:
 
     @cached_property
     def edges(self) -> pd.DataFrame:
-        """edges.parquet: source, target, weight, sd, effect, effect_se, q_value, confidence, programme, between,
-        indirect, cells.
+        """edges.parquet: source, target, weight, sd, effect, effect_se, q_value, confidence,
+        programme, between, indirect, cells.
 
-        A row per candidate edge, the smallest q-values first and then by falling |weight|; no q_value and confidence
-        without `network.false_discovery`. `read_network` gives those of them that are certain."""
+        A row per candidate edge, the smallest q-values first and then by falling |weight|; no
+        q_value and confidence without `network.false_discovery`. `read_network` gives those of them
+        that are certain."""
         from grn.io.tables import read_edge_table
 
         return read_edge_table(self._file("edges.parquet"))
 
     @cached_property
     def network(self) -> AnnData:
-        """network.h5ad: cell types x genes, with signed weights in varp["grn"] (row = target, column = regulator).
+        """network.h5ad: cell types x genes, with signed weights in varp["grn"] (row = target,
+        column = regulator).
 
-        varp["grn_<slug>"] holds those of each cell type, uns["grn"] says which and what the weights mean.
+        varp["grn_<slug>"] holds those of each cell type, uns["grn"] says which and what the weights
+        mean.
         """
         from grn.io.h5ad import read_anndata
 
@@ -124,23 +133,27 @@ class Run:
 
     @cached_property
     def cell_types(self) -> tuple[str, ...]:
-        """The labels that the model tells apart, in the order of its probabilities; none without labels."""
+        """The labels that the model tells apart, in the order of its probabilities; none without
+        labels."""
         from grn.model.folder import read_model_folder
 
         return read_model_folder(self._model).classes
 
     @property
     def module(self) -> Model:
-        """The torch module of the model, from which everything is read: changed in place, `grn.predict(cells, run)`,
-        `read_networks` and all that is asked of this object's model answer by it. The run's files stay as they are.
+        """The torch module of the model, from which everything is read: changed in place,
+        `grn.predict(cells, run)`, `read_networks` and all that is asked of this object's model
+        answer by it. The run's files stay as they are.
         """
         return self._trained.model
 
     @checked()
     def read_networks(self, cells: AnnData | None = None) -> AnnData:
-        """The network that `module` now has, read as in training: what `network` holds, as long as nothing changed it.
+        """The network that `module` now has, read as in training: what `network` holds, as long as
+        nothing changed it.
 
-        cells: those that the run was trained on, where they were in memory; None: they are read again.
+        cells: those that the run was trained on, where they were in memory; None: they are read
+        again.
         Raises RunFolderError, and DataError or VocabularyMismatch where the cells are others.
 
         Examples:
@@ -161,9 +174,11 @@ class Run:
 
     @checked()
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Copies the run to a new folder, which is its folder from then on, whole or not at all, and returns that.
+        """Copies the run to a new folder, which is its folder from then on, whole or not at all,
+        and returns that.
 
-        Raises RunFolderError where `folder` exists already, lies in the run's own folder or cannot be written.
+        Raises RunFolderError where `folder` exists already, lies in the run's own folder or cannot
+        be written.
 
         Examples:
             >>> import grn, tempfile
@@ -174,7 +189,8 @@ class Run:
             ...     grn.load(kept).edges.equals(run.edges)
             True
         """
-        folder = Path(os.path.normpath(folder)).absolute()  # a folder that `..` leads back out of need not exist
+        # a folder that `..` leads back out of need not exist
+        folder = Path(os.path.normpath(folder)).absolute()
         if os.path.lexists(folder) or self._there().resolve() in folder.resolve().parents:
             problem = f"{folder} already exists, or lies in the folder of the run itself"
             raise RunFolderError(problem, advice="give another {field}", field="folder")
@@ -202,7 +218,9 @@ class Run:
     def __repr__(self) -> str:
         try:
             return "\n  ".join(self._described())
-        except Exception as problem:  # a printed object never raises, even where its folder was removed
+        except (
+            Exception
+        ) as problem:  # a printed object never raises, even where its folder was removed
             return f"Run in {self._folder}, which cannot be read ({type(problem).__name__})"
 
     def _described(self) -> list[str]:
@@ -210,11 +228,20 @@ class Run:
 
         genes = (self._model / "vocabulary.txt").read_bytes().count(b"\n")
         if self._only_model:
-            return [f"Model of {genes} genes, {len(self.cell_types)} cell types", f"folder: {self._folder}"]
+            return [
+                f"Model of {genes} genes, {len(self.cell_types)} cell types",
+                f"folder: {self._folder}",
+            ]
         regulators, cells = _regulators_and_cells(self._folder / "network.h5ad")
         size = f"{cells} cells x {genes} genes" if cells else f"{genes} genes"
-        scores = ", ".join(f"{name} {value:.3f}" for name, value in score_rows(self.metrics, SCORES))
-        where = "temporary, until save(FOLDER) keeps it" if self._temporary is not None else self._folder
+        scores = ", ".join(
+            f"{name} {value:.3f}" for name, value in score_rows(self.metrics, SCORES)
+        )
+        where = (
+            "temporary, until save(FOLDER) keeps it"
+            if self._temporary is not None
+            else self._folder
+        )
         return [
             f"Run of {size}, {regulators} regulators, {len(self.cell_types)} cell types",
             f"test cells: {scores or 'none were scored'}",
@@ -237,15 +264,21 @@ class Run:
         return TrainedModel.load(self._there())
 
     def _there(self) -> Path:
-        """The run's folder. Raises RunFolderError where it was removed or moved since the run was opened."""
+        """The run's folder. Raises RunFolderError where it was removed or moved since the run was
+        opened."""
         if not self._folder.is_dir():
-            raise RunFolderError(f"The run's folder {self._folder} does not exist any more; load it from where it is.")
+            raise RunFolderError(
+                f"The run's folder {self._folder} does not exist any more; load it from where it "
+                "is."
+            )
         return self._folder
 
     def _file(self, name: str) -> Path:
         self._there()
         if self._only_model:
-            raise RunFolderError(f"{self._folder} is a model without its run, which has {name}; load that.")
+            raise RunFolderError(
+                f"{self._folder} is a model without its run, which has {name}; load that."
+            )
         return self._folder / name
 
 
@@ -254,7 +287,8 @@ def load(run: str | os.PathLike[str]) -> Run:
     """Opens a run that `grn train` or `grn.train` has left.
 
     Args:
-        run: its folder, or its `model` folder; a model folder without its run has only `cell_types` and predictions.
+        run: its folder, or its `model` folder; a model folder without its run has only `cell_types`
+            and predictions.
 
     Returns:
         The run; its tables are read when they are asked for.
@@ -295,7 +329,8 @@ def _find(folder: Path) -> Path:
 
 
 def _regulators_and_cells(path: Path) -> tuple[int, int | None]:
-    """How many genes of a network.h5ad are regulators, and how many cells it is of; its matrices are not read."""
+    """How many genes of a network.h5ad are regulators, and how many cells it is of; its matrices
+    are not read."""
     import h5py
     from anndata.io import read_elem
 

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
     from grn.config.schema import Config
 
-SECTIONS = {"max_steps": "trainer", "seed": "trainer", "regulons": "network"}  # of keywords; the others are of `data`
+SECTIONS = {
+    "max_steps": "trainer",
+    "seed": "trainer",
+    "regulons": "network",
+}  # of keywords; the others are of `data`
 
 
 @checked({"data.path": "data", "data.label_key": "label"})
@@ -47,26 +51,31 @@ def train(
     set: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> Run:
-    """Trains a model on cells, scores it on cells that it has not seen, and reads its signed network.
+    """Trains a model on cells, scores it on cells that it has not seen, and reads its signed
+    network.
 
-    A keyword that is None leaves its field as `config` or the defaults have it. Every other field is changed with
-    `set`, as on the command line with `--set`; configs/own_data.yaml explains them all.
+    A keyword that is None leaves its field as `config` or the defaults have it. Every other field
+    is changed with `set`, as on the command line with `--set`; configs/own_data.yaml explains them
+    all.
 
     Args:
-        data: cells: an AnnData, cells x genes, which is not changed, or what `data.path` may name (.h5ad, .zarr, 10x,
-            .csv, .tsv, `simulated:`, `scanpy:pbmc68k_reduced`). Or a configuration: its name, its path or a Config.
+        data: cells: an AnnData, cells x genes, which is not changed, or what `data.path` may name
+            (.h5ad, .zarr, 10x,
+            .csv, .tsv, `simulated:`, `scanpy:pbmc68k_reduced`). Or a configuration: its name, its
+            path or a Config.
         config: the configuration to start from where `data` are cells; None: the defaults.
-        output: the run folder to make; None: a temporary one, which goes with the Run unless `Run.save` keeps it.
-        label: column of obs with the cell types.
+        output: the run folder to make; None: a temporary one, which goes with the Run unless
+        `Run.save` keeps it. label: column of obs with the cell types.
         group_key: column of obs (donor, batch) whose cells stay together in the split.
-        state_key: column of obs along which regulation may change: numbers, or conditions (treated, control).
-        regulators: names of the genes that may regulate, a file with one a line, or `all`.
+        state_key: column of obs along which regulation may change: numbers, or conditions (treated,
+        control). regulators: names of the genes that may regulate, a file with one a line, or
+        `all`.
         genes: how many of the most variable genes are used, a file with one a line, or `all`.
         orientation: what the rows and columns of a text file are.
         values: `counts`: UMI counts; `expression`: continuous or log values, taken as they are.
         counts: where the counts are: `X`, `raw`, `layer:NAME`, or `recover`, from log1p values.
-        regulons: known ones, whose activity the report shows: `collectri` or `dorothea`, or a table of edges.
-        max_steps: optimiser steps.
+        regulons: known ones, whose activity the report shows: `collectri` or `dorothea`, or a table
+        of edges. max_steps: optimiser steps.
         seed: of split, initialisation, order and masks. Global random states stay as they are.
         set: any other fields by dotted name, `{"network.top_k": 10}`.
         quiet: print nothing; otherwise one line per validation.
@@ -76,10 +85,11 @@ def train(
 
     Raises:
         ConfigError: an unknown field or a value that it cannot have.
-        DataError: cells, labels or genes that cannot be used: negative counts, log values given as counts, ...
-        RunFolderError: `output` exists already or cannot be written.
+        DataError: cells, labels or genes that cannot be used: negative counts, log values given as
+        counts, ... RunFolderError: `output` exists already or cannot be written.
         TrainingDiverged: the loss is no longer finite.
-        KeyboardInterrupt: after Ctrl-C. The folder `output` stays, and `grn train --resume` continues the run.
+        KeyboardInterrupt: after Ctrl-C. The folder `output` stays, and `grn train --resume`
+        continues the run.
 
     Source: arXiv 2505.09326.
 
@@ -92,7 +102,12 @@ def train(
         (380, 3)
     """
     keywords: dict[str, Any] = {"label_key": label, "group_key": group_key, "state_key": state_key}
-    keywords |= {"regulators": regulators, "genes": genes, "orientation": orientation, "values": values}
+    keywords |= {
+        "regulators": regulators,
+        "genes": genes,
+        "orientation": orientation,
+        "values": values,
+    }
     keywords |= {"counts": counts, "regulons": regulons, "max_steps": max_steps, "seed": seed}
     changes = changed_fields(keywords, set)
     from grn.cells.gene_lists import refuse_missing_lists
@@ -106,7 +121,10 @@ def train(
             return run
         home = Path(tempfile.mkdtemp(prefix="grn-"))
         try:
-            return Run(_train(settings, home / name, adata, silent if quiet else _print_but(home)), temporary=True)
+            return Run(
+                _train(settings, home / name, adata, silent if quiet else _print_but(home)),
+                temporary=True,
+            )
         except BaseException:
             shutil.rmtree(home, ignore_errors=True)
             raise
@@ -125,12 +143,15 @@ def interrupted_as_python_is() -> Iterator[None]:
 
 
 def changed_fields(keywords: Mapping[str, Any], others: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The fields that a call changes: keywords by name, None for those that are not given, and `set`."""
+    """The fields that a call changes: keywords by name, None for those that are not given, and
+    `set`."""
     given = {name: _plain(value) for name, value in keywords.items() if value is not None}
     changes = {f"{SECTIONS.get(name, 'data')}.{name}": value for name, value in given.items()}
     for field, value in (others or {}).items():
         if field in changes:
-            raise ConfigError("{field} is set a second time by set; give one of the two.", field=field)
+            raise ConfigError(
+                "{field} is set a second time by set; give one of the two.", field=field
+            )
         changes[field] = _plain(value)
     return changes
 
@@ -146,15 +167,27 @@ def run_settings(
     from grn.config.schema import Config
 
     if is_anndata(data):
-        # What describes a file is not for cells in memory, whatever the configuration says of its own.
+        # What describes a file is not for cells in memory, whatever the configuration says of its
+        # own.
         changes = {"data.orientation": None} | changes | {"data.path": MEMORY}
         return change_config(config, changes), checked_anndata(data), "run"
     if isinstance(data, Config) or is_configuration(data):
         if config is not None:
-            raise ConfigError("The first argument is a configuration already; leave config= out, or give cells first.")
-        return change_config(data, changes), None, "run" if isinstance(data, Config) else Path(data).stem
+            raise ConfigError(
+                "The first argument is a configuration already; leave config= out, or give cells "
+                "first."
+            )
+        return (
+            change_config(data, changes),
+            None,
+            "run" if isinstance(data, Config) else Path(data).stem,
+        )
     path = os.fspath(data)
-    return change_config(config, changes | {"data.path": path}), None, re.sub(r"[^\w.-]+", "_", Path(path).stem)
+    return (
+        change_config(config, changes | {"data.path": path}),
+        None,
+        re.sub(r"[^\w.-]+", "_", Path(path).stem),
+    )
 
 
 def _train(settings: Config, folder: Path, adata: AnnData | None, say: Say) -> Path:
@@ -165,9 +198,12 @@ def _train(settings: Config, folder: Path, adata: AnnData | None, say: Say) -> P
     from grn.verbs.report import write_activity
 
     if processes(settings.trainer) > 1:
-        raise ConfigError("grn.train trains in one process; set trainer.devices to 1, or use the command line.")
+        raise ConfigError(
+            "grn.train trains in one process; set trainer.devices to 1, or use the command line."
+        )
     if settings.network.regulons is not None:
-        known_regulons(settings.network.regulons)  # what is wrong with them is said before the training
+        # what is wrong with them is said before the training
+        known_regulons(settings.network.regulons)
     with random_states_kept():
         result = train_run(settings, folder, adata=adata, say=say)
     assert result is not None, "there is one process"
@@ -202,7 +238,8 @@ def random_states_kept() -> Iterator[None]:
 
 
 def _plain(value: Any) -> Any:
-    """As YAML could hold it: texts, numbers, lists and mappings, whatever library they come from."""
+    """As YAML could hold it: texts, numbers, lists and mappings, whatever library they come
+    from."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):

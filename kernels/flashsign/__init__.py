@@ -13,14 +13,16 @@
     mlp, rms_norm                        without a hidden layer, without a normalised copy
     normalised_attention                 spherical, L1, squared ReLU or softmax attention, from one template
     Monoid, check_monoid, with_unit, product            monoids of one's own, their laws, monoids made of others
-    SUM, WEIGHTED_SUM, WEIGHTED_MEAN, MAX, PRODUCT, LOG_SUM_EXP, LOG_WEIGHTED_SUM, LOG_WEIGHTED_MEAN,
+    SUM, WEIGHTED_SUM, WEIGHTED_MEAN, MAX, PRODUCT, LOG_SUM_EXP, LOG_WEIGHTED_SUM,
+    LOG_WEIGHTED_MEAN,
     SAFE_EXPONENTIAL_SUM, SOFTMAX, DISTRIBUTION_CROSS_ENTROPY, WEIGHTED_CROSS_ENTROPY                 monoids
     spherical_monoid, normalised_contraction, class_cross_entropy, mlp_monoid, rms_norm_monoid        return a monoid
     ShapeMismatch, BrokenLaw, BackendUnavailable          the errors
-A call with an argument that a function does not have, or without one that it needs, raises TypeError.
+A call with an argument that a function does not have, or without one that it needs, raises
+TypeError.
 
-Which kernel runs for a call: flashsign.attention.dispatch.plan. Importing flashsign does not import Triton. The algebra
-is on one page in kernels/README.md.
+Which kernel runs for a call: flashsign.attention.dispatch.plan. Importing flashsign does not import
+Triton. The algebra is on one page in kernels/README.md.
 """
 
 from flashsign.attention.reference import edge_weights
@@ -31,7 +33,11 @@ from flashsign.folds.algebra.compose import product, with_unit
 from flashsign.folds.algebra.fold import Fold, fold, fold_literal
 from flashsign.folds.algebra.laws import check_monoid
 from flashsign.folds.algebra.monoid import Monoid
-from flashsign.folds.algebra.monoids.contractions import SOFTMAX, normalised_contraction, spherical_monoid
+from flashsign.folds.algebra.monoids.contractions import (
+    SOFTMAX,
+    normalised_contraction,
+    spherical_monoid,
+)
 from flashsign.folds.algebra.monoids.cross_entropies import (
     DISTRIBUTION_CROSS_ENTROPY,
     WEIGHTED_CROSS_ENTROPY,
@@ -44,7 +50,14 @@ from flashsign.folds.algebra.monoids.exponentials import (
     SAFE_EXPONENTIAL_SUM,
 )
 from flashsign.folds.algebra.monoids.mlp import mlp_monoid
-from flashsign.folds.algebra.monoids.sums import MAX, PRODUCT, SUM, WEIGHTED_MEAN, WEIGHTED_SUM, rms_norm_monoid
+from flashsign.folds.algebra.monoids.sums import (
+    MAX,
+    PRODUCT,
+    SUM,
+    WEIGHTED_MEAN,
+    WEIGHTED_SUM,
+    rms_norm_monoid,
+)
 from flashsign.folds.algebra.n_ary import NAryFold, n_ary_reduce
 from flashsign.folds.algebra.reduce import monoid_reduce
 from flashsign.folds.layers.cross_entropy import (

@@ -1,4 +1,5 @@
-"""Checks kernels of this GPU against float64, and remembers what was found, so that no first use has to wait.
+"""Checks kernels of this GPU against float64, and remembers what was found, so that no first use
+has to wait.
 
     python -m flashsign.check                                      # all kernels of attention: minutes
     python -m flashsign.check triton_moments bfloat16 64           # one, with heads of 64
@@ -44,7 +45,8 @@ __all__ = ["Checked", "check_kernels", "kernels_run", "main"]
 
 
 class Checked(NamedTuple):
-    """A kernel with its dtype and width, the seconds that its check took, and what is wrong with it, "" for nothing."""
+    """A kernel with its dtype and width, the seconds that its check took, and what is wrong with
+    it, "" for nothing."""
 
     name: str
     seconds: float
@@ -52,14 +54,21 @@ class Checked(NamedTuple):
 
 
 def check_kernels(
-    dtypes: Sequence[torch.dtype] = DTYPES, widths: Sequence[int] = WIDTHS, values: int | None = None
+    dtypes: Sequence[torch.dtype] = DTYPES,
+    widths: Sequence[int] = WIDTHS,
+    values: int | None = None,
 ) -> Iterator[Checked]:
     """Check kernels on the current device, one after the other, whatever is known of them.
 
-    Checked are every kernel of attention and of edge sums for these dtypes and widths of heads, and the kernels of
-    tables of scores, which are float32 and have no width. values: width of values, by default that of heads.
+    Checked are every kernel of attention and of edge sums for these dtypes and widths of heads, and
+    the kernels of tables of scores, which are float32 and have no width. values: width of values,
+    by default that of heads.
     """
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    device = (
+        torch.device("cuda", torch.cuda.current_device())
+        if torch.cuda.is_available()
+        else torch.device("cpu")
+    )
     names = [name for name in KERNELS if name.startswith("triton_")]
     for name in (*names, "edge_sums"):
         for dtype in dtypes:
@@ -67,7 +76,8 @@ def check_kernels(
                 key = dtype.itemsize, width
                 fits = {
                     "triton_small_bags": key in tables.SMALL_BAGS,
-                    "triton_stream_hopper": key in tables.HOPPER and has_hopper(device_facts(device)),
+                    "triton_stream_hopper": key in tables.HOPPER
+                    and has_hopper(device_facts(device)),
                     "triton_moments": width <= WIDEST["moments"],
                 }
                 own = width if values is None or name == "edge_sums" else values

@@ -1,8 +1,10 @@
-"""The errors that flashsign defines. A message is a sentence that says what was found and what to do."""
+"""The errors that flashsign defines. A message is a sentence that says what was found and what to
+do."""
 
 
 class ShapeMismatch(ValueError):
-    """Raised where tensors have shapes, dtypes, devices or offsets that do not fit together, or are no tensors.
+    """Raised where tensors have shapes, dtypes, devices or offsets that do not fit together, or are
+    no tensors.
 
     Example:
         >>> import torch

@@ -1,4 +1,5 @@
-"""Planted slopes: cells whose targets follow known regulators, with known differences between two conditions."""
+"""Planted slopes: cells whose targets follow known regulators, with known differences between two
+conditions."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ class Planted:
         return planted[target, source] * sd[source] / sd[target]
 
 
-def cells_of(values: np.ndarray, regulators: int, types: np.ndarray, basal: np.ndarray | None = None) -> Cells:
+def cells_of(
+    values: np.ndarray, regulators: int, types: np.ndarray, basal: np.ndarray | None = None
+) -> Cells:
     cells, genes = values.shape
     classes, labels = np.unique(types, return_inverse=True)
     return Cells(
@@ -82,12 +85,16 @@ def plant(
         cell_type = (rng.random(cells) < np.where(in_b, 0.8, 0.2)).astype(int)
     donor = rng.integers(0, max(donors, 1), cells) + (0 if paired else max(donors, 1) * in_b)
     sign = np.where(in_b, 1.0, -1.0)[:, None]
-    x = rng.normal(size=(cells, regulators)) + 0.5 * rng.normal(size=(cells, 3)) @ rng.normal(size=(3, regulators))
+    x = rng.normal(size=(cells, regulators)) + 0.5 * rng.normal(size=(cells, 3)) @ rng.normal(
+        size=(3, regulators)
+    )
     if scales:
         x = np.where(in_b[:, None], x * rng.choice([3, 1 / 3], regulators), x)
     beta, delta = np.zeros((targets, regulators)), np.zeros((targets, regulators))
     for target in range(targets):
-        beta[target, rng.choice(regulators, 3, replace=False)] = rng.choice([-1, 1], 3) * rng.uniform(0.2, 0.6, 3)
+        beta[target, rng.choice(regulators, 3, replace=False)] = rng.choice(
+            [-1, 1], 3
+        ) * rng.uniform(0.2, 0.6, 3)
     for target in range(changed):
         delta[target, rng.choice(regulators)] = rng.choice([-1, 1]) * rng.uniform(0.5, 0.9)
     noise = rng.normal(size=(cells, targets))
@@ -95,11 +102,18 @@ def plant(
         noise = np.where(in_b[:, None], noise * rng.choice([3, 1 / 3], targets), noise)
     own = donor_slopes * rng.normal(size=(2 * max(donors, 1), targets, regulators))
     flipped = np.where(opposite_types & (cell_type == 1), -1, 1)[:, None]
-    y = flipped * (x @ beta.T) + (sign / 2 * x) @ delta.T + np.einsum("cr,ctr->ct", x, own[donor]) + noise
+    y = (
+        flipped * (x @ beta.T)
+        + (sign / 2 * x) @ delta.T
+        + np.einsum("cr,ctr->ct", x, own[donor])
+        + noise
+    )
     genes = np.concatenate([x, y], 1)
     genes += levels * in_b[:, None] * rng.normal(size=genes.shape[1])
     genes += levels * rng.normal(size=(types + 1, genes.shape[1]))[cell_type]
-    obs = pd.DataFrame({"condition": np.where(in_b, "b", "a"), "donor": [f"donor {n}" for n in donor]})
+    obs = pd.DataFrame(
+        {"condition": np.where(in_b, "b", "a"), "donor": [f"donor {n}" for n in donor]}
+    )
     obs["type"] = [f"type {n}" for n in cell_type]
     names = obs["type"].to_numpy(str) if types > 1 or opposite_types else np.repeat("one", cells)
     return Planted(cells_of(genes, regulators, names), obs, delta)

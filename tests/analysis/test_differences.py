@@ -1,4 +1,5 @@
-"""Edges that differ: planted ones are found, and nothing else is, whatever differs besides slopes."""
+"""Edges that differ: planted ones are found, and nothing else is, whatever differs besides
+slopes."""
 
 from __future__ import annotations
 
@@ -20,16 +21,23 @@ SEEDS = range(4)
 
 
 def network_of(cells: Cells, condition: pd.Series) -> pd.DataFrame:
-    """Every pair of a regulator and a gene that is none, by falling correlation within the conditions."""
+    """Every pair of a regulator and a gene that is none, by falling correlation within the
+    conditions."""
     values, regulators = pd.DataFrame(cells.multiplicity.toarray()), len(cells.regulators)
     correlation = np.corrcoef((values - values.groupby(condition.to_numpy()).transform("mean")).T)
     correlation = np.nan_to_num(correlation[regulators:, :regulators])
-    target, source = np.unravel_index(np.argsort(-np.abs(correlation), axis=None), correlation.shape)
+    target, source = np.unravel_index(
+        np.argsort(-np.abs(correlation), axis=None), correlation.shape
+    )
     names, weight = np.array(cells.vocabulary), correlation[target, source]
-    return pd.DataFrame({"source": names[source], "target": names[target + regulators], "weight": weight})
+    return pd.DataFrame(
+        {"source": names[source], "target": names[target + regulators], "weight": weight}
+    )
 
 
-def compare_cells(cells, condition, donor=None, *, conditions=None, edges=None, say=silent, **options) -> pd.DataFrame:
+def compare_cells(
+    cells, condition, donor=None, *, conditions=None, edges=None, say=silent, **options
+) -> pd.DataFrame:
     chosen = compared_cells(cells, condition, donor, conditions=conditions, say=say)
     edges = network_of(cells, condition) if edges is None else edges
     by_type = pd.concat([edges.assign(cell_type=name) for name in cells.classes or ("all",)])
@@ -37,7 +45,9 @@ def compare_cells(cells, condition, donor=None, *, conditions=None, edges=None, 
 
 
 def compared(planted, *, donors: bool = False, **options) -> pd.DataFrame:
-    return compare_cells(planted.cells, planted.condition, planted.obs["donor"] if donors else None, **options)
+    return compare_cells(
+        planted.cells, planted.condition, planted.obs["donor"] if donors else None, **options
+    )
 
 
 def test_planted_differences_are_found_with_their_signs_and_sizes(make_planted):
@@ -68,7 +78,12 @@ NOTHING_DIFFERS = {
     "noise differs": {"noises": True},
     "both": {"scales": True, "noises": True},
     "many regulators": {"cells": 150, "regulators": 60, "scales": True, "noises": True},
-    "as many regulators as cells in a condition": {"cells": 200, "regulators": 100, "scales": True, "noises": True},
+    "as many regulators as cells in a condition": {
+        "cells": 200,
+        "regulators": 100,
+        "scales": True,
+        "noises": True,
+    },
     "types": {"types": 3},
     "types with other slopes are mixed differently": {"opposite_types": True, "cells": 800},
 }
@@ -87,7 +102,8 @@ def test_a_difference_is_that_of_its_own_regulator(make_planted):
     """Not that of others which vary together with it, although there are many."""
     planted = make_planted(0, cells=400, regulators=100, targets=40, changed=20)
     edges = network_of(planted.cells, planted.condition)
-    edges = edges.iloc[np.argsort(planted.true_effects(edges) == 0, kind="stable")]  # the planted ones are tested
+    # the planted ones are tested
+    edges = edges.iloc[np.argsort(planted.true_effects(edges) == 0, kind="stable")]
     table = compare_cells(planted.cells, planted.condition, edges=edges)
     true, hits = planted.true_effects(table), table["q_value"] <= 0.05
     assert (hits & (true != 0)).sum() >= 14 and (hits & (true == 0)).sum() <= 2
@@ -101,15 +117,20 @@ def test_slopes_are_shared_within_types_alone(make_planted):
         """Root mean square of the effects over all types, in standard errors."""
         table = compare_cells(cells, planted.condition, permutations=1)
         table = table[table["cell_type"] == "all"]
-        return float((1.96 * 2 * table["effect"] / (table["high"] - table["low"])).pow(2).mean() ** 0.5)
+        return float(
+            (1.96 * 2 * table["effect"] / (table["high"] - table["low"])).pow(2).mean() ** 0.5
+        )
 
     assert 0.9 < spread(planted.cells) < 1.2
-    unlabelled = replace(planted.cells, labels=np.zeros_like(planted.cells.labels), classes=("one",))
+    unlabelled = replace(
+        planted.cells, labels=np.zeros_like(planted.cells.labels), classes=("one",)
+    )
     assert spread(replace(unlabelled, classes=())) > 2
 
 
 def test_a_slope_that_the_depth_makes_is_not_regulation(make_planted):
-    """The depth sets x and y more in one condition than in the other: their slopes differ until it is taken out."""
+    """The depth sets x and y more in one condition than in the other: their slopes differ until it
+    is taken out."""
     planted = make_planted(1, regulators=3)
     depth = np.random.default_rng(1).normal(size=len(planted.cells))
     shared = np.where(planted.condition == "b", 2, 0)[:, None] * depth[:, None]
@@ -127,7 +148,9 @@ def test_a_slope_that_the_depth_makes_is_not_regulation(make_planted):
 @pytest.mark.parametrize("paired", [False, True], ids=["a condition each", "both conditions"])
 def test_donors_with_slopes_of_their_own_are_kept_whole(make_planted, paired):
     """As independent cells, they would give many false edges where each donor has one condition."""
-    drawn = [make_planted(seed, donors=4, donor_slopes=0.3, cells=600, paired=paired) for seed in SEEDS]
+    drawn = [
+        make_planted(seed, donors=4, donor_slopes=0.3, cells=600, paired=paired) for seed in SEEDS
+    ]
     whole = pd.concat([compared(planted, donors=True) for planted in drawn])
     assert (whole["q_value"] <= 0.05).sum() <= 2
     assert 0.03 <= (whole["p_value"] <= 0.05).mean() <= 0.08
@@ -148,10 +171,14 @@ def test_differences_are_found_with_donors(make_planted, paired):
 
 def test_too_few_donors_for_small_q_values_are_named(make_planted):
     lines: list[str] = []
-    table = compared(make_planted(0, donors=3, changed=30), donors=True, permutations=200, say=lines.append)
+    table = compared(
+        make_planted(0, donors=3, changed=30), donors=True, permutations=200, say=lines.append
+    )
     assert "With 6 donors, no q-value is below 0.1" in lines[0]
     assert table["q_value"].min() == pytest.approx(0.1, abs=0.05)
-    assert compared(make_planted(0, donors=1), donors=True)["q_value"].min() > 0.99, "in one way only"
+    assert compared(make_planted(0, donors=1), donors=True)["q_value"].min() > 0.99, (
+        "in one way only"
+    )
 
 
 def test_types_are_compared_together_and_each_alone(make_planted):
@@ -166,12 +193,18 @@ def test_types_are_compared_together_and_each_alone(make_planted):
     assert table["q_value"].is_monotonic_increasing
     of_types = table[table["cell_type"] != "all"]
     np.testing.assert_allclose(of_types["q_value"], false_discovery_control(of_types["p_value"]))
-    chosen = compared_cells(cells, planted.condition, None, conditions=None, say=silent).of_type("type 1")
+    chosen = compared_cells(cells, planted.condition, None, conditions=None, say=silent).of_type(
+        "type 1"
+    )
     edges = network_of(cells, planted.condition)
-    alone = compare_edges(cells, chosen, edges, edges.assign(cell_type="type 1"), permutations=10, say=silent)
+    alone = compare_edges(
+        cells, chosen, edges, edges.assign(cell_type="type 1"), permutations=10, say=silent
+    )
     assert set(alone["cell_type"]) == {"type 1"}
     again = table[table["cell_type"] == "type 1"].set_index(["source", "target"])["p_value"]
-    pd.testing.assert_series_equal(alone.set_index(["source", "target"])["p_value"].sort_index(), again.sort_index())
+    pd.testing.assert_series_equal(
+        alone.set_index(["source", "target"])["p_value"].sort_index(), again.sort_index()
+    )
     with pytest.raises(DataError, match="enough cells"):
         compare_cells(cells, pd.Series(np.where(np.arange(600) < 15, "a", "b"), name="by"))
 
@@ -182,22 +215,32 @@ def test_certain_edges_are_tested_or_the_strongest_where_they_are_few(make_plant
     edges["q_value"] = np.where(np.arange(len(edges)) % 5 == 0, 0.01, 0.9)  # 144 of 720
     table = compare_cells(planted.cells, planted.condition, edges=edges, say=lines.append)
     certain = edges[edges["q_value"] <= 0.05]
-    assert {*zip(table.source, table.target, strict=True)} == {*zip(certain.source, certain.target, strict=True)}
+    assert {*zip(table.source, table.target, strict=True)} == {
+        *zip(certain.source, certain.target, strict=True)
+    }
     assert "of 144 certain edges" in lines[-1]
     few = pairs_of_type(edges, edges[edges["q_value"] <= 0.05].head(99))
     assert few[1] == "strong" and len(few[0]) == 720
     long = pd.concat([edges] * 5, ignore_index=True)
-    pd.testing.assert_frame_equal(pairs_of_type(long, edges.head(0))[0], long[["source", "target"]].head(2000))
+    pd.testing.assert_frame_equal(
+        pairs_of_type(long, edges.head(0))[0], long[["source", "target"]].head(2000)
+    )
 
 
 def test_a_type_has_the_certain_edges_of_its_states_in_both_conditions(make_planted):
-    """Of a run whose states are types in conditions (data.state_key); a pair that is certain in both counts once."""
+    """Of a run whose states are types in conditions (data.state_key); a pair that is certain in
+    both counts once."""
     planted, lines = make_planted(6, types=2, cells=600), []
     edges = network_of(planted.cells, planted.condition).assign(q_value=0.01)
     name, (first, second) = planted.cells.classes[0], sorted(planted.condition.unique())
-    halves = edges.head(150).assign(cell_type=f"{name}, {first}"), edges[100:200].assign(cell_type=f"{name}, {second}")
+    halves = (
+        edges.head(150).assign(cell_type=f"{name}, {first}"),
+        edges[100:200].assign(cell_type=f"{name}, {second}"),
+    )
     chosen = compared_cells(planted.cells, planted.condition, None, conditions=None, say=silent)
-    table = compare_edges(planted.cells, chosen, edges, pd.concat(halves), permutations=20, say=lines.append)
+    table = compare_edges(
+        planted.cells, chosen, edges, pd.concat(halves), permutations=20, say=lines.append
+    )
     of_type = table[table["cell_type"] == name]
     assert {*zip(of_type.source, of_type.target, strict=True)} == {
         *zip(edges.source.head(200), edges.target.head(200), strict=True)
@@ -208,9 +251,13 @@ def test_a_type_has_the_certain_edges_of_its_states_in_both_conditions(make_plan
 def test_types_themselves_are_compared(make_planted):
     """As conditions, they are not kept apart as types besides."""
     planted, lines = make_planted(4, changed=10), []
-    cells = replace(planted.cells, labels=(planted.condition == "b").to_numpy().astype(int), classes=("a", "b"))
+    cells = replace(
+        planted.cells, labels=(planted.condition == "b").to_numpy().astype(int), classes=("a", "b")
+    )
     table = compare_cells(cells, planted.condition, permutations=40, say=lines.append)
-    assert "No cell type has cells in both conditions" in lines[0] and set(table["cell_type"]) == {"all"}
+    assert "No cell type has cells in both conditions" in lines[0] and set(table["cell_type"]) == {
+        "all"
+    }
     assert (table["q_value"][planted.true_effects(table) != 0] <= 0.05).sum() >= 9
 
 
@@ -242,7 +289,9 @@ def dealt(sign, donors=None, types=None):
     sign = np.array(sign, dtype=np.int8)
     types = np.full(len(sign), "one", object) if types is None else np.array(types)
     strata = np.zeros(len(sign), int)
-    cells = Compared(np.arange(len(sign)), sign, ("a", "b"), types, strata, None if donors is None else donors)
+    cells = Compared(
+        np.arange(len(sign)), sign, ("a", "b"), types, strata, None if donors is None else donors
+    )
     generator = np.random.default_rng(0)
     return cells, [cells.dealt_anew(generator) for _ in range(200)]
 
@@ -265,7 +314,9 @@ def test_donors_with_one_condition_keep_together():
     assert all(len(set(other[donors == d])) == 1 for other in others for d in range(6))
     assert all((other > 0).sum() == 15 for other in others)
     cells, others = dealt([-1, 1, 1, 1], np.arange(4))
-    assert cells.divisions == len({other.tobytes() for other in others}) == 4, "no division is a mirror image"
+    assert cells.divisions == len({other.tobytes() for other in others}) == 4, (
+        "no division is a mirror image"
+    )
 
 
 def test_donors_with_both_conditions_swap_them():
@@ -281,12 +332,15 @@ def test_donors_with_both_conditions_swap_them():
 def test_both_kinds_of_donors():
     cells, others = dealt([-1, 1, -1, 1, -1, -1, 1, 1], np.array([0, 0, 1, 1, 2, 2, 3, 3]))
     assert cells.divisions == 4 and len({other.tobytes() for other in others}) == 8
-    assert all(other[4] == other[5] and other[6] == other[7] and other[4] == -other[6] for other in others)
+    assert all(
+        other[4] == other[5] and other[6] == other[7] and other[4] == -other[6] for other in others
+    )
 
 
 @pytest.fixture
 def drawn():
-    """x [3, 5, 80] and y [3, 80] of three targets, and the sign of each cell: features that vary together."""
+    """x [3, 5, 80] and y [3, 80] of three targets, and the sign of each cell: features that vary
+    together."""
     generator = torch.Generator().manual_seed(2)
     values = torch.randn(3, 6, 80, generator=generator, dtype=torch.float64)
     values += values[:, :1] + 0.5 * torch.randn(80, generator=generator, dtype=torch.float64)
@@ -306,7 +360,9 @@ def literal(x, y, sign, donor):
     def error(residual):
         part = operator * residual
         if donor is not None:
-            part = np.stack([part[:, donor == number].sum(1) for number in range(int(donor.max()) + 1)], 1)
+            part = np.stack(
+                [part[:, donor == number].sum(1) for number in range(int(donor.max()) + 1)], 1
+            )
         return np.sqrt((part**2).sum(1))
 
     return delta, error(rest - left @ delta), delta / error(rest)
@@ -332,7 +388,8 @@ def test_differences_are_those_of_least_squares(drawn, donors):
 
 
 def test_a_shared_slope_leaves_no_difference_however_a_regulator_varies(drawn):
-    """Without errors the difference is 0, although the regulators vary four times as much where sign is +1."""
+    """Without errors the difference is 0, although the regulators vary four times as much where
+    sign is +1."""
     x, _, sign = drawn
     x = torch.where(sign > 0, 4 * x, x)
     assert fit_of(x, x.sum(1)).differences(sign)[0].abs().max() < 1e-5

@@ -50,7 +50,9 @@ def test_certain_edges_are_confirmed_contradicted_or_new():
         "T": {"confirmed": 2, "contradicted": 0, "new": 0, "not certain": 0},
     }
     columns = ["cell_type", "regulator", "effect", "q_value"]
-    active = pd.DataFrame([("T", "A", 1.5, 0.01), ("NK", "A", -2.5, 0.01), ("NK", "B", 9.0, 0.3)], columns=columns)
+    active = pd.DataFrame(
+        [("T", "A", 1.5, 0.01), ("NK", "A", -2.5, 0.01), ("NK", "B", 9.0, 0.3)], columns=columns
+    )
     assert of_regulators(table, active)[1] == [
         ("A", "z", "-2.5 in NK", "2", "1", "1", "1"),
         ("B", "x", "", "2", "0", "0", "1"),
@@ -64,7 +66,9 @@ def test_certain_edges_are_confirmed_contradicted_or_new():
 def test_nothing_is_certain():
     table = beside_known(EDGES.assign(q_value=0.5), OF_TYPES.head(0), KNOWN, ["A", "B"], GENES)
     assert set(table["known"]) == {"not certain"} and len(table) == 4
-    assert known_sentence(table, "collectri", 2, 5).startswith("collectri lists 4 pairs of these genes. No edge")
+    assert known_sentence(table, "collectri", 2, 5).startswith(
+        "collectri lists 4 pairs of these genes. No edge"
+    )
 
 
 def test_a_weight_of_0_says_nothing_of_a_listed_pair():

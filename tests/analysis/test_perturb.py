@@ -19,13 +19,16 @@ REGULATORS, TARGETS = 3, 30
 
 @pytest.fixture(scope="module")
 def cells():
-    """R1 raises G1 to G10 and lowers G11 to G20, R2 raises R3, which raises G21 to G30. The types differ in R1."""
+    """R1 raises G1 to G10 and lowers G11 to G20, R2 raises R3, which raises G21 to G30. The types
+    differ in R1."""
     generator = np.random.default_rng(0)
     types = np.repeat(["low", "high"], 150)
     r1 = generator.normal(0, 1, 300) + 1.5 * (types == "high")
     r2 = generator.normal(0, 1, 300)
     r3 = 0.8 * r2 + 0.6 * generator.normal(0, 1, 300)
-    targets = np.repeat(np.stack([r1, -r1, r3], 1), 10, axis=1) + 0.5 * generator.normal(0, 1, (300, TARGETS))
+    targets = np.repeat(np.stack([r1, -r1, r3], 1), 10, axis=1) + 0.5 * generator.normal(
+        0, 1, (300, TARGETS)
+    )
     values = np.exp(0.4 * np.column_stack([r1, r2, r3, targets]) + 2.5)
     adata = anndata.AnnData(generator.poisson(values).astype(np.float32))
     adata.var_names = ["R1", "R2", "R3", *(f"G{n + 1}" for n in range(TARGETS))]
@@ -38,13 +41,21 @@ def cells():
 
 @pytest.fixture(scope="module")
 def run(cells):
-    return grn.train(cells, label="type", regulators=["R1", "R2", "R3"], max_steps=200, set=SMALL, seed=2, quiet=True)
+    return grn.train(
+        cells,
+        label="type",
+        regulators=["R1", "R2", "R3"],
+        max_steps=200,
+        set=SMALL,
+        seed=2,
+        quiet=True,
+    )
 
 
 @pytest.mark.parametrize(("shrunk", "times"), [(True, 2.0), (False, 1.5)])
 def test_the_direction_of_planted_effects_is_right(run, cells, monkeypatch, shrunk, times):
-    """By the model alone, and by sizes that are not shrunk: with these, what R1 does to the depth of a cell, and so to
-    the share of all other genes, is as little shrunk."""
+    """By the model alone, and by sizes that are not shrunk: with these, what R1 does to the depth
+    of a cell, and so to the share of all other genes, is as little shrunk."""
     if shrunk:
         monkeypatch.setattr(perturb_module, "certain_slopes", lambda *_: (None, ""))
     found = grn.perturb(run, knock_out="R1", data=cells).var
@@ -59,20 +70,29 @@ def test_the_direction_of_planted_effects_is_right(run, cells, monkeypatch, shru
 
 
 def test_no_gene_loses_more_than_there_is_of_it(run, cells):
-    """R1 of this run is far above 0 in every cell, so that its knock-out takes more than all of some genes."""
+    """R1 of this run is far above 0 in every cell, so that its knock-out takes more than all of
+    some genes."""
     found = grn.perturb(run, knock_out="R1", data=cells)
     gone = np.isclose(found.var["grn_change"], -found.var["grn_before"], rtol=1e-5)
-    assert gone.sum() > 3 and (found.var["grn_change"] >= -found.var["grn_before"] * (1 + 1e-6)).all()
+    assert (
+        gone.sum() > 3 and (found.var["grn_change"] >= -found.var["grn_before"] * (1 + 1e-6)).all()
+    )
     sized = found.var["grn_low"].notna()
     assert (found.var["grn_low"][sized] <= found.var["grn_effect"][sized]).all()
     assert (found.var["grn_high"][sized] >= found.var["grn_effect"][sized]).all()
-    np.testing.assert_allclose(found.layers["grn_change"].mean(0), found.var["grn_change"], atol=1e-4)
+    np.testing.assert_allclose(
+        found.layers["grn_change"].mean(0), found.var["grn_change"], atol=1e-4
+    )
 
 
 def test_a_knock_down_lies_between_nothing_and_the_knock_out(run, cells):
     out, half, all_left = (
         grn.perturb(run, data=cells, **options).var["grn_effect"]
-        for options in ({"knock_out": "R1"}, {"knock_down": "R1"}, {"knock_down": "R1", "remaining": 1.0})
+        for options in (
+            {"knock_out": "R1"},
+            {"knock_down": "R1"},
+            {"knock_down": "R1", "remaining": 1.0},
+        )
     )
     # Counts are log1p of counts, so that float32 leaves a little where the count is divided by one.
     assert np.abs(all_left).max() < 1e-3
@@ -82,13 +102,18 @@ def test_a_knock_down_lies_between_nothing_and_the_knock_out(run, cells):
 
 def test_a_second_step_reaches_the_targets_of_a_target(run, cells):
     chain = [f"G{n}" for n in range(21, 31)]
-    one, two = (grn.perturb(run, knock_out="R2", steps=steps, data=cells).var["grn_effect"] for steps in (1, 2))
+    one, two = (
+        grn.perturb(run, knock_out="R2", steps=steps, data=cells).var["grn_effect"]
+        for steps in (1, 2)
+    )
     assert one["R3"] < -0.3
     assert two[chain].mean() < one[chain].mean() - 0.1
 
 
 def test_tables_layers_and_shifts_agree(run, cells):
-    found = grn.perturb(run, knock_out=["R1"], cell_type="high", where={"half": "a"}, basis="X_flat", data=cells)
+    found = grn.perturb(
+        run, knock_out=["R1"], cell_type="high", where={"half": "a"}, basis="X_flat", data=cells
+    )
     assert found.shape == (75, REGULATORS + TARGETS) and set(found.obs["half"]) == {"a"}
     change = found.layers["grn_change"]
     np.testing.assert_allclose(change.mean(0), found.var["grn_change"], atol=1e-4)
@@ -98,7 +123,9 @@ def test_tables_layers_and_shifts_agree(run, cells):
     assert found.var.loc["R1", "grn_sd"] == 0 and (others > 0).any() and others.notna().all()
     assert np.linalg.norm(found.obsm["X_grn_shift"], axis=1).min() > 0
     assert found.obsm["X_flat_shift"].shape == (75, 2)
-    assert found.obsm["X_flat_shift"][:, 0].mean() < 0, "cells without R1 do not move towards cells with less of it"
+    assert found.obsm["X_flat_shift"][:, 0].mean() < 0, (
+        "cells without R1 do not move towards cells with less of it"
+    )
     np.testing.assert_allclose(found.obsm["grn_probabilities_change"].sum(1), 0, atol=1e-5)
     before = grn.predict(cells[found.obs_names].copy(), run, quiet=True)
     assert before.obs["grn_cell_type"].tolist() == found.obs["grn_cell_type_before"].tolist()
@@ -147,9 +174,15 @@ def drawn(make_model):
 @pytest.mark.parametrize("steps", [1, 3])
 def test_nothing_perturbed_is_nothing_changed(drawn, steps):
     model, measured, basal, states = drawn
-    assert effects(model, measured, basal, states, {1: measured[:, 1].clone()}, steps).abs().max() < 1e-12
+    assert (
+        effects(model, measured, basal, states, {1: measured[:, 1].clone()}, steps).abs().max()
+        < 1e-12
+    )
     model.config = model.config.model_copy(update={"layers": 1})
-    assert effects(model, measured, basal, states, {1: measured[:, 1].clone()}, steps).abs().max() < 1e-12
+    assert (
+        effects(model, measured, basal, states, {1: measured[:, 1].clone()}, steps).abs().max()
+        < 1e-12
+    )
 
 
 def test_one_step_is_the_difference_of_two_predictions_with_the_same_context(drawn):
@@ -181,7 +214,9 @@ def test_what_is_added_changes_regulators_which_change_their_targets(drawn):
     fixed = {0: measured[:, 0].clone()}  # nothing else changes
     added = torch.zeros(model.config.members, 7, model.genes).double()
     added[..., model.regulators[1]] = 0.3
-    one, two, three = (effects(model, measured, basal, states, fixed, steps, added) for steps in (1, 2, 3))
+    one, two, three = (
+        effects(model, measured, basal, states, fixed, steps, added) for steps in (1, 2, 3)
+    )
     torch.testing.assert_close(one, added)
     raised = measured[:, 1] + model.sd[model.regulators[1]] * 0.3
     expected = effects(model, measured, basal, states, fixed | {1: raised}, 1)

@@ -61,14 +61,15 @@ def write_predictions(model, data, output, **options):
 
 def saved(model, tmp_path, adata, classes=()):
     """A model folder for the genes of `adata`."""
-    TrainedModel(model, tuple(adata.var_names), classes, "counts", "log1p", None, None, ALL, EVEN).save(
-        tmp_path / "alone"
-    )
+    TrainedModel(
+        model, tuple(adata.var_names), classes, "counts", "log1p", None, None, ALL, EVEN
+    ).save(tmp_path / "alone")
     return tmp_path / "alone"
 
 
 def test_predictions_on_the_training_data_are_the_model_s_own(tiny_run, data, tmp_path):
-    """From the training run's own multiplicities, in one dense batch, to the last digits of float32."""
+    """From the training run's own multiplicities, in one dense batch, to the last digits of
+    float32."""
     before, simulated = data.read_bytes(), anndata.read_h5ad(data)
     found, _ = write_predictions(tiny_run, data, tmp_path / "out.h5ad")
     assert data.read_bytes() == before and (found.X != simulated.X).nnz == 0
@@ -86,14 +87,18 @@ def test_predictions_on_the_training_data_are_the_model_s_own(tiny_run, data, tm
     np.testing.assert_allclose(found.obsm["X_grn"], expected.cell.numpy(), rtol=1e-4, atol=1e-5)
     named = [trained.classes[best] for best in probabilities.argmax(1)]
     assert found.obs["grn_cell_type"].tolist() == named
-    np.testing.assert_allclose(found.obs["grn_cell_type_confidence"], probabilities.max(1), rtol=1e-4)
+    np.testing.assert_allclose(
+        found.obs["grn_cell_type_confidence"], probabilities.max(1), rtol=1e-4
+    )
     assert probabilities.std(0).min() > 100 * 1e-6, "the cells differ by more than the tolerance"
 
 
 def test_order_and_number_of_genes_do_not_matter(tiny_run, simulated, data, tmp_path):
     """Genes in another order, with one more that the model does not know."""
     expected, _ = write_predictions(tiny_run, data, tmp_path / "expected.h5ad")
-    unknown = anndata.AnnData(sparse.csr_matrix(np.full((80, 1), 9.0, np.float32)), obs=simulated.obs)
+    unknown = anndata.AnnData(
+        sparse.csr_matrix(np.full((80, 1), 9.0, np.float32)), obs=simulated.obs
+    )
     unknown.var_names = ["unknown"]
     shuffled = anndata.concat([unknown, simulated[:, ::-1]], axis=1)
     shuffled.write_h5ad(tmp_path / "shuffled.h5ad")
@@ -112,8 +117,12 @@ def test_cells_without_any_gene_are_unassigned(tiny_run, simulated, tmp_path):
     np.testing.assert_array_equal(found.obsm["X_grn"][3], found.obsm["X_grn"][5])
     assert (found.obs["grn_cell_type"] == "unassigned").to_numpy().nonzero()[0].tolist() == [3, 5]
     assert (found.obs["grn_cell_type_confidence"].iloc[[3, 5]] == 0).all()
-    assert (found.obsm["grn_probabilities"][[3, 5]] == 0).all() and np.isfinite(found.obsm["grn_probabilities"]).all()
-    both = grn.predict(simulated, tiny_run, error=0.5, map={"type 1": "one"}, quiet=True).obs["grn_cell_type"]
+    assert (found.obsm["grn_probabilities"][[3, 5]] == 0).all() and np.isfinite(
+        found.obsm["grn_probabilities"]
+    ).all()
+    both = grn.predict(simulated, tiny_run, error=0.5, map={"type 1": "one"}, quiet=True).obs[
+        "grn_cell_type"
+    ]
     assert both.iloc[[3, 5]].tolist() == ["unassigned"] * 2
 
 
@@ -125,10 +134,15 @@ def test_counts_and_gene_names_may_be_elsewhere(tiny_run, simulated, data, tmp_p
     simulated.var_names = [f"ENSG{number:011d}" for number in range(16)]
     moved = tmp_path / "moved.h5ad"
     simulated.write_h5ad(moved)
-    found, messages = write_predictions(tiny_run, moved, tmp_path / "out.h5ad", counts="layer:umi", gene_key="symbol")
+    found, messages = write_predictions(
+        tiny_run, moved, tmp_path / "out.h5ad", counts="layer:umi", gene_key="symbol"
+    )
     np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
     assert "layer 'umi'" in messages.text
-    for options, error in (({"gene_key": "symbol"}, DataError), ({"counts": "layer:umi"}, VocabularyMismatch)):
+    for options, error in (
+        ({"gene_key": "symbol"}, DataError),
+        ({"counts": "layer:umi"}, VocabularyMismatch),
+    ):
         with pytest.raises(error):
             write_predictions(tiny_run, moved, tmp_path / "no.h5ad", **options)
     assert not (tmp_path / "no.h5ad").exists()
@@ -136,12 +150,15 @@ def test_counts_and_gene_names_may_be_elsewhere(tiny_run, simulated, data, tmp_p
     anndata.read_h5ad(data).to_df().T.to_csv(text)
     with pytest.raises(DataError, match=r"cells\.csv is a text file"):
         write_predictions(tiny_run, text, tmp_path / "no.h5ad")
-    found, _ = write_predictions(tiny_run, text, tmp_path / "text.h5ad", orientation="genes_by_cells")
+    found, _ = write_predictions(
+        tiny_run, text, tmp_path / "text.h5ad", orientation="genes_by_cells"
+    )
     np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
 
 
 def test_the_run_s_own_configuration_is_the_default(tiny_run, tmp_path):
-    """Where counts and gene names were in training; what the model itself fixes is taken from the model."""
+    """Where counts and gene names were in training; what the model itself fixes is taken from the
+    model."""
     shutil.copytree(tiny_run, tmp_path / "run")
     text = (tiny_run / "config.yaml").read_text()
     text = text.replace("counts: X", "counts: raw").replace("gene_key: null", "gene_key: symbol")
@@ -150,8 +167,13 @@ def test_the_run_s_own_configuration_is_the_default(tiny_run, tmp_path):
     for model in (tmp_path / "run", tmp_path / "run" / "model"):
         config = data_config(trained, model, tmp_path / "new.h5ad")
         assert (config.counts, config.gene_key, config.label_key) == ("raw", "symbol", None)
-        assert (config.multiplicity, config.path) == ("log1p_normalised", str(tmp_path / "new.h5ad"))
-    config = data_config(trained, tmp_path / "run", tmp_path / "new.h5ad", counts="layer:a", gene_key="b")
+        assert (config.multiplicity, config.path) == (
+            "log1p_normalised",
+            str(tmp_path / "new.h5ad"),
+        )
+    config = data_config(
+        trained, tmp_path / "run", tmp_path / "new.h5ad", counts="layer:a", gene_key="b"
+    )
     assert (config.counts, config.gene_key) == ("layer:a", "b")
     shutil.copytree(tiny_run / "model", tmp_path / "run" / "another")
     assert data_config(trained, tmp_path / "run" / "another", tmp_path / "new.h5ad").counts == "X"
@@ -165,9 +187,13 @@ def test_predictions_are_those_of_the_module(make_model, simulated, data, tmp_pa
     model = saved(own, tmp_path, simulated, ("x", "y", "a/b"))
     found, _ = write_predictions(model, data, tmp_path / "out.h5ad")
     trained = TrainedModel.load(model)
-    cells = next(cells_in_pieces(simulated, data_config(trained, model, data), trained.vocabulary).pieces())
+    cells = next(
+        cells_in_pieces(simulated, data_config(trained, model, data), trained.vocabulary).pieces()
+    )
     with torch.no_grad():
-        expected = own(Bags(torch.from_numpy(cells.multiplicity.toarray()), torch.from_numpy(cells.basal)))
+        expected = own(
+            Bags(torch.from_numpy(cells.multiplicity.toarray()), torch.from_numpy(cells.basal))
+        )
     probabilities = expected.logits.softmax(-1)
     np.testing.assert_allclose(found.obsm["grn_probabilities"], probabilities, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(found.obsm["X_grn"], expected.cell, rtol=1e-3, atol=1e-4)
@@ -175,8 +201,11 @@ def test_predictions_are_those_of_the_module(make_model, simulated, data, tmp_pa
 
 
 @pytest.mark.parametrize("genes_train", [True, False])
-def test_explaining_hides_a_gene_as_if_it_were_not_there(make_model, simulated, data, tmp_path, genes_train):
-    """A gene with no count and at its mean: hiding it changes nothing where the token reads the cells themselves."""
+def test_explaining_hides_a_gene_as_if_it_were_not_there(
+    make_model, simulated, data, tmp_path, genes_train
+):
+    """A gene with no count and at its mean: hiding it changes nothing where the token reads the
+    cells themselves."""
     own = make_model(16, dtype=torch.float32, genes_train=genes_train)
     own.identity.mean[3] = 0
     model = saved(own, tmp_path, simulated, ("x", "y", "a/b"))
@@ -224,8 +253,14 @@ def test_a_file_read_in_pieces_gives_what_the_cells_in_memory_give(
     if counts == "raw":
         simulated.raw = anndata.AnnData(umi, obs=simulated.obs, var=simulated.var)
     simulated.layers["umi"], simulated.obs["text"] = umi, ["a", "b"] * 40
-    simulated.obsp["near"], simulated.obsm["X_pca"] = sparse.identity(80, format="csr"), np.ones((80, 3))
-    simulated.obsm["table"], simulated.uns["kept"] = pd.DataFrame({"x": range(80)}, simulated.obs_names), {"a": [1]}
+    simulated.obsp["near"], simulated.obsm["X_pca"] = (
+        sparse.identity(80, format="csr"),
+        np.ones((80, 3)),
+    )
+    simulated.obsm["table"], simulated.uns["kept"] = (
+        pd.DataFrame({"x": range(80)}, simulated.obs_names),
+        {"a": [1]},
+    )
     cells = tmp_path / "cells.h5ad"
     simulated.write_h5ad(cells)
     found, messages = write_predictions(tiny_run, cells, tmp_path / "out.h5ad", counts=counts)
@@ -257,7 +292,11 @@ def test_matrices_stay_in_the_file_and_a_piece_of_them_is_read_at_a_time(
 ):
     in_pieces(monkeypatch)
     simulated.X = form(simulated.X.toarray())
-    simulated.layers["umi"], simulated.obsm["X_pca"], simulated.raw = simulated.X, np.ones((80, 3)), simulated.copy()
+    simulated.layers["umi"], simulated.obsm["X_pca"], simulated.raw = (
+        simulated.X,
+        np.ones((80, 3)),
+        simulated.copy(),
+    )
     simulated.write_h5ad(tmp_path / "cells.h5ad")
     config = data_config(TrainedModel.load(tiny_run), tiny_run, tmp_path / "cells.h5ad")
     with source_in_file(config) as adata:
@@ -291,7 +330,9 @@ def test_a_bad_value_in_the_last_piece_is_refused_as_in_memory(
     simulated.layers["other"] = simulated.X * 1.5
     simulated.write_h5ad(tmp_path / "cells.h5ad")
     trained = TrainedModel.load(tiny_run)
-    own = data_config(trained, tiny_run, tmp_path / "cells.h5ad").model_copy(update={"values": values})
+    own = data_config(trained, tiny_run, tmp_path / "cells.h5ad").model_copy(
+        update={"values": values}
+    )
     monkeypatch.setattr(prediction, "data_config", lambda *_, **__: own)
     with pytest.raises(DataError) as expected:
         next(cells_in_pieces(open_source(own), own, trained.vocabulary).pieces())
@@ -301,22 +342,45 @@ def test_a_bad_value_in_the_last_piece_is_refused_as_in_memory(
     assert [path.name for path in tmp_path.iterdir()] == ["cells.h5ad"]
 
 
-def test_the_exported_folder_loads_and_predicts_as_the_run_and_has_a_card(tiny_run, tmp_path, capsys):
+def test_the_exported_folder_loads_and_predicts_as_the_run_and_has_a_card(
+    tiny_run, tmp_path, capsys
+):
     folder = tmp_path / "blood"
     assert main(["export", str(tiny_run), "--format", "huggingface", "--output", str(folder)]) == 0
     names = sorted(path.name for path in folder.iterdir())
-    assert names == ["README.md", "card.json", "config.yaml", "labels.json", "model.safetensors", "vocabulary.txt"]
+    assert names == [
+        "README.md",
+        "card.json",
+        "config.yaml",
+        "labels.json",
+        "model.safetensors",
+        "vocabulary.txt",
+    ]
     run = grn.load(tiny_run)
     adata = simulate(run.config.data.simulated)
-    own, exported = (grn.predict(adata, each, copy=True, quiet=True) for each in (run, grn.load(folder)))
+    own, exported = (
+        grn.predict(adata, each, copy=True, quiet=True) for each in (run, grn.load(folder))
+    )
     np.testing.assert_array_equal(own.obsm["grn_probabilities"], exported.obsm["grn_probabilities"])
 
     head, text = (folder / "README.md").read_text().split("---\n", 2)[1:]
     assert yaml.safe_load(head)["library_name"] == "grn"
     assert f"| accuracy of the cell types | {run.metrics['accuracy']:.3f} |" in text
-    assert all(f"- {name}\n" in text for name in run.cell_types) and own.uns["grn"]["model_hash"] in text
+    assert (
+        all(f"- {name}\n" in text for name in run.cell_types)
+        and own.uns["grn"]["model_hash"] in text
+    )
     assert main(["export", str(tiny_run), "--format", "huggingface", "--output", str(folder)]) == 2
-    command = ["export", str(tiny_run), "--format", "huggingface", "--output", str(tmp_path / "b"), "--top-k", "3"]
+    command = [
+        "export",
+        str(tiny_run),
+        "--format",
+        "huggingface",
+        "--output",
+        str(tmp_path / "b"),
+        "--top-k",
+        "3",
+    ]
     assert main(command) == 2 and not (tmp_path / "b").exists()
     assert "--top-k" in capsys.readouterr().err
 
@@ -333,7 +397,9 @@ def repeated(adata, gene: str, times: int) -> anndata.AnnData:
     return anndata.concat([rest, part], axis=1, merge="first")
 
 
-def test_genes_that_occur_twice_are_added_and_others_do_not_matter(tiny_run, simulated, data, tmp_path):
+def test_genes_that_occur_twice_are_added_and_others_do_not_matter(
+    tiny_run, simulated, data, tmp_path
+):
     """Each human output of Cell Ranger has some symbols twice."""
     expected, _ = write_predictions(tiny_run, data, tmp_path / "expected.h5ad")
     other = anndata.AnnData(sparse.csr_matrix(np.full((80, 2), 9.0, np.float32)), obs=simulated.obs)
@@ -343,9 +409,14 @@ def test_genes_that_occur_twice_are_added_and_others_do_not_matter(tiny_run, sim
     np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
     assert "several columns" not in messages.text
     repeated(simulated, "G1", 2).write_h5ad(tmp_path / "twice.h5ad")
-    found, messages = write_predictions(tiny_run, tmp_path / "twice.h5ad", tmp_path / "twice_out.h5ad")
+    found, messages = write_predictions(
+        tiny_run, tmp_path / "twice.h5ad", tmp_path / "twice_out.h5ad"
+    )
     np.testing.assert_allclose(found.obsm["X_grn"], expected.obsm["X_grn"], rtol=1e-5, atol=1e-6)
-    assert "Genes of the model with several columns in the data (1: 'G1'): their counts are added." in messages.text
+    assert (
+        "Genes of the model with several columns in the data (1: 'G1'): their counts are added."
+        in messages.text
+    )
 
 
 def seurat_disk(path, adata) -> None:
@@ -357,22 +428,36 @@ def seurat_disk(path, adata) -> None:
         names = var[var.attrs["_index"]][:]
         del var[var.attrs["_index"]]
         var.attrs["_index"], var.attrs["column-order"] = "index", ["_index"]
-        for name, values in (("index", [str(place) for place in range(len(names))]), ("_index", names)):
-            stored = var.create_dataset(name, data=np.array(values, object), dtype=h5py.string_dtype())
-            stored.attrs["encoding-type"], stored.attrs["encoding-version"] = "string-array", "0.2.0"
+        for name, values in (
+            ("index", [str(place) for place in range(len(names))]),
+            ("_index", names),
+        ):
+            stored = var.create_dataset(
+                name, data=np.array(values, object), dtype=h5py.string_dtype()
+            )
+            stored.attrs["encoding-type"], stored.attrs["encoding-version"] = (
+                "string-array",
+                "0.2.0",
+            )
 
 
 def test_a_file_of_seurat_disk_is_read_and_written(tiny_run, simulated, data, tmp_path):
     expected, _ = write_predictions(tiny_run, data, tmp_path / "expected.h5ad")
     seurat_disk(tmp_path / "seurat.h5ad", simulated)
     for counts in ("X", "raw"):
-        found, _ = write_predictions(tiny_run, tmp_path / "seurat.h5ad", tmp_path / f"{counts}.h5ad", counts=counts)
+        found, _ = write_predictions(
+            tiny_run, tmp_path / "seurat.h5ad", tmp_path / f"{counts}.h5ad", counts=counts
+        )
         np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
-        assert list(found.raw.var_names) == list(simulated.var_names) and "_index" not in found.raw.var
+        assert (
+            list(found.raw.var_names) == list(simulated.var_names) and "_index" not in found.raw.var
+        )
 
 
 def test_what_cannot_be_written_is_found_before_the_work(tiny_run, data, tmp_path, monkeypatch):
-    monkeypatch.setattr("grn.verbs.predict.annotate", lambda *arguments, **options: pytest.fail("cells were read"))
+    monkeypatch.setattr(
+        "grn.verbs.predict.annotate", lambda *arguments, **options: pytest.fail("cells were read")
+    )
     broken = anndata.read_h5ad(data)
     broken.var["b"] = 1
     broken.var.index.name = "b"  # what AnnData refuses, as the column has other values

@@ -1,4 +1,5 @@
-"""The report in a real Chromium, where one is installed: no error, each filter responds, names are never HTML."""
+"""The report in a real Chromium, where one is installed: no error, each filter responds, names are
+never HTML."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ import pytest
 
 from tests.analysis.test_report import GENES, LABELS, TYPED, report
 
-BROWSERS = ("chromium-headless-shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome")
+BROWSERS = (
+    "chromium-headless-shell",
+    "chrome-headless-shell",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+)
 BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
 
@@ -71,7 +78,14 @@ def seen(tmp_path_factory):
     page = page.replace("<head>", f"<head>{LISTEN}").replace("</body>", f"{drive}</body>")
     path = folder / "driven.html"
     path.write_text(page, "utf-8")
-    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000", "--dump-dom"]
+    command = [
+        BROWSER,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--virtual-time-budget=4000",
+        "--dump-dom",
+    ]
     done = subprocess.run([*command, path.as_uri()], capture_output=True, text=True, timeout=120)
     found = re.search(r'<pre id="result">(.*?)</pre>', done.stdout, re.DOTALL)
     assert found, done.stderr[-2000:]
@@ -84,19 +98,30 @@ def pairs(shown) -> list[tuple[str, str]]:
 
 def test_nothing_fails_and_no_name_becomes_html(seen):
     assert seen["problems"] == []
-    assert seen["elements"] == 4, "the data, the page's own script, and the two of this test; and no <b>"
+    assert seen["elements"] == 4, (
+        "the data, the page's own script, and the two of this test; and no <b>"
+    )
     assert seen["first"]["rows"][0][0] == GENES[0]
 
 
 def test_certain_edges_are_shown_first_and_others_on_demand(seen):
     assert pairs(seen["certain"]) == [(GENES[0], "x"), (GENES[0], "y")]
-    assert seen["without q"]["rows"] == [] and "none of these is certain" in seen["without q"]["found"]
-    assert [row[-1] for row in seen["certain"]["rows"]] == ["0.0010", "0.040"], "every edge has its q-value"
+    assert (
+        seen["without q"]["rows"] == [] and "none of these is certain" in seen["without q"]["found"]
+    )
+    assert [row[-1] for row in seen["certain"]["rows"]] == ["0.0010", "0.040"], (
+        "every edge has its q-value"
+    )
 
 
 def test_a_gene_that_the_run_does_not_have_is_said_to_be_absent(seen):
-    assert "SPI1 is not among the" in seen["absent"]["found"] and "nothing can be said of it" in seen["absent"]["found"]
-    assert seen["first"]["rows"][-1][1].endswith("s?"), "an edge that is not certain has a question mark"
+    assert (
+        "SPI1 is not among the" in seen["absent"]["found"]
+        and "nothing can be said of it" in seen["absent"]["found"]
+    )
+    assert seen["first"]["rows"][-1][1].endswith("s?"), (
+        "an edge that is not certain has a question mark"
+    )
 
 
 def test_each_filter_responds_in_the_table_and_in_the_network(seen):
@@ -109,11 +134,15 @@ def test_each_filter_responds_in_the_table_and_in_the_network(seen):
     assert pairs(seen["least"]) == [(GENES[0], "x"), (GENES[0], "y")]  # 0.3 is below 36 % of 0.9
     assert seen["reset"] == seen["first"]
     for shown in (seen[name] for name in ("first", "type", "sign", "regulator", "gene", "least")):
-        assert shown["drawn"] == len(shown["rows"]) and shown["found"].startswith(f"{len(shown['rows'])} of 7 edges")
+        assert shown["drawn"] == len(shown["rows"]) and shown["found"].startswith(
+            f"{len(shown['rows'])} of 7 edges"
+        )
 
 
 def test_a_column_sorts_a_click_looks_up_and_the_mouse_tells(seen):
     assert [target for _, target in pairs(seen["sorted"])] == ["x", "x", "y"]
-    assert [row[:4] for row in seen["clicked"]["rows"]] == [["R2", "lowers", "y", LABELS[0]]], "in its cell type"
+    assert [row[:4] for row in seen["clicked"]["rows"]] == [["R2", "lowers", "y", LABELS[0]]], (
+        "in its cell type"
+    )
     gene, *edges = seen["tip"].splitlines()
     assert gene in GENES and edges and all(gene in edge for edge in edges)

@@ -10,7 +10,8 @@ from grn.analysis.comparison import TYPE_SCORES, TypedTruth, with_means
 from grn.analysis.evaluate import make_universe
 from grn.networks.edge_table import reference_of_table
 
-# Regulators A and B, genes A to D: six pairs. AB acts everywhere, AC, AD and BD in some types, BC changes its sign.
+# Regulators A and B, genes A to D: six pairs. AB acts everywhere, AC, AD and BD in some types, BC
+# changes its sign.
 TRUTH = pd.DataFrame(
     [
         *(("A", "B", 1, label) for label in "abc"),
@@ -53,7 +54,9 @@ def test_counted_by_hand(typed):
     assert {name: found[name] for name in expected} == pytest.approx(expected)
     assert (found["specificity"], found["changed_signs"]) == (0, 1)
     found = typed.score("c", NETWORK, signed=True)
-    assert found["edges"] == 2 and math.isnan(found["specificity"]), "none of the partial edges acts in c"
+    assert found["edges"] == 2 and math.isnan(found["specificity"]), (
+        "none of the partial edges acts in c"
+    )
     assert found["changed_signs"] == 1
 
 
@@ -93,13 +96,18 @@ def test_scores_without_signs_weights_or_edges_are_undefined(typed):
     silent = typed.score("a", NETWORK[:0], signed=True)
     assert math.isnan(silent["early_precision_ratio"]) and silent["auprc_ratio"] == pytest.approx(1)
     assert (silent["specificity"], silent["sign_accuracy"]) == (0.5, 0)
-    for network in (NETWORK[NETWORK["target"] != "C"], NETWORK.assign(weight=NETWORK["weight"].replace(-1.0, 0.0))):
+    for network in (
+        NETWORK[NETWORK["target"] != "C"],
+        NETWORK.assign(weight=NETWORK["weight"].replace(-1.0, 0.0)),
+    ):
         assert typed.score("c", network, signed=True)["changed_signs"] == 0
     within = make_universe(TRUTH, "reference", ["A", "C"])
-    found = TypedTruth(within, {label: TRUTH[TRUTH["cell_type"] == label] for label in "abc"}).score(
-        "b", NETWORK, signed=True
+    found = TypedTruth(
+        within, {label: TRUTH[TRUTH["cell_type"] == label] for label in "abc"}
+    ).score("b", NETWORK, signed=True)
+    assert found["edges"] == 0 and all(
+        math.isnan(found[name]) for name in TYPE_SCORES if name != "edges"
     )
-    assert found["edges"] == 0 and all(math.isnan(found[name]) for name in TYPE_SCORES if name != "edges")
 
 
 def test_means_leave_out_what_is_undefined(typed):
@@ -112,5 +120,7 @@ def test_means_leave_out_what_is_undefined(typed):
     assert table["cell_type"].tolist() == [*"aabbcc", "mean", "mean"]
     assert table["method"].tolist() == ["network", "other"] * 4
     mean = table.iloc[6]
-    assert mean["specificity"] == pytest.approx(1 / 4) and mean["changed_signs"] == pytest.approx(2 / 3)
+    assert mean["specificity"] == pytest.approx(1 / 4) and mean["changed_signs"] == pytest.approx(
+        2 / 3
+    )
     assert mean["edges"] == pytest.approx(10 / 3)

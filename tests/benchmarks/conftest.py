@@ -1,4 +1,5 @@
-"""The benchmarks are scripts, not a package: puts their folder on sys.path, as when one of them is run."""
+"""The benchmarks are scripts, not a package: puts their folder on sys.path, as when one of them is
+run."""
 
 from __future__ import annotations
 

@@ -36,11 +36,17 @@ def test_the_smoke_run_writes_every_part(tmp_path, capsys):
     assert tuple(table.columns) == dense.COLUMNS
     assert set(table["direction"]) == {"both"} and set(table["N"]) == {32, 33}
     ours = table[table["method"] == "flashsign stream"]
-    assert (ours["status"] == "ok").all() and (ours["within_001"] > 0.99).all() and (ours["runs"] >= 10).all()
+    assert (
+        (ours["status"] == "ok").all()
+        and (ours["within_001"] > 0.99).all()
+        and (ours["runs"] >= 10).all()
+    )
     assert table.loc[table["method"] == "SDPA cuDNN", "status"].str.startswith("failed").all()
     assert (tmp_path / "attention.png").stat().st_size > 1000
     rates = pd.read_csv(tmp_path / "attention_packed.csv")
-    assert (rates.loc[rates["layout"] == "equal, dense", "ratio"] == 1).all() and rates["ratio"].notna().all()
+    assert (rates.loc[rates["layout"] == "equal, dense", "ratio"] == 1).all() and rates[
+        "ratio"
+    ].notna().all()
     assert len(pd.read_csv(tmp_path / "attention_small.csv")) == 2 * 4
     printed = capsys.readouterr().out
     assert "FlexAttention: no column" in printed and "SDPA cuDNN at N = 32" in printed
@@ -48,5 +54,7 @@ def test_the_smoke_run_writes_every_part(tmp_path, capsys):
 
 @pytest.mark.parametrize("attend", [methods.materialised, methods.materialised_weights])
 def test_the_materialised_forms_are_spherical_attention(attend):
-    q, k, v, m, _ = (x.detach().double() for x in methods.Inputs.draw((2, 3, 20, 8), (2, 20), "fp16", CPU))
+    q, k, v, m, _ = (
+        x.detach().double() for x in methods.Inputs.draw((2, 3, 20, 8), (2, 20), "fp16", CPU)
+    )
     torch.testing.assert_close(attend(q, k, v, m), reference_spherical_attention(q, k, v, m, eps=0))

@@ -30,9 +30,12 @@ def test_scores_of_a_sure_method_and_of_one_without_probabilities():
 def test_calibration_error_weighs_bins_by_their_cells():
     confident = np.array([[0.9, 0.1]] * 10)
     half = np.array([[0.5, 0.5]] * 10)
-    truth = np.array([0] * 9 + [1] + [0] * 8 + [1] * 2)  # 90 % right where sure, 80 % where it is not
+    # 90 % right where sure, 80 % where it is not
+    truth = np.array([0] * 9 + [1] + [0] * 8 + [1] * 2)
     both = np.concatenate([confident, half])
-    assert scores(Labels(both.argmax(1), both), truth)["calibration_error"] == pytest.approx((0 + 0.3) / 2)
+    assert scores(Labels(both.argmax(1), both), truth)["calibration_error"] == pytest.approx(
+        (0 + 0.3) / 2
+    )
 
 
 def test_the_floor_of_the_calibration_error_is_what_right_probabilities_get():
@@ -40,8 +43,12 @@ def test_the_floor_of_the_calibration_error_is_what_right_probabilities_get():
     confidence = generator.uniform(0.5, 1, 150)
     both = np.stack([confidence, 1 - confidence], 1)
     right = [(generator.random(150) > confidence).astype(int) for _ in range(100)]
-    of_right = np.mean([scores(Labels(both.argmax(1), both), truth)["calibration_error"] for truth in right])
-    assert scores(Labels(both.argmax(1), both), right[0])["calibration_floor"] == pytest.approx(of_right, abs=0.01)
+    of_right = np.mean(
+        [scores(Labels(both.argmax(1), both), truth)["calibration_error"] for truth in right]
+    )
+    assert scores(Labels(both.argmax(1), both), right[0])["calibration_floor"] == pytest.approx(
+        of_right, abs=0.01
+    )
 
 
 def test_fewer_labels_are_among_more_and_every_type_keeps_one():
@@ -52,13 +59,26 @@ def test_fewer_labels_are_among_more_and_every_type_keeps_one():
     assert len(few) == 5 + 2 + 1 and labelled_rows(targets, rest, 1.0, 3).tolist() == rest.tolist()
 
 
-def test_every_method_labels_test_cells_that_it_was_not_fitted_on(tmp_path, monkeypatch, make_config):
+def test_every_method_labels_test_cells_that_it_was_not_fitted_on(
+    tmp_path, monkeypatch, make_config
+):
     found = make_config(max_steps=4).model_dump()
     found["data"]["simulated"] |= {"cells": 120, "cell_types": 3}
-    monkeypatch.setattr(classification, "configurations", lambda: {"small": Config.model_validate(found)})
+    monkeypatch.setattr(
+        classification, "configurations", lambda: {"small": Config.model_validate(found)}
+    )
     monkeypatch.delenv(CELLTYPIST, raising=False)
     methods = set(METHODS) - {"CellTypist"}
-    command = ["classification.py", "--splits", "1", "--fractions", "1", "0.3", "--output", str(tmp_path)]
+    command = [
+        "classification.py",
+        "--splits",
+        "1",
+        "--fractions",
+        "1",
+        "0.3",
+        "--output",
+        str(tmp_path),
+    ]
     command += ["--picture", str(tmp_path / "picture.png")]
     others = methods - {"logistic regression"}
     for arguments in (command, [*command, "--without", *others]):
@@ -104,13 +124,19 @@ def test_every_method_labels_the_cells_at_every_depth(small, tmp_path, monkeypat
     monkeypatch.setattr(sys, "argv", [*command, "--picture", str(tmp_path / "picture.png")])
     depth.main()
     table = pd.read_csv(tmp_path / "depth.csv")
-    assert set(table["method"]) == set(depth.COMPARED) and len(table) == len(depth.COMPARED) * len(depth.DEPTHS)
+    assert set(table["method"]) == set(depth.COMPARED) and len(table) == len(depth.COMPARED) * len(
+        depth.DEPTHS
+    )
     assert table["accuracy"].between(0, 1).all() and (tmp_path / "picture.png").exists()
 
     # With all counts, what the benchmark of cell types says.
     others = [name for name in classification.METHODS if name != "logistic regression"]
     command = ["classification.py", "--splits", "1", "--fractions", "1", "--without", *others]
-    monkeypatch.setattr(sys, "argv", [*command, "--output", str(tmp_path), "--picture", str(tmp_path / "another.png")])
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        [*command, "--output", str(tmp_path), "--picture", str(tmp_path / "another.png")],
+    )
     classification.main()
     same = ["accuracy", "macro_f1", "log_loss"]
     whole = table.query("method == 'logistic regression' and depth == 1")[same]

@@ -11,7 +11,9 @@ import peers_by_type as peers
 import pytest
 from draws import Draw, composition, sergio_like, typed
 
-needs_data = pytest.mark.skipif("GRN_BENCHMARK_DATA" not in os.environ, reason="GRN_BENCHMARK_DATA is not set")
+needs_data = pytest.mark.skipif(
+    "GRN_BENCHMARK_DATA" not in os.environ, reason="GRN_BENCHMARK_DATA is not set"
+)
 
 
 SMALL = {"cells_per_type": 60, "types": 4, "regulators": 12, "genes": 60}
@@ -41,7 +43,9 @@ def test_correlations_within_a_type_have_the_signs_of_its_edges():
         here = draw.by_type[draw.by_type["cell_type"] == label]
         sign = every.merge(here, "left")["sign"].fillna(0).to_numpy()
         cells = x[labels == label]
-        correlation = (cells[:, every["source"].map(column)] * cells[:, every["target"].map(column)]).mean(0)
+        correlation = (
+            cells[:, every["source"].map(column)] * cells[:, every["target"].map(column)]
+        ).mean(0)
         assert np.mean(np.sign(correlation[sign != 0]) == sign[sign != 0]) > 0.9
         assert np.abs(correlation[sign == 0]).mean() < 0.4 * np.abs(correlation[sign != 0]).mean()
 
@@ -66,7 +70,9 @@ def network(edges: pd.DataFrame, weight: pd.Series) -> pd.DataFrame:
 
 
 def test_the_truth_scores_one_and_its_opposite_only_in_ranking(draw):
-    truth = {label: network(edges, edges["sign"]) for label, edges in draw.by_type.groupby("cell_type")}
+    truth = {
+        label: network(edges, edges["sign"]) for label, edges in draw.by_type.groupby("cell_type")
+    }
     assert set(context.typed_scores(draw, context.Found(None, truth)).values()) == {1.0}
     opposite = {label: table.assign(weight=-table["weight"]) for label, table in truth.items()}
     found = context.typed_scores(draw, context.Found(None, opposite))
@@ -80,7 +86,8 @@ def test_one_network_for_all_types_is_not_specific(draw):
 
 
 def features(draw: Draw, rho: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """[x, rho x 1_1, ..., rho x 1_K] [C, R (K + 1)], standardised x [C, N] and the type of each cell."""
+    """[x, rho x 1_1, ..., rho x 1_K] [C, R (K + 1)], standardised x [C, N] and the type of each
+    cell."""
     x = draw.one.multiplicities().astype(np.float64)
     rows = peers.by_label(draw.one.labels)
     kind = np.empty(len(x), dtype=int)
@@ -88,14 +95,21 @@ def features(draw: Draw, rho: float) -> tuple[np.ndarray, np.ndarray, np.ndarray
         x[members] = (x[members] - x[members].mean(0)) / x[members].std(0)
         kind[members] = number
     inputs = x[:, :8]
-    return np.hstack([inputs, *(rho * inputs * (kind == number)[:, None] for number in range(3))]), x, kind
+    return (
+        np.hstack([inputs, *(rho * inputs * (kind == number)[:, None] for number in range(3))]),
+        x,
+        kind,
+    )
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.5, 2.0])
 def test_shared_and_own_slopes_are_those_of_one_regression(draw, rho):
     inputs, x, kind = features(draw, rho)
     own = np.arange(8)
-    moments = [(x[kind == k][:, :8].T @ x[kind == k][:, :8], x[kind == k][:, :8].T @ x[kind == k]) for k in range(3)]
+    moments = [
+        (x[kind == k][:, :8].T @ x[kind == k][:, :8], x[kind == k][:, :8].T @ x[kind == k])
+        for k in range(3)
+    ]
     (found,) = peers._solve(moments, rho, np.array([30.0]), own)
     for gene in (3, 20):  # a regulator, which is not among its own inputs, and a target
         used = np.flatnonzero(np.arange(32) % 8 != gene) if gene < 8 else np.arange(32)

@@ -20,14 +20,24 @@ CPU = not torch.cuda.is_available()
 def test_all_shipped_block_sizes_are_cases():
     cases = list(tiles.cases())
     assert {case.kernel for case in cases} == set(tiles.KERNELS)
-    for table in (tables.TABLES["forward"], tables.TABLES["key_gradients"], tables.TABLES["query_gradient"]):
+    for table in (
+        tables.TABLES["forward"],
+        tables.TABLES["key_gradients"],
+        tables.TABLES["query_gradient"],
+    ):
         assert {width for _, width in table} == {16, 32, 64, 128, 256}
-        assert all(row in [case.block_sizes for case in cases] for rows in table.values() for row in rows)
+        assert all(
+            row in [case.block_sizes for case in cases] for rows in table.values() for row in rows
+        )
 
 
 @pytest.mark.skipif(not CPU, reason="the interpreter is for machines without a GPU")
 def test_right_results_pass_and_wrong_ones_do_not(monkeypatch):
-    case = next(c for c in tiles.cases() if c.kernel == "key_gradients" and c.dtype == torch.float32 and c.width == 16)
+    case = next(
+        c
+        for c in tiles.cases()
+        if c.kernel == "key_gradients" and c.dtype == torch.float32 and c.width == 16
+    )
     assert tiles.check(case, (7,), "cpu")["within"]
     right = tiles.ours
     monkeypatch.setattr(tiles, "ours", lambda *x: [1.001 * found for found in right(*x)])
@@ -42,7 +52,13 @@ def test_every_method_has_a_row_and_small_errors(tmp_path):
     folds.main([*SMOKE, "--budget-s", "0.001", "--backend", "torch", "--output", str(tmp_path)])
     table = pd.read_csv(tmp_path / "folds.csv")
     assert set(table["status"]) == {"ok"}
-    assert set(table["layer"]) >= {"linear cross entropy", "two distributions", "listed weights", "MLP", "RMSNorm"}
+    assert set(table["layer"]) >= {
+        "linear cross entropy",
+        "two distributions",
+        "listed weights",
+        "MLP",
+        "RMSNorm",
+    }
     ours = table[(table["method"] == "flashsign")]
     assert (ours["error"] < 0.01).all() and (ours["gradient_error"] < 0.01).all()
     assert (table["runs"] >= 10).all() and (table["warmups"] >= 5).all()
@@ -55,13 +71,31 @@ def test_block_sizes_are_checked(tmp_path):
         folds.main([*SMOKE, "--tiles", "--output", str(tmp_path)])
     assert end.value.code == 0
     table = pd.read_csv(tmp_path / "fold_tiles.csv")
-    assert table["good"].all() and set(table["kernel"]) > {"mlp_forward", "class_totals", "attention"}
+    assert table["good"].all() and set(table["kernel"]) > {
+        "mlp_forward",
+        "class_totals",
+        "attention",
+    }
 
 
-EDGES = ["--smoke", "--device", "cpu", "--widths", "16", "--dtypes", "float32", "--runs", "1", "--cells", "1"]
+EDGES = [
+    "--smoke",
+    "--device",
+    "cpu",
+    "--widths",
+    "16",
+    "--dtypes",
+    "float32",
+    "--runs",
+    "1",
+    "--cells",
+    "1",
+]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here; this run is on the CPU")
+@pytest.mark.skipif(
+    torch.cuda.is_available(), reason="kernels are compiled here; this run is on the CPU"
+)
 def test_the_smoke_run_writes_the_table_and_adds_to_it(tmp_path):
     edges.main([*EDGES, "--methods", "torch", "materialised", "--output", str(tmp_path)])
     edges.main([*EDGES, "--methods", "kernel", "kernel signed", "--output", str(tmp_path)])

@@ -1,4 +1,5 @@
-"""Tables of results, sets, and the benchmarks of networks: sizes, pictures, scores of known answers."""
+"""Tables of results, sets, and the benchmarks of networks: sizes, pictures, scores of known
+answers."""
 
 from __future__ import annotations
 
@@ -36,10 +37,15 @@ def rows_of(*rows: tuple[str, str, float]) -> pd.DataFrame:
 
 def test_new_rows_join_the_old_and_replace_those_of_the_same_set_and_method(tmp_path):
     path = tmp_path / "results" / "networks.csv"
-    write(path, merged(path, rows_of(("a", "ridge", 0.1), ("a", "grn", np.nan), ("b", "ridge", 0.3)), KEYS))
+    write(
+        path,
+        merged(path, rows_of(("a", "ridge", 0.1), ("a", "grn", np.nan), ("b", "ridge", 0.3)), KEYS),
+    )
     write(path, merged(path, rows_of(("b", "genie3", 0.4), ("a", "ridge", 0.2)), KEYS))
     found = pd.read_csv(path)
-    expected = rows_of(("a", "grn", np.nan), ("b", "ridge", 0.3), ("b", "genie3", 0.4), ("a", "ridge", 0.2))
+    expected = rows_of(
+        ("a", "grn", np.nan), ("b", "ridge", 0.3), ("b", "genie3", 0.4), ("a", "ridge", 0.2)
+    )
     pd.testing.assert_frame_equal(found, expected)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
@@ -54,7 +60,9 @@ def test_the_published_table_comes_back_as_it_is(tmp_path):
     assert path.read_text() == published.read_text()
 
 
-needs_data = pytest.mark.skipif("GRN_BENCHMARK_DATA" not in os.environ, reason="GRN_BENCHMARK_DATA is not set")
+needs_data = pytest.mark.skipif(
+    "GRN_BENCHMARK_DATA" not in os.environ, reason="GRN_BENCHMARK_DATA is not set"
+)
 
 
 SHAPES = {  # cells, genes, regulators (None: all), edges without self loops
@@ -96,7 +104,12 @@ def test_counts_are_raw_and_peers_read_their_logarithms():
 
 def test_the_hash_knows_values_names_and_transform():
     matrix = np.ones((2, 2), dtype=np.float32)
-    hashes = {digest(m, g, t) for m in (matrix, 2 * matrix) for g in (["a", "b"], ["a", "c"]) for t in ("x", "y")}
+    hashes = {
+        digest(m, g, t)
+        for m in (matrix, 2 * matrix)
+        for g in (["a", "b"], ["a", "c"])
+        for t in ("x", "y")
+    }
     assert len(hashes) == 8
 
 
@@ -113,7 +126,8 @@ def tiny() -> NetworkSet:
 def network(*weights: float) -> pd.DataFrame:
     pairs = [("a", "b"), ("a", "c"), ("b", "a"), ("b", "c")]
     return pd.DataFrame(
-        [(*pair, weight) for pair, weight in zip(pairs, weights, strict=True)], columns=["source", "target", "weight"]
+        [(*pair, weight) for pair, weight in zip(pairs, weights, strict=True)],
+        columns=["source", "target", "weight"],
     )
 
 
@@ -156,7 +170,9 @@ def planted(monkeypatch):
     """200 cells of two types over 20 genes, where g0 raises g3; the fit is short."""
     whole = ours.configuration
     few = {"model.members": 2, "trainer.max_steps": 40}
-    monkeypatch.setattr(ours, "configuration", lambda *arguments: change_config(whole(*arguments), few))
+    monkeypatch.setattr(
+        ours, "configuration", lambda *arguments: change_config(whole(*arguments), few)
+    )
     generator = np.random.default_rng(0)
     level = generator.normal(1, 0.5, (200, 20))
     level[:, 3] += 2 * (level[:, 0] - 1)
@@ -164,12 +180,19 @@ def planted(monkeypatch):
     reference = pd.DataFrame({"source": ["g0"], "target": ["g3"], "sign": [1]})
     labels = ["a", "b"] * 100
     matrix = generator.poisson(np.exp(level)).astype(np.float32)
-    return NetworkSet("planted", genes, "counts", matrix, labels, genes[:3], reference, "all", "planted")
+    return NetworkSet(
+        "planted", genes, "counts", matrix, labels, genes[:3], reference, "all", "planted"
+    )
 
 
 def test_it_lists_every_candidate_edge_of_all_cells_and_of_each_type(planted):
     found = ours.infer_in_context(planted, 0, q_values=True)
-    pairs = {(source, target) for source in planted.genes[:3] for target in planted.genes if source != target}
+    pairs = {
+        (source, target)
+        for source in planted.genes[:3]
+        for target in planted.genes
+        if source != target
+    }
     for table in (found.overall, *found.of_labels(planted.labels).values()):
         assert set(zip(table["source"], table["target"], strict=True)) == pairs
         assert table["q_value"].between(0, 1).all()
@@ -197,7 +220,11 @@ def test_a_perceptron_learns_what_no_line_can(monkeypatch):
 
 def test_without_its_norm_a_block_is_linear_and_its_weights_are_its_slopes(make_model, make_bags):
     model, bags = make_model(), make_bags()
-    block, pick, states = model.blocks[0], torch.arange(2), torch.ones(len(bags), 1, dtype=torch.float64)
+    block, pick, states = (
+        model.blocks[0],
+        torch.arange(2),
+        torch.ones(len(bags), 1, dtype=torch.float64),
+    )
     m = model.inputs(bags.multiplicity[:, model.is_regulator], bags.basal)
 
     def bent() -> float:
@@ -224,7 +251,9 @@ def test_propagation_adds_the_paths_and_keeps_what_is_knocked_out():
     # A (0) lowers B (1), B raises C (2); all are regulators, at level 1.
     coefficients = np.array([[0.0, 0, 0], [-0.5, 0, 0], [0, 0.4, 0]])
     regulators, level = np.arange(3), np.ones(3)
-    one, two, many = (perturb.simple_effects(coefficients, regulators, level, steps)[:, 0] for steps in (1, 2, 9))
+    one, two, many = (
+        perturb.simple_effects(coefficients, regulators, level, steps)[:, 0] for steps in (1, 2, 9)
+    )
     np.testing.assert_allclose(one, [0, 0.5, 0])
     np.testing.assert_allclose(two, [0, 0.5, 0.2])
     np.testing.assert_allclose(many, two)
@@ -250,9 +279,14 @@ def test_a_planted_regulator_is_found_active_in_its_cells(monkeypatch):
     levels[treated, 0] += 6
     rates = np.hstack([levels, np.full((160, 30), 5.0)])
     rates[:, 6:18] = 1 + 2 * levels[:, :1]
-    cells = anndata.AnnData(generator.poisson(rates).astype(np.float32), var=pd.DataFrame(index=genes))
+    cells = anndata.AnnData(
+        generator.poisson(rates).astype(np.float32), var=pd.DataFrame(index=genes)
+    )
     cells.obs["condition"] = np.where(treated, "stim", "ctrl")
     cells.obs["type"] = np.where(np.arange(160) < 80, "a", "b")
     rows = pd.DataFrame(benchmark.of_interferon(cells, regulators, "type", 0))
-    assert set(rows["method"]) == {"grn", "pearson", "ridge"} and set(rows["cell_type"]) == {"a", "b"}
+    assert set(rows["method"]) == {"grn", "pearson", "ridge"} and set(rows["cell_type"]) == {
+        "a",
+        "b",
+    }
     assert rows["first"].str.startswith("STAT1 ").all()

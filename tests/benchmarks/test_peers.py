@@ -11,7 +11,11 @@ from peers import NAMES, load
 from peers.cached import PreparedSet, entry, load_prepared, run_peer, save_prepared
 from peers.measure import CallFailed, measured
 
-FEW = {"genie3": {"trees": 20}, "grnboost2": {"rounds": 60, "max_features": 0.5}, "regdiffusion": {"steps": 10}}
+FEW = {
+    "genie3": {"trees": 20},
+    "grnboost2": {"rounds": 60, "max_features": 0.5},
+    "regdiffusion": {"steps": 10},
+}
 
 
 GENES = ["a", "NA", "c", "up", "down", "flat"]
@@ -21,7 +25,8 @@ REGULATORS = ["a", "NA", "c"]
 
 
 def planted(cells: int = 200) -> np.ndarray:
-    """[C, 6]: up = 2a, down = -2c, each with a little noise; nothing else is linked and the last gene never varies."""
+    """[C, 6]: up = 2a, down = -2c, each with a little noise; nothing else is linked and the last
+    gene never varies."""
     generator = np.random.default_rng(0)
     values = generator.normal(size=(cells, 6))
     values[:, 3] = 2 * values[:, 0] + 0.3 * values[:, 3]
@@ -53,7 +58,9 @@ def test_every_pair_of_a_regulator_and_another_gene_once(name):
     network = infer(name)
     pairs = list(zip(network["source"], network["target"], strict=True))
     assert len(pairs) == len(set(pairs))
-    assert set(pairs) == {(source, target) for source in REGULATORS for target in GENES if source != target}
+    assert set(pairs) == {
+        (source, target) for source in REGULATORS for target in GENES if source != target
+    }
     assert np.isfinite(network["weight"]).all()
     assert (network.loc[network["target"] == "flat", "weight"] == 0).all()
 
@@ -62,7 +69,9 @@ def test_every_pair_of_a_regulator_and_another_gene_once(name):
 def test_peers_agree_with_the_baselines_of_the_package(name):
     baselines = pytest.importorskip("grn.networks.baselines")
     theirs = getattr(baselines, name)(planted(), GENES, REGULATORS)
-    both = infer(name).merge(theirs, on=["source", "target"], suffixes=("", "_package"), validate="one_to_one")
+    both = infer(name).merge(
+        theirs, on=["source", "target"], suffixes=("", "_package"), validate="one_to_one"
+    )
     assert len(both) == len(theirs)
     np.testing.assert_allclose(both["weight"], both["weight_package"], atol=1e-5)
 
@@ -74,9 +83,16 @@ def tiny() -> PreparedSet:
 
 
 def test_a_prepared_set_survives_its_file(tiny, tmp_path):
-    save_prepared(tmp_path / "sets.npz", [tiny, dataclasses.replace(tiny, name="other", hash="4567")])
+    save_prepared(
+        tmp_path / "sets.npz", [tiny, dataclasses.replace(tiny, name="other", hash="4567")]
+    )
     read, other = load_prepared(tmp_path / "sets.npz")
-    assert (read.name, read.genes, read.regulators, read.hash) == ("tiny", tiny.genes, tiny.regulators, "0123")
+    assert (read.name, read.genes, read.regulators, read.hash) == (
+        "tiny",
+        tiny.genes,
+        tiny.regulators,
+        "0123",
+    )
     assert (other.name, other.hash) == ("other", "4567")
     np.testing.assert_array_equal(read.values, tiny.values)
 

@@ -1,4 +1,5 @@
-"""Cells in a file of which a sample is in memory: the same values, no test cell, and a run that reads them all."""
+"""Cells in a file of which a sample is in memory: the same values, no test cell, and a run that
+reads them all."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -21,7 +22,9 @@ from grn.errors import DataError
 from grn.processes import Processes
 
 CELLS, SAMPLE = 2400, 1000
-gpu = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))
+gpu = pytest.param(
+    "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +45,21 @@ def dense(values) -> np.ndarray:
     return values.toarray()
 
 
-FORMS = {"csr": sparse.csr_matrix, "int64": of_int64, "dense": dense, "zarr": sparse.csr_matrix, "zarr dense": dense}
+FORMS = {
+    "csr": sparse.csr_matrix,
+    "int64": of_int64,
+    "dense": dense,
+    "zarr": sparse.csr_matrix,
+    "zarr dense": dense,
+}
 
 
 @pytest.fixture(scope="module", params=FORMS)
 def path(request, adata, tmp_path_factory):
     stored, form = adata.copy(), request.param
     stored.X = FORMS[form](stored.X)
-    stored.obs_names = stored.obs_names.astype("string" if "dense" in form else object)  # as anndata 0.13 writes them
+    # as anndata 0.13 writes them
+    stored.obs_names = stored.obs_names.astype("string" if "dense" in form else object)
     path = tmp_path_factory.mktemp("atlas") / ("cells.zarr" if "zarr" in form else "cells.h5ad")
     with settings.override(allow_write_nullable_strings=True):
         stored.write_zarr(path) if "zarr" in form else stored.write_h5ad(path, compression="gzip")
@@ -57,7 +67,9 @@ def path(request, adata, tmp_path_factory):
 
 
 def atlas_of(path, **fields):
-    config = DataConfig(path=path, label_key="cell_type", regulators=["R1", "R2", "R3"], sample=SAMPLE, **fields)
+    config = DataConfig(
+        path=path, label_key="cell_type", regulators=["R1", "R2", "R3"], sample=SAMPLE, **fields
+    )
     cells, split = load_cells(config, 5)
     fold = np.full(len(cells), -1)
     fold[split.train] = np.arange(len(split.train)) % 5
@@ -81,29 +93,42 @@ def test_every_cell_is_read_as_the_sample_is(path, adata, device):
     own, other = BagMaker(cells).whole[shuffled], there[shuffled].to("cpu")
     for name in ("cell", "gene", "basal", "unit"):
         assert torch.equal(getattr(own, name), getattr(other, name)), name
-    torch.testing.assert_close(own.value, other.value, rtol=1e-6, atol=0)  # the logarithms are NumPy's and torch's
+    # the logarithms are NumPy's and torch's
+    torch.testing.assert_close(own.value, other.value, rtol=1e-6, atol=0)
     np.testing.assert_array_equal(atlas.labels[rows], cells.labels)
     np.testing.assert_array_equal(atlas.states[:], np.eye(3)[atlas.labels])
     np.testing.assert_array_equal(atlas.fold[rows], fold)
-    assert not only_the_sample(atlas.config, cells, "labels") and list(cells.obs_names) == list(adata.obs_names[rows])
-    assert len(atlas.rows) == CELLS - len(split.test) and not np.isin(rows[split.test], atlas.rows).any()
+    assert not only_the_sample(atlas.config, cells, "labels") and list(cells.obs_names) == list(
+        adata.obs_names[rows]
+    )
+    assert (
+        len(atlas.rows) == CELLS - len(split.test)
+        and not np.isin(rows[split.test], atlas.rows).any()
+    )
 
 
 def test_names_and_columns_of_obs_that_nobody_asks_for_are_not_read(path, adata):
-    with source_in_file(DataConfig(path=path), everything=False, columns={"donor"}.__contains__) as read:
+    with source_in_file(
+        DataConfig(path=path), everything=False, columns={"donor"}.__contains__
+    ) as read:
         assert list(read.obs) == list(adata.obs) and set(read.obs_names) == {""}
         assert list(read.obs["donor"]) == list(adata.obs["donor"]) and not read.obs["treated"].any()
 
 
 def test_columns_of_one_gene_and_entries_of_one_place_add_up(adata, tmp_path):
-    """Each count is stored as two entries, in any order, and half of the counts in a second column of its gene."""
+    """Each count is stored as two entries, in any order, and half of the counts in a second column
+    of its gene."""
     stored, counts = adata.copy(), sparse.coo_matrix(adata.X)
     order, second = np.random.default_rng(0).permutation(2 * counts.nnz), counts.data // 2
     column = np.concatenate([counts.col, counts.col + 60])[order]
     row, data = np.tile(counts.row, 2)[order], np.concatenate([counts.data - second, second])[order]
     by_row = np.argsort(np.tile(row, 2), kind="stable")
     ends = np.append(0, np.cumsum(np.bincount(row, minlength=CELLS) * 2))
-    halves = np.concatenate([np.floor(data / 2), data - np.floor(data / 2)])[by_row], np.tile(column, 2)[by_row], ends
+    halves = (
+        np.concatenate([np.floor(data / 2), data - np.floor(data / 2)])[by_row],
+        np.tile(column, 2)[by_row],
+        ends,
+    )
     twice = AnnData(sparse.csr_matrix(halves, shape=(CELLS, 120)), obs=stored.obs)
     twice.var_names = [*stored.var_names, *stored.var_names]
     for name, each in {"once": stored, "twice": twice}.items():
@@ -161,7 +186,9 @@ def test_what_one_process_finds_wrong_all_of_them_say(adata, tmp_path, values, m
     wrong.X = wrong.X.toarray()
     wrong.X[1300, 7] = wrong.X[2000, 3] = -2
     wrong.write_h5ad(tmp_path / "cells.h5ad")
-    config = DataConfig(path=str(tmp_path / "cells.h5ad"), label_key="cell_type", sample=SAMPLE, values=values)
+    config = DataConfig(
+        path=str(tmp_path / "cells.h5ad"), label_key="cell_type", sample=SAMPLE, values=values
+    )
     with pytest.raises(DataError) as alone:
         load_cells(config, 5)
     said = [str(each) for each in loaded_together(config, 3, monkeypatch)]
@@ -184,7 +211,9 @@ def test_buffers_are_read_once_and_give_the_same_cells(path, monkeypatch):
     monkeypatch.setattr("grn.cells.loading.order.BUFFER", 512)
     _, _, _, atlas = atlas_of(path)
     loads, load = [], atlas._load
-    monkeypatch.setattr(atlas, "_load", lambda rows, device: loads.append(len(rows)) or load(rows, device))
+    monkeypatch.setattr(
+        atlas, "_load", lambda rows, device: loads.append(len(rows)) or load(rows, device)
+    )
     order, maker = EpochOrder(atlas.rows, 50, 0, buffered=True), BagMaker(atlas)
     requests = list(order)
     order.epoch = 1
@@ -193,12 +222,18 @@ def test_buffers_are_read_once_and_give_the_same_cells(path, monkeypatch):
     buffers = len({id(each.buffer) for each in requests})
     assert sum(loads) == 50 * len(requests) and len(loads) == buffers
     last = requests[-1]
-    for _ in range(2):  # beside a GPU, the next buffer is read meanwhile, here that of the pass to come
+    # beside a GPU, the next buffer is read meanwhile, here that of the pass to come
+    for _ in range(2):
         atlas.table(last.buffer, last.following, "cpu")
         atlas.held[last.following.tobytes()].result()
-    assert len(loads) == buffers + 1 and list(atlas.held) == [last.buffer.tobytes(), last.following.tobytes()]
+    assert len(loads) == buffers + 1 and list(atlas.held) == [
+        last.buffer.tobytes(),
+        last.following.tobytes(),
+    ]
     for each, multiplicity in zip(requests[::7], found[::7], strict=True):
-        read = atlas.table(np.sort(each.rows), None, "cpu")[np.searchsorted(np.sort(each.rows), each.rows)]
+        read = atlas.table(np.sort(each.rows), None, "cpu")[
+            np.searchsorted(np.sort(each.rows), each.rows)
+        ]
         assert torch.equal(multiplicity, read.dense(read.value))
 
 
@@ -233,7 +268,8 @@ def test_copies_of_test_cells_are_not_trained_on(adata, tmp_path):
 
 
 def test_a_few_copies_of_test_cells_in_the_sample_are_not_trained_on_either(adata, tmp_path):
-    """So few that the split takes them for chance. Values differ beyond float32, which is what is compared."""
+    """So few that the split takes them for chance. Values differ beyond float32, which is what is
+    compared."""
     changed = adata.copy()
     rows = np.sort(np.random.default_rng(5).permutation(CELLS)[:SAMPLE])
     test = atlas_of_file(changed, tmp_path / "first.h5ad")[1].test
@@ -243,14 +279,20 @@ def test_a_few_copies_of_test_cells_in_the_sample_are_not_trained_on_either(adat
     changed.X = values
     cells, split, _, atlas = atlas_of_file(changed, tmp_path / "second.h5ad", values="expression")
     assert cells.groups is None and np.array_equal(split.test, test)
-    assert not np.isin(rows[train[:3]], atlas.rows).any() and np.isin(rows[train[3:]], atlas.rows).all()
+    assert (
+        not np.isin(rows[train[:3]], atlas.rows).any()
+        and np.isin(rows[train[3:]], atlas.rows).all()
+    )
 
 
 def test_folds_that_divide_the_cells_of_one_donor_are_those_of_the_sample(adata, tmp_path):
-    """With two donors one tests: all cells of the other, in the fold of one of them, would be hidden from a member."""
+    """With two donors one tests: all cells of the other, in the fold of one of them, would be
+    hidden from a member."""
     adata.obs["donor"] = np.where(np.arange(len(adata)) % 2, "A", "B")
     adata.write_h5ad(tmp_path / "cells.h5ad")
-    config = DataConfig(path=str(tmp_path / "cells.h5ad"), label_key="cell_type", group_key="donor", sample=SAMPLE)
+    config = DataConfig(
+        path=str(tmp_path / "cells.h5ad"), label_key="cell_type", group_key="donor", sample=SAMPLE
+    )
     cells, split = load_cells(config)
     fold = np.full(len(cells), -1)
     fold[split.train] = np.arange(len(split.train)) % 5
@@ -262,30 +304,52 @@ def test_folds_that_divide_the_cells_of_one_donor_are_those_of_the_sample(adata,
 
 def test_states_are_those_of_cells_with_the_same_label_and_condition(adata, tmp_path):
     adata.write_h5ad(tmp_path / "cells.h5ad")
-    config = DataConfig(path=str(tmp_path / "cells.h5ad"), label_key="cell_type", state_key="treated", sample=SAMPLE)
+    config = DataConfig(
+        path=str(tmp_path / "cells.h5ad"), label_key="cell_type", state_key="treated", sample=SAMPLE
+    )
     cells, split = load_cells(config)
     own = np.eye(6, dtype=np.float32)[cells.labels * 2 + cells.state.astype(int)]
     atlas = Atlas(config, cells, split, own, np.zeros(len(cells), int))
     kind = adata.obs["cell_type"].cat.codes * 2 + (adata.obs["treated"] == "yes")
     np.testing.assert_array_equal(atlas.states[:].argmax(1), kind)
-    assert not only_the_sample(config, cells, "conditions") and "states" in only_the_sample(config, cells, "found")
+    assert not only_the_sample(config, cells, "conditions") and "states" in only_the_sample(
+        config, cells, "found"
+    )
 
 
 def test_a_run_reads_all_cells_and_its_network_the_same_sample_again(adata, tmp_path, capsys):
     adata = adata.copy()
     outside = np.random.default_rng(0).permutation(CELLS)[SAMPLE]  # 0 is the seed
-    adata.obs["cell_type"] = np.where(np.arange(CELLS) == outside, "rare", adata.obs["cell_type"].astype(str))
+    adata.obs["cell_type"] = np.where(
+        np.arange(CELLS) == outside, "rare", adata.obs["cell_type"].astype(str)
+    )
     adata.write_h5ad(tmp_path / "cells.h5ad")
-    fields = {"data.sample": SAMPLE, "model.members": 2, "trainer.max_steps": 12, "trainer.validate_every": 6}
+    fields = {
+        "data.sample": SAMPLE,
+        "model.members": 2,
+        "trainer.max_steps": 12,
+        "trainer.validate_every": 6,
+    }
     fields |= {"trainer.batch_size": 256}  # that of a processor
     regulators = list(adata.var_names[:8])
     run = grn.train(
-        tmp_path / "cells.h5ad", label="cell_type", regulators=regulators, set=fields, output=tmp_path / "run"
+        tmp_path / "cells.h5ad",
+        label="cell_type",
+        regulators=regulators,
+        set=fields,
+        output=tmp_path / "run",
     )
     said = capsys.readouterr().out
-    assert f"{SAMPLE} cells of {CELLS}, a sample," in said and "Training reads 2300 cells of the file" in said
+    assert (
+        f"{SAMPLE} cells of {CELLS}, a sample," in said
+        and "Training reads 2300 cells of the file" in said
+    )
     assert "The sample lacks types of the file ('rare'), whose cells count as unlabelled." in said
-    options = {"label": "cell_type", "regulators": regulators, "set": fields | {"trainer.batch_size": 64}}
+    options = {
+        "label": "cell_type",
+        "regulators": regulators,
+        "set": fields | {"trainer.batch_size": 64},
+    }
     grn.network(tmp_path / "cells.h5ad", **options)
     said = capsys.readouterr().out
     assert "Training reads 768 of 2400 cells of the file" in said, "nothing is held out to test"

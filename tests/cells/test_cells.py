@@ -20,7 +20,11 @@ from grn.errors import DataError, VocabularyMismatch
 @pytest.mark.parametrize(
     ("column", "classes", "labels"),
     [
-        (["B/T", None, "", "nan", np.nan, "NA", "  "], ("B/T", "NA", "nan"), [0, -1, -1, 2, -1, 1, -1]),
+        (
+            ["B/T", None, "", "nan", np.nan, "NA", "  "],
+            ("B/T", "NA", "nan"),
+            [0, -1, -1, 2, -1, 1, -1],
+        ),
         (pd.Categorical(["x", None, "x"], categories=["unused", "x"]), ("x",), [0, -1, 0]),
         ([2, 10, 2], ("10", "2"), [1, 0, 1]),
         ([True, False, True], ("False", "True"), [1, 0, 1]),
@@ -33,10 +37,13 @@ def test_labels_of_any_type_and_only_nan_none_and_empty_ones_are_missing(column,
 
 
 def test_copies_of_cells_are_told_and_stay_in_one_part_and_one_group(adata, write):
-    """Three copies of each cell would make q-values too small; half a percent of equal cells is chance."""
+    """Three copies of each cell would make q-values too small; half a percent of equal cells is
+    chance."""
     generator = np.random.default_rng(0)
     once = generator.poisson(2.0, (60, 40)).astype(np.float32)
-    plain = AnnData(once, obs=pd.DataFrame({"label": ["a", "b"] * 30}, index=[f"c{i}" for i in range(60)]))
+    plain = AnnData(
+        once, obs=pd.DataFrame({"label": ["a", "b"] * 30}, index=[f"c{i}" for i in range(60)])
+    )
     cells, _ = load_cells(DataConfig(path=write(plain), label_key="label"))
     assert cells.groups is None and "copies" not in " ".join(cells.notes)
     thrice = anndata.concat([plain] * 3, index_unique="-")
@@ -49,7 +56,8 @@ def test_copies_of_cells_are_told_and_stay_in_one_part_and_one_group(adata, writ
 
 
 def test_what_training_does_not_need_is_not_read(adata, write):
-    """uns and obsm may be huge or damaged; the planted edges in uns are read where they are whole."""
+    """uns and obsm may be huge or damaged; the planted edges in uns are read where they are
+    whole."""
     adata.uns["huge"], adata.obsm["X_pca"] = np.zeros(1000), np.ones((adata.n_obs, 2))
     adata.uns["truth"] = pd.DataFrame({"source": ["gene1"], "target": ["gene2"], "sign": [1]})
     expected, _ = load_cells(DataConfig(path=write(adata)))
@@ -59,7 +67,10 @@ def test_what_training_does_not_need_is_not_read(adata, write):
     with h5py.File(path, "r+") as file:
         for part in ("uns/huge", "uns/truth", "obsm/X_pca"):
             file[part].attrs["encoding-type"] = "of another program"
-    for chunk in [*(path.with_suffix(".zarr") / "uns").rglob("*"), *(path.with_suffix(".zarr") / "obsm").rglob("*")]:
+    for chunk in [
+        *(path.with_suffix(".zarr") / "uns").rglob("*"),
+        *(path.with_suffix(".zarr") / "obsm").rglob("*"),
+    ]:
         if chunk.is_file() and not chunk.name.startswith((".z", "zarr")):
             chunk.write_bytes(b"damaged")
     for damaged in (path, path.with_suffix(".zarr")):
@@ -81,7 +92,8 @@ def test_what_training_does_not_need_is_not_read(adata, write):
     ],
 )
 def test_columns_that_cannot_be_used_name_their_field(adata, write, fields, field):
-    """That do not exist, hold nothing, a value for each cell, or the same number (in single precision) in all."""
+    """That do not exist, hold nothing, a value for each cell, or the same number (in single
+    precision) in all."""
     adata.obs["blank"], adata.obs["number"], adata.obs["one"] = np.nan, np.arange(adata.n_obs), 1.0
     adata.obs["same"] = "treated"
     adata.obs["large"] = np.arange(adata.n_obs) + 2**62
@@ -106,7 +118,10 @@ def test_donors_are_counted_and_named(adata, write):
     cells, _ = load_cells(DataConfig(path=write(adata), group_key="donor"))
     each = adata.n_obs // 5
     assert cells.donors == ("d1", "d2")
-    said = f"2 donors in the column 'donor' of obs (data.group_key): d1 ({2 * each} cells), d2 ({each} cells)."
+    said = (
+        f"2 donors in the column 'donor' of obs (data.group_key): d1 ({2 * each} cells), d2 "
+        f"({each} cells)."
+    )
     assert any(note.startswith(said) for note in cells.notes)
     without, _ = load_cells(DataConfig(path=write(adata)))
     assert without.donors == () and not any("donor" in note for note in without.notes)
@@ -124,11 +139,21 @@ def test_a_state_is_read_with_nan(adata, write):
 def test_a_column_that_seems_to_hold_conditions_is_named_until_it_is_used(adata, write):
     adata.obs["Treatment"] = np.array(["treated", "control"])[np.arange(adata.n_obs) % 2]
     path = write(adata)
-    for fields, named in (({}, True), ({"state_key": "Treatment"}, False), ({"label_key": "Treatment"}, False)):
+    for fields, named in (
+        ({}, True),
+        ({"state_key": "Treatment"}, False),
+        ({"label_key": "Treatment"}, False),
+    ):
         cells, _ = load_cells(DataConfig(path=path, **fields))
-        assert any("data.state_key: Treatment" in note for note in cells.notes) == named == bool(cells.hint)
+        assert (
+            any("data.state_key: Treatment" in note for note in cells.notes)
+            == named
+            == bool(cells.hint)
+        )
     adata.obs["Treatment"] = np.arange(adata.n_obs).astype(str)
-    assert not any("state_key" in note for note in load_cells(DataConfig(path=write(adata)))[0].notes)
+    assert not any(
+        "state_key" in note for note in load_cells(DataConfig(path=write(adata)))[0].notes
+    )
 
 
 def test_texts_of_the_state_are_conditions(adata, write):
@@ -168,16 +193,23 @@ def test_genes_and_labels_are_placed_by_name_and_missing_ones_are_absent(adata, 
     expected = adata.to_df().assign(unknown=0)[vocabulary]
     np.testing.assert_array_equal(cells.multiplicity.toarray(), expected)
     assert cells.multiplicity.has_sorted_indices and "3 of the model's 4 genes" in cells.notes[0]
-    assert cells.labels.tolist() == [{"T/NK cell": 0, "B cell": 2}.get(label, -1) for label in adata.obs["label"]]
+    assert cells.labels.tolist() == [
+        {"T/NK cell": 0, "B cell": 2}.get(label, -1) for label in adata.obs["label"]
+    ]
 
 
 def test_new_cells_are_judged_as_those_of_the_training_were(adata, write):
-    """Log values are refused, counts times ten and cells far deeper than the training cells are told."""
+    """Log values are refused, counts times ten and cells far deeper than the training cells are
+    told."""
     raw = np.random.default_rng(0).poisson(2.0, (40, 60)).astype(np.float32)
     adata = AnnData(raw, var=pd.DataFrame(index=[f"gene{i}" for i in range(60)]))
     config = DataConfig(path=write(adata), genes="all")
     cells, _ = load_cells(config)
-    model = {"target_total": cells.target_total, "depth": cells.depth, "measures_depth": cells.measures_depth}
+    model = {
+        "target_total": cells.target_total,
+        "depth": cells.depth,
+        "measures_depth": cells.measures_depth,
+    }
     for rows in (None, 16):
         new = cells_in_pieces(adata, config, cells.vocabulary, rows=rows, **model)
         assert len(new.notes) == 1
@@ -203,8 +235,13 @@ def test_var_names_are_kept_beside_symbols(adata, write):
     symbols = [f"s{number}" for number in range(adata.n_vars)]
     symbols[3] = symbols[1]  # of a gene with two columns, the first one's name
     adata.var["symbol"] = symbols
-    cells, _ = load_cells(DataConfig(path=write(adata), genes="all", gene_key="symbol", duplicates="sum"))
-    expected = {symbol: str(name) for symbol, name in reversed(list(zip(symbols, adata.var_names, strict=True)))}
+    cells, _ = load_cells(
+        DataConfig(path=write(adata), genes="all", gene_key="symbol", duplicates="sum")
+    )
+    expected = {
+        symbol: str(name)
+        for symbol, name in reversed(list(zip(symbols, adata.var_names, strict=True)))
+    }
     assert dict(zip(cells.vocabulary, cells.var_names, strict=True)) == {
         gene: expected[gene] for gene in cells.vocabulary
     }

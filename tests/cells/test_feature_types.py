@@ -1,4 +1,5 @@
-"""Antibodies, peaks and guides beside genes: left out of every format, and of everything that counts."""
+"""Antibodies, peaks and guides beside genes: left out of every format, and of everything that
+counts."""
 
 from __future__ import annotations
 
@@ -24,17 +25,24 @@ NOTE = "20 of 80 features of X are not genes and are left out (Antibody Capture:
 def cite(seed: int = 0) -> AnnData:
     """200 cells of 60 genes, with about 30 counts each, and of 20 antibodies, which have 4000."""
     generator = np.random.default_rng(seed)
-    counts = np.hstack([generator.poisson(200, (200, 20)), generator.poisson(0.5, (200, 60))]).astype("float32")
+    counts = np.hstack(
+        [generator.poisson(200, (200, 20)), generator.poisson(0.5, (200, 60))]
+    ).astype("float32")
     obs = pd.DataFrame({"t": ["a", "b"] * 100}, index=[f"c{place}x" for place in range(200)])
     var = pd.DataFrame({"feature_types": ["Antibody Capture"] * 20 + ["Gene Expression"] * 60})
     return AnnData(
-        sparse.csr_matrix(counts), obs=obs, var=var.set_index(pd.Index([f"AB{i}" for i in range(20)] + GENES))
+        sparse.csr_matrix(counts),
+        obs=obs,
+        var=var.set_index(pd.Index([f"AB{i}" for i in range(20)] + GENES)),
     )
 
 
 @pytest.fixture(params=["memory", "h5ad", "zarr", "raw", "dense"])
 def loaded(request, tmp_path):
-    adata, config = cite(), DataConfig(path=str(tmp_path / "cite.h5ad"), label_key="t", multiplicity="counts")
+    adata, config = (
+        cite(),
+        DataConfig(path=str(tmp_path / "cite.h5ad"), label_key="t", multiplicity="counts"),
+    )
     if request.param == "memory":
         return load_cells(config, adata=adata)[0]
     if request.param == "zarr":
@@ -64,8 +72,12 @@ def test_a_trained_model_reads_genes_alone():
     adata = cite()
     alone = adata[:, 20:].copy()
     config = DataConfig(path="memory:", genes="all")
-    both = [cells_in_pieces(each, config, GENES, rows=64, target_total=30.0) for each in (adata, alone)]
-    found, expected = (sparse.vstack([piece.multiplicity for piece in each.pieces()]) for each in both)
+    both = [
+        cells_in_pieces(each, config, GENES, rows=64, target_total=30.0) for each in (adata, alone)
+    ]
+    found, expected = (
+        sparse.vstack([piece.multiplicity for piece in each.pieces()]) for each in both
+    )
     np.testing.assert_array_equal(found.toarray(), expected.toarray())
     assert both[0].notes[0] == NOTE
 
@@ -75,7 +87,11 @@ def test_cells_that_stay_in_their_file_are_read_without_them(tmp_path):
     adata.obs_names = [f"c{place}x" for place in range(adata.n_obs)]
     adata.write_h5ad(tmp_path / "large.h5ad")
     config = DataConfig(
-        path=str(tmp_path / "large.h5ad"), genes="all", sample=1000, multiplicity="counts", label_key="t"
+        path=str(tmp_path / "large.h5ad"),
+        genes="all",
+        sample=1000,
+        multiplicity="counts",
+        label_key="t",
     )
     cells, split = load_cells(config)
     atlas = Atlas(config, cells, split, np.ones((1000, 1), np.float32), np.zeros(1000, np.int16))
@@ -83,7 +99,8 @@ def test_cells_that_stay_in_their_file_are_read_without_them(tmp_path):
         rows = np.arange(100, 130)
         table = atlas.table(rows, None, "cpu")
         total = [
-            float(table.value[first:last].sum()) for first, last in zip(table.first, table.first[1:], strict=False)
+            float(table.value[first:last].sum())
+            for first, last in zip(table.first, table.first[1:], strict=False)
         ]
     finally:
         atlas.open.close()
@@ -114,7 +131,11 @@ def test_activity_is_that_of_genes():
         ("feature_types", ["GEX", "ADT", "ATAC"], [True, False, False]),
         ("feature_types", ["Gene Expression", "Peaks", None], [True, False, True]),
         ("modality", ["rna", "protein", "RNA"], [True, False, True]),
-        ("feature_type", ["protein_coding", "lncRNA", "protein_coding"], [True, True, True]),  # kinds of genes
+        (
+            "feature_type",
+            ["protein_coding", "lncRNA", "protein_coding"],
+            [True, True, True],
+        ),  # kinds of genes
         ("feature_types", ["unknown"] * 3, [True, True, True]),
         ("kind", ["Peaks"] * 3, [True, True, True]),
     ],

@@ -24,7 +24,11 @@ def test_gene_key_falls_back_to_the_index_where_a_name_is_missing():
 
 def test_duplicates_are_summed_in_the_first_place_where_values_are_counts():
     twice = ["A", "B", "A"]
-    for names, fields in ((twice, {}), (twice, {"values": "expression", "duplicates": "sum"}), (["A", "a\tb"], {})):
+    for names, fields in (
+        (twice, {}),
+        (twice, {"values": "expression", "duplicates": "sum"}),
+        (["A", "a\tb"], {}),
+    ):
         with pytest.raises(DataError):  # the last is a name that no table could hold
             once_each(names, DataConfig(path="x", **fields))
     names, place = once_each(twice, DataConfig(path="x", duplicates="sum"))
@@ -46,7 +50,12 @@ def test_the_most_variable_genes_are_chosen_with_the_regulators_that_are_express
     values = sparse.csr_matrix(generator.normal(5, [0.1, 3, 0.2, 2], (100, 4)).clip(0))
     assert list(choose_genes(values, NAMES, 2, None, "expression")) == [1, 3], "by variance"
     for choice in ("all", 4, 100):
-        assert list(choose_genes(sparse.csr_matrix((5, 4)), NAMES, choice, None, "counts")) == [0, 1, 2, 3]
+        assert list(choose_genes(sparse.csr_matrix((5, 4)), NAMES, choice, None, "counts")) == [
+            0,
+            1,
+            2,
+            3,
+        ]
 
 
 def test_a_gene_list_ignores_blank_lines_comments_and_a_byte_order_mark(tmp_path):

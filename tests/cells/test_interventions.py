@@ -22,13 +22,19 @@ def screen() -> AnnData:
 
 
 def test_genes_of_cells_and_controls_are_read_as_screens_write_them():
-    obs = pd.DataFrame({"gene": ["A", "ctrl", "A+B", "B+ctrl", "Non-Targeting", None, *["control"] * 5]})
+    obs = pd.DataFrame(
+        {"gene": ["A", "ctrl", "A+B", "B+ctrl", "Non-Targeting", None, *["control"] * 5]}
+    )
     done = read_interventions(obs, DataConfig(path="x.h5ad", intervention_key="gene"))
     assert done.names == ("A", "B")
-    np.testing.assert_array_equal(done.given.toarray()[:6], [[1, 0], [0, 0], [1, 1], [0, 1], [0, 0], [0, 0]])
+    np.testing.assert_array_equal(
+        done.given.toarray()[:6], [[1, 0], [0, 0], [1, 1], [0, 1], [0, 0], [0, 0]]
+    )
     np.testing.assert_array_equal(done.control[:6], [False, True, False, False, True, False])
     assert list(done.alone(0)) == [0] and list(done.alone(1)) == [3]
-    chosen = read_interventions(obs, DataConfig(path="x.h5ad", intervention_key="gene", control=["control", "ctrl"]))
+    chosen = read_interventions(
+        obs, DataConfig(path="x.h5ad", intervention_key="gene", control=["control", "ctrl"])
+    )
     assert "Non-Targeting" in chosen.names
     empty = pd.DataFrame({"gene": ["", "", "A", "A"]})
     with pytest.raises(DataError):
@@ -68,7 +74,11 @@ def test_a_knock_down_leaves_the_messenger_as_it_was_counted(screen):
 
 
 def test_a_gene_that_was_not_measured_has_the_guides_key_alone(screen):
-    name = next(each for each in screen.obs["intervention"].unique() if each.startswith("R") and "+" not in each)
+    name = next(
+        each
+        for each in screen.obs["intervention"].unique()
+        if each.startswith("R") and "+" not in each
+    )
     fewer = screen[:, screen.var_names != name].copy()
     cells, _ = load_cells(DataConfig(**SCREEN), adata=fewer)
     number = cells.interventions.names.index(name)
@@ -101,5 +111,13 @@ def test_guides_that_fail_are_found(screen):
     both = np.flatnonzero(np.diff(weight.indptr) == 2)
     failing = set(works.index[~works])
     guides = screen.obs["guide"].to_numpy(str)
-    certain = [cell for cell in both if any(guide in failing and guide in share for guide in guides[cell].split("+"))]
-    assert certain and (weight[certain].toarray().max(1) > 0.5).any() and (weight[certain].data < 0.5).any()
+    certain = [
+        cell
+        for cell in both
+        if any(guide in failing and guide in share for guide in guides[cell].split("+"))
+    ]
+    assert (
+        certain
+        and (weight[certain].toarray().max(1) > 0.5).any()
+        and (weight[certain].data < 0.5).any()
+    )

@@ -14,7 +14,8 @@ from grn.io.h5ad import write_anndata
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """Three files, in other formats, with their counts elsewhere, other orders of genes and the same names of cells."""
+    """Three files, in other formats, with their counts elsewhere, other orders of genes and the
+    same names of cells."""
     monkeypatch.chdir(tmp_path)
     whole = simulate(Simulation(cells=1300, genes=40, regulators=8, cell_types=2, seed=3))
     whole.uns.clear()
@@ -31,22 +32,43 @@ def files(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "read"), [("all.zarr", read_zarr), ("all.h5ad", read_h5ad)])
-def test_all_cells_have_their_counts_of_the_genes_that_all_files_have(files, name, read, monkeypatch):
+def test_all_cells_have_their_counts_of_the_genes_that_all_files_have(
+    files, name, read, monkeypatch
+):
     monkeypatch.setattr("grn.cells.shards.PIECE", 128)
     monkeypatch.setattr(in_pieces, "CHUNK", 64)
     monkeypatch.setattr(in_pieces, "SHARD", 1024)
     assert main(["data", "shard", "a.h5ad", "b.h5ad", "c.zarr", "--output", name]) == 0
     found = read(name)
-    assert list(found.var_names) == list(files.var_names[4:]) and list(found.var["symbol"][:2]) == ["S4", "S5"]
+    assert list(found.var_names) == list(files.var_names[4:]) and list(found.var["symbol"][:2]) == [
+        "S4",
+        "S5",
+    ]
     np.testing.assert_array_equal(found.X.toarray(), files.X[:, 4:].toarray())
-    assert found.obs_names.is_unique and found.obs["file"].value_counts().to_dict() == {"a": 500, "b": 500, "c": 300}
-    assert found.obs["cell_type"].astype(str).tolist() == files.obs["cell_type"].astype(str).tolist()
-    assert found.obs["donor"].value_counts().to_dict() == {"d": 500, "3": 300}, "numbers and texts are texts"
+    assert found.obs_names.is_unique and found.obs["file"].value_counts().to_dict() == {
+        "a": 500,
+        "b": 500,
+        "c": 300,
+    }
+    assert (
+        found.obs["cell_type"].astype(str).tolist() == files.obs["cell_type"].astype(str).tolist()
+    )
+    assert found.obs["donor"].value_counts().to_dict() == {"d": 500, "3": 300}, (
+        "numbers and texts are texts"
+    )
     assert found.obs["treated"].sum() == 500 == found.obs["treated"].isna().sum() - 300
     run = grn.train(
-        name, label="cell_type", regulators=list(found.var_names[:3]), quiet=True,
-        set={"data.sample": 1000, "trainer.max_steps": 3, "model.members": 2, "network.false_discovery": False},
-    )  # fmt: skip
+        name,
+        label="cell_type",
+        regulators=list(found.var_names[:3]),
+        quiet=True,
+        set={
+            "data.sample": 1000,
+            "trainer.max_steps": 3,
+            "model.members": 2,
+            "network.false_discovery": False,
+        },
+    )
     assert "Training reads" in (run.folder / "log.txt").read_text()
     assert main(["data", "shard", "a.h5ad", "--output", name]) == 2, "nothing is overwritten"
 
@@ -58,7 +80,10 @@ def test_what_cannot_be_joined_leaves_nothing(files, tmp_path, capsys):
     other.X = other.X * 0.5
     write_anndata(tmp_path / "halves.h5ad", other)
     before = sorted(path.name for path in tmp_path.iterdir())
-    refused = {"ids.h5ad": "have 0 genes by the same names", "halves.h5ad": "halves.h5ad does not hold counts"}
+    refused = {
+        "ids.h5ad": "have 0 genes by the same names",
+        "halves.h5ad": "halves.h5ad does not hold counts",
+    }
     refused |= {"no.h5ad": "no.h5ad does not exist", "a.h5ad": "twice"}
     for second, sentence in refused.items():
         assert main(["data", "shard", "a.h5ad", second, "--output", "all.zarr"]) == 2

@@ -23,12 +23,20 @@ from grn.errors import ConfigError
     hubs=st.sampled_from([0.0, 2.0]),
     seed=st.integers(0, 99),
 )
-def test_any_network_is_acyclic_signed_and_gives_counts(regulators, targets, most, types, hubs, seed):
+def test_any_network_is_acyclic_signed_and_gives_counts(
+    regulators, targets, most, types, hubs, seed
+):
     fields = {"regulators_per_target": most, "cell_types": types, "hubs": hubs, "seed": seed}
-    adata = simulate(Simulation(cells=30, genes=regulators + targets, regulators=regulators, **fields))
+    adata = simulate(
+        Simulation(cells=30, genes=regulators + targets, regulators=regulators, **fields)
+    )
     counts = adata.X.data
     assert adata.shape == (30, regulators + targets)
-    assert np.isfinite(counts).all() and (counts >= 0).all() and np.array_equal(counts, np.rint(counts))
+    assert (
+        np.isfinite(counts).all()
+        and (counts >= 0).all()
+        and np.array_equal(counts, np.rint(counts))
+    )
     truth = read_truth(adata)
     place = {name: number for number, name in enumerate(adata.var_names)}
     sources, sinks = truth["source"].map(place), truth["target"].map(place)
@@ -38,12 +46,15 @@ def test_any_network_is_acyclic_signed_and_gives_counts(regulators, targets, mos
     assert not truth.duplicated(["source", "target"]).any()
     per_target = truth["target"].value_counts()
     assert (per_target <= most).all()
-    assert not most or set(adata.var_names[regulators:]) <= set(per_target.index), "every target is regulated"
+    assert not most or set(adata.var_names[regulators:]) <= set(per_target.index), (
+        "every target is regulated"
+    )
     assert adata.obs["cell_type"].nunique() == types
 
 
 def test_shares_of_repression_mean_counts_and_hubs():
-    """A hub has many targets whatever its abundance: a correlation within three standard errors of sixty regulators."""
+    """A hub has many targets whatever its abundance: a correlation within three standard errors of
+    sixty regulators."""
     for share in (0.0, 0.35, 0.9):
         adata = simulate(Simulation(cells=100, genes=300, repression=share, depth=2.0))
         assert (read_truth(adata)["sign"] < 0).mean() == pytest.approx(share, abs=0.06)
@@ -59,7 +70,9 @@ def test_shares_of_repression_mean_counts_and_hubs():
     assert abs(np.corrcoef(degree, adata.to_df()[degree.index].mean())[0, 1]) < 0.35
 
 
-DIFFERENT = Simulation(cells=60, genes=400, regulators=20, cell_types=4, type_specific=0.3, changed_signs=0.2)
+DIFFERENT = Simulation(
+    cells=60, genes=400, regulators=20, cell_types=4, type_specific=0.3, changed_signs=0.2
+)
 
 
 def changed(config, **fields):
@@ -87,7 +100,15 @@ def acting(config):
     ("config", "known"),
     [
         (
-            Simulation(cells=60, genes=50, regulators=7, cell_types=3, regulators_per_target=2, noise=0.5, seed=4),
+            Simulation(
+                cells=60,
+                genes=50,
+                regulators=7,
+                cell_types=3,
+                regulators_per_target=2,
+                noise=0.5,
+                seed=4,
+            ),
             "448f7324ce5d76a9f016690b919890a412e7382af2c1a879a83895f1710cb09f",
         ),
         (Simulation(cells=90), "f03809df6c118d272430cb09f59fb4dec9fc2ee40fc2fa2eeb8e391bee605406"),
@@ -96,19 +117,29 @@ def acting(config):
 def test_cells_without_context_are_those_of_the_first_version(config, known):
     adata = simulate(config)
     assert fingerprint(adata) == known
-    assert list(read_truth(adata)) == ["source", "target", "sign"] and list(adata.obs) == ["cell_type"]
+    assert list(read_truth(adata)) == ["source", "target", "sign"] and list(adata.obs) == [
+        "cell_type"
+    ]
 
 
 def test_cascades_take_the_place_of_all_other_edges_to_their_genes():
-    """Each ends in a target of its own; in every second one the first regulator acts on the target directly, too."""
+    """Each ends in a target of its own; in every second one the first regulator acts on the target
+    directly, too."""
     config = Simulation(cells=30, genes=60, regulators=9, cascades=11)
     truth = read_truth(simulate(config))
     regulators_of = truth.groupby("target")["source"].agg(set).to_dict()
     masters = {f"R{number}" for number in range(1, 5)}
     middle = {f"R{number}" for number in range(5, 10)}
     assert all(len(regulators_of[gene]) == 1 and regulators_of[gene] <= masters for gene in middle)
-    plain = read_truth(simulate(changed(config, cascades=0))).groupby("target")["source"].agg(set).to_dict()
-    ends = [gene for gene, found in regulators_of.items() if gene[0] == "G" and found != plain[gene]]
+    plain = (
+        read_truth(simulate(changed(config, cascades=0)))
+        .groupby("target")["source"]
+        .agg(set)
+        .to_dict()
+    )
+    ends = [
+        gene for gene, found in regulators_of.items() if gene[0] == "G" and found != plain[gene]
+    ]
     alone = [gene for gene in ends if len(regulators_of[gene]) == 1]
     assert len(ends) == 11 and len(alone) == 6
     for gene in ends:
@@ -126,7 +157,9 @@ def test_shares_of_edges_and_the_types_in_which_they_act(types):
     in_one = sum(len(signs) == 1 for signs in partial)
     assert in_one == (len(partial) if types == 2 else (len(partial) + 1) // 2)
     assert all(len(signs) <= 2 for signs in partial)
-    assert all(len(signs) == types for signs in flipped), "an edge that changes its sign acts in every type"
+    assert all(len(signs) == types for signs in flipped), (
+        "an edge that changes its sign acts in every type"
+    )
     plain = simulate(changed(DIFFERENT, cell_types=types, type_specific=0, changed_signs=0))
     planted = {(edge.source, edge.target): edge.sign for edge in read_truth(plain).itertuples()}
     assert planted.keys() == edges.keys(), "the edges of a seed do not depend on how they differ"
@@ -138,7 +171,14 @@ def test_shares_of_edges_and_the_types_in_which_they_act(types):
 @pytest.mark.parametrize("changes", ["type_specific", "changed_signs"])
 def test_edges_and_signs_that_differ_between_types_are_seen_in_their_cells(changes):
     config = Simulation(
-        cells=4000, genes=60, cell_types=2, regulators_per_target=1, noise=0.5, depth=50, size_sd=0, **{changes: 0.9}
+        cells=4000,
+        genes=60,
+        cell_types=2,
+        regulators_per_target=1,
+        noise=0.5,
+        depth=50,
+        size_sd=0,
+        **{changes: 0.9},
     )
     adata = simulate(config)
     logs = np.log1p(adata.to_df())
@@ -147,7 +187,9 @@ def test_edges_and_signs_that_differ_between_types_are_seen_in_their_cells(chang
         for label in ("type 1", "type 2"):
             cells = (adata.obs["cell_type"] == label).to_numpy()
             correlation = np.corrcoef(logs[cells][source], logs[cells][target])[0, 1]
-            found[label in signs].append(correlation * (signs.get(label, next(iter(signs.values())))))
+            found[label in signs].append(
+                correlation * (signs.get(label, next(iter(signs.values()))))
+            )
             if len(set(signs.values())) == 2:
                 right.append(np.sign(correlation) == signs[label])
     if changes == "changed_signs":
@@ -155,7 +197,9 @@ def test_edges_and_signs_that_differ_between_types_are_seen_in_their_cells(chang
     else:
         assert np.median(found[True]) > 0.15 and abs(np.median(found[False])) < 0.03
         expressed = adata.to_df().groupby(adata.obs["cell_type"], observed=True).mean()
-        assert (expressed > 0).all(axis=None), "a gene that a type leaves no regulator is still produced"
+        assert (expressed > 0).all(axis=None), (
+            "a gene that a type leaves no regulator is still produced"
+        )
 
 
 def test_with_types_the_truth_says_in_which_and_a_file_keeps_it(tmp_path):
@@ -168,7 +212,9 @@ def test_with_types_the_truth_says_in_which_and_a_file_keeps_it(tmp_path):
 
 
 def test_composition_is_the_spread_of_levels_between_types():
-    nothing = Simulation(cells=2000, genes=300, cell_types=10, regulators_per_target=0, noise=0, size_sd=0, depth=200)
+    nothing = Simulation(
+        cells=2000, genes=300, cell_types=10, regulators_per_target=0, noise=0, size_sd=0, depth=200
+    )
     plain, composed = simulate(nothing), simulate(changed(nothing, composition=0.5))
     assert read_truth(composed).empty and list(read_truth(composed)) == ["source", "target", "sign"]
     for adata, expected in ((plain, 0.0), (composed, 0.5)):
@@ -178,7 +224,8 @@ def test_composition_is_the_spread_of_levels_between_types():
 
 
 @pytest.mark.parametrize(
-    "config", [Simulation(cells=31, genes=50, seed=3), changed(DIFFERENT, cells=31, composition=0.4)]
+    "config",
+    [Simulation(cells=31, genes=50, seed=3), changed(DIFFERENT, cells=31, composition=0.4)],
 )
 def test_cells_do_not_depend_on_how_many_are_in_memory_at_a_time(monkeypatch, config):
     whole = simulate(config)
@@ -206,7 +253,10 @@ def test_networks_that_cannot_be_are_refused(names, values):
 
 def test_guides_that_work_take_a_regulator_away_and_leave_the_network_as_it_was():
     size = {"cells": 300, "genes": 40, "regulators": 8, "cell_types": 2, "depth": 20.0}
-    plain, screen = simulate(Simulation(**size)), simulate(Simulation(**size, interventions=0.25, failing=0.3))
+    plain, screen = (
+        simulate(Simulation(**size)),
+        simulate(Simulation(**size, interventions=0.25, failing=0.3)),
+    )
     assert "guides" not in plain.uns and list(plain.obs) == ["cell_type"]
     assert plain.uns["truth"].equals(screen.uns["truth"]), "the network is the same"
     guides = screen.uns["guides"].set_index("guide")
@@ -225,7 +275,8 @@ def test_a_knock_down_leaves_a_share_and_two_interventions_act_in_one_cell():
     first, second = both[0].split("+")
     control = cells[cells.obs["intervention"] == "control"].to_df().mean()
     with_both = cells[cells.obs["intervention"].isin(both)].to_df().mean()
-    masters_only = [gene for gene in (first, second) if gene in ("R1", "R2")]  # no other intervention reaches these
+    # no other intervention reaches these
+    masters_only = [gene for gene in (first, second) if gene in ("R1", "R2")]
     assert masters_only
     assert np.allclose(with_both[masters_only] / control[masters_only], 0.4, atol=0.06)
     with pytest.raises(ConfigError) as refused:

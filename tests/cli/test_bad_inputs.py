@@ -1,4 +1,5 @@
-"""Likely mistakes on the command line: one sentence that names the cause, exit code 2, and nothing is left behind."""
+"""Likely mistakes on the command line: one sentence that names the cause, exit code 2, and nothing
+is left behind."""
 
 from __future__ import annotations
 
@@ -18,12 +19,16 @@ COUNTS = np.random.default_rng(0).poisson(4.0, (12, 6)).astype(np.float32)
 GENES = [f"g{place}" for place in range(6)]
 EDGES = "source,target,weight\n"
 TABLE = "".join(
-    ",".join(map(str, row)) + "\n" for row in [["cell", *GENES], *([f"c{i}", *row] for i, row in enumerate(COUNTS))]
+    ",".join(map(str, row)) + "\n"
+    for row in [["cell", *GENES], *([f"c{i}", *row] for i, row in enumerate(COUNTS))]
 )
 
 
 def cells(**change) -> anndata.AnnData:
-    parts = {"X": COUNTS, "obs": pd.DataFrame({"condition": ["a", "b"] * 6}, index=[f"c{i}" for i in range(12)])}
+    parts = {
+        "X": COUNTS,
+        "obs": pd.DataFrame({"condition": ["a", "b"] * 6}, index=[f"c{i}" for i in range(12)]),
+    }
     return anndata.AnnData(**{**parts, "var": pd.DataFrame(index=GENES), **change})
 
 
@@ -109,12 +114,18 @@ def assert_refused(arguments, sentence, capfd):
 
 
 @pytest.mark.parametrize("command", SENTENCES)
-def test_a_mistake_is_one_sentence_that_names_the_cause(command, tiny_run, tmp_path, monkeypatch, capfd):
+def test_a_mistake_is_one_sentence_that_names_the_cause(
+    command, tiny_run, tmp_path, monkeypatch, capfd
+):
     monkeypatch.chdir(tmp_path)
     for name, write in FILES.items():
         if name in re.split(r"[ =/]", command):
             write(tmp_path / name)
-    assert_refused([part.replace("RUN", str(tiny_run)) for part in shlex.split(command)], SENTENCES[command], capfd)
+    assert_refused(
+        [part.replace("RUN", str(tiny_run)) for part in shlex.split(command)],
+        SENTENCES[command],
+        capfd,
+    )
 
 
 def unfinished(run) -> None:
@@ -151,7 +162,13 @@ def test_a_tilde_is_the_home_of_the_user(tmp_path, monkeypatch, capfd):
     """After an equals sign, too, where shells leave it."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    for command in ("train ~/none.h5ad", "init ~/none.h5ad --output=~/mine.yaml", "train --set data.path=~/none.h5ad"):
+    for command in (
+        "train ~/none.h5ad",
+        "init ~/none.h5ad --output=~/mine.yaml",
+        "train --set data.path=~/none.h5ad",
+    ):
         command = command.replace("train --set", "train pbmc.yaml --set")
         assert main(shlex.split(command)) == 2
-        assert f"{tmp_path / 'none.h5ad'} does not exist" in " ".join(capfd.readouterr().err.split())
+        assert f"{tmp_path / 'none.h5ad'} does not exist" in " ".join(
+            capfd.readouterr().err.split()
+        )

@@ -14,7 +14,8 @@ COLUMNS = ["cell_type", "source", "target", "effect", "low", "high", "p_value", 
 
 @pytest.fixture
 def grn_compare(tiny_run, capsys, tmp_path, monkeypatch):
-    """Runs the command on the tiny run in an empty folder: its code, what it printed, and its error."""
+    """Runs the command on the tiny run in an empty folder: its code, what it printed, and its
+    error."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments, folder=tiny_run):
@@ -32,8 +33,18 @@ def test_the_table_is_written_and_what_differs_is_printed(grn_compare, ending):
     assert code == 0
     assert "40 and 40 cells" in printed and printed.endswith(f"Table: {output}\n")
     table = pd.read_csv(output) if ending == "csv" else pd.read_parquet(output)
-    assert list(table) == [*COLUMNS, "weight_type 1", "weight_type 2", "level_source", "level_target"]
-    assert len(table) == 4 * 15 and table["q_value"].is_monotonic_increasing and table.notna().all(None)
+    assert list(table) == [
+        *COLUMNS,
+        "weight_type 1",
+        "weight_type 2",
+        "level_source",
+        "level_target",
+    ]
+    assert (
+        len(table) == 4 * 15
+        and table["q_value"].is_monotonic_increasing
+        and table.notna().all(None)
+    )
     differ = int((table["q_value"] <= 0.05).sum())
     assert sum(line.startswith("all ") for line in printed.splitlines()) == min(differ, 15)
     before = Path(output).read_bytes()
@@ -46,5 +57,8 @@ def test_conditions_are_in_the_order_in_which_they_are_given(grn_compare):
     grn_compare(*arguments, "--output", "there.csv")
     grn_compare(*arguments, "--output", "back.csv", "--conditions", "type 2", "type 1")
     pair = ["source", "target"]
-    there, back = (pd.read_csv(f"{name}.csv").set_index(pair)["effect"].sort_index() for name in ("there", "back"))
+    there, back = (
+        pd.read_csv(f"{name}.csv").set_index(pair)["effect"].sort_index()
+        for name in ("there", "back")
+    )
     pd.testing.assert_series_equal(there, -back, atol=1e-4)

@@ -48,7 +48,11 @@ def grn_evaluate(capsys):
 
 
 def row(printed, name):
-    return next(line for line in printed.splitlines() if line.startswith(name)).removeprefix(name).split()
+    return (
+        next(line for line in printed.splitlines() if line.startswith(name))
+        .removeprefix(name)
+        .split()
+    )
 
 
 def test_the_table_follows_a_description_of_its_universe(grn_evaluate):
@@ -111,7 +115,9 @@ def test_the_universe_of_a_run_is_the_same_without_its_data(grn_evaluate, tiny_r
     lines = printed.splitlines()
     assert f"K = {len(truth)} true edges" in lines[0]
     shutil.copytree(tiny_run, "run")
-    Path("run/config.yaml").write_text((tiny_run / "config.yaml").read_text().replace("'simulated:'", "gone.h5ad"))
+    Path("run/config.yaml").write_text(
+        (tiny_run / "config.yaml").read_text().replace("'simulated:'", "gone.h5ad")
+    )
     _, without, _ = grn_evaluate("run", "truth.csv", "--output", "without", *data)
     assert lines[0] in without.splitlines()
     written = [Path(name, "evaluation.txt").read_text() for name in ("with data", "without")]
@@ -132,7 +138,9 @@ def unsigned_run(tiny_run, tmp_path):
 @pytest.mark.parametrize("name", ["", "edges.parquet", "network.h5ad"])
 def test_signs_without_a_meaning_are_not_scored(grn_evaluate, unsigned_run, name):
     assert (open_network_file(unsigned_run).edges["weight"] < 0).any()
-    code, printed, _ = grn_evaluate(unsigned_run / name, unsigned_run / "truth.csv", "--output", "found")
+    code, printed, _ = grn_evaluate(
+        unsigned_run / name, unsigned_run / "truth.csv", "--output", "found"
+    )
     assert code == 0 and "Signs are not scored" in printed
     table = pd.read_csv("found/evaluation.csv", index_col="score")
     assert table.loc[list(OF_SIGNS), ["network", "p"]].isna().all(axis=None)
@@ -153,8 +161,15 @@ def test_data_are_given_as_a_configuration_or_as_cells(grn_evaluate, kind):
     edges.to_csv("pearson.tsv", sep="\t", index=False)
     adata.write_zarr("cells.zarr")
     adata.to_df().T.to_csv("cells.csv")
-    Path("text.yaml").write_text("data: {path: cells.csv, orientation: genes_by_cells, genes: all}\n")
-    data = {"configuration": "mine.yaml", "h5ad": "cells.h5ad", "zarr": "cells.zarr", "text": "text.yaml"}[kind]
+    Path("text.yaml").write_text(
+        "data: {path: cells.csv, orientation: genes_by_cells, genes: all}\n"
+    )
+    data = {
+        "configuration": "mine.yaml",
+        "h5ad": "cells.h5ad",
+        "zarr": "cells.zarr",
+        "text": "text.yaml",
+    }[kind]
     code, printed, _ = grn_evaluate("pearson.tsv", "truth.csv", "--data", data)
     assert code == 0
     for line in printed.splitlines()[-5:]:
@@ -181,7 +196,12 @@ def test_what_is_written(grn_evaluate, folder):
     before = Path("found/evaluation.txt").read_bytes()
     assert grn_evaluate("network.csv", "reference.csv", "--output", "found")[:2] == (2, "")
     assert Path("found/evaluation.txt").read_bytes() == before
-    assert sorted(path.name for path in folder.iterdir()) == ["found", "network.csv", "reference.csv", "trrust.tsv"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "found",
+        "network.csv",
+        "reference.csv",
+        "trrust.tsv",
+    ]
 
 
 # Cell types
@@ -198,10 +218,14 @@ def typed(folder):
 
 @pytest.fixture
 def typed_truth(tiny_run):
-    """A truth of the tiny run's cells in which each type lacks some edges, and one edge changes its sign."""
+    """A truth of the tiny run's cells in which each type lacks some edges, and one edge changes its
+    sign."""
     truth = pd.read_csv(tiny_run / "truth.csv")
     labels = list(open_network_file(tiny_run).read_types())
-    parts = [truth[truth.index % len(labels) != number].assign(cell_type=label) for number, label in enumerate(labels)]
+    parts = [
+        truth[truth.index % len(labels) != number].assign(cell_type=label)
+        for number, label in enumerate(labels)
+    ]
     parts[0].loc[parts[0].index[-1], "sign"] *= -1
     pd.concat(parts).to_csv("typed_truth.csv", index=False)
     return labels
@@ -212,7 +236,9 @@ def test_a_reference_with_types_is_scored_type_by_type(grn_evaluate, typed):
     assert (code, wrong) == (0, "")
     assert "K = 3 true edges (2 +, 0 -, 1 of unknown sign)" in printed
     lines = printed[printed.index("Each cell type against its own edges") :].splitlines()
-    assert lines[1].split("  ")[0] == "cell type" and lines[1].endswith("specificity  changed signs")
+    assert lines[1].split("  ")[0] == "cell type" and lines[1].endswith(
+        "specificity  changed signs"
+    )
     # In b, AC is no edge of the type; BC and AB are ahead of it.
     assert [line.split() for line in lines[2:5]] == [
         ["a", "network", "3", "1", "1.333", "1.333", "0.6667", "-", "0"],
@@ -224,7 +250,9 @@ def test_a_reference_with_types_is_scored_type_by_type(grn_evaluate, typed):
     assert table["changed_signs"].iloc[1] == 1 and table["specificity"].isna().all()
 
 
-def test_types_of_a_run_stand_beside_baselines_on_their_own_cells(grn_evaluate, tiny_run, typed_truth):
+def test_types_of_a_run_stand_beside_baselines_on_their_own_cells(
+    grn_evaluate, tiny_run, typed_truth
+):
     code, _, wrong = grn_evaluate(tiny_run, "typed_truth.csv", "--output", "found")
     assert (code, wrong) == (0, "")
     table = pd.read_csv("found/evaluation_types.csv").set_index(["cell_type", "method"])
@@ -240,31 +268,46 @@ def test_types_of_a_run_stand_beside_baselines_on_their_own_cells(grn_evaluate, 
         own = pearson(cells.multiplicity[rows].toarray(), cells.vocabulary, regulators)
         networks = {"network": open_network_file(tiny_run).read_types()[label], "Pearson": own}
         for method, edges in networks.items():
-            assert table.loc[(label, method), "sign_accuracy"] == sign_accuracy(edges, reference.by_type[label])
+            assert table.loc[(label, method), "sign_accuracy"] == sign_accuracy(
+                edges, reference.by_type[label]
+            )
     _, alone, _ = grn_evaluate(tiny_run, "typed_truth.csv", "--cell-type", typed_truth[1])
     assert f"typed_truth.csv, cell type {typed_truth[1]}" in alone and "Each cell type" not in alone
     of_type = table.loc[typed_truth[1]]
     assert row(alone, "score") == ["network", "p", "Pearson", "ridge"]
-    for name, line in (("auprc", "AUPRC (average precision)"), ("sign_accuracy", "sign accuracy on true edges")):
+    for name, line in (
+        ("auprc", "AUPRC (average precision)"),
+        ("sign_accuracy", "sign accuracy on true edges"),
+    ):
         shown = row(alone, line)
-        expected = [f"{of_type.loc[method, name]:.4g}" for method in ("network", "Pearson", "ridge")]
+        expected = [
+            f"{of_type.loc[method, name]:.4g}" for method in ("network", "Pearson", "ridge")
+        ]
         assert [shown[0], *shown[2:]] == expected
 
 
 def sign_accuracy(edges, truth):
     weights = {(edge.source, edge.target): edge.weight for edge in edges.itertuples()}
-    right = [math.copysign(1, weights.get((e.source, e.target), 0) or -e.sign) == e.sign for e in truth.itertuples()]
+    right = [
+        math.copysign(1, weights.get((e.source, e.target), 0) or -e.sign) == e.sign
+        for e in truth.itertuples()
+    ]
     return pytest.approx(sum(right) / len(right))
 
 
 @pytest.mark.skipif("GRN_BENCHMARK_DATA" not in os.environ, reason="GRN_BENCHMARK_DATA is not set")
 def test_sergio_s_published_numbers(grn_evaluate):
-    """The baselines of the project's design: 990 pairs, 258 true edges; Pearson and ridge 0.54 and 0.52."""
+    """The baselines of the project's design: 990 pairs, 258 true edges; Pearson and ridge 0.54 and
+    0.52."""
     data = Path(os.environ["GRN_BENCHMARK_DATA"])
     truth = data / "sergio_ds1_network.csv"
-    open_reference_file(truth).edges.rename(columns={"sign": "weight"}).to_csv("perfect.csv", index=False)
+    open_reference_file(truth).edges.rename(columns={"sign": "weight"}).to_csv(
+        "perfect.csv", index=False
+    )
     _, printed, _ = grn_evaluate("perfect.csv", truth, "--data", data / "sergio_ds1.h5ad")
-    assert "990 pairs; K = 258 true edges (179 +, 79 -, 0 of unknown sign), density 0.2606." in printed
+    assert (
+        "990 pairs; K = 258 true edges (179 +, 79 -, 0 of unknown sign), density 0.2606." in printed
+    )
     perfect, _, *baselines = map(float, row(printed, "AUPRC (average precision)"))
     assert perfect == 1 and baselines == pytest.approx([0.54, 0.52], abs=0.005)
 
@@ -280,7 +323,9 @@ def test_another_network_of_the_file_is_scored_by_its_key(tiny_run):
     )
     for form in (tiny_run, tiny_run / "network.h5ad"):
         found = grn.evaluate(form, truth, key=key, **options)
-        assert found["network"].to_dict() == pytest.approx(expected["network"].to_dict(), nan_ok=True)
+        assert found["network"].to_dict() == pytest.approx(
+            expected["network"].to_dict(), nan_ok=True
+        )
         assert found.loc["sign_accuracy", "network"] >= 0
     for wrong in ({"key": "grn_layer7"}, {"key": key, "cell_type": "type 1"}):
         with pytest.raises(DataError):

@@ -17,7 +17,9 @@ def cells(tmp_path, monkeypatch):
     counts = np.random.default_rng(0).poisson(1.0, (60, 5)).astype(np.float32)
     ids = [f"ENSG0000000000{gene}" for gene in range(5)]
     var = pd.DataFrame({"feature_name": list("ABCDE")}, index=ids)
-    obs = pd.DataFrame({"donor": ["x", "y"] * 30, "cell_type": ["B", "T", "NK"] * 20, "age": range(60)})
+    obs = pd.DataFrame(
+        {"donor": ["x", "y"] * 30, "cell_type": ["B", "T", "NK"] * 20, "age": range(60)}
+    )
     obs.index = obs.index.map("c{}".format)
     adata = AnnData(np.log1p(counts / 3), obs=obs, var=var, layers={"umi": counts})
     adata.write_h5ad(tmp_path / "cells.h5ad")
@@ -38,8 +40,11 @@ def test_what_is_found_is_written_and_said(cells, capsys):
     config = load_config("cells.yaml")
     data = config.data
     assert (data.path, data.counts, data.gene_key, data.label_key) == (
-        "cells.h5ad", "layer:umi", "feature_name", "cell_type",
-    )  # fmt: skip
+        "cells.h5ad",
+        "layer:umi",
+        "feature_name",
+        "cell_type",
+    )
     defaults = load_config("own_data.yaml", ["data.path=cells.h5ad"])
     changed = {"counts": "layer:umi", "gene_key": "feature_name", "label_key": "cell_type"}
     assert config == defaults.model_copy(update={"data": defaults.data.model_copy(update=changed)})
@@ -51,7 +56,9 @@ def test_cell_types_are_found_under_the_names_that_others_give_them(column, cell
     adata.obs = adata.obs.rename(columns={"cell_type": column})
     adata.write_h5ad(cells / "cells.h5ad")
     assert cli.main(["init", "cells.h5ad"]) == 0
-    assert load_config("cells.yaml").data.label_key == column, "and not the donor, which is text as well"
+    assert load_config("cells.yaml").data.label_key == column, (
+        "and not the donor, which is text as well"
+    )
 
 
 def test_nothing_is_overwritten_and_wrong_cells_leave_nothing(cells, capsys):
@@ -69,9 +76,13 @@ def test_names_tell_the_orientation_of_a_text_file_or_the_user_is_asked(cells, c
     )
     assert cli.main(["init", "m.csv"]) == 0
     assert load_config("m.yaml").data.orientation == "cells_by_genes"
-    (cells / "n.csv").write_text("cell,A,B\n" + "".join(f"c{n},{line}" for n, line in enumerate(lines)))
+    (cells / "n.csv").write_text(
+        "cell,A,B\n" + "".join(f"c{n},{line}" for n, line in enumerate(lines))
+    )
     assert cli.main(["init", "n.csv"]) == 2
-    assert "grn train n.csv --orientation cells_by_genes" in " ".join(capsys.readouterr().err.split())
+    assert "grn train n.csv --orientation cells_by_genes" in " ".join(
+        capsys.readouterr().err.split()
+    )
     (cells / "twice.csv").write_text((cells / "m.csv").read_text() + f"{'A' * 14}-0,1,1\n")
     assert cli.main(["init", "twice.csv"]) == 2
     assert "it has 2 cells called" in " ".join(capsys.readouterr().err.split())
@@ -100,7 +111,15 @@ def test_regulators_by_name_are_an_option_of_train(cells, monkeypatch, tmp_path)
     (tmp_path / "tfs.txt").write_text("A\n")
     seen = {}
     monkeypatch.setattr(training, "train", lambda config, *_, **options: seen.update(config=config))
-    for given, regulators in {"A,B": ["A", "B"], "[A, B]": ["A", "B"], "tfs.txt": "tfs.txt"}.items():
+    for given, regulators in {
+        "A,B": ["A", "B"],
+        "[A, B]": ["A", "B"],
+        "tfs.txt": "tfs.txt",
+    }.items():
         assert cli.main(["train", "cells.h5ad", "--label", "cell_type", "--regulators", given]) == 0
         data = seen["config"].data
-        assert (data.path, data.label_key, data.regulators) == ("cells.h5ad", "cell_type", regulators)
+        assert (data.path, data.label_key, data.regulators) == (
+            "cells.h5ad",
+            "cell_type",
+            regulators,
+        )

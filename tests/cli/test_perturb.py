@@ -11,7 +11,8 @@ from grn.cli import main as cli
 
 @pytest.fixture
 def grn_perturb(tiny_run, capsys, tmp_path, monkeypatch):
-    """Runs the command on the tiny run in an empty folder: its code, what it printed, and its error."""
+    """Runs the command on the tiny run in an empty folder: its code, what it printed, and its
+    error."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):
@@ -28,11 +29,16 @@ def regulator(tiny_run):
 
 
 def test_the_table_is_printed_and_written(grn_perturb, regulator):
-    code, printed, _ = grn_perturb("--knock-out", regulator, "--cell-type", "type 1", "--output", "found.csv")
+    code, printed, _ = grn_perturb(
+        "--knock-out", regulator, "--cell-type", "type 1", "--output", "found.csv"
+    )
     assert code == 0 and printed.startswith(f"knock-out of {regulator} in 40 cells, 1 step")
     assert printed.endswith("\nTable: found.csv\n")
     table = pd.read_csv("found.csv")
-    assert list(table) == ["gene", "change", "effect", "sd", "before", "perturbed", "low", "high"] and len(table) == 16
+    assert (
+        list(table) == ["gene", "change", "effect", "sd", "before", "perturbed", "low", "high"]
+        and len(table) == 16
+    )
     assert f"No edge of {regulator} is certain in these cells" in " ".join(printed.split())
     assert table["gene"][0] == regulator and table["effect"][1:].abs().is_monotonic_decreasing
     assert grn_perturb("--knock-out", regulator, "--output", "found.csv")[0] == 2
@@ -40,7 +46,14 @@ def test_the_table_is_printed_and_written(grn_perturb, regulator):
 
 def test_cells_are_written(grn_perturb, regulator):
     code, printed, _ = grn_perturb(
-        "--overexpress", regulator, "--where", "cell_type=type 2", "--steps", 3, "--output", "cells.h5ad"
+        "--overexpress",
+        regulator,
+        "--where",
+        "cell_type=type 2",
+        "--steps",
+        3,
+        "--output",
+        "cells.h5ad",
     )
     assert code == 0 and printed.endswith("\nCells: cells.h5ad\n") and "3 steps" in printed
     found = anndata.read_h5ad("cells.h5ad")

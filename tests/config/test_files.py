@@ -58,12 +58,23 @@ def test_own_data_shows_every_field_with_its_default():
 
 
 def test_own_data_gives_every_field_a_reason():
-    """A comment stands above each field, or its section's comment covers it in `simulated`, the seeds and the sizes."""
+    """A comment stands above each field, or its section's comment covers it in `simulated`, the
+    seeds and the sizes."""
     lines = (shipped_configs() / "own_data.yaml").read_text().splitlines()
-    bare = {"genes", "regulators", "seed", "weight"}  # explained by the section's comment or by the line above
+    bare = {
+        "genes",
+        "regulators",
+        "seed",
+        "weight",
+    }  # explained by the section's comment or by the line above
     for above, line in pairwise(lines):
         key = line.split(":")[0].strip()
-        if line.startswith("  ") and not line.strip().startswith("#") and not line.endswith(":") and key not in bare:
+        if (
+            line.startswith("  ")
+            and not line.strip().startswith("#")
+            and not line.endswith(":")
+            and key not in bare
+        ):
             assert above.strip().startswith("#"), f"no reason above {line.strip()!r}"
 
 
@@ -73,7 +84,11 @@ def test_own_data_gives_every_field_a_reason():
 @pytest.mark.parametrize(
     ("text", "line", "found"),
     [
-        ("data:\n  path: a.h5ad\n  genes: all\n  path: b.h5ad\n", 4, "data.path was already set in line 2"),
+        (
+            "data:\n  path: a.h5ad\n  genes: all\n  path: b.h5ad\n",
+            4,
+            "data.path was already set in line 2",
+        ),
         ("data:\n  path: a.h5ad\n genes: all\n", 3, "not the YAML"),
         ("data: {path: a.h5ad}\ntrainer:\n  max_epoch: 5\n", 3, "did you mean trainer.max_epochs?"),
         (
@@ -97,7 +112,9 @@ def test_an_empty_section_means_its_defaults():
 
 
 def test_data_targets_of_earlier_runs_is_read_as_null_and_refused_otherwise():
-    assert load_config(write("data: {path: a.h5ad, targets: null}")).data == DataConfig(path="a.h5ad")
+    assert load_config(write("data: {path: a.h5ad, targets: null}")).data == DataConfig(
+        path="a.h5ad"
+    )
     found = str(refusal(name=write("data: {path: a.h5ad, targets: layer:unspliced}")))
     assert found.startswith("run.yaml, line 1: data.targets is gone") and found.count(".yaml") == 1
 
@@ -105,13 +122,17 @@ def test_data_targets_of_earlier_runs_is_read_as_null_and_refused_otherwise():
 def test_mistakes_have_a_sentence_each_in_the_order_of_the_file():
     text = "data:\n  pth: a\n  genes: -1\nmodle:\n  width: 2\n"
     lines = str(refusal(name=write(text))).splitlines()
-    assert [line.partition(": ")[0] for line in lines] == [f"run.yaml, line {line}" for line in (2, 3, 4)]
+    assert [line.partition(": ")[0] for line in lines] == [
+        f"run.yaml, line {line}" for line in (2, 3, 4)
+    ]
 
 
 @pytest.mark.parametrize("gene", ["NA", "nan", "no", "on", "1e5", "12:30", "2024-01-01"])
 def test_gene_names_that_look_like_something_else_stay_texts(gene):
     plain = gene not in {"1e5"}  # numbers need quotes in every YAML
-    config = load_config(write(f"data: {{path: a.h5ad, regulators: [{gene if plain else repr(gene)}]}}"))
+    config = load_config(
+        write(f"data: {{path: a.h5ad, regulators: [{gene if plain else repr(gene)}]}}")
+    )
     assert config.data.regulators == [gene]
     write(dump_config(config), "again.yaml")
     assert load_config("again.yaml") == config
@@ -137,7 +158,10 @@ def test_gene_names_that_look_like_something_else_stay_texts(gene):
 )
 def test_an_override_sets_one_field(override, value):
     field = override.partition("=")[0]
-    for found in (load_config("simulated.yaml", [override]), change_config("simulated.yaml", {field: value})):
+    for found in (
+        load_config("simulated.yaml", [override]),
+        change_config("simulated.yaml", {field: value}),
+    ):
         for name in field.split("."):
             found = getattr(found, name)
         assert found == value
@@ -193,7 +217,13 @@ def test_a_tilde_in_a_path_is_the_home_of_the_user(monkeypatch, tmp_path):
     """Which no shell expands in a file, or after an equals sign."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "run.yaml").write_text("data:\n  path: ~/cells.h5ad\n  regulators: ~/tfs.txt\n")
-    found = load_config(tmp_path / "run.yaml", ["data.genes=~/genes.txt", "network.prior=~/prior.csv"])
+    found = load_config(
+        tmp_path / "run.yaml", ["data.genes=~/genes.txt", "network.prior=~/prior.csv"]
+    )
     paths = found.data.path, found.data.regulators, found.data.genes, found.network.prior
-    assert paths == tuple(str(tmp_path / name) for name in ("cells.h5ad", "tfs.txt", "genes.txt", "prior.csv"))
-    assert load_config(tmp_path / "run.yaml", ["data.genes=5", "data.regulators=[~A]"]).data.regulators == ["~A"]
+    assert paths == tuple(
+        str(tmp_path / name) for name in ("cells.h5ad", "tfs.txt", "genes.txt", "prior.csv")
+    )
+    assert load_config(
+        tmp_path / "run.yaml", ["data.genes=5", "data.regulators=[~A]"]
+    ).data.regulators == ["~A"]

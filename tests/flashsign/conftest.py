@@ -1,4 +1,5 @@
-"""Small bags in float64, where a law is a law to twelve digits; and, on a GPU, memory that holds NaN at first."""
+"""Small bags in float64, where a law is a law to twelve digits; and, on a GPU, memory that holds
+NaN at first."""
 
 import os
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ if torch.cuda.is_available():  # deterministic products of cuBLAS need it, befor
 
 @pytest.fixture(autouse=True)
 def poisoned_on_a_gpu():
-    """On a GPU uninitialised memory holds NaN in every test: a kernel that reads what nobody wrote fails."""
+    """On a GPU uninitialised memory holds NaN in every test: a kernel that reads what nobody wrote
+    fails."""
     if not torch.cuda.is_available():
         yield
         return
@@ -24,7 +26,8 @@ def poisoned_on_a_gpu():
 
 @dataclass(frozen=True)
 class Call:
-    """The tensors of one dense call, each a leaf that wants a gradient, and a gradient for the output."""
+    """The tensors of one dense call, each a leaf that wants a gradient, and a gradient for the
+    output."""
 
     q: Tensor
     k: Tensor
@@ -37,14 +40,18 @@ class Call:
         return self.q, self.k, self.v, self.m
 
     def gradients(self, output, grad=None):
-        return torch.autograd.grad(output, self.leaves, self.grad if grad is None else grad, retain_graph=True)
+        return torch.autograd.grad(
+            output, self.leaves, self.grad if grad is None else grad, retain_graph=True
+        )
 
 
 @pytest.fixture
 def draw():
     """draw(cells=, heads=, ...) -> Call, seeded."""
 
-    def call(cells=2, heads=4, key_heads=2, queries=7, keys=9, width=3, dtype=torch.float64, seed=0):
+    def call(
+        cells=2, heads=4, key_heads=2, queries=7, keys=9, width=3, dtype=torch.float64, seed=0
+    ):
         random = torch.Generator().manual_seed(seed)
 
         def normal(*shape):

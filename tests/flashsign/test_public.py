@@ -1,4 +1,5 @@
-"""The public names of flashsign: complete, documented with shapes, with examples that run, and without Triton."""
+"""The public names of flashsign: complete, documented with shapes, with examples that run, and
+without Triton."""
 
 import doctest
 import inspect
@@ -18,7 +19,9 @@ import flashsign
 
 FUNCTIONS = [name for name in flashsign.__all__ if inspect.isroutine(getattr(flashsign, name))]
 CLASSES = [name for name in flashsign.__all__ if inspect.isclass(getattr(flashsign, name))]
-FOLDS = [name for name in flashsign.__all__ if isinstance(getattr(flashsign, name), flashsign.Monoid)]
+FOLDS = [
+    name for name in flashsign.__all__ if isinstance(getattr(flashsign, name), flashsign.Monoid)
+]
 
 
 def test_every_public_name_is_listed_and_can_be_imported():
@@ -55,34 +58,56 @@ def test_the_examples_of_the_algebras_page_run():
 def test_importing_flashsign_imports_neither_triton_nor_the_application():
     code = (
         "import sys, flashsign; flashsign.spherical_attention;"
-        "assert not [x for x in sys.modules if x.split('.')[0] in ('triton', 'grn', 'lightning', 'scanpy')]"
+        "assert not [x for x in sys.modules if x.split('.')[0] in ('triton', 'grn', 'lightning', "
+        "'scanpy')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_flashsign_works_without_triton():
     code = (
-        "import sys; sys.modules['triton'] = None; import torch, flashsign; q = torch.ones(1, 1, 2, 4);"
+        "import sys; sys.modules['triton'] = None; import torch, flashsign; q = torch.ones(1, 1, "
+        "2, 4);"
         "flashsign.spherical_attention(q, q, q); flashsign.EdgeSums(2, 2).add(q, q)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not all(map(find_spec, ("build", "hatchling"))), reason="build and hatchling are not installed")
+@pytest.mark.skipif(
+    not all(map(find_spec, ("build", "hatchling"))), reason="build and hatchling are not installed"
+)
 def test_it_builds_as_a_wheel_of_its_own_that_needs_torch_alone(tmp_path):
     source = Path(flashsign.__file__).parents[1]
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, source]
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        tmp_path,
+        source,
+    ]
     subprocess.run(command, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("flashsign-*.whl")
     archive = zipfile.ZipFile(wheel)
     names = {name for name in archive.namelist() if name.startswith("flashsign/")}
-    assert names == {path.relative_to(source).as_posix() for path in source.rglob("flashsign/**/*.py")} | {
-        "flashsign/py.typed"
-    }
+    assert names == {
+        path.relative_to(source).as_posix() for path in source.rglob("flashsign/**/*.py")
+    } | {"flashsign/py.typed"}
     archive.extractall(tmp_path / "site")
-    metadata = next(archive.read(name).decode() for name in archive.namelist() if name.endswith("METADATA"))
+    metadata = next(
+        archive.read(name).decode() for name in archive.namelist() if name.endswith("METADATA")
+    )
     required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
     assert required == ["Requires-Dist: torch>=2.11"]
-    code = "import flashsign, torch; q = torch.ones(1, 1, 3, 4); flashsign.spherical_attention(q, q, q)"
-    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": str(tmp_path / "site")})
+    code = (
+        "import flashsign, torch; q = torch.ones(1, 1, 3, 4); flashsign.spherical_attention(q, q, "
+        "q)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "site")},
+    )

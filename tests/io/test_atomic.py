@@ -64,7 +64,9 @@ def test_a_folder_takes_the_place_of_the_old_one(tmp_path):
 
 
 @pytest.mark.parametrize("moving_fails", [False, True])
-def test_the_old_folder_stays_where_the_new_one_cannot_be_written(tmp_path, monkeypatch, moving_fails):
+def test_the_old_folder_stays_where_the_new_one_cannot_be_written(
+    tmp_path, monkeypatch, moving_fails
+):
     folder, move = tmp_path / "model", os.replace
     with replacing_folder(folder) as beside:
         (beside / "file").write_text("old")
@@ -93,7 +95,10 @@ def test_permissions_honour_umask(tmp_path, umask):
 
 @pytest.mark.parametrize("writing", [replacing_file, replacing_folder])
 def test_a_disk_that_fills_up_is_one_sentence_and_leaves_nothing(writing, tmp_path):
-    with pytest.raises(RunFolderError, match="No space left on device") as caught, writing(tmp_path / "out"):
+    with (
+        pytest.raises(RunFolderError, match="No space left on device") as caught,
+        writing(tmp_path / "out"),
+    ):
         raise OSError(ENOSPC, "No space left on device")
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -115,7 +120,10 @@ def test_links_are_replaced_and_removed_and_what_they_lead_to_is_left_alone(tmp_
     remove_leftovers(run, ("model", "last"))
     assert sorted(os.listdir(run)) == [".mine", "model", "table.csv"]
     assert not (run / "model").is_symlink() and not (run / "table.csv").is_symlink()
-    assert os.listdir(tmp_path / "elsewhere") == ["mine"] and (tmp_path / "elsewhere" / "mine").read_text() == "mine"
+    assert (
+        os.listdir(tmp_path / "elsewhere") == ["mine"]
+        and (tmp_path / "elsewhere" / "mine").read_text() == "mine"
+    )
 
 
 def test_outputs_that_exist_or_cannot_be_made_are_refused_before_work_starts(tmp_path):

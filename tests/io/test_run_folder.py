@@ -23,14 +23,18 @@ def test_the_same_command_works_twice(tmp_path):
 
 
 def test_temporary_files_of_everything_that_a_run_writes_are_known(tiny_run):
-    """A run that is killed while it writes one of these leaves nothing behind once it is resumed."""
+    """A run that is killed while it writes one of these leaves nothing behind once it is
+    resumed."""
     there = {path.stem for path in (*tiny_run.iterdir(), *(tiny_run / "checkpoints").iterdir())}
     assert there <= {*WRITTEN, "log", "checkpoints"} and "edges_by_type" in there
 
 
-@pytest.mark.parametrize("part", ["model/card.json", "network.h5ad", "edges.parquet", "edges_by_type.parquet"])
+@pytest.mark.parametrize(
+    "part", ["model/card.json", "network.h5ad", "edges.parquet", "edges_by_type.parquet"]
+)
 def test_parts_of_different_runs_are_not_taken_for_one(part, tiny_run, tmp_path):
-    """Each part is sound by itself, so that scores, pictures and predictions would be of two networks."""
+    """Each part is sound by itself, so that scores, pictures and predictions would be of two
+    networks."""
     run = tmp_path / "run"
     shutil.copytree(tiny_run, run)
     refuse_mixed_parts(run)
@@ -42,7 +46,10 @@ def test_parts_of_different_runs_are_not_taken_for_one(part, tiny_run, tmp_path)
             file["uns/grn/model_hash"][()] = "0" * 16
     else:
         table = pq.read_table(run / part)
-        pq.write_table(table.replace_schema_metadata({**table.schema.metadata, MODEL_HASH: b"0" * 16}), run / part)
+        pq.write_table(
+            table.replace_schema_metadata({**table.schema.metadata, MODEL_HASH: b"0" * 16}),
+            run / part,
+        )
     with pytest.raises(RunFolderError, match=rf"{part} is of another run than"):
         load(run)
 

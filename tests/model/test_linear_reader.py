@@ -27,7 +27,10 @@ def token() -> LinearReader:
 
 @pytest.fixture
 def cells() -> torch.Tensor:
-    return torch.rand(CELLS, GENES, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 3
+    return (
+        torch.rand(CELLS, GENES, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        * 3
+    )
 
 
 def test_each_member_is_what_it_would_be_alone(token, cells):
@@ -45,7 +48,9 @@ def test_each_member_is_what_it_would_be_alone(token, cells):
 def test_members_count_by_their_importance(token, cells):
     cell, logits = token(cells)
     summaries = token.summaries(cells, token.standardised(cells))
-    of_members = torch.stack([(summaries[p] @ token.head[p] + token.head_bias[p]).log_softmax(-1) for p in range(3)])
+    of_members = torch.stack(
+        [(summaries[p] @ token.head[p] + token.head_bias[p]).log_softmax(-1) for p in range(3)]
+    )
     torch.testing.assert_close(logits, torch.einsum("p,pck->ck", token.importance, of_members))
     torch.testing.assert_close(cell, (torch.cat(list(summaries), 1) - token.centre) @ token.axes)
 
@@ -62,7 +67,8 @@ def test_without_each_gene_is_the_forward_pass_with_that_gene_hidden(token, cell
 
 @pytest.mark.parametrize(("error", "kept"), [(0.5, 10), (0.29, 8), (0.2, 5), (0.1, 0)])
 def test_the_threshold_keeps_its_error_on_held_out_cells(token, error, kept):
-    """Five sure cells are right; of the five unsure ones two are wrong. One more may be wrong than was seen to be."""
+    """Five sure cells are right; of the five unsure ones two are wrong. One more may be wrong than
+    was seen to be."""
     token.confidence = torch.tensor([0.99, 0.98, 0.97, 0.96, 0.95, 0.8, 0.7, 0.65, 0.6, 0.5])
     token.right = torch.tensor([True] * 5 + [False, True, True, False, True])
     found = token.threshold(error)
@@ -71,7 +77,8 @@ def test_the_threshold_keeps_its_error_on_held_out_cells(token, error, kept):
 
 
 def test_what_is_hidden_is_not_read(token, cells):
-    """The keys of guides, which have this sd: cells with them and without are the same to the token."""
+    """The keys of guides, which have this sd: cells with them and without are the same to the
+    token."""
     token.sd[3] = HIDDEN
     others = cells.clone()
     others[:, 3] = 1 - others[:, 3]

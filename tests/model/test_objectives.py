@@ -40,7 +40,9 @@ def whole(model, cells: int = 5) -> Draw:
 def gradients(loss: torch.Tensor, model) -> dict[str, torch.Tensor]:
     model.zero_grad()
     loss.backward()
-    return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+    return {
+        name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None
+    }
 
 
 def moved(batch: Batch, cells) -> Batch:
@@ -51,8 +53,8 @@ def moved(batch: Batch, cells) -> Batch:
 
 
 def test_members_learn_from_all_cells_but_those_of_their_fold(make_model, batch):
-    """Cells of fold -1 and of folds that no member holds out are learned by all. Members of the identity token are
-    pairs where there are cell types, one of each kind."""
+    """Cells of fold -1 and of folds that no member holds out are learned by all. Members of the
+    identity token are pairs where there are cell types, one of each kind."""
     fold_0, fold_1, every = [0, 1, 1, 0, 1], [1, 0, 1, 1, 1], [1, 1, 1, 1, 1]
     assert members_cells(batch, make_model()).tolist() == [fold_0, fold_1, every, every]
     assert readers_cells(batch, make_model()).tolist() == [fold_0, fold_0, fold_1, fold_1]
@@ -60,22 +62,31 @@ def test_members_learn_from_all_cells_but_those_of_their_fold(make_model, batch)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_masked_multiplicity_is_the_error_of_the_network_and_of_context_on_the_rest(make_model, batch, layers):
+def test_masked_multiplicity_is_the_error_of_the_network_and_of_context_on_the_rest(
+    make_model, batch, layers
+):
     model = make_model(states=3, layers=layers)
     bags = batch.bags
     found, _ = masked_multiplicity(batch, model, whole(model))
-    m, true = model.inputs(bags.multiplicity[:, REGULATORS], bags.basal), model.standardised(bags.multiplicity)
+    m, true = (
+        model.inputs(bags.multiplicity[:, REGULATORS], bags.basal),
+        model.standardised(bags.multiplicity),
+    )
     y = model.among(m, bags.states)
     corrected = model.corrected(m, y if layers > 1 else None, bags.states)
     direct = model.blocks[1](corrected, bags.states, torch.arange(9))
     context = model.context(m, torch.arange(9))
     left = direct - true[:, OTHERS]
-    each = (y - true[:, REGULATORS]).square().sum(-1) + (left.square() + (left + context).square()).sum(-1)
+    each = (y - true[:, REGULATORS]).square().sum(-1) + (
+        left.square() + (left + context).square()
+    ).sum(-1)
     learned = members_cells(batch, model)
     # And the state of a cell, which is asked for where it is not known.
     states = torch.einsum("cs,pcs->pc", bags.states, -model.state_scores(m))
     torch.testing.assert_close(found, ((each / 12 + states) * learned).sum())
-    assert float(divisors(batch, model, False)["masked_multiplicity"]) == pytest.approx(float(learned.sum()) / 4)
+    assert float(divisors(batch, model, False)["masked_multiplicity"]) == pytest.approx(
+        float(learned.sum()) / 4
+    )
 
 
 def test_a_step_learns_genes_or_teaches_the_identity_token(make_model, batch):
@@ -87,18 +98,28 @@ def test_a_step_learns_genes_or_teaches_the_identity_token(make_model, batch):
 
 
 @pytest.mark.parametrize("infers", [False, True])
-def test_the_context_learns_from_what_predictions_of_the_blocks_leave_over(make_model, batch, infers):
-    """These infer states that training knows, or know means of states of which training leaves a part in."""
+def test_the_context_learns_from_what_predictions_of_the_blocks_leave_over(
+    make_model, batch, infers
+):
+    """These infer states that training knows, or know means of states of which training leaves a
+    part in."""
     model, bags = make_model(states=3), batch.bags
     for block in model.blocks:
         block.mixed.copy_(torch.full((3, 3), 1 / 3))
-    m, true = model.inputs(bags.multiplicity[:, REGULATORS], bags.basal), model.standardised(bags.multiplicity)
+    m, true = (
+        model.inputs(bags.multiplicity[:, REGULATORS], bags.basal),
+        model.standardised(bags.multiplicity),
+    )
     model.blocks.train()  # and not the basal gene, which would drop out
     plain = gradients(masked_multiplicity(batch, model, whole(model))[0], model)
     model.infers_states, model.partial_levels = infers, not infers
     found = gradients(masked_multiplicity(batch, model, whole(model))[0], model)
     rest = model.left_over(bags, m, torch.arange(9), true[:, OTHERS], None)
-    loss = ((rest + model.context(m, torch.arange(9))).square().sum(-1) / 12 * members_cells(batch, model)).sum()
+    loss = (
+        (rest + model.context(m, torch.arange(9))).square().sum(-1)
+        / 12
+        * members_cells(batch, model)
+    ).sum()
     expected = torch.autograd.grad(loss, [model.basal.query, model.basal.bias])
     torch.testing.assert_close(found["basal.query"], expected[0])
     torch.testing.assert_close(found["basal.bias"], expected[1])
@@ -109,7 +130,8 @@ def test_the_context_learns_from_what_predictions_of_the_blocks_leave_over(make_
 
 
 def test_a_member_does_not_learn_from_the_cells_of_its_fold(make_model, batch):
-    """Its gradient does not change in any bit when these cells have other genes; the other members' do."""
+    """Its gradient does not change in any bit when these cells have other genes; the other members'
+    do."""
     model = make_model(states=3)
     one, other = (
         gradients(masked_multiplicity(each, model, whole(model))[0], model)
@@ -126,7 +148,11 @@ def test_neither_does_a_member_of_the_identity_token(make_model, batch, name):
     model, found = make_model(states=3), []
     for each in (batch, moved(batch, [0, 3])):
         torch.manual_seed(0)
-        found.append(gradients(of_cells(each, model, readers_cells(each, model), genes=True)[name].sum(), model))
+        found.append(
+            gradients(
+                of_cells(each, model, readers_cells(each, model), genes=True)[name].sum(), model
+            )
+        )
     one, other = found
     assert one and all(name.startswith("identity.") for name in one)
     for name in one:
@@ -135,7 +161,8 @@ def test_neither_does_a_member_of_the_identity_token(make_model, batch, name):
 
 
 def test_what_context_learns_changes_nothing_in_the_signed_network(make_model, batch):
-    """The network's gradient is that of its own error; the context's that of what the network leaves over."""
+    """The network's gradient is that of its own error; the context's that of what the network
+    leaves over."""
     model = make_model(states=3)
     network = gradients(masked_multiplicity(batch, model, whole(model))[0], model)
     model.basal.query.data.mul_(3)
@@ -151,18 +178,25 @@ def test_multiplicities_that_are_hidden_from_the_basal_gene_are_not(make_model, 
     """From the network: they change the context alone."""
     model = make_model(states=3)
     hidden = replace(whole(model), hidden=torch.ones(4, 5, 4, dtype=torch.bool))
-    one, other = (gradients(masked_multiplicity(batch, model, each)[0], model) for each in (whole(model), hidden))
+    one, other = (
+        gradients(masked_multiplicity(batch, model, each)[0], model)
+        for each in (whole(model), hidden)
+    )
     for name in one:
-        assert torch.equal(one[name], other[name]) == name.startswith(("blocks.", "basal.state")), name
+        assert torch.equal(one[name], other[name]) == name.startswith(("blocks.", "basal.state")), (
+            name
+        )
     torch.manual_seed(0)
     drawn = Draw.of(model, 2000, 0.3)
-    assert drawn.hidden.shape == (4, 2000, 4) and drawn.hidden.double().mean() == pytest.approx(0.3, abs=0.02)
+    assert drawn.hidden.shape == (4, 2000, 4) and drawn.hidden.double().mean() == pytest.approx(
+        0.3, abs=0.02
+    )
 
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_a_sample_of_genes_stands_for_all_of_them(make_model, batch, monkeypatch, layers):
-    """The mean over all samples of a size is the whole loss, the penalty included. With two layers all regulators are
-    drawn, as block 2 reads them."""
+    """The mean over all samples of a size is the whole loss, the penalty included. With two layers
+    all regulators are drawn, as block 2 reads them."""
     model = make_model(states=3, layers=layers)
     model.penalty.copy_(torch.tensor([[2.0, 0.5, 0.1]]).expand(5, -1))
     expected = [
@@ -184,7 +218,8 @@ def test_a_sample_of_genes_stands_for_all_of_them(make_model, batch, monkeypatch
 
 @pytest.mark.parametrize("prior", [False, True])
 def test_the_penalty_is_that_of_the_slopes_of_both_blocks(make_model, batch, prior):
-    """Block 1 of all members has one; with a prior, slopes on regulators are divided by its factor first."""
+    """Block 1 of all members has one; with a prior, slopes on regulators are divided by its factor
+    first."""
     model = make_model(states=3)
     model.penalty.copy_(torch.rand(5, 3, generator=torch.Generator().manual_seed(0)) + 0.1)
     factor = torch.ones(12, 3).double()
@@ -194,10 +229,15 @@ def test_the_penalty_is_that_of_the_slopes_of_both_blocks(make_model, batch, pri
     _, found = masked_multiplicity(batch, model, whole(model))
     parts = []
     for block, genes, penalty in zip(
-        model.blocks, (REGULATORS, OTHERS), (model.penalty[-1:].expand(4, -1), model.penalty[:-1]), strict=True
+        model.blocks,
+        (REGULATORS, OTHERS),
+        (model.penalty[-1:].expand(4, -1), model.penalty[:-1]),
+        strict=True,
     ):
         pick = torch.arange(len(genes))
-        slopes = block.slopes(block.scores(pick), pick) / torch.nn.functional.pad(factor[genes], (0, 1), value=1.0)
+        slopes = block.slopes(block.scores(pick), pick) / torch.nn.functional.pad(
+            factor[genes], (0, 1), value=1.0
+        )
         parts.append(penalty_of(slopes, penalty).sum())
     torch.testing.assert_close(found, sum(parts) / 12)
 
@@ -205,9 +245,14 @@ def test_the_penalty_is_that_of_the_slopes_of_both_blocks(make_model, batch, pri
 def test_genes_are_judged_by_the_members_that_have_not_seen_the_cell(make_model, batch):
     model = make_model(states=3)
     found, bags = judged_genes(batch, model), batch.bags
-    unseen = torch.zeros(4, 5).index_put((torch.tensor([0, 0, 1]), torch.tensor([0, 3, 1])), torch.tensor(1.0))
+    unseen = torch.zeros(4, 5).index_put(
+        (torch.tensor([0, 0, 1]), torch.tensor([0, 3, 1])), torch.tensor(1.0)
+    )
     assert torch.equal(found.cells, unseen.sum(1))
-    m, true = model.inputs(bags.multiplicity[:, REGULATORS], bags.basal), model.standardised(bags.multiplicity)
+    m, true = (
+        model.inputs(bags.multiplicity[:, REGULATORS], bags.basal),
+        model.standardised(bags.multiplicity),
+    )
 
     def error(gate: torch.Tensor) -> torch.Tensor:
         """Of each member with so much of the context."""
@@ -220,9 +265,11 @@ def test_genes_are_judged_by_the_members_that_have_not_seen_the_cell(make_model,
     for other in (0.0, 0.3, 0.7, 1.0):
         assert (error(gate) <= error(torch.full((4,), other)) + 1e-9).all()
     states = model.states_of(replace(bags, states=None), m)
-    for one, other in zip(vars(judged_genes(replace(batch, bags=replace(bags, states=None)), model)).values(),
-                          vars(judged_genes(replace(batch, bags=replace(bags, states=states)), model)).values(),
-                          strict=True):  # fmt: skip
+    for one, other in zip(
+        vars(judged_genes(replace(batch, bags=replace(bags, states=None)), model)).values(),
+        vars(judged_genes(replace(batch, bags=replace(bags, states=states)), model)).values(),
+        strict=True,
+    ):
         torch.testing.assert_close(one, other)
 
 
@@ -234,9 +281,9 @@ def test_cell_types_leave_out_missing_labels_and_smooth_the_others(make_model, b
     for member in range(4):
         expected = 0.0
         for cell, label in ((0, 0), (1, 2), (3, 1)):
-            smooth = (1 - LABEL_SMOOTHING) * log_odds[member, cell, label] + LABEL_SMOOTHING * log_odds[
-                member, cell
-            ].mean()
+            smooth = (1 - LABEL_SMOOTHING) * log_odds[
+                member, cell, label
+            ] + LABEL_SMOOTHING * log_odds[member, cell].mean()
             expected -= float(smooth * learned[member, cell])
         assert float(found[member].detach()) == pytest.approx(expected, rel=1e-6)
     seen = replace(batch, kept=torch.ones_like(batch.bags.multiplicity, dtype=torch.bool))
@@ -254,7 +301,9 @@ def test_genes_are_predicted_as_they_were_counted_from_what_is_left_to_see(make_
     torch.testing.assert_close(summaries_of(seen, model), summaries)
     found = of_cells(seen, model, readers_cells(seen, model), genes=True)["genes"]
     errors = (
-        (summaries @ model.identity.predict - model.identity.standardised(batch.bags.multiplicity)).square().mean(-1)
+        (summaries @ model.identity.predict - model.identity.standardised(batch.bags.multiplicity))
+        .square()
+        .mean(-1)
     )
     torch.testing.assert_close(found, (errors * readers_cells(seen, model)).sum(1))
     assert torch.equal(divisors(seen, model, False)["genes"], readers_cells(seen, model).sum(1))
@@ -267,7 +316,9 @@ def test_types_alone_reach_the_blocks(make_model, batch):
         found.append(gradients(loss.sum(), model))
     one, other = found
     assert one["blocks.1.embedding.query"].abs().max() > 0
-    assert all(torch.equal(one[name][:2], other[name][:2]) for name in one if name.startswith("identity."))
+    assert all(
+        torch.equal(one[name][:2], other[name][:2]) for name in one if name.startswith("identity.")
+    )
 
 
 def test_a_batch_with_nothing_to_learn_costs_nothing(make_model, batch):
@@ -289,7 +340,9 @@ def test_what_an_intervention_has_set_is_no_target(make_model, batch):
     for values, mask in ((batch.bags.multiplicity, cut), (multiplicity, cut), (multiplicity, None)):
         one = replace(batch, bags=replace(batch.bags, multiplicity=values, cut=mask))
         judged = judged_genes(one, model)
-        found.append((masked_multiplicity(one, model, whole(model))[0], judged.direct, judged.product))
+        found.append(
+            (masked_multiplicity(one, model, whole(model))[0], judged.direct, judged.product)
+        )
     for set_before, set_after, not_cut in zip(*found, strict=True):
         torch.testing.assert_close(set_before, set_after)
         assert not torch.allclose(set_after, not_cut)
@@ -297,5 +350,7 @@ def test_what_an_intervention_has_set_is_no_target(make_model, batch):
     m = model.inputs(batch.bags.multiplicity[:, REGULATORS], batch.bags.basal)
     y, states = model.among(m, batch.bags.states), batch.bags.states
     as_set, column = model.corrected(m, y, states, cut[:, REGULATORS]), REGULATORS.index(regulator)
-    torch.testing.assert_close(as_set[:, :2, column], (m / model.unit)[:2, column].expand(len(y), -1))
+    torch.testing.assert_close(
+        as_set[:, :2, column], (m / model.unit)[:2, column].expand(len(y), -1)
+    )
     torch.testing.assert_close(as_set[:, 2:], model.corrected(m, y, states)[:, 2:])

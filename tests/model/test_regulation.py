@@ -38,7 +38,9 @@ def test_cells_do_not_see_each_other(make_model, make_bags, states):
     found = model(of_cells(bags, order))
     for name in ("multiplicity", "cell", "logits"):
         torch.testing.assert_close(getattr(found, name), getattr(whole, name)[order], **close)
-    assert whole.multiplicity.std() > 0.1 and whole.logits.std() > 0.1, "or any two predictions would be the same"
+    assert whole.multiplicity.std() > 0.1 and whole.logits.std() > 0.1, (
+        "or any two predictions would be the same"
+    )
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -91,19 +93,27 @@ def test_states_are_the_given_ones_or_those_that_the_regulators_tell(make_model,
     same(model(unknown), model(replace(bags, states=found)))
     assert (model(unknown).multiplicity - model(bags).multiplicity).abs().max() > 0.01
     alone = make_model()
-    assert torch.equal(alone.states_of(replace(make_bags(), states=None), m), torch.ones(5, 1).double())
+    assert torch.equal(
+        alone.states_of(replace(make_bags(), states=None), m), torch.ones(5, 1).double()
+    )
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_block_2_reads_regulators_in_the_place_of_what_counting_made_of_them(make_model, make_bags, layers):
-    """m'_j = m_j + r_j (y_j - m_j), both from the means of the cell's state; with one layer, m as it was counted."""
+def test_block_2_reads_regulators_in_the_place_of_what_counting_made_of_them(
+    make_model, make_bags, layers
+):
+    """m'_j = m_j + r_j (y_j - m_j), both from the means of the cell's state; with one layer, m as
+    it was counted."""
     model, bags = make_model(states=3, layers=layers), make_bags(states=3)
     m, states = regulators_of(bags, model), bags.states
     y = model.blocks[0](m, states, torch.arange(3))
     corrected = model.corrected(m, y if layers > 1 else None, states)
     for member in range(4):
         for cell in range(5):
-            level, centre = (states[cell] @ each[member] for each in (model.blocks[0].level, model.blocks[0].centre))
+            level, centre = (
+                states[cell] @ each[member]
+                for each in (model.blocks[0].level, model.blocks[0].centre)
+            )
             expected = m[cell].clone()
             if layers > 1:
                 change = (y[member, cell] - level) - (m[cell] - centre)[:-1]
@@ -125,7 +135,11 @@ def test_the_context_reads_regulators_as_they_were_counted_and_no_state(make_mod
     m, pick = regulators_of(bags, model), torch.arange(9)
     before = model.context(m, pick)
     model.counting.zero_()
-    for tensor in (model.blocks[0].embedding.query, model.blocks[1].embedding.query, model.blocks[1].centre):
+    for tensor in (
+        model.blocks[0].embedding.query,
+        model.blocks[1].embedding.query,
+        model.blocks[1].centre,
+    ):
         tensor.data.mul_(2)
     assert torch.equal(model.context(m, pick), before)
     hidden = torch.zeros(4, 5, 4, dtype=torch.bool)
@@ -135,7 +149,8 @@ def test_the_context_reads_regulators_as_they_were_counted_and_no_state(make_mod
 
 
 def test_what_blocks_leave_over_is_that_of_predictions(make_model, make_bags):
-    """In training, too, where they know states that predictions infer, and leave in a part of levels."""
+    """In training, too, where they know states that predictions infer, and leave in a part of
+    levels."""
     model, bags = make_model(states=3), make_bags(states=3)
     m, true, pick = regulators_of(bags, model), torch.rand(5, 9).double(), torch.arange(9)
     for block in model.blocks:
@@ -156,7 +171,9 @@ def test_what_blocks_leave_over_is_that_of_predictions(make_model, make_bags):
 def test_scores_are_as_wide_as_there_are_keys_while_there_is_room(monkeypatch):
     """With a width that is given, heads have that one."""
     wide = regulation.width_of_scores
-    assert wide(ModelConfig(), 2000, 613, 1) == 613 and wide(ModelConfig(width=32), 2000, 613, 1) == 32
+    assert (
+        wide(ModelConfig(), 2000, 613, 1) == 613 and wide(ModelConfig(width=32), 2000, 613, 1) == 32
+    )
     tables = 5 * 2000 * 613
     monkeypatch.setattr(regulation, "TABLES", tables)
     assert wide(ModelConfig(), 2000, 613, 1) == 613
@@ -171,7 +188,9 @@ def test_many_regulators_are_read_as_they_were_counted(make_model, monkeypatch):
     assert not model.layered
 
 
-def test_genes_that_are_asked_for_one_after_the_other_are_those_of_one_pass(make_model, make_bags, monkeypatch):
+def test_genes_that_are_asked_for_one_after_the_other_are_those_of_one_pass(
+    make_model, make_bags, monkeypatch
+):
     model, bags = make_model(states=3), make_bags(states=3)
     whole = model(bags)
     monkeypatch.setattr(regulation, "SCORES", 2 * 4 * 3 * 4)
@@ -179,7 +198,9 @@ def test_genes_that_are_asked_for_one_after_the_other_are_those_of_one_pass(make
     same(model(bags), whole)
 
 
-def test_without_genes_to_learn_the_identity_token_reads_them_after_the_blocks(make_model, make_bags):
+def test_without_genes_to_learn_the_identity_token_reads_them_after_the_blocks(
+    make_model, make_bags
+):
     model, bags = make_model(genes_train=False), make_bags()
     y = model.expected(regulators_of(bags, model), bags.states)
     z = model.identity.standardised(bags.multiplicity) + y.mean(0)
@@ -205,7 +226,9 @@ def test_inputs_are_multiplicities_in_sds_cut_off_far_above_the_mean(make_model)
     torch.testing.assert_close(found[0, :-1], x[0] / sd, **close)
     assert found[0, 0] == 0, "an absent regulator stays absent"
     torch.testing.assert_close(found[1, [0, 2]], (LIMIT + mean / sd)[[0, 2]], **close)
-    torch.testing.assert_close(found[:, -1], torch.tensor([DEPTH, DEPTH + 2]).double(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        found[:, -1], torch.tensor([DEPTH, DEPTH + 2]).double(), rtol=1e-6, atol=0
+    )
     assert torch.equal(model.inputs(x, None)[:, -1], torch.full((2,), DEPTH).double())
 
 
@@ -229,7 +252,10 @@ def test_a_bag_of_zeros_is_finite_forward_and_backward(make_model):
 
 
 def test_predictions_are_float32_in_half_precision_training(make_model, make_bags):
-    model, bags = make_model(dtype=torch.float32, states=3), make_bags(dtype=torch.float32, states=3)
+    model, bags = (
+        make_model(dtype=torch.float32, states=3),
+        make_bags(dtype=torch.float32, states=3),
+    )
     exact = model(bags).multiplicity
     with torch.autocast("cpu", torch.bfloat16):
         found = model(bags)
@@ -248,7 +274,8 @@ def test_iterations_apply_one_map_again():
     torch.manual_seed(0)
     maps = [FeedForward(2, 8, 16, count, 0.0) for count in (1, 2, 3)]
     for other in maps[1:]:
-        other.load_state_dict(maps[0].state_dict())  # the same tensors: iterations have no weights of their own
+        # the same tensors: iterations have no weights of their own
+        other.load_state_dict(maps[0].state_dict())
     h = torch.randn(2, 4, 8)
     once, twice, thrice = (each(h) for each in maps)
     torch.testing.assert_close(once.square().mean(-1), torch.ones(2, 4), rtol=1e-4, atol=0)

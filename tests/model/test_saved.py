@@ -17,7 +17,20 @@ from grn.errors import RunFolderError
 from grn.model.folder import CONTENT, WEIGHTS, hash_of, packed, unpacked
 from grn.model.saved import TrainedModel, packed_parameters, round_as_saved, unpacked_parameters
 
-VOCABULARY = ("NA", "nan", "CD8A", "HLA-DRA", "β2M", "1", "null", "MT-ND1", "true", "a\x0bb", "a b", "C1orf112")
+VOCABULARY = (
+    "NA",
+    "nan",
+    "CD8A",
+    "HLA-DRA",
+    "β2M",
+    "1",
+    "null",
+    "MT-ND1",
+    "true",
+    "a\x0bb",
+    "a b",
+    "C1orf112",
+)
 CLASSES = ("T/NK cell", "β", "")
 MEASURES = np.arange(12) % 3 > 0
 SHARE = MEASURES / MEASURES.sum()
@@ -27,7 +40,17 @@ SHARE = MEASURES / MEASURES.sum()
 def trained(make_model) -> TrainedModel:
     model = make_model(dtype=torch.float32, members=2, states=3)
     round_as_saved(model)
-    return TrainedModel(model, VOCABULARY, CLASSES, "counts", "log1p_normalised", 1234.5, (7.25, 0.1), MEASURES, SHARE)
+    return TrainedModel(
+        model,
+        VOCABULARY,
+        CLASSES,
+        "counts",
+        "log1p_normalised",
+        1234.5,
+        (7.25, 0.1),
+        MEASURES,
+        SHARE,
+    )
 
 
 @pytest.fixture
@@ -41,7 +64,15 @@ def test_a_round_trip_changes_no_bit(trained, folder, make_bags):
     before, after = trained.model(bags), loaded.model(bags)
     for name in ("multiplicity", "cell", "logits"):
         assert torch.equal(getattr(before, name), getattr(after, name))
-    for name in ("vocabulary", "classes", "values", "multiplicity", "target_total", "depth", "hash"):
+    for name in (
+        "vocabulary",
+        "classes",
+        "values",
+        "multiplicity",
+        "target_total",
+        "depth",
+        "hash",
+    ):
         assert getattr(loaded, name) == getattr(trained, name)
     assert loaded.model.config == trained.model.config
     assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
@@ -53,9 +84,13 @@ def test_a_round_trip_changes_no_bit(trained, folder, make_bags):
     assert not loaded.model.training
 
 
-@given(arrays(np.int32, 2**16, elements=st.integers(-999, 999)), st.sampled_from([1e-6, 1 / 128, 1.0, 1e6]))
+@given(
+    arrays(np.int32, 2**16, elements=st.integers(-999, 999)),
+    st.sampled_from([1e-6, 1 / 128, 1.0, 1e6]),
+)
 def test_large_tables_are_whole_multiples_of_a_step_rounded_once(numbers, scale):
-    """To 1/64 of their row's largest number; rounding again changes nothing, and the file holds just that."""
+    """To 1/64 of their row's largest number; rounding again changes nothing, and the file holds
+    just that."""
     of_rows = np.array([1.0, 1e-3, 1e-36, 0.0]).repeat(16)[:, None]
     values = torch.from_numpy((numbers.reshape(64, 2**10) * scale * of_rows).astype(np.float32))
     table = torch.nn.Linear(2**10, 64, bias=False)
@@ -73,14 +108,29 @@ def test_large_tables_are_whole_multiples_of_a_step_rounded_once(numbers, scale)
 
 
 def test_gene_names_come_back_whatever_line_ends_they_contain(trained, tmp_path):
-    names = ("a\r", "a\r\n", "\n", "\r", "", "a\x85b", "a\u2028b", "a\x1cb", "a\\nb", "a\\", "\\\n", " a ")
+    names = (
+        "a\r",
+        "a\r\n",
+        "\n",
+        "\r",
+        "",
+        "a\x85b",
+        "a\u2028b",
+        "a\x1cb",
+        "a\\nb",
+        "a\\",
+        "\\\n",
+        " a ",
+    )
     replace(trained, vocabulary=names).save(tmp_path / "odd")
     assert TrainedModel.load(tmp_path / "odd").vocabulary == names
 
 
 def test_models_without_heads_and_normalisation_come_back(make_model, tmp_path):
     model = make_model(dtype=torch.float32, classes=0, regulators=None, genes_train=False)
-    TrainedModel(model, VOCABULARY, (), "expression", "log1p", None, None, MEASURES, SHARE).save(tmp_path / "model")
+    TrainedModel(model, VOCABULARY, (), "expression", "log1p", None, None, MEASURES, SHARE).save(
+        tmp_path / "model"
+    )
     loaded = TrainedModel.load(tmp_path / "model")
     assert (loaded.classes, loaded.target_total, loaded.depth) == ((), None, None)
     assert loaded.model.classes == 0
@@ -113,7 +163,8 @@ def test_the_hash_is_that_of_the_tensors(trained, folder):
 
 
 def rewrite(folder, card):
-    """Writes card.json with the hash that belongs to it and to the other files, as someone who means it would."""
+    """Writes card.json with the hash that belongs to it and to the other files, as someone who
+    means it would."""
     content = {name: (folder / name).read_bytes() for name in CONTENT}
     with suppress(SafetensorError):
         own = hash_of(card, content, unpacked(load(content[WEIGHTS])))

@@ -19,14 +19,18 @@ def some_block(states: int = 1, seed: int = 0, size: float = 0.7) -> SignedBlock
     generator = torch.Generator().manual_seed(seed)
     block = SignedBlock(MEMBERS, OWN, REGULATORS, 4, 2, 3, states).double().requires_grad_(False)
     for parameter in block.parameters():
-        parameter.add_(size * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+        parameter.add_(
+            size * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        )
     for buffer in (block.centre, block.square, block.level):
         buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.1)
     return block
 
 
 def some_cells(seed: int = 1) -> torch.Tensor:
-    return 3 * torch.rand(CELLS, REGULATORS + 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return 3 * torch.rand(
+        CELLS, REGULATORS + 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 def in_state(state: int, states: int) -> torch.Tensor:
@@ -34,7 +38,9 @@ def in_state(state: int, states: int) -> torch.Tensor:
 
 
 def mixed(states: int) -> torch.Tensor:
-    share = torch.rand(CELLS, states, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    share = torch.rand(
+        CELLS, states, generator=torch.Generator().manual_seed(5), dtype=torch.float64
+    )
     share[0] = torch.eye(states)[0]
     return share / share.sum(1, keepdim=True)
 
@@ -54,8 +60,13 @@ def test_it_is_the_formula_with_every_head_written_out(states):
                 score = query @ block.embedding.key[member, shared].T
                 for gene, regulator in ((1, 2), (2, 0)):
                     score[gene, regulator] = 0
-                amount, gain = F.softplus(block.raw_amount[member, shared]), F.softplus(block.raw_gain[member, head])
-                square = (m[:, None] * score).square().sum(-1) + block.log_basal[member, head].exp().square()
+                amount, gain = (
+                    F.softplus(block.raw_amount[member, shared]),
+                    F.softplus(block.raw_gain[member, head]),
+                )
+                square = (m[:, None] * score).square().sum(-1) + block.log_basal[
+                    member, head
+                ].exp().square()
                 weight, at_centre = m[:, None] * score, block.centre[member, state] * score
                 change = ((weight - at_centre) / square.sqrt()[..., None] * amount).sum(-1)
                 expected[member] += gain * change
@@ -81,14 +92,17 @@ def test_scores_and_gradients_are_of_a_table_without_genes_on_themselves(states)
     itself = OWN[pick][:, None] == torch.arange(REGULATORS + 1)
     masked, found = (query @ key[:, :, None].mT).masked_fill(itself, 0.0), block.scores(pick)
     given = torch.linspace(-1, 1, masked.numel()).double().view_as(masked)
-    ours, theirs = (torch.autograd.grad(table, leaves, given, allow_unused=True) for table in (found, masked))
+    ours, theirs = (
+        torch.autograd.grad(table, leaves, given, allow_unused=True) for table in (found, masked)
+    )
     for one, other in zip((found, *ours), (masked, *theirs), strict=True):
         assert one is other is None or torch.testing.assert_close(one, other, **close) is None
 
 
 @pytest.mark.parametrize("states", [1, 3])
 def test_without_keys_scores_are_those_of_keys_that_are_the_identity(monkeypatch, states):
-    """And so are their gradients: many keys of full width are not learned, as their products would take long."""
+    """And so are their gradients: many keys of full width are not learned, as their products would
+    take long."""
     pick, found = torch.tensor([4, 1, 2]), []
     for most in (REGULATORS + 1, REGULATORS):
         monkeypatch.setattr(module, "MOST_KEYS", most)
@@ -109,9 +123,13 @@ def test_without_keys_scores_are_those_of_keys_that_are_the_identity(monkeypatch
 
 
 def slopes_at(states: int, rank: int = REGULATORS + 1) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Shared slopes [n, R + 1] and deviations [S, n, R + 1] of states, of a low rank; no gene has one on itself."""
+    """Shared slopes [n, R + 1] and deviations [S, n, R + 1] of states, of a low rank; no gene has
+    one on itself."""
     generator = torch.Generator().manual_seed(3)
-    one, other = (torch.randn(shape, generator=generator) for shape in ((1 + states, len(OWN), rank), (rank, 5)))
+    one, other = (
+        torch.randn(shape, generator=generator)
+        for shape in ((1 + states, len(OWN), rank), (rank, 5))
+    )
     every = 0.2 * one @ other
     every[:, 1, 2] = every[:, 2, 0] = 0
     return every[0], every[1:] if states > 1 else None
@@ -148,7 +166,9 @@ def test_a_gain_that_is_large_is_set_as_well_as_a_small_one():
 @pytest.mark.parametrize(("heads", "key_heads"), [(1, 1), (2, 1), (2, 2), (4, 2)])
 def test_narrow_heads_start_with_the_best_approximation_of_their_width(heads, key_heads):
     """As the singular values have it; each key head has directions of its own."""
-    block = SignedBlock(MEMBERS, OWN, REGULATORS, heads, key_heads, 2, 3).double().requires_grad_(False)
+    block = (
+        SignedBlock(MEMBERS, OWN, REGULATORS, heads, key_heads, 2, 3).double().requires_grad_(False)
+    )
     block.of_regulators = False  # what is approximated reads all keys
     shared, deviations = (each.double() for each in slopes_at(3))
     left_out = block.start(0, shared, deviations)
@@ -158,7 +178,9 @@ def test_narrow_heads_start_with_the_best_approximation_of_their_width(heads, ke
     scores = block.scores(EVERY)[0].sum(0)  # [S, n, R + 1]
     directions = torch.linalg.svd(every)[2][: 2 * key_heads]
     bent = (1 + 1 / module.BEND**2) ** 0.5
-    torch.testing.assert_close(scores / bent, (shared + deviations) @ directions.T @ directions, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(
+        scores / bent, (shared + deviations) @ directions.T @ directions, rtol=1e-6, atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("part", [0.0, 0.4, 1.0])
@@ -182,13 +204,19 @@ def test_autocast_rounds_no_scores():
     for enabled in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             read, shrink = block.learned(m, states, EVERY, penalty)
-        found.append([shrink, *torch.autograd.grad(read.sum() + shrink.sum(), list(block.embedding.parameters()))])
+        found.append(
+            [
+                shrink,
+                *torch.autograd.grad(read.sum() + shrink.sum(), list(block.embedding.parameters())),
+            ]
+        )
     torch.testing.assert_close(*found)
 
 
 @given(st.integers(0, 2**31), st.floats(0.01, 30), st.integers(0, 2))
 def test_the_sign_of_a_score_is_the_sign_of_what_the_regulator_does(seed, size, state):
-    """For all values of the parameters: amounts and gains stay positive. Of each head, in an average cell."""
+    """For all values of the parameters: amounts and gains stay positive. Of each head, in an
+    average cell."""
     block = some_block(3, seed, size)
     scores, (gain, basal) = block.scores(EVERY), block.gains(EVERY)
     assert (block.amounts() > 0).all() and (gain > 0).all() and (basal > 0).all()
@@ -197,7 +225,10 @@ def test_the_sign_of_a_score_is_the_sign_of_what_the_regulator_does(seed, size, 
         slopes = block.derivatives(m, state, EVERY, scores, one, slice(head, head + 1))
         assert torch.equal(slopes.sign(), scores[:, head, state].sign())
     agree = (scores[:, :, state].sign() == scores[:, :1, state].sign()).all(1)
-    for found in (block.derivatives(m, state, EVERY, scores, one), block.slopes(scores, EVERY)[:, state]):
+    for found in (
+        block.derivatives(m, state, EVERY, scores, one),
+        block.slopes(scores, EVERY)[:, state],
+    ):
         assert torch.equal(found.sign()[agree], scores[:, 0, state].sign()[agree])
 
 
@@ -209,7 +240,12 @@ def test_flipping_query_and_key_changes_nothing_and_the_key_alone_turns_every_si
     def read():
         scores, part = block.scores(EVERY), torch.full((CELLS,), 1 / CELLS).double()
         slopes = [block.derivatives(m, state, EVERY, scores, part) for state in range(states)]
-        return [scores, block(m, share, EVERY) - level, *slopes, block.mean_weights(m, 0, EVERY, scores)]
+        return [
+            scores,
+            block(m, share, EVERY) - level,
+            *slopes,
+            block.mean_weights(m, 0, EVERY, scores),
+        ]
 
     before = read()
     embedding.key[:, 1].neg_()
@@ -217,7 +253,9 @@ def test_flipping_query_and_key_changes_nothing_and_the_key_alone_turns_every_si
         tensor[:, 2:].neg_()  # the heads that read key head 1
     assert all(torch.equal(*pair) for pair in zip(read(), before, strict=True))
     embedding.key.neg_()
-    assert all(torch.allclose(now, -then, rtol=1e-9) for now, then in zip(read(), before, strict=True))
+    assert all(
+        torch.allclose(now, -then, rtol=1e-9) for now, then in zip(read(), before, strict=True)
+    )
     assert all(then.abs().max() > 0.01 for then in before)
 
 
@@ -238,7 +276,9 @@ def test_derivatives_are_those_of_autograd(states, own):
                 (gradient,) = torch.autograd.grad(mean[member, gene], read, retain_graph=True)
                 expected = gradient[member].sum(0) if own else gradient.sum(0)
                 torch.testing.assert_close(found[member, gene], expected, **close)
-        heads = sum(block.derivatives(m, state, EVERY, scores, part, slice(h, h + 1)) for h in range(4))
+        heads = sum(
+            block.derivatives(m, state, EVERY, scores, part, slice(h, h + 1)) for h in range(4)
+        )
         torch.testing.assert_close(heads, found, **close)
         assert (found[:, 1, 2] == 0).all() and (found[:, 2, 0] == 0).all()
 
@@ -247,7 +287,9 @@ def test_mean_weights_are_the_scores_over_their_norms():
     block, m = some_block(3), some_cells()
     scores, pick = block.scores(EVERY), torch.tensor([1, 4])
     s = m[:, None] * scores[:, :, 1, None]  # [P, H, B, n, R + 1]
-    weights = s / (s.square().sum(-1) + block.gains(EVERY)[1][:, :, None].square()).sqrt()[..., None]
+    weights = (
+        s / (s.square().sum(-1) + block.gains(EVERY)[1][:, :, None].square()).sqrt()[..., None]
+    )
     torch.testing.assert_close(block.mean_weights(m, 1, EVERY, scores), weights.mean(2), **close)
     assert weights.square().sum(-1).max() < 1, "the basal gene bounds the norm"
     few = block.mean_weights(m, 1, pick, block.scores(pick), slice(3, 4))
@@ -261,8 +303,12 @@ def test_slopes_are_what_a_unit_adds_under_the_norm_of_an_average_cell():
     for state in range(3):
         for head in range(4):
             s = scores[:, head, state]
-            norm = ((s.square() * block.square[:, state, None]).sum(-1) + basal[:, head].square()).sqrt()
-            expected[:, state] += gain[:, head, :, None] * s * block.amounts()[:, head, None] / norm[..., None]
+            norm = (
+                (s.square() * block.square[:, state, None]).sum(-1) + basal[:, head].square()
+            ).sqrt()
+            expected[:, state] += (
+                gain[:, head, :, None] * s * block.amounts()[:, head, None] / norm[..., None]
+            )
     torch.testing.assert_close(block.slopes(scores, EVERY), expected, **close)
 
 
@@ -288,7 +334,15 @@ def test_more_room_for_the_cells_of_a_state_changes_nothing(room):
     found = []
     for size in (None, room):
         m = some_cells().requires_grad_(True)
-        y, shrink = block.learned(m, states, EVERY, torch.ones(1, 3, dtype=torch.float64), room=size)
+        y, shrink = block.learned(
+            m, states, EVERY, torch.ones(1, 3, dtype=torch.float64), room=size
+        )
         used = [each for each in block.parameters() if each.requires_grad]
-        found.append((y.detach(), shrink.detach(), *torch.autograd.grad(y.square().sum() + shrink.sum(), [m, *used])))
+        found.append(
+            (
+                y.detach(),
+                shrink.detach(),
+                *torch.autograd.grad(y.square().sum() + shrink.sum(), [m, *used]),
+            )
+        )
     torch.testing.assert_close(found[0], found[1], **close)

@@ -1,4 +1,5 @@
-"""The transformer of figure 4 against itself written out cell by cell, and that every part of it is read."""
+"""The transformer of figure 4 against itself written out cell by cell, and that every part of it is
+read."""
 
 from dataclasses import replace
 
@@ -14,7 +15,15 @@ from grn.model.reader import HIDDEN, ReaderShape
 from grn.model.transformer import EPS, Transformer, products
 
 SHAPE = ReaderShape(
-    members=2, classes=3, summary=12, hidden=10, embedding=6, layers=3, query_heads=4, key_heads=2, iterations=2
+    members=2,
+    classes=3,
+    summary=12,
+    hidden=10,
+    embedding=6,
+    layers=3,
+    query_heads=4,
+    key_heads=2,
+    iterations=2,
 )
 CELLS, GENES = 5, 9
 
@@ -51,7 +60,8 @@ def read(reader: Transformer, cells: Tensor) -> Tensor:
 
 
 def written_out(reader: Transformer, strength: Tensor, member: int) -> Tensor:
-    """One member's summary of one cell, from the signed multiplicities of all genes [N]: every token in every layer."""
+    """One member's summary of one cell, from the signed multiplicities of all genes [N]: every
+    token in every layer."""
     shape = reader.shape
     width, shared = shape.summary // shape.query_heads, shape.query_heads // shape.key_heads
     h = reader.embedding[member]  # genes, the basal gene, the identity token
@@ -81,7 +91,9 @@ def written_out(reader: Transformer, strength: Tensor, member: int) -> Tensor:
 def test_it_is_figure_4_written_out(cells, layers):
     reader = transformer(replace(SHAPE, layers=layers))
     strength = reader.standardised(cells) * (cells > 0)
-    expected = [[written_out(reader, each, member) for each in strength] for member in range(SHAPE.members)]
+    expected = [
+        [written_out(reader, each, member) for each in strength] for member in range(SHAPE.members)
+    ]
     expected = torch.stack([torch.stack(each) for each in expected])
     torch.testing.assert_close(read(reader, cells), expected, rtol=1e-6, atol=1e-7)
 
@@ -104,7 +116,9 @@ def test_a_cell_is_read_alike_among_any_others(reader, cells):
 def test_tokens_are_the_expressed_genes_and_two_more():
     tokens = Tokens.of(torch.tensor([[0.0, -2.0, 3.0], [0.0, 0.0, 0.0]]))
     assert tokens.gene.tolist() == [1, 2, 3, 4, 3, 4]
-    assert tokens.multiplicity.tolist() == [2, 3, 1, 0, 1, 0], "basal genes have 1, identity tokens are no keys"
+    assert tokens.multiplicity.tolist() == [2, 3, 1, 0, 1, 0], (
+        "basal genes have 1, identity tokens are no keys"
+    )
     assert tokens.sign.tolist() == [-1, 1, 1, 1, 1, 1]
     assert tokens.offsets.tolist() == [0, 4, 6] and tokens.identity.tolist() == [3, 5]
 
@@ -119,11 +133,15 @@ def test_tokens_that_are_filled_up_say_the_same(cells, layers):
 
 
 def test_tokens_are_filled_up_to_a_few_sizes():
-    sizes = {len(Tokens.of(torch.ones(100, genes)).filled_up().gene) for genes in (1, 2, *range(40, 84))}
+    sizes = {
+        len(Tokens.of(torch.ones(100, genes)).filled_up().gene) for genes in (1, 2, *range(40, 84))
+    }
     assert sizes == {512, 4608, 5120, 5632, 6144, 6656, 7168, 7680, 8192, 9216}
 
 
-@pytest.mark.parametrize("name", sorted(name for name, _ in transformer().named_parameters() if "predict" not in name))
+@pytest.mark.parametrize(
+    "name", sorted(name for name, _ in transformer().named_parameters() if "predict" not in name)
+)
 def test_noise_in_any_part_changes_what_is_said(cells, name):
     reader = transformer()
     before = reader(cells)
@@ -140,7 +158,9 @@ def test_without_each_gene_is_the_forward_pass_with_that_gene_hidden(reader, cel
     for gene in range(GENES):
         kept = torch.ones(GENES).double()
         kept[gene] = 0
-        torch.testing.assert_close(found[gene], reader.logits(reader.summaries(cells[:1] * kept, z * kept))[0])
+        torch.testing.assert_close(
+            found[gene], reader.logits(reader.summaries(cells[:1] * kept, z * kept))[0]
+        )
 
 
 def test_what_is_hidden_is_not_read(reader, cells):
@@ -157,7 +177,11 @@ def test_gradients_under_autocast_are_those_without_it_but_for_rounding(cells):
     for enabled in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             summaries = reader.summaries(cells, reader.standardised(cells))
-        found.append(torch.autograd.grad(summaries.float().square().sum(), [reader.embedding, reader.layers[0].up]))
+        found.append(
+            torch.autograd.grad(
+                summaries.float().square().sum(), [reader.embedding, reader.layers[0].up]
+            )
+        )
     for exact, rounded in zip(*found, strict=True):
         assert rounded.dtype == torch.float32
         assert torch.cosine_similarity(exact.flatten(), rounded.flatten(), dim=0) > 0.95
@@ -174,15 +198,23 @@ def test_gradients_are_those_of_differences(cells):
     reader = transformer().requires_grad_(True)
     loss = read(reader, cells).square().sum() + (read(reader, cells) @ reader.head).sum()
     generator = torch.Generator().manual_seed(3)
-    direction = [torch.randn(each.shape, generator=generator).double() for each in reader.parameters()]
+    direction = [
+        torch.randn(each.shape, generator=generator).double() for each in reader.parameters()
+    ]
     slopes = torch.autograd.grad(loss, list(reader.parameters()), allow_unused=True)
-    slope = sum(float((one * way).sum()) for one, way in zip(slopes, direction, strict=True) if one is not None)
+    slope = sum(
+        float((one * way).sum())
+        for one, way in zip(slopes, direction, strict=True)
+        if one is not None
+    )
     ends = []
     for step in (1e-5, -1e-5):
         moved = transformer()
         for parameter, way in zip(moved.parameters(), direction, strict=True):
             parameter.add_(step * way)
-        ends.append(float(read(moved, cells).square().sum() + (read(moved, cells) @ moved.head).sum()))
+        ends.append(
+            float(read(moved, cells).square().sum() + (read(moved, cells) @ moved.head).sum())
+        )
     assert slope == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-4)
 
 
@@ -201,7 +233,9 @@ def test_genes_start_at_the_leading_directions_of_a_members_cells():
     for member, others in ((0, 1), (1, 0)):
         basis = torch.linalg.qr(reader.embedding[member, :50].detach())[0]
         for number, inside in ((others, True), (member, False)):
-            leading = torch.linalg.svd(reader.standardised(cells[fold == number]), full_matrices=False)[2][0]
+            leading = torch.linalg.svd(
+                reader.standardised(cells[fold == number]), full_matrices=False
+            )[2][0]
             assert (float((leading @ basis).norm()) > 0.98) == inside
 
 
@@ -215,7 +249,9 @@ def test_a_gpu_reads_what_a_processor_reads_but_for_16_bits():
         reader, some = exact.to(device), cells.to(device)
         summaries = read(reader, some)
         loss = (summaries @ reader.head).log_softmax(-1)[..., 0].sum()
-        slopes = torch.autograd.grad(loss, [reader.embedding, reader.layers[0].key, reader.layers[1].up_bias])
+        slopes = torch.autograd.grad(
+            loss, [reader.embedding, reader.layers[0].key, reader.layers[1].up_bias]
+        )
         found.append([each.detach().cpu().flatten() for each in (summaries, *slopes)])
     for one, other in zip(*found, strict=True):
         assert torch.cosine_similarity(one, other, dim=0) > 0.995

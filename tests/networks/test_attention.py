@@ -66,7 +66,9 @@ def test_tables_hold_the_strongest_pairs_that_enough_cells_have(reader, cells):
     matrices = layer_matrices(found, None, 10)
     assert list(matrices) == ["grn", "grn_layer0", "grn_layer1"]
     places = {gene: number for number, gene in enumerate(cells.vocabulary)}
-    for source, target, weight in edges[["source", "target", "weight"]].head(20).itertuples(index=False):
+    for source, target, weight in (
+        edges[["source", "target", "weight"]].head(20).itertuples(index=False)
+    ):
         assert matrices["grn"][places[target], places[source]] == pytest.approx(weight)
 
 

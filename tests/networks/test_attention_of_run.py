@@ -23,20 +23,28 @@ SMALL = {
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("paper") / "run"
     fields = SMALL | {"model.reader": "transformer", "objectives.masked_multiplicity.weight": 0}
-    return grn.train("simulated:", label="cell_type", output=folder, max_steps=4, quiet=True, set=fields)
+    return grn.train(
+        "simulated:", label="cell_type", output=folder, max_steps=4, quiet=True, set=fields
+    )
 
 
 def test_the_model_has_no_signed_blocks_and_its_files_hold_every_layer_between_genes(run):
-    assert not run.module.regulates and not any(name.startswith("blocks") for name, _ in run.module.named_parameters())
+    assert not run.module.regulates and not any(
+        name.startswith("blocks") for name, _ in run.module.named_parameters()
+    )
     network = anndata.read_h5ad(run.folder / "network.h5ad")
     slugs = list(network.uns["grn"]["cell_types"]["slug"])
-    assert {"grn", "grn_layer0", "grn_layer1", f"grn_layer1_{slugs[0]}"} <= set(network.varp) and len(slugs) == 5
+    assert {"grn", "grn_layer0", "grn_layer1", f"grn_layer1_{slugs[0]}"} <= set(
+        network.varp
+    ) and len(slugs) == 5
     assert "grn_layer2" not in network.varp, "of the last layer, the identity token alone asks"
     assert network.var["grn_identity"].abs().max() > 0
     mean = (network.varp["grn_layer0"] + network.varp["grn_layer1"]).toarray() / 2
     np.testing.assert_allclose(network.varp["grn"].toarray(), mean, atol=1e-6)
     assert "certain" in network.uns["grn"]["sign"] and (run.edges["q_value"] == 1).all()
-    assert grn.read_network(run).empty and len(grn.read_network(run, certain=False)) == len(run.edges)
+    assert grn.read_network(run).empty and len(grn.read_network(run, certain=False)) == len(
+        run.edges
+    )
 
 
 def test_the_report_says_that_no_edge_is_certain_and_what_a_weight_is(run):

@@ -54,4 +54,6 @@ def test_ridge_is_scikit_learn_s_for_every_target_the_target_itself_left_out(mat
         model = RidgeCV(PENALTIES).fit(
             values[:, [GENES.index(name) for name in inputs]], values[:, GENES.index(target)]
         )
-        assert [found[name, target] for name in inputs] == pytest.approx(model.coef_, rel=1e-4, abs=1e-7)
+        assert [found[name, target] for name in inputs] == pytest.approx(
+            model.coef_, rel=1e-4, abs=1e-7
+        )

@@ -1,4 +1,5 @@
-"""The network of a finished run, read again from its model or from one that was changed in place."""
+"""The network of a finished run, read again from its model or from one that was changed in
+place."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +32,14 @@ def test_a_run_that_is_read_again_has_the_same_network(tiny_run):
     fold = folds_of_run(config, cells, split, states)
     adata, edges, by_type = network_of_model(config, trained, cells, states, silent, fold=fold)
     every = pd.read_parquet(tiny_run / "edges.parquet")
-    strongest = every.loc[every["weight"].abs().groupby(every["target"], observed=True).idxmax().sort_values()]
-    assert (every["q_value"] > 0.05).all() and every["effect"].notna().all() and (every["effect_se"] > 0).all()
+    strongest = every.loc[
+        every["weight"].abs().groupby(every["target"], observed=True).idxmax().sort_values()
+    ]
+    assert (
+        (every["q_value"] > 0.05).all()
+        and every["effect"].notna().all()
+        and (every["effect_se"] > 0).all()
+    )
     pd.testing.assert_frame_equal(edges, strongest.reset_index(drop=True), check_exact=True)
     assert len(edges) == 16 and len(by_type) == 16 and adata.varp["grn"].nnz == 16
     assert adata.uns["grn"]["parameters"]["top_k"] == 1
@@ -44,8 +51,12 @@ def test_a_model_that_was_changed_in_place_gives_the_network_that_it_then_has(ti
     with torch.no_grad():
         run.module.blocks[1].embedding.key.neg_()
     after = run.read_networks()
-    np.testing.assert_allclose(after.varp["grn_layer1"].toarray(), -before.varp["grn_layer1"].toarray(), rtol=1e-4)
-    np.testing.assert_array_equal(after.varp["grn_layer0"].toarray(), before.varp["grn_layer0"].toarray())
+    np.testing.assert_allclose(
+        after.varp["grn_layer1"].toarray(), -before.varp["grn_layer1"].toarray(), rtol=1e-4
+    )
+    np.testing.assert_array_equal(
+        after.varp["grn_layer0"].toarray(), before.varp["grn_layer0"].toarray()
+    )
     assert after.uns["grn"]["model_hash"] != before.uns["grn"]["model_hash"]
 
 
@@ -57,9 +68,22 @@ def test_knock_offs_are_asked_where_they_are_wanted_and_change_no_weight(tiny_ru
         cells = cells_of_run(tiny_run, config, trained)
         found.append(network_of_model(config, trained, cells, states_of(cells, 0), silent))
     (adata, edges, by_type), (_, plain, _) = found
-    assert list(plain) == ["source", "target", "weight", "sd", "programme", "between", "indirect", "cells"]
+    assert list(plain) == [
+        "source",
+        "target",
+        "weight",
+        "sd",
+        "programme",
+        "between",
+        "indirect",
+        "cells",
+    ]
     pairs = ["source", "target"]
-    asked = edges.drop(columns=["q_value", "confidence"]).set_index(pairs).loc[plain.set_index(pairs).index]
+    asked = (
+        edges.drop(columns=["q_value", "confidence"])
+        .set_index(pairs)
+        .loc[plain.set_index(pairs).index]
+    )
     pd.testing.assert_frame_equal(asked.reset_index(), plain, check_exact=True)
     for table in (edges, by_type):
         assert table["q_value"].between(0, 1).all() and table["confidence"].between(0.5, 1).all()
@@ -71,7 +95,8 @@ def test_knock_offs_are_asked_where_they_are_wanted_and_change_no_weight(tiny_ru
 def test_copies_of_cells_are_no_more_evidence(tiny_run, monkeypatch):
     config, trained = opened(tiny_run)
     cells = cells_of_run(tiny_run, config, trained)
-    monkeypatch.setattr("grn.cells.preprocessing.split.GENES", 1)  # small cells, which differ nevertheless
+    # small cells, which differ nevertheless
+    monkeypatch.setattr("grn.cells.preprocessing.split.GENES", 1)
     thrice = np.repeat(np.arange(len(cells)), 3)
     several = replace(
         cells,
@@ -86,7 +111,9 @@ def test_copies_of_cells_are_no_more_evidence(tiny_run, monkeypatch):
     pd.testing.assert_frame_equal(once, copied)
 
 
-@pytest.mark.parametrize("files", [(), ("model/card.json",), ("config.yaml",), ("log.txt", "config.yaml")])
+@pytest.mark.parametrize(
+    "files", [(), ("model/card.json",), ("config.yaml",), ("log.txt", "config.yaml")]
+)
 def test_only_finished_runs_are_read_again(files, tmp_path):
     for name in files:
         Path(tmp_path, "run", name).parent.mkdir(parents=True, exist_ok=True)

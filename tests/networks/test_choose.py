@@ -30,7 +30,8 @@ def chosen(edges, **filters):
 
 
 def test_without_filters_every_edge_with_a_weight_is_chosen_the_most_certain_first(edges):
-    """And of those that are as certain, the strongest; an edge that nobody has judged is as one that is not certain."""
+    """And of those that are as certain, the strongest; an edge that nobody has judged is as one
+    that is not certain."""
     edges["q_value"] = edges["q_value"].round(1).where(edges.index % 7 > 0)
     found = chosen(edges)
     assert len(found) == 96 and (found["weight"] != 0).all()
@@ -52,7 +53,10 @@ def test_without_filters_every_edge_with_a_weight_is_chosen_the_most_certain_fir
         ({"sign": "down"}, lambda table: table["weight"] < 0),
         ({"regulators": ["R1", "R4", "absent"]}, lambda table: table["source"].isin(["R1", "R4"])),
         ({"targets": ["G7", "absent"]}, lambda table: table["target"] == "G7"),
-        ({"sign": "up", "min_confidence": 0.5}, lambda table: (table["weight"] > 0) & (table["confidence"] >= 0.5)),
+        (
+            {"sign": "up", "min_confidence": 0.5},
+            lambda table: (table["weight"] > 0) & (table["confidence"] >= 0.5),
+        ),
     ],
 )
 def test_a_filter_keeps_what_it_says_and_nothing_else(filters, passes, edges):

@@ -40,7 +40,10 @@ TEXTS = {
 
 ODD = {
     "numbers as names.csv": ("1,2,0.5\n0,1,3\n", [["1", "2", 0.5], ["0", "1", 3.0]]),
-    "row names.tsv": ("source\ttarget\tweight\na.1\tA\tx\t1\na.2\tA\ty\t2\n", [["A", "x", 1.0], ["A", "y", 2.0]]),
+    "row names.tsv": (
+        "source\ttarget\tweight\na.1\tA\tx\t1\na.2\tA\ty\t2\n",
+        [["A", "x", 1.0], ["A", "y", 2.0]],
+    ),
     "an empty cell.tsv": ("source\tmode\ttarget\tweight\nA\t\tB\t1\n", [["A", "B", 1.0]]),
 }
 
@@ -59,14 +62,21 @@ def test_text_tables_of_every_tool_are_read(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["edges_by_type.parquet", "table.csv"])
 def test_a_column_cell_type_gives_each_type_its_network(name, tmp_path):
-    rows = [("NA", "x", 0.5, 0.5, "a/b"), ("NA", "x", -2.0, 1.0, "NA"), ("nan", "NA", 1.0, 1.0, "a/b")]
+    rows = [
+        ("NA", "x", 0.5, 0.5, "a/b"),
+        ("NA", "x", -2.0, 1.0, "NA"),
+        ("nan", "NA", 1.0, 1.0, "a/b"),
+    ]
     table = pd.DataFrame(rows, columns=["source", "target", "weight", "confidence", "cell_type"])
     write = table.to_parquet if name.endswith("parquet") else table.to_csv
     write(tmp_path / name, index=False)
     network = open_network_file(tmp_path / name)
     assert len(network.edges) == 3 and list(network.genes) == ["NA", "nan", "x"]
     by_type = network.read_types()
-    assert {label: edges["weight"].tolist() for label, edges in by_type.items()} == {"a/b": [0.5, 1.0], "NA": [-2.0]}
+    assert {label: edges["weight"].tolist() for label, edges in by_type.items()} == {
+        "a/b": [0.5, 1.0],
+        "NA": [-2.0],
+    }
     if name.endswith("parquet"):  # a folder with both files
         table.drop(columns="cell_type").to_parquet(tmp_path / "edges.parquet", index=False)
         assert open_network_file(tmp_path).read_types().keys() == by_type.keys()
@@ -74,7 +84,8 @@ def test_a_column_cell_type_gives_each_type_its_network(name, tmp_path):
 
 def test_in_an_h5ad_rows_are_targets(tmp_path):
     adata = AnnData(
-        np.zeros((1, 2), np.float32), var=pd.DataFrame(index=pd.Index(["target", "regulator"], dtype=object))
+        np.zeros((1, 2), np.float32),
+        var=pd.DataFrame(index=pd.Index(["target", "regulator"], dtype=object)),
     )
     adata.varp["grn"] = sparse.csr_matrix(np.array([[0, -2.0], [0, 0]]))
     adata.write_h5ad(tmp_path / "network.h5ad")
@@ -143,7 +154,9 @@ def test_signed_references_of_every_format_are_read(name, tmp_path):
 
 @pytest.mark.parametrize("unknown", [None, float("nan"), 0.0])
 def test_signs_of_a_parquet_file(unknown, tmp_path):
-    table = pd.DataFrame({"source": ["NA", "nan", "NA"], "target": ["x", "x", "y"], "sign": [1.0, -1.0, unknown]})
+    table = pd.DataFrame(
+        {"source": ["NA", "nan", "NA"], "target": ["x", "x", "y"], "sign": [1.0, -1.0, unknown]}
+    )
     table.to_parquet(tmp_path / "truth.parquet")
     assert signs(open_reference_file(tmp_path / "truth.parquet").edges) == SIGNED
     table.assign(sign=unknown).to_parquet(tmp_path / "truth.parquet")
@@ -167,7 +180,9 @@ def test_a_column_cell_type_gives_each_type_its_edges(tmp_path):
         "CD4/8 T": {("A", "B"): -1},
     }
     assert signs(found.edges) == {("A", "B"): 0, ("A", "C"): 1} and found.conflicts == 1
-    pd.read_csv(tmp_path / "truth.csv").drop(columns="cell_type").to_csv(tmp_path / "untyped.csv", index=False)
+    pd.read_csv(tmp_path / "truth.csv").drop(columns="cell_type").to_csv(
+        tmp_path / "untyped.csv", index=False
+    )
     assert open_reference_file(tmp_path / "untyped.csv").by_type == {}
 
 

@@ -26,7 +26,8 @@ ABOUT = {"sign": "positive: raises", "dataset_id": "cells"}
 
 @pytest.fixture
 def chosen() -> ChosenEdges:
-    """Edges of three regulators, two of which regulate each other; one number is not known of one edge."""
+    """Edges of three regulators, two of which regulate each other; one number is not known of one
+    edge."""
     generator = np.random.default_rng(0)
     pairs = [(source, target) for source in GENES[:3] for target in GENES[:-1] if source != target]
     edges = pd.DataFrame(pairs, columns=["source", "target"])
@@ -40,8 +41,8 @@ def chosen() -> ChosenEdges:
 
 
 def genesig():
-    """The module of ctxcore (a part of pySCENIC) that reads gene sets, by its file: the package itself needs
-    pkg_resources, which newer setuptools lack."""
+    """The module of ctxcore (a part of pySCENIC) that reads gene sets, by its file: the package
+    itself needs pkg_resources, which newer setuptools lack."""
     package = find_spec("ctxcore")
     if package is None:
         pytest.skip("ctxcore is not installed")
@@ -57,12 +58,15 @@ def written(chosen, name, folder):
     write_file(chosen, path, name, lines.append)
     up = int((chosen.edges["weight"] > 0).sum())
     assert lines == [
-        f"Wrote 18 edges, {up} up and {18 - up} down, from 3 regulators to 7 targets (all cells), as {path}."
+        f"Wrote 18 edges, {up} up and {18 - up} down, from 3 regulators to 7 targets (all cells), "
+        f"as {path}."
     ]
     return path
 
 
-def same_edges(found: pd.DataFrame, chosen: ChosenEdges, columns=("source", "target", "weight")) -> None:
+def same_edges(
+    found: pd.DataFrame, chosen: ChosenEdges, columns=("source", "target", "weight")
+) -> None:
     """The rows in the same order, numbers exactly equal."""
     expected = chosen.edges[[*columns]].reset_index(drop=True)
     found = found[[*columns]].astype(expected.dtypes.to_dict())
@@ -74,14 +78,20 @@ def by_pair(chosen: ChosenEdges) -> dict:
 
 
 def test_every_format_has_a_test_and_is_known_to_the_page_of_outputs():
-    tested = {name.removeprefix("test_").removesuffix("_reads_back") for name in globals() if name.endswith("_back")}
+    tested = {
+        name.removeprefix("test_").removesuffix("_reads_back")
+        for name in globals()
+        if name.endswith("_back")
+    }
     assert tested == set(FORMATS)
     page = (Path(__file__).parents[2] / "docs/outputs.md").read_text("utf-8")
     assert not [name for name in FORMATS if f"| `{name}` |" not in page]
 
 
 def test_parquet_reads_back(chosen, tmp_path):
-    pd.testing.assert_frame_equal(pd.read_parquet(written(chosen, "parquet", tmp_path)), chosen.edges)
+    pd.testing.assert_frame_equal(
+        pd.read_parquet(written(chosen, "parquet", tmp_path)), chosen.edges
+    )
 
 
 def test_csv_reads_back(chosen, tmp_path):
@@ -105,13 +115,16 @@ def test_decoupler_reads_back(chosen, tmp_path):
 
 def test_beeline_reads_back(chosen, tmp_path):
     """As BEELINE's evaluation reads rankedEdges.csv."""
-    found = pd.read_csv(written(chosen, "beeline", tmp_path), sep="\t", header=0, float_precision="round_trip")
+    found = pd.read_csv(
+        written(chosen, "beeline", tmp_path), sep="\t", header=0, float_precision="round_trip"
+    )
     assert list(found) == ["Gene1", "Gene2", "EdgeWeight"]
     same_edges(found.set_axis(["source", "target", "weight"], axis=1), chosen)
 
 
 def test_pyscenic_reads_back(chosen, tmp_path):
-    """Read as pySCENIC 0.12.1 does (cli/utils.load_adjacencies); its column `regulation` has the sign."""
+    """Read as pySCENIC 0.12.1 does (cli/utils.load_adjacencies); its column `regulation` has the
+    sign."""
     found = pd.read_csv(
         written(chosen, "pyscenic", tmp_path),
         sep="\t",
@@ -144,16 +157,23 @@ def test_graphml_reads_back(chosen, tmp_path):
     graph = networkx.read_graphml(written(chosen, "graphml", tmp_path))
     assert graph.is_directed() and set(graph) == set(GENES) - {"lone"}
     assert {gene for gene, about in graph.nodes(data=True) if about["regulator"]} == set(GENES[:3])
-    check_graph({(source, target): about for source, target, about in graph.edges(data=True)}, chosen)
+    check_graph(
+        {(source, target): about for source, target, about in graph.edges(data=True)}, chosen
+    )
 
 
 def test_cytoscape_reads_back(chosen, tmp_path):
     networkx = pytest.importorskip("networkx")
-    graph = networkx.cytoscape_graph(json.loads(written(chosen, "cytoscape", tmp_path).read_text("utf-8")))
+    graph = networkx.cytoscape_graph(
+        json.loads(written(chosen, "cytoscape", tmp_path).read_text("utf-8"))
+    )
     assert graph.is_directed() and set(graph) == set(GENES) - {"lone"}
-    check_graph({(source, target): about for source, target, about in graph.edges(data=True)}, chosen)
+    check_graph(
+        {(source, target): about for source, target, about in graph.edges(data=True)}, chosen
+    )
     assert all(
-        about["interaction"] == ("raises" if about["weight"] > 0 else "lowers") for *_, about in graph.edges.data()
+        about["interaction"] == ("raises" if about["weight"] > 0 else "lowers")
+        for *_, about in graph.edges.data()
     )
 
 
@@ -163,8 +183,12 @@ def check_graph(found: dict, chosen: ChosenEdges) -> None:
     assert set(found) == set(expected)
     for pair, edge in expected.items():
         numbers = {name: float(edge[name]) for name in chosen.numbers if not np.isnan(edge[name])}
-        assert {name: value for name, value in found[pair].items() if name in chosen.numbers} == numbers
-        assert found[pair].get("programme", "") == edge["programme"], "only where the target has one"
+        assert {
+            name: value for name, value in found[pair].items() if name in chosen.numbers
+        } == numbers
+        assert found[pair].get("programme", "") == edge["programme"], (
+            "only where the target has one"
+        )
 
 
 def test_h5ad_reads_back(chosen, tmp_path):
@@ -181,10 +205,15 @@ def test_h5ad_reads_back(chosen, tmp_path):
 
 
 def test_genernib_reads_back(chosen, tmp_path, monkeypatch):
-    """The slots of the task's schema (file_prediction), with weights as text as its own methods write them."""
+    """The slots of the task's schema (file_prediction), with weights as text as its own methods
+    write them."""
     monkeypatch.setattr("grn.networks.formats.GENERNIB", 5)
     uns = anndata.read_h5ad(written(chosen, "genernib", tmp_path)).uns
-    assert isinstance(uns["dataset_id"], str) and uns["dataset_id"] == "cells" and uns["method_id"] == "grn"
+    assert (
+        isinstance(uns["dataset_id"], str)
+        and uns["dataset_id"] == "cells"
+        and uns["method_id"] == "grn"
+    )
     prediction = pd.DataFrame(uns["prediction"])
     strongest = chosen.edges.head(5)  # as many as its metrics read
     assert list(prediction) == ["source", "target", "weight"]
@@ -220,7 +249,8 @@ def test_names_end_as_the_program_expects_and_no_file_is_replaced(tmp_path):
 
 
 def test_a_spreadsheet_runs_no_name_of_a_csv(chosen, tmp_path):
-    """`=cmd|' /C calc'!A0` and the like are written as text, and read back as they are; so is an empty `between`."""
+    """`=cmd|' /C calc'!A0` and the like are written as text, and read back as they are; so is an
+    empty `between`."""
     names = {"A&B": "=1+2", "x,y": "@SUM(A1)", "β2": "+x", "<x>": "-x"}
     evil = replace(chosen, edges=chosen.edges.replace({"source": names, "target": names}))
     path = tmp_path / "net.csv"

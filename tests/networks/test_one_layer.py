@@ -19,7 +19,9 @@ IS_REGULATOR = np.isin(np.arange(12), REGULATORS)
 
 def read(model, cells, *choice, chosen=None):
     of, known = cells
-    return read_layer(model, LayerChoice(*choice), of, known, range(len(known)) if chosen is None else chosen)
+    return read_layer(
+        model, LayerChoice(*choice), of, known, range(len(known)) if chosen is None else chosen
+    )
 
 
 def test_the_effects_of_both_blocks_are_the_direct_effects_of_the_network(make_model, make_cells):
@@ -34,16 +36,22 @@ def test_the_effects_of_both_blocks_are_the_direct_effects_of_the_network(make_m
     values = torch.as_tensor(of.multiplicity.toarray()[:, REGULATORS]).double()
     usual = model.inputs(values, torch.as_tensor(of.basal)).std(0, correction=0)[:-1]
     expected = balanced(torch.as_tensor(sum(blocks)) * usual)
-    np.testing.assert_allclose(read_whole(model, of, known, 0).weight, expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        read_whole(model, of, known, 0).weight, expected, rtol=1e-4, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("layer", [0, 1])
-def test_scores_and_weights_have_the_same_signs_and_heads_together_are_their_mean(make_model, make_cells, layer):
+def test_scores_and_weights_have_the_same_signs_and_heads_together_are_their_mean(
+    make_model, make_cells, layer
+):
     """Of one member, whose score is the same in every cell; weights lie between -1 and 1."""
     model, cells = make_model(members=1, heads=HEADS), make_cells()
     for value in ("score", "weight"):
         heads = [read(model, cells, layer, head, value) for head in range(4)]
-        np.testing.assert_allclose(read(model, cells, layer, None, value), np.mean(heads, 0), rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(
+            read(model, cells, layer, None, value), np.mean(heads, 0), rtol=1e-5, atol=1e-7
+        )
     for head in range(4):
         score, weight = (read(model, cells, layer, head, value) for value in ("score", "weight"))
         assert np.array_equal(np.sign(score), np.sign(weight)) and 0.01 < np.abs(weight).max() < 1
@@ -82,10 +90,17 @@ def test_the_score_of_a_run_is_q_k_of_its_saved_tensors(tiny_run):
         score = (query @ key.swapaxes(-1, -2))[..., :-1].mean((0, 1))
         names = (tiny_run / "model" / "vocabulary.txt").read_text().split()
         own = [name for name in names if name.startswith("R") == (layer == 0)]
-        rows, columns = pd.Index(own).get_indexer(edges["target"]), pd.Index(names[:4]).get_indexer(edges["source"])
+        rows, columns = (
+            pd.Index(own).get_indexer(edges["target"]),
+            pd.Index(names[:4]).get_indexer(edges["source"]),
+        )
         assert names[:4] == ["R1", "R2", "R3", "R4"] and (rows >= 0).all()
         np.testing.assert_allclose(edges["weight"], score[rows, columns], rtol=1e-3, atol=1e-6)
-        assert len(edges) == (12 if layer == 0 else 48) and list(edges) == ["source", "target", "weight"]
+        assert len(edges) == (12 if layer == 0 else 48) and list(edges) == [
+            "source",
+            "target",
+            "weight",
+        ]
 
 
 def test_a_type_of_cells_has_a_mean_of_its_own(tiny_run):
@@ -95,7 +110,9 @@ def test_a_type_of_cells_has_a_mean_of_its_own(tiny_run):
         assert table["weight"].abs().is_monotonic_decreasing
         tables[name] = table.set_index(["source", "target"])["weight"].sort_index()
     assert not np.allclose(tables["type 1"], tables["type 2"])
-    np.testing.assert_allclose(tables[None], (tables["type 1"] + tables["type 2"]) / 2, rtol=1e-2, atol=1e-4)
+    np.testing.assert_allclose(
+        tables[None], (tables["type 1"] + tables["type 2"]) / 2, rtol=1e-2, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize(

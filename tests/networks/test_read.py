@@ -18,7 +18,9 @@ close = {"rtol": 2e-5, "atol": 1e-7}
 
 
 def inputs_of(model, cells, rows=slice(None)) -> torch.Tensor:
-    values = torch.as_tensor(cells.multiplicity[rows].toarray()[:, model.regulators.numpy()]).double()
+    values = torch.as_tensor(
+        cells.multiplicity[rows].toarray()[:, model.regulators.numpy()]
+    ).double()
     return model.inputs(values, torch.as_tensor(cells.basal[rows]).double())
 
 
@@ -27,7 +29,8 @@ def in_state(model, m, state) -> torch.Tensor:
 
 
 def by_autograd(model, m, state, share) -> torch.Tensor:
-    """[P, N, R]: of each gene in its block, for a unit of what the block reads, the mean over cells with shares."""
+    """[P, N, R]: of each gene in its block, for a unit of what the block reads, the mean over cells
+    with shares."""
     of, found = in_state(model, m, state), torch.zeros(4, 12, 3).double()
     corrected = model.corrected(m, model.among(m, of) if model.layered else None, of).detach()
     for block, read, genes in (
@@ -53,7 +56,9 @@ def sds_in(m, share) -> torch.Tensor:
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("states", [1, 3])
-def test_weights_are_derivatives_of_the_blocks_for_a_usual_sd_of_each_regulator(make_model, make_cells, states, layers):
+def test_weights_are_derivatives_of_the_blocks_for_a_usual_sd_of_each_regulator(
+    make_model, make_cells, states, layers
+):
     """Over all cells, and those of each state, where a regulator that hardly varies counts less."""
     model, (cells, known) = make_model(states=states, layers=layers), make_cells(states=states)
     found, m = read_network(model, cells, known, 0), inputs_of(model, cells)
@@ -82,13 +87,15 @@ def test_weights_are_derivatives_of_the_blocks_for_a_usual_sd_of_each_regulator(
 def test_direct_effects_and_those_through_others_add_up_to_what_the_model_predicts(
     make_model, make_cells, states, layers
 ):
-    """Of one cell, where means of products are products of means; members read the context in part."""
+    """Of one cell, where means of products are products of means; members read the context in
+    part."""
     model, (cells, _) = make_model(states=states, layers=layers), make_cells()
     model.basal.gate.copy_(torch.tensor([1.0, 0.5, 0.25, 0.0]))
     m = inputs_of(model, cells, [4])
     for state in range(states):
         of, found = in_state(model, m, state), slopes_of(model, m, state, torch.ones(1).double())
-        expected = jacobian(lambda m, of=of: model.expected(m, of).mean(0)[0], m)[:, 0, :-1]  # [N, R]
+        # [N, R]
+        expected = jacobian(lambda m, of=of: model.expected(m, of).mean(0)[0], m)[:, 0, :-1]
         own, counting = found.direct.mean(0), model.counting if layers > 1 else 0 * model.counting
         own[OTHERS] *= (1 - counting) / model.unit[:-1]
         torch.testing.assert_close(own + found.others, expected, rtol=1e-5, atol=1e-7)
@@ -102,10 +109,18 @@ def test_the_total_is_the_direct_and_the_indirect_effect(make_model, make_cells)
     slopes, usual = slopes_of(model, m, 0, share), sds_in(m, share)
     own = slopes.direct.mean(0)
     own[OTHERS] *= (1 - model.counting) / model.unit[:-1]
-    np.testing.assert_allclose(found.total, balanced((own + slopes.others) * usual).detach(), **close)
-    expected = (slopes.others.abs() / (slopes.others.abs() + own.abs())).nan_to_num(0).detach().numpy()
+    np.testing.assert_allclose(
+        found.total, balanced((own + slopes.others) * usual).detach(), **close
+    )
+    expected = (
+        (slopes.others.abs() / (slopes.others.abs() + own.abs())).nan_to_num(0).detach().numpy()
+    )
     np.testing.assert_allclose(found.indirect, expected, rtol=1e-5, atol=1e-6)
-    assert (found.indirect[REGULATORS] == 0).all() and found.indirect[OTHERS].min() > 0 and found.indirect.max() < 1
+    assert (
+        (found.indirect[REGULATORS] == 0).all()
+        and found.indirect[OTHERS].min() > 0
+        and found.indirect.max() < 1
+    )
 
 
 def test_effects_through_the_basal_gene_are_the_mean_change_of_the_context(make_model, make_cells):
@@ -136,7 +151,9 @@ def test_no_flip_of_signs_changes_a_network(make_model, make_cells):
     np.testing.assert_allclose(turned[REGULATORS], before.weight[REGULATORS], **close)
 
 
-def test_one_member_has_no_sd_and_genes_in_parts_are_those_at_once(make_model, make_cells, monkeypatch):
+def test_one_member_has_no_sd_and_genes_in_parts_are_those_at_once(
+    make_model, make_cells, monkeypatch
+):
     model, (cells, known) = make_model(members=1), make_cells()
     assert (read_network(model, cells, known, 0).sd == 0).all()
     model = make_model()
@@ -156,7 +173,9 @@ def test_of_many_cells_a_sample_is_read(make_model, make_cells, monkeypatch):
 def test_every_gene_may_regulate(make_model, make_cells):
     model, (cells, known) = make_model(regulators=None), make_cells(regulators=None)
     found = read_network(model, cells, known, 0)
-    assert found.weight.shape == (12, 12) and np.array_equal(found.weight == 0, np.eye(12, dtype=bool))
+    assert found.weight.shape == (12, 12) and np.array_equal(
+        found.weight == 0, np.eye(12, dtype=bool)
+    )
     assert (found.total == found.weight).all() and (found.indirect == 0).all()
 
 
@@ -185,7 +204,9 @@ def test_a_gene_with_the_same_level_everywhere_correlates_with_nothing():
     levels = np.random.default_rng(0).random((3, 12))
     levels[:, 3] = 2.0
     found = level_correlation(levels, REGULATORS, np.array([0.5, 0.2, 0.3]))
-    assert (found[:, 1] == 0).all() and (found[3] == 0).all() and (np.abs(found[:, 0]) > 0).sum() == 11
+    assert (
+        (found[:, 1] == 0).all() and (found[3] == 0).all() and (np.abs(found[:, 0]) > 0).sum() == 11
+    )
 
 
 def test_a_cell_has_the_derivatives_at_its_own_multiplicities(make_model, make_cells):

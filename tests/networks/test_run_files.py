@@ -29,7 +29,18 @@ from grn.regulation.states import States
 
 GENES = ("NA", "g1", "g2", "g3", "nan")
 REGULATORS = np.array([1, 4])
-COLUMNS = ["weight", "sd", "effect", "effect_se", "q_value", "confidence", "programme", "between", "indirect", "cells"]
+COLUMNS = [
+    "weight",
+    "sd",
+    "effect",
+    "effect_se",
+    "q_value",
+    "confidence",
+    "programme",
+    "between",
+    "indirect",
+    "cells",
+]
 LABELS = ("total", "a/b", "a b", "", "β", "layer0", "T/NK cell", "type", "a_b_2")
 
 
@@ -41,18 +52,28 @@ def drawn(seed: int) -> np.ndarray:
 
 def network(types=LABELS[:3], seed: int = 0, sure: bool = True) -> Network:
     """Every type has its own; with what knock-offs say of it, or without."""
-    weight, sd, total, indirect, between, confidence, q, *effects = (drawn(100 * seed + number) for number in range(9))
-    known = dict(zip(("confidence", "q", "effect", "effect_se"), (confidence, q, *effects), strict=True))
+    weight, sd, total, indirect, between, confidence, q, *effects = (
+        drawn(100 * seed + number) for number in range(9)
+    )
+    known = dict(
+        zip(("confidence", "q", "effect", "effect_se"), (confidence, q, *effects), strict=True)
+    )
     cells = np.arange(1, 11).reshape(5, 2)
     one = Network(weight, sd, total, indirect, between, cells, **(known if sure else {}))
-    return replace(one, of_states={name: network((), seed + 1 + n, sure) for n, name in enumerate(types)})
+    return replace(
+        one, of_states={name: network((), seed + 1 + n, sure) for n, name in enumerate(types)}
+    )
 
 
 def as_anndata(classes=LABELS, top_k=None, read=None, cells=4, var_names=None):
     """Of `cells` cells of each type, and as many that belong to all in equal parts."""
     count = max(1, len(classes))
-    membership = np.concatenate([np.repeat(np.eye(count), cells, 0), np.full((cells, count), 1 / count)])
-    counts = sparse.csr_matrix(np.random.default_rng(1).poisson(1.0, (len(membership), 5)).astype(np.float32))
+    membership = np.concatenate(
+        [np.repeat(np.eye(count), cells, 0), np.full((cells, count), 1 / count)]
+    )
+    counts = sparse.csr_matrix(
+        np.random.default_rng(1).poisson(1.0, (len(membership), 5)).astype(np.float32)
+    )
     names, origin = (tuple(classes), "labels") if classes else (("all cells",), "one")
     return network_anndata(
         read or network(classes),
@@ -81,7 +102,13 @@ def test_the_networks_of_all_types_read_back(tmp_path):
     edges, by_type = (table(read, GENES, REGULATORS, None) for table in (edge_table, edges_by_type))
     write_network(tmp_path, as_anndata(read=read), edges, by_type)
     found = anndata.read_h5ad(tmp_path / "network.h5ad")
-    label_of = dict(zip(found.uns["grn"]["cell_types"]["slug"], found.uns["grn"]["cell_types"]["label"], strict=True))
+    label_of = dict(
+        zip(
+            found.uns["grn"]["cell_types"]["slug"],
+            found.uns["grn"]["cell_types"]["label"],
+            strict=True,
+        )
+    )
     assert sorted(label_of.values()) == sorted(LABELS)
     whole = {"grn": read.weight, "grn_total": read.total}
     whole |= {f"grn_{slug}": read.of_states[label].weight for slug, label in label_of.items()}
@@ -111,7 +138,9 @@ def test_cell_types_hold_their_mean_multiplicity():
     counts = np.random.default_rng(1).poisson(1.0, (12, 5))
     assert found.obs_names.tolist() == ["x", "y"] and found.obs["cells"].tolist() == [6, 6]
     shared = counts[8:].sum(0) / 2
-    np.testing.assert_allclose(found.X, [(part.sum(0) + shared) / 6 for part in (counts[:4], counts[4:8])], rtol=1e-6)
+    np.testing.assert_allclose(
+        found.X, [(part.sum(0) + shared) / 6 for part in (counts[:4], counts[4:8])], rtol=1e-6
+    )
 
 
 def test_a_network_without_cell_types_is_written(tmp_path):
@@ -173,15 +202,17 @@ def test_pairs_that_few_cells_have_together_are_no_rows():
     read = network(sure=False)
     for least in (1, 5, 10):
         table = edge_table(read, GENES, REGULATORS, None, least_cells=least)
-        assert len(table) == sum(read.cells[i, j] >= least for i in range(5) for j in range(2) if i != REGULATORS[j])
+        assert len(table) == sum(
+            read.cells[i, j] >= least for i in range(5) for j in range(2) if i != REGULATORS[j]
+        )
         assert (table["cells"] >= least).all()
         of_types = edges_by_type(read, GENES, REGULATORS, None, least)
         assert len(of_types) == 3 * len(table) and (of_types["cells"] >= least).all()
     caused_q = np.ones((5, 2))
     caused_q[0, 0] = 0.01
-    assert edge_table(replace(read, caused_q=caused_q), GENES, REGULATORS, None, least_cells=11)["target"].tolist() == [
-        "NA"
-    ]
+    assert edge_table(replace(read, caused_q=caused_q), GENES, REGULATORS, None, least_cells=11)[
+        "target"
+    ].tolist() == ["NA"]
 
 
 def test_the_most_certain_edges_are_first_and_of_these_the_strongest():
@@ -216,7 +247,9 @@ def test_every_column_of_an_edge_is_about_that_edge():
         table = edge_table(one, GENES, REGULATORS, None)
         assert list(table.columns) == ["source", "target", *COLUMNS]
         row = table["target"].map(GENES.index)
-        column = table["source"].map({GENES[gene]: number for number, gene in enumerate(REGULATORS)})
+        column = table["source"].map(
+            {GENES[gene]: number for number, gene in enumerate(REGULATORS)}
+        )
         known = (
             one.weight,
             one.sd,
@@ -228,7 +261,9 @@ def test_every_column_of_an_edge_is_about_that_edge():
             one.indirect,
             one.cells,
         )
-        for name, values in zip([name for name in COLUMNS if name != "programme"], known, strict=True):
+        for name, values in zip(
+            [name for name in COLUMNS if name != "programme"], known, strict=True
+        ):
             np.testing.assert_array_equal(table[name], values[row, column])
 
 
@@ -237,26 +272,41 @@ def test_edges_by_type_are_the_tables_of_the_types_one_after_the_other(sure):
     read = network(LABELS, sure=sure)
     found = edges_by_type(read, GENES, REGULATORS, None)
     assert list(found["cell_type"].unique()) == list(LABELS)
-    assert ("q_value" in found) == ("confidence" in found) == ("effect" in found) == ("effect_se" in found) == sure
+    assert (
+        ("q_value" in found)
+        == ("confidence" in found)
+        == ("effect" in found)
+        == ("effect_se" in found)
+        == sure
+    )
     for name in LABELS:
         own = found[found["cell_type"] == name].drop(columns="cell_type").reset_index(drop=True)
-        pd.testing.assert_frame_equal(own, edge_table(read.of_states[name], GENES, REGULATORS, None))
+        pd.testing.assert_frame_equal(
+            own, edge_table(read.of_states[name], GENES, REGULATORS, None)
+        )
 
 
 @pytest.mark.parametrize("top_k", [1, 3, 99])
 def test_files_hold_the_strongest_edges_of_a_target_over_all_types(top_k):
-    """And each type's certain ones, and those that are certain over all cells; the matrices hold the same."""
+    """And each type's certain ones, and those that are certain over all cells; the matrices hold
+    the same."""
     read = network(LABELS)
     overall = edge_table(read, GENES, REGULATORS, None)
-    overall = pd.MultiIndex.from_frame(overall.loc[overall["q_value"] <= 0.05, ["source", "target"]])
+    overall = pd.MultiIndex.from_frame(
+        overall.loc[overall["q_value"] <= 0.05, ["source", "target"]]
+    )
     every, found = (edges_by_type(read, GENES, REGULATORS, count) for count in (None, top_k))
     size = every["weight"].abs().where(every["cells"] > 0, 0)
     rank = size.groupby(every["target"]).rank(ascending=False)
     # Of a target, a type has top_k edges at most.
     own = size.groupby([every["target"], every["cell_type"]], observed=True).rank(ascending=False)
     borrowed = pd.MultiIndex.from_frame(every[["source", "target"]]).isin(overall) & (size > 0)
-    expected = every[((rank <= top_k) & (own <= top_k) & (size > 0)) | (every["q_value"] <= 0.05) | borrowed]
-    assert top_k > 1 or len(expected) > ((rank <= 1) | (every["q_value"] <= 0.05)).sum(), "some are borrowed"
+    expected = every[
+        ((rank <= top_k) & (own <= top_k) & (size > 0)) | (every["q_value"] <= 0.05) | borrowed
+    ]
+    assert top_k > 1 or len(expected) > ((rank <= 1) | (every["q_value"] <= 0.05)).sum(), (
+        "some are borrowed"
+    )
     pd.testing.assert_frame_equal(found, expected.reset_index(drop=True))
     adata = as_anndata(top_k=top_k, read=read)
     stored = sum(adata.varp[f"grn_{slug}"].nnz for slug in adata.uns["grn"]["cell_types"]["slug"])

@@ -29,7 +29,12 @@ def random_network(types: int = 3) -> SignedNetwork:
         np.fill_diagonal(dense, 0)
         return sparse.csr_matrix(dense)
 
-    return SignedNetwork(GENES, weights(), {f"T/{number}": weights() for number in range(types)}, {"sign": "positive"})
+    return SignedNetwork(
+        GENES,
+        weights(),
+        {f"T/{number}": weights() for number in range(types)},
+        {"sign": "positive"},
+    )
 
 
 def test_the_edge_list_is_the_matrix_sorted_by_magnitude():

@@ -10,7 +10,9 @@ from grn.networks.weights import Network, balanced, presence, seen_enough
 
 
 def drawn(seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=(6, 4)) * np.array([[1e-3], [1], [50], [2], [0], [9]])
+    return np.random.default_rng(seed).normal(size=(6, 4)) * np.array(
+        [[1e-3], [1], [50], [2], [0], [9]]
+    )
 
 
 def test_balanced_rows_are_as_the_roots_of_their_norms_and_keep_their_signs():
@@ -29,13 +31,17 @@ def test_balancing_keeps_the_sum_of_squares_and_the_unit(size):
     """So effects that are nearly zero everywhere stay nearly zero."""
     weight = drawn(1)
     found = balanced(torch.as_tensor(size * weight)).numpy()
-    assert np.square(found, dtype=float).sum() == pytest.approx(size**2 * np.square(weight).sum(), rel=1e-5)
+    assert np.square(found, dtype=float).sum() == pytest.approx(
+        size**2 * np.square(weight).sum(), rel=1e-5
+    )
     np.testing.assert_allclose(found, size * balanced(torch.as_tensor(weight)).numpy(), rtol=1e-5)
 
 
 def test_a_regulator_that_hardly_varies_in_a_state_counts_less():
     """From half its usual sd on it counts whole; one that never varies anywhere counts nothing."""
-    found = presence(torch.tensor([[0.0, 0.25, 0.5, 2.0, 0.0]]), torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0]))
+    found = presence(
+        torch.tensor([[0.0, 0.25, 0.5, 2.0, 0.0]]), torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0])
+    )
     assert found.tolist() == [[0, 0.5, 1, 1, 0]]
 
 

@@ -50,8 +50,15 @@ def typed():
 @pytest.mark.parametrize("form", ["run", "network", "signed network", "edges"])
 def test_a_network_is_drawn_from_whatever_holds_it(run, name, form):
     typed = pd.read_parquet(run.folder / "edges_by_type.parquet")
-    both = pd.concat([run.edges, typed.assign(cell_type=typed["cell_type"].astype(str))], ignore_index=True)
-    given = {"run": run, "network": run.network, "signed network": signed_network(run.network), "edges": both}[form]
+    both = pd.concat(
+        [run.edges, typed.assign(cell_type=typed["cell_type"].astype(str))], ignore_index=True
+    )
+    given = {
+        "run": run,
+        "network": run.network,
+        "signed network": signed_network(run.network),
+        "edges": both,
+    }[form]
     picture = getattr(grn.plots, name)(given)
     axes = picture.axes if isinstance(picture, Figure) else [picture]
     assert axes and not any("has no edges" in text for text in texts(axes[0]))
@@ -84,7 +91,9 @@ def test_arrows_raise_bars_lower_and_only_edges_of_the_chosen_genes_are_drawn(ty
 def test_a_network_is_drawn_as_far_as_it_is_certain(typed):
     edges = typed[typed["cell_type"] == "T1"].assign(q_value=[0.001, 0.2, 0.04])
     arrows = {
-        certain: [each.get_linestyle() for each in grn.plots.network_graph(edges, certain=certain).patches]
+        certain: [
+            each.get_linestyle() for each in grn.plots.network_graph(edges, certain=certain).patches
+        ]
         for certain in (True, False)
     }
     assert [len(each) for each in arrows.values()] == [2, 3] and len(set(arrows[True])) == 1
@@ -100,12 +109,15 @@ def test_layers_are_side_by_side_with_their_own_targets_and_signs(run):
     regulators = set(run.network.var_names[run.network.var["is_regulator"]])
     for layer, axes in enumerate(maps):
         rows, columns = (
-            [tick.get_text() for tick in ticks] for ticks in (axes.get_yticklabels(), axes.get_xticklabels())
+            [tick.get_text() for tick in ticks]
+            for ticks in (axes.get_yticklabels(), axes.get_xticklabels())
         )
         assert set(rows) <= regulators and (set(columns) <= regulators) == (layer == 0)
         names, weights = run.network.var_names, run.network.varp[f"grn_layer{layer}"].T.toarray()
         weights = pd.DataFrame(weights, index=names, columns=names)
-        np.testing.assert_allclose(axes.images[0].get_array(), weights.loc[rows, columns].to_numpy())
+        np.testing.assert_allclose(
+            axes.images[0].get_array(), weights.loc[rows, columns].to_numpy()
+        )
     with pytest.raises(UserError, match="layers"):
         grn.plots.attention_layers(anndata.AnnData(np.ones((2, 2))))
 

@@ -40,14 +40,22 @@ def confusion():
 @pytest.fixture
 def edges():
     return pd.DataFrame(
-        [("A/B", "x", 0.9, 1.0), ("A/B", "y", -0.5, 0.5), ("$C$", "z", 0.4, 0.8), ("C", "x", -0.1, 0.9)],
+        [
+            ("A/B", "x", 0.9, 1.0),
+            ("A/B", "y", -0.5, 0.5),
+            ("$C$", "z", 0.4, 0.8),
+            ("C", "x", -0.1, 0.9),
+        ],
         columns=["source", "target", "weight", "confidence"],
     )
 
 
 def test_the_confusion_matrix_writes_counts_and_colours_shares(confusion):
     picture = axes = confusion_matrix(confusion)
-    numbers = {(round(text.get_position()[1]), round(text.get_position()[0])): text.get_text() for text in axes.texts}
+    numbers = {
+        (round(text.get_position()[1]), round(text.get_position()[0])): text.get_text()
+        for text in axes.texts
+    }
     assert numbers == {(0, 0): "8", (0, 1): "2", (1, 1): "5"}
     np.testing.assert_allclose(axes.images[0].get_array(), [[0.8, 0.2, 0], [0, 1, 0], [0, 0, 0]])
     assert "CD4+/CD25 T Reg" in texts(picture)
@@ -55,12 +63,18 @@ def test_the_confusion_matrix_writes_counts_and_colours_shares(confusion):
 
 def test_activities_have_their_interval_and_uncertain_ones_are_grey():
     table = pd.DataFrame(
-        [("T1", "A", 2.0, 1.5, 2.5, 0.001), ("T1", "B", 0.5, -0.5, 1.5, 0.4), ("T2", "A", -1.0, -1.25, -0.75, 0.01)],
+        [
+            ("T1", "A", 2.0, 1.5, 2.5, 0.001),
+            ("T1", "B", 0.5, -0.5, 1.5, 0.4),
+            ("T2", "A", -1.0, -1.25, -0.75, 0.01),
+        ],
         columns=["cell_type", "regulator", "effect", "low", "high", "q_value"],
     )
     axes = activity_heatmap(table.assign(activity_ctrl=0.0, activity_stim=1.0))
     np.testing.assert_allclose(axes.images[0].get_array(), [[2, -1]])
-    assert {"+2.0\n±0.5", "-1.0\n±0.2"} <= texts(axes) and "+0.5\n±1.0" not in texts(axes), "B is certain nowhere"
+    assert {"+2.0\n±0.5", "-1.0\n±0.2"} <= texts(axes) and "+0.5\n±1.0" not in texts(axes), (
+        "B is certain nowhere"
+    )
     axes = activity_heatmap(pd.concat([table, table.tail(1).assign(regulator="B")]))
     inks = {text.get_text(): text.get_color() for text in axes.texts}
     assert inks["+0.5\n±1.0"] == "#999999" != inks["-1.0\n±0.2"]
@@ -115,8 +129,12 @@ def test_precision_is_drawn_as_steps_with_its_area_and_the_density(curves):
     assert set(guessing.get_ydata()) == {0.25}
 
 
-@pytest.mark.parametrize(("ending", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
-def test_the_ending_is_the_format_and_the_same_figure_gives_the_same_file(ending, start, curves, tmp_path):
+@pytest.mark.parametrize(
+    ("ending", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
+)
+def test_the_ending_is_the_format_and_the_same_figure_gives_the_same_file(
+    ending, start, curves, tmp_path
+):
     for name in ("one", "two"):
         save(precision_recall_curves(curves, 0.25), tmp_path / f"{name}.{ending}")
     one, two = (tmp_path / f"{name}.{ending}" for name in ("one", "two"))
@@ -130,10 +148,14 @@ def test_no_picture_touches_pyplot(confusion, edges):
     assert pyplot is None or pyplot.get_fignums() == []
 
 
-ACTIVITY = pd.DataFrame({"cell_type": ["T"], "regulator": "A", "effect": 1.0, "low": 0.5, "high": 1.5})
+ACTIVITY = pd.DataFrame(
+    {"cell_type": ["T"], "regulator": "A", "effect": 1.0, "low": 0.5, "high": 1.5}
+)
 EMPTY = {
     "no labelled test cells": lambda edges: confusion_matrix(pd.DataFrame()),
-    "no labelled test": lambda edges: confusion_matrix(pd.DataFrame([[0]], index=["T"], columns=["T"])),
+    "no labelled test": lambda edges: confusion_matrix(
+        pd.DataFrame([[0]], index=["T"], columns=["T"])
+    ),
     "The network has no edges": lambda edges: network_graph(edges.iloc[:0]),
     "no edges between these genes": lambda edges: clustered_heatmap(edges.iloc[:0]),
     "No edge is certain (q at most 0.05)": lambda edges: network_graph(edges.assign(q_value=0.06)),
@@ -152,7 +174,9 @@ WRONG = {
     "an object in place of edges": lambda edges: network_graph(object()),
     "a run's folder in place of the run": lambda edges: network_graph("runs/1"),
     "a column that is missing": lambda edges: activity_heatmap(edges),
-    "a number that is missing": lambda edges: network_graph(edges.assign(weight=[1.0, np.nan, 1.0, 1.0])),
+    "a number that is missing": lambda edges: network_graph(
+        edges.assign(weight=[1.0, np.nan, 1.0, 1.0])
+    ),
     "an edge twice": lambda edges: network_graph(pd.concat([edges, edges.head(1)])),
     "edges in place of a curve": lambda edges: precision_recall_curves({"ours": edges}, 0.1),
     "edges in place of a perturbation": lambda edges: grn.plots.perturbation_volcano(edges),

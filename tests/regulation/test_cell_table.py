@@ -1,4 +1,5 @@
-"""The fitted cells in the model's units: inputs, targets, and the levels that states keep for themselves."""
+"""The fitted cells in the model's units: inputs, targets, and the levels that states keep for
+themselves."""
 
 from dataclasses import replace
 
@@ -39,7 +40,9 @@ def test_units_are_sds_around_levels_of_states_as_far_as_differences_do_not_coun
     np.testing.assert_allclose(table.mean, VALUES.mean(0), rtol=1e-6)
     np.testing.assert_allclose(table.spread, VALUES.std(0), rtol=1e-5)
     assert table.depth == pytest.approx((BASAL.mean(), BASAL.std()))
-    np.testing.assert_allclose(table.counting, NOISE.mean(0) / around.std(0)[REGULATORS] ** 2, rtol=1e-5)
+    np.testing.assert_allclose(
+        table.counting, NOISE.mean(0) / around.std(0)[REGULATORS] ** 2, rtol=1e-5
+    )
     assert replace(table, noise=None).counting is None
     assert replace(table, basal=np.ones(12, np.float32)).depth == (1, 1)
 
@@ -50,10 +53,14 @@ def test_inputs_and_targets_are_in_these_units_and_absent_regulators_are_0(table
     expected = np.column_stack([VALUES[:, REGULATORS] / sd[REGULATORS], depth])
     np.testing.assert_allclose(table.inputs, expected, rtol=1e-4, atol=1e-5)
     standard = (VALUES - VALUES.mean(0)) / sd
-    np.testing.assert_allclose(table.targets(np.array([5, 0])), standard[:, [5, 0]], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        table.targets(np.array([5, 0])), standard[:, [5, 0]], rtol=1e-4, atol=1e-4
+    )
     columns = table.columns(torch.zeros(1).double())
     assert columns.shape == (12, 6) and columns.read(slice(1, 3)).dtype == torch.float64
-    np.testing.assert_allclose(columns.read(torch.tensor([3])), standard[:, [3]], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        columns.read(torch.tensor([3])), standard[:, [3]], rtol=1e-4, atol=1e-4
+    )
 
 
 def test_states_have_means_of_their_own_of_some_cells_as_each_member_knows(table):
@@ -83,7 +90,9 @@ def test_no_value_counts_as_more_than_the_limit_above_the_mean(table, monkeypatc
     own = torch.tensor(REGULATORS)
     most = 0.5 + (table.mean / table.sd)[own]
     torch.testing.assert_close(limited.inputs[:, :-1], torch.minimum(table.inputs[:, :-1], most))
-    torch.testing.assert_close(limited.targets(slice(None)), table.targets(slice(None)).clamp(max=0.5))
+    torch.testing.assert_close(
+        limited.targets(slice(None)), table.targets(slice(None)).clamp(max=0.5)
+    )
 
 
 def test_some_of_the_cells_are_in_their_own_units(table):
@@ -104,6 +113,12 @@ def test_a_table_of_a_data_set_has_its_counting_noise_and_its_donors(make_config
     own = cells.multiplicity[split.train][:, cells.regulators]
     expected = Counting(cells.counting.unit[split.train]).variance(own)
     assert (table.noise != expected).nnz == 0 and table.counting.min() > 0
-    assert CellTable.of(replace(cells, groups=np.zeros(80)), split.train, states).groups is None, "one donor is none"
+    assert CellTable.of(replace(cells, groups=np.zeros(80)), split.train, states).groups is None, (
+        "one donor is none"
+    )
     every = CellTable.of(replace(cells, regulators=None, counting=None), np.arange(80), states)
-    assert every.multiplicity is cells.multiplicity and len(every.regulators) == 16 and every.noise is None
+    assert (
+        every.multiplicity is cells.multiplicity
+        and len(every.regulators) == 16
+        and every.noise is None
+    )

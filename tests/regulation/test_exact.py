@@ -1,4 +1,5 @@
-"""The exact solution of the linear problem behind a signed block: laws of its sums, and that nothing is better."""
+"""The exact solution of the linear problem behind a signed block: laws of its sums, and that
+nothing is better."""
 
 import pytest
 import torch
@@ -14,11 +15,16 @@ close = {"rtol": 1e-9, "atol": 1e-9}
 
 
 def problem(soft: bool, states: int = STATES, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """x [C, K], y [C, n] and memberships [C, S], of one state each or soft; slopes differ between states."""
+    """x [C, K], y [C, n] and memberships [C, S], of one state each or soft; slopes differ between
+    states."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(CELLS, KEYS, generator=generator).double() + 0.3
     state = torch.randint(states, (CELLS,), generator=generator)
-    share = torch.rand(CELLS, states, generator=generator).double() ** 3 if soft else torch.eye(states).double()[state]
+    share = (
+        torch.rand(CELLS, states, generator=generator).double() ** 3
+        if soft
+        else torch.eye(states).double()[state]
+    )
     share = share / share.sum(1, keepdim=True)
     slopes = torch.randn(states, KEYS, TARGETS, generator=generator).double() * 0.5 + 0.3
     y = torch.einsum("cs,ck,skn->cn", share, x, slopes)
@@ -39,7 +45,8 @@ def error_of(slopes: Tensor, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
 
 
 def loss_of(w: Tensor, deviations: Tensor | None, penalty: Penalty, weight, x, y, share) -> Tensor:
-    """What `solve` minimises, as exact.py writes it: the shared slope of the depth is hardly penalised."""
+    """What `solve` minimises, as exact.py writes it: the shared slope of the depth is hardly
+    penalised."""
     size = torch.cat([w[:-1].square(), torch.zeros_like(w[-1:])])
     slopes = w.expand(share.shape[1], -1, -1)
     if deviations is not None:
@@ -70,7 +77,9 @@ def test_moments_of_parts_of_the_cells_add_up_in_any_order(soft):
 def test_moments_without_some_cells_are_those_of_the_others(soft):
     x, y, share = problem(soft)
     some, others = torch.arange(CELLS).split([150, 250])
-    assert_same(Moments.of(x, y, share) - Moments.of(x, y, share, some), Moments.of(x, y, share, others))
+    assert_same(
+        Moments.of(x, y, share) - Moments.of(x, y, share, some), Moments.of(x, y, share, others)
+    )
 
 
 @pytest.mark.parametrize("soft", [False, True])
@@ -123,7 +132,9 @@ FORMS = [Penalty(30.0, 1.0), Penalty(30.0, 0.5, 0.1), Penalty(30.0, 0.0, 0.1), P
 @pytest.mark.parametrize("own", [None, OWN], ids=["every key", "own keys"])
 @pytest.mark.parametrize("penalty", FORMS, ids=lambda each: f"rho {each.rho} t {each.t}")
 @pytest.mark.parametrize("soft", [False, True])
-def test_the_loss_written_out_has_no_slope_at_the_solution(monkeypatch, to_the_end, soft, penalty, own, weighted):
+def test_the_loss_written_out_has_no_slope_at_the_solution(
+    monkeypatch, to_the_end, soft, penalty, own, weighted
+):
     """By autograd. With a logarithm, a few rounds end close to it, and many there."""
     x, y, share = problem(soft)
     weight = torch.ones(KEYS, TARGETS).double()
@@ -135,7 +146,11 @@ def test_the_loss_written_out_has_no_slope_at_the_solution(monkeypatch, to_the_e
         monkeypatch.setattr(module, "REWEIGHTED", rounds)
         found = solve(moments, penalty, own=own, weight=weight)
         assert (found.deviations is None) == (penalty.rho == 0)
-        parts = [each.clone().requires_grad_() for each in (found.shared, found.deviations) if each is not None]
+        parts = [
+            each.clone().requires_grad_()
+            for each in (found.shared, found.deviations)
+            if each is not None
+        ]
         loss = loss_of(parts[0], parts[1] if penalty.rho else None, penalty, weight, x, y, share)
         slopes = torch.autograd.grad(loss, parts)
         if own is not None:
@@ -173,7 +188,9 @@ def test_without_states_it_is_ridge_regression_by_scikit_learn():
         without = Ridge(alpha=20.0, fit_intercept=False).fit(x[:, kept], y[:, 0]).coef_
         torch.testing.assert_close(own[kept, 0], torch.as_tensor(without), rtol=1e-6, atol=1e-8)
     with_one_state = solve(Moments.of(x, y, torch.ones(CELLS, 1)), Penalty(20.0, 1.0), free=False)
-    torch.testing.assert_close(with_one_state.shared, torch.as_tensor(expected), rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(
+        with_one_state.shared, torch.as_tensor(expected), rtol=1e-6, atol=1e-8
+    )
 
 
 def test_the_freer_states_are_the_more_their_slopes_differ():
@@ -185,7 +202,9 @@ def test_the_freer_states_are_the_more_their_slopes_differ():
         spread.append(float(found.deviations.square().mean()))
         torch.testing.assert_close(found.of_states(STATES), found.shared + found.deviations)
     assert spread[0] < 0.3 * spread[1] < 0.3 * spread[2]
-    alone = solve(Moments.of(x, y, torch.ones(CELLS, 1), share[:, 0].nonzero()[:, 0]), Penalty(30 / 1e6, 0.0))
+    alone = solve(
+        Moments.of(x, y, torch.ones(CELLS, 1), share[:, 0].nonzero()[:, 0]), Penalty(30 / 1e6, 0.0)
+    )
     free = solve(moments, Penalty(30.0, 1e3)).of_states(STATES)[0]
     torch.testing.assert_close(free, alone.shared, rtol=0.02, atol=0.01)
 

@@ -20,7 +20,8 @@ PLANTED = {10: (0, 1.0), 11: (2, -1.0), 12: (4, 1.0), 13: (5, -1.0), 14: (0, -1.
 
 
 def cells(planted: bool) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray]:
-    """Multiplicities [C, N], basal [C], cell_types [C]; the regulators are correlated with each other."""
+    """Multiplicities [C, N], basal [C], cell_types [C]; the regulators are correlated with each
+    other."""
     generator = np.random.default_rng(4)
     values = generator.standard_normal((CELLS, GENES))
     values[:, REGULATORS] += 0.5 * generator.standard_normal((CELLS, 1))
@@ -29,7 +30,11 @@ def cells(planted: bool) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray]:
             values[:, target] += 1.5 * sign * values[:, regulator]
     basal = 1 + 0.2 * generator.standard_normal(CELLS)
     cell_types = generator.integers(0, STATES, CELLS)
-    return sparse.csr_matrix((values + 6).clip(0).astype(np.float32)), basal.astype(np.float32), cell_types
+    return (
+        sparse.csr_matrix((values + 6).clip(0).astype(np.float32)),
+        basal.astype(np.float32),
+        cell_types,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +60,12 @@ def regulators():
 
 def draws(values, basal, strata):
     """Knock-offs as arrays."""
-    given = torch.as_tensor(values), torch.as_tensor(basal), strata, torch.Generator().manual_seed(0)
+    given = (
+        torch.as_tensor(values),
+        torch.as_tensor(basal),
+        strata,
+        torch.Generator().manual_seed(0),
+    )
     return (each.numpy() for each in knockoffs.knockoffs(*given))
 
 
@@ -87,7 +97,9 @@ def test_knockoffs_correlate_as_their_regulators_do():
 
 
 def test_independent_regulators_have_independent_knockoffs_and_twins_none():
-    torch.testing.assert_close(independent_shares(torch.eye(4).double()), torch.ones(4).double(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        independent_shares(torch.eye(4).double()), torch.ones(4).double(), rtol=0, atol=1e-6
+    )
     twins = torch.tensor([[1, 0.999, 0], [0.999, 1, 0], [0, 0, 1]]).double()
     share = independent_shares(twins)
     assert share[0] < 0.01 and share[2] > 0.9
@@ -99,14 +111,22 @@ def test_planted_edges_have_larger_slopes_than_other_pairs_and_knock_offs(table,
     edges = np.zeros((GENES, len(REGULATORS)), dtype=bool)
     for target, (regulator, _) in PLANTED.items():
         edges[target, np.searchsorted(REGULATORS, regulator)] = True
-    slopes, null = (each.abs().numpy() for each in next(fits_with_knockoffs(table(True), seed=seed)))
-    assert slopes[edges].min() > 2.5 * max(slopes[~edges].max(), null.max())  # 3 to 5 times in 40 draws
-    assert (slopes[REGULATORS, range(len(REGULATORS))] == 0).all() and (null[REGULATORS, range(4)] == 0).all()
+    slopes, null = (
+        each.abs().numpy() for each in next(fits_with_knockoffs(table(True), seed=seed))
+    )
+    # 3 to 5 times in 40 draws
+    assert slopes[edges].min() > 2.5 * max(slopes[~edges].max(), null.max())
+    assert (slopes[REGULATORS, range(len(REGULATORS))] == 0).all() and (
+        null[REGULATORS, range(4)] == 0
+    ).all()
 
 
 def test_without_regulation_real_slopes_are_as_those_of_knock_offs(table):
-    others = np.setdiff1d(np.arange(GENES), REGULATORS)  # the regulators still correlate with each other
-    real, null = (each[others].abs().mean().item() for each in next(fits_with_knockoffs(table(False), seed=1)))
+    # the regulators still correlate with each other
+    others = np.setdiff1d(np.arange(GENES), REGULATORS)
+    real, null = (
+        each[others].abs().mean().item() for each in next(fits_with_knockoffs(table(False), seed=1))
+    )
     assert real == pytest.approx(null, rel=0.4)
 
 
@@ -115,7 +135,8 @@ def test_levels_of_states_pass_for_regulation_only_without_the_states(table):
     others, found = np.setdiff1d(np.arange(GENES), REGULATORS), []
     for states in (True, False):
         real, null = (
-            each[others].square().sum() for each in next(fits_with_knockoffs(table(False, states, 3.0), seed=1))
+            each[others].square().sum()
+            for each in next(fits_with_knockoffs(table(False, states, 3.0), seed=1))
         )
         found.append(float(real / null))
     within, across = found
@@ -126,7 +147,11 @@ def test_levels_of_donors_are_taken_out_and_knock_offs_stay_in_their_donor(monke
     """What regulators and knock-offs are fitted as: within strata, one sd each."""
     known = table(True)
     donors = np.arange(CELLS) % 2
-    known = replace(known, groups=donors, multiplicity=sparse.csr_matrix(known.multiplicity + 5.0 * donors[:, None]))
+    known = replace(
+        known,
+        groups=donors,
+        multiplicity=sparse.csr_matrix(known.multiplicity + 5.0 * donors[:, None]),
+    )
     seen, real_fit = [], knockoffs.slopes_on
 
     def recorded(x, y, *rest):

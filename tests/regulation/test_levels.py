@@ -1,5 +1,5 @@
-"""Differences between states count as regulation where their levels follow regulators, and not where they are
-composition."""
+"""Differences between states count as regulation where their levels follow regulators, and not
+where they are composition."""
 
 from dataclasses import replace
 
@@ -18,13 +18,21 @@ REGULATORS, GENES, EACH = 6, 46, 60
 
 @pytest.fixture
 def cells(make_table):
-    def drawn(*, follows: float, composition: float, noise: float = 0.7, seed: int = 0, states: int = 8) -> CellTable:
-        """Levels of the targets: `follows` times what the slopes make of those of the regulators, and own ones of sd
-        `composition`. Within states, targets follow the regulators, beside noise."""
+    def drawn(
+        *, follows: float, composition: float, noise: float = 0.7, seed: int = 0, states: int = 8
+    ) -> CellTable:
+        """Levels of the targets: `follows` times what the slopes make of those of the regulators,
+        and own ones of sd `composition`. Within states, targets follow the regulators, beside
+        noise."""
         generator = np.random.default_rng(seed)
-        slopes = generator.normal(size=(GENES, REGULATORS)) * (generator.random((GENES, REGULATORS)) < 0.5)
+        slopes = generator.normal(size=(GENES, REGULATORS)) * (
+            generator.random((GENES, REGULATORS)) < 0.5
+        )
         state = np.arange(states * EACH) % states
-        levels, own = generator.normal(size=(states, REGULATORS)), generator.normal(size=(states, GENES))
+        levels, own = (
+            generator.normal(size=(states, REGULATORS)),
+            generator.normal(size=(states, GENES)),
+        )
         around = generator.normal(size=(len(state), REGULATORS))
         values = (follows * levels @ slopes.T + composition * own)[state] + around @ slopes.T
         values += noise * generator.normal(size=values.shape)
@@ -40,7 +48,8 @@ def fold(table: CellTable) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_levels_that_follow_their_regulators_count(cells, seed):
-    """Where there is little within states, so that they tell of slopes what cells of one state hardly do."""
+    """Where there is little within states, so that they tell of slopes what cells of one state
+    hardly do."""
     table = cells(follows=1, composition=0, noise=3.0, seed=seed)
     found = levels_of(table, fold(table))
     assert found.part > 0 and found.part == found.best and found.with_part < found.without
@@ -67,7 +76,8 @@ def test_no_gene_explains_itself_where_every_gene_regulates(cells, composition):
 
 
 def test_slopes_of_other_cells_judge_held_out_ones(cells):
-    """With the targets of held-out cells shuffled, no slope predicts them: the strongest penalty is the best."""
+    """With the targets of held-out cells shuffled, no slope predicts them: the strongest penalty is
+    the best."""
     table = cells(follows=1, composition=0, states=2)
     own = fold(table)
     values, state = table.multiplicity.toarray(), table.states.argmax(1)
@@ -81,19 +91,31 @@ def test_slopes_of_other_cells_judge_held_out_ones(cells):
 
 
 def by_ridge(x: np.ndarray, y: np.ndarray, penalty: float) -> np.ndarray:
-    """Slopes [K, n] by scikit-learn, with the penalty in units of the root mean square of each input."""
+    """Slopes [K, n] by scikit-learn, with the penalty in units of the root mean square of each
+    input."""
     unit = np.sqrt(np.square(x).mean(0)).clip(1e-6)
-    return Ridge(alpha=penalty, fit_intercept=False, solver="svd").fit(x / unit, y).coef_.T / unit[:, None]
+    return (
+        Ridge(alpha=penalty, fit_intercept=False, solver="svd").fit(x / unit, y).coef_.T
+        / unit[:, None]
+    )
 
 
 @pytest.mark.parametrize("part", [0.0, 0.4, 1.0])
 def test_errors_of_unseen_cells_are_those_of_ridge_with_a_part_of_the_means_left_in(cells, part):
     """By scikit-learn, cell by cell, each cell from the means of its own state."""
     table = cells(follows=0.5, composition=1, states=3)
-    x, y = (each.double().numpy() for each in (table.inputs, table.targets(np.arange(REGULATORS, GENES))))
+    x, y = (
+        each.double().numpy()
+        for each in (table.inputs, table.targets(np.arange(REGULATORS, GENES)))
+    )
     state, judged = table.states.argmax(1), fold(table) == 2
-    of = [module.OfStates.of(*(torch.as_tensor(each[rows]) for each in (x, y, state)), 3) for rows in (~judged, judged)]
-    means = [np.stack([each[~judged & (state == one)].mean(0) for one in range(3)]) for each in (x, y)]
+    of = [
+        module.OfStates.of(*(torch.as_tensor(each[rows]) for each in (x, y, state)), 3)
+        for rows in (~judged, judged)
+    ]
+    means = [
+        np.stack([each[~judged & (state == one)].mean(0) for one in range(3)]) for each in (x, y)
+    ]
     learned = [
         (each - level[state] + part * (level[state] - each[~judged].mean(0)))[~judged]
         for each, level in zip((x, y), means, strict=True)
@@ -105,10 +127,15 @@ def test_errors_of_unseen_cells_are_those_of_ridge_with_a_part_of_the_means_left
 
 @pytest.mark.parametrize("part", [0.0, 0.4, 1.0])
 def test_errors_of_states_that_are_left_out_are_those_of_ridge_on_the_other_states(cells, part):
-    """By scikit-learn, cell by cell; a state is predicted from the mean of the others, and not by its depth."""
+    """By scikit-learn, cell by cell; a state is predicted from the mean of the others, and not by
+    its depth."""
     table = cells(follows=0.5, composition=1, states=4)
-    table = table.some(np.flatnonzero(np.arange(len(table)) % 7 > table.states.argmax(1)))  # states of different sizes
-    x, y = (each.double().numpy() for each in (table.inputs, table.targets(np.arange(REGULATORS, GENES))))
+    # states of different sizes
+    table = table.some(np.flatnonzero(np.arange(len(table)) % 7 > table.states.argmax(1)))
+    x, y = (
+        each.double().numpy()
+        for each in (table.inputs, table.targets(np.arange(REGULATORS, GENES)))
+    )
     x[:, -1] += np.random.default_rng(0).normal(size=len(x))
     state = table.states.argmax(1)
     summed = module.OfStates.of(*(torch.as_tensor(each) for each in (x, y, state)), 4)
@@ -131,7 +158,9 @@ def test_errors_of_states_that_are_left_out_are_those_of_ridge_on_the_other_stat
 
 def test_one_state_has_no_levels_and_many_regulators_no_time(cells, monkeypatch):
     table = cells(follows=1, composition=0)
-    assert levels_of(replace(table, states=np.ones((len(table), 1), np.float32)), fold(table)) is None
+    assert (
+        levels_of(replace(table, states=np.ones((len(table), 1), np.float32)), fold(table)) is None
+    )
     monkeypatch.setattr(module, "MOST", REGULATORS - 1)
     assert levels_of(table, fold(table)) is None
 

@@ -14,10 +14,14 @@ OWN = torch.arange(REGULATORS)  # the first genes regulate the others
 close = {"rtol": 1e-8, "atol": 1e-10}
 
 
-def planted(cells: int, noise: float = 1.0, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def planted(
+    cells: int, noise: float = 1.0, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x [C, R] and y [C, N], with mean 0, and the true slopes [N, R]."""
     generator = np.random.default_rng(seed)
-    slopes = generator.normal(size=(GENES, REGULATORS)) * (generator.random((GENES, REGULATORS)) < 0.5)
+    slopes = generator.normal(size=(GENES, REGULATORS)) * (
+        generator.random((GENES, REGULATORS)) < 0.5
+    )
     slopes[:REGULATORS] = 0
     x = generator.normal(size=(cells, REGULATORS))
     y = x @ slopes.T + noise * generator.normal(size=(cells, GENES))
@@ -37,10 +41,16 @@ def chosen(x, y) -> float:
 def own_features(own: torch.Tensor, features: torch.Tensor, target: int) -> list[int]:
     """Columns of the features that are made of the target itself, counted out one by one."""
     regulators = own.tolist()
-    return list(range(regulators.index(target), features.shape[1], len(own))) if target in regulators else []
+    return (
+        list(range(regulators.index(target), features.shape[1], len(own)))
+        if target in regulators
+        else []
+    )
 
 
-def direct(features: torch.Tensor, y: torch.Tensor, own: torch.Tensor, penalty: float) -> torch.Tensor:
+def direct(
+    features: torch.Tensor, y: torch.Tensor, own: torch.Tensor, penalty: float
+) -> torch.Tensor:
     """The slopes [N, F], every target solved by itself from the features that it may have."""
     slopes = torch.zeros(y.shape[1], features.shape[1], dtype=y.dtype)
     for target in range(y.shape[1]):
@@ -52,13 +62,22 @@ def direct(features: torch.Tensor, y: torch.Tensor, own: torch.Tensor, penalty: 
     return slopes
 
 
-@given(st.integers(0, 1000), st.integers(4, 40), st.integers(1, 3), st.sampled_from([0.1, 3.0, 100.0]))
+@given(
+    st.integers(0, 1000), st.integers(4, 40), st.integers(1, 3), st.sampled_from([0.1, 3.0, 100.0])
+)
 def test_slopes_are_those_of_ridge_regression_without_own_features(seed, cells, copies, penalty):
     """For more and for fewer cells than features, and regulators in any place and order."""
     generator, own = torch.Generator().manual_seed(seed), torch.tensor([3, 0, 8, 4])
-    features = torch.randn(cells, copies * 4, generator=generator).double() + torch.randn(cells, 1, generator=generator)
-    y = torch.randn(cells, 9, generator=generator).double() + features[:, [0, 1, 2, 3, 0, 1, 2, 3, 0]]
-    torch.testing.assert_close(slopes_on(features, y, own, penalty), direct(features, y, own, penalty), **close)
+    features = torch.randn(cells, copies * 4, generator=generator).double() + torch.randn(
+        cells, 1, generator=generator
+    )
+    y = (
+        torch.randn(cells, 9, generator=generator).double()
+        + features[:, [0, 1, 2, 3, 0, 1, 2, 3, 0]]
+    )
+    torch.testing.assert_close(
+        slopes_on(features, y, own, penalty), direct(features, y, own, penalty), **close
+    )
 
 
 @pytest.mark.parametrize("cells", [6, 60])
@@ -84,13 +103,16 @@ def test_planted_slopes_are_found(seed):
 
 def test_noise_chooses_a_larger_penalty_than_what_regulators_explain():
     x, y, _ = planted(300, noise=0.3)
-    noise = torch.randn(300, GENES - REGULATORS, generator=torch.Generator().manual_seed(0)).double()
+    noise = torch.randn(
+        300, GENES - REGULATORS, generator=torch.Generator().manual_seed(0)
+    ).double()
     penalty, rest = chosen(x, y), chosen(x, torch.cat([x, noise], 1))
     assert rest > 30 * penalty and rest > 1000
 
 
 def test_the_penalty_is_near_that_with_the_least_held_out_error():
-    """Written out, fold by fold: no penalty that is tried has an error that is lower by a hundredth."""
+    """Written out, fold by fold: no penalty that is tried has an error that is lower by a
+    hundredth."""
     x, y, _ = planted(120, noise=3.0)
     folds = folds_of(len(x))
 
@@ -98,7 +120,9 @@ def test_the_penalty_is_near_that_with_the_least_held_out_error():
         found = 0.0
         for fold in range(5):
             slopes = direct(x[folds != fold], y[folds != fold], OWN, penalty)
-            found += (y[folds == fold] - x[folds == fold] @ slopes.mT)[:, REGULATORS:].square().sum()
+            found += (
+                (y[folds == fold] - x[folds == fold] @ slopes.mT)[:, REGULATORS:].square().sum()
+            )
         return float(found)
 
     errors = [error(penalty) for penalty in GRID]
@@ -109,8 +133,12 @@ def test_what_covariates_predict_is_taken_out_in_any_precision():
     """Also where they depend on each other."""
     generator = torch.Generator().manual_seed(3)
     strata = torch.eye(3)[torch.arange(60) % 3]
-    covariates = torch.cat([strata, strata.sum(1, keepdim=True), torch.randn(60, 1, generator=generator)], 1)
-    values = covariates @ torch.randn(5, 4, generator=generator) + 0.1 * torch.randn(60, 4, generator=generator)
+    covariates = torch.cat(
+        [strata, strata.sum(1, keepdim=True), torch.randn(60, 1, generator=generator)], 1
+    )
+    values = covariates @ torch.randn(5, 4, generator=generator) + 0.1 * torch.randn(
+        60, 4, generator=generator
+    )
     for kind in (torch.float32, torch.float64):
         rest = without(covariates.to(kind))(values.to(kind))
         assert (covariates.to(kind).mT @ rest).abs().max() < 1e-3
@@ -132,7 +160,9 @@ def test_of_many_targets_some_choose_the_penalty(monkeypatch):
     x, y, _ = planted(200)
     whole = chosen(x, y)
     read: list[int] = []
-    columns = Columns(y.shape, lambda some: y[:, some].clone() if read.append(len(y[0, some])) is None else y)
+    columns = Columns(
+        y.shape, lambda some: y[:, some].clone() if read.append(len(y[0, some])) is None else y
+    )
     monkeypatch.setattr(module, "JUDGED", 12)
     assert whole / 3 < chosen(x, columns) < 3 * whole
     assert read == [12]

@@ -26,14 +26,19 @@ CELLS, GENES, REGULATORS = 200, 12, 3
 OTHERS = np.arange(REGULATORS, GENES)
 
 
-def values_of(strength: float, *, states: int = 1, own: float = 0.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Values [C, N] of genes, of which the first regulate the others; `own`: how much slopes of states differ."""
+def values_of(
+    strength: float, *, states: int = 1, own: float = 0.0, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Values [C, N] of genes, of which the first regulate the others; `own`: how much slopes of
+    states differ."""
     generator = np.random.default_rng(seed)
     state = np.arange(CELLS) % states
     x = generator.normal(size=(CELLS, REGULATORS))
     slopes = generator.normal(size=(GENES - REGULATORS, REGULATORS))
     slopes = slopes + own * generator.normal(size=(states, *slopes.shape))
-    y = strength * np.einsum("cij,cj->ci", slopes[state], x) + generator.normal(size=(CELLS, GENES - REGULATORS))
+    y = strength * np.einsum("cij,cj->ci", slopes[state], x) + generator.normal(
+        size=(CELLS, GENES - REGULATORS)
+    )
     return np.concatenate([x, y], 1) + 6 + state[:, None], state
 
 
@@ -47,7 +52,9 @@ def test_errors_are_those_of_ridge_regression_written_out(make_table, states):
     from sklearn.linear_model import Ridge
 
     values, state = values_of(1.0, states=states)
-    table = make_table(values, state, range(REGULATORS), basal=np.random.default_rng(1).random(CELLS))
+    table = make_table(
+        values, state, range(REGULATORS), basal=np.random.default_rng(1).random(CELLS)
+    )
     part, rho = Shadow(table, fold(), 1, genes=OTHERS), 0.7
     (found,) = part.errors([Penalty(30.0, rho if states > 1 else 0.0)], GENES)
     seen, judged = fold() != 1, fold() == 1
@@ -68,7 +75,8 @@ def test_errors_are_those_of_ridge_regression_written_out(make_table, states):
 
 @pytest.mark.parametrize("states", [1, 2])
 def test_a_curved_penalty_ends_near_the_least_loss(make_table, states):
-    """Rounds of ridge regression with weighted penalties, against the loss that the blocks are trained with."""
+    """Rounds of ridge regression with weighted penalties, against the loss that the blocks are
+    trained with."""
     values, state = values_of(0.3, states=states, own=0.3)
     basal = np.random.default_rng(1).random(CELLS)
     part = Shadow(make_table(values, state, range(REGULATORS), basal=basal), fold(), 0)
@@ -96,7 +104,9 @@ def test_noise_is_penalised_more_than_what_regulators_explain(make_table):
     found = []
     for strength in (0.0, 1.0):
         values, state = values_of(strength)
-        found.append(choose_penalties_of_blocks(make_table(values, state, range(REGULATORS)), fold(), False))
+        found.append(
+            choose_penalties_of_blocks(make_table(values, state, range(REGULATORS)), fold(), False)
+        )
     noise, signal = ([each.lam for each in penalties[:-1]] for penalties in found)
     assert min(noise) > 10 * max(signal) and len(signal) == len(noise) == KEPT
 
@@ -106,11 +116,14 @@ def test_no_penalty_is_so_large_that_the_optimiser_decides_the_signs(make_table)
     values, state = values_of(0.0)
     table = make_table(values, state, range(REGULATORS))
     assert max(each.lam for each in best_penalties(table, fold(), False)) > MOST * CELLS
-    assert max(each.lam for each in choose_penalties_of_blocks(table, fold(), False)) == MOST * CELLS
+    assert (
+        max(each.lam for each in choose_penalties_of_blocks(table, fold(), False)) == MOST * CELLS
+    )
 
 
 def test_of_many_cells_both_blocks_may_have_the_largest_penalty(make_table):
-    """Of pure noise. With a smaller one, a block's edges would be larger than the other's by that alone."""
+    """Of pure noise. With a smaller one, a block's edges would be larger than the other's by that
+    alone."""
     cells = 6000
     values = np.random.default_rng(2).normal(size=(cells, 50)) + 6
     table = make_table(values, np.zeros(cells, int), range(40))
@@ -123,7 +136,9 @@ def test_states_are_as_free_as_their_slopes_differ(make_table):
     same, other = (values_of(1.0, states=2, own=own) for own in (0.0, 1.5))
     cost = []
     for values, state in (same, other):
-        best = choose_penalties_of_blocks(make_table(values, state, range(REGULATORS)), fold(), False)[0]
+        best = choose_penalties_of_blocks(
+            make_table(values, state, range(REGULATORS)), fold(), False
+        )[0]
         cost.append(best.lam / best.rho**2 if best.rho else np.inf)
     assert cost[0] > 10 * cost[1]
 
@@ -133,7 +148,11 @@ def test_where_comparing_forms_takes_too_long_the_usual_form_is_taken(make_table
     table = make_table(values, state, range(REGULATORS))
     monkeypatch.setattr(module, "OPERATIONS", 1e4)
     first, among = best_penalties(table, fold(), True)
-    assert (first.rho, first.t) == module.USUAL[:2] and first.lam in [lam * 2 for lam in RIDGE] and among.lam in RIDGE
+    assert (
+        (first.rho, first.t) == module.USUAL[:2]
+        and first.lam in [lam * 2 for lam in RIDGE]
+        and among.lam in RIDGE
+    )
     pooled, _ = best_penalties(replace(table, levels=0.4), fold(), True)
     assert (pooled.rho, pooled.t) == (0.0, module.USUAL[1]), "states would take up their levels"
 
@@ -143,11 +162,15 @@ def test_where_levels_count_states_share_their_slopes(make_table):
     values, state = values_of(1.0, states=2, own=1.5)
     table = make_table(values, state, range(REGULATORS))
     assert all(each.rho > 0 for each in best_penalties(table, fold(), False)[:-1])
-    assert all(each.rho == 0 for each in best_penalties(replace(table, levels=0.2), fold(), False)[:-1])
+    assert all(
+        each.rho == 0 for each in best_penalties(replace(table, levels=0.2), fold(), False)[:-1]
+    )
 
 
 @pytest.mark.parametrize("levels", [0.0, 0.3, 1.0])
-def test_a_member_sees_cells_without_levels_of_states_of_the_cells_it_learns_from(make_table, levels):
+def test_a_member_sees_cells_without_levels_of_states_of_the_cells_it_learns_from(
+    make_table, levels
+):
     """As far as differences between states do not count."""
     values, state = values_of(1.0, states=2)
     table = make_table(values, state, range(REGULATORS), levels=levels)
@@ -163,7 +186,8 @@ def test_a_member_sees_cells_without_levels_of_states_of_the_cells_it_learns_fro
 
 
 def test_a_prior_weighs_penalties_by_pair(make_table):
-    """A pair that is penalised a million times as much has no slope, and without weights all count alike."""
+    """A pair that is penalised a million times as much has no slope, and without weights all count
+    alike."""
     values, state = values_of(1.0)
     part = Shadow(make_table(values, state, range(REGULATORS)), fold(), 0)
     weight = torch.ones(GENES - REGULATORS, REGULATORS)
@@ -172,7 +196,9 @@ def test_a_prior_weighs_penalties_by_pair(make_table):
     weight[0] = 1e6
     found = part.errors([Penalty(10.0, 0.0)], GENES, weight)
     torch.testing.assert_close(found[:, 1:], plain[:, 1:])
-    assert float(found[0, 0]) == pytest.approx(float(part.y[part.judged, 0].square().mean()), rel=0.02)
+    assert float(found[0, 0]) == pytest.approx(
+        float(part.y[part.judged, 0].square().mean()), rel=0.02
+    )
 
 
 def test_where_every_gene_regulates_none_is_predicted_from_itself(make_table):
@@ -194,20 +220,24 @@ def test_what_regulators_say_of_each_other_is_least_squares_on_the_others(make_t
 
 
 def test_counting_s_share_is_that_of_what_the_others_leave(make_table):
-    """Regulators with a common cause, of which the first is counted with noise: what the others say of it replaces a
-    part of it, and the more of it the noisier it is."""
+    """Regulators with a common cause, of which the first is counted with noise: what the others say
+    of it replaces a part of it, and the more of it the noisier it is."""
     generator = np.random.default_rng(0)
     cause = generator.normal(size=(CELLS, 1))
     x = cause + 0.3 * generator.normal(size=(CELLS, REGULATORS)) + 8
     x[:, 0] += generator.normal(size=CELLS)
     noise = np.tile([1.0, 0.0, 0.02], (CELLS, 1))
-    table = make_table(x, np.zeros(CELLS, int), range(REGULATORS), noise=sp.csr_matrix(noise.astype(np.float32)))
+    table = make_table(
+        x, np.zeros(CELLS, int), range(REGULATORS), noise=sp.csr_matrix(noise.astype(np.float32))
+    )
     share, unit = shares_of_counting(table)
     z = (x - x.mean(0)) / x.std(0)
     hat = np.empty_like(z)
     for gene in range(REGULATORS):
         others = np.delete(z, gene, 1)
-        hat[:, gene] = others @ np.linalg.solve(others.T @ others + 10 * np.eye(2), others.T @ z[:, gene])
+        hat[:, gene] = others @ np.linalg.solve(
+            others.T @ others + 10 * np.eye(2), others.T @ z[:, gene]
+        )
     left = (z - hat).var(0, ddof=1)
     expected = np.clip(noise[0] / x.var(0) / left, 0, COUNTED)
     np.testing.assert_allclose(share, expected, rtol=1e-3, atol=1e-6)

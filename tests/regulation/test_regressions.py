@@ -1,4 +1,5 @@
-"""What ridge regressions read of a table: differences within states, folds of whole groups, a sample of cells."""
+"""What ridge regressions read of a table: differences within states, folds of whole groups, a
+sample of cells."""
 
 import numpy as np
 import torch
@@ -32,7 +33,10 @@ def test_folds_keep_groups_together_and_the_penalty_follows_the_noise(make_table
         rest = without(table.membership)
         x = rest(table.inputs[:, :-1])
         fold = folds_of(table, rows, 0).numpy()
-        assert all(len(np.unique(fold[groups == group])) == 1 for group in range(10)) and len(np.unique(fold)) == 5
+        assert (
+            all(len(np.unique(fold[groups == group])) == 1 for group in range(10))
+            and len(np.unique(fold)) == 5
+        )
         found.append(held_out_penalty(table, x, columns_of(table, rows, x).each(rest), rows))
     noise, signal = found
     assert noise > 10 * signal

@@ -27,7 +27,9 @@ def simulated() -> Cells:
     return load_cells(config)[0]
 
 
-def groups(sizes: list[int], apart: float, seed: int = 0, genes: int = GENES) -> tuple[sp.csr_matrix, np.ndarray]:
+def groups(
+    sizes: list[int], apart: float, seed: int = 0, genes: int = GENES
+) -> tuple[sp.csr_matrix, np.ndarray]:
     """Cells whose genes are shifted together by group, and the group of each, in no order."""
     generator = np.random.default_rng(seed)
     group = generator.permutation(np.repeat(np.arange(len(sizes)), sizes))
@@ -42,7 +44,9 @@ def test_every_label_that_cells_have_is_a_state(simulated):
     found = states_of(replace(simulated, labels=labels), 0)
     assert found.origin == "labels" and found.names == (simulated.classes[0], simulated.classes[2])
     known = labels >= 0
-    np.testing.assert_array_equal(found.membership[known].argmax(1), (labels[known] == 2).astype(int))
+    np.testing.assert_array_equal(
+        found.membership[known].argmax(1), (labels[known] == 2).astype(int)
+    )
     assert set(np.unique(found.membership[known])) == {0, 1}
     shares = found.membership[known].mean(0)
     np.testing.assert_allclose(found.membership[~known], np.tile(shares, (3, 1)), rtol=1e-6)
@@ -57,20 +61,29 @@ def test_a_type_with_one_cell_is_no_state_and_a_line_says_so(simulated):
     found = states_of(replace(simulated, labels=labels), 0)
     assert found.names == simulated.classes[:2] and found.alone == simulated.classes[2:]
     np.testing.assert_allclose(found.membership[7], found.membership[labels < 2].mean(0), rtol=1e-6)
-    assert f"{simulated.classes[2]!r} has one cell, and so no network of its own." in found.summary()
+    assert (
+        f"{simulated.classes[2]!r} has one cell, and so no network of its own." in found.summary()
+    )
 
 
 def test_memberships_along_a_number_sum_to_one_and_are_linear_between_knots(simulated):
     values = np.random.default_rng(0).gamma(1.0, 5.0, 60).astype(np.float32)
-    found = states_of(replace(simulated, labels=np.full(60, -1), state=values, state_name="dose"), 0)
+    found = states_of(
+        replace(simulated, labels=np.full(60, -1), state=values, state_name="dose"), 0
+    )
     membership, middle = found.membership, np.median(values)
-    assert found.origin == "numeric" and membership.shape == (60, 3) and membership.dtype == np.float32
+    assert (
+        found.origin == "numeric" and membership.shape == (60, 3) and membership.dtype == np.float32
+    )
     assert all(name.startswith("dose ") for name in found.names)
     np.testing.assert_allclose(membership.sum(1), 1, rtol=1e-6)
     assert (membership >= 0).all()
     knots = np.array([values.min(), middle, values.max()])
-    np.testing.assert_allclose(membership @ knots, values, rtol=1e-4)  # linear: it gives the number back
-    assert (membership[values < middle, 2] == 0).all() and (membership[values > middle, 0] == 0).all()
+    # linear: it gives the number back
+    np.testing.assert_allclose(membership @ knots, values, rtol=1e-4)
+    assert (membership[values < middle, 2] == 0).all() and (
+        membership[values > middle, 0] == 0
+    ).all()
     np.testing.assert_allclose(membership[values.argmin()], [1, 0, 0], atol=1e-6)
     np.testing.assert_allclose(membership[values.argmax()], [0, 0, 1], atol=1e-6)
 
@@ -79,7 +92,9 @@ def test_labels_and_numbers_are_crossed(simulated):
     values = np.random.default_rng(0).random(60).astype(np.float32)
     both = states_of(replace(simulated, state=values, state_name="time"), 0)
     types = states_of(simulated, 0)
-    along = states_of(replace(simulated, labels=np.full(60, -1), state=values, state_name="time"), 0)
+    along = states_of(
+        replace(simulated, labels=np.full(60, -1), state=values, state_name="time"), 0
+    )
     assert both.membership.shape == (60, 9) and len(both.names) == 9 and both.origin == "numeric"
     assert both.names[4] == f"{types.names[1]}, {along.names[1]}"
     crossed = both.membership.reshape(60, 3, 3)
@@ -88,17 +103,22 @@ def test_labels_and_numbers_are_crossed(simulated):
 
 
 def test_each_type_has_a_state_in_each_condition(simulated):
-    """A cell without a condition, or without a type, belongs to all states, as much as other cells do."""
+    """A cell without a condition, or without a type, belongs to all states, as much as other cells
+    do."""
     condition = np.arange(60, dtype=np.float32) // 30
     condition[[0, 31]] = np.nan
     crossed = replace(simulated, state=condition, conditions=("control", "treated"))
     found = states_of(crossed, 0)
     assert found.origin == "conditions" and len(found) == 6
-    assert found.names[:2] == tuple(f"{simulated.classes[0]}, {name}" for name in ("control", "treated"))
+    assert found.names[:2] == tuple(
+        f"{simulated.classes[0]}, {name}" for name in ("control", "treated")
+    )
     known = np.isfinite(condition)
     expected = simulated.labels * 2 + np.nan_to_num(condition)
     assert (found.membership[known].argmax(1) == expected[known]).all()
-    np.testing.assert_allclose(found.membership[~known], found.membership[known].mean(0)[None].repeat(2, 0), rtol=1e-5)
+    np.testing.assert_allclose(
+        found.membership[~known], found.membership[known].mean(0)[None].repeat(2, 0), rtol=1e-5
+    )
     alone = states_of(replace(crossed, labels=np.full(60, -1), classes=()), 0)
     assert alone.names == crossed.conditions and alone.origin == "conditions"
 
@@ -138,7 +158,9 @@ def test_no_groups_are_found_along_one_direction_without_gaps(seed):
     """A program that cells have more or less of is no group."""
     generator = np.random.default_rng(seed)
     values = (
-        6 + generator.normal(size=(CELLS, GENES)) + generator.normal(size=(CELLS, 1)) * generator.normal(size=GENES)
+        6
+        + generator.normal(size=(CELLS, GENES))
+        + generator.normal(size=(CELLS, 1)) * generator.normal(size=GENES)
     )
     assert len(found_states(sp.csr_matrix(values.clip(0).astype(np.float32)), seed)) == 1
 

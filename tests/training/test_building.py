@@ -40,7 +40,9 @@ def test_folds_are_stratified_and_those_of_other_cells_are_none(loaded):
         sizes = np.bincount(found[cells.labels[split.train] == label], minlength=5)
         assert sizes.max() - sizes.min() <= 1
     fit = prepared(loaded)
-    assert (fit.fold[split.test] == -1).all() and set(fit.fold[split.train]) == set(range(FEWEST_FOLDS))
+    assert (fit.fold[split.test] == -1).all() and set(fit.fold[split.train]) == set(
+        range(FEWEST_FOLDS)
+    )
     assert (cells.labels[prepared((loaded[0], cells, *loaded[2:])).judging] >= 0).all()
 
 
@@ -60,7 +62,9 @@ def test_each_member_knows_the_means_of_the_cells_that_it_learns_from(loaded, mo
     model, own = fit.model, fit.fold[split.train]
     for member in range(2):
         centre, level = table.means(np.flatnonzero(own != member))
-        for block, genes, unit in zip(model.blocks, (model.regulators, model.targets), (1, model.unit), strict=True):
+        for block, genes, unit in zip(
+            model.blocks, (model.regulators, model.targets), (1, model.unit), strict=True
+        ):
             torch.testing.assert_close(block.centre[member], centre / unit)
             torch.testing.assert_close(block.level[member], level[:, genes])
             torch.testing.assert_close(block.square[member], (centre / unit).square() + 1)
@@ -70,7 +74,9 @@ def test_each_member_knows_the_means_of_the_cells_that_it_learns_from(loaded, mo
     assert not torch.equal(*model.blocks[0].centre)
 
 
-def test_where_differences_between_states_count_training_mixes_means_by_that_part(loaded, monkeypatch):
+def test_where_differences_between_states_count_training_mixes_means_by_that_part(
+    loaded, monkeypatch
+):
     """And no predictions do, which know the means of states in full."""
     monkeypatch.setattr(building, "levels_of", lambda *_: Levels(0.6, 0.3, 0.2, 0.6))
     _, cells, split, states = loaded
@@ -86,9 +92,13 @@ def test_where_differences_between_states_count_training_mixes_means_by_that_par
         assert block.eval().means(block.level) is block.level
     monkeypatch.setattr(building, "levels_of", lambda *_: Levels(0.0, 0.3, 0.3, 0.2))
     model = prepared(loaded).model
-    assert not model.trains_otherwise and all(torch.equal(block.mixed, torch.eye(2)) for block in model.blocks)
+    assert not model.trains_otherwise and all(
+        torch.equal(block.mixed, torch.eye(2)) for block in model.blocks
+    )
     found = prepare(loaded[0], cells, split, replace(states, origin="found"), silent).model
-    assert found.infers_states and found.trains_otherwise, "its predictions have to infer what training knows"
+    assert found.infers_states and found.trains_otherwise, (
+        "its predictions have to infer what training knows"
+    )
 
 
 def test_blocks_start_at_the_exact_solution_and_states_at_a_regression(loaded):
@@ -99,25 +109,36 @@ def test_blocks_start_at_the_exact_solution_and_states_at_a_regression(loaded):
     for block in model.blocks:
         pick = torch.arange(block.genes)
         slopes = block.slopes(block.scores(pick), pick)
-        assert (slopes.abs().amax((1, 2, 3)) > 0.01).all() and not torch.allclose(slopes[0], slopes[1])
+        assert (slopes.abs().amax((1, 2, 3)) > 0.01).all() and not torch.allclose(
+            slopes[0], slopes[1]
+        )
     assert (model.basal.state.abs().amax((1, 2)) > 0).all()
-    types = prepared(loaded, lambda line: None, **{"objectives.masked_multiplicity.weight": 0}).model
+    types = prepared(
+        loaded, lambda line: None, **{"objectives.masked_multiplicity.weight": 0}
+    ).model
     assert (types.basal.state == 0).all() and types.blocks[1].embedding.query.std() > 0
 
 
 def test_the_folds_of_a_run_are_those_that_it_trains_with(loaded):
     config, cells, split, states = loaded
-    assert np.array_equal(building.folds_of_run(config, cells, split, states), prepared(loaded).fold)
+    assert np.array_equal(
+        building.folds_of_run(config, cells, split, states), prepared(loaded).fold
+    )
 
 
 def test_members_take_the_chosen_penalties_in_turn(loaded, monkeypatch):
-    chosen = [building.Penalty(lam, 0.5, 0.1) for lam in (10.0, 20.0, 5.0)]  # the last is that of block 1
+    # the last is that of block 1
+    chosen = [building.Penalty(lam, 0.5, 0.1) for lam in (10.0, 20.0, 5.0)]
     monkeypatch.setattr(building, "choose_penalties_of_blocks", lambda *_: chosen)
     fit = prepared(loaded, **{"model.members": 3})
     learned = [int(((fit.fold >= 0) & (fit.fold != member)).sum()) for member in range(3)]
-    expected = [lam / count for lam, count in zip((10, 20, 10), learned, strict=True)] + [5 / np.mean(learned)]
+    expected = [lam / count for lam, count in zip((10, 20, 10), learned, strict=True)] + [
+        5 / np.mean(learned)
+    ]
     np.testing.assert_allclose(fit.model.penalty[:, 0], expected, rtol=1e-6)
-    assert fit.model.penalty[:, 1].tolist() == [0.5, 0.5 * FREER, 0.5, 0.5], "every second one's states are freer"
+    assert fit.model.penalty[:, 1].tolist() == [0.5, 0.5 * FREER, 0.5, 0.5], (
+        "every second one's states are freer"
+    )
     np.testing.assert_allclose(fit.model.penalty[:, 2], 0.1, rtol=1e-6)
     given = prepared(loaded, **{"model.penalty": 7.0}).model.penalty
     np.testing.assert_allclose(given[:-1, 0].numpy() * learned[:2], 7, rtol=1e-6)
@@ -136,7 +157,9 @@ def test_a_member_validates_the_cells_that_it_has_not_learned_from(loaded):
 
 def test_more_scores_than_memory_holds_are_refused(loaded, monkeypatch):
     monkeypatch.setattr(building, "MOST_SCORES", 100)
-    with pytest.raises(ConfigError, match=r"4 regulators of 16 genes in 2 states and 2 members") as caught:
+    with pytest.raises(
+        ConfigError, match=r"4 regulators of 16 genes in 2 states and 2 members"
+    ) as caught:
         prepared(loaded)
     assert caught.value.field == "data.regulators"
 

@@ -1,4 +1,5 @@
-"""What held-out cells decide of cell types: importances, confidences, and when members learn from them, too."""
+"""What held-out cells decide of cell types: importances, confidences, and when members learn from
+them, too."""
 
 from dataclasses import replace
 
@@ -52,7 +53,8 @@ def test_the_kind_that_held_out_cells_agree_with_counts_for_more():
 
 
 def test_cells_are_judged_by_the_members_that_have_not_seen_them(fit):
-    """One of each kind: confidence and accuracy are those of their log probabilities, times what each kind counts."""
+    """One of each kind: confidence and accuracy are those of their log probabilities, times what
+    each kind counts."""
     _, found, data = fit
     model, rows, identity = found.model, found.judging, found.model.identity
     accuracy = judge(model, data.validation, rows)
@@ -67,7 +69,9 @@ def test_cells_are_judged_by_the_members_that_have_not_seen_them(fit):
     confidence, predicted = logits.softmax(-1).max(-1)
     torch.testing.assert_close(identity.confidence, confidence)
     right = predicted == torch.as_tensor(data.validation.cells.labels[rows])
-    assert torch.equal(identity.right, right) and accuracy == pytest.approx(float(right.float().mean()))
+    assert torch.equal(identity.right, right) and accuracy == pytest.approx(
+        float(right.float().mean())
+    )
 
 
 def tensors(model) -> dict[str, torch.Tensor]:
@@ -109,24 +113,38 @@ def test_a_block_that_training_did_not_improve_keeps_its_start_as_a_file_holds_i
     model = found.model.eval()
     round_as_saved(model)
     trained = tensors(model)
-    start = {name: tensor + 0.3 * torch.randn_like(tensor) if "raw_gain" in name else tensor for name, tensor in
-             trained.items()}  # fmt: skip
+    start = {
+        name: tensor + 0.3 * torch.randn_like(tensor) if "raw_gain" in name else tensor
+        for name, tensor in trained.items()
+    }
     own = f"{spoiled}."
-    worse = {name: tensor + torch.randn_like(tensor) if name == own + "bias" else tensor for name, tensor in
-             trained.items()}  # fmt: skip
+    worse = {
+        name: tensor + torch.randn_like(tensor) if name == own + "bias" else tensor
+        for name, tensor in trained.items()
+    }
     other = {name: tensor for name, tensor in start.items() if not name.startswith(own)}
-    other[f"{1 - spoiled}.bias"] = other[f"{1 - spoiled}.bias"] + torch.randn_like(other[f"{1 - spoiled}.bias"])
+    other[f"{1 - spoiled}.bias"] = other[f"{1 - spoiled}.bias"] + torch.randn_like(
+        other[f"{1 - spoiled}.bias"]
+    )
     model.blocks.load_state_dict(worse)
-    lines = keep_what_helped(model, other | {k: v for k, v in start.items() if k.startswith(own)},
-                             data.validation, data.judged)  # fmt: skip
+    lines = keep_what_helped(
+        model,
+        other | {k: v for k, v in start.items() if k.startswith(own)},
+        data.validation,
+        data.judged,
+    )
     assert lines == [f"Training did not improve block {spoiled + 1}, which keeps its start."]
     kept = tensors(model)
     for name, tensor in kept.items():
         if not name.startswith(own):
             assert torch.equal(tensor, trained[name]), name
-    torch.testing.assert_close(kept[own + "raw_gain"], start[own + "raw_gain"], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        kept[own + "raw_gain"], start[own + "raw_gain"], rtol=1e-3, atol=1e-3
+    )
     round_as_saved(model)
-    assert all(torch.equal(tensor, kept[name]) for name, tensor in tensors(model).items()), "the saved model is it"
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in tensors(model).items()), (
+        "the saved model is it"
+    )
 
 
 def test_axes_are_the_leading_directions_of_the_training_cells_whatever_their_signs(fit):
@@ -144,7 +162,9 @@ def test_axes_are_the_leading_directions_of_the_training_cells_whatever_their_si
     torch.testing.assert_close(model.identity.centre, summaries.mean(0))
 
 
-def test_members_learn_from_the_cells_that_have_judged_them_from_the_middle_on(make_config, tmp_path, monkeypatch):
+def test_members_learn_from_the_cells_that_have_judged_them_from_the_middle_on(
+    make_config, tmp_path, monkeypatch
+):
     learned, judged = [], []
     original, on_start = Task.losses, Calibration.on_train_batch_start
 
@@ -157,7 +177,8 @@ def test_members_learn_from_the_cells_that_have_judged_them_from_the_middle_on(m
                 module,
                 "of_cells",
                 lambda b, m, which, **options: (
-                    learned.append((task.global_step, bool((which == 1).all()))) or of_cells(b, m, which, **options)
+                    learned.append((task.global_step, bool((which == 1).all())))
+                    or of_cells(b, m, which, **options)
                 ),
             )
             return original(task, batch, by, opened)
@@ -172,7 +193,9 @@ def test_members_learn_from_the_cells_that_have_judged_them_from_the_middle_on(m
     monkeypatch.setattr(Calibration, "on_train_batch_start", started)
     train(make_config(max_steps=8, batch_size=40), tmp_path / "run", say=silent)
     assert opened_at(8) == 4 and opened_at(7) == 4 and judged == [4]
-    assert learned == [(1, False), (3, False), (5, True), (7, True)], "the token learns in every second step"
+    assert learned == [(1, False), (3, False), (5, True), (7, True)], (
+        "the token learns in every second step"
+    )
 
 
 def test_types_alone_never_open_the_folds_that_choose_the_step(make_config, fit):
@@ -185,10 +208,16 @@ def test_types_alone_never_open_the_folds_that_choose_the_step(make_config, fit)
 @pytest.fixture(scope="module")
 def typed(make_config, tmp_path_factory):
     """A run on cells of four types, of which a fifth have no label; the true types."""
-    config = change_config(make_config(max_steps=60, batch_size=32, learning_rate=0.02), {
-        "data.simulated.cells": 300, "data.simulated.cell_types": 4, "data.simulated.genes": 30,
-        "data.test_fraction": 0.4, "model.width": 16,
-    })  # fmt: skip
+    config = change_config(
+        make_config(max_steps=60, batch_size=32, learning_rate=0.02),
+        {
+            "data.simulated.cells": 300,
+            "data.simulated.cell_types": 4,
+            "data.simulated.genes": 30,
+            "data.test_fraction": 0.4,
+            "model.width": 16,
+        },
+    )
     adata = simulate(config.data.simulated)
     truth = adata.obs["cell_type"].astype(str).to_numpy()
     given = adata.copy()

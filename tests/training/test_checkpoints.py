@@ -14,7 +14,11 @@ class CountingTrainer(SimpleNamespace):
 
     def __init__(self, write=lambda path, state: torch.save(state, path)):
         super().__init__(
-            global_step=0, sanity_checking=False, is_global_zero=True, should_stop=False, callback_metrics={}
+            global_step=0,
+            sanity_checking=False,
+            is_global_zero=True,
+            should_stop=False,
+            callback_metrics={},
         )
         self.write = write
 
@@ -51,7 +55,10 @@ def test_training_stops_when_the_loss_has_not_improved_for_so_long(tmp_path):
     checkpoints, trainer = Checkpoints(tmp_path, patience=3), CountingTrainer()
     losses = [3.0, 2.5, 2.6, 2.7, 2.4, 2.6, 2.5, 2.4, 0.0]
     assert validate(checkpoints, trainer, losses) == 8
-    assert checkpoints.reason == "the validation loss has not improved on 2.4000 (step 50) in 3 validations"
+    assert (
+        checkpoints.reason
+        == "the validation loss has not improved on 2.4000 (step 50) in 3 validations"
+    )
     assert step(tmp_path / "best.ckpt") == 50
 
 
@@ -81,7 +88,9 @@ def half_written_without_an_error(path, state):
     path.write_bytes(path.read_bytes()[:-200])
 
 
-@pytest.mark.parametrize("write", [full_disk, half_written_without_an_error, lambda path, state: None])
+@pytest.mark.parametrize(
+    "write", [full_disk, half_written_without_an_error, lambda path, state: None]
+)
 def test_a_checkpoint_that_cannot_be_written_leaves_the_previous_one(tmp_path, write):
     path = tmp_path / "best.ckpt"
     trainer = CountingTrainer()

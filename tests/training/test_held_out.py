@@ -28,12 +28,14 @@ def known(make_config):
 def standard(cells, split) -> np.ndarray:
     """The test cells in sds of the genes over the training cells."""
     train = cells.multiplicity[split.train].toarray().astype(np.float64)
-    return (cells.multiplicity[split.test].toarray() - train.mean(0)) / np.where(train.std(0) > 1e-3, train.std(0), 1)
+    return (cells.multiplicity[split.test].toarray() - train.mean(0)) / np.where(
+        train.std(0) > 1e-3, train.std(0), 1
+    )
 
 
 def written_out(cells, split, share, regulators) -> tuple[np.ndarray, np.ndarray]:
-    """Test cells by scikit-learn's regressions of differences within states on regulators and depth, none of itself;
-    and by the means of their states alone."""
+    """Test cells by scikit-learn's regressions of differences within states on regulators and
+    depth, none of itself; and by the means of their states alone."""
     values = np.column_stack([cells.multiplicity.toarray(), cells.basal]).astype(np.float64)
     train, known = split.train, share[split.train].astype(np.float64)
     means = share.astype(np.float64) @ (known.T @ values[train] / known.sum(0)[:, None])
@@ -48,7 +50,9 @@ def written_out(cells, split, share, regulators) -> tuple[np.ndarray, np.ndarray
     return found, means[split.test, :-1]
 
 
-def test_errors_are_those_of_the_members_mean_and_of_ridge_and_means_within_states(known, monkeypatch):
+def test_errors_are_those_of_the_members_mean_and_of_ridge_and_means_within_states(
+    known, monkeypatch
+):
     model, states, cells, split = known
     with torch.no_grad():
         for tensor in model.parameters():
@@ -66,7 +70,11 @@ def test_errors_are_those_of_the_members_mean_and_of_ridge_and_means_within_stat
     def error(found: np.ndarray) -> float:
         return np.square((found - test) / model.identity.sd.numpy()).mean() / usual
 
-    expected = {"error": error(predicted), "ridge_error": error(by_ridge), "means_error": error(of_states)}
+    expected = {
+        "error": error(predicted),
+        "ridge_error": error(by_ridge),
+        "means_error": error(of_states),
+    }
     assert expected["ridge_error"] != pytest.approx(expected["means_error"], rel=0.01)
     for cells_together, genes_together in ((held_out.CELLS, baselines.TOGETHER), (3, 5)):
         monkeypatch.setattr(held_out, "CELLS", cells_together)
@@ -77,7 +85,8 @@ def test_errors_are_those_of_the_members_mean_and_of_ridge_and_means_within_stat
 
 
 def test_the_error_of_the_means_is_1(known):
-    """A fresh model, whose scores are 0, predicts its states' means, and without levels those of all cells."""
+    """A fresh model, whose scores are 0, predicts its states' means, and without levels those of
+    all cells."""
     model, states, cells, split = known
     for block in model.blocks:
         block.embedding.query.data.zero_()

@@ -1,4 +1,5 @@
-"""Metrics of test cells: of classes and objectives that only some cells, or none, have something for."""
+"""Metrics of test cells: of classes and objectives that only some cells, or none, have something
+for."""
 
 from dataclasses import replace
 
@@ -52,7 +53,9 @@ def test_means_over_classes_are_those_of_scikit_learn_over_the_classes_with_cell
         assert float(found["macro_f1"]) == pytest.approx(
             f1_score(truth, scores.argmax(1), average="macro", labels=[0, 1, 3], zero_division=0)
         )
-        assert float(found["cell_type_loss"]) == pytest.approx(float(F.cross_entropy(logits, torch.tensor(labels))))
+        assert float(found["cell_type_loss"]) == pytest.approx(
+            float(F.cross_entropy(logits, torch.tensor(labels)))
+        )
         assert found["confusion"].sum() == 10 and set(scalars(found, "test")) == {
             f"test/{name}" for name in ("cell_type_loss", "accuracy", "macro_f1", "auroc")
         }
@@ -88,6 +91,8 @@ def test_a_run_whose_test_cells_have_no_label_goes_through(make_config, tmp_path
     cells, split = load_cells(config.data, seed=config.trainer.seed)
     labels = cells.labels.copy()
     labels[split.test] = -1
-    monkeypatch.setattr(run, "load_cells", lambda *args, **options: (replace(cells, labels=labels), split))
+    monkeypatch.setattr(
+        run, "load_cells", lambda *args, **options: (replace(cells, labels=labels), split)
+    )
     result = run.train(config, tmp_path / "run", say=lambda line: None)
     assert "accuracy" not in result.metrics and np.isfinite(result.metrics["error"])

@@ -1,7 +1,7 @@
 """Two processes that share the cells of a batch train as one process that has them all.
 
-Run as a script, this file is one of the processes: `torchrun ... test_processes.py FOLDER` trains the configuration
-that lies in the folder.
+Run as a script, this file is one of the processes: `torchrun ... test_processes.py FOLDER` trains
+the configuration that lies in the folder.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from grn.training.run import checked_cells, evaluate, held_out_errors, scalars, 
 from grn.training.task import Task
 
 STEPS = 30
-# float32 sums in another order, through 30 steps of AdamW: losses, which are near 1; parameters, which moved by 0.05.
+# float32 sums in another order, through 30 steps of AdamW: losses, which are near 1; parameters,
+# which moved by 0.05.
 LOSS, PARAMETER = 1e-3, 1e-3
-# What each process draws for itself is left out: dropout, what the basal gene does not see, counts that cells lose.
+# What each process draws for itself is left out: dropout, what the basal gene does not see, counts
+# that cells lose.
 SAME = {
     "model.dropout": 0,
     "objectives.masked_multiplicity.fraction": 1e-12,
@@ -47,16 +49,26 @@ def configured(make_config, **trainer) -> Config:
 
 @pytest.fixture(
     scope="module",
-    params=["cpu", pytest.param("gpu", marks=pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two GPUs"))],
+    params=[
+        "cpu",
+        pytest.param(
+            "gpu", marks=pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two GPUs")
+        ),
+    ],
 )
 def runs(request, tmp_path_factory, make_config) -> Path:
     """Run folders `two` of two processes, and `alone` of one with the double batch."""
     folder = tmp_path_factory.mktemp("shared")
-    config = configured(make_config, accelerator=request.param, batch_size=8, devices=2, strategy="ddp")
+    config = configured(
+        make_config, accelerator=request.param, batch_size=8, devices=2, strategy="ddp"
+    )
     (folder / "two.json").write_text(config.model_dump_json())
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command, said = [*launcher, __file__, str(folder)], {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    command, said = (
+        [*launcher, __file__, str(folder)],
+        {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
+    )
     with subprocess.Popen(command, env=environment, text=True, **said) as two:
         try:
             alone = configured(make_config, accelerator=request.param, batch_size=16, devices=1)
@@ -70,10 +82,15 @@ def runs(request, tmp_path_factory, make_config) -> Path:
 
 @pytest.mark.slow
 def test_losses_and_metrics_are_those_of_one_process(runs):
-    alone, two = (pd.read_csv(runs / name / "metrics.csv").groupby("step").first() for name in ("alone", "two"))
+    alone, two = (
+        pd.read_csv(runs / name / "metrics.csv").groupby("step").first()
+        for name in ("alone", "two")
+    )
     assert list(alone.columns) == list(two.columns) and len(alone) == len(two) >= STEPS / 5
     assert alone["train/loss"].max() - alone["train/loss"].min() > 0.05  # the run went somewhere
-    assert {"validation/loss", "test/error", "test/accuracy", "train/cell_type_loss"} <= set(alone.columns)
+    assert {"validation/loss", "test/error", "test/accuracy", "train/cell_type_loss"} <= set(
+        alone.columns
+    )
     pd.testing.assert_frame_equal(alone, two, rtol=LOSS, atol=LOSS)
 
 
@@ -81,7 +98,9 @@ def test_losses_and_metrics_are_those_of_one_process(runs):
 @pytest.mark.parametrize("name", ["last", "best"])
 def test_parameters_and_their_average_are_those_of_one_process(runs, name):
     alone, two = (
-        torch.load(runs / run / "checkpoints" / f"{name}.ckpt", map_location="cpu", weights_only=True)["state_dict"]
+        torch.load(
+            runs / run / "checkpoints" / f"{name}.ckpt", map_location="cpu", weights_only=True
+        )["state_dict"]
         for run in ("alone", "two")
     )
     assert alone.keys() == two.keys()
@@ -92,17 +111,29 @@ def test_parameters_and_their_average_are_those_of_one_process(runs, name):
 @pytest.mark.slow
 def test_a_run_of_one_process_goes_on_with_two(runs, make_config, tmp_path, monkeypatch):
     config = load_config(runs / "alone" / "config.yaml")
-    monkeypatch.setattr(Task, "on_validation_epoch_end", stopping_at(12, Task.on_validation_epoch_end))
+    monkeypatch.setattr(
+        Task, "on_validation_epoch_end", stopping_at(12, Task.on_validation_epoch_end)
+    )
     with pytest.raises(KeyError, match="stop"):
         train(config, tmp_path / "run", say=silent)
     monkeypatch.undo()
-    command = [sys.executable, "-m", "grn", "train", "--resume", str(tmp_path / "run"), "--set", "trainer.devices=2"]
+    command = [
+        sys.executable,
+        "-m",
+        "grn",
+        "train",
+        "--resume",
+        str(tmp_path / "run"),
+        "--set",
+        "trainer.devices=2",
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     assert "Resuming" in done.stdout
     alone, both = (
-        pd.read_csv(each / "metrics.csv").groupby("step").first() for each in (runs / "alone", tmp_path / "run")
+        pd.read_csv(each / "metrics.csv").groupby("step").first()
+        for each in (runs / "alone", tmp_path / "run")
     )
     pd.testing.assert_frame_equal(alone, both[alone.columns], rtol=LOSS, atol=LOSS)
 
@@ -118,9 +149,13 @@ def stopping_at(step: int, hook):
 
 @pytest.mark.slow
 def test_one_process_writes_the_whole_run(runs):
-    assert {path.name for path in (runs / "two").iterdir()} == {path.name for path in (runs / "alone").iterdir()}
+    assert {path.name for path in (runs / "two").iterdir()} == {
+        path.name for path in (runs / "alone").iterdir()
+    }
     alone, two = (
-        pd.read_parquet(runs / name / "edges.parquet").set_index(["source", "target"])["weight"].sort_index()
+        pd.read_parquet(runs / name / "edges.parquet")
+        .set_index(["source", "target"])["weight"]
+        .sort_index()
         for name in ("alone", "two")
     )
     assert np.corrcoef(alone, two)[0, 1] > 0.999
@@ -137,9 +172,14 @@ def test_two_processes_read_and_score_the_same_model_as_one_does(runs):
         kept = table.toarray() != 0
         np.testing.assert_array_equal(table.toarray()[kept], alone[name].toarray()[kept], name)
     config, trained = opened(runs / "two")
-    (cells, split), model = checked_cells(config), trained.model.to(own_device(config.trainer)).eval()
+    (cells, split), model = (
+        checked_cells(config),
+        trained.model.to(own_device(config.trainer)).eval(),
+    )
     states = states_of(cells, config.trainer.seed)
-    data = CellsDataModule(cells, split, batch_size=config.trainer.batch_size, seed=0, states=states.membership)
+    data = CellsDataModule(
+        cells, split, batch_size=config.trainer.batch_size, seed=0, states=states.membership
+    )
     metrics = evaluate(model, data, ALONE) | held_out_errors(model, states, cells, split)
     expected = scalars({name: torch.as_tensor(value) for name, value in metrics.items()}, "test")
     row = pd.read_csv(runs / "two" / "metrics.csv", float_precision="round_trip").iloc[-1]
@@ -152,7 +192,9 @@ def test_processes_leave_each_other_before_python_ends(runs):
     assert [(runs / f"left{rank}").read_text() for rank in (0, 1)] == ["True"] * 2
 
 
-def test_automatic_devices_are_counted_before_there_is_a_run_folder(make_config, tmp_path, monkeypatch):
+def test_automatic_devices_are_counted_before_there_is_a_run_folder(
+    make_config, tmp_path, monkeypatch
+):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match=r"torchrun started 2 processes, but .* is 1"):
@@ -163,11 +205,19 @@ def test_automatic_devices_are_counted_before_there_is_a_run_folder(make_config,
 @pytest.mark.slow
 @pytest.mark.parametrize(("sent", "saved"), [(2, 3), (6, 6)])
 def test_all_processes_save_a_step_when_one_is_told_to_stop(make_config, tmp_path, sent, saved):
-    config = change_config(make_config(max_steps=6, validate_every=4, devices=2, accelerator="cpu"), SAME)
+    config = change_config(
+        make_config(max_steps=6, validate_every=4, devices=2, accelerator="cpu"), SAME
+    )
     (tmp_path / "two.json").write_text(config.model_dump_json())
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), "SENT": str(sent)}
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "SENT": str(sent),
+    }
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run([*launcher, __file__, str(tmp_path)], env=environment, capture_output=True, timeout=250)
+    done = subprocess.run(
+        [*launcher, __file__, str(tmp_path)], env=environment, capture_output=True, timeout=250
+    )
     last = torch.load(tmp_path / "two" / "checkpoints" / "last.ckpt", weights_only=True)
     assert done.returncode and last["global_step"] == saved, done.stderr
 
@@ -185,7 +235,8 @@ def main(folder: Path) -> None:
     if "SENT" in os.environ:
         Task.losses = told_to_stop(Task.losses)
     left = folder / f"left{os.environ['RANK']}"
-    atexit.register(lambda: left.write_text(str(not torch.distributed.is_initialized())))  # the last one
+    # the last one
+    atexit.register(lambda: left.write_text(str(not torch.distributed.is_initialized())))
     train(Config.model_validate_json((folder / "two.json").read_text()), folder / "two", say=silent)
 
 

@@ -13,7 +13,9 @@ from grn.training.progress import ProgressBar, ProgressLines
 
 def trainer_at(step: int) -> SimpleNamespace:
     metrics = {MONITOR: torch.tensor(0.25)}
-    return SimpleNamespace(global_step=step, is_global_zero=True, sanity_checking=False, callback_metrics=metrics)
+    return SimpleNamespace(
+        global_step=step, is_global_zero=True, sanity_checking=False, callback_metrics=metrics
+    )
 
 
 @pytest.mark.parametrize(("every", "said"), [(0.0, 5), (60.0, 0)])
@@ -24,7 +26,10 @@ def test_lines_are_due_after_some_seconds_and_say_what_is_left(every, said):
     for step in range(4, 9):
         progress.on_train_batch_end(trainer_at(step))
     assert len(lines) == said
-    assert all(re.fullmatch(rf"step {4 + n}/8  \d+ s, about \d+ s left", line) for n, line in enumerate(lines))
+    assert all(
+        re.fullmatch(rf"step {4 + n}/8  \d+ s, about \d+ s left", line)
+        for n, line in enumerate(lines)
+    )
 
 
 def test_a_validation_has_its_line():

@@ -26,12 +26,14 @@ def divisor(cells: float, device: str = "cpu") -> dict[str, torch.Tensor]:
     return {"loss": torch.tensor(cells, device=device)}
 
 
-def recorder_of(parameter: torch.Tensor, calls: list[bool], update: Update | None = None) -> Recorder:
+def recorder_of(
+    parameter: torch.Tensor, calls: list[bool], update: Update | None = None
+) -> Recorder:
     def losses(batch: Batch, by: dict[str, torch.Tensor], opened: bool):
         calls.append(opened)
-        loss = (batch.bags.multiplicity @ parameter + torch.rand(6, device=parameter.device)).square().sum() / by[
-            "loss"
-        ]
+        loss = (
+            batch.bags.multiplicity @ parameter + torch.rand(6, device=parameter.device)
+        ).square().sum() / by["loss"]
         return loss, {"loss": loss}
 
     return Recorder(losses, [parameter], update)
@@ -48,12 +50,17 @@ def test_a_processor_calls_the_losses_as_they_are():
 def test_all_tensors_of_a_batch_are_inputs():
     batch = batch_on("cpu")
     names = ("multiplicity", "basal"), ("cells", "labels", "fold")
-    expected = [getattr(batch.bags, name) for name in names[0]] + [getattr(batch, name) for name in names[1]]
+    expected = [getattr(batch.bags, name) for name in names[0]] + [
+        getattr(batch, name) for name in names[1]
+    ]
     assert all(a is b for a, b in zip(tensors_of(batch), expected, strict=True))
 
 
 def test_a_graph_has_room_for_more_cells_of_a_state():
-    recorder, batch = recorder_of(torch.ones(4), []), replace(batch_on("cpu"), cells=torch.arange(100))
+    recorder, batch = (
+        recorder_of(torch.ones(4), []),
+        replace(batch_on("cpu"), cells=torch.arange(100)),
+    )
 
     def room(*sizes: int) -> tuple[int, ...]:
         recorder.graphs["kind"] = None
@@ -80,7 +87,11 @@ class OnAProcessor:
     def __init__(self, recorder: Recorder, *given):
         self.recorder, (loss, parts) = recorder, recorder.losses(*given)
         found = torch.autograd.grad(loss, recorder.parameters, allow_unused=True)
-        self.used = [each for each, gradient in zip(recorder.parameters, found, strict=True) if gradient is not None]
+        self.used = [
+            each
+            for each, gradient in zip(recorder.parameters, found, strict=True)
+            if gradient is not None
+        ]
         self.gradient = torch.cat([each.flatten() for each in found if each is not None])
         self.loss, self.parts = loss.detach(), {name: part.detach() for name, part in parts.items()}
 
@@ -103,9 +114,18 @@ def test_a_run_of_recorded_steps_is_that_of_eager_ones(make_config, tmp_path, mo
     monkeypatch.setattr(Recorder, "__call__", call)
     monkeypatch.setattr(FiniteCheck, "read_later", lambda _, *step: Step(*step))
     train(config, tmp_path / "recorded", say=silent)
-    both = [torch.load(tmp_path / name / "checkpoints/last.ckpt", weights_only=True) for name in ("eager", "recorded")]
+    both = [
+        torch.load(tmp_path / name / "checkpoints/last.ckpt", weights_only=True)
+        for name in ("eager", "recorded")
+    ]
     assert sum(recorded) == 15
-    for part in ("state_dict", "current_model_state", "averaging_state", "optimizer_states", "lr_schedulers"):
+    for part in (
+        "state_dict",
+        "current_model_state",
+        "averaging_state",
+        "optimizer_states",
+        "lr_schedulers",
+    ):
         torch.testing.assert_close(*(each[part] for each in both), rtol=1e-4, atol=1e-5)
 
 
@@ -113,42 +133,61 @@ def test_a_run_of_recorded_steps_is_that_of_eager_ones(make_config, tmp_path, mo
 def test_a_recorded_step_has_the_loss_and_the_moves_of_the_step():
     found, calls = [], []
     for recorded in (True, False):
-        parameter, average = torch.ones(4, device="cuda", requires_grad=True), torch.ones(4, device="cuda")
+        parameter, average = (
+            torch.ones(4, device="cuda", requires_grad=True),
+            torch.ones(4, device="cuda"),
+        )
         idle = torch.ones(4, device="cuda", requires_grad=True)
         optimizer = torch.optim.AdamW([parameter, idle], lr=0.1, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
         follow = partial(average.lerp_, parameter.detach(), 0.5)
-        recorder = recorder_of(parameter, calls, Update(optimizer, then=[follow]) if recorded else None)
+        recorder = recorder_of(
+            parameter, calls, Update(optimizer, then=[follow]) if recorded else None
+        )
         for seed in range(EAGER + 4):
             batch = batch_on("cuda", seed)
             if seed == EAGER + 2:
                 batch.bags.multiplicity[0] = torch.inf  # moves nothing
             torch.manual_seed(seed)
-            idle.grad = torch.ones_like(idle)  # as another step has left it: Lightning clears it after the losses
+            # as another step has left it: Lightning clears it after the losses
+            idle.grad = torch.ones_like(idle)
             loss, parts = recorder(batch, divisor(seed + 1.0, "cuda"), False)
             optimizer.zero_grad()
             recorder.backward(loss)
             if recorder.latest is None:
                 skip_unless_finite(optimizer, parameter.grad.norm().isfinite())
             else:
-                assert recorder.step().tolist() == [seed != EAGER + 2] * 2 and parameter.grad is None
+                assert (
+                    recorder.step().tolist() == [seed != EAGER + 2] * 2 and parameter.grad is None
+                )
             optimizer.step()
             schedule.step()
             if recorder.latest is None:
                 follow()
             each = loss.detach(), parts["loss"].detach(), parameter.detach(), average, idle.detach()
             found.append([one.clone() for one in (*each, *optimizer.state[parameter].values())])
-            del loss, parts  # a graph of autograd that lives on waits for the stream that it was made on
+            del (
+                loss,
+                parts,
+            )  # a graph of autograd that lives on waits for the stream that it was made on
     torch.testing.assert_close(found[: EAGER + 4], found[EAGER + 4 :])
     assert len(calls) == EAGER + 2 + EAGER + 4
-    assert optimizer.param_groups[0]["capturable"] is False and optimizer.param_groups[0]["lr"] == 0.1 / (EAGER + 5)
+    assert optimizer.param_groups[0]["capturable"] is False and optimizer.param_groups[0][
+        "lr"
+    ] == 0.1 / (EAGER + 5)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_steps_of_a_transformer_are_recorded_and_are_those_of_eager_ones(make_config, tmp_path, monkeypatch):
+def test_steps_of_a_transformer_are_recorded_and_are_those_of_eager_ones(
+    make_config, tmp_path, monkeypatch
+):
     config, call, recorded = make_config(max_steps=40), Recorder.__call__, []
-    config = config.model_copy(update={"model": config.model.model_copy(update={"reader": "transformer"})})
-    config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"accelerator": "gpu"})})
+    config = config.model_copy(
+        update={"model": config.model.model_copy(update={"reader": "transformer"})}
+    )
+    config = config.model_copy(
+        update={"trainer": config.trainer.model_copy(update={"accelerator": "gpu"})}
+    )
 
     def counted(recorder, batch, *given):
         found = call(recorder, batch, *given)
@@ -160,6 +199,11 @@ def test_steps_of_a_transformer_are_recorded_and_are_those_of_eager_ones(make_co
     monkeypatch.setattr(Recorder, "__call__", lambda recorder, *given: recorder.losses(*given))
     train(config, tmp_path / "eager", say=silent)
     assert sum(recorded) > 10
-    both = [torch.load(tmp_path / name / "checkpoints/last.ckpt", weights_only=True) for name in ("eager", "recorded")]
-    one, other = (torch.cat([each.flatten() for each in found["state_dict"].values()]) for found in both)
+    both = [
+        torch.load(tmp_path / name / "checkpoints/last.ckpt", weights_only=True)
+        for name in ("eager", "recorded")
+    ]
+    one, other = (
+        torch.cat([each.flatten() for each in found["state_dict"].values()]) for found in both
+    )
     assert torch.cosine_similarity(one, other, dim=0) > 0.999

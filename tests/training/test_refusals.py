@@ -1,4 +1,5 @@
-"""Training that is impossible is refused in one sentence, where possible before there is a run folder."""
+"""Training that is impossible is refused in one sentence, where possible before there is a run
+folder."""
 
 from dataclasses import replace
 
@@ -26,10 +27,13 @@ def changed(config: Config, **sections) -> Config:
 
 @pytest.fixture
 def refused_field(tmp_path, monkeypatch):
-    """The field of the error of a run that is refused before its folder is made and a cell is read."""
+    """The field of the error of a run that is refused before its folder is made and a cell is
+    read."""
 
     def refused(config: Config) -> str | None:
-        monkeypatch.setattr(run, "load_cells", lambda *arguments, **options: pytest.fail("cells were read"))
+        monkeypatch.setattr(
+            run, "load_cells", lambda *arguments, **options: pytest.fail("cells were read")
+        )
         with pytest.raises(ConfigError) as caught:
             train(config, tmp_path / "run", say=lambda line: None)
         assert not (tmp_path / "run").exists()
@@ -45,11 +49,22 @@ def test_what_lightning_refuses_is_one_sentence(refused_field, make_config):
         assert refused_field(make_config(accelerator="gpu")) == "trainer"
 
 
-JOB = {"NTASKS": "4", "JOB_ID": "1", "JOB_NAME": "x", "PROCID": "0", "LOCALID": "0", "NODEID": "0", "NODELIST": "n1"}
+JOB = {
+    "NTASKS": "4",
+    "JOB_ID": "1",
+    "JOB_NAME": "x",
+    "PROCID": "0",
+    "LOCALID": "0",
+    "NODEID": "0",
+    "NODELIST": "n1",
+}
 
 
-def test_one_process_of_a_job_that_may_have_four_trains_alone(refused_field, make_config, monkeypatch):
-    """After `sbatch --ntasks=4`, a command that srun does not start is one process; Lightning raises a RuntimeError."""
+def test_one_process_of_a_job_that_may_have_four_trains_alone(
+    refused_field, make_config, monkeypatch
+):
+    """After `sbatch --ntasks=4`, a command that srun does not start is one process; Lightning
+    raises a RuntimeError."""
     for name, value in JOB.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     for devices in (1, 2):
@@ -76,7 +91,9 @@ def written(tmp_path, counts, **obs) -> str:
     names = [f"g{gene}" for gene in range(counts.shape[1])]
     cells = [f"c{cell}" for cell in range(len(counts))]
     frame = pd.DataFrame({name: list(values) for name, values in obs.items()}, index=cells)
-    AnnData(counts.astype(np.float32), obs=frame, var=pd.DataFrame(index=names)).write_h5ad(tmp_path / "cells.h5ad")
+    AnnData(counts.astype(np.float32), obs=frame, var=pd.DataFrame(index=names)).write_h5ad(
+        tmp_path / "cells.h5ad"
+    )
     return str(tmp_path / "cells.h5ad")
 
 
@@ -87,7 +104,11 @@ COUNTS = np.random.default_rng(0).poisson(2.0, (60, 8))
     ("counts", "sections", "field"),
     [
         (np.full((60, 8), 3), {}, "data.regulators"),
-        (COUNTS * [0, 0, 0, 1, 1, 1, 1, 1], {"data": {"regulators": ["g0", "g1"]}}, "data.regulators"),
+        (
+            COUNTS * [0, 0, 0, 1, 1, 1, 1, 1],
+            {"data": {"regulators": ["g0", "g1"]}},
+            "data.regulators",
+        ),
         (COUNTS, {"data": {"genes": 1}}, "data.regulators"),
         (COUNTS[:0], {}, None),
         (COUNTS[:, :0], {}, None),
@@ -96,7 +117,11 @@ COUNTS = np.random.default_rng(0).poisson(2.0, (60, 8))
 def test_cells_from_which_nothing_can_be_learned_are_refused_and_leave_nothing(
     counts, sections, field, make_config, tmp_path
 ):
-    data = {"path": written(tmp_path, counts), "label_key": None, "regulators": "all"} | sections.get("data", {})
+    data = {
+        "path": written(tmp_path, counts),
+        "label_key": None,
+        "regulators": "all",
+    } | sections.get("data", {})
     with pytest.raises(DataError) as caught:
         train(changed(make_config(), data=data), tmp_path / "run", say=lambda line: None)
     assert field in (None, caught.value.field)
@@ -104,9 +129,14 @@ def test_cells_from_which_nothing_can_be_learned_are_refused_and_leave_nothing(
 
 
 @pytest.mark.parametrize("existed", [False, True])
-def test_a_run_that_fails_before_its_first_checkpoint_can_be_given_again(make_config, tmp_path, monkeypatch, existed):
+def test_a_run_that_fails_before_its_first_checkpoint_can_be_given_again(
+    make_config, tmp_path, monkeypatch, existed
+):
     def fail(*arguments, **options):
-        raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: you tried to allocate 8 bytes.")
+        raise RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: you tried to allocate 8 "
+            "bytes."
+        )
 
     if existed:
         (tmp_path / "run").mkdir()
@@ -123,7 +153,9 @@ def one_type(monkeypatch, labelled: int = 80) -> None:
 
     def load(*arguments, **options):
         cells, split = load_cells(*arguments, **options)
-        return replace(cells, labels=np.where(np.arange(80) < labelled, 0, -1), classes=("T",)), split
+        return replace(
+            cells, labels=np.where(np.arange(80) < labelled, 0, -1), classes=("T",)
+        ), split
 
     monkeypatch.setattr(run, "load_cells", load)
 
@@ -136,10 +168,16 @@ def test_with_one_cell_type_the_network_is_trained_and_no_cell_types_are_predict
     lines = []
     found = train(make_config(), tmp_path / "run", say=lines.append)
     assert "'T' is the only cell type, so no cell types are predicted." in lines
-    assert len(found.edges) == 4 * 15 and {"r2", "error"} <= set(found.metrics) and "accuracy" not in found.metrics
+    assert (
+        len(found.edges) == 4 * 15
+        and {"r2", "error"} <= set(found.metrics)
+        and "accuracy" not in found.metrics
+    )
     assert TrainedModel.load(tmp_path / "run").classes == ()
     columns = pd.read_csv(tmp_path / "run" / "metrics.csv").columns
-    assert "test/r2" in columns and not [name for name in columns if "cell_type" in name or "accuracy" in name]
+    assert "test/r2" in columns and not [
+        name for name in columns if "cell_type" in name or "accuracy" in name
+    ]
 
 
 def test_one_cell_type_without_another_objective_is_refused(make_config, tmp_path, monkeypatch):

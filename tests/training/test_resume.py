@@ -1,4 +1,5 @@
-"""A resumed run ends as it would have without the interruption, or says why it cannot be resumed."""
+"""A resumed run ends as it would have without the interruption, or says why it cannot be
+resumed."""
 
 import csv
 import json
@@ -29,7 +30,8 @@ class Cut(BaseException):
 
 
 def cut(monkeypatch, hook: str, at_call: int, how) -> None:
-    """Call number `at_call` of the task's `hook` calls `how` first; the other calls are unchanged."""
+    """Call number `at_call` of the task's `hook` calls `how` first; the other calls are
+    unchanged."""
     calls, original = [], getattr(Task, hook)
 
     def cutting(task, *arguments):
@@ -54,7 +56,9 @@ def resumed(folder):
 
 
 def checkpoint(folder, name: str) -> dict:
-    return torch.load(folder / "checkpoints" / f"{name}.ckpt", map_location="cpu", weights_only=True)
+    return torch.load(
+        folder / "checkpoints" / f"{name}.ckpt", map_location="cpu", weights_only=True
+    )
 
 
 def assert_same_run(folder, whole) -> None:
@@ -65,7 +69,9 @@ def assert_same_run(folder, whole) -> None:
         for part in ("state_dict", "current_model_state"):
             torch.testing.assert_close(ours[part], theirs[part], rtol=0, atol=0)
     assert (folder / "metrics.csv").read_text() == (whole / "metrics.csv").read_text()
-    pd.testing.assert_frame_equal(*(pd.read_parquet(run / "edges.parquet") for run in (folder, whole)))
+    pd.testing.assert_frame_equal(
+        *(pd.read_parquet(run / "edges.parquet") for run in (folder, whole))
+    )
     cards = [json.loads((run / "model" / "card.json").read_text()) for run in (folder, whole)]
     assert cards[0] == cards[1]
     assert {path.name for path in folder.iterdir()} == {path.name for path in whole.iterdir()}
@@ -87,14 +93,17 @@ def whole(make_config, tmp_path_factory):
     return folder
 
 
-# Both ways around an epoch's end, before which members are judged, and the last step; others in one.
+# Both ways around an epoch's end, before which members are judged, and the last step; others in
+# one.
 CUTS = [("training_step", step, how) for step in (8, STEPS) for how in (asked_to_stop, power_fails)]
 CUTS += [("training_step", 1, asked_to_stop), ("training_step", 9, power_fails)]
 CUTS += [("on_validation_epoch_end", 1, asked_to_stop), ("on_validation_epoch_end", 5, power_fails)]
 
 
 @pytest.mark.parametrize("cutting", CUTS)
-def test_a_run_interrupted_anywhere_ends_as_the_whole_one(whole, make_config, tmp_path, monkeypatch, cutting):
+def test_a_run_interrupted_anywhere_ends_as_the_whole_one(
+    whole, make_config, tmp_path, monkeypatch, cutting
+):
     cut(monkeypatch, *cutting)
     with pytest.raises((Cut, Interrupted)):
         train(configured(make_config), tmp_path / "run", say=silent)
@@ -116,11 +125,17 @@ def test_a_run_may_be_interrupted_more_than_once(whole, make_config, tmp_path, m
 
 
 @pytest.mark.parametrize("cut_off", ["evaluate", "write_network_files"])
-def test_a_run_interrupted_after_its_training_is_not_trained_further(make_config, tmp_path, monkeypatch, cut_off):
-    # With hardly an average, large steps soon make the loss rise: its patience ends long before its steps do.
+def test_a_run_interrupted_after_its_training_is_not_trained_further(
+    make_config, tmp_path, monkeypatch, cut_off
+):
+    # With hardly an average, large steps soon make the loss rise: its patience ends long before its
+    # steps do.
     config = configured(make_config, patience=1, learning_rate=0.1, averaging=0.1)
     train(config, tmp_path / "whole", say=silent)
-    assert "stopped: the validation loss has not improved" in (tmp_path / "whole" / "log.txt").read_text()
+    assert (
+        "stopped: the validation loss has not improved"
+        in (tmp_path / "whole" / "log.txt").read_text()
+    )
     with monkeypatch.context() as patch:
         patch.setattr(grn.training.run, cut_off, lambda *_, **__: power_fails())
         with pytest.raises(Cut):
@@ -133,7 +148,9 @@ def test_a_run_interrupted_after_its_training_is_not_trained_further(make_config
 
 
 @pytest.mark.parametrize("cut_off", ["describe", "fit_model"])
-def test_a_run_interrupted_before_its_first_checkpoint_begins_again(whole, make_config, tmp_path, monkeypatch, cut_off):
+def test_a_run_interrupted_before_its_first_checkpoint_begins_again(
+    whole, make_config, tmp_path, monkeypatch, cut_off
+):
     with monkeypatch.context() as patch:
         patch.setattr(grn.training.run, cut_off, lambda *_, **__: power_fails())
         with pytest.raises(Cut):
@@ -152,12 +169,19 @@ def state(folder) -> list:
 def cells_file(make_config, tmp_path, csr_cells):
     """A configuration of cells in a file, and the file."""
     matrix, labels = csr_cells
-    names = {"obs": [f"cell{i}" for i in range(matrix.shape[0])], "var": [f"g{i}" for i in range(matrix.shape[1])]}
+    names = {
+        "obs": [f"cell{i}" for i in range(matrix.shape[0])],
+        "var": [f"g{i}" for i in range(matrix.shape[1])],
+    }
     obs = pd.DataFrame({"type": pd.Categorical(labels.astype(str))}, index=names["obs"])
     adata = ad.AnnData(matrix.astype(np.float32), obs=obs, var=pd.DataFrame(index=names["var"]))
     adata.write_h5ad(tmp_path / "cells.h5ad")
     found = configured(make_config).model_dump()
-    found["data"] |= {"path": str(tmp_path / "cells.h5ad"), "values": "expression", "label_key": "type"}
+    found["data"] |= {
+        "path": str(tmp_path / "cells.h5ad"),
+        "values": "expression",
+        "label_key": "type",
+    }
     found["data"]["regulators"] = "all"
     return Config.model_validate(found), tmp_path / "cells.h5ad"
 
@@ -184,7 +208,9 @@ def cut_off(cells_file, stopped, tmp_path, monkeypatch):
 def test_other_cells_are_refused_and_the_same_cells_in_another_file_are_not(cut_off, cells_file):
     config, path = cells_file
     moved = path.rename(path.with_name("moved.h5ad"))
-    elsewhere = config.model_copy(update={"data": config.data.model_copy(update={"path": str(moved)})})
+    elsewhere = config.model_copy(
+        update={"data": config.data.model_copy(update={"path": str(moved)})}
+    )
     (cut_off / "config.yaml").write_text(dump_config(elsewhere))
     adata = ad.read_h5ad(moved)
     before = adata.X.data[0]
@@ -215,7 +241,8 @@ def test_lost_or_replaced_cells_and_lists_are_named(cut_off, cells_file):
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "named"), [("learning_rate", 0.5, "trainer.learning_rate"), ("devices", 7, "trainer.devices")]
+    ("field", "value", "named"),
+    [("learning_rate", 0.5, "trainer.learning_rate"), ("devices", 7, "trainer.devices")],
 )
 def test_another_configuration_is_refused(cut_off, field, value, named):
     found = load_config(cut_off / "config.yaml").model_dump()
@@ -264,7 +291,10 @@ def test_damaged_metrics_are_refused(cut_off):
 
 def test_a_locked_run_is_left_alone(cut_off):
     before = state(cut_off)
-    with locked(cut_off), pytest.raises(RunFolderError, match="Another process is working on the run"):
+    with (
+        locked(cut_off),
+        pytest.raises(RunFolderError, match="Another process is working on the run"),
+    ):
         resumed(cut_off)
     assert state(cut_off) == before
     assert resumed(cut_off).folder == cut_off
@@ -299,7 +329,9 @@ def test_metrics_csv_is_complete_at_every_moment(tmp_path, monkeypatch):
     assert rows_before(1, path) == rows_before(3, tmp_path / "none.csv") == []
 
 
-def test_the_command_resumes_a_run_once_and_explains_what_it_refuses(cut_off, stopped, tmp_path, capsys, monkeypatch):
+def test_the_command_resumes_a_run_once_and_explains_what_it_refuses(
+    cut_off, stopped, tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     before = state(cut_off)
     for other in (["--set", "trainer.max_steps=9"], ["--label", "cell_type"]):
@@ -309,10 +341,20 @@ def test_the_command_resumes_a_run_once_and_explains_what_it_refuses(cut_off, st
     assert main(["train", "--resume", "run", "--set", "trainer.devices=1"]) == 0
     assert "Resuming the run in run after step 5.\n" in capsys.readouterr().out
     log = (cut_off / "log.txt").read_text().splitlines()
-    assert any(line.endswith(f"The run was interrupted; grn train --resume {stopped} resumes it.") for line in log)
-    assert sum("All results are in" in line for line in log) == 1 < sum("Ready to train" in line for line in log)
+    assert any(
+        line.endswith(f"The run was interrupted; grn train --resume {stopped} resumes it.")
+        for line in log
+    )
+    assert (
+        sum("All results are in" in line for line in log)
+        == 1
+        < sum("Ready to train" in line for line in log)
+    )
     before = state(cut_off)
     assert main(["train", "--resume", "run"]) == 0
     printed = capsys.readouterr()
-    assert (printed.out, printed.err) == ("The run in run is complete; there is nothing to resume.\n", "")
+    assert (printed.out, printed.err) == (
+        "The run in run is complete; there is nothing to resume.\n",
+        "",
+    )
     assert state(cut_off) == before

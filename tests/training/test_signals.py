@@ -1,4 +1,5 @@
-"""Signals during training: they save and raise Interrupted, wherever in a step or a validation they arrive."""
+"""Signals during training: they save and raise Interrupted, wherever in a step or a validation they
+arrive."""
 
 import os
 import signal
@@ -13,12 +14,15 @@ from grn.training.run import train
 from grn.training.task import Task
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGHUP: 143}
-BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+BOTH = pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name
+)
 EVERY = pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
 
 
 def send(monkeypatch, hook: str, at_call: int, *numbers: signal.Signals) -> None:
-    """Call number `at_call` of the task's `hook` sends the signals first; the calls are unchanged otherwise."""
+    """Call number `at_call` of the task's `hook` sends the signals first; the calls are unchanged
+    otherwise."""
     calls, original = [], getattr(Task, hook)
 
     def sending(task, *arguments):
@@ -55,8 +59,12 @@ def run(make_config, tmp_path, capsys, handlers):
             code = exit_code_of(command)
         except SystemExit as left:  # what a command would end with
             code = left.code
-        assert {number: signal.getsignal(number) for number in CODES} == handlers, "a run restores the handlers"
-        saved = {path.stem: step(path) for path in (tmp_path / "run" / "checkpoints").glob("*.ckpt")}
+        assert {number: signal.getsignal(number) for number in CODES} == handlers, (
+            "a run restores the handlers"
+        )
+        saved = {
+            path.stem: step(path) for path in (tmp_path / "run" / "checkpoints").glob("*.ckpt")
+        }
         return code, capsys.readouterr().err, saved
 
     return call
@@ -71,13 +79,17 @@ def test_a_signal_during_a_step_saves_that_step(run, monkeypatch, number):
     send(monkeypatch, "training_step", 3, number)
     code, stderr, saved = run()
     assert (code, saved["last"]) == (CODES[number], 3)
-    assert stderr.startswith(f"error: stopped by {number.name}: saved step 3 in ") and len(stderr.splitlines()) == 1
+    assert (
+        stderr.startswith(f"error: stopped by {number.name}: saved step 3 in ")
+        and len(stderr.splitlines()) == 1
+    )
 
 
 @EVERY
 @pytest.mark.parametrize("batch_size", [8, 3], ids=["one batch", "batches"])
 def test_a_signal_during_a_validation_ends_it_and_saves(run, monkeypatch, number, batch_size):
-    """Lightning's own handler of SIGTERM would leave after the batch, with exit code 0 and nothing saved."""
+    """Lightning's own handler of SIGTERM would leave after the batch, with exit code 0 and nothing
+    saved."""
     send(monkeypatch, "validation_step", 1, number)
     code, stderr, saved = run(batch_size=batch_size)
     assert (code, saved) == (CODES[number], {"last": 2, "best": 2})
@@ -94,7 +106,8 @@ def test_a_signal_during_the_last_validation_stops_the_run(run, monkeypatch, num
 
 @BOTH
 def test_a_signal_after_the_last_validation_stops_the_run(run, monkeypatch, number, tmp_path):
-    monkeypatch.setattr(Task, "on_validation_end", lambda task: os.kill(os.getpid(), number))  # callbacks come first
+    # callbacks come first
+    monkeypatch.setattr(Task, "on_validation_end", lambda task: os.kill(os.getpid(), number))
     code, stderr, saved = run(max_steps=2)
     assert (code, saved["last"]) == (CODES[number], 2)
     assert "after the last step; the checkpoints are in" in stderr
@@ -106,7 +119,9 @@ def test_a_second_ctrl_c_ends_at_once_with_130(run, monkeypatch, first):
     send(monkeypatch, "training_step", 2, first, signal.SIGINT)
     code, stderr, saved = run()
     assert (code, saved) == (130, {})
-    assert stderr.startswith("error: stopped by SIGINT: at once; ") and len(stderr.splitlines()) == 1
+    assert (
+        stderr.startswith("error: stopped by SIGINT: at once; ") and len(stderr.splitlines()) == 1
+    )
 
 
 @BOTH

@@ -1,5 +1,5 @@
-"""Each step: its loss, the moving average of the weights, and steps that are not finite, which leave the parameters
-alone."""
+"""Each step: its loss, the moving average of the weights, and steps that are not finite, which
+leave the parameters alone."""
 
 from dataclasses import replace
 
@@ -39,9 +39,14 @@ def test_the_moving_average_is_that_of_lightning_up_to_rounding():
     for averaging in (MovingAverage(0.9), EMAWeightAveraging(decay=0.9, use_buffers=False)):
         line = Line()
         trainer = L.Trainer(
-            accelerator="cpu", max_steps=7, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-            enable_model_summary=False, callbacks=[averaging],
-        )  # fmt: skip
+            accelerator="cpu",
+            max_steps=7,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            callbacks=[averaging],
+        )
         rows = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
         trainer.fit(line, DataLoader(rows, batch_size=4))
         kept.append(line.state_dict() | {"steps": averaging._average_model.n_averaged})
@@ -66,10 +71,13 @@ def test_a_fused_optimiser_leaves_a_bad_step_out():
 
 @pytest.mark.parametrize("fused", [None, True])
 def test_a_checkpoint_of_another_machine_leaves_the_choice_of_fused_kernels_here(fused):
-    """A checkpoint holds its machine's choice: without the hook, a run from a CPU could not go on where steps are told
-    on the device to change nothing, as only fused kernels listen."""
+    """A checkpoint holds its machine's choice: without the hook, a run from a CPU could not go on
+    where steps are told on the device to change nothing, as only fused kernels listen."""
     weights = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
-    there, here = (torch.optim.AdamW([w], fused=f) for w, f in zip(weights, (not fused or None, fused), strict=True))
+    there, here = (
+        torch.optim.AdamW([w], fused=f)
+        for w, f in zip(weights, (not fused or None, fused), strict=True)
+    )
     here.register_load_state_dict_pre_hook(as_fused_here)
     weights[0].grad, weights[1].grad = torch.ones(3), torch.ones(3)
     there.step()
@@ -83,12 +91,17 @@ def test_a_checkpoint_of_another_machine_leaves_the_choice_of_fused_kernels_here
 
 @pytest.fixture
 def task_and_batch(make_model, make_bags, monkeypatch):
-    """A model in double precision, and five cells with two labels that the identity token reads; nothing is hidden."""
-    config = Config.model_validate({
-        "data": {"path": "simulated:"}, "objectives": {
-            "masked_multiplicity": {"weight": 0.7, "fraction": 1e-12}, "cell_type": {"weight": 0.5},
-        },
-    })  # fmt: skip
+    """A model in double precision, and five cells with two labels that the identity token reads;
+    nothing is hidden."""
+    config = Config.model_validate(
+        {
+            "data": {"path": "simulated:"},
+            "objectives": {
+                "masked_multiplicity": {"weight": 0.7, "fraction": 1e-12},
+                "cell_type": {"weight": 0.5},
+            },
+        }
+    )
     labels = torch.tensor([-1, -1, 2, 0, -1])
     bags, fold = make_bags(states=3), torch.tensor([0, 1, 2, 0, 5])
     nothing_hidden = torch.ones_like(bags.multiplicity, dtype=torch.bool)
@@ -97,8 +110,8 @@ def task_and_batch(make_model, make_bags, monkeypatch):
 
 
 def test_the_loss_of_a_step_is_that_of_all_members_by_the_weights_of_the_objectives(task_and_batch):
-    """Genes learn in a step of their own, and the identity token in another. Of the token, genes shape the summaries of
-    every second member more."""
+    """Genes learn in a step of their own, and the identity token in another. Of the token, genes
+    shape the summaries of every second member more."""
     task, batch = task_and_batch
     model, of_genes = task.model, replace(batch, kept=None)
     torch.manual_seed(0)
@@ -123,7 +136,9 @@ def test_the_loss_of_a_step_is_that_of_all_members_by_the_weights_of_the_objecti
     torch.testing.assert_close(parts["cell_type"], each["cell_type"].mean())
 
 
-def test_blocks_learn_in_smaller_steps_where_a_step_predicts_some_of_the_genes(task_and_batch, monkeypatch):
+def test_blocks_learn_in_smaller_steps_where_a_step_predicts_some_of_the_genes(
+    task_and_batch, monkeypatch
+):
     """3 regulators and 9 others."""
     task, _ = task_and_batch
     rates = []
@@ -149,7 +164,8 @@ def test_blocks_learn_in_smaller_steps_where_a_penalty_makes_slopes_smaller(task
 
 @pytest.mark.parametrize("opened", [False, True])
 def test_a_step_asks_for_no_number_so_that_a_gpu_can_record_it(task_and_batch, opened):
-    """Fake tensors have shapes and no numbers. Without room for the cells of each state, their number is asked for."""
+    """Fake tensors have shapes and no numbers. Without room for the cells of each state, their
+    number is asked for."""
     task, read = task_and_batch
     by = divisors(read, task.model, opened)
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -173,7 +189,9 @@ def test_the_mean_over_processes_is_the_loss_of_the_whole_batch(task_and_batch, 
     whole = task.losses(batch, divisors(batch, task.model, False), opened=False)[0]
 
     def part(rows: slice) -> Batch:
-        bags = Bags(*(getattr(batch.bags, name)[rows] for name in ("multiplicity", "basal", "states")))
+        bags = Bags(
+            *(getattr(batch.bags, name)[rows] for name in ("multiplicity", "basal", "states"))
+        )
         rest = {name: getattr(batch, name)[rows] for name in ("cells", "labels", "fold")}
         return Batch(bags, **rest, kept=None if batch.kept is None else batch.kept[rows])
 

@@ -1,4 +1,5 @@
-"""Arguments of public functions: taken in any library's form, refused by name, and fields shown as arguments."""
+"""Arguments of public functions: taken in any library's form, refused by name, and fields shown as
+arguments."""
 
 from __future__ import annotations
 
@@ -36,7 +37,16 @@ def public(
 ) -> dict[str, Any]:
     if refuse:
         raise DataError("{field} is wrong", field=refuse, advice="correct {field}")
-    return dict(cells=cells, count=count, share=share, label_key=label_key, pair=pair, kind=kind, quiet=quiet, set=set)
+    return dict(
+        cells=cells,
+        count=count,
+        share=share,
+        label_key=label_key,
+        pair=pair,
+        kind=kind,
+        quiet=quiet,
+        set=set,
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,7 +56,10 @@ def public(
         ({"share": np.float32(0.25)}, 0.25),
         ({"share": 1}, 1.0),
         ({"quiet": np.bool_(True)}, True),
-        *(({"label_key": kind(["A", "B"])}, ["A", "B"]) for kind in (list, tuple, pd.Index, np.array, pd.Series, set)),
+        *(
+            ({"label_key": kind(["A", "B"])}, ["A", "B"])
+            for kind in (list, tuple, pd.Index, np.array, pd.Series, set)
+        ),
         ({"label_key": "A"}, "A"),
         ({"label_key": [0, 1]}, ["0", "1"]),
         ({"pair": ["u", "v"]}, ("u", "v")),
@@ -67,7 +80,10 @@ def test_values_of_any_library_are_taken(given, expected):
         *({"share": value} for value in (1.1, True, None, float("nan"), np.ones((2, 3)))),
         *({"label_key": value} for value in (5, b"x")),
         *({"pair": value} for value in ("ab", ["a"], None)),
-        *({name: value} for name, value in (("kind", "left"), ("quiet", 1), ("cells", 5), ("set", ["a"]))),
+        *(
+            {name: value}
+            for name, value in (("kind", "left"), ("quiet", 1), ("cells", 5), ("set", ["a"]))
+        ),
     ],
     ids=str,
 )
@@ -79,7 +95,11 @@ def test_another_value_is_refused_in_one_sentence_under_its_name(wrong):
 
 
 def test_a_field_is_shown_as_the_argument_that_sets_it():
-    for field, shown in (("data.label_key", "label_key="), ("network.false_discovery", "share="), ("a.b", "a.b")):
+    for field, shown in (
+        ("data.label_key", "label_key="),
+        ("network.false_discovery", "share="),
+        ("a.b", "a.b"),
+    ):
         with pytest.raises(UserError, match=f"^{shown} is wrong; correct {shown}\\.$"):
             public(refuse=field)
 
@@ -97,7 +117,9 @@ def test_every_public_function_checks_its_arguments(name):
     function = getattr(grn, name)
     parameters = inspect.signature(function).parameters.values()
     needed = {
-        each.name: anndata.AnnData(np.ones((2, 2))) if "AnnData" in str(each.annotation) else "nothing"
+        each.name: anndata.AnnData(np.ones((2, 2)))
+        if "AnnData" in str(each.annotation)
+        else "nothing"
         for each in parameters
         if each.default is each.empty
     }

@@ -34,10 +34,18 @@ def cells():
 def run_in_memory(cells, tmp_path_factory):
     """Trained with known regulons: A raises these genes and B lowers them."""
     home = tmp_path_factory.mktemp("runs")
-    known = pd.DataFrame({"source": ["A"] * 10 + ["B"] * 10, "target": RAISED * 2, "weight": [1.0] * 10 + [-1.0] * 10})
+    known = pd.DataFrame(
+        {
+            "source": ["A"] * 10 + ["B"] * 10,
+            "target": RAISED * 2,
+            "weight": [1.0] * 10 + [-1.0] * 10,
+        }
+    )
     known.to_csv(home / "regulons.csv", index=False)
     few = {"model.members": 1, "network.regulons": str(home / "regulons.csv")}
-    return grn.train(cells, label="cell_type", max_steps=2, set=few, output=home / "memory", quiet=True)
+    return grn.train(
+        cells, label="cell_type", max_steps=2, set=few, output=home / "memory", quiet=True
+    )
 
 
 def test_a_run_and_its_folder_give_the_same_tables(tiny_run, capsys):
@@ -55,7 +63,10 @@ def test_cells_in_memory_are_given_again(run_in_memory, cells):
         grn.compare(run_in_memory, "treated", **OPTIONS)
     before = cells.copy()
     edges = grn.compare(run_in_memory, "treated", data=cells, **OPTIONS).edges
-    assert set(edges["cell_type"]) == {"all", "type 1", "type 2"} and {"weight_no", "weight_yes"} <= set(edges)
+    assert set(edges["cell_type"]) == {"all", "type 1", "type 2"} and {
+        "weight_no",
+        "weight_yes",
+    } <= set(edges)
     pd.testing.assert_frame_equal(before.obs, cells.obs)
     one = grn.compare(run_in_memory, "treated", data=cells, cell_type="type 2", **OPTIONS).edges
     assert set(one["cell_type"]) == {"type 2"}
@@ -66,7 +77,9 @@ def test_activity_is_that_of_known_regulons_between_the_conditions(run_in_memory
     found = activity.set_index(["cell_type", "regulator"])
     assert set(found.index) == {(each, name) for each in ("type 1", "type 2") for name in "AB"}
     assert (found["q_value"] < 1e-3).all() and (found["targets"] == 10).all()
-    np.testing.assert_allclose(found["effect"], found["activity_yes"] - found["activity_no"], atol=1e-5)
+    np.testing.assert_allclose(
+        found["effect"], found["activity_yes"] - found["activity_no"], atol=1e-5
+    )
     assert (np.sign(found["effect"].unstack()).to_numpy() == [1, -1]).all()
 
 
@@ -81,6 +94,8 @@ def test_mistakes_name_the_argument(run_in_memory, cells):
 
 
 def test_donors_with_both_conditions_and_too_few_of_them(run_in_memory, cells):
-    edges = grn.compare(run_in_memory, "treated", data=cells, group="batch", permutations=200, quiet=True).edges
+    edges = grn.compare(
+        run_in_memory, "treated", data=cells, group="batch", permutations=200, quiet=True
+    ).edges
     assert any("3 donors" in line for line in edges.attrs["notes"])
     assert edges["q_value"].min() >= 0.15

@@ -13,7 +13,11 @@ from grn.config.schema import Config, DataConfig
 from grn.errors import ConfigError, DataError
 
 NETWORK = pd.DataFrame(
-    {"source": ["A", "A", "B", "Z"], "target": ["B", "C", "A", "A"], "weight": [3.0, -2.0, 1.0, 9.0]}
+    {
+        "source": ["A", "A", "B", "Z"],
+        "target": ["B", "C", "A", "A"],
+        "weight": [3.0, -2.0, 1.0, 9.0],
+    }
 )
 TRUTH = pd.DataFrame({"Gene1": ["A", "A", "B"], "Gene2": ["B", "C", "C"], "Type": ["+", "-", "+"]})
 
@@ -39,7 +43,9 @@ def test_tables_in_memory_are_judged_as_their_files(tmp_path):
     assert found.index.tolist() == list(SCORES) and found.index.name == "score"
     assert found.columns.tolist() == ["network", "p"]
     assert found.loc["sign_accuracy", "network"] == pytest.approx(2 / 3)
-    pd.testing.assert_frame_equal(found, evaluate(tmp_path / "network.csv", str(tmp_path / "truth.csv")))
+    pd.testing.assert_frame_equal(
+        found, evaluate(tmp_path / "network.csv", str(tmp_path / "truth.csv"))
+    )
 
 
 def test_a_run_with_its_cells_is_judged_as_on_the_command_line(run, adata, tmp_path):
@@ -49,16 +55,23 @@ def test_a_run_with_its_cells_is_judged_as_on_the_command_line(run, adata, tmp_p
     assert expected.columns.tolist() == ["network", "p", "pearson", "ridge"]
     for data in (run, run.config, adata, str(run.folder)):
         pd.testing.assert_frame_equal(
-            evaluate(run, truth, data=data, permutations=1000), expected, check_exact=False, rtol=1e-12
+            evaluate(run, truth, data=data, permutations=1000),
+            expected,
+            check_exact=False,
+            rtol=1e-12,
         )
-    pd.testing.assert_frame_equal(evaluate(run.network, truth, data=run)[["network"]], expected[["network"]])
+    pd.testing.assert_frame_equal(
+        evaluate(run.network, truth, data=run)[["network"]], expected[["network"]]
+    )
     assert evaluate(run, truth).columns.tolist() == ["network", "p"]
 
 
 def test_cells_in_memory_give_baselines_to_any_network(run, adata):
     truth = pd.read_csv(run.folder / "truth.csv")
     found = evaluate(grn.read_network(run, certain=False), truth, data=adata, permutations=0)
-    cells = Config(data=DataConfig(path="simulated:", genes="all", simulated=run.config.data.simulated))
+    cells = Config(
+        data=DataConfig(path="simulated:", genes="all", simulated=run.config.data.simulated)
+    )
     expected = evaluate(grn.read_network(run, certain=False), truth, data=cells, permutations=0)
     pd.testing.assert_frame_equal(found, expected)
     assert found["p"].isna().all() and found.loc["auroc", ["pearson", "ridge"]].notna().all()

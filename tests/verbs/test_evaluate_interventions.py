@@ -11,10 +11,31 @@ from grn.cli import main as cli
 from grn.config.schema import Simulation
 from grn.errors import ConfigError, DataError
 
-SIZE = {"cells": 1500, "genes": 50, "regulators": 10, "cell_types": 1, "seed": 2, "interventions": 0.4, "pairs": 0.2}
-FIELDS = {"model.members": 2, "model.width": 16, "trainer.max_steps": 120, "network.false_discovery": False}
-FIELDS |= {"data.intervention_key": "intervention", "data.depth": "none", "data.multiplicity": "log1p"}
-FIELDS |= {"data.test_fraction": 0.4, "data.genes": "all", "data.regulators": [f"R{n + 1}" for n in range(10)]}
+SIZE = {
+    "cells": 1500,
+    "genes": 50,
+    "regulators": 10,
+    "cell_types": 1,
+    "seed": 2,
+    "interventions": 0.4,
+    "pairs": 0.2,
+}
+FIELDS = {
+    "model.members": 2,
+    "model.width": 16,
+    "trainer.max_steps": 120,
+    "network.false_discovery": False,
+}
+FIELDS |= {
+    "data.intervention_key": "intervention",
+    "data.depth": "none",
+    "data.multiplicity": "log1p",
+}
+FIELDS |= {
+    "data.test_fraction": 0.4,
+    "data.genes": "all",
+    "data.regulators": [f"R{n + 1}" for n in range(10)],
+}
 FIELDS |= {f"data.simulated.{name}": value for name, value in SIZE.items()}
 
 
@@ -32,7 +53,11 @@ def pair():
 def test_seen_interventions_are_predicted_and_the_network_beats_correlation(run):
     table = grn.evaluate_interventions(run, quiet=True)
     mean = table.drop(columns="intervention").groupby("method").mean()
-    assert mean.loc["grn", "auroc"] > 0.9 and mean.loc["grn", "signs"] > 0.95 and mean.loc["grn", "error"] < 0.3
+    assert (
+        mean.loc["grn", "auroc"] > 0.9
+        and mean.loc["grn", "signs"] > 0.95
+        and mean.loc["grn", "error"] < 0.3
+    )
     assert mean.loc["mean of all", "auroc"] < mean.loc["grn", "auroc"]
     networks = pd.DataFrame(table.attrs["networks"]).set_index("network")
     assert networks.loc["grn", "wasserstein"] > networks.loc["pearson", "wasserstein"]
@@ -53,10 +78,16 @@ def test_scores_are_those_of_the_definition():
     z = np.array([9.0, -8.0, 1.0, 0.5, np.nan])
     effect = z / 10
     best = scores(np.abs(z), effect, z, effect)
-    assert best["genes"] == 2 and best["auroc"] == best["early_precision"] == best["signs"] == 1 and best["error"] == 0
+    assert (
+        best["genes"] == 2
+        and best["auroc"] == best["early_precision"] == best["signs"] == 1
+        and best["error"] == 0
+    )
     assert best["rank_correlation"] == pytest.approx(1)
     nothing = scores(np.ones(5), np.zeros(5), z, effect)
-    assert nothing["error"] == pytest.approx(1) and nothing["signs"] == 0 and nothing["auroc"] == 0.5
+    assert (
+        nothing["error"] == pytest.approx(1) and nothing["signs"] == 0 and nothing["auroc"] == 0.5
+    )
     assert np.isnan(scores(np.abs(z), effect, z / 10, effect)["auroc"])
 
 
@@ -76,7 +107,11 @@ def test_the_command_prints_both_tables_and_takes_either_question(run, tmp_path,
     assert set(pd.read_csv(found)["method"]) == {"grn", "mean change", "mean of all"}
     assert cli.main(["evaluate", str(run.folder)]) == 2
     assert cli.main(["evaluate", str(run.folder), "truth.csv", "--leave-out", "R1"]) == 2
-    never = next(f"R{n + 1}" for n in range(10) if f"R{n + 1}" not in set(run.edges.dropna(subset="caused")["source"]))
+    never = next(
+        f"R{n + 1}"
+        for n in range(10)
+        if f"R{n + 1}" not in set(run.edges.dropna(subset="caused")["source"])
+    )
     capsys.readouterr()
     assert cli.main(["perturb", str(run.folder), "--knock-out", never]) == 0
     assert f"{never}: no cell of this run had this intervention" in capsys.readouterr().out

@@ -12,7 +12,14 @@ from grn.errors import ConfigError, DataError, RunFolderError
 
 def test_from_a_run_and_its_folder_the_same_is_written(tiny_run, tmp_path, capsys):
     run = grn.load(tiny_run)
-    options = {"format": "csv", "cell_type": "type 2", "sign": "up", "top_k": 1, "certain": False, "quiet": True}
+    options = {
+        "format": "csv",
+        "cell_type": "type 2",
+        "sign": "up",
+        "top_k": 1,
+        "certain": False,
+        "quiet": True,
+    }
     one = grn.export(run, tmp_path / "one.csv", **options)
     grn.export(tiny_run, tmp_path / "two.csv", **options)
     assert capsys.readouterr().out == ""
@@ -24,20 +31,27 @@ def test_from_a_run_and_its_folder_the_same_is_written(tiny_run, tmp_path, capsy
 
 
 def test_all_edges_of_a_run_are_its_table(tiny_run, tmp_path):
-    written = grn.export(tiny_run, tmp_path / "all.parquet", format="parquet", certain=False, quiet=True)
+    written = grn.export(
+        tiny_run, tmp_path / "all.parquet", format="parquet", certain=False, quiet=True
+    )
     edges = pd.read_parquet(tiny_run / "edges.parquet")
     pd.testing.assert_frame_equal(written, edges[edges["weight"] != 0].reset_index(drop=True))
     found = grn.read_network(tmp_path / "all.parquet", certain=False)
     assert found["weight"].tolist() == written["weight"].tolist()
 
 
-@pytest.mark.parametrize(("format", "ending"), [("pyscenic", "tsv"), ("cytoscape", "cyjs"), ("beeline", "csv")])
+@pytest.mark.parametrize(
+    ("format", "ending"), [("pyscenic", "tsv"), ("cytoscape", "cyjs"), ("beeline", "csv")]
+)
 def test_what_was_written_is_read_back_with_its_signs(format, ending, tiny_run, tmp_path):
-    written = grn.export(tiny_run, tmp_path / f"net.{ending}", format=format, certain=False, quiet=True)
+    written = grn.export(
+        tiny_run, tmp_path / f"net.{ending}", format=format, certain=False, quiet=True
+    )
     found = grn.read_network(tmp_path / f"net.{ending}", certain=False)
     assert (written["weight"] < 0).any()
     pd.testing.assert_frame_equal(
-        found[["source", "target", "weight"]], written[["source", "target", "weight"]].astype({"weight": float})
+        found[["source", "target", "weight"]],
+        written[["source", "target", "weight"]].astype({"weight": float}),
     )
 
 
@@ -55,7 +69,9 @@ def test_edges_that_are_certain_are_written_unless_others_are_asked_for(tmp_path
     assert sources(known.assign(caused_q=caused), tmp_path) == ["D", "B", "C"]
     assert sources(known, tmp_path, max_q_value=0.1) == ["D", "B", "A"]
     assert sources(known, tmp_path, certain=False) == ["D", "B", "A", "C"]
-    assert sources(known, tmp_path, certain=False, top_k=2) == ["B", "A"], "the strongest ones, then by q-value"
+    assert sources(known, tmp_path, certain=False, top_k=2) == ["B", "A"], (
+        "the strongest ones, then by q-value"
+    )
     assert sources(table, tmp_path) == list("ABCD"), "without q-values a network is written whole"
 
 
@@ -63,12 +79,16 @@ def test_effects_are_written_with_their_errors(tiny_run, tmp_path):
     written = grn.export(tiny_run, tmp_path / "net.csv", format="csv", certain=False, quiet=True)
     read = pd.read_csv(tmp_path / "net.csv")
     assert list(read)[:6] == ["source", "target", "weight", "sd", "effect", "effect_se"]
-    np.testing.assert_allclose(read[["effect", "effect_se"]], written[["effect", "effect_se"]], rtol=1e-6)
+    np.testing.assert_allclose(
+        read[["effect", "effect_se"]], written[["effect", "effect_se"]], rtol=1e-6
+    )
 
 
 def test_a_table_with_several_types_needs_one_of_them(tiny_run, tmp_path):
     table = pd.read_parquet(tiny_run / "edges_by_type.parquet")
-    with pytest.raises(DataError, match=r"edges of several cell types \('type 1', 'type 2'\)") as caught:
+    with pytest.raises(
+        DataError, match=r"edges of several cell types \('type 1', 'type 2'\)"
+    ) as caught:
         grn.export(table, tmp_path / "net.csv", format="csv", quiet=True)
     assert caught.value.field == "cell_type"
     options = {"format": "csv", "cell_type": "type 1", "certain": False, "quiet": True}
@@ -92,7 +112,13 @@ def test_a_table_with_several_types_needs_one_of_them(tiny_run, tmp_path):
 def test_what_cannot_be_written_is_refused_and_leaves_nothing(options, error, tiny_run, tmp_path):
     with pytest.raises(error) as caught:
         grn.export(
-            **{"network": tiny_run, "output": tmp_path / "net.csv", "format": "csv", "certain": False, "quiet": True}
+            **{
+                "network": tiny_run,
+                "output": tmp_path / "net.csv",
+                "format": "csv",
+                "certain": False,
+                "quiet": True,
+            }
             | options
         )
     assert caught.value.field in (*options, None)

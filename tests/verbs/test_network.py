@@ -64,14 +64,19 @@ def test_one_cell_lacks_the_edges_of_regulators_that_it_lacks(adata, regulators)
     counts.X[5, counts.var_names.get_loc("R2")] = 0
     counts.X[5, counts.var_names.get_loc("R1")] += 3
     name = counts.obs_names[5]
-    edges = grn.network(counts, cell=name, label="cell_type", regulators=regulators, set=FAST, quiet=True)
+    edges = grn.network(
+        counts, cell=name, label="cell_type", regulators=regulators, set=FAST, quiet=True
+    )
     assert list(edges) == ["source", "target", "weight"]
     assert "R2" not in set(edges["source"]) and "R1" in set(edges["source"])
-    assert (edges["source"] != edges["target"]).all() and edges["weight"].abs().is_monotonic_decreasing
+    assert (edges["source"] != edges["target"]).all() and edges[
+        "weight"
+    ].abs().is_monotonic_decreasing
 
 
 def test_the_mean_over_the_cells_of_a_state_is_close_to_its_network(make_model):
-    """Every regulator is there in every cell, so presence plays no part, and all have one sd in the model's units."""
+    """Every regulator is there in every cell, so presence plays no part, and all have one sd in the
+    model's units."""
     model = make_model(states=2).float()
     generator = np.random.default_rng(0)
     multiplicity = (2 + 0.3 * model.sd.numpy() * generator.random((60, 12))).astype(np.float32)
@@ -80,9 +85,15 @@ def test_the_mean_over_the_cells_of_a_state_is_close_to_its_network(make_model):
     cells = SimpleNamespace(multiplicity=sparse.csr_matrix(multiplicity), **of)
     states = States(np.eye(2, dtype=np.float32)[np.arange(60) % 2], ("a", "b"), "labels")
     network = read_network(model, cells, states, seed=0)
-    means = [np.mean([read_cell(model, cells, states, cell) for cell in range(state, 60, 2)], 0) for state in (0, 1)]
+    means = [
+        np.mean([read_cell(model, cells, states, cell) for cell in range(state, 60, 2)], 0)
+        for state in (0, 1)
+    ]
     for mean, own, other in zip(means, ("a", "b"), ("b", "a"), strict=True):
-        likeness = [np.corrcoef(mean.ravel(), network.of_states[name].weight.ravel())[0, 1] for name in (own, other)]
+        likeness = [
+            np.corrcoef(mean.ravel(), network.of_states[name].weight.ravel())[0, 1]
+            for name in (own, other)
+        ]
         assert likeness[0] > 0.99 > likeness[1] + 0.01
 
 
@@ -91,7 +102,9 @@ def test_a_run_gives_what_its_files_hold(tiny_run):
     pd.testing.assert_frame_equal(grn.network(run), run.edges)
     table = pd.read_parquet(tiny_run / "edges_by_type.parquet")
     of_type = grn.network(str(tiny_run), cell_type="type 2")
-    expected = table[table["cell_type"] == "type 2"].drop(columns="cell_type").reset_index(drop=True)
+    expected = (
+        table[table["cell_type"] == "type 2"].drop(columns="cell_type").reset_index(drop=True)
+    )
     pd.testing.assert_frame_equal(of_type, expected)
     assert len(of_type) == 4 * 15
 
@@ -116,7 +129,12 @@ def test_a_cell_of_a_run_has_a_network(tiny_run):
         ("adata", {"cell_type": "type 1"}, DataError, "cell_type"),
         ("adata", {"label": "cell_type", "cell_type": "typ 1"}, DataError, "cell_type"),
         ("adata", {"cell": "nobody"}, DataError, "cell"),
-        ("adata", {"set": {"objectives.masked_multiplicity.weight": 0}}, ConfigError, "data.label_key"),
+        (
+            "adata",
+            {"set": {"objectives.masked_multiplicity.weight": 0}},
+            ConfigError,
+            "data.label_key",
+        ),
         ("adata", {"data": anndata.AnnData(np.ones((2, 2)))}, ConfigError, "data"),
     ],
 )

@@ -1,4 +1,5 @@
-"""Runs, tables and cells in odd forms, from Python: read for what they are, or refused for what is wrong."""
+"""Runs, tables and cells in odd forms, from Python: read for what they are, or refused for what is
+wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ import pytest
 import grn
 from grn.errors import RunFolderError, UserError
 
-EDGES = pd.DataFrame({"source": ["R1", "R2", "R1"], "target": ["G1", "G2", "G3"], "weight": [1.0, -2.0, 0.5]})
+EDGES = pd.DataFrame(
+    {"source": ["R1", "R2", "R1"], "target": ["G1", "G2", "G3"], "weight": [1.0, -2.0, 0.5]}
+)
 
 
 # Runs
@@ -57,10 +60,14 @@ def test_a_run_is_found_from_another_working_folder(tiny_run, tmp_path, monkeypa
 # Tables and networks
 
 
-@pytest.mark.parametrize("kind", ["Int64", "Float32", "category", "float16", ">f8", "string", "decimal"])
+@pytest.mark.parametrize(
+    "kind", ["Int64", "Float32", "category", "float16", ">f8", "string", "decimal"]
+)
 def test_numbers_of_any_dtype_are_numbers(kind):
     weight = EDGES["weight"].round()
-    table = EDGES.assign(weight=list(map(Decimal, map(str, weight))) if kind == "decimal" else weight.astype(kind))
+    table = EDGES.assign(
+        weight=list(map(Decimal, map(str, weight))) if kind == "decimal" else weight.astype(kind)
+    )
     assert grn.read_network(table)["weight"].tolist() == [1.0, -2.0, 0.0]
 
 
@@ -68,7 +75,9 @@ def test_a_dense_network_is_one(tiny_run):
     run = grn.load(tiny_run)
     network, table = run.network.copy(), run.network.copy()
     network.varp["grn"] = network.varp["grn"].toarray()
-    table.varp["grn"] = pd.DataFrame(network.varp["grn"], index=network.var_names, columns=network.var_names)
+    table.varp["grn"] = pd.DataFrame(
+        network.varp["grn"], index=network.var_names, columns=network.var_names
+    )
     expected = grn.read_network(run.network)
     for each in (network, table):
         pd.testing.assert_frame_equal(grn.read_network(each), expected)

@@ -56,8 +56,11 @@ def test_noise_in_a_part_changes_the_networks_that_are_read_from_it(run, part, c
     noise(run.module.get_submodule(part))
     found = run.read_networks()
     for key in [*changed, *kept]:
-        # Balanced rows have one unit, that of a typical row of both blocks: a change of one block scales the other.
-        before, after = (dense(each, key) / np.abs(dense(each, key)).max() for each in (network, found))
+        # Balanced rows have one unit, that of a typical row of both blocks: a change of one block
+        # scales the other.
+        before, after = (
+            dense(each, key) / np.abs(dense(each, key)).max() for each in (network, found)
+        )
         difference = np.abs(after - before).max()
         assert difference > 0.1 if key in changed else difference < 1e-4, key
     hashes = {each.uns["grn"]["model_hash"] for each in (run.network, network, found)}
@@ -74,25 +77,34 @@ def test_noise_in_the_identity_token_changes_labels_and_the_representation(run, 
 
 
 def test_training_makes_the_edges(make_config):
-    """Heads of width 1 cannot hold the exact solution that blocks start at, so that training improves them."""
+    """Heads of width 1 cannot hold the exact solution that blocks start at, so that training
+    improves them."""
     narrow = {"model.width": 1, "network.false_discovery": False, "trainer.learning_rate": 0.05}
-    steps = [grn.train(make_config(max_steps=count), set=narrow, quiet=True).edges for count in (1, 80)]
+    steps = [
+        grn.train(make_config(max_steps=count), set=narrow, quiet=True).edges for count in (1, 80)
+    ]
     both = steps[0].merge(steps[1], on=["source", "target"], suffixes=("", "_of_many"))
-    assert len(both) == len(steps[0]) and not np.allclose(both["weight"], both["weight_of_many"], rtol=0.02)
+    assert len(both) == len(steps[0]) and not np.allclose(
+        both["weight"], both["weight_of_many"], rtol=0.02
+    )
 
 
 def test_finite_differences_have_the_sign_of_every_edge(run):
-    """Each regulator in turn is raised in every cell; what genes read of the basal gene stays as it is."""
+    """Each regulator in turn is raised in every cell; what genes read of the basal gene stays as it
+    is."""
     model = run.module.double()
     cells = cells_of_run(run.folder, run.config, run._trained)
-    membership = torch.as_tensor(states_of_run(run.folder, cells, run.config.trainer.seed, run._trained).membership)
+    membership = torch.as_tensor(
+        states_of_run(run.folder, cells, run.config.trainer.seed, run._trained).membership
+    )
     states = membership.double()
     multiplicity = torch.as_tensor(cells.multiplicity.toarray()).double()
     basal = torch.as_tensor(cells.basal).double()
     every, step = torch.arange(len(model.targets)), 1e-3
 
     def direct(raised: torch.Tensor) -> torch.Tensor:
-        """The mean prediction of each gene. raised [R]: what is added to the regulators, as each block reads them."""
+        """The mean prediction of each gene. raised [R]: what is added to the regulators, as each
+        block reads them."""
         m = model.inputs(multiplicity[:, model.regulators], basal)
         y = model.among(m + raised, states)
         keys = model.corrected(m, model.among(m, states), states) + raised
@@ -112,12 +124,15 @@ def test_finite_differences_have_the_sign_of_every_edge(run):
 
 
 def test_a_type_s_derivatives_are_its_own(run):
-    """Block 1 of one state, changed in its deviation alone, changes that type's network and the global one."""
+    """Block 1 of one state, changed in its deviation alone, changes that type's network and the
+    global one."""
     with torch.no_grad():
         run.module.blocks[1].embedding.deviation[:, :, 0] += 1
     found = run.read_networks()
     assert not np.allclose(dense(found, "grn_type_1"), dense(run.network, "grn_type_1"), rtol=0.1)
-    np.testing.assert_allclose(dense(found, "grn_type_2"), dense(run.network, "grn_type_2"), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        dense(found, "grn_type_2"), dense(run.network, "grn_type_2"), rtol=1e-4, atol=1e-6
+    )
 
 
 def test_cells_in_memory_may_be_given_and_others_are_refused(run, tmp_path):

@@ -19,7 +19,11 @@ from grn.errors import ConfigError, DataError, RunFolderError, VocabularyMismatc
 from grn.model.saved import TrainedModel
 from grn.verbs.predict import predict_file
 
-WRITTEN = {"obs": {"grn_cell_type", "grn_cell_type_confidence"}, "obsm": {"X_grn", "grn_probabilities"}, "uns": {"grn"}}
+WRITTEN = {
+    "obs": {"grn_cell_type", "grn_cell_type_confidence"},
+    "obsm": {"X_grn", "grn_probabilities"},
+    "uns": {"grn"},
+}
 
 
 @pytest.fixture
@@ -33,11 +37,16 @@ def adata(run):
 
 
 def added(adata) -> dict[str, set[str]]:
-    return {"obs": set(adata.obs) - {"cell_type"}, "obsm": set(adata.obsm), "uns": set(adata.uns) - {"truth"}}
+    return {
+        "obs": set(adata.obs) - {"cell_type"},
+        "obsm": set(adata.obsm),
+        "uns": set(adata.uns) - {"truth"},
+    }
 
 
 def test_the_pretrained_model_labels_blood_and_its_configuration_makes_it_again():
-    """Of its size and by the fields of its configuration; its own training cells, and not all of them rightly."""
+    """Of its size and by the fields of its configuration; its own training cells, and not all of
+    them rightly."""
     cells = scanpy.datasets.pbmc68k_reduced()
     grn.predict(cells, model="blood", counts="recover", quiet=True)
     right = cells.obs["grn_cell_type"].astype(str) == cells.obs["bulk_labels"].astype(str)
@@ -86,14 +95,22 @@ def test_a_view_is_written_into_too(adata, run):
         warnings.simplefilter("error")
         found = grn.predict(view, run, quiet=True)
     assert found is view and added(found) == WRITTEN
-    np.testing.assert_allclose(found.obsm["X_grn"], whole.obsm["X_grn"][10:30], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        found.obsm["X_grn"], whole.obsm["X_grn"][10:30], rtol=1e-5, atol=1e-6
+    )
     assert added(adata) == {"obs": set(), "obsm": set(), "uns": set()}
 
 
 def test_a_run_is_an_object_a_folder_or_a_model(adata, run, tmp_path):
     expected = grn.predict(adata, run, copy=True, quiet=True)
     shutil.copytree(run.folder / "model", tmp_path / "alone")
-    for model in (run.folder, str(run.folder), run.folder / "model", tmp_path / "alone", grn.load(tmp_path / "alone")):
+    for model in (
+        run.folder,
+        str(run.folder),
+        run.folder / "model",
+        tmp_path / "alone",
+        grn.load(tmp_path / "alone"),
+    ):
         found = grn.predict(adata, model, copy=True, quiet=True)
         np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
 
@@ -145,7 +162,9 @@ def test_a_part_of_a_backed_anndata_is_written_into_in_memory(adata, run, tmp_pa
     adata.write_h5ad(tmp_path / "cells.h5ad")
     backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
     part = backed[10:30]
-    assert grn.predict(part, run, quiet=True) is part and not part.isbacked and added(part) == WRITTEN
+    assert (
+        grn.predict(part, run, quiet=True) is part and not part.isbacked and added(part) == WRITTEN
+    )
     np.testing.assert_allclose(part.obsm["X_grn"], whole.obsm["X_grn"][10:30], rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(part.X.toarray(), adata.X[10:30].toarray())
     assert backed.isbacked and "X_grn" not in backed.obsm

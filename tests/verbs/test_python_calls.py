@@ -1,4 +1,5 @@
-"""Calls from Python that gave a wrong answer without a word, another library's error, or advice that does not help."""
+"""Calls from Python that gave a wrong answer without a word, another library's error, or advice
+that does not help."""
 
 from __future__ import annotations
 
@@ -52,4 +53,7 @@ def test_activity_by_a_network_without_signs_says_so(cells, labelled, capsys):
     grn.activity(cells, edges)
     assert "No weight" not in capsys.readouterr().out
     grn.activity(cells, edges.assign(weight=edges["weight"].abs()))
-    assert "No weight of the network is negative, as in networks without signs" in capsys.readouterr().out
+    assert (
+        "No weight of the network is negative, as in networks without signs"
+        in capsys.readouterr().out
+    )

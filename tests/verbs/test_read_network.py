@@ -20,7 +20,10 @@ def run(tiny_run):
 @pytest.mark.parametrize("ending", ["csv", "tsv.gz", "parquet"])
 def test_tables_of_other_tools_are_known_by_their_columns(ending, tmp_path):
     """The columns of every tool are tested with the files of networks."""
-    table, path = EDGES.set_axis(["TF", "target", "importance"], axis="columns"), tmp_path / f"edges.{ending}"
+    table, path = (
+        EDGES.set_axis(["TF", "target", "importance"], axis="columns"),
+        tmp_path / f"edges.{ending}",
+    )
     if ending == "parquet":
         table.to_parquet(path)
     else:
@@ -30,13 +33,28 @@ def test_tables_of_other_tools_are_known_by_their_columns(ending, tmp_path):
 
 def test_every_form_of_a_run_gives_the_same_table(run):
     expected = grn.read_network(run, certain=False)
-    further = ["sd", "effect", "effect_se", "q_value", "confidence", "programme", "between", "indirect", "cells"]
+    further = [
+        "sd",
+        "effect",
+        "effect_se",
+        "q_value",
+        "confidence",
+        "programme",
+        "between",
+        "indirect",
+        "cells",
+    ]
     assert expected.columns.tolist() == ["source", "target", "weight", *further]
     np.testing.assert_array_equal(expected["weight"], run.edges["weight"])
-    assert expected["weight"].dtype == np.float64 and not expected.duplicated(["source", "target"]).any()
+    assert (
+        expected["weight"].dtype == np.float64
+        and not expected.duplicated(["source", "target"]).any()
+    )
     for form in (run.folder, str(run.folder), run.folder / "edges.parquet"):
         pd.testing.assert_frame_equal(grn.read_network(form, certain=False), expected)
-    nonzero = expected[expected["weight"] != 0].drop(columns=further).sort_values(["source", "target"])
+    nonzero = (
+        expected[expected["weight"] != 0].drop(columns=further).sort_values(["source", "target"])
+    )
     texts = {"source": object, "target": object}  # pandas 3 has a type of its own for texts
     for form in (run.network, run.folder / "network.h5ad"):
         found = grn.read_network(form).sort_values(["source", "target"])
@@ -54,7 +72,10 @@ def test_the_edges_of_types_keep_their_type(run):
 
 
 def test_cell_types_have_networks_of_their_own(run):
-    tables, matrices = (run, run.folder, run.folder / "edges.parquet"), (run.folder / "network.h5ad", run.network)
+    tables, matrices = (
+        (run, run.folder, run.folder / "edges.parquet"),
+        (run.folder / "network.h5ad", run.network),
+    )
     for number, label in enumerate(run.cell_types, start=1):
         expected = run.network.varp[f"grn_type_{number}"].tocoo()
         for form in (*tables, *matrices):
@@ -63,7 +84,9 @@ def test_cell_types_have_networks_of_their_own(run):
             known = any(form is table for table in tables)
             assert ({"q_value", "confidence", "cells"} <= set(found)) == known
             assert (found["q_value"] if known else -found["weight"].abs()).is_monotonic_increasing
-            target, source = (run.network.var_names.get_indexer(found[name]) for name in ("target", "source"))
+            target, source = (
+                run.network.var_names.get_indexer(found[name]) for name in ("target", "source")
+            )
             weights = np.asarray(run.network.varp[f"grn_type_{number}"][target, source]).ravel()
             np.testing.assert_array_equal(found["weight"], weights)
 
@@ -80,7 +103,9 @@ def test_only_certain_edges_are_given_where_q_values_are_known(tmp_path):
         (tmp_path / "edges.parquet", "BD"),
     ):
         found = grn.read_network(given)
-        assert found["source"].tolist() == list(expected) and found.index.tolist() == list(range(len(expected)))
+        assert found["source"].tolist() == list(expected) and found.index.tolist() == list(
+            range(len(expected))
+        )
         assert grn.read_network(given, certain=False)["source"].tolist() == list("ABCD")
 
 
@@ -91,7 +116,11 @@ def test_a_run_in_which_nothing_is_certain_has_no_certain_edges(run):
 
 def test_unknown_types_and_files_are_refused_with_the_nearest_name(run, tmp_path):
     EDGES.to_csv(tmp_path / "edges.csv", index=False)
-    for network, cell_type in ((run, "type 3"), (tmp_path / "edges.csv", "B"), ("nowhere.csv", None)):
+    for network, cell_type in (
+        (run, "type 3"),
+        (tmp_path / "edges.csv", "B"),
+        ("nowhere.csv", None),
+    ):
         with pytest.raises(DataError):
             grn.read_network(network, cell_type=cell_type)
     with pytest.raises(ConfigError) as caught:
@@ -126,7 +155,9 @@ def test_the_effects_of_the_one_head_are_the_network_before_it_is_balanced(run, 
 
 def test_a_score_is_read_from_the_parameters_alone(run):
     found = grn.read_network(run, layer=1, head=0, value="score", cell_type="type 2")
-    every = run.module.blocks[1].scores(run.module.place[run.module.targets] - len(run.module.regulators))
+    every = run.module.blocks[1].scores(
+        run.module.place[run.module.targets] - len(run.module.regulators)
+    )
     score = every[:, 0, 1].mean(0)[:, :-1].numpy()
     genes = run.network.var_names
     targets = {genes[gene]: row for row, gene in enumerate(run.module.targets.tolist())}

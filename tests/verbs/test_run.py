@@ -37,8 +37,13 @@ def test_a_loaded_run_has_what_training_found(make_config, tmp_path):
     pd.testing.assert_frame_equal(run.edges, found.edges)
     pd.testing.assert_frame_equal(run.confusion, found.confusion, check_dtype=False)
     assert run.config == make_config() and run.cell_types == found.trained.classes
-    assert run.network.varp["grn"].shape == (16, 16) and run.network.uns["grn"]["model_hash"] == found.trained.hash
-    assert {"step", "train/loss", "validation/loss", "test/error", "test/ridge_error"} <= set(run.history)
+    assert (
+        run.network.varp["grn"].shape == (16, 16)
+        and run.network.uns["grn"]["model_hash"] == found.trained.hash
+    )
+    assert {"step", "train/loss", "validation/loss", "test/error", "test/ridge_error"} <= set(
+        run.history
+    )
     assert run.edges is run.edges, "read once"
 
 
@@ -52,7 +57,8 @@ def test_a_saved_run_is_whole_and_its_temporary_folder_is_gone(run, temporary, t
     edges = run.edges
     assert run.save(tmp_path / "deep" / "kept") == run.folder == tmp_path / "deep" / "kept"
     assert not list(temporary.iterdir())
-    names = {path.name for path in tiny_run.iterdir()} - {"checkpoints"}  # a complete run needs none
+    # a complete run needs none
+    names = {path.name for path in tiny_run.iterdir()} - {"checkpoints"}
     assert {path.name for path in run.folder.iterdir()} == names | {"report.html", "certain.csv"}
     assert "<title>kept" in (run.folder / "report.html").read_text("utf-8").replace("\n", "")
     again = grn.load(run.folder)
@@ -83,11 +89,16 @@ def test_a_run_is_not_saved_into_itself(tiny_run, tmp_path):
     run = grn.load(shutil.copytree(tiny_run, tmp_path / "run"))
     with pytest.raises(RunFolderError):
         run.save(run.folder / "deep" / "copy")
-    assert run.save(tmp_path / "x/../kept") == tmp_path / "kept" and (tmp_path / "run/edges.parquet").is_file()
+    assert (
+        run.save(tmp_path / "x/../kept") == tmp_path / "kept"
+        and (tmp_path / "run/edges.parquet").is_file()
+    )
 
 
 @pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_run_that_cannot_be_saved_whole_is_not_saved(problem, run, temporary, tmp_path, monkeypatch):
+def test_a_run_that_cannot_be_saved_whole_is_not_saved(
+    problem, run, temporary, tmp_path, monkeypatch
+):
     def fail(*_, **__):
         raise problem
 
@@ -116,7 +127,8 @@ def test_a_model_that_was_copied_out_of_its_run_has_cell_types_and_no_tables(tin
 
 
 @pytest.mark.parametrize(
-    ("missing", "word"), [("", "nowhere"), ("config.yaml", "config.yaml"), ("edges.parquet", "resume")]
+    ("missing", "word"),
+    [("", "nowhere"), ("config.yaml", "config.yaml"), ("edges.parquet", "resume")],
 )
 def test_what_is_no_run_is_refused(missing, word, tiny_run, tmp_path):
     folder = tmp_path / "run" if missing else tmp_path / "nowhere"
@@ -132,11 +144,15 @@ def test_every_plot_draws_a_run(tiny_run):
 
     run = grn.load(tiny_run)
     curves = {"ours": pd.DataFrame({"recall": [0.5, 1.0], "precision": [1.0, 0.5]})}
-    active = pd.DataFrame({"cell_type": ["B"], "regulator": ["A"], "effect": [1.0], "low": [0.5], "high": [1.5]})
+    active = pd.DataFrame(
+        {"cell_type": ["B"], "regulator": ["A"], "effect": [1.0], "low": [0.5], "high": [1.5]}
+    )
     arguments = {
         "activity_heatmap": (active.assign(q_value=0.01),),
         "attention_layers": (run.network,),
-        "cell_type_genes": (pd.DataFrame({"cell_type": ["B", "B"], "gene": ["x", "y"], "effect": [1.0, -0.5]}),),
+        "cell_type_genes": (
+            pd.DataFrame({"cell_type": ["B", "B"], "gene": ["x", "y"], "effect": [1.0, -0.5]}),
+        ),
         "clustered_heatmap": (run,),
         "confusion_matrix": (run.confusion,),
         "network_graph": (run,),
@@ -193,6 +209,8 @@ def test_the_networks_of_some_types_are_theirs(tiny_run):
 def test_cells_that_were_in_memory_are_given_again(make_config, temporary):
     cells = simulate(make_config().data.simulated)
     run = grn.train(cells, config=make_config(), quiet=True)
-    with pytest.raises(DataError, match="not stored; give the cells again, in Python as data=, or write them"):
+    with pytest.raises(
+        DataError, match="not stored; give the cells again, in Python as data=, or write them"
+    ):
         grn.perturb(run, knock_out="R1")
     assert grn.perturb(run, knock_out="R1", data=cells).n_obs == 80

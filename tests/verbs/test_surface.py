@@ -16,15 +16,29 @@ import grn
 
 ROOT = Path(__file__).parents[2]
 PUBLIC = (
-    "Run __version__ activity compare errors evaluate evaluate_interventions explain export load network "
+    "Run __version__ activity compare errors evaluate evaluate_interventions explain export load "
+    "network "
     "perturb plots predict read_network screen train"
 )
 PLOTS = (
-    "activity_heatmap attention_layers cell_type_genes clustered_heatmap confusion_matrix network_graph "
+    "activity_heatmap attention_layers cell_type_genes clustered_heatmap confusion_matrix "
+    "network_graph "
     "perturbation_volcano precision_recall_curves training_curves"
 )
-FUNCTIONS = [name for name in sorted(grn.__all__) if name not in ("Run", "__version__", "errors", "plots")]
-RUN = ["cell_types", "config", "confusion", "edges", "folder", "history", "metrics", "module", "network"]
+FUNCTIONS = [
+    name for name in sorted(grn.__all__) if name not in ("Run", "__version__", "errors", "plots")
+]
+RUN = [
+    "cell_types",
+    "config",
+    "confusion",
+    "edges",
+    "folder",
+    "history",
+    "metrics",
+    "module",
+    "network",
+]
 RUN += ["read_networks", "save"]
 
 
@@ -46,13 +60,19 @@ def test_the_surface_is_what_is_documented():
     assert issubclass(grn.errors.DataError, grn.errors.UserError)
 
 
-@pytest.mark.parametrize(("name", "value"), documented(), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("name", "value"), documented(), ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_each_name_has_annotations_and_an_example(name, value):
     signature = inspect.signature(value)
     for parameter in signature.parameters.values():
         if parameter.name != "self":
-            assert parameter.annotation is not inspect.Parameter.empty, f"{name}({parameter.name}) has no annotation"
-    assert signature.return_annotation is not inspect.Signature.empty, f"{name} says nothing of what it returns"
+            assert parameter.annotation is not inspect.Parameter.empty, (
+                f"{name}({parameter.name}) has no annotation"
+            )
+    assert signature.return_annotation is not inspect.Signature.empty, (
+        f"{name} says nothing of what it returns"
+    )
     assert "Examples:" in value.__doc__ and ">>>" in value.__doc__, f"{name} has no example"
 
 
@@ -70,7 +90,9 @@ def test_properties_and_plots_say_what_they_are(name):
     assert value.__doc__
     if name not in RUN:
         signature = inspect.signature(value)
-        annotations = [each.annotation for each in signature.parameters.values()] + [signature.return_annotation]
+        annotations = [each.annotation for each in signature.parameters.values()] + [
+            signature.return_annotation
+        ]
         assert inspect.Signature.empty not in annotations
 
 
@@ -108,11 +130,17 @@ def test_the_annotations_hold_for_a_type_checker(tmp_path):
     assert 'Unexpected keyword argument "max_step"' in done.stdout
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.name
+)
 def test_a_notebook_imports_nothing_of_ours_but_one_package(path):
     cells = json.loads(path.read_text("utf-8"))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    ours = [line.strip() for line in code.splitlines() if "import" in line and ("grn" in line or "flashsign" in line)]
+    ours = [
+        line.strip()
+        for line in code.splitlines()
+        if "import" in line and ("grn" in line or "flashsign" in line)
+    ]
     assert ours == (["import flashsign as fs"] if path.name == "folds.ipynb" else ["import grn"])
     assert any(cell.get("outputs") for cell in cells), "the notebook was saved without its outputs"
     assert path.stat().st_size < 400_000

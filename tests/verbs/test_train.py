@@ -47,7 +47,8 @@ def temporary(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """Ctrl-C as Python has it: a shell's background job is born with Ctrl-C ignored, and so would be the tests'."""
+    """Ctrl-C as Python has it: a shell's background job is born with Ctrl-C ignored, and so would
+    be the tests'."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -120,7 +121,10 @@ def test_output_is_an_ordinary_run_folder(adata, config, temporary, tiny_run, ca
     printed = capsys.readouterr().out
     assert " in kept" in printed
     assert run.folder == Path("kept").absolute()
-    names = {path.name for path in tiny_run.iterdir()} - {"checkpoints"} | {"report.html", "certain.csv"}
+    names = {path.name for path in tiny_run.iterdir()} - {"checkpoints"} | {
+        "report.html",
+        "certain.csv",
+    }
     assert {path.name for path in run.folder.iterdir()} == names
     folder = run.folder
     del run
@@ -135,8 +139,15 @@ def test_progress_is_plain_lines_that_name_no_temporary_folder(adata, config, te
     train(adata, config, quiet=False)
     printed, wrong = capfd.readouterr()
     lines = printed.splitlines()
-    assert lines[0].startswith("80 cells x 16 genes (") and any(line.startswith("step 6/6") for line in lines)
-    assert "\r" not in printed and "\x1b" not in printed and str(temporary) not in printed and not wrong
+    assert lines[0].startswith("80 cells x 16 genes (") and any(
+        line.startswith("step 6/6") for line in lines
+    )
+    assert (
+        "\r" not in printed
+        and "\x1b" not in printed
+        and str(temporary) not in printed
+        and not wrong
+    )
     train(adata, config)
     assert capfd.readouterr() == ("", "")
 
@@ -157,7 +168,12 @@ def test_keywords_are_their_fields(adata, config):
     used = run.config
     assert {name: getattr(used.data, name) for name in keywords} == keywords
     assert used.data.regulators == ["R1", "R2"] and used.data.label_key == "cell_type"
-    assert (used.trainer.max_steps, used.trainer.seed, used.network.top_k, used.model.penalty) == (4, 3, 1, 2)
+    assert (used.trainer.max_steps, used.trainer.seed, used.network.top_k, used.model.penalty) == (
+        4,
+        3,
+        1,
+        2,
+    )
     assert set(run.edges["source"]) <= {"R1", "R2"} and run.edges["target"].is_unique
 
 
@@ -187,7 +203,9 @@ def test_random_states_signals_and_threads_are_as_before(adata, config):
 
 
 @pytest.mark.parametrize("when", ["reading", "training"])
-def test_ctrl_c_raises_keyboard_interrupt_and_leaves_nothing(when, adata, config, temporary, monkeypatch, tiny_run):
+def test_ctrl_c_raises_keyboard_interrupt_and_leaves_nothing(
+    when, adata, config, temporary, monkeypatch, tiny_run
+):
     before = [signal.getsignal(number) for number in SIGNALS]
     with monkeypatch.context() as patched:
         if when == "reading":
@@ -197,7 +215,9 @@ def test_ctrl_c_raises_keyboard_interrupt_and_leaves_nothing(when, adata, config
 
             patched.setattr(anndata.AnnData, "X", property(stop))
         else:
-            patched.setattr(ProgressLines, "on_validation_end", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+            patched.setattr(
+                ProgressLines, "on_validation_end", lambda *_: os.kill(os.getpid(), signal.SIGINT)
+            )
         with pytest.raises(KeyboardInterrupt):
             train(adata, config)
     assert not list(temporary.iterdir())
@@ -205,11 +225,15 @@ def test_ctrl_c_raises_keyboard_interrupt_and_leaves_nothing(when, adata, config
     assert same(train(adata, config), tiny_run)
 
 
-def test_other_signals_end_training_and_reach_their_own_handler(adata, config, temporary, monkeypatch):
+def test_other_signals_end_training_and_reach_their_own_handler(
+    adata, config, temporary, monkeypatch
+):
     received = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
     try:
-        monkeypatch.setattr(ProgressLines, "on_validation_end", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        monkeypatch.setattr(
+            ProgressLines, "on_validation_end", lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+        )
         with pytest.raises(Interrupted):
             train(adata, config)
     finally:
@@ -221,7 +245,9 @@ def test_after_ctrl_c_a_run_with_output_goes_on_where_its_cells_are_written(
     adata, config, monkeypatch, tiny_run, capsys
 ):
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(ProgressLines, "on_validation_end", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        patched.setattr(
+            ProgressLines, "on_validation_end", lambda *_: os.kill(os.getpid(), signal.SIGINT)
+        )
         train(adata, config, output="kept")
     with pytest.raises(RunFolderError, match="--resume kept"):
         grn.load("kept")
@@ -247,23 +273,52 @@ def test_training_works_beside_the_main_thread(adata, config, tiny_run):
 WRONG = {
     "a table": (lambda adata: adata.to_df(), {}, ConfigError, "data="),
     "no cells": (lambda adata: adata[:0].copy(), {}, DataError, "0 cells"),
-    "a column that is missing": (lambda adata: adata, {"label": "cell_types"}, DataError, "mean 'cell_type'"),
+    "a column that is missing": (
+        lambda adata: adata,
+        {"label": "cell_types"},
+        DataError,
+        "mean 'cell_type'",
+    ),
     "log values": (
-        lambda adata: anndata.AnnData(adata.X.log1p(), adata.obs, adata.var, layers={"umi": adata.X}),
+        lambda adata: anndata.AnnData(
+            adata.X.log1p(), adata.obs, adata.var, layers={"umi": adata.X}
+        ),
         {},
         DataError,
         "layer:umi",
     ),
     "a cell that comes twice": (
-        lambda adata: anndata.AnnData(adata.X, adata.obs.set_axis(["a", "a", *adata.obs_names[2:]]), adata.var),
+        lambda adata: anndata.AnnData(
+            adata.X, adata.obs.set_axis(["a", "a", *adata.obs_names[2:]]), adata.var
+        ),
         {},
         DataError,
         "obs_names_make_unique",
     ),
-    "a regulator of another kind": (lambda adata: adata, {"regulators": ["SPI1"]}, DataError, "regulators="),
-    "no such field": (lambda adata: adata, {"set": {"trainer.max_step": 5}}, ConfigError, "trainer.max_steps"),
-    "a field given twice": (lambda adata: adata, {"seed": 1, "set": {"trainer.seed": 2}}, ConfigError, "seed="),
-    "several processes": (lambda adata: adata, {"set": {"trainer.devices": 2}}, ConfigError, "trainer.devices"),
+    "a regulator of another kind": (
+        lambda adata: adata,
+        {"regulators": ["SPI1"]},
+        DataError,
+        "regulators=",
+    ),
+    "no such field": (
+        lambda adata: adata,
+        {"set": {"trainer.max_step": 5}},
+        ConfigError,
+        "trainer.max_steps",
+    ),
+    "a field given twice": (
+        lambda adata: adata,
+        {"seed": 1, "set": {"trainer.seed": 2}},
+        ConfigError,
+        "seed=",
+    ),
+    "several processes": (
+        lambda adata: adata,
+        {"set": {"trainer.devices": 2}},
+        ConfigError,
+        "trainer.devices",
+    ),
     "no such file": (lambda adata: "cells.h5ad", {}, DataError, "cells.h5ad"),
     "no such configuration": (lambda adata: "pbm.yaml", {"config": None}, ConfigError, "pbmc.yaml"),
     "two configurations": (lambda adata: "pbmc.yaml", {}, ConfigError, "config="),

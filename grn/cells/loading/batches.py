@@ -1,8 +1,8 @@
 """From rows of cells to a Batch.
 
-Which genes a cell hides is a hash of seed, epoch, cell and gene, and does not depend on earlier draws: it is the same
-in every process, batch and worker, and after a resume. Which counts it loses is drawn for a batch at once, by a
-generator of its device.
+Which genes a cell hides is a hash of seed, epoch, cell and gene, and does not depend on earlier
+draws: it is the same in every process, batch and worker, and after a resume. Which counts it loses
+is drawn for a batch at once, by a generator of its device.
 
 Letters: C cells, B cells of a batch, N genes of the vocabulary.
 """
@@ -26,22 +26,30 @@ from grn.cells.loading.order import Request
 from grn.cells.loading.tables import Rows, Table, on
 from grn.cells.loading.thinning import Thinning, shares
 
-# splitmix64 (Steele, Lea and Flood 2014): the golden-ratio step and the two mixing multipliers, as signed integers.
-STEP, FIRST, SECOND = (n - 2**64 for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+# splitmix64 (Steele, Lea and Flood 2014): the golden-ratio step and the two mixing multipliers, as
+# signed integers.
+STEP, FIRST, SECOND = (
+    n - 2**64 for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
 HIDDEN, SHARE, THINNING, STEPS = range(4)  # streams of random numbers
 MOST_HIDDEN = 0.6  # a cell of a training batch hides a share of its genes, from 0 to this
 WHOLE = 0.25  # share of the cells of a batch that hide no gene, as in `grn predict`
-DEEP = 0.5  # share of those that keep all counts; with fewer, cells of the same experiment are told worse
-LEAST_COUNTS = 0.3  # the others keep a share of their counts, from this to 1; smaller shares cost accuracy
+# share of those that keep all counts; with fewer, cells of the same experiment are told worse
+DEEP = 0.5
+LEAST_COUNTS = (
+    0.3  # the others keep a share of their counts, from this to 1; smaller shares cost accuracy
+)
 
 
 Bits = TypeVar("Bits", Tensor, np.ndarray)  # int64
 
 
 def uniform(seed: int, stream: int, epoch: int, cells: Tensor, genes: int) -> Tensor:
-    """Numbers in [0, 1), float32 [C, N], each a function of (seed, stream, epoch, cell, gene) alone.
+    """Numbers in [0, 1), float32 [C, N], each a function of (seed, stream, epoch, cell, gene)
+    alone.
 
-    cells [C]: int64, rows in the data set, on the device of the numbers.   stream: separates uses of one seed.
+    cells [C]: int64, rows in the data set, on the device of the numbers.
+    stream: separates uses of one seed.
     """
     states = cell_states(seed, stream, epoch, cells)
     bits = _mix(states[:, None], torch.arange(genes, device=cells.device))
@@ -55,8 +63,8 @@ def cell_states(seed: int, stream: int, epoch: int, cells: Tensor) -> Tensor:
 
 @lru_cache
 def state_of(*parts: int) -> int:
-    """The state that all parts make, one after the other. By NumPy: a torch operation would hand Python's lock to
-    another thread."""
+    """The state that all parts make, one after the other. By NumPy: a torch operation would hand
+    Python's lock to another thread."""
     state = np.zeros(1, np.int64)
     for part in parts:
         state = _mix(state, np.array([part]))
@@ -69,7 +77,8 @@ def shifted(bits: Bits, by: int) -> Bits:
 
 
 def _mix(state: Bits | int, part: Bits) -> Bits:
-    """A new state from a state and a number, modulo 2^64; computed in place, as it runs over all genes of all cells."""
+    """A new state from a state and a number, modulo 2^64; computed in place, as it runs over all
+    genes of all cells."""
     bits = state + (part + 1) * STEP
     for shift, factor in ((30, FIRST), (27, SECOND)):
         bits ^= shifted(bits, shift)
@@ -83,9 +92,11 @@ class BagMaker(Dataset[Batch]):
     """Makes the batch of a request (epoch, rows). cells: those in memory, or all cells of a file.
 
     states [C, S], fold [C]: of all cells, see Bags and Batch; None: not known, no folds.
-    trains: in every `read_every`-th step, cells hide genes, a function of (seed, epoch, cell) alone, and some of them
-    lose counts, of (seed, epoch, the batch's first row, device); other steps make nothing for the identity token to
-    read.   most_read: cells of a batch for the identity token; None: all.   device: of the batch.
+    trains: in every `read_every`-th step, cells hide genes, a function of (seed, epoch, cell)
+        alone, and some of them lose counts, of (seed, epoch, the batch's first row, device); other
+        steps make nothing for the identity token to read.
+    most_read: cells of a batch for the identity token; None: all.
+    device: of the batch.
     """
 
     cells: Cells | Atlas
@@ -106,7 +117,9 @@ class BagMaker(Dataset[Batch]):
             assert buffer is not None, "cells of a file are read in buffers"
             # Read beside the steps of a GPU; a processor would be no faster, with more in memory.
             following = following if torch.device(self.device).type == "cuda" else None
-            read = self.cells.table(buffer, following, self.device)[np.searchsorted(buffer, rows)].to(self.device)
+            read = self.cells.table(buffer, following, self.device)[
+                np.searchsorted(buffer, rows)
+            ].to(self.device)
         else:
             read = self.whole[rows].to(self.device)
         here, done = partial(on, self.device), self.cells.interventions
@@ -122,7 +135,9 @@ class BagMaker(Dataset[Batch]):
             bags=bags,
             cells=here(np.asarray(rows, np.int64)),
             labels=here(self.cells.labels[rows].astype(np.int64)),
-            fold=here(np.full(len(rows), -1) if self.fold is None else self.fold[rows].astype(np.int64)),
+            fold=here(
+                np.full(len(rows), -1) if self.fold is None else self.fold[rows].astype(np.int64)
+            ),
         )
         return self.hidden(batch, epoch, read, int(rows[0])) if reads else batch
 
@@ -135,7 +150,8 @@ class BagMaker(Dataset[Batch]):
         return Table.of(cells.multiplicity, cells.basal, unit, self.device)
 
     def hidden(self, batch: Batch, epoch: int, read: Rows, first: int) -> Batch:
-        """The batch, with what the identity token reads of it. first: the row of its first cell, on the host."""
+        """The batch, with what the identity token reads of it. first: the row of its first cell, on
+        the host."""
         cells, bags, seen = batch.cells, batch.bags, None
         if self.thinning is not None:
             # Of the batch: torch draws for all its cells.

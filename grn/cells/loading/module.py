@@ -1,4 +1,5 @@
-"""Data loaders for Lightning. They divide the cells over processes themselves: `use_distributed_sampler=False`."""
+"""Data loaders for Lightning. They divide the cells over processes themselves:
+`use_distributed_sampler=False`."""
 
 from __future__ import annotations
 
@@ -26,11 +27,14 @@ from grn.threads import ahead
 class CellsDataModule(LightningDataModule):
     """Training batches hide other genes in each epoch; validation and test batches hide none.
 
-    states [C, S], fold [C]: see BagMaker.   judged: rows of the training cells that validate: each is judged by the
-    member that has not learned from it.   states_are_known: of test cells, too; states that were found in the genes are
-    not.   multiplicity: as in DataConfig; None: no cell loses counts in training.   read_every, most_read: see
-    BagMaker.   device: that makes the training batches, unless there are workers.   atlas: the cells that are trained
-    on, where `cells` are a sample of them.
+    states [C, S], fold [C]: see BagMaker.
+    judged: rows of the training cells that validate: each is judged by the member that has not
+        learned from it.
+    states_are_known: of test cells, too; states that were found in the genes are not.
+    multiplicity: as in DataConfig; None: no cell loses counts in training.
+    read_every, most_read: see BagMaker.
+    device: that makes the training batches, unless there are workers.
+    atlas: the cells that are trained on, where `cells` are a sample of them.
     """
 
     def __init__(
@@ -54,8 +58,13 @@ class CellsDataModule(LightningDataModule):
         super().__init__()
         self.split, self.batch_size, self.seed = split, batch_size, seed
         self.judged = split.train if judged is None else judged
-        # batch_size None: a sampler's item is already a whole batch; workers persist, as an epoch may be a few batches.
-        self.options: dict = {"batch_size": None, "num_workers": num_workers, "persistent_workers": num_workers > 0}
+        # batch_size None: a sampler's item is already a whole batch; workers persist, as an epoch
+        # may be a few batches.
+        self.options: dict = {
+            "batch_size": None,
+            "num_workers": num_workers,
+            "persistent_workers": num_workers > 0,
+        }
         thinning = None if multiplicity is None else Thinning.of(cells, multiplicity)
         how = seed, True, read_every, most_read, thinning, "cpu" if num_workers else device
         if atlas is None:
@@ -67,19 +76,29 @@ class CellsDataModule(LightningDataModule):
         self.validation, self.test = BagMaker(cells, known, fold), BagMaker(cells, known)
 
     def steps_per_epoch(self, world: int = 1) -> int:
-        """Optimiser steps of one pass, from the data alone: the schedule must not change when a run resumes."""
-        return len(EpochOrder(self.rows, self.batch_size, self.seed, 0, world, times=self.training.read_every))
+        """Optimiser steps of one pass, from the data alone: the schedule must not change when a run
+        resumes."""
+        return len(
+            EpochOrder(
+                self.rows, self.batch_size, self.seed, 0, world, times=self.training.read_every
+            )
+        )
 
     def train_dataloader(self) -> DataLoader:
         buffered = isinstance(self.training.cells, Atlas)
-        order = EpochOrder(self.rows, self.batch_size, self.seed, *self._rank(), buffered, self.training.read_every)
+        order = EpochOrder(
+            self.rows, self.batch_size, self.seed, *self._rank(), buffered, self.training.read_every
+        )
         return ResumableLoader(self.training, order, **self.options)
 
     def val_dataloader(self) -> DataLoader:
-        return self._once(self.validation, once_in_order(self.judged, self.batch_size, *self._rank()))
+        return self._once(
+            self.validation, once_in_order(self.judged, self.batch_size, *self._rank())
+        )
 
     def test_dataloader(self, processes: Processes = ALONE) -> DataLoader:
-        """Batches of test cells, which are the same however many processes divide them: those of this process."""
+        """Batches of test cells, which are the same however many processes divide them: those of
+        this process."""
         batches = once_in_order(self.split.test, self.batch_size)
         return self._once(self.test, batches[processes.share(len(batches), 1)])
 
@@ -87,16 +106,19 @@ class CellsDataModule(LightningDataModule):
         return DataLoader(bags, sampler=batches, batch_size=None)  # slices: no need of workers
 
     def _rank(self) -> tuple[int, int]:
-        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+        return (
+            (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+        )
 
 
 @contextmanager
 def without_main_module() -> Iterator[None]:
-    """Within it, processes that are started do not import the main module: a worker needs nothing of the user's script.
+    """Within it, processes that are started do not import the main module: a worker needs nothing
+    of the user's script.
 
-    Where processes are spawned (macOS, Windows) or served (Linux from Python 3.14), Python has each of them import it.
-    A script without `if __name__ == "__main__"` would train once more in each worker, which Python refuses, and
-    training would wait for workers that have died.
+    Where processes are spawned (macOS, Windows) or served (Linux from Python 3.14), Python has each
+    of them import it. A script without `if __name__ == "__main__"` would train once more in each
+    worker, which Python refuses, and training would wait for workers that have died.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -107,9 +129,11 @@ def without_main_module() -> Iterator[None]:
 
 
 class ResumableLoader(DataLoader):
-    """A loader that counts its epochs and batches; Lightning saves the counts in checkpoints and restores them.
+    """A loader that counts its epochs and batches; Lightning saves the counts in checkpoints and
+    restores them.
 
-    Lightning's own epoch number is not used: it skips one after a checkpoint that was saved at the end of an epoch.
+    Lightning's own epoch number is not used: it skips one after a checkpoint that was saved at the
+    end of an epoch.
     """
 
     epoch = handed_out = 0  # of the current pass: its number, and the batches that it has yielded
@@ -120,7 +144,8 @@ class ResumableLoader(DataLoader):
         super().__init__(bags, sampler=order, **options)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        # A generator: a pass begins when its first batch is taken; Lightning makes iterators that it never uses.
+        # A generator: a pass begins when its first batch is taken; Lightning makes iterators that
+        # it never uses.
         self.epoch, self.handed_out = self.following
         self.following = (self.epoch + 1, 0)
         self.order.epoch, self.order.start = self.epoch, self.handed_out

@@ -1,4 +1,5 @@
-"""Which cells form which batch: P processes with batch size B train as one process with batch size P B does."""
+"""Which cells form which batch: P processes with batch size B train as one process with batch size
+P B does."""
 
 from __future__ import annotations
 
@@ -11,15 +12,19 @@ from torch.utils.data import Sampler
 
 from grn.errors import DataError
 
-BLOCK, BUFFER = 128, 2**14  # cells that lie side by side in a file, and cells that are mixed with each other
+BLOCK, BUFFER = (
+    128,
+    2**14,
+)  # cells that lie side by side in a file, and cells that are mixed with each other
 LANES = 64  # parts of a buffer, each of a few blocks
 
 
 class Request(NamedTuple):
-    """All that is needed to make a batch: its epoch, its rows and, in training, the number of its step.
+    """All that is needed to make a batch: its epoch, its rows and, in training, the number of its
+    step.
 
-    buffer, following: the rows that are mixed with these, and those of the next buffer, which may be of the next epoch,
-    sorted, where cells are read from a file.
+    buffer, following: the rows that are mixed with these, and those of the next buffer, which may
+        be of the next epoch, sorted, where cells are read from a file.
     """
 
     epoch: int
@@ -32,14 +37,18 @@ class Request(NamedTuple):
 class EpochOrder(Sampler[Request]):
     """The batches of one process, shuffled anew each epoch from (seed, epoch).
 
-    The k-th batches of all `world` processes together are the k-th batch of one process with batch size
-    world * batch_size. The last global batch is dropped where it is incomplete, unless it is the only one.
-    After a resume, the first `start` batches of the epoch are left out: training has had them before.
+    The k-th batches of all `world` processes together are the k-th batch of one process with batch
+    size
+    world * batch_size. The last global batch is dropped where it is incomplete, unless it is the
+    only one.
+    After a resume, the first `start` batches of the epoch are left out: training has had them
+    before.
 
-    More than BUFFER rows are shuffled in two steps, so that few cells have to be in memory: blocks of BLOCK neighbours
-    among each other, then the cells of BUFFER rows that follow each other, of which each lane of a few blocks gives
-    every batch as many. A process has lanes of its own, so that no other reads its blocks, where `world` divides LANES
-    and the cells of a batch are a multiple of it. buffered: requests say which rows a buffer holds.
+    More than BUFFER rows are shuffled in two steps, so that few cells have to be in memory: blocks
+    of BLOCK neighbours among each other, then the cells of BUFFER rows that follow each other, of
+    which each lane of a few blocks gives every batch as many. A process has lanes of its own, so
+    that no other reads its blocks, where `world` divides LANES and the cells of a batch are a
+    multiple of it. buffered: requests say which rows a buffer holds.
     """
 
     def __init__(
@@ -54,8 +63,16 @@ class EpochOrder(Sampler[Request]):
     ):
         if len(rows) < world:
             problem = f"There are {len(rows)} training cells for {world} processes"
-            raise DataError(problem, field="trainer.devices", advice="set {field} to 1, or use more cells")
-        self.rows, self.batch_size, self.seed, self.rank, self.world = rows, batch_size, seed, rank, world
+            raise DataError(
+                problem, field="trainer.devices", advice="set {field} to 1, or use more cells"
+            )
+        self.rows, self.batch_size, self.seed, self.rank, self.world = (
+            rows,
+            batch_size,
+            seed,
+            rank,
+            world,
+        )
         self.buffered, self.times, self.epoch, self.start = buffered, times, 0, 0
 
     def __len__(self) -> int:
@@ -73,8 +90,12 @@ class EpochOrder(Sampler[Request]):
             if self.buffered and (buffer is None or number % (self.times * self.mixed) == 0):
                 first = batch - batch % self.mixed
                 buffer = self.buffer(batches[first:]) if following is None else following
-                following = self.buffer(batches[first + self.mixed :] or self.batches(self.epoch + 1))
-            yield Request(self.epoch, batches[batch], self.epoch * len(self) + number, buffer, following)
+                following = self.buffer(
+                    batches[first + self.mixed :] or self.batches(self.epoch + 1)
+                )
+            yield Request(
+                self.epoch, batches[batch], self.epoch * len(self) + number, buffer, following
+            )
 
     @property
     def mixed(self) -> int:
@@ -93,7 +114,8 @@ class EpochOrder(Sampler[Request]):
         return np.sort(np.concatenate(batches[: self.mixed]))
 
     def shuffled(self, epoch: int, mixed: int, size: int) -> np.ndarray:
-        """The rows in the order of an epoch. mixed: batches of `size` rows whose rows are mixed with each other."""
+        """The rows in the order of an epoch. mixed: batches of `size` rows whose rows are mixed
+        with each other."""
         generator = np.random.default_rng((self.seed, epoch))
         if len(self.rows) <= BUFFER:
             return generator.permutation(self.rows)
@@ -109,8 +131,11 @@ class EpochOrder(Sampler[Request]):
         return order
 
 
-def once_in_order(rows: np.ndarray, batch_size: int, rank: int = 0, world: int = 1) -> list[Request]:
-    """Every cell once over all processes, in order. With enough cells, each process has the same number of batches."""
+def once_in_order(
+    rows: np.ndarray, batch_size: int, rank: int = 0, world: int = 1
+) -> list[Request]:
+    """Every cell once over all processes, in order. With enough cells, each process has the same
+    number of batches."""
     own = np.array_split(rows, world)[rank]
     batches = -(-len(rows) // (world * batch_size))
     return [Request(0, batch) for batch in np.array_split(own, max(batches, 1)) if len(batch)]

@@ -1,4 +1,5 @@
-"""Cells as compressed rows, on the device that makes batches of them: a batch crosses to a GPU as a list of its rows.
+"""Cells as compressed rows, on the device that makes batches of them: a batch crosses to a GPU as a
+list of its rows.
 
 Letters: C cells of a table, B cells of a batch, N genes.
 """
@@ -24,9 +25,11 @@ SHARE = 0.25  # of a GPU's free memory, which a table may take; a larger one sta
 
 @dataclass(frozen=True)
 class Rows:
-    """B cells of a table, with the numbers above 0 one cell after another: value (float32), cell and gene (int64) [n].
+    """B cells of a table, with the numbers above 0 one cell after another: value (float32), cell
+    and gene (int64) [n].
 
-    basal [B].   unit [B]: what one count adds to exp(multiplicity) - 1; None: multiplicities are counts.
+    basal [B].
+    unit [B]: what one count adds to exp(multiplicity) - 1; None: multiplicities are counts.
     """
 
     value: Tensor
@@ -38,7 +41,9 @@ class Rows:
 
     def dense(self, value: Tensor) -> Tensor:
         """[B, N], with `value` [n] at the places of the numbers above 0."""
-        return value.new_zeros(len(self.basal), self.genes).index_put_((self.cell, self.gene), value)
+        return value.new_zeros(len(self.basal), self.genes).index_put_(
+            (self.cell, self.gene), value
+        )
 
     def to(self, device: torch.device | str) -> Rows:
         return map_tensors(self, lambda tensor: tensor.to(device))
@@ -58,9 +63,14 @@ class Table:
 
     @classmethod
     def of(
-        cls, values: sparse.csr_matrix, basal: np.ndarray, unit: np.ndarray | None, device: torch.device | str
+        cls,
+        values: sparse.csr_matrix,
+        basal: np.ndarray,
+        unit: np.ndarray | None,
+        device: torch.device | str,
     ) -> Table:
-        """Of multiplicities [C, N], no zeros among them, whose arrays a table on the host shares."""
+        """Of multiplicities [C, N], no zeros among them, whose arrays a table on the host
+        shares."""
         device = fitting(device, values.nnz)
         value, gene, known = (on(device, each) for each in (values.data, values.indices, basal))
         counted = None if unit is None else on(device, unit.astype(np.float32))
@@ -68,7 +78,8 @@ class Table:
 
     @classmethod
     def joined(cls, parts: list[Table]) -> Table:
-        """The cells of all parts, one part after the other. parts: emptied, so that less of them is in memory twice."""
+        """The cells of all parts, one part after the other. parts: emptied, so that less of them is
+        in memory twice."""
         first = np.append(0, np.cumsum(np.concatenate([np.diff(part.first) for part in parts])))
         basal, genes = torch.cat([part.basal for part in parts]), parts[0].genes
         units = [part.unit for part in parts if part.unit is not None]
@@ -77,24 +88,32 @@ class Table:
         value = torch.cat(values)
         values.clear()
         give_back_on(value.device)
-        return cls(first, value, torch.cat(positions), basal, torch.cat(units) if units else None, genes)
+        return cls(
+            first, value, torch.cat(positions), basal, torch.cat(units) if units else None, genes
+        )
 
     def __getitem__(self, rows: np.ndarray) -> Rows:
         """The cells `rows` [B]. Nothing in it waits for a GPU."""
-        device, first, size = self.value.device, self.first[rows], self.first[1:][rows] - self.first[rows]
+        device, first, size = (
+            self.value.device,
+            self.first[rows],
+            self.first[1:][rows] - self.first[rows],
+        )
         given = on(device, np.stack([rows, size, first - np.cumsum(size) + size]))
         total = int(size.sum())
         cell = torch.arange(len(rows), device=device).repeat_interleave(given[1], output_size=total)
         place = torch.arange(total, device=device) + given[2, cell]
         unit = None if self.unit is None else self.unit[given[0]]
-        return Rows(self.value[place], cell, self.gene[place].long(), self.basal[given[0]], unit, self.genes)
+        return Rows(
+            self.value[place], cell, self.gene[place].long(), self.basal[given[0]], unit, self.genes
+        )
 
 
 def on(device: torch.device | str, values: np.ndarray) -> Tensor:
     """The array as a tensor there; on the host they share their memory.
 
-    A GPU gets it in pieces of pinned memory, beside what the host does. A large copy from other memory would pass
-    through a small buffer of the driver, and training steps would wait for it.
+    A GPU gets it in pieces of pinned memory, beside what the host does. A large copy from other
+    memory would pass through a small buffer of the driver, and training steps would wait for it.
     """
     tensor = torch.from_numpy(values)
     if torch.device(device).type != "cuda":
@@ -108,11 +127,16 @@ def on(device: torch.device | str, values: np.ndarray) -> Tensor:
 def fitting(device: torch.device | str, numbers: int) -> torch.device | str:
     """The device, or the host where a table of so many numbers would take too much of a GPU."""
     on_gpu = torch.device(device).type == "cuda"
-    return "cpu" if on_gpu and NUMBER * numbers > SHARE * torch.cuda.mem_get_info(device)[0] else device
+    return (
+        "cpu"
+        if on_gpu and NUMBER * numbers > SHARE * torch.cuda.mem_get_info(device)[0]
+        else device
+    )
 
 
 def give_back_on(device: torch.device | str) -> None:
-    """Returns free memory to the system where tables are on the host. Beside a GPU it is left: steps would wait."""
+    """Returns free memory to the system where tables are on the host. Beside a GPU it is left:
+    steps would wait."""
     if torch.device(device).type == "cpu":
         give_back()
 
@@ -126,8 +150,8 @@ def empty_for(device: torch.device | str) -> Callable[..., np.ndarray]:
 
 
 def beside_steps(make: Callable[[], Table], device: torch.device | str) -> Table:
-    """The table that `make` makes. What it gives a GPU to do does not wait for the training steps that the GPU has been
-    given before, and is done when this returns."""
+    """The table that `make` makes. What it gives a GPU to do does not wait for the training steps
+    that the GPU has been given before, and is done when this returns."""
     if torch.device(device).type != "cuda":
         return make()
     stream, training = _stream(device), torch.cuda.current_stream(device)
@@ -136,7 +160,8 @@ def beside_steps(make: Callable[[], Table], device: torch.device | str) -> Table
     stream.synchronize()
     for each in (table.value, table.gene, table.basal, table.unit):
         if each is not None:
-            each.record_stream(training)  # when it is deleted, its memory is free once the steps before have read it
+            # when it is deleted, its memory is free once the steps before have read it
+            each.record_stream(training)
     return table
 
 

@@ -1,6 +1,7 @@
 """Whether values are what data.values promises, and how large counts are: one pass over a file.
 
-What a pass finds is a total over its pieces, so that processes can share the file and join what they have found.
+What a pass finds is a total over its pieces, so that processes can share the file and join what
+they have found.
 
 Letters: C cells, N genes.
 """
@@ -20,12 +21,16 @@ from grn.processes import Processes
 
 LARGEST = 1e7  # count: more than a gene has in any cell
 ALONE, TIMES = 1e5, 1000  # a count above ALONE and above TIMES the gene's next largest is a mistake
-SMALLEST_VALUE, LARGEST_VALUE = 1e-12, 1e12  # expression: sums of squares of such values are exact enough in float32
+SMALLEST_VALUE, LARGEST_VALUE = (
+    1e-12,
+    1e12,
+)  # expression: sums of squares of such values are exact enough in float32
 NEARLY = 0.01  # from a whole number
 SAMPLE = 500  # cells of a piece whose counts are compared with their smallest one
 
 Pieces = Callable[..., Iterable[sparse.csr_matrix]]
-"""Clean CSR [<= rows, N] of consecutive cells, each time anew: of all cells or, called with a slice, of these."""
+"""Clean CSR [<= rows, N] of consecutive cells, each time anew: of all cells or, called with a
+slice, of these."""
 
 NOT_WHOLE = "which is not a whole number"
 NO_COUNT = {
@@ -57,10 +62,14 @@ class Scope(NamedTuple):
 class Scale:
     """How large the counts of cells are.
 
-    stored: counts above 0.   largest: of them.   totals [C]: of each cell over all genes, float64.
-    measured [C]: the same, each gene counted with the weight that `read_expression` was given; None without weights.
-    smallest: median over a sample of cells of the smallest count.   multiples: share of the sample's larger counts that
-    are whole multiples of their cell's smallest count (0 where there are too few to tell).
+    stored: counts above 0.
+    largest: of them.
+    totals [C]: of each cell over all genes, float64.
+    measured [C]: the same, each gene counted with the weight that `read_expression` was given; None
+        without weights.
+    smallest: median over a sample of cells of the smallest count.
+    multiples: share of the sample's larger counts that are whole multiples of their cell's smallest
+        count (0 where there are too few to tell).
     """
 
     stored: int
@@ -75,9 +84,11 @@ class Scale:
 class Part:
     """What the pieces of one process say, in any order of pieces.
 
-    stored: numbers above 0.   largest: of them.   quarters: whether all are multiples of 1/4.
-    wrong: the first value of each kind that cannot be one, by what is wrong.   deviation: the largest from a whole
-    number.
+    stored: numbers above 0.
+    largest: of them.
+    quarters: whether all are multiples of 1/4.
+    wrong: the first value of each kind that cannot be one, by what is wrong.
+    deviation: the largest from a whole number.
     """
 
     stored: int = 0
@@ -92,17 +103,21 @@ class Part:
 
 
 def judge_counts(scope: Scope, weights: np.ndarray | None) -> tuple[str | None, Scale]:
-    """The beginning of a sentence about the first value that cannot be a count (None: all can), and their scale."""
+    """The beginning of a sentence about the first value that cannot be a count (None: all can), and
+    their scale."""
     parts = scope.processes.of_all(lambda: _counted(scope, weights))
     stored = sum(part.stored for part in parts)
     largest = max(part.largest for part in parts)
     quarters = all(part.quarters for part in parts)
-    found = reduce(lambda wrong, part: part.wrong | wrong, parts, dict[str, str]())  # the first process names it
+    # the first process names it
+    found = reduce(lambda wrong, part: part.wrong | wrong, parts, dict[str, str]())
     if not found and largest > ALONE and (alone := _stands_alone(scope)):
         found["which is too large for a count"] = alone
 
     def joined(name: str) -> np.ndarray:
-        return np.concatenate([np.empty(0), *(each for part in parts for each in getattr(part, name))])
+        return np.concatenate(
+            [np.empty(0), *(each for part in parts for each in getattr(part, name))]
+        )
 
     ratio = joined("ratios")
     ratio = ratio[np.isfinite(ratio) & (ratio > 1.5)]
@@ -116,7 +131,9 @@ def judge_counts(scope: Scope, weights: np.ndarray | None) -> tuple[str | None, 
         float((np.abs(ratio - np.rint(ratio)) < 0.1).mean()) if len(ratio) >= 50 else 0.0,
     )
     if stored == 0:
-        lacking = "cells" if not len(scale.totals) else "value above 0" if len(scope.genes) else "genes"
+        lacking = (
+            "cells" if not len(scale.totals) else "value above 0" if len(scope.genes) else "genes"
+        )
         return f"{scope.name} holds no {lacking}", scale
     for reason in NO_COUNT:
         if reason in found:
@@ -125,7 +142,10 @@ def judge_counts(scope: Scope, weights: np.ndarray | None) -> tuple[str | None, 
                 seems = " (all are nearly whole, as after a computation; round them)"
             elif reason == NOT_WHOLE and largest < 25 and not quarters:
                 seems = " (it looks log-normalised)"
-            return f"{scope.name} does not hold counts: it has {found[reason]}, {reason}{seems}", scale
+            return (
+                f"{scope.name} does not hold counts: it has {found[reason]}, {reason}{seems}",
+                scale,
+            )
     return None, scale
 
 
@@ -135,7 +155,9 @@ def _counted(scope: Scope, weights: np.ndarray | None) -> Part:
         data = values.data
         _note(part.wrong, NO_COUNT, values, scope, first)
         if NOT_WHOLE in part.wrong:
-            part.deviation = max(part.deviation, float(np.nanmax(np.abs(data - np.rint(data)), initial=0)))
+            part.deviation = max(
+                part.deviation, float(np.nanmax(np.abs(data - np.rint(data)), initial=0))
+            )
         part.stored += values.nnz
         part.largest = max(part.largest, float(data.max(initial=-np.inf)))
         part.quarters &= NOT_WHOLE not in part.wrong or bool((4 * data == np.rint(4 * data)).all())
@@ -160,7 +182,8 @@ def _stands_alone(scope: Scope) -> str | None:
         row = np.repeat(np.arange(before, before + values.shape[0]), np.diff(values.indptr))
         order = np.lexsort((values.data, values.indices))
         gene, data = values.indices[order], values.data[order]
-        for last in np.flatnonzero(np.diff(gene, append=-1)):  # the largest count of each gene in this piece
+        # the largest count of each gene in this piece
+        for last in np.flatnonzero(np.diff(gene, append=-1)):
             j, top = gene[last], data[last]
             below = data[last - 1] if last and gene[last - 1] == j else 0
             second[j] = max(below, second[j], min(top, first[j]))
@@ -170,11 +193,15 @@ def _stands_alone(scope: Scope) -> str | None:
     alone = np.flatnonzero((first > ALONE) & (first > TIMES * np.maximum(second, 1)))
     if not alone.size:
         return None
-    return f"{first[alone[0]]:g} for gene {genes[alone[0]]} in cell {scope.cells([where[alone[0]]])[0]}"
+    return (
+        f"{first[alone[0]]:g} for gene {genes[alone[0]]} in cell "
+        f"{scope.cells([where[alone[0]]])[0]}"
+    )
 
 
 def judge_expression(scope: Scope) -> str | None:
-    """A sentence about values that cannot be multiplicities, which are finite, not negative, and not all 0."""
+    """A sentence about values that cannot be multiplicities, which are finite, not negative, and
+    not all 0."""
 
     def looked() -> tuple[dict[str, str], float, str]:
         found: dict[str, str] = {}
@@ -197,23 +224,33 @@ def judge_expression(scope: Scope) -> str | None:
     if not most:
         return f"{name} holds only zeros"
     if not SMALLEST_VALUE < largest < LARGEST_VALUE:
-        return f"The largest value of {name} is {most}, too far from 1 to compute with; divide all values by one number"
+        return (
+            f"The largest value of {name} is {most}, too far from 1 to compute with; divide all "
+            "values by one number"
+        )
     return None
 
 
-def _note(found: dict[str, str], kinds: dict, values: sparse.csr_matrix, scope: Scope, first: int) -> None:
-    """Notes the first value of each kind that cannot be one, where none was found so far. first: cell of the piece."""
+def _note(
+    found: dict[str, str], kinds: dict, values: sparse.csr_matrix, scope: Scope, first: int
+) -> None:
+    """Notes the first value of each kind that cannot be one, where none was found so far. first:
+    cell of the piece."""
     for reason, test in kinds.items():
         if reason not in found and (at := test(values.data)).any():
             found[reason] = _named(values, int(at.argmax()), scope, first)
 
 
 def exact(value: np.floating) -> str:
-    """A number as it is: rounded where that does not change it, so that 4.9999999 is not called 5."""
+    """A number as it is: rounded where that does not change it, so that 4.9999999 is not called
+    5."""
     short = f"{value:g}"
     return short if float(short) == value else str(value)
 
 
 def _named(values: sparse.csr_matrix, entry: int, scope: Scope, first: int) -> str:
     cell = first + int(np.searchsorted(values.indptr, entry, side="right")) - 1
-    return f"{exact(values.data[entry])} for gene {scope.genes[values.indices[entry]]} in cell {scope.cells([cell])[0]}"
+    return (
+        f"{exact(values.data[entry])} for gene {scope.genes[values.indices[entry]]} in cell "
+        f"{scope.cells([cell])[0]}"
+    )

@@ -1,4 +1,5 @@
-"""Reads the matrix of an AnnData that data.counts names, and checks that it holds what data.values promises.
+"""Reads the matrix of an AnnData that data.counts names, and checks that it holds what data.values
+promises.
 
 Letters: C cells, N genes.
 """
@@ -66,11 +67,14 @@ def read_expression(
     some: np.ndarray | None = None,
     processes: Processes = ALONE,
 ) -> Expression:
-    """The values that `data.counts` names, in pieces of `rows` cells (None: one piece), all of them checked.
+    """The values that `data.counts` names, in pieces of `rows` cells (None: one piece), all of them
+    checked.
 
-    A matrix on disk is read once for the check, in which the cells `some` [S], sorted, are kept; and again whenever its
-    pieces are asked for.   weights: see Scale.measured, float64 [N].   processes: that call this together, of which
-    each checks a part of what the file stores by rows. Raises DataError.
+    A matrix on disk is read once for the check, in which the cells `some` [S], sorted, are kept;
+    and again whenever its pieces are asked for.
+    weights: see Scale.measured, float64 [N].
+    processes: that call this together, of which each checks a part of what the file stores by rows.
+    Raises DataError.
     """
     problem, found = _examined(adata, config.counts, config.values, rows, weights, some, processes)
     if found is None:
@@ -80,7 +84,8 @@ def read_expression(
 
 
 def genes_of(adata: AnnData, choice: str) -> pd.DataFrame:
-    """The table of the genes that a choice of `data.counts` has, without antibodies, peaks and the like."""
+    """The table of the genes that a choice of `data.counts` has, without antibodies, peaks and the
+    like."""
     var = features_of(adata, choice)
     genes = are_genes(var)
     return var if genes.all() else var[genes]
@@ -92,7 +97,8 @@ def features_of(adata: AnnData, choice: str) -> pd.DataFrame:
 
 
 def choices_that_hold(adata: AnnData, values: Values, rows: int | None = None) -> list[str]:
-    """The choices of `data.counts` with which `adata` gives such values; each is read to see whether it does."""
+    """The choices of `data.counts` with which `adata` gives such values; each is read to see
+    whether it does."""
     layers = [f"layer:{layer}" for layer in adata.layers if layer is not None]
     found = ["X", "raw", *layers, *(["recover"] if values == "counts" else [])]
     return [choice for choice in found if _examined(adata, choice, values, rows)[1] is not None]
@@ -134,11 +140,19 @@ def _examined(
     if some is not None:
         parts, marks = zip(*kept, strict=True)
         kept.clear()  # as large as what they become
-        of_kept = Kept(_of_all(sparse.vstack(parts, format="csr"), processes), processes.joined(np.concatenate(marks)))
+        of_kept = Kept(
+            _of_all(sparse.vstack(parts, format="csr"), processes),
+            processes.joined(np.concatenate(marks)),
+        )
     features = features_of(adata, choice)
     beside = left_out(features, are_genes(features), name)
     return "", Expression(
-        lambda: (piece.astype(np.float32, copy=False) for piece in pieces()), var, origin, scale, of_kept, beside
+        lambda: (piece.astype(np.float32, copy=False) for piece in pieces()),
+        var,
+        origin,
+        scale,
+        of_kept,
+        beside,
     )
 
 
@@ -146,16 +160,22 @@ def _of_all(part: sparse.csr_matrix, processes: Processes) -> sparse.csr_matrix:
     """The rows of all processes, by rank."""
     if processes.world == 1:
         return part
-    own = part.data, part.indices.astype(np.int32, copy=False), np.diff(part.indptr).astype(np.int64)
+    own = (
+        part.data,
+        part.indices.astype(np.int32, copy=False),
+        np.diff(part.indptr).astype(np.int64),
+    )
     data, indices, sizes = map(processes.joined, own)
-    return sparse.csr_matrix((data, indices, np.append(0, np.cumsum(sizes))), shape=(len(sizes), part.shape[1]))
+    return sparse.csr_matrix(
+        (data, indices, np.append(0, np.cumsum(sizes))), shape=(len(sizes), part.shape[1])
+    )
 
 
 def _keeping(
     pieces: Iterable[sparse.csr_matrix], first: int, rows: np.ndarray, kept: list[Kept]
 ) -> Iterator[sparse.csr_matrix]:
-    """The pieces, from the cell `first` on; as they pass, `kept` gets the cells `rows`, sorted, and the marks, of
-    each."""
+    """The pieces, from the cell `first` on; as they pass, `kept` gets the cells `rows`, sorted, and
+    the marks, of each."""
     for piece in pieces:
         last = first + piece.shape[0]
         values = piece.astype(np.float32, copy=False)
@@ -174,7 +194,10 @@ def _alternatives(adata: AnnData, tried: str, values: Values, rows: int | None) 
         return f"set {{field}} to {' or '.join(explained.get(choice, choice) for choice in found)}"
     own = tried if tried != "recover" else "X" if adata.raw is None else "raw"
     if values == "counts" and _examined(adata, own, "expression", rows)[1] is not None:
-        return "no matrix holds counts: add one, or set data.values to expression to use the values as they are"
+        return (
+            "no matrix holds counts: add one, or set data.values to expression to use the values "
+            "as they are"
+        )
     return f"no other matrix holds {values}; give data with {values}"
 
 
@@ -203,23 +226,27 @@ def genes_only(features: pd.DataFrame) -> Callable[[sparse.csr_matrix], sparse.c
 
 
 def stored_matrix(adata: AnnData, choice: str) -> Any:
-    """The matrix of a choice of `data.counts`, in memory or in a file, as it is stored; None where there is none."""
+    """The matrix of a choice of `data.counts`, in memory or in a file, as it is stored; None where
+    there is none."""
     if choice == "X":
         return adata.X if _has_x(adata) else None
     if choice == "raw":
         return None if adata.raw is None else adata.raw.X
-    kind, _, layer = choice.partition(":")  # AnnData 0.13 lists X among the layers, with the name None
+    # AnnData 0.13 lists X among the layers, with the name None
+    kind, _, layer = choice.partition(":")
     return adata.layers.get(layer) if kind == "layer" and layer else None
 
 
 def in_file(adata: AnnData, choice: str) -> bool:
-    """Whether the matrix of a choice of `data.counts` is in a file, so that some of its cells can be read."""
+    """Whether the matrix of a choice of `data.counts` is in a file, so that some of its cells can
+    be read."""
     own = choice if choice != "recover" else "X" if adata.raw is None else "raw"
     return isinstance(stored_matrix(adata, own), (CSRDataset, CSCDataset, *DENSE))
 
 
 def _has_x(adata: AnnData) -> bool:
-    """A backed AnnData raises a KeyError where its file has no X; its `to_memory` may have closed the file."""
+    """A backed AnnData raises a KeyError where its file has no X; its `to_memory` may have closed
+    the file."""
     if adata.isbacked and not adata.file.is_open:
         adata.file.open()
     return "X" in adata.file if adata.isbacked else adata.X is not None
@@ -229,7 +256,8 @@ def _recovered(adata: AnnData, rows: int | None) -> tuple[Pieces, pd.DataFrame, 
     pieces, var, name = _matrix(adata, "X" if adata.raw is None else "raw", rows)
     how = recovery(pieces, partial(names_of, adata), name)
     origin = (
-        f"Counts are recovered from the log1p values in {name}; log1p of the counts, scaled per cell, "
+        f"Counts are recovered from the log1p values in {name}; log1p of the counts, scaled per "
+        "cell, "
         f"gives those values back within {how.error:.1e}."
     )
     if (whole := how.whole) is not None:

@@ -1,9 +1,10 @@
 """Mean, sd and variability of every gene.
 
-Variability of counts is the variance of the analytic Pearson residuals (Lause, Berens and Kobak 2021, Genome Biology
-22, 258), that is, of the difference between a count and its expectation from the cell's total and the gene's total, in
-units of the sd of a negative binomial. It needs no logarithm and no bins of genes, which with few genes select by mean
-expression. Variability of expression values, whose scale is unknown, is their variance.
+Variability of counts is the variance of the analytic Pearson residuals (Lause, Berens and Kobak
+2021, Genome Biology 22, 258), that is, of the difference between a count and its expectation from
+the cell's total and the gene's total, in units of the sd of a negative binomial. It needs no
+logarithm and no bins of genes, which with few genes select by mean expression. Variability of
+expression values, whose scale is unknown, is their variance.
 
 Letters: C cells, N genes.
 """
@@ -19,32 +20,40 @@ PIECE = 2**22  # values whose deviations are in memory at once
 
 
 def mean_and_sd(multiplicity: sparse.csr_matrix) -> tuple[Tensor, Tensor]:
-    """Mean and sd of each gene over cells, float32 [N]; the sd of a constant gene is 1. multiplicity: CSR [C, N]."""
+    """Mean and sd of each gene over cells, float32 [N]; the sd of a constant gene is 1.
+    multiplicity: CSR [C, N]."""
     mean, sd, varies = moments(multiplicity)
-    return torch.as_tensor(mean, dtype=torch.float32), torch.as_tensor(np.where(varies, sd, 1), dtype=torch.float32)
+    return torch.as_tensor(mean, dtype=torch.float32), torch.as_tensor(
+        np.where(varies, sd, 1), dtype=torch.float32
+    )
 
 
 def varying(multiplicity: sparse.csr_matrix) -> np.ndarray:
-    """Which genes vary between the cells by more than rounding, bool [N]. multiplicity: CSR [C, N]."""
+    """Which genes vary between the cells by more than rounding, bool [N]. multiplicity: CSR [C,
+    N]."""
     return moments(multiplicity)[2]
 
 
 def moments(multiplicity: sparse.csr_matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, sd and whether it varies, of each gene, [N] each, in float64. Deviations are squared, and not values: the
-    difference of the mean square and the squared mean would leave an sd of 3e-4 of the mean to a gene that is the same
-    in every cell."""
+    """Mean, sd and whether it varies, of each gene, [N] each, in float64. Deviations are squared,
+    and not values: the difference of the mean square and the squared mean would leave an sd of 3e-4
+    of the mean to a gene that is the same in every cell."""
     cells, genes = multiplicity.shape
     pieces = [slice(first, first + PIECE) for first in range(0, multiplicity.nnz, PIECE)]
     mean, total, stored = np.zeros(genes), np.zeros(genes), np.zeros(genes)
-    for here in pieces:  # scipy adds float32 up as such, and equal values would differ from their mean
-        mean += np.bincount(multiplicity.indices[here], multiplicity.data[here].astype(np.float64), genes)
+    # scipy adds float32 up as such, and equal values would differ from their mean
+    for here in pieces:
+        mean += np.bincount(
+            multiplicity.indices[here], multiplicity.data[here].astype(np.float64), genes
+        )
     mean /= max(cells, 1)
     for here in pieces:
         values, gene = multiplicity.data[here], multiplicity.indices[here]
         total += np.bincount(gene, np.square(values - mean[gene]), genes)
         stored += np.bincount(gene, minlength=genes)
     sd = np.sqrt((total + (cells - stored) * mean**2) / cells)
-    # Multiplicities are float32: equal counts of cells with other totals may differ in the last bit.
+    # Multiplicities are float32: equal counts of cells with other totals may differ in the last
+    # bit.
     return mean, sd, sd > 1e-6 * np.maximum(mean, 1)
 
 
@@ -54,15 +63,21 @@ TOGETHER = 1024  # cells that are held densely at a time
 def seen_together(
     multiplicity: sparse.csr_matrix, regulators: np.ndarray, device: torch.device | str = "cpu"
 ) -> np.ndarray:
-    """In how many cells a gene and a regulator are both above 0, int32 [N, R]. multiplicity: CSR [C, N].
+    """In how many cells a gene and a regulator are both above 0, int32 [N, R]. multiplicity: CSR
+    [C, N].
 
-    regulators [R]: their positions.   device: that counts. Dense: a sparse product takes seven times as long where
-    genes are in half of the cells, and half as long where they are in a twentieth.
+    regulators [R]: their positions.
+    device: that counts. Dense: a sparse product takes seven times as long where genes are in half
+        of the cells, and half as long where they are in a twentieth.
     """
     picked = torch.as_tensor(regulators, device=device)
     count = torch.zeros(multiplicity.shape[1], len(regulators), device=device)
     for first in range(0, multiplicity.shape[0], TOGETHER):
-        there = torch.as_tensor(multiplicity[first : first + TOGETHER].toarray(), device=device).bool().float()
+        there = (
+            torch.as_tensor(multiplicity[first : first + TOGETHER].toarray(), device=device)
+            .bool()
+            .float()
+        )
         count.addmm_(there.mT, there[:, picked])
     return count.int().cpu().numpy()
 
@@ -72,9 +87,11 @@ BLOCK = 2**18  # numbers that are held densely at a time: as many as a processor
 
 
 def residual_variance(counts: sparse.csr_matrix) -> np.ndarray:
-    """Variance [N] over cells of each gene's Pearson residuals, clipped at the square root of C. counts: CSR [C, N].
+    """Variance [N] over cells of each gene's Pearson residuals, clipped at the square root of C.
+    counts: CSR [C, N].
 
-    For the expected count e, the residual of a zero is -sqrt(e / (1 + e / 100)); the others are few.
+    For the expected count e, the residual of a zero is -sqrt(e / (1 + e / 100)); the others are
+    few.
     """
     cells, genes = counts.shape
     totals = np.asarray(counts.sum(axis=1, dtype=np.float64)).ravel()

@@ -2,14 +2,16 @@
 
 Every transform keeps 0 at 0, so matrices stay sparse.
 
-A cell's total leaves out the regulators, as long as the other genes hold at least half of the counts: with them, a
-count more for a regulator means a smaller share for the others, so that every regulator would seem to repress.
+A cell's total leaves out the regulators, as long as the other genes hold at least half of the
+counts: with them, a count more for a regulator means a smaller share for the others, so that every
+regulator would seem to repress.
 
-A model that is not given the depth infers it from the regulators, and every regulator then seems to activate every
-target. So it is given the depth as the multiplicity of the basal gene: 1 at the mean log total of the training cells,
-0.5 more or less for each standard deviation of it. For values that are not counts, the number of detected genes
-measures depth (the *cellular detection rate* of Finak et al. 2015, MAST), provided that it varies between cells by more
-than independent zeros of the genes explain.
+A model that is not given the depth infers it from the regulators, and every regulator then seems to
+activate every target. So it is given the depth as the multiplicity of the basal gene: 1 at the mean
+log total of the training cells, 0.5 more or less for each standard deviation of it. For values that
+are not counts, the number of detected genes measures depth (the *cellular detection rate* of Finak
+et al. 2015, MAST), provided that it varies between cells by more than independent zeros of the
+genes explain.
 
 Letters: C cells, N genes.
 """
@@ -24,10 +26,16 @@ from scipy import sparse
 from grn.errors import DataError
 
 STEP = 0.5  # change of the basal multiplicity for one sd of the log total
-LEAST = 0.5  # smallest basal multiplicity: with less, a single gene would dominate a nearly empty bag
-FEWEST = 50  # genes that are needed to estimate depth from zeros: with fewer, zeros reflect those genes' regulation
+LEAST = (
+    0.5  # smallest basal multiplicity: with less, a single gene would dominate a nearly empty bag
+)
+# genes that are needed to estimate depth from zeros: with fewer, zeros reflect those genes'
+# regulation
+FEWEST = 50
 CELLS = 4096  # whose totals are computed at a time
-LEAST_TOTAL = 0.05  # of the target total: cells with a smaller total are scaled as if they had this one
+LEAST_TOTAL = (
+    0.05  # of the target total: cells with a smaller total are scaled as if they had this one
+)
 
 DepthScale = tuple[float, float]  # mean and sd of the log totals of the training cells
 
@@ -35,7 +43,8 @@ DepthScale = tuple[float, float]  # mean and sd of the log totals of the trainin
 def measures_depth(counts: sparse.csr_matrix, regulators: np.ndarray | None) -> np.ndarray:
     """The genes over which depth is measured, bool [N].
 
-    counts: CSR [C, N] of the training cells.   regulators: their positions; None: every gene may regulate.
+    counts: CSR [C, N] of the training cells.
+    regulators: their positions; None: every gene may regulate.
     """
     others = np.ones(counts.shape[1], dtype=bool)
     if regulators is not None:
@@ -45,7 +54,8 @@ def measures_depth(counts: sparse.csr_matrix, regulators: np.ndarray | None) -> 
 
 
 def totals(counts: sparse.csr_matrix, measures: np.ndarray) -> np.ndarray:
-    """Total of each cell over the genes that measure depth, float64 [C]. counts: CSR [C, N]; measures: bool [N]."""
+    """Total of each cell over the genes that measure depth, float64 [C]. counts: CSR [C, N];
+    measures: bool [N]."""
     return weighted_sums(counts, measures.astype(np.float64))
 
 
@@ -57,24 +67,32 @@ def weighted_sums(values: sparse.csr_matrix, weight: np.ndarray) -> np.ndarray:
 
 
 def depth_share(counts: sparse.csr_matrix, measures: np.ndarray) -> np.ndarray:
-    """Share of the sum of all totals in each gene, float64 [N]; 0 for genes that do not measure depth."""
+    """Share of the sum of all totals in each gene, float64 [N]; 0 for genes that do not measure
+    depth."""
     held = np.asarray(counts.sum(axis=0, dtype=np.float64)).ravel() * measures
     return held / max(held.sum(), 1)
 
 
 def detected(values: sparse.csr_matrix) -> sparse.csr_matrix:
-    """1 for each gene that was detected in a cell, CSR [C, N]. values: CSR [C, N] without stored zeros."""
-    return sparse.csr_matrix((np.ones_like(values.data), values.indices, values.indptr), shape=values.shape)
+    """1 for each gene that was detected in a cell, CSR [C, N]. values: CSR [C, N] without stored
+    zeros."""
+    return sparse.csr_matrix(
+        (np.ones_like(values.data), values.indices, values.indptr), shape=values.shape
+    )
 
 
 def zeros_reflect_depth(found: sparse.csr_matrix, measures: np.ndarray) -> bool:
     """Whether cells differ in the number of detected genes mainly by their depth.
 
-    That is where its variance is more than twice the variance that zeros independent of each other would give.
-    found: `detected` [C, N] of the training cells.   measures: bool [N].
+    That is where its variance is more than twice the variance that zeros independent of each other
+    would give.
+    found: `detected` [C, N] of the training cells.
+    measures: bool [N].
     """
     rate = np.asarray(found.mean(axis=0, dtype=np.float64)).ravel()[measures]
-    return len(rate) >= FEWEST and bool(totals(found, measures).var() > 2 * (rate * (1 - rate)).sum())
+    return len(rate) >= FEWEST and bool(
+        totals(found, measures).var() > 2 * (rate * (1 - rate)).sum()
+    )
 
 
 def depth_scale(total: np.ndarray) -> DepthScale | None:
@@ -84,7 +102,8 @@ def depth_scale(total: np.ndarray) -> DepthScale | None:
 
 
 def basal_multiplicity(total: np.ndarray, scale: DepthScale | None) -> np.ndarray:
-    """Multiplicity of the basal gene of each cell, float32 [C], from its total; 1 everywhere where `scale` is None."""
+    """Multiplicity of the basal gene of each cell, float32 [C], from its total; 1 everywhere where
+    `scale` is None."""
     if scale is None:
         return np.ones(len(total), np.float32)
     mean, sd = scale
@@ -92,12 +111,15 @@ def basal_multiplicity(total: np.ndarray, scale: DepthScale | None) -> np.ndarra
 
 
 def median_total(totals: np.ndarray) -> float:
-    """Median of the totals [C] that are above 0: the total to which `log1p_normalised` scales cells.
+    """Median of the totals [C] that are above 0: the total to which `log1p_normalised` scales
+    cells.
 
     Raises DataError where no total is above 0.
     """
     if not (totals > 0).any():
-        raise DataError("No training cell has a count in the chosen genes; choose other genes (data.genes).")
+        raise DataError(
+            "No training cell has a count in the chosen genes; choose other genes (data.genes)."
+        )
     return float(np.median(totals[totals > 0]))
 
 
@@ -106,11 +128,15 @@ def to_multiplicity(
 ) -> sparse.csr_matrix:
     """Multiplicities, CSR float32 [C, N], of counts, CSR [C, N].
 
-    transform: counts | log1p: log(1 + count) | log1p_normalised: log(1 + count * target_total / total of the cell).
-    totals [C]: of each cell.   target_total: see median_total; log1p_normalised needs it.
+    transform: counts | log1p: log(1 + count) | log1p_normalised: log(1 + count * target_total /
+        total of the cell).
+    totals [C]: of each cell.
+    target_total: see median_total; log1p_normalised needs it.
     """
     # Shares the indices with `counts`, but not the values.
-    values = sparse.csr_matrix((counts.data.astype(np.float32), counts.indices, counts.indptr), shape=counts.shape)
+    values = sparse.csr_matrix(
+        (counts.data.astype(np.float32), counts.indices, counts.indptr), shape=counts.shape
+    )
     if (unit := counting_of(transform, totals, target_total).unit) is not None:
         values.data *= np.repeat(unit.astype(np.float32), np.diff(values.indptr))
         np.log1p(values.data, out=values.data)
@@ -122,7 +148,8 @@ def counting_of(transform: str, totals: np.ndarray, target_total: float | None =
     if transform != "log1p_normalised":
         return Counting(None if transform == "counts" else np.ones(len(totals)))
     assert target_total is not None, "log1p_normalised needs the target_total of the training cells"
-    # Dividing by a total near 0 would give the few genes of an almost empty cell huge multiplicities.
+    # Dividing by a total near 0 would give the few genes of an almost empty cell huge
+    # multiplicities.
     return Counting(target_total / np.maximum(totals, LEAST_TOTAL * target_total))
 
 
@@ -130,18 +157,19 @@ def counting_of(transform: str, totals: np.ndarray, target_total: float | None =
 class Counting:
     """How the counts of cells became multiplicities.
 
-    unit [C], float64: what one count of the cell adds to exp(multiplicity) - 1; None: multiplicities are the counts.
+    unit [C], float64: what one count of the cell adds to exp(multiplicity) - 1; None:
+        multiplicities are the counts.
     """
 
     unit: np.ndarray | None
 
     def variance(self, multiplicity: sparse.csr_matrix) -> sparse.csr_matrix:
-        """An estimate of each multiplicity's variance by counting, whose mean over cells is what is of use: CSR
-        float32 [C, R], of multiplicities CSR [C, R].
+        """An estimate of each multiplicity's variance by counting, whose mean over cells is what is
+        of use: CSR float32 [C, R], of multiplicities CSR [C, R].
 
-        For a count c of a Poisson distribution and any f, the mean of c (f(c) - f(c - 1))^2 is at least the variance
-        of f(c), and equal to it where f is linear (the Poincare inequality of the Poisson distribution); for log1p of
-        counts around 1 it is larger by a twentieth.
+        For a count c of a Poisson distribution and any f, the mean of c (f(c) - f(c - 1))^2 is at
+        least the variance of f(c), and equal to it where f is linear (the Poincare inequality of
+        the Poisson distribution); for log1p of counts around 1 it is larger by a twentieth.
         """
         if self.unit is None:
             return multiplicity
@@ -149,4 +177,6 @@ class Counting:
         above = np.expm1(multiplicity.data.astype(np.float64))  # count times unit
         step = multiplicity.data - np.log1p(np.maximum(above - unit, 0))
         noise = (above / unit * np.square(step)).astype(np.float32)
-        return sparse.csr_matrix((noise, multiplicity.indices, multiplicity.indptr), shape=multiplicity.shape)
+        return sparse.csr_matrix(
+            (noise, multiplicity.indices, multiplicity.indptr), shape=multiplicity.shape
+        )

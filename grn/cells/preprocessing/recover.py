@@ -1,10 +1,11 @@
 """Integer counts behind log1p(counts * scale / total).
 
-Every cell has a unit u, the normalised size of a single count: a count c is stored as v = log1p(u c). The smallest
-positive value of a cell is assumed to be a count of 1, as it is for UMI counts. A stored value v, which may be wrong by
-its rounding r, is compatible with units between expm1(v - r) / c and expm1(v + r) / c; the counts are accepted where
-one unit is compatible with all values of the cell. A cell whose smallest count is not 1 is refused, unless all its
-counts are multiples of the smallest, which cannot be detected.
+Every cell has a unit u, the normalised size of a single count: a count c is stored as v = log1p(u
+c). The smallest positive value of a cell is assumed to be a count of 1, as it is for UMI counts. A
+stored value v, which may be wrong by its rounding r, is compatible with units between expm1(v - r)
+/ c and expm1(v + r) / c; the counts are accepted where one unit is compatible with all values of
+the cell. A cell whose smallest count is not 1 is refused, unless all its counts are multiples of
+the smallest, which cannot be detected.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from grn.errors import DataError
 class Recovery:
     """How the counts of a matrix are recovered, for any of its cells.
 
-    rounding: the largest error of a stored value.   error: the largest |log1p(u c) - v|.   whole: the counts where the
-    matrix came in one piece, else None.
+    rounding: the largest error of a stored value.
+    error: the largest |log1p(u c) - v|.
+    whole: the counts where the matrix came in one piece, else None.
     """
 
     rounding: float
@@ -37,12 +39,16 @@ class Recovery:
 
 
 def recovery(
-    pieces: Callable[[], Iterable[sparse.csr_matrix]], cells: Callable[[list[int]], Sequence], name: str
+    pieces: Callable[[], Iterable[sparse.csr_matrix]],
+    cells: Callable[[list[int]], Sequence],
+    name: str,
 ) -> Recovery:
-    """How log1p of counts gives values, CSR [<= C, N] in pieces of cells, within their stored precision in every cell.
+    """How log1p of counts gives values, CSR [<= C, N] in pieces of cells, within their stored
+    precision in every cell.
 
-    cells: the names of some rows.   name: of the matrix, for messages. Raises DataError where some cell's values are
-    not log1p of counts, or could be by chance.
+    cells: the names of some rows.
+    name: of the matrix, for messages.
+    Raises DataError where some cell's values are not log1p of counts, or could be by chance.
     """
     rounding = _rounding(pieces(), name)
     gap, miss, worst, largest, before = -np.inf, 0.0, 0, 0.0, 0
@@ -59,7 +65,8 @@ def recovery(
         problem = f"{name} is rounded so coarsely that any numbers could be log1p of counts"
         if gap > 0:
             problem = (
-                f"{name} is not log1p of scaled counts: in cell {cells([worst])[0]} a value differs from every whole "
+                f"{name} is not log1p of scaled counts: in cell {cells([worst])[0]} a value "
+                "differs from every whole "
                 f"multiple of the smallest value by {miss:.1g} (rounding: {rounding:.1g})"
             )
         raise DataError(problem)
@@ -67,7 +74,8 @@ def recovery(
 
 
 class _Fit(NamedTuple):
-    """gap [C]: least unit that is compatible with the cell's values minus the largest one; above 0: none is; -inf for
+    """gap [C]: least unit that is compatible with the cell's values minus the largest one; above 0:
+    none is; -inf for
     cells without values.   misses [C]: the cell's largest |log1p(u c) - v|.   chances: for each count above 1, the
     probability that an arbitrary value lies within `rounding` of a whole count.
     """
@@ -89,7 +97,8 @@ def _fit(values: sparse.csr_matrix, rounding: float) -> _Fit:
     low, value, high = (np.expm1(stored + shift) for shift in (-rounding, 0, rounding))
 
     unit = np.minimum.reduceat(value, starts)
-    # Rounding leaves the first estimate of the unit too coarse for large counts, so ever larger counts refine it.
+    # Rounding leaves the first estimate of the unit too coarse for large counts, so ever larger
+    # counts refine it.
     for largest in (2, 8, 32, 128, 512, np.inf):
         count = np.maximum(np.rint(value / unit[row]), 1)
         used = count <= largest
@@ -99,15 +108,20 @@ def _fit(values: sparse.csr_matrix, rounding: float) -> _Fit:
 
     gap[filled] = least - most
     misses[filled] = np.maximum.reduceat(np.abs(np.log1p(count * unit[row]) - stored), starts)
-    counts = sparse.csr_matrix((count.astype(np.float32), values.indices, values.indptr), shape=values.shape)
+    counts = sparse.csr_matrix(
+        (count.astype(np.float32), values.indices, values.indptr), shape=values.shape
+    )
     above, unit = count[count > 1], unit[row][count > 1]
     with np.errstate(divide="ignore"):  # of huge counts, which are refused anyway
-        chances = np.minimum(1, 2 * rounding / (np.log1p((above + 1) * unit) - np.log1p(above * unit)))
+        chances = np.minimum(
+            1, 2 * rounding / (np.log1p((above + 1) * unit) - np.log1p(above * unit))
+        )
     return _Fit(counts, gap, misses, chances)
 
 
 def _rounding(pieces: Iterable[sparse.csr_matrix], name: str) -> float:
-    """Largest error of a stored value: half of its last decimal digit, or the rounding of single precision.
+    """Largest error of a stored value: half of its last decimal digit, or the rounding of single
+    precision.
 
     Raises DataError for values that cannot be log1p of counts.
     """
@@ -120,12 +134,19 @@ def _rounding(pieces: Iterable[sparse.csr_matrix], name: str) -> float:
             largest = max(largest, float(stored.max()))
         if not fits or largest > 50:
             break
-        rests = [float(np.abs(piece.data - np.round(piece.data, each)).max(initial=0)) for each in decimals]
+        rests = [
+            float(np.abs(piece.data - np.round(piece.data, each)).max(initial=0))
+            for each in decimals
+        ]
         off = np.maximum(off, rests)
     if not fits or not 0 <= largest <= 50:
-        raise DataError(f"{name} is not log1p of counts, which lie between 0 and 50, are finite and not all 0")
+        raise DataError(
+            f"{name} is not log1p of counts, which lie between 0 and 50, are finite and not all 0"
+        )
     loss = 4 * eps * max(largest, 1)
     for each, rest in zip(decimals, off, strict=True):
         if rest <= loss:
             return float(0.5 * 10.0**-each + loss)
-    return 5e-6  # for any dtype: values that were normalised in float32 are wrong by a few units in the last place
+    # for any dtype: values that were normalised in float32 are wrong by a few units in the last
+    # place
+    return 5e-6

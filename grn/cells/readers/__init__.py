@@ -1,4 +1,5 @@
-"""One module for each family of file formats, which makes an AnnData of a file; registry.py chooses the reader."""
+"""One module for each family of file formats, which makes an AnnData of a file; registry.py chooses
+the reader."""
 
 from __future__ import annotations
 
@@ -14,29 +15,37 @@ if TYPE_CHECKING:
 
 NOTES = "grn_notes"  # key in uns: sentences about how a file was read
 NOT_DAMAGED = {
-    "unable to lock file": "another program writes to it, which has to close it first; on a disk that cannot lock "
+    "unable to lock file": "another program writes to it, which has to close it first; on a disk "
+    "that cannot lock "
     "files, set the environment variable HDF5_USE_FILE_LOCKING to FALSE",
-    "No read method registered": "a newer anndata has written it: install that (pip install --upgrade anndata), or "
+    "No read method registered": "a newer anndata has written it: install that (pip install "
+    "--upgrade anndata), or "
     "write the file without that part",
 }
 """Words of a library's message -> what to do about it."""
 
 
 @contextmanager
-def reading(what: str, advice: str = "copy or write it again", field: str | None = "data.path") -> Iterator[None]:
+def reading(
+    what: str, advice: str = "copy or write it again", field: str | None = "data.path"
+) -> Iterator[None]:
     """Within it, whatever a library raises becomes a DataError, `what` with the library's message.
 
-    A damaged file fails anywhere between HDF5, Zarr, NumPy, SciPy, pandas and AnnData, with errors of any type. A few
-    of their messages are about files that are not damaged (NOT_DAMAGED).
+    A damaged file fails anywhere between HDF5, Zarr, NumPy, SciPy, pandas and AnnData, with errors
+    of any type. A few of their messages are about files that are not damaged (NOT_DAMAGED).
     """
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".* names are not unique")  # data.duplicates decides
+            # data.duplicates decides
+            warnings.filterwarnings("ignore", message=".* names are not unique")
             yield
     except Exception as problem:
-        if isinstance(problem, (MemoryError, PermissionError, UserError)):  # the machine's fault, or a sentence already
+        # the machine's fault, or a sentence already
+        if isinstance(problem, (MemoryError, PermissionError, UserError)):
             raise
-        advice = next((better for words, better in NOT_DAMAGED.items() if words in str(problem)), advice)
+        advice = next(
+            (better for words, better in NOT_DAMAGED.items() if words in str(problem)), advice
+        )
         raise DataError(f"{what} ({one_line(problem)})", field=field, advice=advice) from problem
 
 

@@ -22,7 +22,13 @@ from grn.cells.simulated import TRUTH
 from grn.config.schema import DataConfig
 from grn.errors import DataError
 
-LARGE = ("/X", "/raw/X", "/layers/", "/obsm/", "/obsp/")  # what grows with the cells, and is no table
+LARGE = (
+    "/X",
+    "/raw/X",
+    "/layers/",
+    "/obsm/",
+    "/obsp/",
+)  # what grows with the cells, and is no table
 NAMES = "grn_names"  # key in uns of what reads the names of cells, where these are not in obs
 Columns = Callable[[str], bool]
 UNREAD = ("/obsm", "/varm", "/obsp", "/varp", "/raw/varm")  # what training does not need
@@ -46,29 +52,38 @@ def _reading_h5ad(path: Path) -> AbstractContextManager[None]:
 def h5ad_in_file(
     path: Path, config: DataConfig, *, everything: bool = True, columns: Columns | None = None
 ) -> Iterator[AnnData]:
-    """The AnnData in an .h5ad file, whose matrices stay in the file, which is open within the context.
+    """The AnnData in an .h5ad file, whose matrices stay in the file, which is open within the
+    context.
 
-    X, .raw, layers, obsm and obsp then hold h5py.Dataset, or AnnData's CSRDataset or CSCDataset. Files from before
-    AnnData 0.8 are read whole.   everything: False: not obsm, varm, obsp, varp, nor uns except planted edges.
-    columns: whether a column of obs is read; the others are there, with zeros for values, and names of cells that are
-    plain texts are empty there, as `names_of` reads those that are asked for. None: all columns and names are read.
+    X, .raw, layers, obsm and obsp then hold h5py.Dataset, or AnnData's CSRDataset or CSCDataset.
+    Files from before AnnData 0.8 are read whole.
+    everything: False: not obsm, varm, obsp, varp, nor uns except planted edges.
+    columns: whether a column of obs is read; the others are there, with zeros for values, and names
+        of cells that are plain texts are empty there, as `names_of` reads those that are asked for.
+        None: all columns and names are read.
     Raises DataError for a damaged file.
     """
     with _reading_h5ad(path):
-        path.open("rb").close()  # where reading is forbidden, this error names the file; HDF5's own does not
+        # where reading is forbidden, this error names the file; HDF5's own does not
+        path.open("rb").close()
         file = h5py.File(path, "r")
     with file:
         with _reading_h5ad(path):
             _refuse_other(path, file)
             modern = file.attrs.get("encoding-type") == "anndata"
-            adata = _named(_opened(path, file, everything, columns)) if modern else read_h5ad(path, config)
+            adata = (
+                _named(_opened(path, file, everything, columns))
+                if modern
+                else read_h5ad(path, config)
+            )
         yield adata
 
 
 @contextmanager
 def matrix_in_file(path: Path, choice: str) -> Iterator[tuple[Any, pd.DataFrame]]:
-    """The matrix of a choice of data.counts but `recover` in a modern .h5ad file or a .zarr folder, as h5ad_in_file
-    leaves it there, and the table of its genes; nothing else is read. Raises DataError where damaged."""
+    """The matrix of a choice of data.counts but `recover` in a modern .h5ad file or a .zarr folder,
+    as h5ad_in_file leaves it there, and the table of its genes; nothing else is read. Raises
+    DataError where damaged."""
     import zarr
     from anndata.experimental import read_dispatched
 
@@ -77,7 +92,9 @@ def matrix_in_file(path: Path, choice: str) -> Iterator[tuple[Any, pd.DataFrame]
         name, var = "raw/X", "raw/var"
     with reading(f"{path} cannot be read"):
         store = zarr.open_group(path, mode="r") if path.is_dir() else h5py.File(path, "r")
-        matrix, genes = (read_dispatched(store[part], partial(_read_part, False, None)) for part in (name, var))
+        matrix, genes = (
+            read_dispatched(store[part], partial(_read_part, False, None)) for part in (name, var)
+        )
         _name_rows(genes)
     try:
         yield matrix, genes
@@ -89,8 +106,9 @@ def matrix_in_file(path: Path, choice: str) -> Iterator[tuple[Any, pd.DataFrame]
 def read_zarr_folder(
     path: Path, config: DataConfig, *, everything: bool = True, columns: Columns | None = None
 ) -> AnnData:
-    """The AnnData in a .zarr folder, in memory. everything: False: not what h5ad_in_file then leaves out, and matrices
-    stay in the folder. columns: see there. Raises DataError where damaged."""
+    """The AnnData in a .zarr folder, in memory. everything: False: not what h5ad_in_file then
+    leaves out, and matrices stay in the folder. columns: see there. Raises DataError where
+    damaged."""
     import anndata
     import zarr
 
@@ -110,14 +128,16 @@ def names_of(adata: AnnData, rows: Any) -> pd.Index:
 
 
 def _named(adata: AnnData) -> AnnData:
-    """The AnnData, whose tables have no column `_index`, which SeuratDisk writes and AnnData does not."""
+    """The AnnData, whose tables have no column `_index`, which SeuratDisk writes and AnnData does
+    not."""
     for table in (adata.obs, adata.var, *([] if adata.raw is None else [adata.raw.var])):
         _name_rows(table)
     return adata
 
 
 def _name_rows(table: pd.DataFrame) -> None:
-    """Makes a column `_index` the names of the rows where these are only numbered, else a column of another name."""
+    """Makes a column `_index` the names of the rows where these are only numbered, else a column of
+    another name."""
     if "_index" not in table:
         return
     if is_numbered(table.index):
@@ -128,8 +148,9 @@ def _name_rows(table: pd.DataFrame) -> None:
 
 
 def _opened(path: Path, store: Any, everything: bool, columns: Columns | None) -> AnnData:
-    """The AnnData of an open file, see h5ad_in_file. Names of cells, if none is missing, are left there for
-    `names_of`: to read 5 million, and for AnnData to look whether two are equal, takes 7 s and .4 GB."""
+    """The AnnData of an open file, see h5ad_in_file. Names of cells, if none is missing, are left
+    there for `names_of`: to read 5 million, and for AnnData to look whether two are equal, takes 7
+    s and .4 GB."""
     from anndata.experimental import read_dispatched
 
     if columns is None or "obs" not in store:
@@ -144,21 +165,29 @@ def _opened(path: Path, store: Any, everything: bool, columns: Columns | None) -
 
     def read_part(read: Any, name: str, stored: Any, iospec: Any) -> Any:
         unread = stored.name == names.name
-        return np.full(names.shape, "", object) if unread else read_other(read, name, stored, iospec)
+        return (
+            np.full(names.shape, "", object) if unread else read_other(read, name, stored, iospec)
+        )
 
     def read_names(rows: Any) -> pd.Index:
         with reading(f"{path} cannot be read"):
-            return pd.Index((names.asstr() if isinstance(names, h5py.Dataset) else names.oindex)[rows])
+            return pd.Index(
+                (names.asstr() if isinstance(names, h5py.Dataset) else names.oindex)[rows]
+            )
 
     adata = read_dispatched(store, read_part)
     adata.uns[NAMES] = read_names
     return adata
 
 
-def _read_part(everything: bool, columns: Columns | None, read: Any, name: str, stored: Any, iospec: Any) -> Any:
-    """Called by AnnData for every part: what is not needed is not read, and large matrices stay in the file."""
+def _read_part(
+    everything: bool, columns: Columns | None, read: Any, name: str, stored: Any, iospec: Any
+) -> Any:
+    """Called by AnnData for every part: what is not needed is not read, and large matrices stay in
+    the file."""
     if columns is not None and stored.name.startswith("/obs/"):
-        parts = stored.name.removeprefix("/obs/").split("/")  # of a column and, of some, of what it consists of
+        # of a column and, of some, of what it consists of
+        parts = stored.name.removeprefix("/obs/").split("/")
         if not any(map(columns, accumulate(parts, "{}/{}".format))):
             return np.int8(0)  # in every cell
     if not everything and stored.name in UNREAD:
@@ -180,40 +209,63 @@ def _read_part(everything: bool, columns: Columns | None, read: Any, name: str, 
 def _planted_edges(uns: Any) -> dict[str, Any]:
     from anndata.io import read_elem
 
-    with suppress(Exception):  # whatever else uns holds, and however damaged it is, training does not need it
+    # whatever else uns holds, and however damaged it is, training does not need it
+    with suppress(Exception):
         return {TRUTH: read_elem(uns[TRUTH])}
     return {}
 
 
 def _refuse_other(path: Path, store: Any) -> None:
-    """Raises DataError for a network, and for cells whose genes have no names (AnnData would number them)."""
+    """Raises DataError for a network, and for cells whose genes have no names (AnnData would number
+    them)."""
     network = "varp/grn" in store and "uns/grn/sign" in store
     if network or "var" not in store:
-        problem = "is a network that grn wrote, and not cells" if network else "has no table var, which names the genes"
+        problem = (
+            "is a network that grn wrote, and not cells"
+            if network
+            else "has no table var, which names the genes"
+        )
         raise DataError(f"{path} {problem}", field="data.path", advice="give a file with cells")
 
 
 def _refuse_lost_chunks(store: Any) -> None:
-    """Raises ValueError where a chunk of values, names or labels is missing: Zarr reads it as zeros, or empty texts.
+    """Raises ValueError where a chunk of values, names or labels is missing: Zarr reads it as
+    zeros, or empty texts.
 
-    Zarr leaves out chunks of zeros, so codes of categories may be missing where all these cells have the first
-    category: where all are missing and there are several categories, AnnData would have written the first one alone.
+    Zarr leaves out chunks of zeros, so codes of categories may be missing where all these cells
+    have the first category: where all are missing and there are several categories, AnnData would
+    have written the first one alone.
     """
     import zarr
 
-    arrays = {name: array for name, array in store.members(max_depth=None) if isinstance(array, zarr.Array)}
+    arrays = {
+        name: array
+        for name, array in store.members(max_depth=None)
+        if isinstance(array, zarr.Array)
+    }
     for name, array in arrays.items():
         stored = array.shards or array.chunks  # of which each is a file, or a part of none
         files = math.prod(-(-size // part) for size, part in zip(array.shape, stored, strict=True))
-        missing = files - array.nchunks_initialized // (math.prod(stored) // math.prod(array.chunks))
+        missing = files - array.nchunks_initialized // (
+            math.prod(stored) // math.prod(array.chunks)
+        )
         if not missing or name.endswith("/mask"):
             continue
         table, _, column = name.rpartition("/")
         if column == "values":  # texts that may be missing are a group of values and a mask
             table, _, column = table.rpartition("/")
         of_values = name == "X" or name.startswith(("X/", "raw/X", "layers/"))
-        of_names = column == "categories" or (table in store and column == store[table].attrs.get("_index"))
+        of_names = column == "categories" or (
+            table in store and column == store[table].attrs.get("_index")
+        )
         categories = arrays.get(f"{table}/categories", arrays.get(f"{table}/categories/values"))
-        of_codes = column == "codes" and missing == files and categories is not None and categories.size > 1
+        of_codes = (
+            column == "codes"
+            and missing == files
+            and categories is not None
+            and categories.size > 1
+        )
         if of_values or of_codes or (of_names and array.size > 1):
-            raise ValueError(f"it lacks {missing} of the {files} chunks of {name}, and values or names with them")
+            raise ValueError(
+                f"it lacks {missing} of the {files} chunks of {name}, and values or names with them"
+            )

@@ -17,14 +17,16 @@ KINDS = {
 
 
 def kind_of(path: Path) -> str | None:
-    """A key of KINDS, or 10x; None: none of these, or no HDF5 file that can be read, which its reader then says."""
+    """A key of KINDS, or 10x; None: none of these, or no HDF5 file that can be read, which its
+    reader then says."""
     if not (path.is_file() and path.name.lower().endswith(ENDINGS)):
         return None
     try:
         with h5py.File(path, "r") as file:
             groups = set(file)
             of_tenx = any(
-                isinstance(group, h5py.Group) and {"barcodes", "indptr"} <= set(group) for group in file.values()
+                isinstance(group, h5py.Group) and {"barcodes", "indptr"} <= set(group)
+                for group in file.values()
             )
     except OSError:
         return None

@@ -1,6 +1,8 @@
-"""Loom files, of velocyto, SCope and others: HDF5 with a matrix of genes by cells and attributes of both.
+"""Loom files, of velocyto, SCope and others: HDF5 with a matrix of genes by cells and attributes of
+both.
 
-AnnData's own reader needs loompy, which is no longer maintained, and takes the layer `spliced` for X.
+AnnData's own reader needs loompy, which is no longer maintained, and takes the layer `spliced` for
+X.
 """
 
 from __future__ import annotations
@@ -17,15 +19,28 @@ from scipy import sparse
 from grn.cells.readers import reading
 from grn.config.schema import DataConfig
 
-GENES = ("Gene", "gene_names", "gene_name", "Symbol", "gene_symbol", "var_names", "Accession", "gene_ids")
+GENES = (
+    "Gene",
+    "gene_names",
+    "gene_name",
+    "Symbol",
+    "gene_symbol",
+    "var_names",
+    "Accession",
+    "gene_ids",
+)
 CELLS = ("CellID", "cell_names", "obs_names", "cell_id", "barcode", "Barcode")
 ROWS = 512  # genes that are read at a time
 
 
 def read_loom(path: Path, config: DataConfig) -> AnnData:
-    """The cells of a Loom file, with its layers; attributes of one value each go to obs and var. Raises DataError."""
+    """The cells of a Loom file, with its layers; attributes of one value each go to obs and var.
+    Raises DataError."""
     with reading(f"{path} cannot be read as a Loom file"), h5py.File(path, "r") as file:
-        var, obs = _table(file["row_attrs"], GENES, "genes"), _table(file["col_attrs"], CELLS, "cells")
+        var, obs = (
+            _table(file["row_attrs"], GENES, "genes"),
+            _table(file["col_attrs"], CELLS, "cells"),
+        )
         adata = AnnData(_cells_by_genes(file["matrix"]), obs=obs)
         adata.var = var  # afterwards, as AnnData would warn of genes that repeat
         for name, layer in file.get("layers", {}).items():
@@ -34,7 +49,9 @@ def read_loom(path: Path, config: DataConfig) -> AnnData:
 
 
 def _cells_by_genes(matrix: h5py.Dataset) -> sparse.csr_matrix:
-    blocks = [sparse.csr_matrix(matrix[start : start + ROWS]) for start in range(0, matrix.shape[0], ROWS)]
+    blocks = [
+        sparse.csr_matrix(matrix[start : start + ROWS]) for start in range(0, matrix.shape[0], ROWS)
+    ]
     return sparse.vstack(blocks, format="csr").T.tocsr()
 
 

@@ -17,23 +17,28 @@ DENSE = (h5py.Dataset, zarr.Array)  # what a dense matrix in a file is
 GAP = 64  # rows between two wanted ones up to which both are read at once, with those between them
 ROWS = 4096  # cells that are read from disk at a time
 ALL = slice(None)  # rows
-STORED = 4_000_000  # numbers that are read from disk at a time where cells are wanted in pieces, if a piece has fewer
+# numbers that are read from disk at a time where cells are wanted in pieces, if a piece has fewer
+STORED = 4_000_000
 
 
 def to_csr(values, where: str) -> sparse.csr_matrix:
-    """`values` [C, N] as CSR with sorted indices, duplicate entries summed and no stored zeros. Always a copy.
+    """`values` [C, N] as CSR with sorted indices, duplicate entries summed and no stored zeros.
+    Always a copy.
 
-    where: its name in messages. Raises DataError for a damaged matrix.
+    where: its name in messages.
+    Raises DataError for a damaged matrix.
     """
     blocks = list(csr_pieces(values, where))
     return blocks[0] if len(blocks) == 1 else sparse.vstack(blocks, format="csr")
 
 
-def csr_pieces(values, where: str, rows: int | None = None, some: slice = ALL) -> Iterator[sparse.csr_matrix]:
+def csr_pieces(
+    values, where: str, rows: int | None = None, some: slice = ALL
+) -> Iterator[sparse.csr_matrix]:
     """The same as consecutive pieces of `rows` cells, the last one shorter; None: of any size.
 
-    Of a matrix on disk, a piece at a time is in memory, unless it is stored by columns.   some: the cells, where the
-    matrix is not stored by columns.
+    Of a matrix on disk, a piece at a time is in memory, unless it is stored by columns.
+    some: the cells, where the matrix is not stored by columns.
     """
     with reading(f"{where} cannot be read", "make the matrix, or write it, again", field=None):
         for block in _blocks(values, rows, some):
@@ -55,9 +60,14 @@ class StoredRows(NamedTuple):
 
 
 def rows_of(
-    values, where: str, rows: np.ndarray, ends: np.ndarray | None, empty: Callable[..., np.ndarray] = np.empty
+    values,
+    where: str,
+    rows: np.ndarray,
+    ends: np.ndarray | None,
+    empty: Callable[..., np.ndarray] = np.empty,
 ) -> StoredRows:
-    """Some rows [R], sorted, of a matrix that a file stores by rows, with those between them that are cheaper to read
+    """Some rows [R], sorted, of a matrix that a file stores by rows, with those between them that
+    are cheaper to read
     than to skip. ends: the row pointers of a sparse matrix.   empty: makes the arrays of values and columns."""
     with reading(f"{where} cannot be read", field=None):
         near = np.split(rows, np.flatnonzero(np.diff(rows) > GAP) + 1)
@@ -66,7 +76,9 @@ def rows_of(
         at = np.searchsorted(rows, read)
         place = np.where(rows[at] == read, at, len(rows)).astype(np.int32)
         if ends is None:
-            block = sparse.csr_matrix(np.concatenate([values[span] for span in spans]), dtype=np.float32)
+            block = sparse.csr_matrix(
+                np.concatenate([values[span] for span in spans]), dtype=np.float32
+            )
             return StoredRows(block.data, block.indices, np.diff(block.indptr), place)
         stored = [slice(int(ends[span.start]), int(ends[span.stop])) for span in spans]
         count = sum(part.stop - part.start for part in stored)
@@ -81,15 +93,17 @@ def rows_of(
 def _read(source, parts: list[slice], found: np.ndarray) -> None:
     """Parts of a one-dimensional array in a file, one after the other.
 
-    HDF5 reads all of them in one call: Python's lock, which is taken and given back around every call, is what threads
-    of a training run wait for.
+    HDF5 reads all of them in one call: Python's lock, which is taken and given back around every
+    call, is what threads of a training run wait for.
     """
     if isinstance(source, h5py.Dataset) and len(found):
         places = source.id.get_space()
         places.select_none()
         for part in parts:
             if part.stop > part.start:
-                places.select_hyperslab((part.start,), (part.stop - part.start,), op=h5py.h5s.SELECT_OR)
+                places.select_hyperslab(
+                    (part.start,), (part.stop - part.start,), op=h5py.h5s.SELECT_OR
+                )
         source.id.read(h5py.h5s.create_simple((len(found),)), places, found)
         return
     first = 0
@@ -105,11 +119,14 @@ def arrays_of(values: CSRDataset) -> tuple[Any, Any]:
 
 
 def _blocks(values, rows: int | None, some: slice) -> Iterator:
-    """A dense matrix, or one on disk, in blocks of rows, so that no copy is ever whole; any other as one block.
+    """A dense matrix, or one on disk, in blocks of rows, so that no copy is ever whole; any other
+    as one block.
 
-    rows: blocks have a multiple of so many, except the last one; None: any number.   some: see csr_pieces.
+    rows: blocks have a multiple of so many, except the last one; None: any number.
+    some: see csr_pieces.
     """
-    if isinstance(values, CSCDataset):  # in a column-wise file, the values of a cell are scattered over all of it
+    # in a column-wise file, the values of a cell are scattered over all of it
+    if isinstance(values, CSCDataset):
         check_pointers(values)
         yield values.to_memory()
     elif isinstance(values, CSRDataset):
@@ -132,7 +149,8 @@ def _spans(values, step: int, some: slice) -> Iterator[slice]:
 
 
 def _rows_of(values: CSRDataset, rows: int | None, some: slice) -> Iterator[sparse.csr_matrix]:
-    """Blocks of rows, from the stored arrays: AnnData's own slicing would use indices before they are checked."""
+    """Blocks of rows, from the stored arrays: AnnData's own slicing would use indices before they
+    are checked."""
     ends = check_pointers(values)
     start, end, _ = some.indices(values.shape[0])
     last = max(end, start + 1)
@@ -143,16 +161,21 @@ def _rows_of(values: CSRDataset, rows: int | None, some: slice) -> Iterator[spar
             stop = start + rows * max(1, fitting // rows)
         own = ends[start : min(stop, end) + 1]
         data, indices = (of[own[0] : own[-1]] for of in arrays_of(values))
-        yield sparse.csr_matrix((data, indices, own - own[0]), shape=(own.size - 1, values.shape[1]))
+        yield sparse.csr_matrix(
+            (data, indices, own - own[0]), shape=(own.size - 1, values.shape[1])
+        )
         start = stop
 
 
 def check_pointers(values: CSRDataset | CSCDataset) -> np.ndarray:
-    """The row (or column) pointers of a matrix on disk. Raises ValueError where they are impossible."""
+    """The row (or column) pointers of a matrix on disk. Raises ValueError where they are
+    impossible."""
     data, indices, indptr = (values.group[name] for name in ("data", "indices", "indptr"))
     check_kind(indices, indptr)
     ends = indptr[:]
-    sizes = ends.size == values.shape[isinstance(values, CSCDataset)] + 1 and ends[-1] <= min(data.size, indices.size)
+    sizes = ends.size == values.shape[isinstance(values, CSCDataset)] + 1 and ends[-1] <= min(
+        data.size, indices.size
+    )
     if not sizes or ends[0] != 0 or (np.diff(ends) < 0).any():
         raise ValueError("its row pointers do not match its shape")
     return ends
@@ -165,9 +188,13 @@ def check_format(matrix: sparse.csr_matrix | sparse.csc_matrix) -> None:
 
 
 def check_kind(*positions, kinds: str = "iu") -> None:
-    """Raises ValueError for arrays of other kinds of numbers: SciPy would cut fractions of indices off."""
+    """Raises ValueError for arrays of other kinds of numbers: SciPy would cut fractions of indices
+    off."""
     if odd := [array.dtype for array in positions if array.dtype.kind not in kinds]:
-        raise ValueError(f"it has values of type {odd[0]} where {'whole ' if kinds == 'iu' else ''}numbers belong")
+        raise ValueError(
+            f"it has values of type {odd[0]} where {'whole ' if kinds == 'iu' else ''}numbers "
+            "belong"
+        )
 
 
 def _clean(block) -> sparse.csr_matrix:
@@ -176,7 +203,9 @@ def _clean(block) -> sparse.csr_matrix:
     check_kind(block, kinds="fiu")
     if sparse.issparse(block) and block.format in ("csr", "csc"):
         check_format(block)  # before a conversion uses these indices
-    matrix = sparse.csr_matrix(block, copy=True, dtype=np.float64 if block.dtype.itemsize > 4 else np.float32)
+    matrix = sparse.csr_matrix(
+        block, copy=True, dtype=np.float64 if block.dtype.itemsize > 4 else np.float32
+    )
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
     return matrix

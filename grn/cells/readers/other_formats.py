@@ -1,4 +1,5 @@
-"""Files that people have and grn does not read: what each is, and how its cells are made into one that it does."""
+"""Files that people have and grn does not read: what each is, and how its cells are made into one
+that it does."""
 
 from __future__ import annotations
 
@@ -8,7 +9,10 @@ from typing import NamedTuple
 from grn.cells.readers.hdf5 import kind_of
 
 UNPACK = "unpack it first"
-OF_SEURAT = "write its counts in R, those of Seurat by DropletUtils::write10xCounts(FOLDER, object[['RNA']]$counts)"
+OF_SEURAT = (
+    "write its counts in R, those of Seurat by DropletUtils::write10xCounts(FOLDER, "
+    "object[['RNA']]$counts)"
+)
 
 
 class Advice(NamedTuple):
@@ -23,7 +27,8 @@ MOLECULES = Advice(
     "give filtered_feature_bc_matrix.h5, which lies beside it",
 )
 MUDATA = Advice(
-    "is a MuData file of several kinds of data", "write the genes alone: mudata.read(FILE).mod['rna'].write(NEW)"
+    "is a MuData file of several kinds of data",
+    "write the genes alone: mudata.read(FILE).mod['rna'].write(NEW)",
 )
 SEURAT = Advice("is a file of Seurat (R)", OF_SEURAT)
 KINDS = {"molecules": MOLECULES, "h5mu": MUDATA, "h5seurat": SEURAT}
@@ -36,18 +41,23 @@ ENDINGS = {
     (".rds", ".rda", ".rdata", ".qs"): Advice("is a file of R", OF_SEURAT),
     (".h5seurat",): SEURAT,
     (".h5mu",): MUDATA,
-    (".xlsx", ".xls"): Advice("is a spreadsheet, which may have changed names such as MARCH1", "save it as .csv"),
+    (".xlsx", ".xls"): Advice(
+        "is a spreadsheet, which may have changed names such as MARCH1", "save it as .csv"
+    ),
 }
 ADDRESSES = ("http://", "https://", "ftp://", "s3://", "gs://")
 
 
 def advice_about(path: str) -> Advice | None:
-    """What is known about a path that is none of grn's formats; None: nothing, or it is one of them."""
+    """What is known about a path that is none of grn's formats; None: nothing, or it is one of
+    them."""
     if path.lower().startswith(ADDRESSES):
         return Advice("is an address", "download the file first, and give its path")
     if (kind := kind_of(Path(path))) is not None:
         return KINDS.get(kind)
     if not Path(path).is_file():
         return None
-    found = next((about for endings, about in ENDINGS.items() if path.lower().endswith(endings)), None)
+    found = next(
+        (about for endings, about in ENDINGS.items() if path.lower().endswith(endings)), None
+    )
     return None if found is None else found._replace(advice=found.advice.replace("FILE", path))

@@ -1,9 +1,12 @@
-"""Which reader opens `data.path`: SOURCES by name, READERS by the ending of a file or folder, or by what it holds.
+"""Which reader opens `data.path`: SOURCES by name, READERS by the ending of a file or folder, or by
+what it holds.
 
 To add a file format:
-1. write grn/cells/readers/NAME.py with `read_NAME(path, config) -> AnnData`, which raises DataError for damaged files;
+1. write grn/cells/readers/NAME.py with `read_NAME(path, config) -> AnnData`, which raises DataError
+   for damaged files;
 2. add its ending to READERS below;
-3. add a writer of it to tests/cells/readers/test_formats.py, which compares its cells with those of an .h5ad file.
+3. add a writer of it to tests/cells/readers/test_formats.py, which compares its cells with those of
+   an .h5ad file.
 """
 
 from __future__ import annotations
@@ -18,7 +21,13 @@ import pandas as pd
 from anndata import AnnData
 
 from grn.cells.readers import add_note, reading
-from grn.cells.readers.anndata_files import Columns, h5ad_in_file, matrix_in_file, read_h5ad, read_zarr_folder
+from grn.cells.readers.anndata_files import (
+    Columns,
+    h5ad_in_file,
+    matrix_in_file,
+    read_h5ad,
+    read_zarr_folder,
+)
 from grn.cells.readers.hdf5 import kind_of
 from grn.cells.readers.loom import read_loom
 from grn.cells.readers.other_formats import advice_about
@@ -32,13 +41,15 @@ from grn.errors import CellsNotStored, DataError
 from grn.io.tables import does_not_exist
 
 MEMORY = "memory:"
-"""The data.path of cells that were an AnnData in memory, as `grn.train` takes it: it leads to no file."""
+"""The data.path of cells that were an AnnData in memory, as `grn.train` takes it: it leads to no
+file."""
 
 Reader = Callable[[Path, DataConfig], AnnData]
 
 
 def open_source(config: DataConfig) -> AnnData:
-    """The AnnData behind `data.path`, whole and in memory; its contents are checked later. Raises DataError."""
+    """The AnnData behind `data.path`, whole and in memory; its contents are checked later. Raises
+    DataError."""
     read = _find(config)
     adata = read()
     if config.path not in SOURCES and (place := read.args[0]) != Path(config.path):
@@ -47,11 +58,15 @@ def open_source(config: DataConfig) -> AnnData:
 
 
 @contextmanager
-def source_in_file(config: DataConfig, *, everything: bool = True, columns: Columns | None = None) -> Iterator[AnnData]:
-    """The same; the matrices of an .h5ad file stay in it (see h5ad_in_file) and can be read within the context.
+def source_in_file(
+    config: DataConfig, *, everything: bool = True, columns: Columns | None = None
+) -> Iterator[AnnData]:
+    """The same; the matrices of an .h5ad file stay in it (see h5ad_in_file) and can be read within
+    the context.
 
-    everything: False: of .h5ad files and .zarr folders only X, raw, layers, obs and var are read.   columns: whether a
-    column of obs is read of these, and names of cells by `names_of`; None: all are.
+    everything: False: of .h5ad files and .zarr folders only X, raw, layers, obs and var are read.
+    columns: whether a column of obs is read of these, and names of cells by `names_of`; None: all
+        are.
     """
     read = _find(config)
     if read.func is read_h5ad:
@@ -64,7 +79,8 @@ def source_in_file(config: DataConfig, *, everything: bool = True, columns: Colu
 
 
 def counts_in_file(config: DataConfig) -> AbstractContextManager[tuple[Any, pd.DataFrame]]:
-    """The matrix of data.counts, in its file, and the table of its genes, where `counts.in_file` says that it is there:
+    """The matrix of data.counts, in its file, and the table of its genes, where `counts.in_file`
+    says that it is there:
     nothing of the cells is read."""
     return matrix_in_file(Path(config.path), config.counts)
 
@@ -75,7 +91,8 @@ def name_of(config: DataConfig) -> str:
 
 
 def is_data_file(name: str) -> bool:
-    """Whether a name can be that of cells: a source, the ending of a format, or a folder with a matrix."""
+    """Whether a name can be that of cells: a source, the ending of a format, or a folder with a
+    matrix."""
     path = Path(name)
     reader = _reader(path)
     if path.is_dir() and reader is read_mtx:
@@ -98,25 +115,36 @@ def _find(config: DataConfig) -> partial[AnnData]:
             path = place_within(path)
         reader = _reader(path)
         if (known := advice_about(config.path)) is not None:
-            raise DataError(f"{config.path} {known.problem}", field="data.path", advice=known.advice)
+            raise DataError(
+                f"{config.path} {known.problem}", field="data.path", advice=known.advice
+            )
         if reader is None or not path.exists():
             sources = " or ".join(each for each in SOURCES if each != MEMORY)
             problem = does_not_exist(path, f"set {{field}} to a file or to {sources}")
             if path.exists():
-                problem = f"{path} has another format than {', '.join(READERS)}, a 10x folder, {sources}; convert it"
+                problem = (
+                    f"{path} has another format than {', '.join(READERS)}, a 10x folder, "
+                    f"{sources}; convert it"
+                )
             raise DataError(problem, field="data.path")
         read = partial(reader, path, config)
     if (config.orientation is None) == (read.func is read_text):
         what, advice = "is not a text file and needs none", "set {field} to null"
         if read.func is read_text:
             what = "is a text file, which does not say what its rows are"
-            advice = "set {field} to cells_by_genes (a row per cell) or genes_by_cells (a row per gene)"
-        raise DataError(f"{config.path} {what} ({{field}})", field="data.orientation", advice=advice)
+            advice = (
+                "set {field} to cells_by_genes (a row per cell) or genes_by_cells (a row per gene)"
+            )
+        raise DataError(
+            f"{config.path} {what} ({{field}})", field="data.orientation", advice=advice
+        )
     return read
 
 
 def _reader(path: Path) -> Reader | None:
-    found = next((read for ending, read in READERS.items() if path.name.lower().endswith(ending)), None)
+    found = next(
+        (read for ending, read in READERS.items() if path.name.lower().endswith(ending)), None
+    )
     if path.is_dir():
         return found if found is read_zarr_folder else read_mtx
     return BY_KIND.get(kind_of(path), found)
@@ -124,9 +152,11 @@ def _reader(path: Path) -> Reader | None:
 
 def _refuse_memory(config: DataConfig) -> NoReturn:
     raise CellsNotStored(
-        f"{{field}} is {MEMORY!r}: the cells of this run were an AnnData in memory, which is not stored",
+        f"{{field}} is {MEMORY!r}: the cells of this run were an AnnData in memory, which is not "
+        f"stored",
         field="data.path",
-        advice="give the cells again, in Python as data=, or write them with adata.write_h5ad(FILE) and set data.path "
+        advice="give the cells again, in Python as data=, or write them with "
+        "adata.write_h5ad(FILE) and set data.path "
         "to FILE in the run's config.yaml",
     )
 
@@ -138,11 +168,14 @@ def _pbmc68k_reduced(config: DataConfig) -> AnnData:
 
 
 def _pbmc3k(config: DataConfig) -> AnnData:
-    """Counts of the 2638 cells that scanpy's processed set labels, with those labels in obs["louvain"]."""
+    """Counts of the 2638 cells that scanpy's processed set labels, with those labels in
+    obs["louvain"]."""
     import scanpy
 
     advice = "connect to the network, or use scanpy:pbmc68k_reduced, which needs no download"
-    with reading("scanpy:pbmc3k is downloaded when it is first used, and the download failed", advice):
+    with reading(
+        "scanpy:pbmc3k is downloaded when it is first used, and the download failed", advice
+    ):
         counts = scanpy.datasets.pbmc3k()
         labelled = scanpy.datasets.pbmc3k_processed()
     kept = counts.obs_names[counts.obs_names.isin(labelled.obs_names)]
@@ -151,7 +184,8 @@ def _pbmc3k(config: DataConfig) -> AnnData:
     return cells
 
 
-# By the ending of the name, packed endings (.csv.gz) included. A folder with any other ending is read as a 10x folder.
+# By the ending of the name, packed endings (.csv.gz) included. A folder with any other ending is
+# read as a 10x folder.
 READERS: dict[str, Reader] = {
     ".h5ad": read_h5ad,
     ".h5": read_tenx_h5,

@@ -35,23 +35,30 @@ def read_tenx_h5(path: Path, config: DataConfig) -> AnnData:
             raise DataError(
                 f"{path} holds a matrix for each of {len(groups)} genomes ({', '.join(groups)})",
                 field="data.path",
-                advice=f"write one of them: scanpy.read_10x_h5({str(path)!r}, genome={groups[0]!r}).write_h5ad(FILE)",
+                advice=f"write one of them: scanpy.read_10x_h5({str(path)!r}, "
+                f"genome={groups[0]!r}).write_h5ad(FILE)",
             )
         if not groups:
             raise ValueError(f"it holds {', '.join(file)}, and no matrix with barcodes and indptr")
         group = file[groups[0]]
         data, indices, indptr = (group[name][:] for name in ("data", "indices", "indptr"))
         check_kind(indices, indptr)
-        counts = sparse.csr_matrix((data, indices, indptr), shape=tuple(int(size) for size in group["shape"][:][::-1]))
+        counts = sparse.csr_matrix(
+            (data, indices, indptr), shape=tuple(int(size) for size in group["shape"][:][::-1])
+        )
         check_format(counts)  # before columns are chosen by these indices
         return of_features(path, counts, _texts(group["barcodes"]), _features(group))
 
 
-def of_features(path: Path, counts: sparse.csr_matrix, barcodes: np.ndarray, features: pd.DataFrame) -> AnnData:
+def of_features(
+    path: Path, counts: sparse.csr_matrix, barcodes: np.ndarray, features: pd.DataFrame
+) -> AnnData:
     """The features that are genes, by symbol (by id where there is none), as AnnData.
 
-    counts [C, F].   features: columns name, gene_ids, and where known feature_types, ...; all but the name go to var.
-    A note says which features were left out. Raises ValueError where files do not fit.
+    counts [C, F].
+    features: columns name, gene_ids, and where known feature_types, ...; all but the name go to
+        var. A note says which features were left out.
+    Raises ValueError where files do not fit.
     """
     names = np.where(features["name"] == "", features["gene_ids"], features["name"])
     var = features.drop(columns="name").set_axis(pd.Index(names, dtype=object), axis=0)
@@ -66,9 +73,12 @@ def of_features(path: Path, counts: sparse.csr_matrix, barcodes: np.ndarray, fea
 
 def _features(group: h5py.Group) -> pd.DataFrame:
     if "features" not in group:  # before Cell Ranger 3
-        return pd.DataFrame({"name": _texts(group["gene_names"]), "gene_ids": _texts(group["genes"])}, dtype=object)
+        return pd.DataFrame(
+            {"name": _texts(group["gene_names"]), "gene_ids": _texts(group["genes"])}, dtype=object
+        )
     features = group["features"]
-    ids = features["gene_id" if "gene_id" in features else "id"]  # features may be probes; gene_id is then the gene
+    # features may be probes; gene_id is then the gene
+    ids = features["gene_id" if "gene_id" in features else "id"]
     columns = {"name": features["name"], "gene_ids": ids, "feature_types": features["feature_type"]}
     columns |= {"genome": features["genome"]} if "genome" in features else {}
     return pd.DataFrame({name: _texts(column) for name, column in columns.items()}, dtype=object)

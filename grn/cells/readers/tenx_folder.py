@@ -1,7 +1,9 @@
-"""10x folders: matrix.mtx beside its barcodes and features, each plain or .gz, with or without a prefix.
+"""10x folders: matrix.mtx beside its barcodes and features, each plain or .gz, with or without a
+prefix.
 
-GEO puts a prefix before the three names (GSM…_matrix.mtx.gz), kallisto calls them cells_x_genes.mtx, .barcodes.txt and
-.genes.txt and writes cells as rows, and a run of Cell Ranger has such a folder within.
+GEO puts a prefix before the three names (GSM…_matrix.mtx.gz), kallisto calls them
+cells_x_genes.mtx, .barcodes.txt and .genes.txt and writes cells as rows, and a run of Cell Ranger
+has such a folder within.
 """
 
 from __future__ import annotations
@@ -28,8 +30,21 @@ FEATURES = re.compile(rf"(.*)(features|genes)\.(tsv|txt){PACKED}", re.I)
 MATRIX = re.compile(rf"(.*)matrix\.mtx{PACKED}", re.I)
 ANY_MATRIX = re.compile(rf"(.*)\.mtx{PACKED}", re.I)  # as STARsolo's spliced.mtx
 # Where a run of Cell Ranger, or of STARsolo, keeps the matrix of its cells.
-RUNS = ("", "outs/", "count/", "outs/count/", "per_sample_outs/*/count/", "outs/per_sample_outs/*/count/", "Gene/")
-PLACES = ("filtered_feature_bc_matrix", "sample_filtered_feature_bc_matrix", "filtered_gene_bc_matrices/*", "filtered")
+RUNS = (
+    "",
+    "outs/",
+    "count/",
+    "outs/count/",
+    "per_sample_outs/*/count/",
+    "outs/per_sample_outs/*/count/",
+    "Gene/",
+)
+PLACES = (
+    "filtered_feature_bc_matrix",
+    "sample_filtered_feature_bc_matrix",
+    "filtered_gene_bc_matrices/*",
+    "filtered",
+)
 SEVERAL = "set {field} to one of them"
 
 
@@ -39,8 +54,8 @@ def holds_matrix(folder: Path) -> bool:
 
 
 def place_within(folder: Path) -> Path:
-    """The folder itself; or where it is that of a run of Cell Ranger, the folder, or the .h5 file, of the matrix of its
-    cells. Raises DataError where a run has several."""
+    """The folder itself; or where it is that of a run of Cell Ranger, the folder, or the .h5 file,
+    of the matrix of its cells. Raises DataError where a run has several."""
     if holds_matrix(folder):
         return folder
     found = [
@@ -51,13 +66,17 @@ def place_within(folder: Path) -> Path:
         if path.is_dir() and any(_mtx(path))
     ] or [path for run in RUNS for place in PLACES[:2] for path in folder.glob(f"{run}{place}.h5")]
     if len(found) > 1:
-        problem = f"{folder} holds {len(found)} matrices ({', '.join(map(str, found[:4]))}{', ...' * (len(found) > 4)})"
+        problem = (
+            f"{folder} holds {len(found)} matrices "
+            f"({', '.join(map(str, found[:4]))}{', ...' * (len(found) > 4)})"
+        )
         raise DataError(problem, field="data.path", advice=SEVERAL)
     return found[0] if found else folder
 
 
 def read_mtx(path: Path, config: DataConfig) -> AnnData:
-    """The genes of a 10x folder, or of one matrix in it where `path` is that file. Raises DataError."""
+    """The genes of a 10x folder, or of one matrix in it where `path` is that file. Raises
+    DataError."""
     with reading(f"{path} cannot be read as a 10x folder"):
         matrix, *beside = _files(path)
         barcodes, features = map(_table, beside)
@@ -69,28 +88,39 @@ def read_mtx(path: Path, config: DataConfig) -> AnnData:
             rb"%%matrixmarket\s+matrix\s+coordinate\s+(integer|real)\s+general\s*", banner.lower()
         ):
             found = strange[:20] or banner[:60]
-            raise ValueError(f"its matrix has {found!r} where a coordinate matrix of numbers has none")
+            raise ValueError(
+                f"its matrix has {found!r} where a coordinate matrix of numbers has none"
+            )
         # Always read as real numbers: under the banner `integer`, SciPy would cut fractions off.
-        values = sparse.coo_matrix(mmread(io.BytesIO(b"%%MatrixMarket matrix coordinate real general\n" + rest)))
+        values = sparse.coo_matrix(
+            mmread(io.BytesIO(b"%%MatrixMarket matrix coordinate real general\n" + rest))
+        )
         counts = _cells_by_genes(path, values, len(barcodes), len(features))
         # genes.tsv has no types, a bare list only names.
-        named = pd.DataFrame({"name": features[min(1, features.shape[1] - 1)], "gene_ids": features[0]})
-        if named["name"].nunique() == 1:  # "unknown" for all, as pipelines write that have no symbols
+        named = pd.DataFrame(
+            {"name": features[min(1, features.shape[1] - 1)], "gene_ids": features[0]}
+        )
+        # "unknown" for all, as pipelines write that have no symbols
+        if named["name"].nunique() == 1:
             named["name"] = named["gene_ids"]
         if 2 in features:
             named["feature_types"] = features[2]
         return of_features(path, counts, barcodes[0].to_numpy(), named)
 
 
-def _cells_by_genes(path: Path, values: sparse.coo_matrix, cells: int, features: int) -> sparse.csr_matrix:
-    """Rows are features, as 10x has it, unless the numbers of names say that they are cells. Raises DataError."""
+def _cells_by_genes(
+    path: Path, values: sparse.coo_matrix, cells: int, features: int
+) -> sparse.csr_matrix:
+    """Rows are features, as 10x has it, unless the numbers of names say that they are cells. Raises
+    DataError."""
     if values.shape == (features, cells):
         return values.T.tocsr()
     if values.shape == (cells, features):
         return values.tocsr()
     rows, columns = values.shape
     raise DataError(
-        f"The matrix of {path} is {rows} x {columns}, but there are {features} features and {cells} barcodes",
+        f"The matrix of {path} is {rows} x {columns}, but there are {features} features and "
+        f"{cells} barcodes",
         field="data.path",
         advice="remove the header of barcodes or features, which have none"
         if 1 in (cells - columns, features - rows)
@@ -107,23 +137,28 @@ def _mtx(folder: Path) -> list[Path]:
 
 
 def _files(path: Path) -> tuple[Path, Path, Path]:
-    """The matrix, its barcodes and its features. Raises DataError where there are several matrices, ValueError where
-    files are missing or could belong to another matrix."""
+    """The matrix, its barcodes and its features. Raises DataError where there are several matrices,
+    ValueError where files are missing or could belong to another matrix."""
     folder, matrices = (path, _mtx(path)) if path.is_dir() else (path.parent, [path])
     if not matrices:
         raise DataError(
-            f"{folder} is a folder without a matrix: it has no matrix.mtx (or .gz), nor the folders of Cell Ranger",
+            f"{folder} is a folder without a matrix: it has no matrix.mtx (or .gz), nor the "
+            "folders of Cell Ranger",
             field="data.path",
             advice="set {field} to a file of cells, or to the folder with matrix.mtx",
         )
     if len(matrices) > 1:
         names = ", ".join(str(each) for each in matrices[:4])
-        problem = f"{folder} holds {len(matrices)} matrices ({names}{', ...' * (len(matrices) > 4)})"
+        problem = (
+            f"{folder} holds {len(matrices)} matrices ({names}{', ...' * (len(matrices) > 4)})"
+        )
         raise DataError(problem, field="data.path", advice=SEVERAL)
     (matrix,) = matrices
     form = MATRIX if MATRIX.fullmatch(matrix.name) else ANY_MATRIX
     sample = _prefix(form, matrix)
-    others = {_prefix(form, each) for each in folder.iterdir() if form.fullmatch(each.name)} - {sample}
+    others = {_prefix(form, each) for each in folder.iterdir() if form.fullmatch(each.name)} - {
+        sample
+    }
     barcodes, features = (
         _beside(folder, kind, sample, others, name)
         for kind, name in ((BARCODES, "barcodes.tsv"), (FEATURES, "features.tsv or genes.tsv"))
@@ -132,9 +167,11 @@ def _files(path: Path) -> tuple[Path, Path, Path]:
 
 
 def _beside(folder: Path, form: re.Pattern[str], sample: str, others: set[str], name: str) -> Path:
-    """The file of this kind of the sample, or, where none has its prefix, the only one that is not of the others. Of
-    two, plain and .gz, either could belong to the other files."""
-    every = [path for path in sorted(folder.iterdir()) if path.is_file() and form.fullmatch(path.name)]
+    """The file of this kind of the sample, or, where none has its prefix, the only one that is not
+    of the others. Of two, plain and .gz, either could belong to the other files."""
+    every = [
+        path for path in sorted(folder.iterdir()) if path.is_file() and form.fullmatch(path.name)
+    ]
     shared = [path for path in every if _prefix(form, path) not in others]
     found = [path for path in every if _prefix(form, path) == sample] or shared
     if len(found) != 1:
@@ -151,7 +188,12 @@ def _prefix(form: re.Pattern[str], path: Path) -> str:
 def _table(path: Path) -> pd.DataFrame:
     """The columns of a file without a header, as texts. Quotes are part of the text."""
     with unpacked(path) as file:
-        lines = [line.rstrip("\r").split("\t") for line in decoded(file.read()).rstrip("\r\n").split("\n")]
+        lines = [
+            line.rstrip("\r").split("\t")
+            for line in decoded(file.read()).rstrip("\r\n").split("\n")
+        ]
     if any(len(fields) != len(lines[0]) or not fields[0] for fields in lines):
-        raise ValueError(f"{path.name} is empty, or has lines of different length or without a name")
+        raise ValueError(
+            f"{path.name} is empty, or has lines of different length or without a name"
+        )
     return pd.DataFrame(lines, dtype=object)

@@ -1,7 +1,8 @@
-"""Text files (.csv, .tsv, .txt): a matrix of numbers with a header and row names, read strictly, line by line.
+"""Text files (.csv, .tsv, .txt): a matrix of numbers with a header and row names, read strictly,
+line by line.
 
-pandas would read "NA" as missing and TRUE as 1, and cut long lines off; here anything that is not a number is refused,
-with its line and column. Names are plain strings.
+pandas would read "NA" as missing and TRUE as 1, and cut long lines off; here anything that is not a
+number is refused, with its line and column. Names are plain strings.
 """
 
 from __future__ import annotations
@@ -30,18 +31,36 @@ from grn.io.tables import encoding_of, number_advice, unpacked
 OF_ENSEMBL = re.compile(r"ENS[A-Z]*\d{6,}(\.\d+)?")  # genes, transcripts, proteins
 PLACES = ["chr", "start", "end", "strand", "length"]  # of genes, in the tables of featureCounts
 COMMENTS = ("# ", "##")
-VALUES = {"", "na", "nan", "n/a", "null", "none", "inf", "-inf", "true", "false"}  # stand for a number, and are none
-ENDINGS = tuple(f"{ending}{packed}" for ending in (".csv", ".tsv", ".txt") for packed in ("", ".gz"))
+VALUES = {
+    "",
+    "na",
+    "nan",
+    "n/a",
+    "null",
+    "none",
+    "inf",
+    "-inf",
+    "true",
+    "false",
+}  # stand for a number, and are none
+ENDINGS = tuple(
+    f"{ending}{packed}" for ending in (".csv", ".tsv", ".txt") for packed in ("", ".gz")
+)
 
 
 def read_text(path: Path, config: DataConfig) -> AnnData:
-    """A text file, plain or .gz, separated by tabs, commas, semicolons or spaces, as cells by genes.
+    """A text file, plain or .gz, separated by tabs, commas, semicolons or spaces, as cells by
+    genes.
 
-    The header may lack the corner, as R writes it. Columns of texts may follow the names of the rows, as gene_name or a
-    cell type: they go to var or obs. Genes may repeat, cells may not. Names that are listed in data.regulators and
-    data.genes count as genes. Raises DataError, also where data.orientation is wrong.
+    The header may lack the corner, as R writes it. Columns of texts may follow the names of the
+    rows, as gene_name or a cell type: they go to var or obs. Genes may repeat, cells may not. Names
+    that are listed in data.regulators and data.genes count as genes. Raises DataError, also where
+    data.orientation is wrong.
     """
-    known = {*listed_genes(config.regulators, "data.regulators"), *listed_genes(config.genes, "data.genes")}
+    known = {
+        *listed_genes(config.regulators, "data.regulators"),
+        *listed_genes(config.genes, "data.genes"),
+    }
     with reading(f"{path} cannot be read as a matrix of text in UTF-8"):
         with unpacked(path) as file:
             encoding = encoding_of(file.peek(2))
@@ -58,14 +77,19 @@ def read_text(path: Path, config: DataConfig) -> AnnData:
         raise DataError(problem, field="data.orientation", advice=f"set {{field}} to {other}")
     adata = AnnData(values if by_cells else values.T.tocsr())
     # Afterwards, as AnnData would warn of genes that repeat.
-    adata.obs, adata.var = (pd.DataFrame(index=pd.Index(names, dtype=object)) for names in (cells, genes))
+    adata.obs, adata.var = (
+        pd.DataFrame(index=pd.Index(names, dtype=object)) for names in (cells, genes)
+    )
     table = adata.obs if by_cells else adata.var
     for name, column in texts.items():
         table[name] = column
     if texts:
         what, first = ("cells", "obs") if by_cells else ("genes", "var")
         listed = ", ".join(map(repr, texts))
-        add_note(adata, f"Columns of {path} that are about {what}, and no values, are in {first} ({listed}).")
+        add_note(
+            adata,
+            f"Columns of {path} that are about {what}, and no values, are in {first} ({listed}).",
+        )
     return adata
 
 
@@ -73,17 +97,20 @@ Texts = dict[str, list[str]]
 
 
 def _read(path: Path, file: TextIO) -> tuple[list[str], list[str], sparse.csr_matrix, Texts]:
-    """Names of the rows, names of the columns, the values, float32 where that is exact, and columns of texts between
-    the names of the rows and the values. Raises ValueError, DataError."""
+    """Names of the rows, names of the columns, the values, float32 where that is exact, and columns
+    of texts between the names of the rows and the values. Raises ValueError, DataError."""
     lines = _lines(file)
     _, header = next(lines, (0, []))
     columns: list[str] = []
     names: list[str] = []
     texts: Texts = {}
-    last: int | None = None  # a separator at the end of every line makes an empty last field, which is no column
+    last: int | None = (
+        None  # a separator at the end of every line makes an empty last field, which is no column
+    )
     entries: list[tuple[np.ndarray, np.ndarray]] = []
     for line, fields in lines:
-        if not names and len(fields) >= len(header):  # a header without its corner has one field less than the rows
+        # a header without its corner has one field less than the rows
+        if not names and len(fields) >= len(header):
             columns = [name.strip() for name in header[len(header) + 1 - len(fields) :]]
             last = -1 if columns[-1:] == [""] and fields[-1] == "" else None
             columns = columns[:last]
@@ -106,35 +133,44 @@ def _read(path: Path, file: TextIO) -> tuple[list[str], list[str], sparse.csr_ma
 
 
 def _described(columns: Sequence[str], fields: Sequence[str]) -> int:
-    """How many columns, from the first, describe the rows, by the fields of a row: texts that nobody could mean as
-    numbers, or the places of genes, as featureCounts has them."""
+    """How many columns, from the first, describe the rows, by the fields of a row: texts that
+    nobody could mean as numbers, or the places of genes, as featureCounts has them."""
     if [name.casefold() for name in columns[: len(PLACES)]] == PLACES:
         return len(PLACES)
     meant = (
-        math.isfinite(_number(each)) or number_advice(each) or each.strip().casefold() in VALUES for each in fields
+        math.isfinite(_number(each)) or number_advice(each) or each.strip().casefold() in VALUES
+        for each in fields
     )
     texts = next((place for place, number in enumerate(meant) if number), 0)
     return texts if len(set(columns[:texts])) == texts else 0
 
 
 def _symbols(ids: list[str], texts: Texts) -> tuple[list[str], Texts]:
-    """Names of genes, and columns of var: of ids beside symbols, the symbols are the names; of an empty one, the id."""
+    """Names of genes, and columns of var: of ids beside symbols, the symbols are the names; of an
+    empty one, the id."""
     key, symbols = next(iter(texts.items()))
     are_ids = first_of_most(ids, ENSEMBL_ID) or all(math.isfinite(_number(each)) for each in ids)
     if not are_ids or key.casefold() in PLACES or first_of_most(symbols, OF_ENSEMBL):
         return ids, texts
     names = [symbol or own for symbol, own in zip(symbols, ids, strict=True)]
-    return names, {"gene_ids": ids, **{name: column for name, column in texts.items() if name != key}}
+    return names, {
+        "gene_ids": ids,
+        **{name: column for name, column in texts.items() if name != key},
+    }
 
 
 def _lines(file: TextIO) -> Iterator[tuple[int, list[str]]]:
-    """The fields of each line that holds something, and its number. The first such line decides the separator; comments
-    above it, as featureCounts and BD Rhapsody write them, do not count."""
-    filled = (each for each in enumerate(file, 1) if each[1].strip() and not each[1].startswith(COMMENTS))
+    """The fields of each line that holds something, and its number. The first such line decides the
+    separator; comments above it, as featureCounts and BD Rhapsody write them, do not count."""
+    filled = (
+        each for each in enumerate(file, 1) if each[1].strip() and not each[1].startswith(COMMENTS)
+    )
     above, first = next(filled, (1, ""))
     separator = "\t" if "\t" in first else max(",; ", key=first.count)
     above -= 1
-    reader = csv.reader(chain([first], file), delimiter=separator, skipinitialspace=True, strict=True)
+    reader = csv.reader(
+        chain([first], file), delimiter=separator, skipinitialspace=True, strict=True
+    )
     for fields in reader:
         if fields and fields != [""]:
             yield above + reader.line_num, fields
@@ -155,7 +191,10 @@ def _numbers(path: Path, line: int, fields: Sequence[str], columns: Sequence[str
     problem = f"line {line} has {len(fields) + 1} fields where {len(columns) + 1} are expected"
     if fits:
         first = int(finite.argmin())
-        problem = f"line {line}: column {columns[first]!r} is {fields[first]!r}, which is not a finite number"
+        problem = (
+            f"line {line}: column {columns[first]!r} is {fields[first]!r}, which is not a finite "
+            "number"
+        )
         if advice := number_advice(fields[first]):
             raise DataError(f"{path} cannot be read ({problem})", field="data.path", advice=advice)
     raise ValueError(problem)
@@ -169,7 +208,8 @@ def _number(text: str) -> float:
 
 
 def _check_names(rows: Sequence[str], columns: Sequence[str], cells: Sequence[str]) -> None:
-    """Raises ValueError for a table without rows, two cells of one name, and numbers, or nothing, in place of names.
+    """Raises ValueError for a table without rows, two cells of one name, and numbers, or nothing,
+    in place of names.
 
     Numbers that are names (Entrez ids, rows counted from 0) are whole and all different.
     """
@@ -180,7 +220,9 @@ def _check_names(rows: Sequence[str], columns: Sequence[str], cells: Sequence[st
         if "" in names:
             problem = problem or f"name {names.index('') + 1} in {place} is empty"
         elif all(map(math.isfinite, numbers)) and not whole:
-            problem = problem or f"it has numbers in {place} ({', '.join(names[:3])}), where names belong"
+            problem = (
+                problem or f"it has numbers in {place} ({', '.join(names[:3])}), where names belong"
+            )
     twice, times = Counter(cells).most_common(1)[0] if cells else ("", 0)
     if problem or times > 1:
         raise ValueError(problem or f"it has {times} cells called {twice!r}")

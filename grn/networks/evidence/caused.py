@@ -1,8 +1,10 @@
-"""What interventions caused: each gene's change in intervened cells against controls of the same stratum.
+"""What interventions caused: each gene's change in intervened cells against controls of the same
+stratum.
 
-A stratum is a donor or replicate and a state of cells (its type), so that neither is taken for an effect. The effect is
-the mean difference in sds of the gene in controls, with the sign of more of the regulator: what falls after a knock-out
-is raised by the gene. It is a total effect: whether other regulators pass it on is not known from it.
+A stratum is a donor or replicate and a state of cells (its type), so that neither is taken for an
+effect. The effect is the mean difference in sds of the gene in controls, with the sign of more of
+the regulator: what falls after a knock-out is raised by the gene. It is a total effect: whether
+other regulators pass it on is not known from it.
 
 Letters: C cells, N genes, T genes that were intervened on, L strata.
 """
@@ -36,8 +38,9 @@ class Caused:
 
     @property
     def certainty(self) -> np.ndarray:
-        """How much of an estimate of an effect is to be believed, [N, T], 0 to 1: by its q-value, and by its error
-        beside the usual size of effects, as what few cells or weak guides say is mostly noise."""
+        """How much of an estimate of an effect is to be believed, [N, T], 0 to 1: by its q-value,
+        and by its error beside the usual size of effects, as what few cells or weak guides say is
+        mostly noise."""
         usual = max(float(np.nanmean(np.square(self.effect) - np.square(self.error))), 0.0)
         shrunk = usual / np.maximum(usual + np.square(self.error), 1e-12)
         return np.nan_to_num(shrunk * (1 - self.q))
@@ -52,14 +55,19 @@ class Caused:
         return self.effect + NORMAL * self.error
 
 
-def caused_effects(cells: Cells, states: States | None = None, rows: np.ndarray | None = None) -> Caused:
-    """Of every intervention of the cells, alone in a cell. rows: of the cells that are read; None: all."""
+def caused_effects(
+    cells: Cells, states: States | None = None, rows: np.ndarray | None = None
+) -> Caused:
+    """Of every intervention of the cells, alone in a cell. rows: of the cells that are read; None:
+    all."""
     done = cells.interventions
     assert done is not None, "the caller has asked"
     rows = np.arange(len(cells)) if rows is None else rows
     stratum = np.zeros(len(cells), np.int64) if states is None else states.membership.argmax(1)
     if cells.groups is not None:
-        stratum = np.unique(stratum * (cells.groups.max() + 2) + cells.groups + 1, return_inverse=True)[1]
+        stratum = np.unique(
+            stratum * (cells.groups.max() + 2) + cells.groups + 1, return_inverse=True
+        )[1]
     return _effects(cells.multiplicity[rows], done.some(rows), stratum[rows])
 
 
@@ -79,13 +87,19 @@ def _effects(multiplicity: sparse.csr_matrix, done: Interventions, stratum: np.n
         spread = np.maximum(np.asarray(squares[control].mean(0)).ravel() - mean**2, 0)
         controls, control_variance = controls + size, control_variance + size * spread
         share = given[here].T.tocsr()  # [T, cells of the stratum]
-        sums, most = np.asarray(share.sum(1)).ravel(), np.asarray(share.multiply(share).sum(1)).ravel()
+        sums, most = (
+            np.asarray(share.sum(1)).ravel(),
+            np.asarray(share.multiply(share).sum(1)).ravel(),
+        )
         effective = sums**2 / np.maximum(most, 1e-12)
         enough = (effective >= FEWEST)[:, None]
         of_gene = (share @ multiplicity[here]).toarray() / np.maximum(sums, 1e-12)[:, None]
-        own = np.maximum((share @ squares[here]).toarray() / np.maximum(sums, 1e-12)[:, None] - of_gene**2, 0)
+        own = np.maximum(
+            (share @ squares[here]).toarray() / np.maximum(sums, 1e-12)[:, None] - of_gene**2, 0
+        )
         counts = np.where(enough[:, 0], 1 / (1 / np.maximum(effective, 1e-12) + 1 / size), 0)
-        # The larger of two variances: of a gene that the intervened cells happen to lack, their own would be 0.
+        # The larger of two variances: of a gene that the intervened cells happen to lack, their own
+        # would be 0.
         errors = np.maximum(own, spread) / np.maximum(effective, 1e-12)[:, None] + spread / size
         total += counts[:, None] * (of_gene - mean)
         variance += counts[:, None] ** 2 * errors
@@ -96,7 +110,10 @@ def _effects(multiplicity: sparse.csr_matrix, done: Interventions, stratum: np.n
     with np.errstate(invalid="ignore", divide="ignore"):
         effect = np.where(known, done.sign * total / weight[:, None] / sd, np.nan).T
         error = np.where(known, np.sqrt(variance) / weight[:, None] / sd, np.nan).T
-    effect[~(error > 0)], error[~(error > 0)] = np.nan, np.nan  # two samples that agree by chance say nothing
+    effect[~(error > 0)], error[~(error > 0)] = (
+        np.nan,
+        np.nan,
+    )  # two samples that agree by chance say nothing
     measured = np.flatnonzero(done.place >= 0)
     for table in (effect, error):
         table[done.place[measured], measured] = np.nan

@@ -1,18 +1,19 @@
 """How large effects are: not shrunk by a penalty, with standard errors, as fold changes.
 
-A weight is made for ranking: its penalty shrinks it, in blood to next to nothing. One step of debiasing takes that
-back. Of a cell that a member has not learned from, e_j is what the other regulators leave of regulator j, and r_i what
-the member's signed block leaves of gene i:
+A weight is made for ranking: its penalty shrinks it, in blood to next to nothing. One step of
+debiasing takes that back. Of a cell that a member has not learned from, e_j is what the other
+regulators leave of regulator j, and r_i what the member's signed block leaves of gene i:
 
     slope_ij = (slope of the block along e_j + d_ij) / known_j                    d_ij = sum r_i e_j / sum e_j^2
     se_ij^2  = sum (r_i - d_ij e_j)^2 e_j^2 / (sum e_j^2)^2 / known_j^2
 
-known_j: the share of e_j that is not noise of counting, which hides as much of a slope. From slopes of multiplicities
-follow fold changes: log2 of that of the gene for a doubling of the regulator. A gene's mean count mu has the expected
-log1p h(mu) of a Poisson number, and h(mu) changes by mu h'(mu) where log mu changes by 1.
+known_j: the share of e_j that is not noise of counting, which hides as much of a slope. From slopes
+of multiplicities follow fold changes: log2 of that of the gene for a doubling of the regulator. A
+gene's mean count mu has the expected log1p h(mu) of a Poisson number, and h(mu) changes by mu
+h'(mu) where log mu changes by 1.
 
-These are sizes of associations, for edges that knock-offs call certain; as a test of their own they are not calibrated.
-Source of the step: C.-H. Zhang and S. Zhang 2014; of its errors: White 1980.
+These are sizes of associations, for edges that knock-offs call certain; as a test of their own they
+are not calibrated. Source of the step: C.-H. Zhang and S. Zhang 2014; of its errors: White 1980.
 
 Letters: P members, C cells, N genes, R regulators, S states.
 """
@@ -34,16 +35,23 @@ from grn.regulation.states import States
 
 OF_SLOPES = 64  # of these, at which the slopes of the blocks are read
 TOGETHER = 512  # cells that are predicted at the same time
-CELLS, WORK, WORK_ON_GPU = 8192, 2e11, 1e13  # of a state that are read, and multiplications that all may take
+CELLS, WORK, WORK_ON_GPU = (
+    8192,
+    2e11,
+    1e13,
+)  # of a state that are read, and multiplications that all may take
 COUNTS = 200  # whose Poisson probabilities are summed; larger means have h(mu) = log1p(mu)
 LARGE = 100.0
-UNKNOWN = 0.1  # least share that is not counting: what is left of rarer regulators says nothing of sizes
+UNKNOWN = (
+    0.1  # least share that is not counting: what is left of rarer regulators says nothing of sizes
+)
 LEAST = 1e-3  # mean count below which no fold change is told
 
 
 @dataclass(frozen=True)
 class Effects:
-    """effect, error [N, R]: log2 fold changes for a doubling of the regulator (of values that are no counts: change in
+    """effect, error [N, R]: log2 fold changes for a doubling of the regulator (of values that are
+    no counts: change in
     their own unit for a unit of the regulator) and their standard errors; NaN where there is none.   of_states: of each
     state alone."""
 
@@ -72,7 +80,9 @@ class Sums:
         return cls(*tables, *(like.new_zeros(regulators) for _ in range(3)))
 
     def __add__(self, other: Sums) -> Sums:
-        return Sums(*(one + two for one, two in zip(vars(self).values(), vars(other).values(), strict=True)))
+        return Sums(
+            *(one + two for one, two in zip(vars(self).values(), vars(other).values(), strict=True))
+        )
 
     def slopes(self) -> tuple[Tensor, Tensor]:
         """Slopes and their standard errors, [N, R]."""
@@ -85,7 +95,8 @@ class Sums:
 
 @torch.no_grad()
 def effects_of(model: Model, cells: Cells, states: States, fold: np.ndarray) -> Effects:
-    """Over all cells and in each state. fold [C]: of each cell, see Model.held_out; -1: no member has learned from it.
+    """Over all cells and in each state. fold [C]: of each cell, see Model.held_out; -1: no member
+    has learned from it.
 
     Each cell is read by one member that has not learned from it."""
     model = model.eval()
@@ -95,7 +106,9 @@ def effects_of(model: Model, cells: Cells, states: States, fold: np.ndarray) -> 
     for state, rows in enumerate(rows_of_states(model, states)):
         own = Sums.none(model.genes, regulators, model.mean)
         for member, number in enumerate(held_out):
-            for some in np.array_split(rows[reader[rows] == number], max(1, -(-len(rows) // TOGETHER))):
+            for some in np.array_split(
+                rows[reader[rows] == number], max(1, -(-len(rows) // TOGETHER))
+            ):
                 if len(some):
                     own = own + sums_of(model, cells, states, some, state, member)
         total = total + own
@@ -105,20 +118,31 @@ def effects_of(model: Model, cells: Cells, states: States, fold: np.ndarray) -> 
 
 
 def rows_of_states(model: Model, states: States) -> list[np.ndarray]:
-    """Of each state the cells that are read, those that belong to it most: all, or of many cells a sample, which is the
-    same whenever it is drawn on the same kind of device."""
+    """Of each state the cells that are read, those that belong to it most: all, or of many cells a
+    sample, which is the same whenever it is drawn on the same kind of device."""
     work = WORK_ON_GPU if model.mean.device.type == "cuda" else WORK
-    most = int(np.clip(work / (6 * model.genes * len(model.regulators)) / len(states), TOGETHER // 4, CELLS))
+    most = int(
+        np.clip(
+            work / (6 * model.genes * len(model.regulators)) / len(states), TOGETHER // 4, CELLS
+        )
+    )
     owner, generator = states.membership.argmax(1), np.random.default_rng(0)
-    return [np.sort(generator.permutation(np.flatnonzero(owner == state))[:most]) for state in range(len(states))]
+    return [
+        np.sort(generator.permutation(np.flatnonzero(owner == state))[:most])
+        for state in range(len(states))
+    ]
 
 
-def sums_of(model: Model, cells: Cells, states: States, rows: np.ndarray, state: int, member: int) -> Sums:
+def sums_of(
+    model: Model, cells: Cells, states: States, rows: np.ndarray, state: int, member: int
+) -> Sums:
     """Of some cells of a state, by one member."""
     device = model.mean.device
     true = model.standardised(torch.as_tensor(cells.multiplicity[rows].toarray(), device=device))
     m = model.inputs(
-        torch.as_tensor(cells.multiplicity[rows][:, model.regulators.cpu().numpy()].toarray(), device=device),
+        torch.as_tensor(
+            cells.multiplicity[rows][:, model.regulators.cpu().numpy()].toarray(), device=device
+        ),
         torch.as_tensor(cells.basal[rows], device=device),
     )
     share = torch.as_tensor(states.membership[rows], device=device)
@@ -142,13 +166,20 @@ def sums_of(model: Model, cells: Cells, states: States, rows: np.ndarray, state:
     slope[model.regulators] = in_parts(model, model.blocks[0], m[few], state, even)[member]
     # A unit of e_j moves what block 2 reads by the part of it that is not corrected.
     own = ((1 - model.counting) if model.layered else 1) / model.unit[:-1]
-    slope[model.targets] = in_parts(model, model.blocks[1], corrected[:, few], state, even)[member] * own
+    slope[model.targets] = (
+        in_parts(model, model.blocks[1], corrected[:, few], state, even)[member] * own
+    )
     noise = m.new_zeros(len(model.counting))
     if cells.counting is not None:
         unit = cells.counting.unit
         counted = type(cells.counting)(None if unit is None else unit[rows])
-        variance = counted.variance(cells.multiplicity[rows][:, model.regulators.cpu().numpy()]).sum(0)
-        noise = torch.as_tensor(np.asarray(variance).ravel()).to(m) / model.sd[model.regulators].square()
+        variance = counted.variance(
+            cells.multiplicity[rows][:, model.regulators.cpu().numpy()]
+        ).sum(0)
+        noise = (
+            torch.as_tensor(np.asarray(variance).ravel()).to(m)
+            / model.sd[model.regulators].square()
+        )
     return Sums(
         product=left.T @ rest,
         squares=left.square().T @ rest.square(),
@@ -163,7 +194,8 @@ def sums_of(model: Model, cells: Cells, states: States, rows: np.ndarray, state:
 def fold_changes(
     slopes: tuple[Tensor, Tensor], model: Model, scale: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Slopes and errors in sds of the genes as log2 fold changes. scale [N]: mu h'(mu); None: values are no counts."""
+    """Slopes and errors in sds of the genes as log2 fold changes. scale [N]: mu h'(mu); None:
+    values are no counts."""
     regulators = model.regulators.cpu().numpy()
     sd = model.sd.cpu().double().numpy()
     unit = sd if scale is None else sd / scale  # of the gene's log mean, or of its value, for an sd
@@ -177,7 +209,8 @@ def fold_changes(
 
 
 def scale_of(cells: Cells, rows: np.ndarray) -> np.ndarray | None:
-    """mu h'(mu) of each gene in the cells `rows`, [N], NaN for next to no counts; None where values are no counts."""
+    """mu h'(mu) of each gene in the cells `rows`, [N], NaN for next to no counts; None where values
+    are no counts."""
     if cells.counting is None:
         return None
     logarithmic = cells.counting.unit is not None

@@ -1,10 +1,11 @@
 """What the knock-offs know: false discovery rates of edges, and the confidence in their signs.
 
-Knock-offs are fitted beside the regulators (grn/regulation/knockoffs.py); their weights show what chance gives. The
-q-value of an edge is the lowest false discovery rate among the sets of strongest edges that contain it. The confidence
-is the probability that the sign of a weight is right: 0.5, a coin toss, where weights are no stronger than those of
-knock-offs. The evidence over all cells is within their states; that of a state is of its own cells alone, and where
-these are too few for any plausible correlation to show, there is none.
+Knock-offs are fitted beside the regulators (grn/regulation/knockoffs.py); their weights show what
+chance gives. The q-value of an edge is the lowest false discovery rate among the sets of strongest
+edges that contain it. The confidence is the probability that the sign of a weight is right: 0.5, a
+coin toss, where weights are no stronger than those of knock-offs. The evidence over all cells is
+within their states; that of a state is of its own cells alone, and where these are too few for any
+plausible correlation to show, there is none.
 
 Letters: N target genes, R regulators, P pairs of them, M knock-off pairs.
 """
@@ -33,23 +34,26 @@ from grn.regulation.regressions import sampled
 from grn.regulation.sorting import ascending
 
 DRAWS = 20
-"""Draws of knock-offs in one round. By symmetry, the strongest of all pairs is stronger than all knock-offs of 20 draws
-in one of 21 data sets in which no gene depends on another, however the pairs' weights depend on each other."""
+"""Draws of knock-offs in one round. By symmetry, the strongest of all pairs is stronger than all
+knock-offs of 20 draws in one of 21 data sets in which no gene depends on another, however the
+pairs' weights depend on each other."""
 STRONGEST = 2
-"""Knock-offs more that count as the strongest of all. With one, one of 21 of these data sets would have a certain edge,
-which is the rate as promised. With two, no edge is certain alone, and hardly any has one (benchmarks/nulls.py)."""
+"""Knock-offs more that count as the strongest of all. With one, one of 21 of these data sets would
+have a certain edge, which is the rate as promised. With two, no edge is certain alone, and hardly
+any has one (benchmarks/nulls.py)."""
 ROUNDS = 49
-"""The most rounds. The rates of one round hold, but which edges near a threshold are below it is chance there. So an
-edge's q-value is the median over the rounds."""
+"""The most rounds. The rates of one round hold, but which edges near a threshold are below it is
+chance there. So an edge's q-value is the median over the rounds."""
 SETTLED = 0.9
-"""Rounds end where the certain edges of the first half and of the second half have this Jaccard index, as those of
-another seed would."""
+"""Rounds end where the certain edges of the first half and of the second half have this Jaccard
+index, as those of another seed would."""
 WORK, WORK_ON_GPU = 1.2e12, 1.5e12  # multiplications that all rounds may take
 LEAST_WORK = 2e9  # what a draw takes however few cells there are, in multiplications
 NUMBERS = 2**26  # q-values of all rounds that are in memory
 NULL_FROM = 0.5  # p-values above it are taken to be of false edges alone: Storey's lambda
 SIGNIFICANT = 0.05  # q-value up to which edges are counted
-UNKNOWING = 0.45  # share of certain associations with another sign in the model above which it knows no signs: by
+# share of certain associations with another sign in the model above which it knows no signs: by
+UNKNOWING = 0.45
 # chance it has half of them, give or take a few
 PLAUSIBLE = 0.8  # genes of single cells hardly ever correlate more within a cell type
 SMOOTHED = 2**20  # most weights and knock-offs that local rates are estimated from
@@ -77,29 +81,36 @@ def edge_evidence(
     together: Evidence | None = None,
     processes: Processes = ALONE,
 ) -> tuple[Evidence, list[Evidence]]:
-    """What knock-offs say of the edges within all states together, and what they say of each state's own cells.
+    """What knock-offs say of the edges within all states together, and what they say of each
+    state's own cells.
 
-    together: the first of the two, if it is known already.   processes: of which this is the first; the others call
-    `evidence_of_states`."""
+    together: the first of the two, if it is known already.
+    processes: of which this is the first; the others call `evidence_of_states`.
+    """
     together = together or evidence_of(table, seed=seed, least_cells=least_cells)
-    return together, evidence_of_states(table, seed=seed, least_cells=least_cells, processes=processes)
+    return together, evidence_of_states(
+        table, seed=seed, least_cells=least_cells, processes=processes
+    )
 
 
 def evidence_of_states(
     table: CellTable, *, seed: int, least_cells: int, processes: Processes = ALONE
 ) -> list[Evidence]:
-    """The second of `edge_evidence`, in the first process; none where there is one state. processes: that call this
-    together, of which each computes some of the states."""
+    """The second of `edge_evidence`, in the first process; none where there is one state.
+    processes: that call this together, of which each computes some of the states."""
     states = table.states.shape[1]
 
     def own(state: int) -> Evidence:
-        return evidence_of(table_of_state(table, state), seed=seed, least_cells=least_cells, share=1 / states)
+        return evidence_of(
+            table_of_state(table, state), seed=seed, least_cells=least_cells, share=1 / states
+        )
 
     return processes.spread(own, states) if states > 1 else []
 
 
 def table_of_state(table: CellTable, state: int) -> CellTable:
-    """The cells that belong to a state more than to others, in their own units and as if there were no others."""
+    """The cells that belong to a state more than to others, in their own units and as if there were
+    no others."""
     own = table.some(np.flatnonzero(table.states.argmax(1) == state))
     return replace(own, states=np.ones((len(own), 1), np.float32))
 
@@ -109,9 +120,11 @@ def evidence_of(
 ) -> Evidence:
     """What knock-offs say of the edges within the states of a table.
 
-    The weights of these fits, in which every regulator competes with its knock-off, are close to those of the network
-    and not the same. least_cells: a pair is tested where so many cells would have both genes by chance, and a smaller
-    number has them in no certain edge.   draws: in place of `knockoffs`.   share: of WORK that it may take.
+    The weights of these fits, in which every regulator competes with its knock-off, are close to
+    those of the network and not the same. least_cells: a pair is tested where so many cells would
+    have both genes by chance, and a smaller number has them in no certain edge.
+    draws: in place of `knockoffs`.
+    share: of WORK that it may take.
     """
     table = table.some(distinct_cells(table.multiplicity))  # copies of a cell are no more evidence
     expected, seen = cells_with_both(table)
@@ -133,7 +146,10 @@ def evidence_of(
     )
     chosen = torch.as_tensor(pairs[found], device=table.device)
     enough = torch.as_tensor(seen[pairs] >= least_cells, device=table.device)
-    fits, most = fits_with_knockoffs(part, seed=seed, draws=draws), rounds_of(part, int(chosen.sum()), share)
+    fits, most = (
+        fits_with_knockoffs(part, seed=seed, draws=draws),
+        rounds_of(part, int(chosen.sum()), share),
+    )
     of_rounds = until_settled(lambda: one_round(islice(fits, DRAWS), chosen, enough), most)
     weights, of_q, of_confidence = (torch.stack(each) for each in zip(*of_rounds, strict=True))
     q, confidence = np.ones(pairs.shape, np.float32), np.full(pairs.shape, 0.5, np.float32)
@@ -147,7 +163,8 @@ def evidence_of(
 def until_settled(
     another: Callable[[], tuple[Tensor, Tensor, Tensor]], most: int
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Rounds (`one_round`), an odd number, until both halves of them have the same certain edges, or `most`."""
+    """Rounds (`one_round`), an odd number, until both halves of them have the same certain edges,
+    or `most`."""
 
     def certain(rounds: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
         return torch.stack([q for _, q, _ in rounds]).median(0)[0] <= SIGNIFICANT
@@ -163,15 +180,23 @@ def until_settled(
     return rounds
 
 
-def one_round(fits: Iterable[tuple[Tensor, Tensor]], chosen: Tensor, enough: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights, q-values and confidences of the pairs `chosen` [N, R], [P] each, by some draws of knock-offs.
+def one_round(
+    fits: Iterable[tuple[Tensor, Tensor]], chosen: Tensor, enough: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights, q-values and confidences of the pairs `chosen` [N, R], [P] each, by some draws of
+    knock-offs.
 
-    fits: slopes of regulators and of knock-offs, [N, R] each.   enough [P]: pairs that enough cells have."""
+    fits: slopes of regulators and of knock-offs, [N, R] each.
+    enough [P]: pairs that enough cells have.
+    """
     weight, null = torch.zeros(len(enough), device=enough.device), []
     ahead = torch.zeros_like(weight)
     for slopes in fits:
-        real, knockoff = (each[chosen] for each in balanced(torch.cat(slopes, 1)).tensor_split(2, 1))
-        # Of the two, the stronger one counts: the knock-off of a true regulator does not show what chance gives.
+        real, knockoff = (
+            each[chosen] for each in balanced(torch.cat(slopes, 1)).tensor_split(2, 1)
+        )
+        # Of the two, the stronger one counts: the knock-off of a true regulator does not show what
+        # chance gives.
         loses = knockoff.abs() < real.abs()
         weight += real / DRAWS
         ahead += loses / DRAWS
@@ -182,35 +207,44 @@ def one_round(fits: Iterable[tuple[Tensor, Tensor]], chosen: Tensor, enough: Ten
 
 
 def rounds_of(table: CellTable, pairs: int, share: float = 1.0) -> int:
-    """How many rounds of draws for the cells of a table take so large a share of WORK: an odd number."""
+    """How many rounds of draws for the cells of a table take so large a share of WORK: an odd
+    number."""
     genes, features = table.multiplicity.shape[1], 2 * len(table.regulators)
     cells = min(len(table), len(sampled(table, 0)))
     inverse = min(cells, features)
-    each = DRAWS * max(inverse**3 + inverse * features * cells + features * genes * (inverse + cells), LEAST_WORK)
+    each = DRAWS * max(
+        inverse**3 + inverse * features * cells + features * genes * (inverse + cells), LEAST_WORK
+    )
     work = WORK_ON_GPU if torch.device(table.device).type == "cuda" else WORK
     most = int(min(share * work / each, NUMBERS / max(pairs, 1), ROUNDS))
     return max(1, most - (most + 1) % 2)
 
 
 def cells_with_both(table: CellTable) -> tuple[np.ndarray, np.ndarray]:
-    """In how many cells a gene and a regulator would both be seen if they did not depend on each other within states,
-    float [N, R], and in how many they are, [N, R].
+    """In how many cells a gene and a regulator would both be seen if they did not depend on each
+    other within states, float [N, R], and in how many they are, [N, R].
 
-    The first chooses the pairs that are tested. The second would choose those that are seen together by chance.
+    The first chooses the pairs that are tested. The second would choose those that are seen
+    together by chance.
     """
     there = table.multiplicity.astype(bool).astype(np.float32)
     state = table.states.argmax(1)[None] == np.arange(table.states.shape[1])[:, None]
     seen = (there.T @ state.T.astype(np.float32)).T  # [S, N]
     share = seen / np.maximum(state.sum(1, keepdims=True), 1)
-    return share.T @ seen[:, table.regulators], seen_together(table.multiplicity, table.regulators, table.device)
+    return share.T @ seen[:, table.regulators], seen_together(
+        table.multiplicity, table.regulators, table.device
+    )
 
 
 def least_effect(cells: int, pairs: int) -> float:
-    """The smallest partial correlation with a q-value of at most SIGNIFICANT, if it is the only one among the pairs.
+    """The smallest partial correlation with a q-value of at most SIGNIFICANT, if it is the only one
+    among the pairs.
 
-    cells: less one for each level of states and donors that was taken out.   pairs: how many are tested. NaN without
-    pairs, or where the cells leave no degree of freedom. Of that size, a correlation is found in half of all samples.
-    Source: Fisher 1921, z = artanh(r) has the variance 1 / (cells - 3), here less one for the depth.
+    cells: less one for each level of states and donors that was taken out.
+    pairs: how many are tested. NaN without pairs, or where the cells leave no degree of freedom. Of
+        that size, a correlation is found in half of all samples.
+    Source: Fisher 1921, z = artanh(r) has the variance 1 / (cells - 3), here less one for the
+        depth.
 
     >>> round(least_effect(28, 6000), 2)
     0.71
@@ -223,16 +257,18 @@ def least_effect(cells: int, pairs: int) -> float:
 def with_evidence(network: Network, together: Evidence, of_states: list[Evidence]) -> Network:
     """The network with confidences and q-values; no weight is changed.
 
-    They are about a weight and its sign: where the association has the other one, nothing is known of the edge. Where
-    that is so of about half of the certain associations, the model's signs are no better than chance, and no edge is
-    certain.
+    They are about a weight and its sign: where the association has the other one, nothing is known
+    of the edge. Where that is so of about half of the certain associations, the model's signs are
+    no better than chance, and no edge is certain.
     """
 
     def applied(of: Network, found: Evidence) -> Network:
         other = of.weight * found.slope < 0
         if knows_no_signs(of, found):
             other = np.ones_like(other)
-        return replace(of, confidence=np.where(other, 0.5, found.confidence), q=np.where(other, 1.0, found.q))
+        return replace(
+            of, confidence=np.where(other, 0.5, found.confidence), q=np.where(other, 1.0, found.q)
+        )
 
     pairs = zip(network.of_states.items(), of_states, strict=True)
     states = {name: applied(of, found) for (name, of), found in pairs}
@@ -245,12 +281,14 @@ def of_certain(found: Evidence) -> int:
 
 
 def knows_no_signs(network: Network, found: Evidence) -> bool:
-    """Whether the network has the other sign in about half of the certain associations, as by chance."""
+    """Whether the network has the other sign in about half of the certain associations, as by
+    chance."""
     return of_other_sign(network, found) > UNKNOWING * of_certain(found)
 
 
 def of_other_sign(network: Network, found: Evidence) -> int:
-    """How many certain associations the network has with the other sign, and so not among its certain edges."""
+    """How many certain associations the network has with the other sign, and so not among its
+    certain edges."""
     return int((np.less_equal(found.q, SIGNIFICANT) & (network.weight * found.slope < 0)).sum())
 
 
@@ -259,19 +297,25 @@ def vetoed(network: Network, found: Evidence) -> list[str]:
     other, certain = of_other_sign(network, found), of_certain(found)
     if knows_no_signs(network, found):
         return [
-            f"The model has the other sign in {other} of {certain} certain associations: it knows nothing of their "
+            f"The model has the other sign in {other} of {certain} certain associations: it knows "
+            "nothing of their "
             "signs, so that no edge is certain."
         ]
     if other:
-        return [f"Not counted among them: {other} of the certain associations, of which the weight has the other sign."]
+        return [
+            f"Not counted among them: {other} of the certain associations, of which the weight has "
+            "the other sign."
+        ]
     return []
 
 
 def found_edges(network: Network, together: Evidence, of_states: list[Evidence]) -> pd.DataFrame:
-    """A row for all cells and for each state: label, cells, edges, borrowed, least_effect (see `Evidence`).
+    """A row for all cells and for each state: label, cells, edges, borrowed, least_effect (see
+    `Evidence`).
 
-    edges: how many have a q-value of at most SIGNIFICANT, by evidence of these cells alone.   borrowed: how many more
-    have it over all cells, among the pairs that are seen together in some cell of the state.
+    edges: how many have a q-value of at most SIGNIFICANT, by evidence of these cells alone.
+    borrowed: how many more have it over all cells, among the pairs that are seen together in some
+        cell of the state.
     """
     every = [
         ("all cells", network, together),
@@ -281,7 +325,9 @@ def found_edges(network: Network, together: Evidence, of_states: list[Evidence])
     for label, of, evidence in every:
         own = certain_pairs(of)
         borrowed = certain_pairs(network) & ~own & (of.cells > 0)
-        rows.append((label, evidence.cells, int(own.sum()), int(borrowed.sum()), evidence.least_effect))
+        rows.append(
+            (label, evidence.cells, int(own.sum()), int(borrowed.sum()), evidence.least_effect)
+        )
     found = pd.DataFrame(rows, columns=["label", "cells", "edges", "borrowed", "least_effect"])
     # Plain strings, which every version of h5ad can hold.
     found["label"] = found["label"].astype(object)
@@ -295,10 +341,12 @@ def certain_pairs(network: Network) -> np.ndarray:
 
 
 def summary(found: pd.DataFrame) -> list[str]:
-    """What the knock-offs found, in a few sentences: first what is certain, then what more would need."""
+    """What the knock-offs found, in a few sentences: first what is certain, then what more would
+    need."""
     every, states = found.iloc[0], found.iloc[1:]
     lines = [
-        f"{every.edges} edges are certain over all cells (false discovery rate {SIGNIFICANT}): associations within "
+        f"{every.edges} edges are certain over all cells (false discovery rate {SIGNIFICANT}): "
+        "associations within "
         "states, not causes."
     ]
     if (states["edges"] > 0).any():
@@ -308,7 +356,9 @@ def summary(found: pd.DataFrame) -> list[str]:
     for row in found[found["edges"] == 0].itertuples():
         lines.append(f"None in {row.label}: {needed(row.cells, row.least_effect)}.")
     if states["borrowed"].any():
-        lines.append("In other states, edges that are certain over all cells are borrowed from these.")
+        lines.append(
+            "In other states, edges that are certain over all cells are borrowed from these."
+        )
     return lines
 
 
@@ -317,37 +367,49 @@ def needed(cells: int, least_effect: float) -> str:
     if math.isnan(least_effect):
         return f"in {cells} cells no regulator and gene are seen together often enough"
     if least_effect > PLAUSIBLE:
-        return f"{cells} cells are too few, as they show correlations above {least_effect:.2f} alone"
+        return (
+            f"{cells} cells are too few, as they show correlations above {least_effect:.2f} alone"
+        )
     return f"with {cells} cells only correlations above {least_effect:.2f} can be seen"
 
 
-def most_certain(found: Evidence, genes: Sequence[str], regulators: np.ndarray, count: int = 10) -> str:
-    """How many associations are certain over all cells, and the `count` strongest of these with their signs; without
-    any, what so many cells can show.
+def most_certain(
+    found: Evidence, genes: Sequence[str], regulators: np.ndarray, count: int = 10
+) -> str:
+    """How many associations are certain over all cells, and the `count` strongest of these with
+    their signs; without any, what so many cells can show.
 
-    genes: of the rows.   regulators [R]: the row of each column's gene.
+    genes: of the rows.
+    regulators [R]: the row of each column's gene.
     """
     rows, columns = np.nonzero(np.less_equal(found.q, SIGNIFICANT))
     if not len(rows):
-        return f"Before training: no association over all cells is certain; {needed(found.cells, found.least_effect)}."
-    strongest = np.argsort(-np.abs(found.slope[rows, columns]), kind="stable")[:count]  # they have the lowest q
+        return (
+            "Before training: no association over all cells is certain; "
+            f"{needed(found.cells, found.least_effect)}."
+        )
+    # they have the lowest q
+    strongest = np.argsort(-np.abs(found.slope[rows, columns]), kind="stable")[:count]
     pairs = [
         f"{genes[regulators[column]]} {'+' if found.slope[row, column] > 0 else '-'} {genes[row]}"
         for row, column in zip(rows[strongest], columns[strongest], strict=True)
     ]
     return (
-        f"Before training: {len(rows)} associations over all cells are certain (direct or indirect; "
+        f"Before training: {len(rows)} associations over all cells are certain (direct or "
+        "indirect; "
         f"false discovery rate {SIGNIFICANT}). "
         f"The strongest, regulator and gene with the sign: {', '.join(pairs)}."
     )
 
 
 def local_rates(weight: Tensor, null_weight: Tensor, false: float) -> Tensor:
-    """Probability that each weight [n] is false, float64, 0 to 1, never larger for a larger |weight|.
+    """Probability that each weight [n] is false, float64, 0 to 1, never larger for a larger
+    |weight|.
 
-    That is the share of false edges, `false`, times the ratio of the densities of knock-offs [M] and of weights, as an
-    isotonic regression of which of the two a value is. One knock-off more counts as the strongest value of all, so that
-    no weight is certain. Source: local false discovery rates, Efron et al. 2001.
+    That is the share of false edges, `false`, times the ratio of the densities of knock-offs [M]
+    and of weights, as an isotonic regression of which of the two a value is. One knock-off more
+    counts as the strongest value of all, so that no weight is certain. Source: local false
+    discovery rates, Efron et al. 2001.
     """
     from sklearn.isotonic import IsotonicRegression
 
@@ -360,7 +422,10 @@ def local_rates(weight: Tensor, null_weight: Tensor, false: float) -> Tensor:
     importance = torch.where(order < len(some), 1 / len(some), 1 / (len(some_null) + 1))
     regression = IsotonicRegression(increasing=False)
     regression.fit(*(each.double().cpu().numpy() for each in (values, is_null, importance)))
-    thresholds = (torch.as_tensor(each).to(size) for each in (regression.X_thresholds_, regression.y_thresholds_))
+    thresholds = (
+        torch.as_tensor(each).to(size)
+        for each in (regression.X_thresholds_, regression.y_thresholds_)
+    )
     share = _interpolated(size, *thresholds)
     ratio = share / (1 - share).clamp(min=1e-9)
     return (false * ratio).clamp(max=1)
@@ -380,7 +445,8 @@ def _chosen(count: int, chosen: int) -> np.ndarray:
 
 
 def _interpolated(x: Tensor, at: Tensor, values: Tensor) -> Tensor:
-    """The piecewise linear function that has `values` [B] at `at` [B] (ascending), at x [n]; constant outside."""
+    """The piecewise linear function that has `values` [B] at `at` [B] (ascending), at x [n];
+    constant outside."""
     after = torch.searchsorted(at, x).clamp(1, max(len(at) - 1, 1))
     left, right = at[after - 1], at[after.clamp(max=len(at) - 1)]
     share = ((x - left) / (right - left).clamp(min=1e-300)).clamp(0, 1)
@@ -390,21 +456,25 @@ def _interpolated(x: Tensor, at: Tensor, values: Tensor) -> Tensor:
 def q_values(p: Tensor) -> Tensor:
     """q [n] of p-values [n], float64, 0 to 1.
 
-    Source: competition with the null (target-decoy search), Elias and Gygi 2007; the rate, Benjamini and Hochberg 1995;
-    the share of false edges, Storey 2002 (and its finite-sample form of 2004, which counts one p-value more).
+    Source: competition with the null (target-decoy search), Elias and Gygi 2007; the rate,
+        Benjamini and Hochberg 1995; the share of false edges, Storey 2002 (and its finite-sample
+        form of 2004, which counts one p-value more).
     """
     return benjamini_hochberg(p, null_share(p))
 
 
 def p_values(weight: Tensor, null_weight: Tensor) -> Tensor:
-    """Share of knock-offs [M] at least as strong as each weight [n], with STRONGEST more: float64, never 0.
+    """Share of knock-offs [M] at least as strong as each weight [n], with STRONGEST more: float64,
+    never 0.
 
     Weights and knock-offs are of the same fits, so that they are comparable as they are.
     """
     null = ascending(null_weight.abs())
     size, order = weight.abs().sort()  # in order, they are found soon
     p = torch.empty_like(size, dtype=torch.float64)
-    p[order] = (STRONGEST + len(null) - torch.searchsorted(null, size)).double() / (STRONGEST + len(null))
+    p[order] = (STRONGEST + len(null) - torch.searchsorted(null, size)).double() / (
+        STRONGEST + len(null)
+    )
     return p
 
 

@@ -2,7 +2,8 @@
 
     q [C', H, N, E], k [C', K, M, E], v [C', K, M, V], multiplicity m [C', 1 or K, M] float32
 
-Dense calls have C' = C bags. Packed calls have C' = 1, all bags one after the other, and offsets [C + 1].
+Dense calls have C' = C bags. Packed calls have C' = 1, all bags one after the other, and offsets [C
++ 1].
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from flashsign.tuning.block_sizes import ROW_STEP, padded_width
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """The tensors of a call; offsets and query_offsets [C + 1] cut packed keys and queries, None where bags are dense.
+    """The tensors of a call; offsets and query_offsets [C + 1] cut packed keys and queries, None
+    where bags are dense.
 
-    The numbers of a row are adjacent; E and V, at most E, are multiples of ROW_STEP, filled up with zeros.
+    The numbers of a row are adjacent; E and V, at most E, are multiples of ROW_STEP, filled up with
+    zeros.
     """
 
     q: Tensor
@@ -60,7 +63,9 @@ class AttentionCall:
         elif m.ndim == 2:
             m = m[:, None]
         q, k, v = (x if has_contiguous_rows(x) else x.contiguous() for x in (q, k, v))
-        return cls(q, k, v, m if m.stride(-1) == 1 else m.contiguous(), offsets, query_offsets, float(eps))
+        return cls(
+            q, k, v, m if m.stride(-1) == 1 else m.contiguous(), offsets, query_offsets, float(eps)
+        )
 
     def output(self, o: Tensor, width: int) -> Tensor:
         """Return the output in the form of the caller's q, with values as wide as the caller's."""
@@ -93,7 +98,12 @@ class AttentionCall:
 
     @property
     def widths(self) -> dict[str, int]:
-        return {"E": self.q.shape[-1], "E_PAD": self.width, "V": self.v.shape[-1], "V_PAD": self.value_width}
+        return {
+            "E": self.q.shape[-1],
+            "E_PAD": self.width,
+            "V": self.v.shape[-1],
+            "V_PAD": self.value_width,
+        }
 
     @property
     def row_counts(self) -> dict[str, int]:
@@ -116,7 +126,8 @@ class AttentionCall:
         return torch.empty(self.q.shape[:3], device=self.q.device, dtype=torch.float32)
 
     def empty_gradients(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return tensors for dq, dk, dv, and dm [C', K, M] float32 of every key head, uninitialised."""
+        """Return tensors for dq, dk, dv, and dm [C', K, M] float32 of every key head,
+        uninitialised."""
         dm = torch.empty(self.k.shape[:3], device=self.k.device, dtype=torch.float32)
         return torch.empty_like(self.q), torch.empty_like(self.k), torch.empty_like(self.v), dm
 
@@ -145,4 +156,6 @@ def has_contiguous_rows(x: Tensor) -> bool:
     Then so are those of empty_like(x).
     """
     *steps, along = x.stride()
-    return along == 1 and all(n == 1 or step >= x.shape[-1] for n, step in zip(x.shape, steps, strict=False))
+    return along == 1 and all(
+        n == 1 or step >= x.shape[-1] for n, step in zip(x.shape, steps, strict=False)
+    )

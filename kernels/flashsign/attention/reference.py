@@ -23,9 +23,9 @@ def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) 
 
     Training does not identify its sign.
 
-    w_ij = s_ij / sqrt(sum_j s_ij^2 + eps |q_i|^2 sum_j m_j^2 |k_j|^2 + tiny), s_ij = m_j q_i . k_j, so
-    that a row's norm is at most 1.
-    q [C, H, N, E], k [C, K, M, E], multiplicity [C, M] or [C, K, M] -> [C, H, N, M], in the inputs' own dtype.
+    w_ij = s_ij / sqrt(sum_j s_ij^2 + eps |q_i|^2 sum_j m_j^2 |k_j|^2 + tiny), s_ij = m_j q_i . k_j,
+    so that a row's norm is at most 1. q [C, H, N, E], k [C, K, M, E], multiplicity [C, M] or [C, K,
+    M] -> [C, H, N, M], in the inputs' own dtype.
     Raises ShapeMismatch as spherical_attention does.
     Source: spherical attention, arXiv 2505.09326.
 
@@ -42,7 +42,8 @@ def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) 
     require_tensors(q=q, k=k)
     if q.ndim != 4 or k.ndim != 4 or q.shape[-1] != k.shape[-1] or q.shape[0] != k.shape[0]:
         raise ShapeMismatch(
-            f"q must be [C, H, N, E] and k [C, K, M, E] of the same cells and width; found q {list(q.shape)}, "
+            "q must be [C, H, N, E] and k [C, K, M, E] of the same cells and width; found q "
+            f"{list(q.shape)}, "
             f"k {list(k.shape)}."
         )
     check_tensors(q, k, k, multiplicity, packed=False)
@@ -53,11 +54,15 @@ def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) 
     return s / (s.square().sum(-1, keepdim=True) + floor + torch.finfo(s.dtype).tiny).sqrt()
 
 
-def normalised_weights(q: Tensor, k: Tensor, multiplicity: Tensor, normaliser: Normaliser, eps: float = 1e-6) -> Tensor:
-    """Return weights of every key on every query by any normaliser (see normalised_attention), [C, H, N, M].
+def normalised_weights(
+    q: Tensor, k: Tensor, multiplicity: Tensor, normaliser: Normaliser, eps: float = 1e-6
+) -> Tensor:
+    """Return weights of every key on every query by any normaliser (see normalised_attention), [C,
+    H, N, M].
 
-    Shapes as in edge_weights. A row whose weights are all 0 stays so, and so does a row of softmax whose keys are all
-    absent. The derivative of softmax by a multiplicity of 0 is 0. Source: arXiv 2505.09326, theorem 1.
+    Shapes as in edge_weights. A row whose weights are all 0 stays so, and so does a row of softmax
+    whose keys are all absent. The derivative of softmax by a multiplicity of 0 is 0. Source: arXiv
+    2505.09326, theorem 1.
     """
     if normaliser == "spherical":
         return edge_weights(q, k, multiplicity, eps)
@@ -66,7 +71,8 @@ def normalised_weights(q: Tensor, k: Tensor, multiplicity: Tensor, normaliser: N
 
 
 def weights_of_products(products: Tensor, m: Tensor, normaliser: Normaliser) -> Tensor:
-    """Return the weights (normalised_weights) of products q.k [.., N, M] and multiplicities m [.., 1, M].
+    """Return the weights (normalised_weights) of products q.k [.., N, M] and multiplicities m [..,
+    1, M].
 
     Not of the spherical one.
     """
@@ -81,11 +87,13 @@ def weights_of_products(products: Tensor, m: Tensor, normaliser: Normaliser) -> 
     return w / torch.where(z > 0, z, 1)
 
 
-def reference_spherical_attention(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor, eps: float = 1e-6) -> Tensor:
+def reference_spherical_attention(
+    q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor, eps: float = 1e-6
+) -> Tensor:
     """Return edge weights times values.
 
-    q [C, H, N, E], k [C, K, M, E], v [C, K, M, V], multiplicity [C, M] or [C, K, M] -> [C, H, N, V], in the inputs' own
-    dtype.
+    q [C, H, N, E], k [C, K, M, E], v [C, K, M, V], multiplicity [C, M] or [C, K, M] -> [C, H, N,
+    V], in the inputs' own dtype.
     """
     v, _ = _per_query_head(q, v, multiplicity)
     return edge_weights(q, k, multiplicity, eps) @ v

@@ -1,7 +1,8 @@
-"""The checks of a call before anything is computed. Tensors that do not fit together raise an error of one sentence.
+"""The checks of a call before anything is computed. Tensors that do not fit together raise an error
+of one sentence.
 
-Letters: C cells (bags), H query heads, K key heads, N queries, M keys, E head width, V value width; packed: T queries
-and S keys of all bags together.
+Letters: C cells (bags), H query heads, K key heads, N queries, M keys, E head width, V value width;
+packed: T queries and S keys of all bags together.
 """
 
 from __future__ import annotations
@@ -26,13 +27,25 @@ def require_tensors(**arguments: object) -> None:
             continue
         if found is None:
             raise ShapeMismatch(f"{name} must be a tensor; found None.")
-        kind = type(found).__name__ if type(found).__module__ != "numpy" else f"numpy.{type(found).__name__}"
+        kind = (
+            type(found).__name__
+            if type(found).__module__ != "numpy"
+            else f"numpy.{type(found).__name__}"
+        )
         device = "" if name == "q" else ", device=q.device"
-        raise ShapeMismatch(f"{name} must be a tensor; found {kind}: pass torch.as_tensor({name}{device}).")
+        raise ShapeMismatch(
+            f"{name} must be a tensor; found {kind}: pass torch.as_tensor({name}{device})."
+        )
 
 
 def check_tensors(
-    q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, packed: bool, *, any_value_width: bool = False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    multiplicity: Tensor | None,
+    packed: bool,
+    *,
+    any_value_width: bool = False,
 ) -> None:
     """Raise ShapeMismatch, with what was found, unless the tensors fit together.
 
@@ -48,7 +61,9 @@ def check_tensors(
         return f"found q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
 
     if q.ndim != ndim or k.ndim != ndim:
-        expected = "q [T, H, E] and k, v [S, K, E]" if packed else "q [C, H, N, E] and k, v [C, K, M, E]"
+        expected = (
+            "q [T, H, E] and k, v [S, K, E]" if packed else "q [C, H, N, E] and k, v [C, K, M, E]"
+        )
         hint = "" if packed else " For packed bags, pass offsets."
         raise ShapeMismatch(f"A {form} call takes {expected}; {found()}.{hint}")
     if any_value_width and k.shape[:-1] != v.shape[:-1]:
@@ -58,7 +73,9 @@ def check_tensors(
     if q.shape[-1] != k.shape[-1]:
         raise ShapeMismatch(f"q and k must have the same head width; {found()}.")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        raise ShapeMismatch(f"The number of query heads must be a multiple of the number of key heads; {found()}.")
+        raise ShapeMismatch(
+            f"The number of query heads must be a multiple of the number of key heads; {found()}."
+        )
     if not packed and q.shape[0] != k.shape[0]:
         raise ShapeMismatch(f"q and k must have the same number of cells; {found()}.")
     if not (q.dtype == k.dtype == v.dtype and q.dtype in DTYPES):
@@ -67,20 +84,25 @@ def check_tensors(
             f"found {q.dtype}, {k.dtype}, {v.dtype}."
         )
     if not (q.device == k.device == v.device):
-        raise ShapeMismatch(f"q, k and v must be on the same device; found {q.device}, {k.device}, {v.device}.")
+        raise ShapeMismatch(
+            f"q, k and v must be on the same device; found {q.device}, {k.device}, {v.device}."
+        )
     if multiplicity is None:
         return
     per_key = k.shape[:1] if packed else (k.shape[0], k.shape[2])
     per_key_and_head = k.shape[:-1]
     if multiplicity.shape not in (per_key, per_key_and_head):
         raise ShapeMismatch(
-            f"multiplicity must have shape {list(per_key)} or {list(per_key_and_head)} for k {list(k.shape)}; "
+            f"multiplicity must have shape {list(per_key)} or {list(per_key_and_head)} for k "
+            f"{list(k.shape)}; "
             f"found {list(multiplicity.shape)}."
         )
     if multiplicity.is_complex():
         raise ShapeMismatch(f"multiplicity must be real numbers; found {multiplicity.dtype}.")
     if multiplicity.device != k.device:
-        raise ShapeMismatch(f"multiplicity must be on k's device {k.device}; found {multiplicity.device}.")
+        raise ShapeMismatch(
+            f"multiplicity must be on k's device {k.device}; found {multiplicity.device}."
+        )
     check_values("multiplicity", multiplicity)
 
 
@@ -100,26 +122,32 @@ def is_plain(values: Tensor) -> bool:
 def has_values(x: Tensor) -> bool:
     """Return whether a tensor holds numbers that Python can look at.
 
-    One on the meta device or in FakeTensorMode has none, and none has any while torch.compile or torch.export traces.
+    One on the meta device or in FakeTensorMode has none, and none has any while torch.compile or
+    torch.export traces.
     """
     return not (torch.compiler.is_compiling() or x.is_meta or isinstance(x, FakeTensor))
 
 
 def check_values(name: str, values: Tensor) -> None:
-    """Raise ShapeMismatch for multiplicities below 0, infinite or NaN, where they are data on a CPU.
+    """Raise ShapeMismatch for multiplicities below 0, infinite or NaN, where they are data on a
+    CPU.
 
-    Values on a GPU are never read, as that waits for the device: there such a multiplicity turns signs, or makes NaN.
-    One that requires a gradient is not read either: it is varied, by finite differences to below 0.
+    Values on a GPU are never read, as that waits for the device: there such a multiplicity turns
+    signs, or makes NaN. One that requires a gradient is not read either: it is varied, by finite
+    differences to below 0.
     """
     if torch.compiler.is_compiling() or values.device.type != "cpu" or values.requires_grad:
         return
     if not is_plain(values) or not values.dtype.is_signed or not values.numel():
-        return  # torch has no aminmax of unsigned integers, which are right as they are; bool is unsigned, too
+        # torch has no aminmax of unsigned integers, which are right as they are; bool is unsigned,
+        # too
+        return
     # Detached from tangents too: torch 2.11 has no forward derivative of aminmax.
     least, most = (float(x) for x in values.detach().aminmax())
     if not least >= 0 or most == float("inf"):
         raise ShapeMismatch(
-            f"{name} must hold finite numbers of at least 0, as counts are; found {least:g} to {most:g}."
+            f"{name} must hold finite numbers of at least 0, as counts are; found {least:g} to "
+            f"{most:g}."
         )
 
 
@@ -130,56 +158,78 @@ def check_packing(
 
     query_offsets are offsets by default; None, None for dense calls.
 
-    Raises ShapeMismatch unless both describe the same number of bags and could cut the packed rows of k and q.
+    Raises ShapeMismatch unless both describe the same number of bags and could cut the packed rows
+    of k and q.
     """
     require_tensors(q=q, k=k, offsets=offsets, query_offsets=query_offsets)
     if offsets is None:
         if query_offsets is not None:
-            raise ShapeMismatch("query_offsets came without offsets: pass the offsets of the packed keys too.")
+            raise ShapeMismatch(
+                "query_offsets came without offsets: pass the offsets of the packed keys too."
+            )
         return None, None
-    if query_offsets is None and q.shape[0] != k.shape[0]:  # len() would fix a size that torch.export leaves open
+    # len() would fix a size that torch.export leaves open
+    if query_offsets is None and q.shape[0] != k.shape[0]:
         raise ShapeMismatch(
-            f"q has {len(q)} packed rows and k {len(k)}, which the same offsets cannot cut: pass query_offsets, too."
+            f"q has {len(q)} packed rows and k {len(k)}, which the same offsets cannot cut: pass "
+            "query_offsets, too."
         )
     query_offsets = offsets if query_offsets is None else query_offsets
     check_offsets("offsets", offsets, k)
     check_offsets("query_offsets", query_offsets, q)
     if offsets.shape != query_offsets.shape:
         raise ShapeMismatch(
-            f"offsets and query_offsets must describe the same bags; found {len(offsets) - 1} bags and "
+            f"offsets and query_offsets must describe the same bags; found {len(offsets) - 1} bags "
+            "and "
             f"{len(query_offsets) - 1}."
         )
     return offsets.contiguous(), query_offsets.contiguous()
 
 
 def check_offsets(name: str, offsets: Tensor, packed: Tensor) -> None:
-    """Raise ShapeMismatch unless offsets [C + 1] have a shape, dtype and device to cut packed rows [T, heads, E].
+    """Raise ShapeMismatch unless offsets [C + 1] have a shape, dtype and device to cut packed rows
+    [T, heads, E].
 
     Their values are checked by check_cut, which synchronises with the GPU.
     """
-    if offsets.ndim != 1 or offsets.shape[0] == 0 or offsets.dtype not in (torch.int32, torch.int64):
+    if (
+        offsets.ndim != 1
+        or offsets.shape[0] == 0
+        or offsets.dtype not in (torch.int32, torch.int64)
+    ):
         raise ShapeMismatch(
-            f"{name} must be int32 or int64 of shape [C + 1]; found {offsets.dtype} {list(offsets.shape)}."
+            f"{name} must be int32 or int64 of shape [C + 1]; found {offsets.dtype} "
+            f"{list(offsets.shape)}."
         )
     if offsets.device != packed.device:
-        raise ShapeMismatch(f"{name} must be on the packed rows' device {packed.device}; found {offsets.device}.")
+        raise ShapeMismatch(
+            f"{name} must be on the packed rows' device {packed.device}; found {offsets.device}."
+        )
 
 
-def check_layer(h: Tensor, weight: Tensor, bias: Tensor | None, name: str = "h", of_weight: str = "weight") -> None:
-    """Raise ShapeMismatch unless h [..., D], weight [V, D] and bias [V] fit together in shape, dtype and device."""
+def check_layer(
+    h: Tensor, weight: Tensor, bias: Tensor | None, name: str = "h", of_weight: str = "weight"
+) -> None:
+    """Raise ShapeMismatch unless h [..., D], weight [V, D] and bias [V] fit together in shape,
+    dtype and device."""
     found = f"{name} {list(h.shape)}, {of_weight} {list(weight.shape)}"
     if h.ndim < 2 or weight.ndim != 2 or h.shape[-1] != weight.shape[1]:
-        raise ShapeMismatch(f"{name} must be [..., D] and {of_weight} [V, D] of the same width; found {found}.")
+        raise ShapeMismatch(
+            f"{name} must be [..., D] and {of_weight} [V, D] of the same width; found {found}."
+        )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ShapeMismatch(f"bias must be [{len(weight)}]; found {list(bias.shape)}.")
     kinds = {(x.dtype, x.device) for x in (h, weight)}
     if bias is not None:
-        # A bias may have the float32 of the sums that it is added to, beside rows and a layer of 16 bits.
+        # A bias may have the float32 of the sums that it is added to, beside rows and a layer of 16
+        # bits.
         sums = torch.promote_types(h.dtype, torch.float32)
         kinds |= {(h.dtype if bias.dtype == sums else bias.dtype, bias.device)}
     if len(kinds) > 1 or not h.is_floating_point():
         kind = " and ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
-        raise ShapeMismatch(f"{name} and its layer must have one floating dtype and device; found {kind}.")
+        raise ShapeMismatch(
+            f"{name} and its layer must have one floating dtype and device; found {kind}."
+        )
 
 
 def check_cut(name: str, offsets: Tensor, rows: int) -> None:
@@ -196,18 +246,21 @@ def check_cut(name: str, offsets: Tensor, rows: int) -> None:
             at = int(offsets.diff().lt(0).nonzero()[0, 0])
             fall = f", and {int(offsets[at + 1])} after {int(offsets[at])} in place {at + 1}"
         raise ShapeMismatch(
-            f"{name} must rise from 0 to the {rows} packed rows; found {first} to {last} over {len(offsets) - 1} "
+            f"{name} must rise from 0 to the {rows} packed rows; found {first} to {last} over "
+            f"{len(offsets) - 1} "
             f"bags{fall}."
         )
 
 
 def largest_bag_size(offsets: Tensor) -> int:
-    """Return rows of the largest bag. Does not synchronise with the GPU if check_cut has seen these offsets before."""
+    """Return rows of the largest bag. Does not synchronise with the GPU if check_cut has seen these
+    offsets before."""
     return cached(offsets, "cut", lambda: _cut(offsets))[3]
 
 
 def _cut(offsets: Tensor) -> tuple[int, int, bool, int]:
-    """Return the first and the last offset, whether offsets never fall, and the size of the largest bag."""
+    """Return the first and the last offset, whether offsets never fall, and the size of the largest
+    bag."""
     sizes = offsets.diff()
     # An empty bag is added because aminmax refuses an empty tensor, and there may be no bags.
     fewest, most = torch.cat([sizes, sizes.new_zeros(1)]).aminmax()

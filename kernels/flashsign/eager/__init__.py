@@ -1,1 +1,2 @@
-"""Spherical attention in torch operations, on any device, and what packed bags and derivatives need there."""
+"""Spherical attention in torch operations, on any device, and what packed bags and derivatives need
+there."""

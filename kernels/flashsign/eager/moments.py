@@ -1,8 +1,9 @@
 """Spherical attention in linear time: the keys of a bag enter through two E x E moments only.
 
-Letters: B bags (cells x key heads), N queries of a bag (those of all query heads of the key head, one head after the
-other), M keys, E width, V width of the values. Keys are already scaled by their multiplicity: k stands for m k.
-Equations: kernels/README.md, "Moments". Source: spherical attention, arXiv 2505.09326.
+Letters: B bags (cells x key heads), N queries of a bag (those of all query heads of the key head,
+one head after the other), M keys, E width, V width of the values. Keys are already scaled by their
+multiplicity: k stands for m k. Equations: kernels/README.md, "Moments". Source: spherical
+attention, arXiv 2505.09326.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from flashsign.eager.streaming import inverse_norm, row_floor, stream_backward, 
 from flashsign.eager.transforms import differentiable_gradients, transformed, without_autocast
 
 ILL_CONDITIONED = 1e-4
-"""Rows with rho = z / (|q|^2 tr G) below this are ill-conditioned: float32 moments cancel, and z has a relative error
-of 0.13 u / rho, u the unit roundoff."""
+"""Rows with rho = z / (|q|^2 tr G) below this are ill-conditioned: float32 moments cancel, and z
+has a relative error of 0.13 u / rho, u the unit roundoff."""
 
 
 class Moments(NamedTuple):
-    """All that queries need of a bag's keys: a = A = sum_j k_j^T v_j [B, E, V] and g = G = sum_j k_j^T k_j [B, E, E].
+    """All that queries need of a bag's keys: a = A = sum_j k_j^T v_j [B, E, V] and g = G = sum_j
+    k_j^T k_j [B, E, E].
 
     Moments of chunks of keys add up to those of the whole bag.
     """
@@ -43,7 +45,8 @@ class Moments(NamedTuple):
         return self.g.diagonal(dim1=-2, dim2=-1).sum(-1)
 
     def attend(self, q: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Return outputs o [B, N, V], 1 / n [B, N, 1], and which rows are ill-conditioned, bool [B, N, 1].
+        """Return outputs o [B, N, V], 1 / n [B, N, 1], and which rows are ill-conditioned, bool [B,
+        N, 1].
 
         q [B, N, E].
         """
@@ -54,16 +57,20 @@ class Moments(NamedTuple):
         scale = row_floor(q, self.trace, 1.0)
         inverse = inverse_norm(z, eps * scale)
         # The bound on rho is proportional to the roundoff, so it is far smaller in float64.
-        ill_conditioned = z < ILL_CONDITIONED * torch.finfo(q.dtype).eps / torch.finfo(torch.float32).eps * scale
+        ill_conditioned = (
+            z < ILL_CONDITIONED * torch.finfo(q.dtype).eps / torch.finfo(torch.float32).eps * scale
+        )
         return u * inverse, inverse, ill_conditioned
 
 
 def moment_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
-    """Compute spherical attention from moments; ill-conditioned rows are streamed, forward and backward.
+    """Compute spherical attention from moments; ill-conditioned rows are streamed, forward and
+    backward.
 
-    q [B, N, E], k (scaled by multiplicity) [B, M, E] and v [B, M, V], one dtype, float32 or float64 -> o [B, N, V].
-    4 N E (E + V) operations forward, and nothing of size N x M in memory. Forward mode, torch.func transforms and
-    tensors without values cannot single out ill-conditioned rows and use float64 moments for all rows instead. Source:
+    q [B, N, E], k (scaled by multiplicity) [B, M, E] and v [B, M, V], one dtype, float32 or float64
+    -> o [B, N, V]. 4 N E (E + V) operations forward, and nothing of size N x M in memory. Forward
+    mode, torch.func transforms and tensors without values cannot single out ill-conditioned rows
+    and use float64 moments for all rows instead. Source:
     arXiv 2505.09326.
     """
     if transformed() or not has_values(q):
@@ -87,7 +94,8 @@ class _MomentAttention(torch.autograd.Function):
         o, inverse, ill_conditioned = moments.attend(q, eps)
         for bag, rows in bags_with_rows(ill_conditioned):
             o[bag, rows], inverse[bag, rows] = (
-                part[0] for part in stream_forward(q[bag, rows][None], k[bag, None], v[bag, None], eps)
+                part[0]
+                for part in stream_forward(q[bag, rows][None], k[bag, None], v[bag, None], eps)
             )
         ctx.save_for_backward(q, k, v, o, inverse, ill_conditioned, *moments)
         ctx.eps = eps
@@ -101,11 +109,18 @@ class _MomentAttention(torch.autograd.Function):
             return *differentiable_gradients(plain, (q, k, v), (grad,)), None
         well_conditioned = torch.where(ill_conditioned, 0, inverse)
         with without_autocast(grad):
-            dq, dk, dv = _moments_backward(grad, q, k, v, o, well_conditioned, Moments(a, g), ctx.eps)
+            dq, dk, dv = _moments_backward(
+                grad, q, k, v, o, well_conditioned, Moments(a, g), ctx.eps
+            )
             for bag, rows in bags_with_rows(ill_conditioned):
                 totals = (o[bag, rows][None], inverse[bag, rows][None])
                 dq_rows, dk_bag, dv_bag = stream_backward(
-                    grad[bag, rows][None], q[bag, rows][None], k[bag, None], v[bag, None], *totals, ctx.eps
+                    grad[bag, rows][None],
+                    q[bag, rows][None],
+                    k[bag, None],
+                    v[bag, None],
+                    *totals,
+                    ctx.eps,
                 )
                 dq[bag, rows] = dq_rows[0]
                 dk[bag] += dk_bag[0]
@@ -114,9 +129,17 @@ class _MomentAttention(torch.autograd.Function):
 
 
 def _moments_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, inverse: Tensor, moments: Moments, eps: float
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    inverse: Tensor,
+    moments: Moments,
+    eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return dq, dk, dv from dA = sum_i q_i^T g_i and dG = -1/2 sum_i c_i (q_i^T q_i + eps |q_i|^2 I), c = delta / n^2.
+    """Return dq, dk, dv from dA = sum_i q_i^T g_i and dG = -1/2 sum_i c_i (q_i^T q_i + eps |q_i|^2
+    I), c = delta / n^2.
 
     dq_i = g_i A^T - c_i q_i (G + eps t I),  dk = v dA^T + 2 k dG,  dv = k dA.
     """
@@ -135,7 +158,8 @@ def _moments_backward(
 
 
 def bags_with_rows(marked: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Yield each bag that has marked rows, and which of its rows they are; marked [B, N, 1] bool."""
+    """Yield each bag that has marked rows, and which of its rows they are; marked [B, N, 1]
+    bool."""
     bag_of_row, row, _ = marked.nonzero(as_tuple=True)
     bags, counts = torch.unique_consecutive(bag_of_row, return_counts=True)
     yield from zip(bags.tolist(), torch.split(row, counts.tolist()), strict=True)

@@ -1,4 +1,5 @@
-"""Products of matrices whose sums are float32 at least: on a GPU 16-bit numbers stay what tensor cores multiply.
+"""Products of matrices whose sums are float32 at least: on a GPU 16-bit numbers stay what tensor
+cores multiply.
 
 Upcast to float32 first, as on a CPU, they would be multiplied a tenth as fast.
 """
@@ -14,8 +15,9 @@ from flashsign.eager.transforms import transformed
 def wide_product(a: Tensor, b: Tensor) -> Tensor:
     """Return a [N, n] @ b [n, M] in float32 at least.
 
-    On a GPU a float32 factor beside a 16-bit one is rounded to it; in float16 in units of its largest number, so that
-    small ones do not vanish. Differentiable; where that is wanted, or in a transform, both are upcast.
+    On a GPU a float32 factor beside a 16-bit one is rounded to it; in float16 in units of its
+    largest number, so that small ones do not vanish. Differentiable; where that is wanted, or in a
+    transform, both are upcast.
     """
     narrow = next((x.dtype for x in (a, b) if x.dtype.itemsize == 2), None)
     if narrow is None or not a.is_cuda or torch.is_grad_enabled() or transformed():
@@ -39,16 +41,19 @@ def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def unit_of(*numbers: Tensor) -> Tensor:
-    """Return a 256th of the largest of these numbers, 1 where all are 0; a tensor, so that nobody waits for the device.
+    """Return a 256th of the largest of these numbers, 1 where all are 0; a tensor, so that nobody
+    waits for the device.
 
-    In these units weights of 60 000 classes are normal numbers in float16, and a weight of one is far from its largest.
+    In these units weights of 60 000 classes are normal numbers in float16, and a weight of one is
+    far from its largest.
     """
     largest = torch.stack([x.abs().max() for x in numbers]).max()
     return torch.where((largest > 0) & largest.isfinite(), largest / 256, 1.0)
 
 
 def _rounded(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """Return x in a 16-bit dtype, and the unit that it is in, if any: bfloat16 has the range of float32."""
+    """Return x in a 16-bit dtype, and the unit that it is in, if any: bfloat16 has the range of
+    float32."""
     if x.dtype == dtype or dtype == torch.bfloat16 or not x.numel():
         return x.to(dtype), None
     unit = unit_of(x)

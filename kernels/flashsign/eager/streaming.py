@@ -1,8 +1,8 @@
 """Spherical attention as a stream over keys: two sums per query, added over chunks of keys.
 
-Letters: B bags (cells x key heads), N queries of a bag (those of all query heads of the key head, one head after the
-other), M keys, E width, V width of the values. Keys are already scaled by their multiplicity: k stands for m k.
-Equations: kernels/README.md, "Spherical attention".
+Letters: B bags (cells x key heads), N queries of a bag (those of all query heads of the key head,
+one head after the other), M keys, E width, V width of the values. Keys are already scaled by their
+multiplicity: k stands for m k. Equations: kernels/README.md, "Spherical attention".
 Source: spherical attention, arXiv 2505.09326.
 """
 
@@ -22,22 +22,26 @@ CHUNK_SCORES = 2**23
 
 
 def inverse_norm(z: Tensor, floor: Tensor) -> Tensor:
-    """Return 1 / n of every row, n = sqrt(z + floor + tiny), floor = eps |q|^2 t; z and floor [...] -> [...].
+    """Return 1 / n of every row, n = sqrt(z + floor + tiny), floor = eps |q|^2 t; z and floor [...]
+    -> [...].
 
-    0 where z + floor is exactly zero (no keys, or q = 0): such a row has output and gradient zero, where 1 / sqrt(tiny)
-    would make gradients of 1e19.
+    0 where z + floor is exactly zero (no keys, or q = 0): such a row has output and gradient zero,
+    where 1 / sqrt(tiny) would make gradients of 1e19.
     """
     square = z + floor
     alive = square > 0
-    return torch.where(alive, (torch.where(alive, square, 1.0) + torch.finfo(z.dtype).tiny).rsqrt(), 0.0)
+    return torch.where(
+        alive, (torch.where(alive, square, 1.0) + torch.finfo(z.dtype).tiny).rsqrt(), 0.0
+    )
 
 
 def stream_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
-    """Compute spherical attention, a chunk of keys at a time: O(N E) extra memory, forward and backward.
+    """Compute spherical attention, a chunk of keys at a time: O(N E) extra memory, forward and
+    backward.
 
-    q [B, N, E], k (scaled by multiplicity) [B, M, E] and v [B, M, V], one dtype, float32 or float64 -> o [B, N, V].
-    Forward mode, torch.func transforms, torch.compile and torch.export keep all scores at once: chunks would fix the
-    numbers of queries and keys. Source: arXiv 2505.09326.
+    q [B, N, E], k (scaled by multiplicity) [B, M, E] and v [B, M, V], one dtype, float32 or float64
+    -> o [B, N, V]. Forward mode, torch.func transforms, torch.compile and torch.export keep all
+    scores at once: chunks would fix the numbers of queries and keys. Source: arXiv 2505.09326.
     """
     if transformed() or torch.compiler.is_compiling():
         return plain_stream_attention(q, k, v, eps)
@@ -94,13 +98,15 @@ def stream_backward(
     t = k.square().sum((-2, -1))[:, None, None]
     dq = -eps * t * c * q
     twice_dt = -eps * (c * q.square().sum(-1, keepdim=True)).sum(1, keepdim=True)
-    # Filled in place: pieces kept from every chunk would fragment the memory that large scores leave free.
+    # Filled in place: pieces kept from every chunk would fragment the memory that large scores
+    # leave free.
     dk = twice_dt * k
     dv = dk.new_zeros(v.shape)
     for chunk in key_chunks(q.shape[0] * q.shape[1], k.shape[1]):
         k_chunk, v_chunk = k[:, chunk], v[:, chunk]
         scores = q @ k_chunk.mT
-        # narrow, because an indexed slice of all keys is an alias, which a batched backward does not allow.
+        # narrow, because an indexed slice of all keys is an alias, which a batched backward does
+        # not allow.
         where = (1, chunk.start, chunk.stop - chunk.start)
         dv.narrow(*where).copy_(scores.mT @ g)
         dscores = torch.addcmul(g @ v_chunk.mT, scores, c, value=-1)

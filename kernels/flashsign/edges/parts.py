@@ -1,6 +1,8 @@
-"""The checked arguments of EdgeSums.add, cut into parts: dense bags with scaled keys, norms, and places in the sums.
+"""The checked arguments of EdgeSums.add, cut into parts: dense bags with scaled keys, norms, and
+places in the sums.
 
-Letters: C bags, H query heads, K key heads, n queries and m keys of a bag, E head width; N x R: the sums' table.
+Letters: C bags, H query heads, K key heads, n queries and m keys of a bag, E head width; N x R: the
+sums' table.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ from flashsign.eager.streaming import inverse_norm
 from flashsign.errors import ShapeMismatch
 
 NUMBERS = 2**24
-"""Most numbers of queries and keys that are converted to float64 or padded at one time (128 MiB in float64)."""
+"""Most numbers of queries and keys that are converted to float64 or padded at one time (128 MiB in
+float64)."""
 LAID_OUT = 2**27
-"""Most numbers of queries and keys that are laid out by target and regulator at one time (512 MiB in float32)."""
+"""Most numbers of queries and keys that are laid out by target and regulator at one time (512 MiB
+in float32)."""
 
 Index = slice | Tensor
 """Row or column numbers of the sums: a slice where they follow each other, else an int64 tensor."""
@@ -30,10 +34,12 @@ Index = slice | Tensor
 class EdgeCall(NamedTuple):
     """The arguments of a call.
 
-    Dense: q [C, H, n, E], k [C, K, m, E], multiplicity [C, m] or [C, K, m], targets [n], regulators [m],
-    inverse [C, H, n]: 1 / n_i.
-    Packed: q [T, H, E], k [S, K, E], multiplicity [S] or [S, K], targets [T], regulators [S], inverse [T, H].
-    head_weights [H] float64: the weight of each head in the mean, their sum 1; dtype: that of the products.
+    Dense: q [C, H, n, E], k [C, K, m, E], multiplicity [C, m] or [C, K, m], targets [n], regulators
+        [m], inverse [C, H, n]: 1 / n_i.
+    Packed: q [T, H, E], k [S, K, E], multiplicity [S] or [S, K], targets [T], regulators [S],
+        inverse [T, H].
+    head_weights [H] float64: the weight of each head in the mean, their sum 1; dtype: that of the
+        products.
     """
 
     q: Tensor
@@ -63,31 +69,52 @@ class EdgeCall(NamedTuple):
         eps: float,
         dtype: torch.dtype,
     ) -> EdgeCall:
-        """Raise ShapeMismatch unless all tensors fit together, ValueError for head weights that are negative, not
-        finite or all zero."""
+        """Raise ShapeMismatch unless all tensors fit together, ValueError for head weights that are
+        negative, not finite or all zero."""
         packed = offsets is not None
         check_tensors(q, k, k, multiplicity, packed)
         offsets, query_offsets = check_packing(q, k, offsets, query_offsets)
         if packed and (targets is None or regulators is None):
-            raise ShapeMismatch("Each packed bag lists its own genes: pass targets [T] and regulators [S].")
+            raise ShapeMismatch(
+                "Each packed bag lists its own genes: pass targets [T] and regulators [S]."
+            )
         queries, keys = (len(q), len(k)) if packed else (q.shape[2], k.shape[2])
-        for name, numbers, count in (("targets", targets, queries), ("regulators", regulators, keys)):
+        for name, numbers, count in (
+            ("targets", targets, queries),
+            ("regulators", regulators, keys),
+        ):
             if numbers is None:
                 continue
             if numbers.shape != (count,) or not is_whole(numbers):
                 raise ShapeMismatch(
-                    f"{name} must be integers of shape [{count}]; found {numbers.dtype} {list(numbers.shape)}."
+                    f"{name} must be integers of shape [{count}]; found {numbers.dtype} "
+                    f"{list(numbers.shape)}."
                 )
             if numbers.device != q.device:
-                raise ShapeMismatch(f"{name} must be on q's device {q.device}; found {numbers.device}.")
+                raise ShapeMismatch(
+                    f"{name} must be on q's device {q.device}; found {numbers.device}."
+                )
         if inverse is not None and inverse.shape != q.shape[:-1]:
-            raise ShapeMismatch(f"inverse must have shape {list(q.shape[:-1])}; found {list(inverse.shape)}.")
+            raise ShapeMismatch(
+                f"inverse must have shape {list(q.shape[:-1])}; found {list(inverse.shape)}."
+            )
         if inverse is not None:
             check_values("inverse", inverse)
         if multiplicity is None:
             multiplicity = k.new_ones(k.shape[:1] if packed else (k.shape[0], k.shape[2]))
         cut = offsets, query_offsets
-        return cls(q, k, multiplicity, *cut, targets, regulators, inverse, _head_weights(heads, q), eps, dtype)
+        return cls(
+            q,
+            k,
+            multiplicity,
+            *cut,
+            targets,
+            regulators,
+            inverse,
+            _head_weights(heads, q),
+            eps,
+            dtype,
+        )
 
 
 def _head_weights(heads: Tensor | None, q: Tensor) -> Tensor:
@@ -102,15 +129,19 @@ def _head_weights(heads: Tensor | None, q: Tensor) -> Tensor:
         raise ShapeMismatch(f"heads must have shape [{count}]; found {list(heads.shape)}.")
     wide = heads.to(q.device, torch.float64)
     if not bool((wide >= 0).all() & (wide.sum() > 0) & wide.isfinite().all()):
-        raise ValueError(f"heads must be finite, not negative and not all 0; found {heads.tolist()}.")
+        raise ValueError(
+            f"heads must be finite, not negative and not all 0; found {heads.tolist()}."
+        )
     return wide / wide.sum()
 
 
 class Part(NamedTuple):
-    """Some bags as one dense call. Query i belongs to row rows[i] of the sums, and key j to column columns[j].
+    """Some bags as one dense call. Query i belongs to row rows[i] of the sums, and key j to column
+    columns[j].
 
-    q [C, H, n, E], k [C, K, m, E] (scaled by its multiplicity), one dtype. inverse [C, H, n]: 1 / n_i times the weight
-    of its head. listed [C, n], present [C, m] bool: which queries and keys the bags have.
+    q [C, H, n, E], k [C, K, m, E] (scaled by its multiplicity), one dtype. inverse [C, H, n]: 1 /
+    n_i times the weight of its head. listed [C, n], present [C, m] bool: which queries and keys the
+    bags have.
     """
 
     q: Tensor
@@ -127,28 +158,35 @@ def inverse_norms(q: Tensor, k: Tensor, eps: float) -> Tensor:
 
     q [C, H, n, E], k (scaled) [C, K, m, E] -> [C, H, n] float64.
 
-    z = q G q^T, G = sum_j k_j^T k_j, takes (H n + K m) E^2 operations where a pass over the keys takes H n m E. The
-    product of two float32 numbers is exact in float64, so these moments are right for ill-conditioned rows too. Where
-    the inputs are float64, such a row keeps a relative error of 0.13 u / max(rho, eps) (kernels/README.md).
+    z = q G q^T, G = sum_j k_j^T k_j, takes (H n + K m) E^2 operations where a pass over the keys
+    takes H n m E. The product of two float32 numbers is exact in float64, so these moments are
+    right for ill-conditioned rows too. Where the inputs are float64, such a row keeps a relative
+    error of 0.13 u / max(rho, eps) (kernels/README.md).
     """
     bags, heads, queries, width = q.shape
     found = []
-    for some in _slices(bags, max(1, NUMBERS // max(1, width * (heads * queries + k.shape[1] * k.shape[2])))):
+    for some in _slices(
+        bags, max(1, NUMBERS // max(1, width * (heads * queries + k.shape[1] * k.shape[2])))
+    ):
         wide = k[some].double()
         g = wide.mT @ wide
         t = g.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None]
         rows = q[some].double().reshape(len(wide), k.shape[1], heads // k.shape[1] * queries, width)
         z = ((rows @ g) * rows).sum(-1).clamp_min(0)
-        found.append(inverse_norm(z, eps * rows.square().sum(-1) * t).reshape(len(wide), heads, queries))
+        found.append(
+            inverse_norm(z, eps * rows.square().sum(-1) * t).reshape(len(wide), heads, queries)
+        )
     return torch.cat(found) if found else q.new_zeros(q.shape[:3], dtype=torch.float64)
 
 
 def parts(call: EdgeCall, first: int, shape: tuple[int, int], whole: bool) -> Iterator[Part]:
-    """Yield the parts of a call for sums of shape [N, R] = shape, whose first target is number `first`.
+    """Yield the parts of a call for sums of shape [N, R] = shape, whose first target is number
+    `first`.
 
-    Queries and keys that are not in the sums count in the norms only. whole: rows and columns of every part must be
-    slices, as the Triton kernel adds to contiguous tables.
-    Raises ShapeMismatch for offsets that do not cut the rows, and for a bag that lists a gene twice.
+    Queries and keys that are not in the sums count in the norms only. whole: rows and columns of
+    every part must be slices, as the Triton kernel adds to contiguous tables.
+    Raises ShapeMismatch for offsets that do not cut the rows, and for a bag that lists a gene
+    twice.
     """
     if call.offsets is None or call.query_offsets is None:
         yield from _dense(call, first, shape, whole)
@@ -158,7 +196,9 @@ def parts(call: EdgeCall, first: int, shape: tuple[int, int], whole: bool) -> It
         step = max(1, NUMBERS // max(1, _numbers(call, queries, keys)))
         return min(step, max(1, LAID_OUT // max(1, _numbers(call, *shape)))) if whole else step
 
-    for group in groups_of_bags(call.offsets, call.query_offsets, len(call.k), len(call.q), at_once):
+    for group in groups_of_bags(
+        call.offsets, call.query_offsets, len(call.k), len(call.q), at_once
+    ):
         padded = _padded(call, group.queries, group.keys, first, shape)
         yield from (_laid_out(padded, shape),) if whole else _one_by_one(padded)
 
@@ -183,7 +223,9 @@ def _dense(call: EdgeCall, first: int, shape: tuple[int, int], whole: bool) -> I
     if not whole or (isinstance(rows, slice) and isinstance(columns, slice)):
         yield part
         return
-    own_rows, own_columns = (_range(index, q.device).expand(len(q), -1) for index in (rows, columns))
+    own_rows, own_columns = (
+        _range(index, q.device).expand(len(q), -1) for index in (rows, columns)
+    )
     step = max(1, LAID_OUT // max(1, _numbers(call, *shape)))
     tensors = (part.q, part.k, part.inverse, listed, part.present, own_rows, own_columns)
     for some in _slices(len(q), step):
@@ -191,9 +233,11 @@ def _dense(call: EdgeCall, first: int, shape: tuple[int, int], whole: bool) -> I
 
 
 def _inverse(call: EdgeCall, given: Tensor | None, q: Tensor, k: Tensor, unit: Tensor) -> Tensor:
-    """Return 1 / n of every query in the unit of the scaled keys, times the weight of its head: [C, H, n] float64.
+    """Return 1 / n of every query in the unit of the scaled keys, times the weight of its head: [C,
+    H, n] float64.
 
-    given [C, H, n]: 1 / n in the unit of the multiplicities, None where it is not known; unit [C, K].
+    given [C, H, n]: 1 / n in the unit of the multiplicities, None where it is not known; unit [C,
+        K].
     """
     if given is None:
         inverse = inverse_norms(q, k, call.eps)
@@ -203,7 +247,8 @@ def _inverse(call: EdgeCall, given: Tensor | None, q: Tensor, k: Tensor, unit: T
 
 
 class _Padded(NamedTuple):
-    """As Part, but each bag has its own rows [C, n] and columns [C, m] of the sums, -1 for what is not in them."""
+    """As Part, but each bag has its own rows [C, n] and columns [C, m] of the sums, -1 for what is
+    not in them."""
 
     q: Tensor
     k: Tensor
@@ -214,9 +259,13 @@ class _Padded(NamedTuple):
     columns: Tensor
 
 
-def _padded(call: EdgeCall, queries: Slots, keys: Slots, first: int, shape: tuple[int, int]) -> _Padded:
+def _padded(
+    call: EdgeCall, queries: Slots, keys: Slots, first: int, shape: tuple[int, int]
+) -> _Padded:
     assert call.targets is not None and call.regulators is not None
-    k, present, unit = scaled(keys.pad_heads(call.k), keys.pad_numbers(call.multiplicity), call.dtype)
+    k, present, unit = scaled(
+        keys.pad_heads(call.k), keys.pad_numbers(call.multiplicity), call.dtype
+    )
     q = queries.pad_heads(call.q).to(call.dtype)
     given = None if call.inverse is None else queries.pad_numbers(call.inverse)
     inverse = _inverse(call, given, q, k, unit)
@@ -228,8 +277,15 @@ def _padded(call: EdgeCall, queries: Slots, keys: Slots, first: int, shape: tupl
 def _one_by_one(padded: _Padded) -> Iterator[Part]:
     """Yield a part for every bag, with those of its queries and keys that are in the sums."""
     for bag in range(len(padded.q)):
-        own, queries, keys = slice(bag, bag + 1), *(x[bag].nonzero()[:, 0] for x in (padded.listed, padded.present))
-        q, k, inverse = padded.q[own][:, :, queries], padded.k[own][:, :, keys], padded.inverse[own][:, :, queries]
+        own, queries, keys = (
+            slice(bag, bag + 1),
+            *(x[bag].nonzero()[:, 0] for x in (padded.listed, padded.present)),
+        )
+        q, k, inverse = (
+            padded.q[own][:, :, queries],
+            padded.k[own][:, :, keys],
+            padded.inverse[own][:, :, queries],
+        )
         masks = padded.listed[own][:, queries], padded.present[own][:, keys]
         yield Part(q, k, inverse, *masks, padded.rows[bag, queries], padded.columns[bag, keys])
 
@@ -240,9 +296,12 @@ def _laid_out(padded: _Padded, shape: tuple[int, int]) -> Part:
     Zeros for what a bag does not list.
     """
     q, inverse, listed = (
-        _by_number(x, padded.rows, shape[0]) for x in (padded.q, padded.inverse, padded.listed[:, None])
+        _by_number(x, padded.rows, shape[0])
+        for x in (padded.q, padded.inverse, padded.listed[:, None])
     )
-    k, present = (_by_number(x, padded.columns, shape[1]) for x in (padded.k, padded.present[:, None]))
+    k, present = (
+        _by_number(x, padded.columns, shape[1]) for x in (padded.k, padded.present[:, None])
+    )
     return Part(q, k, inverse, listed[:, 0], present[:, 0], slice(0, shape[0]), slice(0, shape[1]))
 
 
@@ -258,23 +317,27 @@ def _by_number(rows: Tensor, at: Tensor, size: int) -> Tensor:
 
 
 def scaled(k: Tensor, multiplicity: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Return keys scaled by multiplicities [C, K, m, E], those that are present [C, m], and a unit [C, K].
+    """Return keys scaled by multiplicities [C, K, m, E], those that are present [C, m], and a unit
+    [C, K].
 
     The unit is that of the multiplicities.
 
-    k [C, K, m, E], multiplicity [C, m] or [C, K, m]; multiplicities are divided by the unit, a power of two near the
-    bag's largest. Absent keys are zeros, whatever they held.
+    k [C, K, m, E], multiplicity [C, m] or [C, K, m]; multiplicities are divided by the unit, a
+    power of two near the bag's largest. Absent keys are zeros, whatever they held.
     """
     wide = torch.promote_types(dtype, torch.float32)
     m = (multiplicity if multiplicity.ndim == 3 else multiplicity[:, None]).to(wide)
     near = scale_multiplicity(m)
-    largest, mantissa = (F.pad(x, (0, 1)).amax(-1) for x in (m, near))  # padded: a bag may have no keys
+    # padded: a bag may have no keys
+    largest, mantissa = (F.pad(x, (0, 1)).amax(-1) for x in (m, near))
     unit = torch.where(largest > 0, largest / mantissa, 1)
     rows = torch.where(near[..., None] == 0, 0, near[..., None] * k.to(wide)).to(dtype)
     return rows, (m != 0).any(1), unit.expand(k.shape[:2])
 
 
-def _rows_within(name: str, ids: Tensor | None, count: int, first: int, size: int) -> tuple[Index, Index]:
+def _rows_within(
+    name: str, ids: Tensor | None, count: int, first: int, size: int
+) -> tuple[Index, Index]:
     """Return which of `count` queries or keys have a number of these, and the numbers less `first`.
 
     The numbers are from `first` to first + size - 1.
@@ -290,7 +353,8 @@ def _rows_within(name: str, ids: Tensor | None, count: int, first: int, size: in
 
 
 def _inside(name: str, ids: Tensor, listed: Tensor, first: int, size: int) -> Tensor:
-    """Return ids [C, n] less `first`, and -1 where that is outside of `size` or `listed` [C, n] is False.
+    """Return ids [C, n] less `first`, and -1 where that is outside of `size` or `listed` [C, n] is
+    False.
 
     Raises ShapeMismatch where a bag has a number twice; name: of the argument.
     """
@@ -299,12 +363,15 @@ def _inside(name: str, ids: Tensor, listed: Tensor, first: int, size: int) -> Te
     double = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
     if double.any():
         gene = int(ordered[:, 1:][double][0]) + first
-        raise ShapeMismatch(f"{name}: a bag lists number {gene} twice; add their multiplicities and list it once.")
+        raise ShapeMismatch(
+            f"{name}: a bag lists number {gene} twice; add their multiplicities and list it once."
+        )
     return at
 
 
 def _run(ids: Tensor) -> Index:
-    """Return ids as a slice where they follow each other, so that the sums are indexed without a copy."""
+    """Return ids as a slice where they follow each other, so that the sums are indexed without a
+    copy."""
     if not len(ids):
         return slice(0, 0)
     first = int(ids[0])
@@ -313,4 +380,6 @@ def _run(ids: Tensor) -> Index:
 
 
 def _range(index: Index, device: torch.device) -> Tensor:
-    return index if isinstance(index, Tensor) else torch.arange(index.start, index.stop, device=device)
+    return (
+        index if isinstance(index, Tensor) else torch.arange(index.start, index.stop, device=device)
+    )

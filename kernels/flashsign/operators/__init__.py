@@ -1,1 +1,2 @@
-"""The Triton kernels as operators of torch: registration, autograd, and the layout in which they are called."""
+"""The Triton kernels as operators of torch: registration, autograd, and the layout in which they
+are called."""

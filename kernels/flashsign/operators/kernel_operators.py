@@ -3,10 +3,11 @@
     flashsign::stream, flashsign::moments                       q, k, v, m -> o, 1 / n, and of moments sums and totals
     flashsign::stream_backward, flashsign::moments_backward     do, q, k, v, m and those outputs -> dq, dk, dv, dm
 
-torch.compile and torch.export see a call as one node of these, and tensors without values (fake or meta) go through
-them. Eager mode calls the functions behind them, because torch's dispatcher takes as long as everything else before a
-launch. First derivatives run the backward kernels. Second derivatives, batched ones and transforms differentiate the
-same attention in torch operations, which support every mode.
+torch.compile and torch.export see a call as one node of these, and tensors without values (fake or
+meta) go through them. Eager mode calls the functions behind them, because torch's dispatcher takes
+as long as everything else before a launch. First derivatives run the backward kernels. Second
+derivatives, batched ones and transforms differentiate the same attention in torch operations, which
+support every mode.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from flashsign.operators.verify import known, problem_of
 
 
 def attend(plan: Plan, call: AttentionCall) -> Tensor:
-    """Return attention by the kernels of a plan, or by torch where they are not known to be right here.
+    """Return attention by the kernels of a plan, or by torch where they are not known to be right
+    here.
 
     o [C', H, N, V].
 
@@ -87,20 +89,22 @@ class _Attention(torch.autograd.Function):
             dq, dk, dv, dm = run_kernels.backward(ctx.plan, call, grad, *saved)
         if not ctx.needs_input_grad[4]:
             return None, dq, dk, dv, None, None, None, None
-        # Mostly multiplicities are data and get here None: the sum over key heads that share them is one more launch.
+        # Mostly multiplicities are data and get here None: the sum over key heads that share them
+        # is one more launch.
         shared = m.shape[1] == 1 < dm.shape[1]
         return None, dq, dk, dv, dm.sum(1, keepdim=True) if shared else dm, None, None, None
 
 
 TOTALS: dict[in_torch.Method, tuple[str, ...]] = {"stream": (), "moments": ("sums", "totals")}
 """The results of each operator behind o and 1 / n."""
-# Defined by schema and not by torch's decorator: a decorated operator took 100 microseconds a call, this one takes 10.
+# Defined by schema and not by torch's decorator: a decorated operator took 100 microseconds a call,
+# this one takes 10.
 LIBRARY = torch.library.Library("flashsign", "DEF")  # type: ignore[no-untyped-call]
 
 
 _OF_TORCH: dict[int, Any] = {}
-"""Weak references to storages of 1 / n, of compiled forwards for which torch computed: their backwards are torch's too,
-also where a kernel was found to be right meanwhile."""
+"""Weak references to storages of 1 / n, of compiled forwards for which torch computed: their
+backwards are torch's too, also where a kernel was found to be right meanwhile."""
 
 
 def _storage(x: Tensor) -> Any:
@@ -125,7 +129,8 @@ def _empty_outputs(method: in_torch.Method, *arguments: Any) -> Tensors:
 
 
 def _forward(method: in_torch.Method, *arguments: Any) -> Tensors:
-    """Run a forward. Sizes of bags are known here, so the plan is made here, as _backward makes it."""
+    """Run a forward. Sizes of bags are known here, so the plan is made here, as _backward makes
+    it."""
     call = AttentionCall(*arguments)
     plan = plan_kernels(call, method)
     if known_problem(plan, call) == "":
@@ -150,15 +155,25 @@ def _empty_gradients(_: Tensor, *arguments: Any) -> Tensors:
 
 
 def _register(method: in_torch.Method) -> None:
-    rows, cut = "Tensor q, Tensor k, Tensor v, Tensor m", "Tensor? offsets, Tensor? query_offsets, float eps"
+    rows, cut = (
+        "Tensor q, Tensor k, Tensor v, Tensor m",
+        "Tensor? offsets, Tensor? query_offsets, float eps",
+    )
     saved = ("o", "inverse", *TOTALS[method])
-    outputs, inputs = ", ".join(["Tensor"] * len(saved)), ", ".join(f"Tensor {tensor}" for tensor in saved)
+    outputs, inputs = (
+        ", ".join(["Tensor"] * len(saved)),
+        ", ".join(f"Tensor {tensor}" for tensor in saved),
+    )
     gradients = "(Tensor, Tensor, Tensor, Tensor)"
     LIBRARY.define(f"{method}({rows}, {cut}) -> ({outputs})")  # type: ignore[no-untyped-call]
     LIBRARY.define(f"{method}_backward(Tensor grad, {rows}, {inputs}, {cut}) -> {gradients}")  # type: ignore[no-untyped-call]
     torch.library.impl(LIBRARY, method, "CompositeExplicitAutograd")(partial(_forward, method))
-    torch.library.impl(LIBRARY, f"{method}_backward", "CompositeExplicitAutograd")(partial(_backward, method))
-    torch.library.register_fake(f"flashsign::{method}", partial(_empty_outputs, method), lib=LIBRARY)
+    torch.library.impl(LIBRARY, f"{method}_backward", "CompositeExplicitAutograd")(
+        partial(_backward, method)
+    )
+    torch.library.register_fake(
+        f"flashsign::{method}", partial(_empty_outputs, method), lib=LIBRARY
+    )
     torch.library.register_fake(f"flashsign::{method}_backward", _empty_gradients, lib=LIBRARY)
 
 

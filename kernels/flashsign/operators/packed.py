@@ -1,13 +1,15 @@
-"""Packed attention in torch, and the same as one operator for calls whose offsets cannot be read yet.
+"""Packed attention in torch, and the same as one operator for calls whose offsets cannot be read
+yet.
 
     flashsign::packed             q, k, v, m -> o
     flashsign::packed_backward    do, q, k, v, m -> dq, dk, dv, dm
 
-In torch, bags of similar size are computed together, so that sizes of tensors follow from the values of offsets. A
-program of torch.export, and tensors without values (fake or meta), have one node for all of it: its shapes are known,
-and offsets are read when the program runs.
+In torch, bags of similar size are computed together, so that sizes of tensors follow from the
+values of offsets. A program of torch.export, and tensors without values (fake or meta), have one
+node for all of it: its shapes are known, and offsets are read when the program runs.
 
-Letters: T queries and S keys of all bags, C bags, H query heads, K key heads, E head width, V value width.
+Letters: T queries and S keys of all bags, C bags, H query heads, K key heads, E head width, V value
+width.
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ from torch import Tensor
 
 from flashsign.attention.validation import has_values
 from flashsign.eager.packing import packed_attention
-from flashsign.eager.transforms import differentiable_gradients, in_batches, transformed, without_autocast
+from flashsign.eager.transforms import (
+    differentiable_gradients,
+    in_batches,
+    transformed,
+    without_autocast,
+)
 from flashsign.operators.in_torch import chosen_attention
 from flashsign.operators.kernel_operators import LIBRARY
 
@@ -39,10 +46,11 @@ def attend_packed(
 ) -> Tensor:
     """Attend over packed bags by torch.
 
-    q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K], one dtype, float32 or float64, offsets and
-    query_offsets [C + 1] -> [T, H, V].
+    q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K], one dtype, float32 or
+    float64, offsets and query_offsets [C + 1] -> [T, H, V].
 
-    Raises ShapeMismatch unless the offsets cut the rows exactly, where there are values; a program, when it runs.
+    Raises ShapeMismatch unless the offsets cut the rows exactly, where there are values; a program,
+    when it runs.
     """
     call = q, k, v, multiplicity, offsets, query_offsets, eps, method
     if has_values(offsets) or (torch.compiler.is_compiling() and not torch.compiler.is_exporting()):
@@ -76,7 +84,9 @@ def _backward(grad: Tensor, *call: Any) -> tuple[Tensor, ...]:
     with torch.enable_grad(), without_autocast(grad):
         leaves = [x.detach().requires_grad_() for x in call[:4]]
         output = _attention(*leaves, *call[4:])
-        gradients = torch.autograd.grad(output, leaves, grad, allow_unused=True, materialize_grads=True)
+        gradients = torch.autograd.grad(
+            output, leaves, grad, allow_unused=True, materialize_grads=True
+        )
     return tuple(each.contiguous() for each in gradients)
 
 
@@ -115,7 +125,8 @@ class _Packed(torch.autograd.Function):
 def _differentiable(*call: Any) -> Tensor:
     """Run a call of a program.
 
-    One that runs has values, and every derivative that eager mode has; torch's own tangent would be 0.
+    One that runs has values, and every derivative that eager mode has; torch's own tangent would be
+    0.
     """
     if transformed() and has_values(call[4]):
         return _attention(*call)
@@ -124,10 +135,16 @@ def _differentiable(*call: Any) -> Tensor:
 
 
 def _register() -> None:
-    call = "Tensor q, Tensor k, Tensor v, Tensor m, Tensor offsets, Tensor query_offsets, float eps, str method"
+    call = (
+        "Tensor q, Tensor k, Tensor v, Tensor m, Tensor offsets, Tensor query_offsets, float eps, "
+        "str method"
+    )
     LIBRARY.define(f"packed({call}) -> Tensor")  # type: ignore[no-untyped-call]
     LIBRARY.define(f"packed_backward(Tensor grad, {call}) -> (Tensor, Tensor, Tensor, Tensor)")  # type: ignore[no-untyped-call]
-    for name, run, empty in (("packed", _forward, _empty_output), ("packed_backward", _backward, _empty_gradients)):
+    for name, run, empty in (
+        ("packed", _forward, _empty_output),
+        ("packed_backward", _backward, _empty_gradients),
+    ):
         torch.library.impl(LIBRARY, name, "CompositeExplicitAutograd")(run)
         torch.library.register_fake(f"flashsign::{name}", empty, lib=LIBRARY)
     torch.library.impl(LIBRARY, "packed", "Autograd")(_differentiable)

@@ -1,7 +1,8 @@
-"""The version of ptxas, NVIDIA's assembler, by which Triton compiles: some releases have made right kernels wrong.
+"""The version of ptxas, NVIDIA's assembler, by which Triton compiles: some releases have made right
+kernels wrong.
 
-Triton brings two, or takes those that TRITON_PTXAS_PATH and TRITON_PTXAS_BLACKWELL_PATH name; which of them assembles
-for a GPU differs from release to release. So Triton is asked, the one that runs.
+Triton brings two, or takes those that TRITON_PTXAS_PATH and TRITON_PTXAS_BLACKWELL_PATH name; which
+of them assembles for a GPU differs from release to release. So Triton is asked, the one that runs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import torch
 from flashsign.tuning.device import capability
 
 NONE, UNKNOWN = "none", "unknown"
-"""Where kernels are not assembled by ptxas, as in the interpreter, and where it is missing or says no version."""
+"""Where kernels are not assembled by ptxas, as in the interpreter, and where it is missing or says
+no version."""
 
 
 def ptxas_version(device: torch.device) -> str:
@@ -51,7 +53,9 @@ def _path(device: torch.device) -> str:
 def _version(path: str) -> str:
     """Return the version that the program prints, "" where it cannot be run or prints none."""
     try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
+        said = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=20, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError, ValueError):
         return ""
     match = re.search(r"release .*?V(\d+(?:\.\d+)+)", said)

@@ -22,7 +22,8 @@ def _launches(module: str) -> ModuleType:
 
 
 def forward(plan: Plan, call: AttentionCall, tiles: Tiles = TABLES_ALONE) -> Tensors:
-    """Return o [C', H, N, V], 1 / n [C', H, N] float32, and of moments the sums and totals of A and G.
+    """Return o [C', H, N, V], 1 / n [C', H, N] float32, and of moments the sums and totals of A and
+    G.
 
     See empty_totals.
 
@@ -38,7 +39,9 @@ def forward(plan: Plan, call: AttentionCall, tiles: Tiles = TABLES_ALONE) -> Ten
     return results
 
 
-def backward(plan: Plan, call: AttentionCall, grad: Tensor, *saved: Tensor, tiles: Tiles = TABLES_ALONE) -> Tensors:
+def backward(
+    plan: Plan, call: AttentionCall, grad: Tensor, *saved: Tensor, tiles: Tiles = TABLES_ALONE
+) -> Tensors:
     """Return dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head.
 
     grad: of o; saved: forward's results.
@@ -49,14 +52,17 @@ def backward(plan: Plan, call: AttentionCall, grad: Tensor, *saved: Tensor, tile
     elif plan.kernel == "triton_small_bags":
         gradients = _launches("small_bags").backward(call, grad, *saved)
     else:
-        gradients = _launches("streaming.stream_launches").backward(call, grad, *saved, tiles, plan.dq_from_moments)
+        gradients = _launches("streaming.stream_launches").backward(
+            call, grad, *saved, tiles, plan.dq_from_moments
+        )
     return gradients
 
 
 def empty_totals(call: AttentionCall) -> Tensors:
     """Return room for the results of moments behind 1 / n.
 
-    sums [bags K, E' V' + E' E'] and totals [bags K, 4, blocks], float32; E' and V' are the padded widths.
+    sums [bags K, E' V' + E' E'] and totals [bags K, 4, blocks], float32; E' and V' are the padded
+    widths.
     """
     bags_and_heads, width = call.bags * call.heads[1], call.width
     sums = call.q.new_empty(bags_and_heads, width * (call.value_width + width), dtype=torch.float32)

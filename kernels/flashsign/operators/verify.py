@@ -1,14 +1,16 @@
-"""Kernels are checked before their first use where nobody has seen them run: another GPU or another Triton.
+"""Kernels are checked before their first use where nobody has seen them run: another GPU or another
+Triton.
 
-Compilers have turned right kernels into wrong ones, at some block sizes only (docs/log.md). So on a pair of GPU and
-Triton that tables.SEEN does not list, a kernel runs only after its outputs and gradients were compared with float64,
-for small bags with edges, dense and packed, at all of its block sizes. That takes 10 to 20 seconds, mostly to compile,
-so a process of its own does it (python -m flashsign.check), and torch computes in the kernel's place until it has
-ended: in eager and in compiled code, and in a CUDA graph that is recorded meanwhile. A kernel
+Compilers have turned right kernels into wrong ones, at some block sizes only (docs/log.md). So on a
+pair of GPU and Triton that tables.SEEN does not list, a kernel runs only after its outputs and
+gradients were compared with float64, for small bags with edges, dense and packed, at all of its
+block sizes. That takes 10 to 20 seconds, mostly to compile, so a process of its own does it (python
+-m flashsign.check), and torch computes in the kernel's place until it has ended: in eager and in
+compiled code, and in a CUDA graph that is recorded meanwhile. A kernel
 that is off, or does not compile, is never used, and a warning says so once.
 
-What was found is kept in the user's cache, by the GPU, its driver, Triton, ptxas and the kernels' source.
-FLASHSIGN_VERIFY:
+What was found is kept in the user's cache, by the GPU, its driver, Triton, ptxas and the kernels'
+source. FLASHSIGN_VERIFY:
 
     once      check what neither tables.SEEN nor the cache knows (the default)
     always    check everything anew in every process, which waits for it
@@ -45,12 +47,14 @@ from flashsign.tuning.choose import Tiles
 from flashsign.tuning.device import capability, device_name
 
 SOURCES = [Path(__file__).parents[1] / room for room in ("triton", "tuning", "operators")]
-"""The folders whose files decide what a kernel computes: a result of a check is known as long as they stay."""
+"""The folders whose files decide what a kernel computes: a result of a check is known as long as
+they stay."""
 DRIVER = Path("/proc/driver/nvidia/version")
 VARIABLE = "FLASHSIGN_VERIFY"
 CHOICES = ("never", "once", "always")
 SIZES = {"triton_small_bags": (1, 7, 64), "": (1, 7, 113, 1025)}
-"""Numbers of genes of the bags that are checked, by kernel: around and between the sizes of tiles."""
+"""Numbers of genes of the bags that are checked, by kernel: around and between the sizes of
+tiles."""
 INTERPRETED_SIZES = (1, 7, 33)
 """Numbers of genes in Triton's interpreter, which is slow."""
 AT_ONCE = 2
@@ -58,14 +62,16 @@ AT_ONCE = 2
 RIGHT, WRONG = 0, 3
 """Exit statuses of a process that checks a kernel."""
 CHECKING = (
-    "flashsign has not been seen on %s with Triton %s: it checks each kernel against float64 in the background, and "
+    "flashsign has not been seen on %s with Triton %s: it checks each kernel against float64 in "
+    "the background, and "
     "torch computes until then. `python -m flashsign.check` checks all of them now."
 )
 
 
 class Place(NamedTuple):
-    """A kernel as it is compiled: for a dtype, a width of heads and one of values, on a device. Kernels of tables of
-    scores have room for so many bags in place of a width, and heads in place of values where they have any."""
+    """A kernel as it is compiled: for a dtype, a width of heads and one of values, on a device.
+    Kernels of tables of scores have room for so many bags in place of a width, and heads in place
+    of values where they have any."""
 
     kernel: str
     dtype: torch.dtype
@@ -90,15 +96,17 @@ def setting() -> str:
     """Return the value of FLASHSIGN_VERIFY. Raises ValueError for another word."""
     choice = os.environ.get(VARIABLE, "once")
     if choice not in CHOICES:
-        raise ValueError(f"{VARIABLE} is {choice!r}; set it to one of {', '.join(CHOICES)}, or unset it.")
+        raise ValueError(
+            f"{VARIABLE} is {choice!r}; set it to one of {', '.join(CHOICES)}, or unset it."
+        )
     return choice
 
 
 def known(kernel: str, q: Tensor, values: int, check: Callable[[], str]) -> str | None:
     """Return what is wrong with a kernel, "" where nothing is, None while it is being checked.
 
-    The kernel is for tensors like q [.., E] and values of a width. check: runs it and returns what is wrong, the end of
-    a sentence, or "".
+    The kernel is for tensors like q [.., E] and values of a width. check: runs it and returns what
+    is wrong, the end of a sentence, or "".
     """
     return known_at(Place(kernel, q.dtype, q.shape[-1], values, q.device), check)
 
@@ -120,9 +128,11 @@ def known_at(place: Place, check: Callable[[], str]) -> str | None:
 
 
 def kernels_run() -> bool:
-    """Return whether every kernel that was asked for so far runs: none is being checked, and none is wrong.
+    """Return whether every kernel that was asked for so far runs: none is being checked, and none
+    is wrong.
 
-    In the place of others torch computes, and of packed bags it reads the offsets: a CUDA graph cannot record that.
+    In the place of others torch computes, and of packed bags it reads the offsets: a CUDA graph
+    cannot record that.
     """
     return not _WAITING and not any(_KNOWN.values())
 
@@ -137,7 +147,9 @@ def _find_out(place: Place, check: Callable[[], str]) -> str | None:
         if place not in _RUNNING:
             if sum(each.poll() is None for each in _RUNNING.values()) < AT_ONCE:
                 if not _RUNNING:
-                    logging.getLogger("flashsign").warning(CHECKING, device_name(place.device), _triton())
+                    logging.getLogger("flashsign").warning(
+                        CHECKING, device_name(place.device), _triton()
+                    )
                 _RUNNING[place] = _started(place)
             return None
         if _RUNNING[place].poll() is None:
@@ -151,7 +163,8 @@ def _find_out(place: Place, check: Callable[[], str]) -> str | None:
         remember(place, problem)
     if problem:
         warnings.warn(
-            f"The kernel {place.name} is not used on {device_name(place.device)} with Triton {_triton()}, and torch "
+            f"The kernel {place.name} is not used on {device_name(place.device)} with Triton "
+            f"{_triton()}, and torch "
             f"computes in its place, because {problem}. Please report this line.",
             RuntimeWarning,
             stacklevel=3,
@@ -160,9 +173,18 @@ def _find_out(place: Place, check: Callable[[], str]) -> str | None:
 
 
 def _started(place: Place) -> subprocess.Popen[str]:
-    """Start a process that checks a kernel. A kernel that breaks the GPU's state breaks its state alone."""
+    """Start a process that checks a kernel. A kernel that breaks the GPU's state breaks its state
+    alone."""
     kernel, dtype, width, values, device = place
-    command = ["-m", "flashsign.check", kernel, str(dtype).removeprefix("torch."), width, values, device.index or 0]
+    command = [
+        "-m",
+        "flashsign.check",
+        kernel,
+        str(dtype).removeprefix("torch."),
+        width,
+        values,
+        device.index or 0,
+    ]
     return subprocess.Popen(
         [sys.executable, *map(str, command)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -197,7 +219,11 @@ def checked(check: Callable[[], str]) -> str:
     _CHECKING.now = True
     try:
         # Whatever the caller is in: warnings as errors would pass for a kernel that fails.
-        with torch.enable_grad(), torch.autocast("cuda", enabled=False), warnings.catch_warnings(action="ignore"):
+        with (
+            torch.enable_grad(),
+            torch.autocast("cuda", enabled=False),
+            warnings.catch_warnings(action="ignore"),
+        ):
             return check()
     except torch.OutOfMemoryError:
         raise  # a device that is full says nothing about the kernel
@@ -221,7 +247,10 @@ def problem_of(kernel: Kernel, q: Tensor, values: int) -> str:
         for bag in bags:
             for form in ("dense", "packed"):
                 if problem := _problem_with(bag, form == "packed", kernel, tiles):
-                    return f"{problem} for {form} bags of {bag.genes} genes, with block sizes number {number + 1}"
+                    return (
+                        f"{problem} for {form} bags of {bag.genes} genes, with block sizes number "
+                        f"{number + 1}"
+                    )
     return ""
 
 
@@ -229,12 +258,21 @@ def _problem_with(bag: Bag, packed: bool, kernel: Kernel, tiles: Tiles) -> str:
     call, grad = bag.call(packed)
     plan = Plan(kernel, "", dq_from_moments(call.width, call.k.shape[2]))
     saved = run_kernels.forward(plan, call, tiles)
-    each = dict(zip(TENSORS, (saved[0], *run_kernels.backward(plan, call, grad, *saved, tiles=tiles)), strict=True))
+    each = dict(
+        zip(
+            TENSORS,
+            (saved[0], *run_kernels.backward(plan, call, grad, *saved, tiles=tiles)),
+            strict=True,
+        )
+    )
     if bag.genes == 1:  # derivatives of a constant: differences of equal numbers
         each = {"o": each["o"]}
     for name, verdict in bag.judge_call(each, packed).items():
         if not verdict.good:
-            return f"its {name} is off by {verdict.error:.2g}, where rounding explains {verdict.bound:.2g},"
+            return (
+                f"its {name} is off by {verdict.error:.2g}, where rounding explains "
+                f"{verdict.bound:.2g},"
+            )
     return ""
 
 
@@ -243,10 +281,15 @@ def _all_block_sizes(kernel: Kernel, q: Tensor, values: int) -> list[Tiles]:
     if not kernel.startswith("triton_stream"):
         return [{}]
     key = q.element_size(), padded_width(q.shape[-1])
-    names = ["forward", "key_gradients", "query_gradient"] + ["hopper"] * (kernel == "triton_stream_hopper")
+    names = ["forward", "key_gradients", "query_gradient"] + ["hopper"] * (
+        kernel == "triton_stream_hopper"
+    )
     lists = {name: tables.tiles_of(name, *key, values) for name in names}
     most = max(map(len, lists.values()))
-    return [{name: each[min(entry, len(each) - 1)] for name, each in lists.items()} for entry in range(most)]
+    return [
+        {name: each[min(entry, len(each) - 1)] for name, each in lists.items()}
+        for entry in range(most)
+    ]
 
 
 def cache_file(place: Place) -> Path:
@@ -256,7 +299,13 @@ def cache_file(place: Place) -> Path:
     """
     home = os.environ.get("XDG_CACHE_HOME")
     pair = hashlib.sha256(describe_pair(place.device).encode()).hexdigest()[:12]
-    return (Path(home) if home else Path.home() / ".cache") / "flashsign" / "verified" / pair / f"{place.name}.json"
+    return (
+        (Path(home) if home else Path.home() / ".cache")
+        / "flashsign"
+        / "verified"
+        / pair
+        / f"{place.name}.json"
+    )
 
 
 def describe_pair(device: torch.device) -> str:
@@ -268,7 +317,13 @@ def recalled(place: Place) -> str | None:
     """Return what was wrong with a kernel, "" where nothing was, None where that is not known."""
     try:
         problem = json.loads(cache_file(place).read_text("utf-8"))["problem"]
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError):  # RuntimeError: there is no home folder
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        KeyError,
+        TypeError,
+    ):  # RuntimeError: there is no home folder
         return None
     return problem if isinstance(problem, str) else None
 
@@ -293,7 +348,8 @@ def _source() -> str:
 
 
 def digest_of(folders: Iterable[Path]) -> str:
-    """Return twelve hexadecimal digits that change with any byte of any Python file below the folders."""
+    """Return twelve hexadecimal digits that change with any byte of any Python file below the
+    folders."""
     sources = (path for folder in folders for path in sorted(folder.rglob("*.py")))
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
 

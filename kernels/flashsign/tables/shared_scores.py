@@ -1,13 +1,16 @@
-"""Spherical attention whose scores are the same for every bag: a table of genes, not a function of the cell.
+"""Spherical attention whose scores are the same for every bag: a table of genes, not a function of
+the cell.
 
     s_ij = q_i . k_j                     given as a table, [N, M], or as one for each group of bags
     n_ci = sqrt(b_i^2 + sum_j (m_cj s_ij)^2 + eps)
     o_ci = sum_j (m_cj - c_j) s_ij v_j / n_ci
 
-Where queries and keys belong to genes alone, bags differ by their multiplicities and by nothing else. Then both sums
-over the keys are matrix products of multiplicities with a table, and no tensor has the axes bags x queries x keys.
+Where queries and keys belong to genes alone, bags differ by their multiplicities and by nothing
+else. Then both sums over the keys are matrix products of multiplicities with a table, and no tensor
+has the axes bags x queries x keys.
 
-Letters: C bags, N queries, M keys, E value width, G groups; leading axes are heads, ensemble members or both.
+Letters: C bags, N queries, M keys, E value width, G groups; leading axes are heads, ensemble
+members or both.
 """
 
 from __future__ import annotations
@@ -33,13 +36,14 @@ from flashsign.tuning.device import facts_of
 KERNEL = "attention_by_scores"
 """The name by which the check of a kernel knows those of this file."""
 ALLOWED = 4e-5
-"""The largest relative error of a right kernel: products are exact to 20 bits, and sums of a program have 256 terms."""
+"""The largest relative error of a right kernel: products are exact to 20 bits, and sums of a
+program have 256 terms."""
 MOST_BAGS = 64
 """The most bags of a table for which the kernels have tiles; torch takes twice as long."""
 CHECKED = ((1, 1), (130, 16), (33, 30), (70, 512), (40, 530))
 INTERPRETED = ((1, 1), (5, 30), (33, 70))
-"""Queries and keys of the tables with which kernels are checked, around the sizes of tiles; the latter for Triton's
-interpreter, which is slow."""
+"""Queries and keys of the tables with which kernels are checked, around the sizes of tiles; the
+latter for Triton's interpreter, which is slow."""
 
 
 def attention_by_scores(
@@ -52,16 +56,20 @@ def attention_by_scores(
     eps: float = 0.0,
     groups: Sequence[int] | None = None,
 ) -> Tensor:
-    """Compute spherical attention of many bags over one table of scores, or over one for each group of bags.
+    """Compute spherical attention of many bags over one table of scores, or over one for each group
+    of bags.
 
     Args:
         scores: [..., N, M], of every query with every key, for a multiplicity of 1.
         values: [..., M, E], of every key.
         multiplicity: [C, M], the same for all leading axes, or [..., C, M]; 0: the key is absent.
-        centre: [..., M], multiplicities whose message is subtracted, under the same norm. None: nothing is.
-        basal: [..., N], a score b_i of every query that is part of its norm and has no value. None: 0.
+        centre: [..., M], multiplicities whose message is subtracted, under the same norm. None:
+        nothing is.
+        basal: [..., N], a score b_i of every query that is part of its norm and has no value. None:
+        0.
         eps: added under the root.
-        groups: sizes of groups of bags that follow one another, C bags in all. Then `scores` are [..., G, N, M] and
+        groups: sizes of groups of bags that follow one another, C bags in all. Then `scores` are
+        [..., G, N, M] and
             `centre` [..., G, M], those of each group; the other arguments are the same for all.
 
     Returns:
@@ -80,7 +88,9 @@ def attention_by_scores(
         tensor([[[ 0.6000, -0.8000]]])
     """
     queries, keys = scores.shape[-2:]
-    multiplicity = multiplicity if multiplicity.is_floating_point() else multiplicity.to(scores.dtype)
+    multiplicity = (
+        multiplicity if multiplicity.is_floating_point() else multiplicity.to(scores.dtype)
+    )
     if groups is None:
         groups, scores = [multiplicity.shape[-2]], scores.unsqueeze(-3)
         centre = None if centre is None else centre.unsqueeze(-2)
@@ -120,20 +130,27 @@ def refuse_other_tables(
     tables, queries, keys = scores.shape[-3:]
     if values.shape[-2] != keys or multiplicity.shape[-1] != keys:
         raise ShapeMismatch(
-            f"scores have {keys} keys, values {values.shape[-2]} and multiplicity {multiplicity.shape[-1]}; give each "
+            f"scores have {keys} keys, values {values.shape[-2]} and multiplicity "
+            f"{multiplicity.shape[-1]}; give each "
             "the same number"
         )
     if basal is not None and basal.shape[-1] != queries:
-        raise ShapeMismatch(f"scores have {queries} queries and basal {basal.shape[-1]}; give both the same number")
+        raise ShapeMismatch(
+            f"scores have {queries} queries and basal {basal.shape[-1]}; give both the same number"
+        )
     if tables != len(groups):
-        raise ShapeMismatch(f"there are {len(groups)} groups and {tables} tables of scores; give one for each")
+        raise ShapeMismatch(
+            f"there are {len(groups)} groups and {tables} tables of scores; give one for each"
+        )
     if centre is not None and centre.shape[-2:] != (tables, keys):
         raise ShapeMismatch(
-            f"centre is {list(centre.shape)}; give the {keys} keys of each of {tables} tables of scores"
+            f"centre is {list(centre.shape)}; give the {keys} keys of each of {tables} tables of "
+            "scores"
         )
     if sum(groups) != multiplicity.shape[-2]:
         raise ShapeMismatch(
-            f"groups have {sum(groups)} bags and multiplicity {multiplicity.shape[-2]}; give both the same number"
+            f"groups have {sum(groups)} bags and multiplicity {multiplicity.shape[-2]}; give both "
+            "the same number"
         )
 
 
@@ -147,7 +164,8 @@ def _bags(groups: Sequence[int]) -> Iterator[tuple[int, slice]]:
 
 
 def _products(multiplicity: Tensor, table: Tensor) -> Tensor:
-    """Return products of multiplicity [C, M] or [..., C, M] with a table [..., F, M]: [..., C, F]."""
+    """Return products of multiplicity [C, M] or [..., C, M] with a table [..., F, M]: [..., C,
+    F]."""
     if multiplicity.ndim > 2 or table.ndim == 2:
         return multiplicity @ table.mT
     every = multiplicity @ table.flatten(0, -2).mT  # one product for all leading axes
@@ -155,7 +173,12 @@ def _products(multiplicity: Tensor, table: Tensor) -> Tensor:
 
 
 def _what_computes(
-    scores: Tensor, values: Tensor, multiplicity: Tensor, centre: Tensor, basal: Tensor, groups: Sequence[int]
+    scores: Tensor,
+    values: Tensor,
+    multiplicity: Tensor,
+    centre: Tensor,
+    basal: Tensor,
+    groups: Sequence[int],
 ) -> Any:
     """Return the kernels where they can take a call and are right for it, or InTorch.
 
@@ -170,11 +193,16 @@ def _what_computes(
         return InTorch
     room = room_for_bags(most)
     place = Place(KERNEL, scores.dtype, room, room, scores.device)
-    return _kernels() if known_at(place, partial(kernel_problem, room, scores.device)) == "" else InTorch
+    return (
+        _kernels()
+        if known_at(place, partial(kernel_problem, room, scores.device)) == ""
+        else InTorch
+    )
 
 
 def choose_for_tables(tensors: Sequence[Tensor], bags: int = 0) -> Literal["triton", "torch"]:
-    """Return the backend for a table of scores, the first of the tensors; bags: the most of one table.
+    """Return the backend for a table of scores, the first of the tensors; bags: the most of one
+    table.
 
     Whoever calls it also asks whether the kernels are right here (operators.verify).
     """
@@ -191,8 +219,8 @@ def _kernels() -> Any:
 
 
 class OneNumber(torch.autograd.Function):
-    """Values of one number multiply the multiplicities, so that no table of messages is made. Tables of scores are the
-    largest tensors here, and the backward pass writes their gradient once.
+    """Values of one number multiply the multiplicities, so that no table of messages is made.
+    Tables of scores are the largest tensors here, and the backward pass writes their gradient once.
 
     With u the sums of a bag, f = 1 / n, and G the gradient of o = u f:
 
@@ -214,7 +242,9 @@ class OneNumber(torch.autograd.Function):
         out: Tensor
         ctx.groups, ctx.by = groups, by
         with torch.cuda.device_of(scores):  # type: ignore[no-untyped-call]  # on which kernels start
-            out, inverse, *_ = ctx.by.forward(scores, values, multiplicity, centre, basal, eps, groups)
+            out, inverse, *_ = ctx.by.forward(
+                scores, values, multiplicity, centre, basal, eps, groups
+            )
         ctx.save_for_backward(scores, values, multiplicity, centre, basal, out, inverse)
         return out
 
@@ -264,7 +294,8 @@ class InTorch:
         groups: Sequence[int],
         of_multiplicity: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-        """Return gradients of scores, values, multiplicity and centre. of_sums, bend [..., C, N]: that of u, and h."""
+        """Return gradients of scores, values, multiplicity and centre. of_sums, bend [..., C, N]:
+        that of u, and h."""
         of_scores = torch.empty_like(scores) if all(groups) else torch.zeros_like(scores)
         of_values, of_centre = torch.zeros_like(values), torch.zeros_like(centre)
         of_m = torch.zeros_like(multiplicity) if of_multiplicity else None
@@ -273,18 +304,23 @@ class InTorch:
             sums, h = of_sums[..., bags, :], bend[..., bags, :]
             change = m - centre[..., group, None, :]
             own = of_scores[..., group, :, :]
-            torch.mul(h.mT @ (m * m), table, out=own).add_(sums.mT @ (change * values.unsqueeze(-2)))
+            torch.mul(h.mT @ (m * m), table, out=own).add_(
+                sums.mT @ (change * values.unsqueeze(-2))
+            )
             read = sums @ table  # [..., C, M]
             of_values += (read * change).sum(-2).sum_to_size(values.shape)
             of_change = read * values.unsqueeze(-2)
-            of_centre[..., group, :] -= of_change.sum(-2).sum_to_size(of_centre[..., group, :].shape)
+            of_centre[..., group, :] -= of_change.sum(-2).sum_to_size(
+                of_centre[..., group, :].shape
+            )
             if of_m is not None:
                 of_m[..., bags, :] = (of_change + m * (h @ (table * table))).sum_to_size(m.shape)
         return of_scores, of_values, of_m, of_centre
 
 
 def kernel_problem(room: int, device: torch.device) -> str:
-    """Return what is wrong with the kernels of groups that fill `room`, the end of a sentence, "" where nothing is.
+    """Return what is wrong with the kernels of groups that fill `room`, the end of a sentence, ""
+    where nothing is.
 
     values and gradients are compared with float64.
     """
@@ -294,7 +330,9 @@ def kernel_problem(room: int, device: torch.device) -> str:
         results = []
         for by, dtype in ((_kernels(), torch.float32), (InTorch, torch.float64)):
             scores, values, m, centre, basal, upstream = (each.to(dtype) for each in given)
-            scores, values, basal = leaves = [each.detach().requires_grad_() for each in (scores, values, basal)]
+            scores, values, basal = leaves = [
+                each.detach().requires_grad_() for each in (scores, values, basal)
+            ]
             out = OneNumber.apply(scores, values, m, centre, basal, 1e-3, groups, by)  # type: ignore[no-untyped-call]
             results.append((out.detach(), *torch.autograd.grad(out, leaves, upstream)))
         names = "output", "gradient of scores", "gradient of values", "gradient of basal scores"
@@ -308,8 +346,8 @@ def tables_to_check(
 ) -> tuple[Tensor, ...]:
     """Return numbers of two members.
 
-    scores [2, H, G, N, M], values [2, H, M], multiplicities [2, 1, C, M], centres [2, 1, G, M], basal scores [2, H, N]
-    and a gradient for the output [2, H, C, N]; float64, seeded.
+    scores [2, H, G, N, M], values [2, H, M], multiplicities [2, 1, C, M], centres [2, 1, G, M],
+    basal scores [2, H, N] and a gradient for the output [2, H, C, N]; float64, seeded.
     """
     random = torch.Generator().manual_seed(queries + keys)
 
@@ -318,11 +356,23 @@ def tables_to_check(
 
     bags = sum(groups)
     m = normal(2, 1, bags, keys).clamp(min=0) + 0.1
-    tables, centre = normal(2, heads, len(groups), queries, keys), normal(2, 1, len(groups), keys).abs()
-    return tables, normal(2, heads, keys), m, centre, normal(2, heads, queries) + 1, normal(2, heads, bags, queries)
+    tables, centre = (
+        normal(2, heads, len(groups), queries, keys),
+        normal(2, 1, len(groups), keys).abs(),
+    )
+    return (
+        tables,
+        normal(2, heads, keys),
+        m,
+        centre,
+        normal(2, heads, queries) + 1,
+        normal(2, heads, bags, queries),
+    )
 
 
-def largest_error(names: Sequence[str], found: Sequence[Tensor], true: Sequence[Tensor], allowed: float) -> str:
+def largest_error(
+    names: Sequence[str], found: Sequence[Tensor], true: Sequence[Tensor], allowed: float
+) -> str:
     """Return which of the results is off, "" where none is by more than what is allowed."""
     for name, one, other in zip(names, found, true, strict=True):
         off = error(one, other)

@@ -2,8 +2,9 @@
 
     S_ij += sum over bags and heads of w_ij      A_ij += sum of |w_ij|      w_ij = (q_i.k'_j) / n_i
 
-A program has one tile: both sums stay in registers while it loops over bags and heads, and are added to memory once.
-There are no atomics, so the same call gives the same bits. In torch operations: flashsign.edges.edge_sums.
+A program has one tile: both sums stay in registers while it loops over bags and heads, and are
+added to memory once. There are no atomics, so the same call gives the same bits. In torch
+operations: flashsign.edges.edge_sums.
 """
 
 from __future__ import annotations
@@ -22,15 +23,29 @@ from flashsign.tuning.choose import choose_block_sizes
 
 @triton.jit
 def edge_sums(
-    q, k, inverse, signed, absolute,
-    inverse_bag, inverse_head,
-    signed_row, absolute_row,
-    bags, heads, key_heads, targets, regulators,
-    E_PAD: tl.constexpr, TARGETS: tl.constexpr, REGULATORS: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr, ABSOLUTE: tl.constexpr,
-):  # fmt: skip
-    """A program does one tile of targets and regulators. q, k (scaled): descriptors; inverse [C, H, N]: 1 / n, 0 for
-    targets that a bag does not list. Adds to signed and absolute [N, R]."""
+    q,
+    k,
+    inverse,
+    signed,
+    absolute,
+    inverse_bag,
+    inverse_head,
+    signed_row,
+    absolute_row,
+    bags,
+    heads,
+    key_heads,
+    targets,
+    regulators,
+    E_PAD: tl.constexpr,
+    TARGETS: tl.constexpr,
+    REGULATORS: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    ABSOLUTE: tl.constexpr,
+):
+    """A program does one tile of targets and regulators. q, k (scaled): descriptors; inverse [C, H,
+    N]: 1 / n, 0 for targets that a bag does not list. Adds to signed and absolute [N, R]."""
     target, regulator = tl.program_id(0) * TARGETS, tl.program_id(1) * REGULATORS
     row = target + tl.arange(0, TARGETS)
     column = regulator + tl.arange(0, REGULATORS)
@@ -55,12 +70,18 @@ def edge_sums(
 
 
 def add_weights(
-    q: Tensor, k: Tensor, inverse: Tensor, signed: Tensor, absolute: Tensor | None, sizes: BlockSizes | None = None
+    q: Tensor,
+    k: Tensor,
+    inverse: Tensor,
+    signed: Tensor,
+    absolute: Tensor | None,
+    sizes: BlockSizes | None = None,
 ) -> None:
-    """Add the weights of all bags and heads to signed and absolute [N, R] (float32, numbers of a row adjacent).
+    """Add the weights of all bags and heads to signed and absolute [N, R] (float32, numbers of a
+    row adjacent).
 
-    q [C, H, N, E], k (scaled) [C, K, R, E], one dtype; inverse [C, H, N] float32: 1 / n times the weight of the head;
-    sizes: block sizes (default: tuning.choose).
+    q [C, H, N, E], k (scaled) [C, K, R, E], one dtype; inverse [C, H, N] float32: 1 / n times the
+    weight of the head; sizes: block sizes (default: tuning.choose).
     """
     targets, regulators = signed.shape
     if not (targets and regulators and len(q)):
@@ -73,12 +94,27 @@ def add_weights(
     magnitudes = signed if absolute is None else absolute
     with torch.cuda.device_of(q):  # kernels start on the current device
         edge_sums[(cdiv(targets, sizes.own), cdiv(regulators, sizes.other))](
-            q=descriptor(q, sizes.own), k=descriptor(k, sizes.other), inverse=inverse,
-            signed=signed, absolute=magnitudes,
-            inverse_bag=inverse.stride(0), inverse_head=inverse.stride(1),
-            signed_row=signed.stride(0), absolute_row=magnitudes.stride(0),
-            bags=q.shape[0], heads=q.shape[1], key_heads=k.shape[1], targets=targets, regulators=regulators,
-            E_PAD=width, TARGETS=sizes.own, REGULATORS=sizes.other, STAGES=sizes.stages,
-            PRECISION=precision(q.dtype), ABSOLUTE=absolute is not None,
-            num_warps=sizes.warps, num_stages=sizes.stages, **FUSED,
-        )  # fmt: skip
+            q=descriptor(q, sizes.own),
+            k=descriptor(k, sizes.other),
+            inverse=inverse,
+            signed=signed,
+            absolute=magnitudes,
+            inverse_bag=inverse.stride(0),
+            inverse_head=inverse.stride(1),
+            signed_row=signed.stride(0),
+            absolute_row=magnitudes.stride(0),
+            bags=q.shape[0],
+            heads=q.shape[1],
+            key_heads=k.shape[1],
+            targets=targets,
+            regulators=regulators,
+            E_PAD=width,
+            TARGETS=sizes.own,
+            REGULATORS=sizes.other,
+            STAGES=sizes.stages,
+            PRECISION=precision(q.dtype),
+            ABSOLUTE=absolute is not None,
+            num_warps=sizes.warps,
+            num_stages=sizes.stages,
+            **FUSED,
+        )

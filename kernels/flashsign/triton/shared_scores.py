@@ -1,20 +1,25 @@
-"""Attention over tables of scores, of at most 64 bags each: every score is read once forward and once backward.
+"""Attention over tables of scores, of at most 64 bags each: every score is read once forward and
+once backward.
 
     u_ci = sum_j (m_cj - c_j) v_j s_ij        n_ci^2 = b_i^2 + sum_j m_cj^2 s_ij^2 + eps        o_ci = u_ci / n_ci
 
-Sums are matrix products of a tile of the table with its bags. With G, H [C, N] the gradient of u and twice that of n^2,
+Sums are matrix products of a tile of the table with its bags. With G, H [C, N] the gradient of u
+and twice that of n^2,
 
     A = H^T m^2      B = G^T (m - c)      d s_ij = s_ij A_ij + v_j B_ij      d v_j = sum_i s_ij B_ij
 
-Where slopes are penalised, too (flashsign.slope_penalty), their norm is that of one more bag, and the backward kernel
-adds the penalty's gradient before it writes that of the scores.
+Where slopes are penalised, too (flashsign.slope_penalty), their norm is that of one more bag, and
+the backward kernel adds the penalty's gradient before it writes that of the scores.
 
-Tensor cores read 11 of the 24 bits of a number. Here each factor is the sum of its high bits and a rest, so that
-products are exact to 20 bits; those of bags are made by split_kernel, and not by every tile that reads them.
+Tensor cores read 11 of the 24 bits of a number. Here each factor is the sum of its high bits and a
+rest, so that products are exact to 20 bits; those of bags are made by split_kernel, and not by
+every tile that reads them.
 
-In torch operations: flashsign.tables.shared_scores, which also has the gradients of multiplicities and centres.
+In torch operations: flashsign.tables.shared_scores, which also has the gradients of multiplicities
+and centres.
 
-Letters: L leading axes in one, C bags, G groups, N queries, M keys. Tensors that several tables share have fewer rows:
+Letters: L leading axes in one, C bags, G groups, N queries, M keys. Tensors that several tables
+share have fewer rows:
 table l has row l // share.
 """
 
@@ -37,11 +42,13 @@ FORWARD = {16: (64, 32, 4), 32: (64, 16, 4), 64: (64, 32, 4)}
 BACKWARD = {16: (16, 64, 4), 32: (16, 64, 4), 64: (16, 64, 4)}
 """Queries and keys of a tile and its warps, by the room for bags."""
 MOST_KEYS = 256
-"""Keys of a program: tensor cores round towards 0 whenever they add, and after 1500 keys the sum is 1e-5 too small."""
+"""Keys of a program: tensor cores round towards 0 whenever they add, and after 1500 keys the sum is
+1e-5 too small."""
 SPLIT = 512
 """Keys of a program of split_kernel."""
 CHANGING = ["bags", "groups", "queries", "each", "m_share", "centre_share", "share", "heads"]
-"""Numbers for which no kernel is compiled of its own: a training step has a few cells more or less."""
+"""Numbers for which no kernel is compiled of its own: a training step has a few cells more or
+less."""
 
 
 @triton.jit
@@ -52,7 +59,8 @@ def high(x):
 
 @triton.jit
 def with_bags(x, bags, found):
-    """found + x [Q, K] times bags [K, 2 C], high bits of the bags in the first C columns and the rests in others."""
+    """found + x [Q, K] times bags [K, 2 C], high bits of the bags in the first C columns and the
+    rests in others."""
     most = high(x)
     found = tl.dot(x - most, bags, found, input_precision="tf32")
     return tl.dot(most, bags, found, input_precision="tf32")
@@ -69,22 +77,44 @@ def of_bags(bags, high_bits, rest):
 
 @triton.jit(do_not_specialize=CHANGING)
 def split_kernel(
-    multiplicity, centre, ends, square, halves,
-    bags, groups, keys, pitch, m_share, centre_share, share, heads,
-    ROOM: tl.constexpr, KEYS: tl.constexpr, SLOPES: tl.constexpr,
-):  # fmt: skip
-    """halves [L / share, G, 4, ROOM, pitch]: m - c of each bag in high bits and a rest, m^2 likewise; 0 where a group
-    has no bag or no key. SLOPES: the last bag of each group has the m^2 of square [L / heads, G, M]."""
-    table, number, key = tl.program_id(0), tl.program_id(1), tl.program_id(2) * KEYS + tl.arange(0, KEYS)
+    multiplicity,
+    centre,
+    ends,
+    square,
+    halves,
+    bags,
+    groups,
+    keys,
+    pitch,
+    m_share,
+    centre_share,
+    share,
+    heads,
+    ROOM: tl.constexpr,
+    KEYS: tl.constexpr,
+    SLOPES: tl.constexpr,
+):
+    """halves [L / share, G, 4, ROOM, pitch]: m - c of each bag in high bits and a rest, m^2
+    likewise; 0 where a group has no bag or no key. SLOPES: the last bag of each group has the m^2
+    of square [L / heads, G, M]."""
+    table, number, key = (
+        tl.program_id(0),
+        tl.program_id(1),
+        tl.program_id(2) * KEYS + tl.arange(0, KEYS),
+    )
     lead, group = (table // groups).to(tl.int64) * share, table % groups
     bag = tl.load(ends + group) + number
     known = (key < keys) & (bag < tl.load(ends + group + 1))
     m = tl.load(multiplicity + (lead // m_share * bags + bag) * keys + key, mask=known, other=0.0)
-    c = tl.load(centre + (lead // centre_share * groups + group) * keys + key, mask=known, other=0.0)
+    c = tl.load(
+        centre + (lead // centre_share * groups + group) * keys + key, mask=known, other=0.0
+    )
     change, many = m - c, m * m
     if SLOPES:
         last = (key < keys) & (number == ROOM - 1)
-        many += tl.load(square + (lead // heads * groups + group) * keys + key, mask=last, other=0.0)
+        many += tl.load(
+            square + (lead // heads * groups + group) * keys + key, mask=last, other=0.0
+        )
     halves += (table.to(tl.int64) * 4 * ROOM + number) * pitch
     tl.store(halves + key, high(change), mask=key < pitch)
     tl.store(halves + ROOM * pitch + key, change - high(change), mask=key < pitch)
@@ -94,18 +124,35 @@ def split_kernel(
 
 @triton.jit(do_not_specialize=CHANGING)
 def forward_kernel(
-    scores, values, halves, ends, sums, squares, norms,
-    bags, groups, queries, keys, pitch, each, share,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, ROOM: tl.constexpr, SLOPES: tl.constexpr,
-):  # fmt: skip
-    """A program does a tile of queries of one table with `each` of the keys. sums, squares [parts, L, C, N]: what these
-    keys add to u and to n^2. SLOPES: norms [parts, L, G, N] gets what they add to that of the last bag."""
+    scores,
+    values,
+    halves,
+    ends,
+    sums,
+    squares,
+    norms,
+    bags,
+    groups,
+    queries,
+    keys,
+    pitch,
+    each,
+    share,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    ROOM: tl.constexpr,
+    SLOPES: tl.constexpr,
+):
+    """A program does a tile of queries of one table with `each` of the keys. sums, squares [parts,
+    L, C, N]: what these keys add to u and to n^2. SLOPES: norms [parts, L, G, N] gets what they add
+    to that of the last bag."""
     table, tile, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     tables = tl.num_programs(0).to(tl.int64) // groups
     lead, group = (table // groups).to(tl.int64), table % groups
     first, end = tl.load(ends + group), tl.load(ends + group + 1)
     bag, query = first + tl.arange(0, ROOM), tile * QUERIES + tl.arange(0, QUERIES)
-    # Within a tile numbers of 32 bits are enough, and save registers. Beyond the last query it is read again.
+    # Within a tile numbers of 32 bits are enough, and save registers. Beyond the last query it is
+    # read again.
     scores += (table.to(tl.int64) * queries + tile * QUERIES) * keys
     at = tl.minimum(tl.arange(0, QUERIES), queries - 1 - tile * QUERIES)[:, None] * keys
     values += lead * keys
@@ -119,7 +166,10 @@ def forward_kernel(
         v = tl.load(values + key, mask=key < keys, other=0.0)
         u = with_bags(s * v[None, :], tl.load(halves + (at_bag + key[:, None])), u)
         n = with_bags(s * s, tl.load(halves + 2 * ROOM * pitch + (at_bag + key[:, None])), n)
-    u, n = tl.sum(tl.reshape(u, [QUERIES, 2, ROOM]), 1), tl.sum(tl.reshape(n, [QUERIES, 2, ROOM]), 1)
+    u, n = (
+        tl.sum(tl.reshape(u, [QUERIES, 2, ROOM]), 1),
+        tl.sum(tl.reshape(n, [QUERIES, 2, ROOM]), 1),
+    )
     at = ((part * tables + lead) * bags + bag[None, :]) * queries + query[:, None]
     inside = (bag < end)[None, :] & (query < queries)[:, None]
     tl.store(sums + at, u, mask=inside)
@@ -132,25 +182,57 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=CHANGING)
 def backward_kernel(
-    scores, values, halves, ends, square, of_slopes, scaled, of_norm, of_sums, bend, of_scores, of_values,
-    bags, groups, queries, keys, pitch, each, share, heads,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, ROOM: tl.constexpr, SLOPES: tl.constexpr,
-):  # fmt: skip
-    """A program does a tile of keys of one table with `each` of the queries. of_sums, bend [L, C, N]: G and H.
-    of_scores [L, G, N, M]; of_values [parts, L, G, M]: what these queries add. SLOPES: of_slopes [L / heads, G, N, M]
-    is the gradient of the slopes where that of the penalty is 1; scaled [L, G, N] is g / n times the latter, of_norm
-    [L, G, N] the gradient of the slopes' n^2."""
+    scores,
+    values,
+    halves,
+    ends,
+    square,
+    of_slopes,
+    scaled,
+    of_norm,
+    of_sums,
+    bend,
+    of_scores,
+    of_values,
+    bags,
+    groups,
+    queries,
+    keys,
+    pitch,
+    each,
+    share,
+    heads,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    ROOM: tl.constexpr,
+    SLOPES: tl.constexpr,
+):
+    """A program does a tile of keys of one table with `each` of the queries. of_sums, bend [L, C,
+    N]: G and H. of_scores [L, G, N, M]; of_values [parts, L, G, M]: what these queries add. SLOPES:
+    of_slopes [L / heads, G, N, M] is the gradient of the slopes where that of the penalty is 1;
+    scaled [L, G, N] is g / n times the latter, of_norm [L, G, N] the gradient of the slopes'
+    n^2."""
     table, tile, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     lead, group = (table // groups).to(tl.int64), table % groups
     first, end = tl.load(ends + group), tl.load(ends + group + 1)
     bag, key = first + tl.arange(0, ROOM), tile * KEYS + tl.arange(0, KEYS)
     scores += (table.to(tl.int64) * queries + part * each) * keys
     of_scores += (table.to(tl.int64) * queries + part * each) * keys
-    halves += (lead // share * groups + group) * 4 * ROOM * pitch + tl.arange(0, ROOM)[:, None] * pitch + key[None, :]
+    halves += (
+        (lead // share * groups + group) * 4 * ROOM * pitch
+        + tl.arange(0, ROOM)[:, None] * pitch
+        + key[None, :]
+    )
     made, step = (key < pitch)[None, :], ROOM * pitch
-    change, change_rest = tl.load(halves, mask=made, other=0.0), tl.load(halves + step, mask=made, other=0.0)
+    change, change_rest = (
+        tl.load(halves, mask=made, other=0.0),
+        tl.load(halves + step, mask=made, other=0.0),
+    )
     halves += 2 * step
-    many, many_rest = tl.load(halves, mask=made, other=0.0), tl.load(halves + step, mask=made, other=0.0)
+    many, many_rest = (
+        tl.load(halves, mask=made, other=0.0),
+        tl.load(halves + step, mask=made, other=0.0),
+    )
     v = tl.load(values + lead * keys + key, mask=key < keys, other=0.0)
     of_state = lead // heads * groups + group
     q = tl.load(square + of_state * keys + key, mask=SLOPES & (key < keys), other=0.0)
@@ -166,7 +248,11 @@ def backward_kernel(
         b = of_bags(tl.load(of_sums + of_queries, mask=asked, other=0.0), change, change_rest)
         if SLOPES:
             of_queries = table.to(tl.int64) * queries + query
-            a += 2 * tl.load(of_norm + of_queries, mask=query < queries, other=0.0)[:, None] * q[None, :]
+            a += (
+                2
+                * tl.load(of_norm + of_queries, mask=query < queries, other=0.0)[:, None]
+                * q[None, :]
+            )
             f = tl.load(scaled + of_queries, mask=query < queries, other=0.0)[:, None]
             b += f * tl.load(of_slopes + at, mask=(key < keys)[None, :], other=0.0)
         total += s * b
@@ -189,9 +275,10 @@ def forward(
     groups: Sequence[int],
     square: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return o and 1 / n, [..., C, N], of scores [..., G, N, M], values [..., M], multiplicity [..., C, M], centre
-    [..., G, M] and basal [..., N], float32; leading axes of multiplicity and centre may be missing or 1. Also, of two
-    leading axes, members and heads, sum_j square_j s_ij^2, [..., G, N], where square [members, G, M] is given.
+    """Return o and 1 / n, [..., C, N], of scores [..., G, N, M], values [..., M], multiplicity
+    [..., C, M], centre [..., G, M] and basal [..., N], float32; leading axes of multiplicity and
+    centre may be missing or 1. Also, of two leading axes, members and heads, sum_j square_j s_ij^2,
+    [..., G, N], where square [members, G, M] is given.
     """
     *leading, _, queries, keys = scores.shape
     room, tables = room_for_bags(max(groups) + (square is not None)), scores.shape[:-2].numel()
@@ -199,7 +286,9 @@ def forward(
     tiles = cdiv(queries, own)
     each = min(shares(keys, tile, tables * tiles)[0], MOST_KEYS)
     parts = cdiv(keys, each)
-    sums, squares = (scores.new_empty(parts, *leading, multiplicity.shape[-2], queries) for _ in range(2))
+    sums, squares = (
+        scores.new_empty(parts, *leading, multiplicity.shape[-2], queries) for _ in range(2)
+    )
     norms = scores.new_empty(parts, *leading, len(groups) if square is not None else 0, queries)
     tensors, numbers = arguments(scores, values, multiplicity, centre, square, groups, each)
     start(
@@ -266,15 +355,26 @@ def arguments(
     halves, share = split(multiplicity, centre, square, ends, leading, room)
     tensors = {"scores": scores.contiguous(), "values": values.expand(*leading, keys).contiguous()}
     sizes = multiplicity.shape[-2], len(groups), queries, keys, halves.shape[-1], each, share
-    numbers = dict(zip(("bags", "groups", "queries", "keys", "pitch", "each", "share"), sizes, strict=True))
+    numbers = dict(
+        zip(("bags", "groups", "queries", "keys", "pitch", "each", "share"), sizes, strict=True)
+    )
     return {**tensors, "halves": halves, "ends": ends}, numbers
 
 
 def split(
-    multiplicity: Tensor, centre: Tensor, square: Tensor | None, ends: Tensor, leading: Sequence[int], room: int
+    multiplicity: Tensor,
+    centre: Tensor,
+    square: Tensor | None,
+    ends: Tensor,
+    leading: Sequence[int],
+    room: int,
 ) -> tuple[Tensor, int]:
     """Return what split_kernel makes, and how many tables share a row of it."""
-    (m, m_share), (c, c_share), heads = rows(multiplicity, leading), rows(centre, leading), [1, *leading][-1]
+    (m, m_share), (c, c_share), heads = (
+        rows(multiplicity, leading),
+        rows(centre, leading),
+        [1, *leading][-1],
+    )
     share, keys, groups = min(m_share, c_share), m.shape[-1], len(ends) - 1
     if square is not None:
         share = min(share, heads)
@@ -285,16 +385,27 @@ def split(
         split_kernel,
         (tables, room, cdiv(pitch, SPLIT)),
         tensors={
-            "multiplicity": m, "centre": c, "ends": ends, "square": m if square is None else square, "halves": halves,
+            "multiplicity": m,
+            "centre": c,
+            "ends": ends,
+            "square": m if square is None else square,
+            "halves": halves,
         },
-        numbers={**numbers, "m_share": m_share, "centre_share": c_share, "share": share, "heads": heads},
+        numbers={
+            **numbers,
+            "m_share": m_share,
+            "centre_share": c_share,
+            "share": share,
+            "heads": heads,
+        },
         constants={"ROOM": room, "KEYS": SPLIT, "SLOPES": square is not None},
-    )  # fmt: skip
+    )
     return halves, share
 
 
 def rows(tensor: Tensor, leading: Sequence[int]) -> tuple[Tensor, int]:
-    """Return [..., A, B] with all axes before the last two in one, and how many tables share each row of it.
+    """Return [..., A, B] with all axes before the last two in one, and how many tables share each
+    row of it.
 
     The first of these axes may be those of the tables, and the rest 1 or missing.
     """

@@ -1,7 +1,9 @@
-"""The penalty on slopes of tables of scores, and its gradient by the slopes, in one pass over the tables: a tile stays
-in the cache while it is read again. The passes before and after it are those of attention (triton/shared_scores.py).
+"""The penalty on slopes of tables of scores, and its gradient by the slopes, in one pass over the
+tables: a tile stays in the cache while it is read again. The passes before and after it are those
+of attention (triton/shared_scores.py).
 
-In torch operations, with the formulas: flashsign.slope_penalty, which passes over them about twenty times.
+In torch operations, with the formulas: flashsign.slope_penalty, which passes over them about twenty
+times.
 
 Letters: P members, H heads, S states, N queries, K keys.
 """
@@ -23,10 +25,23 @@ TILE = (2, 256, 2)
 
 @triton.jit
 def slope_of(
-    scores, amount, factor, prior, member, state, query, key, here,
-    states, queries, keys,
-    HEADS: tl.constexpr, PRIOR: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+    scores,
+    amount,
+    factor,
+    prior,
+    member,
+    state,
+    query,
+    key,
+    here,
+    states,
+    queries,
+    keys,
+    HEADS: tl.constexpr,
+    PRIOR: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
     """A tile of the slopes of one state."""
     slope = tl.zeros([ROWS, COLUMNS], tl.float32)
     for head in tl.static_range(HEADS):
@@ -36,7 +51,9 @@ def slope_of(
         a = tl.load(amount + lead * keys + key, mask=key < keys, other=0.0)
         f = tl.load(factor + table, mask=query < queries, other=0.0)
         slope += s * a[None, :] * f[:, None]
-    if PRIOR:  # div_rn, whose result is the same wherever it is used: one state deviates by exactly 0 from itself
+    # div_rn, whose result is the same wherever it is used: one state deviates by exactly 0 from
+    # itself
+    if PRIOR:
         at = query.to(tl.int64)[:, None] * keys + key[None, :]
         slope = tl.div_rn(slope, tl.load(prior + at, mask=here, other=1.0))
     return slope
@@ -44,13 +61,25 @@ def slope_of(
 
 @triton.jit(do_not_specialize=CHANGING)
 def value_kernel(
-    scores, amount, factor, prior, penalty, of_slopes, of_factor, value,
-    states, queries, keys,
-    HEADS: tl.constexpr, PRIOR: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """A program does a tile of queries and keys in all states of a member. factor [P, H, S, N]: g / n; of_slopes [P, S,
-    N, K]: the gradient of the slopes; of_factor [tiles of keys, P, H, S, N] and value [P, tiles]: what the tile adds to
-    the gradient of the factors and to the penalty."""
+    scores,
+    amount,
+    factor,
+    prior,
+    penalty,
+    of_slopes,
+    of_factor,
+    value,
+    states,
+    queries,
+    keys,
+    HEADS: tl.constexpr,
+    PRIOR: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """A program does a tile of queries and keys in all states of a member. factor [P, H, S, N]: g /
+    n; of_slopes [P, S, N, K]: the gradient of the slopes; of_factor [tiles of keys, P, H, S, N] and
+    value [P, tiles]: what the tile adds to the gradient of the factors and to the penalty."""
     member, tile = tl.program_id(1).to(tl.int64), tl.program_id(0)
     across = tl.cdiv(keys, COLUMNS)
     query = tile // across * ROWS + tl.arange(0, ROWS)
@@ -61,16 +90,47 @@ def value_kernel(
     shared = tl.zeros([ROWS, COLUMNS], tl.float32)
     for state in range(states):
         shared += slope_of(
-            scores, amount, factor, prior, member, state, query, key, here, states, queries, keys,
-            HEADS, PRIOR, ROWS, COLUMNS,
-        )  # fmt: skip
+            scores,
+            amount,
+            factor,
+            prior,
+            member,
+            state,
+            query,
+            key,
+            here,
+            states,
+            queries,
+            keys,
+            HEADS,
+            PRIOR,
+            ROWS,
+            COLUMNS,
+        )
     shared /= states
     size = tl.zeros([ROWS, COLUMNS], tl.float32)
     for state in range(states):
-        deviation = slope_of(
-            scores, amount, factor, prior, member, state, query, key, here, states, queries, keys,
-            HEADS, PRIOR, ROWS, COLUMNS,
-        ) - shared  # fmt: skip
+        deviation = (
+            slope_of(
+                scores,
+                amount,
+                factor,
+                prior,
+                member,
+                state,
+                query,
+                key,
+                here,
+                states,
+                queries,
+                keys,
+                HEADS,
+                PRIOR,
+                ROWS,
+                COLUMNS,
+            )
+            - shared
+        )
         size += deviation * deviation
     penalised = tl.where((key == keys - 1)[None, :], 0.0, shared)
     size = size / (rho * rho) + penalised * penalised
@@ -80,18 +140,36 @@ def value_kernel(
         bend = t * t
         ratio = size / bend
         # log(1 + x) loses x where it is small: three terms of the series are exact there.
-        found = bend * tl.where(ratio < 1e-3, ratio - ratio * ratio * (0.5 - ratio / 3), tl.log(1 + ratio))
+        found = bend * tl.where(
+            ratio < 1e-3, ratio - ratio * ratio * (0.5 - ratio / 3), tl.log(1 + ratio)
+        )
         weight = bend / (bend + size)
     tl.store(value + member * tl.num_programs(0) + tile, lam * tl.sum(tl.where(here, found, 0.0)))
     weight *= 2 * lam / states
     for state in range(states):
         slope = slope_of(
-            scores, amount, factor, prior, member, state, query, key, here, states, queries, keys,
-            HEADS, PRIOR, ROWS, COLUMNS,
-        )  # fmt: skip
+            scores,
+            amount,
+            factor,
+            prior,
+            member,
+            state,
+            query,
+            key,
+            here,
+            states,
+            queries,
+            keys,
+            HEADS,
+            PRIOR,
+            ROWS,
+            COLUMNS,
+        )
         own = ((slope - shared) * (states / (rho * rho)) + penalised) * weight
         if PRIOR:
-            own /= tl.load(prior + query.to(tl.int64)[:, None] * keys + key[None, :], mask=here, other=1.0)
+            own /= tl.load(
+                prior + query.to(tl.int64)[:, None] * keys + key[None, :], mask=here, other=1.0
+            )
         at = ((member * states + state) * queries + query[:, None]) * keys + key[None, :]
         tl.store(of_slopes + at, own, mask=here)
         for head in tl.static_range(HEADS):
@@ -106,22 +184,31 @@ def value_kernel(
 def value(
     scores: Tensor, amount: Tensor, factor: Tensor, penalty: Tensor, prior: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the penalty [P], and its gradient by the slopes, [P, S, N, K], and by the factors, [P, H, S, N]."""
+    """Return the penalty [P], and its gradient by the slopes, [P, S, N, K], and by the factors, [P,
+    H, S, N]."""
     members, heads, states, queries, keys = scores.shape
     rows, columns, warps = fitting(keys, TILE)
     across, down = cdiv(keys, columns), cdiv(queries, rows)
-    of_slopes, of_factor = scores.new_empty(members, states, queries, keys), scores.new_empty(across, *factor.shape)
+    of_slopes, of_factor = (
+        scores.new_empty(members, states, queries, keys),
+        scores.new_empty(across, *factor.shape),
+    )
     found = scores.new_empty(members, across * down)
     start(
         value_kernel,
         (across * down, members),
         tensors={
-            "scores": scores, "amount": amount, "factor": factor.contiguous(),
-            "prior": amount if prior is None else prior, "penalty": penalty,
-            "of_slopes": of_slopes, "of_factor": of_factor, "value": found,
+            "scores": scores,
+            "amount": amount,
+            "factor": factor.contiguous(),
+            "prior": amount if prior is None else prior,
+            "penalty": penalty,
+            "of_slopes": of_slopes,
+            "of_factor": of_factor,
+            "value": found,
         },
         numbers={"states": states, "queries": queries, "keys": keys},
         constants={"HEADS": heads, "PRIOR": prior is not None, "ROWS": rows, "COLUMNS": columns},
         num_warps=warps,
-    )  # fmt: skip
+    )
     return found.sum(1), of_slopes, of_factor.sum(0)

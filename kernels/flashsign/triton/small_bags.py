@@ -1,19 +1,24 @@
-"""Small bags, whose keys fit into one tile: one kernel forward and one backward, a program for each bag and key head.
+"""Small bags, whose keys fit into one tile: one kernel forward and one backward, a program for each
+bag and key head.
 
     s_ij = m_j q_i.k_j      n_i = sqrt(sum_j s_ij^2 + eps |q_i|^2 t + tiny)      w = s / n      o = w v
 
-A program has all scores of a row at once, so the norm is known before weights are rounded: 16-bit numbers hold weights
-here and not scores, which may have any size. Backward, with p = do v^T and 2 dt = -eps sum_i |q_i|^2 delta_i / n_i^2:
+A program has all scores of a row at once, so the norm is known before weights are rounded: 16-bit
+numbers hold weights here and not scores, which may have any size. Backward, with p = do v^T and 2
+dt = -eps sum_i |q_i|^2 delta_i / n_i^2:
 
     ds = p - w delta      dv = w^T do      dk' = (ds / n)^T q + 2 dt k'      dq = (m ds) k / n - eps t delta q / n^2
 
-In every product, q, k, v and do are not scaled by multiplicities or norms, only by powers of two. Multiplicities and
-norms scale the scores or the other operand, where a rounding error is relative to the score. If m k were rounded, the
-error would not be, and the weight of a single key, the sign of its score, could flip.
+In every product, q, k, v and do are not scaled by multiplicities or norms, only by powers of two.
+Multiplicities and norms scale the scores or the other operand, where a rounding error is relative
+to the score. If m k were rounded, the error would not be, and the weight of a single key, the sign
+of its score, could flip.
 
-The backward computes everything transposed, w^T = m k q^T / n and dq^T = k^T (m ds)^T, because Triton 3.4 to 3.7.0 on
-Hopper computes a wrong product if an operand is the rounded and transposed result of another product.
-Letters: E head width, E_PAD the power of two above it. Equations: kernels/README.md, "Spherical attention".
+The backward computes everything transposed, w^T = m k q^T / n and dq^T = k^T (m ds)^T, because
+Triton 3.4 to 3.7.0 on Hopper computes a wrong product if an operand is the rounded and transposed
+result of another product.
+Letters: E head width, E_PAD the power of two above it. Equations: kernels/README.md, "Spherical
+attention".
 """
 
 from __future__ import annotations
@@ -24,25 +29,53 @@ from torch import Tensor
 
 from flashsign.attention.call import AttentionCall
 from flashsign.attention.dispatch import largest_bag
-from flashsign.triton.common.device_functions import bag_rows, inverse_norm, not_finite, power_of_two, unit_of
+from flashsign.triton.common.device_functions import (
+    bag_rows,
+    inverse_norm,
+    not_finite,
+    power_of_two,
+    unit_of,
+)
 from flashsign.triton.common.launch import start
-from flashsign.triton.common.layout import aligned, aligned_call, multiplicity_strides, precision, strides
+from flashsign.triton.common.layout import (
+    aligned,
+    aligned_call,
+    multiplicity_strides,
+    precision,
+    strides,
+)
 from flashsign.tuning import tables
 from flashsign.tuning.block_sizes import SmallBagBlockSizes, padded_width
 
 
 @triton.jit
 def load_bag(
-    k, v, multiplicity, offsets, query_offsets,
-    k_bag, k_head, k_row,
-    v_bag, v_head, v_row,
-    m_bag, m_head,
-    queries_all, keys_all, key_heads,
-    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-    KEYS: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
-    """This program's bag and key head: index, key head, first query, number of queries, first key, mask of keys there,
-    rows of keys [KEYS, 1], multiplicities [KEYS], keys [KEYS, E_PAD] and values [KEYS, V_PAD]."""
+    k,
+    v,
+    multiplicity,
+    offsets,
+    query_offsets,
+    k_bag,
+    k_head,
+    k_row,
+    v_bag,
+    v_head,
+    v_row,
+    m_bag,
+    m_head,
+    queries_all,
+    keys_all,
+    key_heads,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    KEYS: tl.constexpr,
+    PACKED: tl.constexpr,
+):
+    """This program's bag and key head: index, key head, first query, number of queries, first key,
+    mask of keys there, rows of keys [KEYS, 1], multiplicities [KEYS], keys [KEYS, E_PAD] and values
+    [KEYS, V_PAD]."""
     bag, key_head = tl.program_id(0) // key_heads, tl.program_id(0) % key_heads
     first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
     first_key, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
@@ -51,9 +84,13 @@ def load_bag(
     key = tl.arange(0, KEYS)
     there = key < keys
     row = (first_key + key).to(tl.int64)[:, None]
-    m = tl.load(multiplicity + index * m_bag + key_head * m_head + first_key + key, mask=there, other=0.0)
+    m = tl.load(
+        multiplicity + index * m_bag + key_head * m_head + first_key + key, mask=there, other=0.0
+    )
     k_tile = tl.load(
-        k + index * k_bag + key_head * k_head + row * k_row + column, mask=there[:, None] & (column < E), other=0.0
+        k + index * k_bag + key_head * k_head + row * k_row + column,
+        mask=there[:, None] & (column < E),
+        other=0.0,
     )
     from_v = v + index * v_bag + key_head * v_head + row * v_row + of_value
     v_tile = tl.load(from_v, mask=there[:, None] & (of_value < V), other=0.0)
@@ -62,8 +99,8 @@ def load_bag(
 
 @triton.jit
 def query_rows(step, tiles, key_head, group, first_query, queries, QUERIES: tl.constexpr):
-    """The tile of a step: head, queries [QUERIES], their rows and mask [QUERIES, 1]. Steps go through the tiles of one
-    head after the other."""
+    """The tile of a step: head, queries [QUERIES], their rows and mask [QUERIES, 1]. Steps go
+    through the tiles of one head after the other."""
     head = key_head * group + step // tiles
     query = step % tiles * QUERIES + tl.arange(0, QUERIES)
     return head, query, (first_query + query).to(tl.int64)[:, None], (query < queries)[:, None]
@@ -71,22 +108,67 @@ def query_rows(step, tiles, key_head, group, first_query, queries, QUERIES: tl.c
 
 @triton.jit
 def small_forward(
-    q, k, v, multiplicity, offsets, query_offsets, o, inverse,
-    q_bag, q_head, q_row,
-    k_bag, k_head, k_row,
-    v_bag, v_head, v_row,
-    m_bag, m_head,
-    o_bag, o_head, o_row,
-    queries_all, keys_all, heads, key_heads, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    multiplicity,
+    offsets,
+    query_offsets,
+    o,
+    inverse,
+    q_bag,
+    q_head,
+    q_row,
+    k_bag,
+    k_head,
+    k_row,
+    v_bag,
+    v_head,
+    v_row,
+    m_bag,
+    m_head,
+    o_bag,
+    o_head,
+    o_row,
+    queries_all,
+    keys_all,
+    heads,
+    key_heads,
+    eps,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PACKED: tl.constexpr,
+):
     """Program (bag, key head) writes o, and inverse [C', heads, rows]: 1 / n."""
     index, key_head, first_query, queries, _, _, _, m, k_tile, v_tile = load_bag(
-        k, v, multiplicity, offsets, query_offsets,
-        k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head,
-        queries_all, keys_all, key_heads, E, E_PAD, V, V_PAD, KEYS, PACKED,
-    )  # fmt: skip
+        k,
+        v,
+        multiplicity,
+        offsets,
+        query_offsets,
+        k_bag,
+        k_head,
+        k_row,
+        v_bag,
+        v_head,
+        v_row,
+        m_bag,
+        m_head,
+        queries_all,
+        keys_all,
+        key_heads,
+        E,
+        E_PAD,
+        V,
+        V_PAD,
+        KEYS,
+        PACKED,
+    )
     column, of_value = tl.arange(0, E_PAD)[None, :], tl.arange(0, V_PAD)[None, :]
     present = (m != 0)[:, None]
     k_tile = tl.where(present, k_tile, 0.0)
@@ -98,13 +180,19 @@ def small_forward(
     tiles = tl.cdiv(queries, QUERIES)
     group = heads // key_heads
     for step in range(0, group * tiles):
-        head, query, at, asked = query_rows(step, tiles, key_head, group, first_query, queries, QUERIES)
+        head, query, at, asked = query_rows(
+            step, tiles, key_head, group, first_query, queries, QUERIES
+        )
         query_mask, value_mask = asked & (column < E), asked & (of_value < V)
-        rows = tl.load(q + index * q_bag + head * q_head + at * q_row + column, mask=query_mask, other=0.0)
+        rows = tl.load(
+            q + index * q_bag + head * q_head + at * q_row + column, mask=query_mask, other=0.0
+        )
         s = tl.dot(rows, k_tile.T, input_precision=PRECISION) * m[None, :]
         wide = rows.to(tl.float32)
         inverse_n = inverse_norm(tl.sum(s * s, 1), floor * tl.sum(wide * wide, 1))
-        outputs = tl.dot((s * inverse_n[:, None]).to(v_tile.dtype), v_tile, input_precision=PRECISION)
+        outputs = tl.dot(
+            (s * inverse_n[:, None]).to(v_tile.dtype), v_tile, input_precision=PRECISION
+        )
         inverses = inverse + (index * heads + head) * queries_all + first_query
         tl.store(inverses + query, inverse_n, mask=query < queries)
         to_o = o + index * o_bag + head * o_head + at * o_row + of_value
@@ -113,26 +201,84 @@ def small_forward(
 
 @triton.jit
 def small_backward(
-    grad, q, k, v, multiplicity, o, inverse, offsets, query_offsets, dq, dk, dv, dm,
-    grad_bag, grad_head, grad_row,
-    q_bag, q_head, q_row,
-    k_bag, k_head, k_row,
-    v_bag, v_head, v_row,
-    m_bag, m_head,
-    o_bag, o_head, o_row,
-    dq_bag, dq_head, dq_row,
-    dk_bag, dk_head, dk_row,
-    dv_bag, dv_head, dv_row,
-    queries_all, keys_all, heads, key_heads, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
+    grad,
+    q,
+    k,
+    v,
+    multiplicity,
+    o,
+    inverse,
+    offsets,
+    query_offsets,
+    dq,
+    dk,
+    dv,
+    dm,
+    grad_bag,
+    grad_head,
+    grad_row,
+    q_bag,
+    q_head,
+    q_row,
+    k_bag,
+    k_head,
+    k_row,
+    v_bag,
+    v_head,
+    v_row,
+    m_bag,
+    m_head,
+    o_bag,
+    o_head,
+    o_row,
+    dq_bag,
+    dq_head,
+    dq_row,
+    dk_bag,
+    dk_head,
+    dk_row,
+    dv_bag,
+    dv_head,
+    dv_row,
+    queries_all,
+    keys_all,
+    heads,
+    key_heads,
+    eps,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PACKED: tl.constexpr,
+):
     """Program (bag, key head) writes dq, dk, dv, and dm [C', key heads, rows] float32."""
     index, key_head, first_query, queries, first_key, there, row, m, k_tile, v_tile = load_bag(
-        k, v, multiplicity, offsets, query_offsets,
-        k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head,
-        queries_all, keys_all, key_heads, E, E_PAD, V, V_PAD, KEYS, PACKED,
-    )  # fmt: skip
+        k,
+        v,
+        multiplicity,
+        offsets,
+        query_offsets,
+        k_bag,
+        k_head,
+        k_row,
+        v_bag,
+        v_head,
+        v_row,
+        m_bag,
+        m_head,
+        queries_all,
+        keys_all,
+        key_heads,
+        E,
+        E_PAD,
+        V,
+        V_PAD,
+        KEYS,
+        PACKED,
+    )
     column, of_value = tl.arange(0, E_PAD)[None, :], tl.arange(0, V_PAD)[None, :]
     scale = power_of_two(tl.max(m))
     m *= scale
@@ -151,23 +297,34 @@ def small_backward(
     tiles = tl.cdiv(queries, QUERIES)
     group = heads // key_heads
     for step in range(0, group * tiles):
-        head, query, at, asked = query_rows(step, tiles, key_head, group, first_query, queries, QUERIES)
+        head, query, at, asked = query_rows(
+            step, tiles, key_head, group, first_query, queries, QUERIES
+        )
         query_mask, value_mask = asked & (column < E), asked & (of_value < V)
-        rows = tl.load(q + index * q_bag + head * q_head + at * q_row + column, mask=query_mask, other=0.0)
+        rows = tl.load(
+            q + index * q_bag + head * q_head + at * q_row + column, mask=query_mask, other=0.0
+        )
         from_grad = grad + index * grad_bag + head * grad_head + at * grad_row + of_value
         grads = tl.load(from_grad, mask=value_mask, other=0.0)
-        outputs = tl.load(o + index * o_bag + head * o_head + at * o_row + of_value, mask=value_mask, other=0.0)
+        outputs = tl.load(
+            o + index * o_bag + head * o_head + at * o_row + of_value, mask=value_mask, other=0.0
+        )
         inverses = inverse + (index * heads + head) * queries_all + first_query
         inverse_n = tl.load(inverses + query, mask=query < queries, other=0.0)
         delta = tl.sum(grads.to(tl.float32) * outputs.to(tl.float32), 1)
-        # q / n has a length of about 1 / sqrt(t). q~ is q times a power of two, so exact, with numbers near one.
+        # q / n has a length of about 1 / sqrt(t). q~ is q times a power of two, so exact, with
+        # numbers near one.
         power = power_of_two(inverse_n)
         rest = inverse_n * power
         q_tilde = (rows.to(tl.float32) * (unit / power)[:, None]).to(rows.dtype)
         q_over_n = q_tilde.to(tl.float32) * (rest / unit)[:, None]
         c_q_squared += delta * tl.sum(q_over_n * q_over_n, 1)
         eps_term = eps * t * delta * inverse_n
-        w = tl.dot(k_tile, q_tilde.T, input_precision=PRECISION) * (m / unit)[:, None] * rest[None, :]
+        w = (
+            tl.dot(k_tile, q_tilde.T, input_precision=PRECISION)
+            * (m / unit)[:, None]
+            * rest[None, :]
+        )
         dv_sum = tl.dot(w.to(grads.dtype), grads, dv_sum, input_precision=PRECISION)
         p = tl.dot(v_tile, grads.T, input_precision=PRECISION)
         ds = (p - w * delta[None, :]) * rest[None, :]
@@ -176,7 +333,9 @@ def small_backward(
         sums = tl.dot(k_tile.T, ds, input_precision=PRECISION).T
         sums = sums / power[:, None] - q_tilde.to(tl.float32) * (eps_term * rest / unit)[:, None]
         tl.store(
-            dq + index * dq_bag + head * dq_head + at * dq_row + column, sums.to(dq.dtype.element_ty), mask=query_mask
+            dq + index * dq_bag + head * dq_head + at * dq_row + column,
+            sums.to(dq.dtype.element_ty),
+            mask=query_mask,
         )
 
     # Keys are read again, because the loop is short of registers.
@@ -204,20 +363,36 @@ def forward(call: AttentionCall, sizes: SmallBagBlockSizes | None = None) -> tup
     start(
         small_forward,
         (call.bags * k.shape[1],),
-        tensors={"q": q, "k": k, "v": v, "multiplicity": m, **call.cuts, "o": o, "inverse": inverse},
+        tensors={
+            "q": q,
+            "k": k,
+            "v": v,
+            "multiplicity": m,
+            **call.cuts,
+            "o": o,
+            "inverse": inverse,
+        },
         numbers={
-            **strides(q=q, k=k, v=v), **multiplicity_strides(m), **strides(o=o),
-            **call.row_counts, **call.head_counts, "eps": call.eps,
+            **strides(q=q, k=k, v=v),
+            **multiplicity_strides(m),
+            **strides(o=o),
+            **call.row_counts,
+            **call.head_counts,
+            "eps": call.eps,
         },
         constants=constants,
         num_warps=warps,
         num_stages=1,
-    )  # fmt: skip
+    )
     return o, inverse
 
 
 def backward(
-    call: AttentionCall, grad: Tensor, o: Tensor, inverse: Tensor, sizes: SmallBagBlockSizes | None = None
+    call: AttentionCall,
+    grad: Tensor,
+    o: Tensor,
+    inverse: Tensor,
+    sizes: SmallBagBlockSizes | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head; grad: of o."""
     dq, dk, dv, dm = call.empty_gradients()
@@ -228,17 +403,31 @@ def backward(
         small_backward,
         (call.bags * k.shape[1],),
         tensors={
-            "grad": grad, "q": q, "k": k, "v": v, "multiplicity": m, "o": o, "inverse": inverse, **call.cuts,
-            "dq": dq, "dk": dk, "dv": dv, "dm": dm,
+            "grad": grad,
+            "q": q,
+            "k": k,
+            "v": v,
+            "multiplicity": m,
+            "o": o,
+            "inverse": inverse,
+            **call.cuts,
+            "dq": dq,
+            "dk": dk,
+            "dv": dv,
+            "dm": dm,
         },
         numbers={
-            **strides(grad=grad, q=q, k=k, v=v), **multiplicity_strides(m), **strides(o=o, dq=dq, dk=dk, dv=dv),
-            **call.row_counts, **call.head_counts, "eps": call.eps,
+            **strides(grad=grad, q=q, k=k, v=v),
+            **multiplicity_strides(m),
+            **strides(o=o, dq=dq, dk=dk, dv=dv),
+            **call.row_counts,
+            **call.head_counts,
+            "eps": call.eps,
         },
         constants=constants,
         num_warps=warps,
         num_stages=1,
-    )  # fmt: skip
+    )
     return dq, dk, dv, dm
 
 
@@ -249,7 +438,10 @@ def launch_sizes(
     if sizes is None:
         table = tables.SMALL_BAGS[call.q.element_size(), call.width]
         sizes = table.backward if backward else table.forward
-    most_keys, most_queries = largest_bag(call.q, call.k, call.offsets, call.query_offsets) or (0, 0)
+    most_keys, most_queries = largest_bag(call.q, call.k, call.offsets, call.query_offsets) or (
+        0,
+        0,
+    )
     keys = padded_width(most_keys)
     return sizes.warps, {
         **call.widths,

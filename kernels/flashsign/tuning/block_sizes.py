@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ROW_STEP = 16
-"""Head widths and all strides from row to row are multiples of this, so that Triton knows it can load 16 bytes at once.
+"""Head widths and all strides from row to row are multiples of this, so that Triton knows it can
+load 16 bytes at once.
 
-Otherwise every number of a tile needs an address of its own: kernels then ran out of registers, and ptxas 12.8 made
-matrix products of a 16-bit 64-wide tile read from an address that was never set (docs/log.md).
+Otherwise every number of a tile needs an address of its own: kernels then ran out of registers, and
+ptxas 12.8 made matrix products of a 16-bit 64-wide tile read from an address that was never set
+(docs/log.md).
 """
 
 
@@ -22,10 +24,11 @@ def padded_width(width: int) -> int:
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """Block sizes of a kernel whose program keeps one tile of rows and loops over the tiles of another tensor.
+    """Block sizes of a kernel whose program keeps one tile of rows and loops over the tiles of
+    another tensor.
 
-    own: rows of the tile that it keeps; other: rows of the tiles that it loops over; warps: of a program; stages: of
-    the loop's pipeline.
+    own: rows of the tile that it keeps; other: rows of the tiles that it loops over; warps: of a
+        program; stages: of the loop's pipeline.
     """
 
     own: int
@@ -34,9 +37,11 @@ class BlockSizes:
     stages: int
 
     def shared(self, kept: int, row: int, size: int) -> int:
-        """Return bytes of shared memory for `kept` own tiles and the pipeline's tiles of two tensors.
+        """Return bytes of shared memory for `kept` own tiles and the pipeline's tiles of two
+        tensors.
 
-        row: bytes of a row, size: of a number. Three TF32 products of float32 numbers keep a second tile of each.
+        row: bytes of a row, size: of a number. Three TF32 products of float32 numbers keep a second
+            tile of each.
         """
         split = 2 * self.own + self.other if size == 4 else 0
         return (kept * self.own + 2 * self.stages * self.other + split) * row
@@ -44,8 +49,8 @@ class BlockSizes:
 
 @dataclass(frozen=True)
 class RowBlockSizes:
-    """Block sizes of a kernel that passes over rows once: rows of a tile, warps of a program, stages of the pipeline,
-    and programs per multiprocessor."""
+    """Block sizes of a kernel that passes over rows once: rows of a tile, warps of a program,
+    stages of the pipeline, and programs per multiprocessor."""
 
     rows: int
     warps: int
@@ -55,8 +60,8 @@ class RowBlockSizes:
 
 @dataclass(frozen=True)
 class SmallBagBlockSizes:
-    """Block sizes of a kernel whose program does a whole bag: the most queries in a tile, warps of a program, and the
-    most scores (queries times keys) in a tile."""
+    """Block sizes of a kernel whose program does a whole bag: the most queries in a tile, warps of
+    a program, and the most scores (queries times keys) in a tile."""
 
     queries: int
     warps: int
@@ -66,6 +71,7 @@ class SmallBagBlockSizes:
 def room_for_bags(most: int) -> int:
     """Return the bags of a tile of the kernels of tables of scores.
 
-    A power of 2, with room for the largest group and, where a forward has slopes, one more; a product has 16.
+    A power of 2, with room for the largest group and, where a forward has slopes, one more; a
+    product has 16.
     """
     return max(16, 1 << (most - 1).bit_length())

@@ -1,4 +1,5 @@
-"""Choice of the block sizes of a launch: those that it is given, or an entry of the tables that fits the device."""
+"""Choice of the block sizes of a launch: those that it is given, or an entry of the tables that
+fits the device."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from flashsign.tuning.block_sizes import BlockSizes, RowBlockSizes
 from flashsign.tuning.device import device_limits
 
 Tiles = Mapping[str, BlockSizes | RowBlockSizes]
-"""Block sizes of some kernels, by the names of tables.TABLES and tables.PASSES, which a launch takes for its own."""
+"""Block sizes of some kernels, by the names of tables.TABLES and tables.PASSES, which a launch
+takes for its own."""
 TABLES_ALONE: Tiles = MappingProxyType({})
 
 
@@ -23,8 +25,8 @@ def choose_block_sizes(
 
     width, values: E, V, padded.
 
-    Of the table's entries that fit into shared memory, the first that makes a tile for every multiprocessor, or the
-    last; tables.FALLBACK or tables.SMALLEST where none fits.
+    Of the table's entries that fit into shared memory, the first that makes a tile for every
+    multiprocessor, or the last; tables.FALLBACK or tables.SMALLEST where none fits.
     """
     size = rows.element_size()
     own = tiles.get(name)
@@ -38,17 +40,30 @@ def choose_block_sizes(
     def fit(some: Sequence[BlockSizes]) -> list[BlockSizes]:
         return [each for each in some if each.shared(tables.KEPT[name], row * size, size) <= memory]
 
-    fitting = fit(tables.tiles_of(name, size, width, values)) or fit([tables.FALLBACK]) or [tables.SMALLEST]
+    fitting = (
+        fit(tables.tiles_of(name, size, width, values))
+        or fit([tables.FALLBACK])
+        or [tables.SMALLEST]
+    )
     bags_and_heads = rows.shape[0] * rows.shape[1]
-    filling = (each for each in fitting if bags_and_heads * -(-rows.shape[2] // each.own) >= multiprocessors)
+    filling = (
+        each
+        for each in fitting
+        if bags_and_heads * -(-rows.shape[2] // each.own) >= multiprocessors
+    )
     return next(filling, fitting[-1])
 
 
-def choose_row_block_sizes(name: str, rows: Tensor, width: int, tiles: Tiles = TABLES_ALONE) -> RowBlockSizes:
-    """Return block sizes of a kernel of tables.PASSES over rows [C', heads, rows, E]; width: E, padded."""
+def choose_row_block_sizes(
+    name: str, rows: Tensor, width: int, tiles: Tiles = TABLES_ALONE
+) -> RowBlockSizes:
+    """Return block sizes of a kernel of tables.PASSES over rows [C', heads, rows, E]; width: E,
+    padded."""
     key = rows.element_size(), width
     own = tiles.get(name)
     if isinstance(own, RowBlockSizes):
         return own
     little = device_limits(rows.device)[1] < tables.LITTLE_MEMORY
-    return (tables.IN_LITTLE_MEMORY.get(name, {}).get(key) if little else None) or tables.PASSES[name][key]
+    return (tables.IN_LITTLE_MEMORY.get(name, {}).get(key) if little else None) or tables.PASSES[
+        name
+    ][key]

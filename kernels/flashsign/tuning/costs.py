@@ -1,4 +1,5 @@
-"""The times of attention by the stream and by moments, by which `method="auto"` takes the faster one.
+"""The times of attention by the stream and by moments, by which `method="auto"` takes the faster
+one.
 
 Of the kernels they were measured on an H200; of torch the operations are counted.
 """
@@ -14,8 +15,9 @@ from flashsign.tuning.tables import MOST_QUERIES
 
 
 class Costs(NamedTuple):
-    """Microseconds of a call by each method: a fixed time, and a time per unit of work. The unit of the stream is 1e9
-    pairs of a query and a key times E, that of moments 1e6 queries and keys times E."""
+    """Microseconds of a call by each method: a fixed time, and a time per unit of work. The unit of
+    the stream is 1e9 pairs of a query and a key times E, that of moments 1e6 queries and keys times
+    E."""
 
     stream: tuple[float, float]
     moments: tuple[float, float]
@@ -41,16 +43,18 @@ BOTH_COSTS: dict[tuple[int, int], Costs] = {
     (4, 64): Costs((105, 435), (81, 24)),
     (4, 128): Costs((200, 1000), (247, 26)),
 }
-"""Costs of a forward alone, and of a forward with its backward, by (bytes of a number, padded head width). Measured by
-benchmarks/crossing.py."""
+"""Costs of a forward alone, and of a forward with its backward, by (bytes of a number, padded head
+width). Measured by benchmarks/crossing.py."""
 
 PACKED_COST = 40.0
-"""Microseconds that the stream takes longer for packed bags: it makes a schedule of tiles, and zeros between bags."""
+"""Microseconds that the stream takes longer for packed bags: it makes a schedule of tiles, and
+zeros between bags."""
 
 
 TORCH_MOMENT_COST = {False: 1, True: 4}
-"""Time of an operation of torch's moments relative to one of its stream, outside of a transform (False) and inside
-(True): inside, moments are summed in float64 and took four times as long on a CPU."""
+"""Time of an operation of torch's moments relative to one of its stream, outside of a transform
+(False) and inside (True): inside, moments are summed in float64 and took four times as long on a
+CPU."""
 
 
 def faster(
@@ -64,9 +68,11 @@ def faster(
     gradients: bool,
     packed: bool,
 ) -> Literal["stream", "moments"]:
-    """Return the method whose kernels take less time for bags of so many queries and keys (packed: on average).
+    """Return the method whose kernels take less time for bags of so many queries and keys (packed:
+    on average).
 
-    size: bytes of a number; width: of a head, not padded, at most 128; gradients: whether a backward follows.
+    size: bytes of a number; width: of a head, not padded, at most 128; gradients: whether a
+        backward follows.
     """
     if max(queries, keys) <= MOST_QUERIES:  # the stream has the fewest launches, at any width
         return "stream"
@@ -79,15 +85,24 @@ def faster(
 
 
 def torch_method(
-    method: Literal["auto", "stream", "moments"], queries: int, keys: int, width: int, in_transform: bool
+    method: Literal["auto", "stream", "moments"],
+    queries: int,
+    keys: int,
+    width: int,
+    in_transform: bool,
 ) -> Literal["stream", "moments"]:
-    """Return the method that torch takes: for "auto" the one with less work, (N + M) E^2 for moments, N M E otherwise.
+    """Return the method that torch takes: for "auto" the one with less work, (N + M) E^2 for
+    moments, N M E otherwise.
 
-    queries: N, of all heads that share a key head; keys: M; width: E. Sizes that torch.export leaves open cannot be
-    compared; then moments, whose time and memory are linear in any size.
+    queries: N, of all heads that share a key head; keys: M; width: E. Sizes that torch.export
+        leaves open cannot be compared; then moments, whose time and memory are linear in any size.
     """
     if method != "auto":
         return method
     if isinstance(queries, torch.SymInt) or isinstance(keys, torch.SymInt):
         return "moments"
-    return "moments" if queries * keys > TORCH_MOMENT_COST[in_transform] * (queries + keys) * width else "stream"
+    return (
+        "moments"
+        if queries * keys > TORCH_MOMENT_COST[in_transform] * (queries + keys) * width
+        else "stream"
+    )

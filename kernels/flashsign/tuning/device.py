@@ -1,4 +1,5 @@
-"""Facts about a device, each asked once: what decides which kernels can run there, and with which block sizes."""
+"""Facts about a device, each asked once: what decides which kernels can run there, and with which
+block sizes."""
 
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 class Device:
     """Facts about a device on which decisions depend.
 
-    kind: "cuda", "cpu", ...; capability: CUDA's compute capability; triton: version of Triton, "" where it is not
-    installed; interpreted: whether kernels run in Triton's interpreter, on a CPU.
+    kind: "cuda", "cpu", ...; capability: CUDA's compute capability; triton: version of Triton, ""
+        where it is not installed; interpreted: whether kernels run in Triton's interpreter, on a
+        CPU.
     """
 
     kind: str
@@ -36,14 +38,16 @@ def device_facts(device: torch.device) -> Device:
     """Return the facts about a device of this machine."""
     if device.type == "cuda":
         return Device("cuda", capability(device), _triton_version())
-    return Device(device.type, triton=_triton_version() if INTERPRETED else "", interpreted=INTERPRETED)
+    return Device(
+        device.type, triton=_triton_version() if INTERPRETED else "", interpreted=INTERPRETED
+    )
 
 
 def facts_of(x: Tensor) -> Device:
     """Return the facts about a tensor's device.
 
-    While torch traces, and for tensors without values, they cannot be looked up, and the device need not be here: calls
-    are planned for one that has kernels.
+    While torch traces, and for tensors without values, they cannot be looked up, and the device
+    need not be here: calls are planned for one that has kernels.
     """
     if has_values(x):
         return device_facts(x.device)
@@ -67,7 +71,8 @@ def _triton_version() -> str:
 
 @cache
 def device_limits(device: torch.device) -> tuple[int, int]:
-    """Return the number of multiprocessors and the bytes of shared memory of a program; of a CPU 1 and 1 GiB."""
+    """Return the number of multiprocessors and the bytes of shared memory of a program; of a CPU 1
+    and 1 GiB."""
     if device.type != "cuda":
         return 1, 2**30
     limits = torch.cuda.get_device_properties(device)
@@ -87,5 +92,6 @@ def device_name(device: torch.device) -> str:
 
 @cache
 def capability(device: torch.device) -> tuple[int, int]:
-    """Return the compute capability of a CUDA device; cached, because torch.compile cannot trace the call."""
+    """Return the compute capability of a CUDA device; cached, because torch.compile cannot trace
+    the call."""
     return torch.cuda.get_device_capability(device)

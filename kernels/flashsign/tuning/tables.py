@@ -1,8 +1,9 @@
 """Block sizes measured on an H200, by (bytes of a number, padded head width).
 
-They are tables because a search at the first call would take seconds of every user. benchmarks/tiles.py checks every
-entry against float64 on the GPU on which it runs. GPUs with less shared memory take the first entry that fits, which
-was not measured on such a GPU. flashsign.tuning.choose picks the entry for a launch.
+They are tables because a search at the first call would take seconds of every user.
+benchmarks/tiles.py checks every entry against float64 on the GPU on which it runs. GPUs with less
+shared memory take the first entry that fits, which was not measured on such a GPU.
+flashsign.tuning.choose picks the entry for a launch.
 """
 
 from __future__ import annotations
@@ -12,24 +13,28 @@ from dataclasses import dataclass
 from flashsign.tuning.block_sizes import BlockSizes, RowBlockSizes, SmallBagBlockSizes
 
 SEEN = frozenset({((9, 0), "3.6"), ((9, 0), "3.7")})
-"""Compute capabilities with the releases of Triton with which all kernels were seen right on GPUs of that kind (H100,
-H200). Elsewhere a kernel is checked before its first use (operators.verify)."""
+"""Compute capabilities with the releases of Triton with which all kernels were seen right on GPUs
+of that kind (H100, H200). Elsewhere a kernel is checked before its first use (operators.verify)."""
 FALLBACK, SMALLEST = BlockSizes(32, 16, 4, 1), BlockSizes(16, 16, 4, 1)
-"""Block sizes for GPUs whose shared memory is too small for every measured entry, and for FALLBACK."""
+"""Block sizes for GPUs whose shared memory is too small for every measured entry, and for
+FALLBACK."""
 
 HOPPER: dict[tuple[int, int], list[BlockSizes]] = {
     (2, 64): [BlockSizes(256, 128, 8, 5), BlockSizes(128, 128, 8, 5)],
     (2, 128): [BlockSizes(256, 64, 8, 5), BlockSizes(128, 64, 8, 5)],
 }
-"""The forward kernel for Hopper: tiles of queries by tiles of keys. Other widths and dtypes take the plain kernel."""
+"""The forward kernel for Hopper: tiles of queries by tiles of keys. Other widths and dtypes take
+the plain kernel."""
 
 NAN_REPAIR = BlockSizes(128, 32, 8, 1)
-"""triton/streaming/nan_repair.py: little shared memory, as nearly all of its programs end at once."""
+"""triton/streaming/nan_repair.py: little shared memory, as nearly all of its programs end at
+once."""
 
 
 @dataclass(frozen=True)
 class SmallBags:
-    """The most keys of a bag that one program can do, and its block sizes. 64 KiB of shared memory are enough."""
+    """The most keys of a bag that one program can do, and its block sizes. 64 KiB of shared memory
+    are enough."""
 
     keys: int
     forward: SmallBagBlockSizes
@@ -43,10 +48,12 @@ SMALL_BAGS: dict[tuple[int, int], SmallBags] = {
     (4, 16): SmallBags(64, SmallBagBlockSizes(64, 4), SmallBagBlockSizes(32, 4)),
     (4, 32): SmallBags(64, SmallBagBlockSizes(64, 4), SmallBagBlockSizes(16, 4)),
 }
-"""The kernels in which one program does a whole bag. With aligned rows none of them spills even 3 registers."""
+"""The kernels in which one program does a whole bag. With aligned rows none of them spills even 3
+registers."""
 
 MOST_QUERIES = 128
-"""The most queries of a small bag: with more, the other kernels are faster, as they start more programs."""
+"""The most queries of a small bag: with more, the other kernels are faster, as they start more
+programs."""
 
 
 KEPT = {"forward": 1, "key_gradients": 2, "query_gradient": 2, "edge_sums": 0}
@@ -91,7 +98,8 @@ TABLES: dict[str, dict[tuple[int, int], list[BlockSizes]]] = {
         (4, 128): [BlockSizes(32, 32, 4, 1)],
         (4, 256): [BlockSizes(16, 16, 4, 1)],
     },
-    # Edge sums: tiles of targets by tiles of regulators, at most as tall as wide. Registers hold two sums of a tile.
+    # Edge sums: tiles of targets by tiles of regulators, at most as tall as wide. Registers hold
+    # two sums of a tile.
     "edge_sums": {
         (2, 16): [BlockSizes(128, 128, 8, 4)],
         (2, 32): [BlockSizes(128, 128, 8, 4)],
@@ -170,8 +178,9 @@ IN_LITTLE_MEMORY: dict[str, dict[tuple[int, int], RowBlockSizes]] = {
     "moment_query_gradients": {(2, 128): RowBlockSizes(64, 8, 1, 1)},
     "moment_key_gradients": {(2, 128): RowBlockSizes(64, 8, 1, 1)},
 }
-"""Other entries of PASSES for GPUs whose programs have less than LITTLE_MEMORY bytes of shared memory (capabilities
-8.6, 8.9 and 12: 99 KiB), where those of the H200 do not fit. They were compiled for such GPUs, never timed on one."""
+"""Other entries of PASSES for GPUs whose programs have less than LITTLE_MEMORY bytes of shared
+memory (capabilities 8.6, 8.9 and 12: 99 KiB), where those of the H200 do not fit. They were
+compiled for such GPUs, never timed on one."""
 LITTLE_MEMORY = 160 * 1024
 NARROW: dict[str, dict[tuple[int, int], list[BlockSizes]]] = {
     "hopper": {
@@ -192,7 +201,8 @@ def is_narrow(width: int, values: int | None) -> bool:
 
 
 def tiles_of(name: str, size: int, width: int, values: int | None = None) -> list[BlockSizes]:
-    """Return block sizes of a kernel of TABLES, or "hopper", for numbers of `size` bytes and padded widths."""
+    """Return block sizes of a kernel of TABLES, or "hopper", for numbers of `size` bytes and padded
+    widths."""
     table = HOPPER if name == "hopper" else TABLES[name]
     own = NARROW.get(name, {}).get((size, width)) if is_narrow(width, values) else None
     return own or table[size, width]

@@ -13,7 +13,12 @@ from grn.cells.loading.batches import MOST_HIDDEN, WHOLE, BagMaker, uniform
 from grn.cells.loading.order import EpochOrder
 from grn.cells.loading.tables import Table
 from grn.cells.loading.thinning import Thinning, shares
-from grn.cells.preprocessing.multiplicity import basal_multiplicity, counting_of, depth_scale, to_multiplicity
+from grn.cells.preprocessing.multiplicity import (
+    basal_multiplicity,
+    counting_of,
+    depth_scale,
+    to_multiplicity,
+)
 from grn.config.schema import DataConfig
 
 ROWS = np.array([4, 0, 17, 9])
@@ -42,7 +47,9 @@ def test_what_is_hidden_belongs_to_cell_and_epoch_not_to_the_batch(cells):
     thinning = Thinning.of(cells, "log1p_normalised")
     maker = BagMaker(cells, seed=2, trains=True, thinning=thinning)
     one, reverse = maker[1, ROWS], maker[1, ROWS[::-1].copy()]
-    assert torch.equal(one.kept, reverse.kept.flip(0)) and torch.equal(one.kept, maker[1, ROWS].kept)
+    assert torch.equal(one.kept, reverse.kept.flip(0)) and torch.equal(
+        one.kept, maker[1, ROWS].kept
+    )
     assert torch.equal(one.seen.multiplicity, maker[1, ROWS].seen.multiplicity)
     for other, epoch in ((maker, 2), (replace(maker, seed=3), 1)):
         assert not torch.equal(one.kept, other[epoch, ROWS].kept)
@@ -51,7 +58,9 @@ def test_what_is_hidden_belongs_to_cell_and_epoch_not_to_the_batch(cells):
 
 
 def test_of_steps_that_the_identity_token_leaves_out_nothing_is_made_for_it(cells):
-    maker = BagMaker(cells, trains=True, read_every=2, thinning=Thinning.of(cells, "log1p_normalised"))
+    maker = BagMaker(
+        cells, trains=True, read_every=2, thinning=Thinning.of(cells, "log1p_normalised")
+    )
     requests = list(EpochOrder(np.arange(len(cells)), 4, 0))
     batches = [maker[request] for request in requests]
     assert [request.step for request in requests] == list(range(len(batches)))
@@ -74,7 +83,9 @@ COUNTED, GENES, TARGET = 40, 200, 500.0
 
 @pytest.mark.parametrize("transform", ["counts", "log1p", "log1p_normalised"])
 def test_a_thinned_cell_is_what_its_fewer_counts_give(transform):
-    counts = sparse.csr_matrix(np.random.default_rng(0).poisson(3.0, (COUNTED, GENES)).astype(np.float32))
+    counts = sparse.csr_matrix(
+        np.random.default_rng(0).poisson(3.0, (COUNTED, GENES)).astype(np.float32)
+    )
     total = np.asarray(counts.sum(1)).ravel()
     scale = depth_scale(total)
     unit = counting_of(transform, total, TARGET).unit
@@ -86,7 +97,9 @@ def test_a_thinned_cell_is_what_its_fewer_counts_give(transform):
     rows = Table.of(sparse.csr_matrix(x.numpy()), basal.numpy(), unit, "cpu")[np.arange(COUNTED)]
     thin, lower = thinning.thinned(rows, share, torch.Generator().manual_seed(0))
 
-    assert torch.equal(thin[0], x[0]) and lower[0] == basal[0], "a share of 1 leaves the cell as it was"
+    assert torch.equal(thin[0], x[0]) and lower[0] == basal[0], (
+        "a share of 1 leaves the cell as it was"
+    )
     # What the thinned multiplicities say the counts are, at half of the cell's total.
     if transform == "counts":
         found = thin
@@ -94,9 +107,14 @@ def test_a_thinned_cell_is_what_its_fewer_counts_give(transform):
         half = counting_of(transform, total / 2, TARGET).unit
         found = torch.expm1(thin.double()) / torch.from_numpy(half)[:, None]
     found, all_counts = found[1:], torch.from_numpy(counts.toarray())[1:]
-    assert torch.allclose(found, found.round().to(found.dtype), atol=1e-3) and (found <= all_counts + 1e-3).all()
+    assert (
+        torch.allclose(found, found.round().to(found.dtype), atol=1e-3)
+        and (found <= all_counts + 1e-3).all()
+    )
     assert float(found.sum() / all_counts.sum()) == pytest.approx(0.5, abs=0.02)
-    assert torch.allclose(lower[1:], torch.from_numpy(basal_multiplicity(total[1:] / 2, scale)), atol=0.01)
+    assert torch.allclose(
+        lower[1:], torch.from_numpy(basal_multiplicity(total[1:] / 2, scale)), atol=0.01
+    )
 
 
 def test_shares_are_1_for_some_cells_and_spread_over_the_others():
@@ -111,7 +129,8 @@ def test_the_numbers_are_uniform_and_independent():
     assert numbers.min() >= 0 and numbers.max() < 1
     share = np.histogram(numbers, bins=20, range=(0, 1))[0] / numbers.size
     assert np.abs(share - 0.05).max() < 6 * np.sqrt(0.05 * 0.95 / numbers.size)
-    # Row and column means have the spread of independent numbers: sd of a mean of 300 is 1 / sqrt(12 * 300).
+    # Row and column means have the spread of independent numbers: sd of a mean of 300 is 1 /
+    # sqrt(12 * 300).
     for axis in (0, 1):
         assert 0.8 < numbers.mean(axis=axis).std() * np.sqrt(12 * 300) < 1.25
 

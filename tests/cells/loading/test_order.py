@@ -23,7 +23,9 @@ def test_processes_share_the_batches_of_one(cells, size, world, epoch):
     shares = [EpochOrder(rows, size, 3, rank, world) for rank in range(world)]
     for order in (alone, *shares):
         order.epoch = epoch
-    together = [[row for share in step for row in share] for step in zip(*map(batches, shares), strict=True)]
+    together = [
+        [row for share in step for row in share] for step in zip(*map(batches, shares), strict=True)
+    ]
     assert together == batches(alone)
     assert {len(order) for order in shares} == {len(alone)} == {len(together)}
     seen = [row for step in together for row in step]
@@ -33,7 +35,8 @@ def test_processes_share_the_batches_of_one(cells, size, world, epoch):
 
 @given(cells=st.integers(300, 2000), size=sizes, world=worlds, start=st.integers(0, 3))
 def test_many_cells_are_mixed_in_buffers_of_few_blocks(cells, size, world, start):
-    """The same batches with and without a file, and after a resume; what a batch needs is in the buffer it names."""
+    """The same batches with and without a file, and after a resume; what a batch needs is in the
+    buffer it names."""
     rows = np.arange(7, 7 + cells)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading_order, "BUFFER", 256)
@@ -51,7 +54,9 @@ def test_many_cells_are_mixed_in_buffers_of_few_blocks(cells, size, world, start
     for request, following in zip(requests[0], [*requests[0][1:], beyond], strict=True):
         assert np.isin(request.rows, request.buffer).all() and (np.diff(request.buffer) > 0).all()
         assert len(request.buffer) <= max(256, size)
-        assert len(np.unique((request.buffer - 7) // BLOCK)) <= 2 * 256 * world // BLOCK + 2, "few blocks"
+        assert len(np.unique((request.buffer - 7) // BLOCK)) <= 2 * 256 * world // BLOCK + 2, (
+            "few blocks"
+        )
         if following.buffer is not request.buffer:
             np.testing.assert_array_equal(following.buffer, request.following)
 
@@ -66,12 +71,20 @@ def test_no_block_is_read_by_two_processes(world):
     assert len(np.unique(request)) >= len(request) / 4, "a batch is of many blocks"
 
 
-@given(cells=st.integers(5, 600), size=sizes, world=worlds, times=st.integers(1, 3), start=st.integers(0, 7))
+@given(
+    cells=st.integers(5, 600),
+    size=sizes,
+    world=worlds,
+    times=st.integers(1, 3),
+    start=st.integers(0, 7),
+)
 def test_each_batch_is_handed_out_so_many_times_in_a_row(cells, size, world, times, start):
     """Also from the middle on, in later epochs, and with buffers, which are read once."""
     rows = np.arange(cells)
     for buffered in (False, True):
-        once, order = (EpochOrder(rows, size, 3, world - 1, world, buffered, count) for count in (1, times))
+        once, order = (
+            EpochOrder(rows, size, 3, world - 1, world, buffered, count) for count in (1, times)
+        )
         assert len(order) == times * len(once)
         once.epoch = order.epoch = 1
         every, single = list(order), list(once)
@@ -79,11 +92,17 @@ def test_each_batch_is_handed_out_so_many_times_in_a_row(cells, size, world, tim
         for number, request in enumerate(every):
             expected = single[number // times]
             assert (request.rows == expected.rows).all()
-            assert np.array_equal(request.buffer, expected.buffer) if buffered else request.buffer is None
+            assert (
+                np.array_equal(request.buffer, expected.buffer)
+                if buffered
+                else request.buffer is None
+            )
         order.start = start
         later = list(order)
         assert [request.step for request in later] == [request.step for request in every[start:]]
-        assert all((one.rows == other.rows).all() for one, other in zip(later, every[start:], strict=True))
+        assert all(
+            (one.rows == other.rows).all() for one, other in zip(later, every[start:], strict=True)
+        )
 
 
 def test_each_seed_has_its_own_order():

@@ -11,7 +11,9 @@ from grn.cells.loading import tables
 from grn.cells.loading.tables import Table
 
 CELLS, GENES = 9, 5
-gpu = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))
+gpu = pytest.param(
+    "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+)
 
 
 def table_of(device: str, seed: int = 0) -> tuple[np.ndarray, Table]:
@@ -43,7 +45,9 @@ def test_a_table_that_would_take_the_memory_of_the_gpu_stays_on_the_host(monkeyp
 def test_memory_of_a_table_is_used_again_only_when_steps_have_read_it():
     def filled(number: float) -> Table:
         values = sparse.csr_matrix(np.full((500, 400), number, np.float32))
-        return tables.beside_steps(lambda: Table.of(values, np.ones(500, np.float32), None, "cuda"), "cuda")
+        return tables.beside_steps(
+            lambda: Table.of(values, np.ones(500, np.float32), None, "cuda"), "cuda"
+        )
 
     table = filled(1.0)
     torch.cuda._sleep(2 * 10**9)  # a second, in which the GPU has no time to read it

@@ -43,6 +43,8 @@ def test_a_script_without_a_main_guard_runs_once_and_gets_the_same_batches(tmp_p
 def test_the_main_module_comes_back():
     main = sys.modules["__main__"]
     with pytest.raises(RuntimeError), without_main_module():
-        assert sys.modules["__main__"] is not main and not hasattr(sys.modules["__main__"], "__file__")
+        assert sys.modules["__main__"] is not main and not hasattr(
+            sys.modules["__main__"], "__file__"
+        )
         raise RuntimeError
     assert sys.modules["__main__"] is main

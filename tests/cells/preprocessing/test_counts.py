@@ -50,7 +50,8 @@ def test_a_value_that_is_not_a_count_is_named_with_its_cell_and_gene(adata, valu
 
 @pytest.mark.parametrize("rows", [None, 7])
 def test_a_single_absurd_count_is_refused_and_one_of_many_large_ones_is_not(adata, rows):
-    """A count of 200 000 where the gene's next largest is far below; genes of bulk samples have many such counts."""
+    """A count of 200 000 where the gene's next largest is far below; genes of bulk samples have
+    many such counts."""
     counts = adata.X.toarray()
     counts[33, 4] = 2e5
     adata.X = sparse.csr_matrix(counts)
@@ -58,7 +59,9 @@ def test_a_single_absurd_count_is_refused_and_one_of_many_large_ones_is_not(adat
         read_expression(adata, config(), rows)
     for other in ((2, 4), (34, 4)):  # in another piece, and in the same
         again = adata.copy()
-        again.X = sparse.csr_matrix(counts + 300 * (np.indices(counts.shape) == np.array(other)[:, None, None]).all(0))
+        again.X = sparse.csr_matrix(
+            counts + 300 * (np.indices(counts.shape) == np.array(other)[:, None, None]).all(0)
+        )
         assert read_expression(again, config(), rows).scale.largest == 2e5
 
 
@@ -81,11 +84,17 @@ def test_expression_is_used_as_it_is_and_refused_where_it_cannot_be_a_multiplici
     """None: nothing but zeros."""
     values = log_normalised(adata.X).astype(np.float32).toarray()
     adata.X = values
-    np.testing.assert_array_equal(read_expression(adata, config(values="expression")).values.toarray(), values)
+    np.testing.assert_array_equal(
+        read_expression(adata, config(values="expression")).values.toarray(), values
+    )
     adata.X = values.astype(np.float64) if value else 0 * values
     adata.X[3, 2] = value or 0
     error = refused(adata, values="expression")
-    assert "only zeros" in error.problem if value is None else "gene gene2 in cell cell3" in error.problem
+    assert (
+        "only zeros" in error.problem
+        if value is None
+        else "gene gene2 in cell cell3" in error.problem
+    )
 
 
 def told(counts, **options) -> str:
@@ -99,7 +108,9 @@ def test_counts_that_are_seldom_what_they_seem_are_named():
     assert told(raw) == ""
     assert "nearly the same total" in told(np.round(raw / total * 1e6))
     assert "multiples of its smallest one (10 in" in told(10 * raw)
-    assert "multiples of its smallest one" in told(np.round(raw / total * 1e6)[:, :-5]), "rounded CPM of some genes"
+    assert "multiples of its smallest one" in told(np.round(raw / total * 1e6)[:, :-5]), (
+        "rounded CPM of some genes"
+    )
     assert "No count is above 1" in told(raw > 0)
     assert told(raw, weights=np.ones(150)) == ""
     assert "300 in training" in told(8 * raw + (raw > 0), weights=np.ones(150))

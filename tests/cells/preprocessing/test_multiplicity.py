@@ -40,7 +40,8 @@ TOTALS = np.array([4.0, 8, 0])
     ],
 )
 def test_each_transform_keeps_zeros_and_leaves_the_counts_as_they_were(transform, totals, expected):
-    """Totals may leave out genes, which are scaled, too: the sum of a cell may be above the target."""
+    """Totals may leave out genes, which are scaled, too: the sum of a cell may be above the
+    target."""
     before = COUNTS.copy()
     found = to_multiplicity(COUNTS, transform, totals, 6.0)
     np.testing.assert_allclose(found.toarray(), expected, rtol=1e-6)
@@ -51,7 +52,13 @@ def test_each_transform_keeps_zeros_and_leaves_the_counts_as_they_were(transform
 
 @pytest.mark.parametrize(
     ("regulators", "measured"),
-    [(None, [1, 1, 1]), ([2], [1, 1, 0]), ([0], [0, 1, 1]), ([0, 2], [1, 1, 1]), ([1, 2], [1, 0, 0])],
+    [
+        (None, [1, 1, 1]),
+        ([2], [1, 1, 0]),
+        ([0], [0, 1, 1]),
+        ([0, 2], [1, 1, 1]),
+        ([1, 2], [1, 0, 0]),
+    ],
 )
 def test_regulators_are_left_out_where_the_others_hold_half_of_the_counts(regulators, measured):
     counts = sparse.csr_matrix([[4, 0, 1], [1, 2, 2.0]])  # 5, 2 and 3 counts of a gene
@@ -103,8 +110,12 @@ def test_the_depth_of_values_that_are_not_counts_is_estimated_from_their_zeros(w
 
 def test_zeros_reflect_depth_where_cells_differ_by_more_than_independent_zeros_would():
     generator = np.random.default_rng(0)
-    alike = sparse.csr_matrix(generator.random((500, 80)) < generator.uniform(0.2, 0.99, 80), dtype=np.float32)
-    unlike = sparse.csr_matrix(generator.random((500, 80)) < generator.uniform(0.2, 0.99, (500, 1)), dtype=np.float32)
+    alike = sparse.csr_matrix(
+        generator.random((500, 80)) < generator.uniform(0.2, 0.99, 80), dtype=np.float32
+    )
+    unlike = sparse.csr_matrix(
+        generator.random((500, 80)) < generator.uniform(0.2, 0.99, (500, 1)), dtype=np.float32
+    )
     all_genes = np.ones(80, bool)
     assert not zeros_reflect_depth(alike, all_genes) and zeros_reflect_depth(unlike, all_genes)
     assert not zeros_reflect_depth(unlike, np.arange(80) < FEWEST - 1)
@@ -116,12 +127,17 @@ def test_zeros_reflect_depth_where_cells_differ_by_more_than_independent_zeros_w
         (log_normalised(FEWEST - 1), {"values": "expression"}),
         (log_normalised(FEWEST) + 1, {"values": "expression"}),
         (log_normalised(FEWEST + 3), {"values": "expression", "depth": "none"}),
-        (np.rint(log_normalised(FEWEST + 3)), {"values": "counts", "depth": "none", "multiplicity": "log1p"}),
+        (
+            np.rint(log_normalised(FEWEST + 3)),
+            {"values": "counts", "depth": "none", "multiplicity": "log1p"},
+        ),
     ],
     ids=["few genes", "no zeros", "expression", "counts"],
 )
 def test_cells_without_depth_have_the_same_basal_multiplicity(write, values, fields):
-    cells, _ = load_cells(DataConfig(path=write(AnnData(values, var=named(values))), genes="all", **fields))
+    cells, _ = load_cells(
+        DataConfig(path=write(AnnData(values, var=named(values))), genes="all", **fields)
+    )
     assert cells.depth is None and (cells.basal == 1).all()
 
 
@@ -134,7 +150,9 @@ def test_the_depth_of_a_cell_does_not_change_when_a_regulator_s_count_does(adata
     regulators = ["gene2", "gene5"]
     config = {"genes": "all", "regulators": regulators, "multiplicity": "log1p_normalised"}
     before, split = load_cells(DataConfig(path=write(adata), **config))
-    assert [before.vocabulary[gene] for gene in np.flatnonzero(~before.measures_depth)] == regulators
+    assert [
+        before.vocabulary[gene] for gene in np.flatnonzero(~before.measures_depth)
+    ] == regulators
     counts = adata.X.toarray()
     counts[split.train[:5], 2] += 3
     counts[split.test[:3], 5] += 7
@@ -143,19 +161,29 @@ def test_the_depth_of_a_cell_does_not_change_when_a_regulator_s_count_does(adata
     for name in ("basal", "measures_depth", "target_total", "depth"):
         np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
     others = before.measures_depth
-    np.testing.assert_array_equal(after.multiplicity[:, others].toarray(), before.multiplicity[:, others].toarray())
+    np.testing.assert_array_equal(
+        after.multiplicity[:, others].toarray(), before.multiplicity[:, others].toarray()
+    )
     assert (after.multiplicity != before.multiplicity).nnz == 8
 
 
 @pytest.fixture
 def new_cells(tiny_run):
-    """A trained model, its cells, their source, and how another source becomes cells for the model."""
+    """A trained model, its cells, their source, and how another source becomes cells for the
+    model."""
     trained, run = TrainedModel.load(tiny_run), load_config(tiny_run / "config.yaml").data
 
     def read(adata, share=None):
-        model = {name: getattr(trained, name) for name in ("regulators", "target_total", "depth", "measures_depth")}
+        model = {
+            name: getattr(trained, name)
+            for name in ("regulators", "target_total", "depth", "measures_depth")
+        }
         config = data_config(trained, tiny_run, tiny_run)
-        return next(cells_in_pieces(adata, config, trained.vocabulary, share_of_depth=share, **model).pieces())
+        return next(
+            cells_in_pieces(
+                adata, config, trained.vocabulary, share_of_depth=share, **model
+            ).pieces()
+        )
 
     return trained, load_cells(run)[0], open_source(run), read
 
@@ -173,7 +201,8 @@ def test_new_cells_have_their_depth_over_the_genes_of_the_training(new_cells):
 
 
 def test_cells_that_lack_genes_have_the_depth_that_they_would_have_with_them(new_cells):
-    """A quarter of the genes, with a third of the counts or more, is missing; the others keep their multiplicities."""
+    """A quarter of the genes, with a third of the counts or more, is missing; the others keep their
+    multiplicities."""
     trained, cells, adata, read = new_cells
     rank = np.argsort(-np.asarray(adata.X.sum(0)).ravel())
     regulators = np.isin(adata.var_names, np.array(trained.vocabulary)[trained.regulators])
@@ -183,7 +212,10 @@ def test_cells_that_lack_genes_have_the_depth_that_they_would_have_with_them(new
     fewer = adata[:, [gene for gene in range(adata.n_vars) if gene not in gone]].copy()
     corrected, plain = read(fewer, trained.depth_share), read(fewer)
     there = np.isin(trained.vocabulary, fewer.var_names)
-    off = [np.abs(each.multiplicity[:, there] - cells.multiplicity[:, there]).mean() for each in (corrected, plain)]
+    off = [
+        np.abs(each.multiplicity[:, there] - cells.multiplicity[:, there]).mean()
+        for each in (corrected, plain)
+    ]
     assert off[0] < 0.3 * off[1]
     assert abs(corrected.basal - cells.basal).mean() < 0.5 * abs(plain.basal - cells.basal).mean()
     assert f"They held {lost:.0%} of the training cells' depth" in corrected.notes[0]
@@ -194,7 +226,9 @@ def test_cells_that_lack_genes_have_the_depth_that_they_would_have_with_them(new
 def test_the_noise_of_counting_is_the_variance_of_repeated_counts(transform, mean):
     """At most by a sixth more (a function that is not linear), and never less than by chance."""
     draws = 200_000
-    counts = sparse.csr_matrix(np.random.default_rng(0).poisson(mean, (draws, 1)).astype(np.float32))
+    counts = sparse.csr_matrix(
+        np.random.default_rng(0).poisson(mean, (draws, 1)).astype(np.float32)
+    )
     arguments = (transform, np.repeat([500.0, 1000], draws // 2), 1000.0)  # cells of two sizes
     multiplicity = to_multiplicity(counts, *arguments)
     found = counting_of(*arguments).variance(multiplicity).toarray()

@@ -12,7 +12,9 @@ from grn.config.schema import DataConfig
 from grn.errors import DataError
 
 
-def counts_with_a_one(seed: int, cells: int = 30, genes: int = 60, largest: float = 20) -> np.ndarray:
+def counts_with_a_one(
+    seed: int, cells: int = 30, genes: int = 60, largest: float = 20
+) -> np.ndarray:
     generator = np.random.default_rng(seed)
     counts = generator.poisson(generator.gamma(0.4, largest, (cells, genes)))
     counts[:, 0] = 1
@@ -22,7 +24,9 @@ def counts_with_a_one(seed: int, cells: int = 30, genes: int = 60, largest: floa
 def recover(stored, cells=None):
     """Counts, and the largest error. cells: gives their names."""
     values = sparse.csr_matrix(stored)
-    how = recovery(lambda: [values], np.arange(values.shape[0]).take if cells is None else cells, "X")
+    how = recovery(
+        lambda: [values], np.arange(values.shape[0]).take if cells is None else cells, "X"
+    )
     return how.counts(values), how.error
 
 
@@ -75,7 +79,17 @@ def with_value(value: float) -> np.ndarray:
         np.sqrt(counts_with_a_one(0)),
         logged(counts_with_a_one(0), 1e4) / np.log(2),
     ],
-    ids=["negative", "nan", "large", "smallest count 2", "coarse", "continuous", "rounded", "square root", "log2"],
+    ids=[
+        "negative",
+        "nan",
+        "large",
+        "smallest count 2",
+        "coarse",
+        "continuous",
+        "rounded",
+        "square root",
+        "log2",
+    ],
 )
 def test_values_that_are_not_log1p_of_counts_are_refused(values):
     with pytest.raises(DataError):
@@ -92,7 +106,10 @@ def test_pieces_of_cells_are_recovered_as_all_of_them(wrong):
     pieces = [whole[first : first + 10] for first in range(0, 50, 10)]
     if not wrong:
         (counts, error), how = recover(whole, cells), recovery(lambda: pieces, cells, "X")
-        assert how.error == error and (sparse.vstack([how.counts(piece) for piece in pieces]) != counts).nnz == 0
+        assert (
+            how.error == error
+            and (sparse.vstack([how.counts(piece) for piece in pieces]) != counts).nnz == 0
+        )
         return
     said = set()
     for each in ([whole], pieces):

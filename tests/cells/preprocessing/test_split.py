@@ -19,7 +19,8 @@ def parts(split) -> list[np.ndarray]:
 
 @given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=6), fraction=fractions, seed=seeds)
 def test_each_cell_is_in_one_part_and_each_type_of_three_in_both(sizes, fraction, seed):
-    labels = np.repeat(np.arange(-1, len(sizes) - 1), [*sizes[:-1], sizes[-1] + 3])  # -1: cells without a label
+    # -1: cells without a label
+    labels = np.repeat(np.arange(-1, len(sizes) - 1), [*sizes[:-1], sizes[-1] + 3])
     split = split_cells(labels, None, fraction, seed)
     np.testing.assert_array_equal(np.sort(np.concatenate(parts(split))), np.arange(labels.size))
     for label in np.unique(labels):
@@ -69,7 +70,9 @@ def test_copies_of_a_cell_are_found():
     assert is_copy(copies).all() and len(np.unique(copies)) == 200
     assert all(len(np.unique(copies[order % 200 == cell])) == 1 for cell in range(200))
     found = joined(np.array([7, 7, -1, -1, 2, 2]), np.array([0, 1, 0, 3, 4, 5]))
-    assert len(set(found[:4])) == 1 and len(set(found)) == 2, "groups with copies of one cell are one group"
+    assert len(set(found[:4])) == 1 and len(set(found)) == 2, (
+        "groups with copies of one cell are one group"
+    )
     assert joined(copies, None) is joined(None, copies) is copies
 
 
@@ -81,7 +84,9 @@ def test_copies_stay_together_as_groups_do(groups):
     owners = [set(part // 3) for part in parts(split)]
     assert all(owners) and sum(map(len, owners)) == 60, "copies are in one part"
     if groups is None:
-        assert [part.size for part in parts(split)] == [144, 36], "the shares and the strata are kept"
+        assert [part.size for part in parts(split)] == [144, 36], (
+            "the shares and the strata are kept"
+        )
 
 
 @pytest.mark.parametrize(

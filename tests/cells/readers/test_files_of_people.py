@@ -1,4 +1,5 @@
-"""Files as GEO, Cell Ranger, kallisto, Seurat and spreadsheets leave them: read with the right values, or named.
+"""Files as GEO, Cell Ranger, kallisto, Seurat and spreadsheets leave them: read with the right
+values, or named.
 
 Each was reported to another project: sources in docs/log.md.
 """
@@ -44,7 +45,9 @@ def refusal(path, **fields) -> str:
     return str(caught.value)
 
 
-def write_sample(folder: Path, prefix: str = "", counts: np.ndarray = COUNTS, pack=lambda text: text) -> Path:
+def write_sample(
+    folder: Path, prefix: str = "", counts: np.ndarray = COUNTS, pack=lambda text: text
+) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     ending = "" if pack(b"x") == b"x" else ".gz"
     mmwrite(folder / "written.mtx", sparse.coo_matrix(counts.T))
@@ -79,7 +82,8 @@ def test_of_several_samples_one_is_named_by_its_matrix(tmp_path):
     assert "holds 2 matrices" in said and "GSM2_matrix.mtx" in said and "data.path" in said
     assert_counts(tmp_path / "geo" / "GSM2_matrix.mtx")
     (tmp_path / "geo" / "GSM2_barcodes.tsv").unlink()
-    with pytest.raises(DataError, match=r"0 files of the name barcodes\.tsv"):  # never those of another sample
+    # never those of another sample
+    with pytest.raises(DataError, match=r"0 files of the name barcodes\.tsv"):
         open_source(DataConfig(path=str(tmp_path / "geo" / "GSM2_matrix.mtx")))
 
 
@@ -98,7 +102,15 @@ def test_the_folder_of_a_run_of_cell_ranger(tmp_path, place):
     assert_counts(tmp_path / "run")
     notes = load_cells(DataConfig(path=str(tmp_path / "run")))[0].notes
     assert notes[0] == f"Cells are read from {tmp_path / 'run' / place}."
-    write_sample(tmp_path / "run" / "outs" / "per_sample_outs" / "s1" / "count" / "sample_filtered_feature_bc_matrix")
+    write_sample(
+        tmp_path
+        / "run"
+        / "outs"
+        / "per_sample_outs"
+        / "s1"
+        / "count"
+        / "sample_filtered_feature_bc_matrix"
+    )
     assert "holds 2 matrices" in refusal(tmp_path / "run")
 
 
@@ -117,7 +129,9 @@ def test_the_matrix_of_kallisto_has_cells_as_rows(tmp_path):
 
 def test_features_without_symbols_are_named_by_their_ids(tmp_path):
     write_sample(tmp_path / "nanopore")
-    (tmp_path / "nanopore" / "features.tsv").write_text("".join(f"{name}\tunknown\tunknown\n" for name in GENES))
+    (tmp_path / "nanopore" / "features.tsv").write_text(
+        "".join(f"{name}\tunknown\tunknown\n" for name in GENES)
+    )
     assert_counts(tmp_path / "nanopore")
 
 
@@ -125,7 +139,9 @@ def test_names_that_do_not_fit_the_matrix_are_counted(tmp_path):
     write_sample(tmp_path / "header")
     barcodes = tmp_path / "header" / "barcodes.tsv"
     barcodes.write_text("barcode\n" + barcodes.read_text())
-    assert "is 12 x 16, but there are 12 features and 17 barcodes; remove the header" in refusal(tmp_path / "header")
+    assert "is 12 x 16, but there are 12 features and 17 barcodes; remove the header" in refusal(
+        tmp_path / "header"
+    )
 
 
 def test_a_folder_without_a_matrix_says_so(tmp_path):
@@ -174,13 +190,19 @@ def test_a_loom_file_with_its_layers_and_attributes(tmp_path):
     with h5py.File(tmp_path / "cells.loom", "w") as file:
         file["matrix"] = COUNTS.T
         file["layers/unspliced"] = COUNTS.T + 1
-        file["row_attrs/Gene"], file["row_attrs/Accession"] = np.array(GENES, dtype="S"), np.array(IDS, dtype="S")
+        file["row_attrs/Gene"], file["row_attrs/Accession"] = (
+            np.array(GENES, dtype="S"),
+            np.array(IDS, dtype="S"),
+        )
         file["col_attrs/CellID"] = np.array(CELLS, dtype="S")
         file["col_attrs/ClusterName"] = np.array(["a", "b"] * 8, dtype="S")
         file["col_attrs/Embedding"] = np.zeros((16, 2))
     found = assert_counts(tmp_path / "cells.loom")
     np.testing.assert_array_equal(found.layers["unspliced"].toarray(), COUNTS + 1)
-    assert found.obs["ClusterName"].tolist() == ["a", "b"] * 8 and found.var["Accession"].tolist() == IDS
+    assert (
+        found.obs["ClusterName"].tolist() == ["a", "b"] * 8
+        and found.var["Accession"].tolist() == IDS
+    )
     with h5py.File(tmp_path / "cells.loom", "a") as file:
         del file["row_attrs/Gene"], file["row_attrs/Accession"]
     with pytest.raises(DataError, match="no names of genes"):
@@ -217,7 +239,10 @@ def test_a_part_that_a_newer_anndata_has_written_is_no_damage(tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="locks differ")
 def test_a_file_that_another_program_writes_is_no_damage(tmp_path):
     cells().write_h5ad(tmp_path / "cells.h5ad")
-    script = "import h5py, sys; f = h5py.File(sys.argv[1], 'a'); print('open', flush=True); sys.stdin.read()"
+    script = (
+        "import h5py, sys; f = h5py.File(sys.argv[1], 'a'); print('open', flush=True); "
+        "sys.stdin.read()"
+    )
     arguments = [sys.executable, "-c", script, str(tmp_path / "cells.h5ad")]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         other.stdout.readline()
@@ -241,9 +266,12 @@ def test_a_table_with_ids_and_symbols_is_named_by_the_symbols(tmp_path):
     (tmp_path / "cells.tsv").write_text(text)
     found = assert_counts(tmp_path / "cells.tsv", orientation="genes_by_cells")
     assert found.var["gene_ids"].tolist() == IDS
-    (tmp_path / "cells.tsv").write_text(text.replace("\tGENE3\t", "\t\t"))  # a gene without a symbol keeps its id
+    # a gene without a symbol keeps its id
+    (tmp_path / "cells.tsv").write_text(text.replace("\tGENE3\t", "\t\t"))
     (tmp_path / "symbols.csv").write_text(table(gene_id=IDS).to_csv())
-    named = open_source(DataConfig(path=str(tmp_path / "cells.tsv"), orientation="genes_by_cells")).var_names
+    named = open_source(
+        DataConfig(path=str(tmp_path / "cells.tsv"), orientation="genes_by_cells")
+    ).var_names
     assert list(named) == [*GENES[:3], IDS[3], *GENES[4:]]
     found = assert_counts(tmp_path / "symbols.csv", orientation="genes_by_cells")
     assert found.var["gene_id"].tolist() == IDS, "the symbols come first"
@@ -252,10 +280,12 @@ def test_a_table_with_ids_and_symbols_is_named_by_the_symbols(tmp_path):
 def test_ids_of_transcripts_are_no_symbols(tmp_path):
     """As FLAMES writes them: counts of transcripts, with those of a gene below each other."""
     transcripts = [f"ENST{place:011d}" for place in range(12)]
-    table(transcript_id=transcripts).set_axis(pd.Index([IDS[0]] * 2 + IDS[2:], name="gene_id")).to_csv(
-        tmp_path / "f.csv"
+    table(transcript_id=transcripts).set_axis(
+        pd.Index([IDS[0]] * 2 + IDS[2:], name="gene_id")
+    ).to_csv(tmp_path / "f.csv")
+    config = DataConfig(
+        path=str(tmp_path / "f.csv"), orientation="genes_by_cells", duplicates="sum", genes="all"
     )
-    config = DataConfig(path=str(tmp_path / "f.csv"), orientation="genes_by_cells", duplicates="sum", genes="all")
     cells, _ = load_cells(config.model_copy(update={"multiplicity": "counts"}))
     assert cells.vocabulary == (IDS[0], *IDS[2:])
     np.testing.assert_array_equal(cells.multiplicity[:, 0].toarray()[:, 0], COUNTS[:, :2].sum(1))
@@ -267,7 +297,13 @@ def test_a_table_with_row_numbers_before_the_symbols(tmp_path):
 
 
 def test_the_table_of_featurecounts(tmp_path):
-    places = {"Chr": "1;1", "Start": ["9", *["1;20"] * 11], "End": "10;30", "Strand": "+;+", "Length": 20}
+    places = {
+        "Chr": "1;1",
+        "Start": ["9", *["1;20"] * 11],
+        "End": "10;30",
+        "Strand": "+;+",
+        "Length": 20,
+    }
     text = "# Program:featureCounts v2.0.1; Command:x\n" + table(**places).to_csv(sep="\t")
     (tmp_path / "counts.txt").write_text(text)
     assert_counts(tmp_path / "counts.txt", orientation="genes_by_cells")
@@ -279,7 +315,12 @@ def test_labels_of_cells_in_a_table(tmp_path):
     labelled.to_csv(tmp_path / "cells.csv")
     assert_counts(tmp_path / "cells.csv", orientation="cells_by_genes")
     cells, _ = load_cells(
-        DataConfig(path=str(tmp_path / "cells.csv"), orientation="cells_by_genes", label_key="cell_type", genes="all")
+        DataConfig(
+            path=str(tmp_path / "cells.csv"),
+            orientation="cells_by_genes",
+            label_key="cell_type",
+            genes="all",
+        )
     )
     assert cells.classes == ("a", "b") and "'cell_type'" in cells.notes[0]
 
@@ -294,7 +335,9 @@ def test_a_table_as_excel_writes_unicode(tmp_path, encoding, packed):
 
 
 def test_separators_at_the_end_of_every_line(tmp_path):
-    (tmp_path / "cells.tsv").write_text("".join(f"{line}\t\n" for line in table().to_csv(sep="\t").splitlines()))
+    (tmp_path / "cells.tsv").write_text(
+        "".join(f"{line}\t\n" for line in table().to_csv(sep="\t").splitlines())
+    )
     assert_counts(tmp_path / "cells.tsv", orientation="genes_by_cells")
     (tmp_path / "cells.tsv").write_text(",g1,g2,\nc1,1,2,\nc2,1,2,3\n")
     with pytest.raises(DataError, match="line 3 has 4 fields where 3"):

@@ -1,4 +1,5 @@
-"""The same cells in every format are read as the same cells; a damaged or ambiguous file is refused in one sentence."""
+"""The same cells in every format are read as the same cells; a damaged or ambiguous file is refused
+in one sentence."""
 
 from __future__ import annotations
 
@@ -21,36 +22,64 @@ from grn.cells.readers.registry import is_data_file, open_source
 from grn.config.schema import DataConfig
 from grn.errors import DataError, UserError
 
-NAMES = ["NA", "nan", "null", "TRUE", "1E5", "MARCH1", "a b", "HLA-A", "None", "g'x", "inf", "#g"]  # all of them genes
-BARCODES = [f"{''.join('ACGT'[int(digit)] for digit in np.base_repr(place, 4).zfill(8))}-1" for place in range(40)]
+NAMES = [
+    "NA",
+    "nan",
+    "null",
+    "TRUE",
+    "1E5",
+    "MARCH1",
+    "a b",
+    "HLA-A",
+    "None",
+    "g'x",
+    "inf",
+    "#g",
+]  # all of them genes
+BARCODES = [
+    f"{''.join('ACGT'[int(digit)] for digit in np.base_repr(place, 4).zfill(8))}-1"
+    for place in range(40)
+]
 
 
 @pytest.fixture
 def plain(adata) -> AnnData:
-    """Counts with names that other readers take for missing values, numbers or comments; var has ids, too."""
+    """Counts with names that other readers take for missing values, numbers or comments; var has
+    ids, too."""
     adata.var_names = NAMES
     adata.var["gene_ids"] = [f"ENSG{place:011d}" for place in range(len(NAMES))]
     adata.obs_names = BARCODES
     return adata
 
 
-def write_tenx(path: Path, adata: AnnData, types=None, names=None, genomes=("GRCh38",), legacy=False) -> Path:
-    """As Cell Ranger writes it: the columns of a matrix of features by barcodes, texts of a fixed length."""
+def write_tenx(
+    path: Path, adata: AnnData, types=None, names=None, genomes=("GRCh38",), legacy=False
+) -> Path:
+    """As Cell Ranger writes it: the columns of a matrix of features by barcodes, texts of a fixed
+    length."""
     names = np.array(adata.var_names if names is None else names, dtype="S")
     ids = np.array(adata.var["gene_ids"], dtype="S")
     counts = sparse.csr_matrix(adata.X)
     with h5py.File(path, "w") as file:
         for genome in genomes:
             group = file.create_group(genome if legacy else "matrix")
-            group["data"], group["indices"] = counts.data.astype(np.int32), counts.indices.astype(np.int64)
-            group["indptr"], group["shape"] = counts.indptr.astype(np.int64), np.array(counts.shape[::-1], np.int32)
+            group["data"], group["indices"] = (
+                counts.data.astype(np.int32),
+                counts.indices.astype(np.int64),
+            )
+            group["indptr"], group["shape"] = (
+                counts.indptr.astype(np.int64),
+                np.array(counts.shape[::-1], np.int32),
+            )
             group["barcodes"] = np.array(adata.obs_names, dtype="S")
             if legacy:
                 group["genes"], group["gene_names"] = ids, names
                 continue
             features = group.create_group("features")
             features["id"], features["name"] = ids, names
-            features["feature_type"] = np.array(types or ["Gene Expression"] * len(names), dtype="S")
+            features["feature_type"] = np.array(
+                types or ["Gene Expression"] * len(names), dtype="S"
+            )
             features["genome"] = np.array(list(genomes) * len(names), dtype="S")
     return path
 
@@ -59,16 +88,25 @@ def write_mtx(folder: Path, adata: AnnData, *, packed=False, legacy=False, types
     folder.mkdir()
     matrix = io.BytesIO()
     mmwrite(matrix, sparse.coo_matrix(adata.X.T).astype(np.int64), comment="written by a test")
-    features = [[gene, name] for gene, name in zip(adata.var["gene_ids"], adata.var_names, strict=True)]
+    features = [
+        [gene, name] for gene, name in zip(adata.var["gene_ids"], adata.var_names, strict=True)
+    ]
     if not legacy:
-        features = [[*each, kind] for each, kind in zip(features, types or ["Gene Expression"] * 99, strict=False)]
+        features = [
+            [*each, kind]
+            for each, kind in zip(features, types or ["Gene Expression"] * 99, strict=False)
+        ]
     texts = {
         "matrix.mtx": matrix.getvalue(),
         "barcodes.tsv": "".join(f"{name}\n" for name in adata.obs_names).encode(),
-        "genes.tsv" if legacy else "features.tsv": "".join("\t".join(each) + "\n" for each in features).encode(),
+        "genes.tsv" if legacy else "features.tsv": "".join(
+            "\t".join(each) + "\n" for each in features
+        ).encode(),
     }
     for name, text in texts.items():
-        (folder / f"{name}{'.gz' if packed else ''}").write_bytes(gzip.compress(text) if packed else text)
+        (folder / f"{name}{'.gz' if packed else ''}").write_bytes(
+            gzip.compress(text) if packed else text
+        )
     return folder
 
 
@@ -82,7 +120,9 @@ def assert_same(found: AnnData, expected: AnnData) -> None:
     assert list(found.obs_names) == list(expected.obs_names)
     assert list(found.var_names) == list(expected.var_names)
     assert all(type(name) is str for name in found.var_names)
-    np.testing.assert_array_equal(sparse.csr_matrix(found.X).toarray(), sparse.csr_matrix(expected.X).toarray())
+    np.testing.assert_array_equal(
+        sparse.csr_matrix(found.X).toarray(), sparse.csr_matrix(expected.X).toarray()
+    )
 
 
 def write_anndata(path: Path, adata: AnnData) -> Path:
@@ -94,7 +134,9 @@ WRITERS = {
     "zarr": lambda folder, adata: write_anndata(folder / "cells.zarr", adata),
     "h5ad": lambda folder, adata: write_anndata(folder / "cells.h5ad", adata),
     "10x": lambda folder, adata: write_tenx(folder / "cells.h5", adata),
-    "10x before version 3": lambda folder, adata: write_tenx(folder / "cells.h5", adata, legacy=True),
+    "10x before version 3": lambda folder, adata: write_tenx(
+        folder / "cells.h5", adata, legacy=True
+    ),
     "mtx": lambda folder, adata: write_mtx(folder / "mtx", adata),
     "mtx.gz": lambda folder, adata: write_mtx(folder / "mtx", adata, packed=True),
     "mtx before version 3": lambda folder, adata: write_mtx(folder / "mtx", adata, legacy=True),
@@ -147,24 +189,34 @@ def test_text_keeps_every_digit(write, tmp_path):
 @pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csc_matrix])
 def test_entries_that_are_stored_twice_are_summed(tmp_path, name, form):
     """As every reader does it: 1 and 2 counts of a gene, stored apart."""
-    twice = form((np.array([1.0, 2, 5, 4]), np.array([1, 1, 0, 1]), np.array([0, 3, 4])), shape=(2, 2))
+    twice = form(
+        (np.array([1.0, 2, 5, 4]), np.array([1, 1, 0, 1]), np.array([0, 3, 4])), shape=(2, 2)
+    )
     adata = AnnData(twice, var=pd.DataFrame({"gene_ids": ["i1", "i2"]}, index=["g1", "g2"]))
-    config = DataConfig(path=str(WRITERS[name](tmp_path, adata)), multiplicity="counts", genes="all")
+    config = DataConfig(
+        path=str(WRITERS[name](tmp_path, adata)), multiplicity="counts", genes="all"
+    )
     found = next(cells_in_pieces(open_source(config), config, ["g1", "g2"]).pieces()).multiplicity
     expected = np.array([[5, 3], [0, 4]])
-    np.testing.assert_array_equal(found.toarray(), expected if form is sparse.csr_matrix else expected.T)
+    np.testing.assert_array_equal(
+        found.toarray(), expected if form is sparse.csr_matrix else expected.T
+    )
 
 
 @pytest.mark.parametrize("name", ["10x", "mtx", "csv", "h5ad", "zarr"])
 def test_genes_of_one_name_are_left_to_data_duplicates(plain, tmp_path, recwarn, name):
     plain.var_names = ["TWICE", "TWICE", *NAMES[2:]]
     path = WRITERS[name](tmp_path, plain)
-    config = DataConfig(path=str(path), orientation="cells_by_genes" if path.suffix == ".csv" else None, genes="all")
+    config = DataConfig(
+        path=str(path), orientation="cells_by_genes" if path.suffix == ".csv" else None, genes="all"
+    )
     with pytest.raises(DataError, match=r"'TWICE'.*set data\.duplicates to sum"):
         load_cells(config)
     cells, _ = load_cells(config.model_copy(update={"duplicates": "sum", "multiplicity": "counts"}))
     assert cells.vocabulary == ("TWICE", *NAMES[2:])
-    np.testing.assert_array_equal(cells.multiplicity.toarray()[:, 0], plain.X.toarray()[:, :2].sum(1))
+    np.testing.assert_array_equal(
+        cells.multiplicity.toarray()[:, 0], plain.X.toarray()[:, :2].sum(1)
+    )
     assert not [each for each in recwarn if "not unique" in str(each.message)]
     if name != "csv":
         by_id, _ = load_cells(config.model_copy(update={"gene_key": "gene_ids"}))
@@ -173,8 +225,15 @@ def test_genes_of_one_name_are_left_to_data_duplicates(plain, tmp_path, recwarn,
 
 @pytest.mark.parametrize("write_it", [write_tenx, write_mtx])
 def test_features_that_are_not_genes_are_left_out_with_a_note(plain, tmp_path, write_it):
-    types = ["Antibody Capture", *["Gene Expression"] * 9, "Antibody Capture", "CRISPR Guide Capture"]
-    path = write_it(tmp_path / ("cells.h5" if write_it is write_tenx else "folder"), plain, types=types)
+    types = [
+        "Antibody Capture",
+        *["Gene Expression"] * 9,
+        "Antibody Capture",
+        "CRISPR Guide Capture",
+    ]
+    path = write_it(
+        tmp_path / ("cells.h5" if write_it is write_tenx else "folder"), plain, types=types
+    )
     config = DataConfig(path=str(path), genes="all")
     assert_same(open_source(config), plain[:, 1:10])
     cells, _ = load_cells(config)
@@ -222,7 +281,10 @@ def test_names_that_contradict_the_orientation_are_refused(plain, tmp_path, righ
         (",g1,g2\n", "no header with a row"),
         (",g1,g2\nc1,1,x\n", "line 2: column 'g2' is 'x'"),
         (",g1,g2\nc1,1,2\n\nc2,,2\n", "line 4: column 'g1' is ''"),
-        *((f",g1,g2\nc1,1,{value}\n", repr(value)) for value in ("NA", "nan", "inf", "1e39", "TRUE", "1_0")),
+        *(
+            (f",g1,g2\nc1,1,{value}\n", repr(value))
+            for value in ("NA", "nan", "inf", "1e39", "TRUE", "1_0")
+        ),
         ('\tg1\tg2\nc1\t1\t"1,5"\n', "'1,5'"),
         (",g1,g2\nc1,1,2\nc2,1\n", "line 3 has 2 fields"),
         (",gène\nc1,1\n", "UTF-8"),
@@ -266,11 +328,14 @@ def test_a_damaged_mtx_folder_is_refused(plain, tmp_path, name, change):
             load_cells(DataConfig(path=str(folder)))
 
 
-@pytest.mark.parametrize("nullable", [False, True])  # anndata 0.13 writes texts as groups of values and a mask
+# anndata 0.13 writes texts as groups of values and a mask
+@pytest.mark.parametrize("nullable", [False, True])
 def test_a_zarr_folder_that_lost_names_labels_or_values(plain, tmp_path, nullable):
     """Zarr itself reads missing chunks as zeros, which would give every cell the first label."""
     if nullable:
-        plain.obs_names, plain.var_names = (names.astype("string") for names in (plain.obs_names, plain.var_names))
+        plain.obs_names, plain.var_names = (
+            names.astype("string") for names in (plain.obs_names, plain.var_names)
+        )
     plain.obs["one"] = pd.Categorical(["a"] * plain.n_obs)
     plain.obs["two"] = pd.Categorical(["a", "b"] * (plain.n_obs // 2) + ["a"] * (plain.n_obs % 2))
     with anndata_settings.override(allow_write_nullable_strings=nullable):

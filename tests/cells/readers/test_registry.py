@@ -15,7 +15,11 @@ from grn.errors import DataError
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("blod.h5ad", "blood.h5ad"), ("c.docx", ".h5ad, .h5, "), ("scanpy:pbmc68k", "scanpy:pbmc68k_reduced")],
+    [
+        ("blod.h5ad", "blood.h5ad"),
+        ("c.docx", ".h5ad, .h5, "),
+        ("scanpy:pbmc68k", "scanpy:pbmc68k_reduced"),
+    ],
 )
 def test_what_does_not_open_names_what_does(adata, write, tmp_path, name, words):
     write(adata, "blood.h5ad")
@@ -33,7 +37,9 @@ def test_pbmc3k_keeps_labelled_cells_in_the_order_of_the_counts(adata, monkeypat
     monkeypatch.setitem(sys.modules, "scanpy", stub)
     cells = open_source(DataConfig(path="scanpy:pbmc3k"))
     assert list(cells.obs["louvain"].items()) == [("cell3", "NK"), ("cell7", "B"), ("cell20", "T")]
-    np.testing.assert_array_equal(cells.X.toarray(), adata[["cell3", "cell7", "cell20"]].X.toarray())
+    np.testing.assert_array_equal(
+        cells.X.toarray(), adata[["cell3", "cell7", "cell20"]].X.toarray()
+    )
 
 
 def test_a_file_without_x_names_the_other_matrices_and_one_without_genes_is_refused(adata, write):

@@ -43,15 +43,24 @@ def shape(genes, width=64, cells=1, heads=8):
         (shape(10_000), {"dtype": HALF, "gradients": True}, "triton_moments"),
         (shape(10_000), {"dtype": HALF, "keys": shape(30)}, "triton_stream"),
         (shape(40_000, 160), {"dtype": HALF}, "triton_stream"),
-        # The Hopper kernel: from 2048 keys, 16-bit heads of 64 or 128 (after padding), compute capability 9.0.
+        # The Hopper kernel: from 2048 keys, 16-bit heads of 64 or 128 (after padding), compute
+        # capability 9.0.
         (shape(2048), {"dtype": HALF, "method": "stream"}, "triton_stream_hopper"),
         (shape(2047), {"dtype": HALF, "method": "stream"}, "triton_stream"),
         (shape(4096, 32), {"dtype": HALF, "method": "stream"}, "triton_stream"),
         (shape(4096), {"dtype": SINGLE, "method": "stream"}, "triton_stream"),
         (shape(4096), {"dtype": HALF, "method": "stream", "device": A100}, "triton_stream"),
         (shape(4096), {"dtype": HALF, "method": "stream", "values": 16}, "triton_stream_hopper"),
-        (shape(4096), {"dtype": HALF, "method": "stream", "device": of_triton("3.7.1")}, "triton_stream_hopper"),
-        (shape(4096), {"dtype": HALF, "method": "stream", "device": of_triton("3.9.0")}, "triton_stream"),
+        (
+            shape(4096),
+            {"dtype": HALF, "method": "stream", "device": of_triton("3.7.1")},
+            "triton_stream_hopper",
+        ),
+        (
+            shape(4096),
+            {"dtype": HALF, "method": "stream", "device": of_triton("3.9.0")},
+            "triton_stream",
+        ),
         # Packed bags count by their mean, small bags by the largest.
         ((3 * 100, 4, 32), {"dtype": HALF, "bags": 3}, "triton_small_bags"),
         ((3 * 100, 4, 32), {"dtype": HALF, "bags": 3, "largest": (129, 100)}, "triton_stream"),
@@ -62,7 +71,11 @@ def shape(genes, width=64, cells=1, heads=8):
         (shape(3000), {"dtype": DOUBLE}, "torch_moments"),
         (shape(3000), {"dtype": HALF, "device": V100}, "torch_moments"),
         (shape(3000), {"dtype": HALF, "device": INTERPRETER}, "torch_moments"),
-        (shape(100), {"dtype": HALF, "device": INTERPRETER, "backend": "triton"}, "triton_small_bags"),
+        (
+            shape(100),
+            {"dtype": HALF, "device": INTERPRETER, "backend": "triton"},
+            "triton_small_bags",
+        ),
     ],
     ids=str,
 )
@@ -72,7 +85,13 @@ def test_plans_of_an_h200(q, options, kernel):
 
 @pytest.mark.parametrize(
     ("keys", "in_transform", "kernel"),
-    [(1, False, "stream"), (3, False, "stream"), (10, False, "moments"), (10, True, "stream"), (90, True, "moments")],
+    [
+        (1, False, "stream"),
+        (3, False, "stream"),
+        (10, False, "moments"),
+        (10, True, "stream"),
+        (90, True, "moments"),
+    ],
 )
 def test_torch_takes_the_method_with_fewer_operations(keys, in_transform, kernel):
     """Under a transform moments cost four times as much."""
@@ -116,7 +135,9 @@ def test_a_call_that_no_kernel_takes_has_a_reason_and_triton_refuses_it(q, optio
 def test_calls_take_the_path_of_their_plan(draw, monkeypatch, dtype, form, keys):
     taken = []
     dense = in_torch.dense_attention
-    monkeypatch.setattr(in_torch, "dense_attention", lambda *x: taken.append(f"torch_{x[-1]}") or dense(*x))
+    monkeypatch.setattr(
+        in_torch, "dense_attention", lambda *x: taken.append(f"torch_{x[-1]}") or dense(*x)
+    )
     call = draw(cells=2, heads=1, key_heads=1, queries=90, keys=keys, width=4, dtype=dtype)
     q, k, v, m = call.leaves
     if form == "dense":
@@ -124,8 +145,12 @@ def test_calls_take_the_path_of_their_plan(draw, monkeypatch, dtype, form, keys)
         expected = plan(q.shape, k.shape, dtype=dtype, device=q.device)
     else:
         rows = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)]
-        spherical_attention(*rows, m.flatten(), offsets=torch.arange(3) * keys, query_offsets=torch.arange(3) * 90)
-        expected = plan(rows[0].shape, rows[1].shape, dtype=dtype, bags=2, largest=(keys, 90), device=q.device)
+        spherical_attention(
+            *rows, m.flatten(), offsets=torch.arange(3) * keys, query_offsets=torch.arange(3) * 90
+        )
+        expected = plan(
+            rows[0].shape, rows[1].shape, dtype=dtype, bags=2, largest=(keys, 90), device=q.device
+        )
     assert taken == [expected.kernel]
 
 
@@ -154,7 +179,11 @@ def launches(interpreter, monkeypatch):
 
         monkeypatch.setattr(module, direction, watched)
 
-    for name, module in (("triton_small_bags", small_bags), ("triton_stream", stream), ("triton_moments", moments)):
+    for name, module in (
+        ("triton_small_bags", small_bags),
+        ("triton_stream", stream),
+        ("triton_moments", moments),
+    ):
         watch(name, module, "forward")
         watch(name, module, "backward")
     return seen
@@ -212,8 +241,14 @@ class Table:
 @pytest.mark.parametrize(
     ("device", "options", "by"),
     [
-        *[(Device("cuda", (9, 0), f"3.{release}.0"), {}, "triton") for release in (4, 5, 6, 7, 8, 9)],
-        *[(Device("cuda", each, "3.7.1"), {}, "triton") for each in ((8, 0), (8, 9), (10, 0), (12, 0))],
+        *[
+            (Device("cuda", (9, 0), f"3.{release}.0"), {}, "triton")
+            for release in (4, 5, 6, 7, 8, 9)
+        ],
+        *[
+            (Device("cuda", each, "3.7.1"), {}, "triton")
+            for each in ((8, 0), (8, 9), (10, 0), (12, 0))
+        ],
         (H200, {"bags": 64}, "triton"),
         (H200, {"bags": 65}, "torch"),
         (H200, {"dtype": DOUBLE}, "torch"),

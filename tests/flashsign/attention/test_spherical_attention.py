@@ -29,7 +29,9 @@ def test_one_multiplicity_per_key_head_is_the_definition(bag, method):
 
 @pytest.mark.parametrize("width", [1, 2, 5])
 def test_values_may_be_narrower_or_wider_than_keys(bag, method, width):
-    v = torch.randn(2, 2, 9, width, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    v = torch.randn(
+        2, 2, 9, width, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    ).requires_grad_()
     leaves = (bag.q, bag.k, v, bag.m)
     found = spherical_attention(*leaves, eps=0.1, method=method)
     expected = reference_spherical_attention(*leaves, eps=0.1)
@@ -41,7 +43,12 @@ def test_values_may_be_narrower_or_wider_than_keys(bag, method, width):
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (bag.q, bag.k, v))
     offsets, query_offsets = torch.tensor([0, 9, 18]), torch.tensor([0, 7, 14])
     packing = {"offsets": offsets, "query_offsets": query_offsets, "eps": 0.1, "method": method}
-    close(spherical_attention(q, k, v, bag.m.flatten(), **packing).unflatten(0, (2, 7)).transpose(1, 2), expected)
+    close(
+        spherical_attention(q, k, v, bag.m.flatten(), **packing)
+        .unflatten(0, (2, 7))
+        .transpose(1, 2),
+        expected,
+    )
     none = torch.tensor([0])
     empty = spherical_attention(q[:0], k[:0], v[:0], offsets=none, method=method)
     assert empty.shape == (0, 4, width)
@@ -59,7 +66,10 @@ def test_the_unit_of_queries_and_of_all_multiplicities_changes_no_bit(draw, meth
 
 def test_any_positive_scale_of_queries_and_multiplicities_is_invisible(bag, method):
     q, k, v, m = bag.leaves
-    close(spherical_attention(3.3 * q, k, v, 0.7 * m, method=method), spherical_attention(q, k, v, m, method=method))
+    close(
+        spherical_attention(3.3 * q, k, v, 0.7 * m, method=method),
+        spherical_attention(q, k, v, m, method=method),
+    )
 
 
 @pytest.mark.parametrize("value", [5.0, float("nan"), float("inf")])
@@ -72,7 +82,9 @@ def test_multiplicity_zero_is_dropping_the_gene(bag, method, value):
     v[:, :, absent] = -value
     leaves = [x.requires_grad_() for x in (q, k, v, m)]
     output = spherical_attention(*leaves, method=method)
-    dropped = spherical_attention(q, k[:, :, present], v[:, :, present], m[:, present], method=method)
+    dropped = spherical_attention(
+        q, k[:, :, present], v[:, :, present], m[:, present], method=method
+    )
     close(output, dropped)
     gradients = torch.autograd.grad(output, leaves, bag.grad)
     expected = torch.autograd.grad(dropped, leaves, bag.grad)
@@ -89,7 +101,10 @@ def test_an_absent_gene_still_has_the_true_derivative_for_its_multiplicity(bag, 
     m.requires_grad_()
     found, expected = (
         torch.autograd.grad(attend(bag.q, bag.k, bag.v, m), m, bag.grad)[0]
-        for attend in (lambda *call: spherical_attention(*call, method=method), reference_spherical_attention)
+        for attend in (
+            lambda *call: spherical_attention(*call, method=method),
+            reference_spherical_attention,
+        )
     )
     close(found, expected)
     assert found[:, 2].abs().min() > 1e-3
@@ -120,9 +135,13 @@ def test_a_bag_of_zeros_gives_zeros_forward_and_backward(draw, method, zero, dty
 
 
 @pytest.mark.parametrize(
-    ("flipped", "weights_flip"), [("qo", True), ("kv", True), ("vo", False)], ids=["q and o", "k and v", "v and o"]
+    ("flipped", "weights_flip"),
+    [("qo", True), ("kv", True), ("vo", False)],
+    ids=["q and o", "k and v", "v and o"],
 )
-def test_flips_of_two_projections_leave_the_layers_output_unchanged(draw, method, flipped, weights_flip):
+def test_flips_of_two_projections_leave_the_layers_output_unchanged(
+    draw, method, flipped, weights_flip
+):
     call = draw(heads=2, key_heads=2)
     o = torch.randn(2, 3, 5, dtype=torch.float64)
     signs = {name: -1.0 if name in flipped else 1.0 for name in "qkvo"}
@@ -132,7 +151,10 @@ def test_flips_of_two_projections_leave_the_layers_output_unchanged(draw, method
         mixed = spherical_attention(q, k, v, call.m, method=method)
         return torch.einsum("chne,hed->cnd", mixed, signs["o"] * o), edge_weights(q, k, call.m)
 
-    (output, weights), (flipped_output, flipped_weights) = layer(dict.fromkeys("qkvo", 1.0)), layer(signs)
+    (output, weights), (flipped_output, flipped_weights) = (
+        layer(dict.fromkeys("qkvo", 1.0)),
+        layer(signs),
+    )
     close(flipped_output, output)
     close(flipped_weights, -weights if weights_flip else weights)
 
@@ -191,7 +213,10 @@ def test_calls_without_keys_queries_or_cells_are_zeros_of_the_right_shape(draw, 
             assert output.shape == call.q.shape
         else:
             q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (call.q, call.k, call.v))
-            offsets = {"offsets": torch.arange(cells + 1) * keys, "query_offsets": torch.arange(cells + 1) * queries}
+            offsets = {
+                "offsets": torch.arange(cells + 1) * keys,
+                "query_offsets": torch.arange(cells + 1) * queries,
+            }
             output = spherical_attention(q, k, v, call.m.flatten(), method=method, **offsets)
             assert output.shape == q.shape
         assert not output.any()
@@ -213,14 +238,20 @@ def small(draw):
 
 
 @pytest.mark.parametrize("eps", [1e-6, 0.3])
-def test_gradients_forward_batched_and_second_derivatives_against_finite_differences(draw, method, eps):
+def test_gradients_forward_batched_and_second_derivatives_against_finite_differences(
+    draw, method, eps
+):
     call = small(draw)
 
     def attend(*leaves):
         return spherical_attention(*leaves, eps=eps, method=method)
 
     assert torch.autograd.gradcheck(
-        attend, call.leaves, check_batched_grad=True, check_forward_ad=True, check_batched_forward_grad=True
+        attend,
+        call.leaves,
+        check_batched_grad=True,
+        check_forward_ad=True,
+        check_batched_forward_grad=True,
     )
     assert torch.autograd.gradgradcheck(attend, call.leaves)
 
@@ -241,7 +272,9 @@ def test_jvp_is_the_finite_difference_and_not_silently_zero(draw, method, form, 
         return spherical_attention(*rows, m.flatten(), method=method, **offsets)
 
     output, found = torch.func.jvp(attend, (leaves[argument],), (tangent,))
-    expected = (attend(leaves[argument] + step * tangent) - attend(leaves[argument] - step * tangent)) / (2 * step)
+    expected = (
+        attend(leaves[argument] + step * tangent) - attend(leaves[argument] - step * tangent)
+    ) / (2 * step)
     close(output, attend(leaves[argument]))
     close(found, expected, 1e-6)
     assert found.abs().max() > 1e-2
@@ -253,7 +286,9 @@ def test_jvp_is_the_finite_difference_and_not_silently_zero(draw, method, form, 
 def test_the_backward_keeps_nothing_of_size_queries_times_keys(draw, method):
     call = draw(cells=1, heads=1, key_heads=1, queries=60, keys=70, width=2)
     kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: kept.append(x.numel()) or x, lambda x: x
+    ):
         spherical_attention(*call.leaves, method=method)
     assert kept
     assert max(kept) <= 70 * 2
@@ -262,7 +297,10 @@ def test_the_backward_keeps_nothing_of_size_queries_times_keys(draw, method):
 def test_multiplicities_below_the_smallest_normal_number_are_as_good_as_any():
     q, k, m = torch.randn(1, 1, 5, 4), torch.randn(1, 1, 7, 4), torch.arange(1.0, 8.0)[None]
     torch.testing.assert_close(
-        spherical_attention(q, k, k, m * 1e-40), spherical_attention(q, k, k, m), rtol=1e-4, atol=1e-5
+        spherical_attention(q, k, k, m * 1e-40),
+        spherical_attention(q, k, k, m),
+        rtol=1e-4,
+        atol=1e-5,
     )
 
 

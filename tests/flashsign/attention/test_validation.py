@@ -1,4 +1,5 @@
-"""Calls that would give a wrong answer in silence, or that are likely mistakes, are refused by their own error."""
+"""Calls that would give a wrong answer in silence, or that are likely mistakes, are refused by
+their own error."""
 
 import pytest
 import torch
@@ -55,31 +56,51 @@ def own(**changed):
 
 REFUSED = {
     "dtypes": lambda: spherical_attention(torch.zeros(Q).half(), torch.zeros(K), torch.zeros(K)),
-    "devices": lambda: spherical_attention(torch.zeros(Q, device="meta"), torch.zeros(K), torch.zeros(K)),
+    "devices": lambda: spherical_attention(
+        torch.zeros(Q, device="meta"), torch.zeros(K), torch.zeros(K)
+    ),
     "negative counts": lambda: spherical_attention(*ROWS, ROWS[1], COUNTS - 2),
-    "infinite counts": lambda: fs.EdgeSums(3, 5).add(*ROWS, COUNTS / torch.tensor([0, 1, 1, 1, 1.0])),
-    "NaN counts": lambda: fs.normalised_attention(*ROWS, ROWS[1], COUNTS / 0 * 0, normaliser="softmax"),
-    "negative counts of a monoid": lambda: fs.monoid_reduce(fs.SOFTMAX, (X,), (W, W, -torch.ones(10))),
+    "infinite counts": lambda: fs.EdgeSums(3, 5).add(
+        *ROWS, COUNTS / torch.tensor([0, 1, 1, 1, 1.0])
+    ),
+    "NaN counts": lambda: fs.normalised_attention(
+        *ROWS, ROWS[1], COUNTS / 0 * 0, normaliser="softmax"
+    ),
+    "negative counts of a monoid": lambda: fs.monoid_reduce(
+        fs.SOFTMAX, (X,), (W, W, -torch.ones(10))
+    ),
     "complex counts": lambda: spherical_attention(*ROWS, ROWS[1], COUNTS * 1j),
     "a target that is no class": lambda: fs.linear_cross_entropy(X, W, CLASSES + 10),
     "a target with a fraction": lambda: fs.fold(fs.class_cross_entropy(10), (W,), (X, X[:, 0])),
-    "offsets with a fraction": lambda: fs.weighted_cross_entropy(X[:1], W, CLASSES, X[:, 0], offsets=X[0, :2]),
+    "offsets with a fraction": lambda: fs.weighted_cross_entropy(
+        X[:1], W, CLASSES, X[:, 0], offsets=X[0, :2]
+    ),
     "a tensor in place of a tuple": lambda: fs.fold(fs.SUM, X),
     "a tensor in place of a tuple of rows": lambda: fs.monoid_reduce(own(), X, (W,)),
-    "items of another form": lambda: fs.fold(fs.SOFTMAX, (X, X, torch.ones(6)), (torch.ones(1, 5),)),
-    "q and v of two dtypes": lambda: fs.monoid_reduce(fs.SOFTMAX, (X,), (W, W.double(), torch.ones(10))),
+    "items of another form": lambda: fs.fold(
+        fs.SOFTMAX, (X, X, torch.ones(6)), (torch.ones(1, 5),)
+    ),
+    "q and v of two dtypes": lambda: fs.monoid_reduce(
+        fs.SOFTMAX, (X,), (W, W.double(), torch.ones(10))
+    ),
     "items of another shape": lambda: fs.Fold(fs.SUM).add((X,)).add((W[:, :2],)),
     "no items in a chunk": lambda: fs.fold(fs.SUM, (X,), chunk=-1),
     "a lift that returns a tensor": lambda: fs.fold(own(lift=lambda items, _: items[0]), (X,)),
     "a lift of other items": lambda: fs.fold(own(lift=lambda items, _: (items[0][:1],)), (X,)),
-    "a combine of another shape": lambda: fs.fold(own(combine=lambda a, b: (torch.stack([a[0], b[0]]),)), (X,)),
+    "a combine of another shape": lambda: fs.fold(
+        own(combine=lambda a, b: (torch.stack([a[0], b[0]]),)), (X,)
+    ),
     "an identity of another shape": lambda: fs.fold(own(identity=lambda like: (W,)), (X,)),
-    "too many of a total": lambda: fs.fold(fs.product(fs.SUM, fs.SUM, lambda t, _: t[0], of_a=5), (X,)),
+    "too many of a total": lambda: fs.fold(
+        fs.product(fs.SUM, fs.SUM, lambda t, _: t[0], of_a=5), (X,)
+    ),
     "a slice of another shape": lambda: fs.n_ary_reduce(sums(proj_fold=lambda x: x), X),
     "an index that copies": lambda: fs.n_ary_reduce(
         sums(chunker=lambda x: [((torch.tensor([0]),), (slice(0, 2),))]), X
     ),
-    "a norm that is NaN": lambda: fs.EdgeSums(3, 5).add(*ROWS, inverse=torch.full((1, 2, 3), torch.nan)),
+    "a norm that is NaN": lambda: fs.EdgeSums(3, 5).add(
+        *ROWS, inverse=torch.full((1, 2, 3), torch.nan)
+    ),
     "a method": lambda: spherical_attention(*ROWS, ROWS[1], method="fast"),
     "a backend": lambda: spherical_attention(*ROWS, ROWS[1], backend="cuda"),
     "an order": lambda: fs.EdgeSums(3, 5).top(2, by="size"),
@@ -93,12 +114,23 @@ def test_a_call_that_would_be_wrong_in_silence_is_refused(mistake):
         REFUSED[mistake]()
 
 
-WHOLE = [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64]
+WHOLE = [
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+]
 PACKED = torch.ones(6, 2, 4)
 
 
 def packed(q, k, m):
-    return spherical_attention(q, k, k, m, offsets=torch.tensor([0, 2, 5]), query_offsets=torch.tensor([0, 1, 3]))
+    return spherical_attention(
+        q, k, k, m, offsets=torch.tensor([0, 2, 5]), query_offsets=torch.tensor([0, 1, 3])
+    )
 
 
 CALLS = {
@@ -115,7 +147,11 @@ CALLS = {
 @pytest.mark.parametrize("dtype", WHOLE, ids=str)
 def test_multiplicities_may_be_integers_of_any_kind(dtype, call):
     torch.manual_seed(0)
-    q, k, counts = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4), torch.tensor([[0, 3, 1, 0, 120]], dtype=dtype)
+    q, k, counts = (
+        torch.randn(1, 2, 3, 4),
+        torch.randn(1, 2, 5, 4),
+        torch.tensor([[0, 3, 1, 0, 120]], dtype=dtype),
+    )
     torch.testing.assert_close(CALLS[call](q, k, counts), CALLS[call](q, k, counts.float()))
 
 
@@ -129,7 +165,10 @@ def test_what_is_no_tensor_is_refused(name, turned):
         spherical_attention(**given | {name: turned(given[name])})
     if name in ("q", "k", "multiplicity"):
         rows = ROWS[0], ROWS[1], COUNTS
-        rows = [turned(x) if each == name else x for x, each in zip(rows, ("q", "k", "multiplicity"), strict=True)]
+        rows = [
+            turned(x) if each == name else x
+            for x, each in zip(rows, ("q", "k", "multiplicity"), strict=True)
+        ]
         for call in ("attention", "other normalisers", "weights", "edge sums"):
             with pytest.raises(ShapeMismatch):
                 CALLS[call](*rows)
@@ -162,14 +201,19 @@ def test_offsets_that_do_not_cut_the_rows_are_refused(offsets):
 def test_offsets_of_queries_and_keys_belong_together(bag):
     rows = torch.randn(6, 2, 3)
     with pytest.raises(ShapeMismatch):
-        spherical_attention(rows, rows, rows, offsets=torch.tensor([0, 2, 6]), query_offsets=torch.tensor([0, 6]))
+        spherical_attention(
+            rows, rows, rows, offsets=torch.tensor([0, 2, 6]), query_offsets=torch.tensor([0, 6])
+        )
     with pytest.raises(ShapeMismatch):
         spherical_attention(*bag.leaves, query_offsets=torch.tensor([0, 2]))
 
 
 def test_a_multiplicity_that_is_varied_may_step_below_zero():
     counts = torch.tensor([[0.0, 1.0, 2.0, 0.0, 1.0]], dtype=torch.float64, requires_grad=True)
-    q, k = torch.randn(1, 2, 3, 4, dtype=torch.float64), torch.randn(1, 2, 5, 4, dtype=torch.float64)
+    q, k = (
+        torch.randn(1, 2, 3, 4, dtype=torch.float64),
+        torch.randn(1, 2, 5, 4, dtype=torch.float64),
+    )
     assert torch.autograd.gradcheck(lambda m: spherical_attention(q, k, k, m), counts)
     assert spherical_attention(q, k, k, counts.detach() > 0).isfinite().all()
 

@@ -1,4 +1,5 @@
-"""Calls whose tensors have shapes and no values: on the meta device, in FakeTensorMode, and under torch.export."""
+"""Calls whose tensors have shapes and no values: on the meta device, in FakeTensorMode, and under
+torch.export."""
 
 import pytest
 import torch
@@ -8,21 +9,28 @@ from torch.export import Dim, export
 from flashsign import ShapeMismatch, spherical_attention
 
 DTYPES = [torch.float16, torch.float32, torch.float64]
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
+]
 
 
 def dense(queries=60, keys=70, values=16, dtype=torch.float64, device="cpu", seed=0):
     """q, k, v and multiplicity of two cells, four query heads and two key heads."""
     torch.manual_seed(seed)
     shapes = (2, 4, queries, 16), (2, 2, keys, 16), (2, 2, keys, values)
-    return *(torch.randn(*shape, dtype=dtype, device=device) for shape in shapes), torch.rand(2, keys, device=device)
+    return *(torch.randn(*shape, dtype=dtype, device=device) for shape in shapes), torch.rand(
+        2, keys, device=device
+    )
 
 
 def packed(rows=30, values=16, dtype=torch.float64, device="cpu", seed=0):
     """The same of packed bags of `rows` genes in all."""
     torch.manual_seed(seed)
     shapes = (rows, 4, 16), (rows, 2, 16), (rows, 2, values)
-    return *(torch.randn(*shape, dtype=dtype, device=device) for shape in shapes), torch.rand(rows, device=device)
+    return *(torch.randn(*shape, dtype=dtype, device=device) for shape in shapes), torch.rand(
+        rows, device=device
+    )
 
 
 def assert_shapes_of_output_and_gradients(tensors, **options):
@@ -40,7 +48,9 @@ def assert_shapes_of_output_and_gradients(tensors, **options):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("values", [16, 5])
 def test_the_meta_device_gives_shapes(method, dtype, values):
-    assert_shapes_of_output_and_gradients(dense(values=values, dtype=dtype, device="meta"), method=method)
+    assert_shapes_of_output_and_gradients(
+        dense(values=values, dtype=dtype, device="meta"), method=method
+    )
     offsets = torch.empty(4, dtype=torch.int32, device="meta")
     rows = packed(values=values, dtype=dtype, device="meta")
     assert_shapes_of_output_and_gradients(rows, offsets=offsets, method=method)
@@ -60,7 +70,9 @@ def test_fake_tensors_give_shapes(method, dtype, device):
     with FakeTensorMode():
         assert_shapes_of_output_and_gradients(dense(dtype=dtype, device=device), method=method)
         offsets = torch.tensor([0, 10, 30], device=device)
-        assert_shapes_of_output_and_gradients(packed(dtype=dtype, device=device), offsets=offsets, method=method)
+        assert_shapes_of_output_and_gradients(
+            packed(dtype=dtype, device=device), offsets=offsets, method=method
+        )
 
 
 def test_fake_calls_without_queries_keys_or_cells_have_shapes(method):
@@ -81,7 +93,9 @@ class Attention(torch.nn.Module):
         self.options = options
 
     def forward(self, q, k, v, multiplicity, offsets=None):
-        output = spherical_attention(self.scale * q, k, self.scale * v, multiplicity, offsets=offsets, **self.options)
+        output = spherical_attention(
+            self.scale * q, k, self.scale * v, multiplicity, offsets=offsets, **self.options
+        )
         return output * self.scale
 
 
@@ -117,7 +131,9 @@ def test_sizes_of_an_exported_program_may_be_left_open(method):
         program = export(module, dense(), dynamic_shapes=(rows, rows, rows, {1: Dim.DYNAMIC}))
         for size in ((7, 9), (300, 2), (60, 500)):
             close(program.module()(*dense(*size)), module(*dense(*size)))
-        program = export(module, (*packed(), torch.tensor([0, 10, 30])), dynamic_shapes=(first,) * 5)
+        program = export(
+            module, (*packed(), torch.tensor([0, 10, 30])), dynamic_shapes=(first,) * 5
+        )
         call = *packed(90), torch.tensor([0, 0, 15, 50, 90])
         close(program.module()(*call), module(*call))
 
@@ -143,11 +159,13 @@ def test_an_exported_program_of_packed_bags_has_the_derivatives_of_eager_mode(me
     found = []
     for each in (program, module):
         (slope,) = torch.autograd.grad(each(leaf, *rest).square().sum(), leaf, create_graph=True)
-        found.append((
-            torch.func.jvp(lambda q, each=each: each(q, *rest), (q,), (tangent,)),
-            torch.func.grad(lambda q, each=each: each(q, *rest).sum())(q),
-            torch.autograd.grad(slope.square().sum(), leaf),
-        ))  # fmt: skip
+        found.append(
+            (
+                torch.func.jvp(lambda q, each=each: each(q, *rest), (q,), (tangent,)),
+                torch.func.grad(lambda q, each=each: each(q, *rest).sum())(q),
+                torch.autograd.grad(slope.square().sum(), leaf),
+            )
+        )
     close(*found)
     assert found[0][0][1].abs().max() > 1e-2
 
@@ -168,8 +186,12 @@ def test_the_operator_of_packed_bags_is_as_torch_expects(method):
     torch.library.opcheck(torch.ops.flashsign.packed.default, (*leaves, *call[4:]))
     found = torch.ops.flashsign.packed_backward(torch.ones(30, 4, 16, dtype=torch.float64), *call)
     with FakeTensorMode() as fake:
-        promised = torch.ops.flashsign.packed_backward(fake.from_tensor(found[0]), *map(as_fake(fake), call))
-    assert [(x.shape, x.dtype, x.stride()) for x in found] == [(x.shape, x.dtype, x.stride()) for x in promised]
+        promised = torch.ops.flashsign.packed_backward(
+            fake.from_tensor(found[0]), *map(as_fake(fake), call)
+        )
+    assert [(x.shape, x.dtype, x.stride()) for x in found] == [
+        (x.shape, x.dtype, x.stride()) for x in promised
+    ]
 
 
 def as_fake(mode):

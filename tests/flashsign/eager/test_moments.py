@@ -1,4 +1,5 @@
-"""What moments, packed bags and the stream have of their own in torch; laws of all: test_attention.py."""
+"""What moments, packed bags and the stream have of their own in torch; laws of all:
+test_attention.py."""
 
 import pytest
 import torch
@@ -18,9 +19,12 @@ def tensors(bags=3, queries=6, keys=20, width=4, dtype=torch.float64, seed=0):
 
 
 def ill_conditioned_call(condition=1e3, dtype=torch.float32):
-    """Keys with one direction `condition` times weaker than the rest; every third query points along it."""
+    """Keys with one direction `condition` times weaker than the rest; every third query points
+    along it."""
     q, k, v = tensors(queries=30, keys=200, width=8)
-    rotation = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(5), dtype=torch.float64))[0]
+    rotation = torch.linalg.qr(
+        torch.randn(8, 8, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    )[0]
     spread = torch.ones(8, dtype=torch.float64)
     spread[-1] = 1 / condition
     k = k * spread @ rotation
@@ -32,7 +36,9 @@ def exact(q, k, v):
     """The definition in float64 on the same rounded inputs, with fresh leaves."""
     leaves = [x.detach().double().requires_grad_() for x in (q, k, v)]
     dense = [x[:, None] for x in leaves]
-    return reference_spherical_attention(*dense, torch.ones(1, dtype=torch.float64).expand(k.shape[:2]))[:, 0], leaves
+    return reference_spherical_attention(
+        *dense, torch.ones(1, dtype=torch.float64).expand(k.shape[:2])
+    )[:, 0], leaves
 
 
 def relative(found, true):

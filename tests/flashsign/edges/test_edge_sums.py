@@ -12,7 +12,9 @@ EXACT = {"rtol": 1e-9, "atol": 1e-12}
 
 
 def sums(call, *, targets=7, regulators=9, kept=None, **options) -> EdgeSums:
-    return EdgeSums(targets, regulators, dtype=torch.float64, **(kept or {})).add(call.q, call.k, call.m, **options)
+    return EdgeSums(targets, regulators, dtype=torch.float64, **(kept or {})).add(
+        call.q, call.k, call.m, **options
+    )
 
 
 def assert_same(found: EdgeSums, expected: EdgeSums) -> None:
@@ -21,12 +23,16 @@ def assert_same(found: EdgeSums, expected: EdgeSums) -> None:
 
 
 def pack(call, seed=0, genes=12):
-    """Every bag's queries and keys under gene numbers of its own, as a packed call; the dense tables beside it."""
+    """Every bag's queries and keys under gene numbers of its own, as a packed call; the dense
+    tables beside it."""
     random = torch.Generator().manual_seed(seed)
     cells, _, queries, _ = call.q.shape
     keys = call.k.shape[2]
     chosen = [torch.randperm(genes, generator=random) for _ in range(2 * cells)]
-    targets, regulators = torch.stack(chosen[:cells])[:, :queries], torch.stack(chosen[cells:])[:, :keys]
+    targets, regulators = (
+        torch.stack(chosen[:cells])[:, :queries],
+        torch.stack(chosen[cells:])[:, :keys],
+    )
     packed = {
         "q": call.q.transpose(1, 2).flatten(0, 1),
         "k": call.k.transpose(1, 2).flatten(0, 1),
@@ -65,7 +71,11 @@ def test_means_are_those_of_the_weights(bag):
 @pytest.mark.parametrize("cut", [[5], [1, 4], [2, 2, 1], [1, 1, 1, 1, 1]])
 def test_batches_add_up_however_they_are_cut(draw, cut):
     call = draw(cells=5)
-    whole, one_by_one, merged = sums(call), EdgeSums(7, 9, dtype=torch.float64), EdgeSums(7, 9, dtype=torch.float64)
+    whole, one_by_one, merged = (
+        sums(call),
+        EdgeSums(7, 9, dtype=torch.float64),
+        EdgeSums(7, 9, dtype=torch.float64),
+    )
     for q, k, m in zip(*(x.split(cut) for x in (call.q, call.k, call.m)), strict=True):
         one_by_one.add(q, k, m)
         merged = EdgeSums(7, 9, dtype=torch.float64).add(q, k, m).plus(merged)
@@ -74,16 +84,24 @@ def test_batches_add_up_however_they_are_cut(draw, cut):
 
 
 def test_multiplicity_zero_is_absent(draw):
-    """It adds no weight, is no pair, and whatever the key holds does no harm; the target was listed all the same."""
+    """It adds no weight, is no pair, and whatever the key holds does no harm; the target was listed
+    all the same."""
     call = draw()
     m = call.m.detach().clone()
     m[:, 2], m[0, 5] = 0, 0
     k = call.k.detach().clone()
     k[:, :, 2] = torch.nan
     found = EdgeSums(7, 9, dtype=torch.float64).add(call.q, k, m)
-    assert found.pairs[0].tolist() == [2, 2, 0, 2, 2, 1, 2, 2, 2] and found.listed.tolist() == [2] * 7
-    assert found.mean().signed[:, 2].isnan().all() and (found.mean(over="targets").signed[:, 2] == 0).all()
-    torch.testing.assert_close(found.mean().signed[:, 5], 2 * found.mean(over="targets").signed[:, 5], **EXACT)
+    assert (
+        found.pairs[0].tolist() == [2, 2, 0, 2, 2, 1, 2, 2, 2] and found.listed.tolist() == [2] * 7
+    )
+    assert (
+        found.mean().signed[:, 2].isnan().all()
+        and (found.mean(over="targets").signed[:, 2] == 0).all()
+    )
+    torch.testing.assert_close(
+        found.mean().signed[:, 5], 2 * found.mean(over="targets").signed[:, 5], **EXACT
+    )
     rest = [0, 1, 3, 4, 5, 6, 7, 8]
     dropped = EdgeSums(7, 9, dtype=torch.float64)
     dropped.add(call.q, call.k[:, :, rest], m[:, rest], regulators=torch.tensor(rest))
@@ -104,7 +122,9 @@ def test_what_has_no_number_in_the_sums_counts_in_the_norms_only(bag):
 def test_packed_bags_are_averaged_over_the_cells_in_which_a_pair_occurs(draw, per_head):
     call = draw(cells=4)
     if per_head:
-        call = type(call)(call.q, call.k, call.v, torch.stack([call.m, call.m.flip(1)], 1).detach(), call.grad)
+        call = type(call)(
+            call.q, call.k, call.v, torch.stack([call.m, call.m.flip(1)], 1).detach(), call.grad
+        )
     call.m.data[..., 1, 3] = 0
     packed, targets, regulators = pack(call)
     found = EdgeSums(12, 12, dtype=torch.float64).add(**packed)
@@ -125,10 +145,21 @@ def test_packed_bags_of_any_sizes_are_the_bags_one_by_one(draw):
         for x in (query_offsets, offsets)
     )
     found = EdgeSums(30, 30, dtype=torch.float64)
-    found.add(q, k, m, offsets=offsets, query_offsets=query_offsets, targets=targets, regulators=regulators)
+    found.add(
+        q,
+        k,
+        m,
+        offsets=offsets,
+        query_offsets=query_offsets,
+        targets=targets,
+        regulators=regulators,
+    )
     expected = EdgeSums(30, 30, dtype=torch.float64)
     for bag in range(4):
-        rows, keys = slice(*query_offsets[bag : bag + 2].tolist()), slice(*offsets[bag : bag + 2].tolist())
+        rows, keys = (
+            slice(*query_offsets[bag : bag + 2].tolist()),
+            slice(*offsets[bag : bag + 2].tolist()),
+        )
         dense = (q[rows].transpose(0, 1)[None], k[keys].transpose(0, 1)[None], m[keys][None])
         expected.add(*dense, targets=targets[rows], regulators=regulators[keys])
     assert_same(found, expected)
@@ -138,7 +169,9 @@ def test_heads_count_by_their_weights(bag):
     heads = torch.tensor([3.0, 0.0, 1.0, 0.0])
     weights = edge_weights(bag.q, bag.k, bag.m).detach()
     found = sums(bag, heads=heads).mean()
-    torch.testing.assert_close(found.signed, (3 * weights[:, 0] + weights[:, 2]).mean(0) / 4, **EXACT)
+    torch.testing.assert_close(
+        found.signed, (3 * weights[:, 0] + weights[:, 2]).mean(0) / 4, **EXACT
+    )
     sizes = weights.abs()
     torch.testing.assert_close(found.absolute, (3 * sizes[:, 0] + sizes[:, 2]).mean(0) / 4, **EXACT)
     for wrong in ([1.0, -1.0, 1.0, 1.0], [0.0] * 4, [torch.nan] * 4):
@@ -151,7 +184,9 @@ def test_norms_that_are_known_are_taken(bag):
     assert_same(sums(bag, inverse=inverse), sums(bag))
     torch.testing.assert_close(sums(bag, inverse=3 * inverse).signed, 3 * sums(bag).signed, **EXACT)
     packed, _, _ = pack(bag)
-    known = EdgeSums(12, 12, dtype=torch.float64).add(**packed, inverse=inverse.transpose(1, 2).flatten(0, 1))
+    known = EdgeSums(12, 12, dtype=torch.float64).add(
+        **packed, inverse=inverse.transpose(1, 2).flatten(0, 1)
+    )
     assert_same(known, EdgeSums(12, 12, dtype=torch.float64).add(**packed))
 
 
@@ -163,7 +198,9 @@ def test_rows_are_normalised_where_float32_moments_would_cancel(draw):
     q[..., 0] = 1
     weights = edge_weights(q, k, call.m).detach()
     found = EdgeSums(7, 50, pairs=False).add(q.float(), k.float(), call.m.float())
-    torch.testing.assert_close(found.absolute.double(), weights.abs().mean((0, 1)), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        found.absolute.double(), weights.abs().mean((0, 1)), rtol=1e-4, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("by", ["absolute", "signed"])

@@ -10,7 +10,10 @@ from flashsign.operators.ptxas import UNKNOWN, ptxas_version
 
 pytest.importorskip("triton.backends.nvidia.compiler")
 GPU = torch.device("cuda", 0)
-SAYS = "#!/bin/sh\necho 'Cuda compilation tools, release {0}, V{0}.93'\necho 'Build cuda_{0}.r{0}/compiler.1_0'\n"
+SAYS = (
+    "#!/bin/sh\necho 'Cuda compilation tools, release {0}, V{0}.93'\necho 'Build "
+    "cuda_{0}.r{0}/compiler.1_0'\n"
+)
 NAMES = "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"
 
 
@@ -52,13 +55,19 @@ def test_it_is_the_one_that_triton_takes(device, program, monkeypatch):
     assert ptxas_version(device()) == own and ptxas.is_of_triton(GPU)
 
 
-@pytest.mark.parametrize(("capability", "release"), [((8, 9), "12.4"), ((9, 0), "12.5"), ((12, 0), "12.5")])
-def test_which_one_assembles_for_a_gpu_is_tritons_to_say(device, program, monkeypatch, capability, release):
+@pytest.mark.parametrize(
+    ("capability", "release"), [((8, 9), "12.4"), ((9, 0), "12.5"), ((12, 0), "12.5")]
+)
+def test_which_one_assembles_for_a_gpu_is_tritons_to_say(
+    device, program, monkeypatch, capability, release
+):
     """From Triton 3.9 on that for Blackwell assembles for Hopper, too."""
     from triton.backends.nvidia import compiler
 
     tools = compiler.knobs.nvidia
-    monkeypatch.setattr(compiler, "get_ptxas", lambda arch: tools.ptxas if arch < 90 else tools.ptxas_blackwell)
+    monkeypatch.setattr(
+        compiler, "get_ptxas", lambda arch: tools.ptxas if arch < 90 else tools.ptxas_blackwell
+    )
     program("12.4"), program("12.5", NAMES[1])
     assert ptxas_version(device(capability)) == f"{release}.93"
 

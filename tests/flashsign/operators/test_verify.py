@@ -1,6 +1,8 @@
-"""A kernel that is wrong is found before its first use, never runs for a user, and torch computes in its place.
+"""A kernel that is wrong is found before its first use, never runs for a user, and torch computes
+in its place.
 
-The kernels run in Triton's interpreter or on a GPU; FLASHSIGN_VERIFY=always has them checked there, too.
+The kernels run in Triton's interpreter or on a GPU; FLASHSIGN_VERIFY=always has them checked there,
+too.
 """
 
 import importlib
@@ -13,7 +15,13 @@ import pytest
 import torch
 from kernel_cases import DEVICE, draw, with_gradients
 
-from flashsign import EdgeSums, attention_and_penalty, attention_by_scores, check, spherical_attention
+from flashsign import (
+    EdgeSums,
+    attention_and_penalty,
+    attention_by_scores,
+    check,
+    spherical_attention,
+)
 from flashsign.attention import dispatch
 from flashsign.operators import kernel_operators, run_kernels, verify
 
@@ -35,7 +43,8 @@ def fresh(monkeypatch, tmp_path):
 
 @pytest.fixture
 def planted(monkeypatch):
-    """planted(kernel, part): from here on, a part of what the kernel computes is off by a hundredth, at an edge."""
+    """planted(kernel, part): from here on, a part of what the kernel computes is off by a
+    hundredth, at an edge."""
     right = {"forward": run_kernels.forward, "backward": run_kernels.backward}
     parts = {"forward": ("o", "inverse"), "backward": ("dq", "dk", "dv", "dm")}
 
@@ -50,7 +59,9 @@ def planted(monkeypatch):
                     if part in parts[direction]:
                         at = parts[direction].index(part)
                         found[at] = found[at].clone()
-                        found[at][:, :, -1] *= 1.01  # the last row alone, as a wrong mask would have it
+                        found[at][:, :, -1] *= (
+                            1.01  # the last row alone, as a wrong mask would have it
+                        )
                 return tuple(found)
 
             return run
@@ -65,7 +76,9 @@ def planted(monkeypatch):
 def attend(kernel: str):
     def call(*tensors, **options):
         with dispatch.only(kernel):
-            return spherical_attention(*tensors, method=dispatch.KERNELS[kernel][1], backend="triton", **options)
+            return spherical_attention(
+                *tensors, method=dispatch.KERNELS[kernel][1], backend="triton", **options
+            )
 
     return call
 
@@ -138,7 +151,9 @@ def test_compiled_code_takes_torch_in_a_wrong_kernels_place(planted):
 
 
 @pytest.mark.parametrize("kernel", ["triton_small_bags", "triton_moments"])
-def test_compiled_code_does_not_wait_and_a_backward_goes_with_its_forward(monkeypatch, planted, kernel):
+def test_compiled_code_does_not_wait_and_a_backward_goes_with_its_forward(
+    monkeypatch, planted, kernel
+):
     """The check may end in between: torch's forward has not what a kernel's backward reads."""
     calls, answer = planted(kernel, "nothing"), [None]
     monkeypatch.setattr(kernel_operators, "known", lambda *_: answer[0])
@@ -181,7 +196,8 @@ def test_what_was_found_is_recalled_in_another_process(monkeypatch, problem, war
     assert len(found) == warned
 
 
-# --- in the background ------------------------------------------------------------------------------------------------
+# --- in the background
+# ------------------------------------------------------------------------------------------------
 
 
 class OnAGpu:
@@ -200,7 +216,9 @@ def unseen(monkeypatch):
     monkeypatch.setattr(verify, "device_name", lambda device: "NVIDIA New")
     monkeypatch.setattr(verify, "_driver", lambda device: "1.0")
     monkeypatch.setattr(verify, "ptxas_version", lambda device: "12.8")
-    monkeypatch.setattr(verify.logging.getLogger("flashsign"), "warning", lambda *words: said.append(words))
+    monkeypatch.setattr(
+        verify.logging.getLogger("flashsign"), "warning", lambda *words: said.append(words)
+    )
 
     def run(code: str) -> list:
         def started(place):
@@ -233,11 +251,14 @@ def test_torch_computes_while_a_kernel_is_checked_in_the_background(unseen):
     assert verify.known("edge_sums", OnAGpu, 64, fails) is None
     ended()
     assert verify.known("edge_sums", OnAGpu, 64, fails) == "" and verify.kernels_run()
-    assert verify.recalled(verify.Place("triton_moments", torch.float16, 64, 64, OnAGpu.device)) == ""
+    assert (
+        verify.recalled(verify.Place("triton_moments", torch.float16, 64, 64, OnAGpu.device)) == ""
+    )
 
 
 def test_a_graph_that_is_recorded_meanwhile_holds_torchs_operations(unseen, monkeypatch):
-    unseen("raise SystemExit(1)")  # the process cannot check, and this one must not while it records
+    # the process cannot check, and this one must not while it records
+    unseen("raise SystemExit(1)")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     assert verify.known("triton_stream", OnAGpu, 64, fails) is None
     ended()
@@ -293,31 +314,56 @@ def test_a_wrong_kernel_of_edge_sums_is_refused(monkeypatch):
     torch.testing.assert_close(found.signed, sums("torch").signed)
 
 
-# --- tables of scores -------------------------------------------------------------------------------------------------
+# --- tables of scores
+# -------------------------------------------------------------------------------------------------
 
-TABLES = [importlib.import_module(f"flashsign.tables.{name}") for name in ("shared_scores", "slope_penalty")]
+TABLES = [
+    importlib.import_module(f"flashsign.tables.{name}")
+    for name in ("shared_scores", "slope_penalty")
+]
 
 
 @pytest.fixture
 def tables(monkeypatch):
-    """tables(together): values and gradients of attention over tables of scores, alone or with the penalty, by its
-    kernels if they are known to be right; a few small tables are checked."""
+    """tables(together): values and gradients of attention over tables of scores, alone or with the
+    penalty, by its kernels if they are known to be right; a few small tables are checked."""
     for module in TABLES:
         monkeypatch.setattr(module, "choose_for_tables", lambda *_: "triton")
         monkeypatch.setattr(module, "INTERPRETED", ((5, 7), (5, 7)))
     random = torch.Generator().manual_seed(0)
-    shapes = {"scores": (1, 1, 1, 5, 7), "amount": (1, 1, 7), "basal": (1, 1, 5), "m": (3, 7), "centre": (1, 1, 1, 7)}
-    given = {name: torch.randn(shape, generator=random).to(DEVICE).abs() for name, shape in shapes.items()}
+    shapes = {
+        "scores": (1, 1, 1, 5, 7),
+        "amount": (1, 1, 7),
+        "basal": (1, 1, 5),
+        "m": (3, 7),
+        "centre": (1, 1, 1, 7),
+    }
+    given = {
+        name: torch.randn(shape, generator=random).to(DEVICE).abs()
+        for name, shape in shapes.items()
+    }
 
     def compute(together: bool) -> list[torch.Tensor]:
         m, centre = given["m"], given["centre"]
-        leaves = scores, amount, basal = [given[each].requires_grad_() for each in ("scores", "amount", "basal")]
+        leaves = scores, amount, basal = [
+            given[each].requires_grad_() for each in ("scores", "amount", "basal")
+        ]
         if together:
-            rest = {"gain": torch.ones_like(basal), "square": torch.ones_like(centre[0]), "groups": [3]}
+            rest = {
+                "gain": torch.ones_like(basal),
+                "square": torch.ones_like(centre[0]),
+                "groups": [3],
+            }
             penalty = torch.tensor([[0.3, 0.5, 0.4]], device=DEVICE)
-            both = attention_and_penalty(scores, amount, m, centre=centre, basal=basal, penalty=penalty, **rest)
+            both = attention_and_penalty(
+                scores, amount, m, centre=centre, basal=basal, penalty=penalty, **rest
+            )
         else:
-            both = (attention_by_scores(scores, amount[..., None], m, centre=centre, basal=basal, groups=[3]),)
+            both = (
+                attention_by_scores(
+                    scores, amount[..., None], m, centre=centre, basal=basal, groups=[3]
+                ),
+            )
         gradients = torch.autograd.grad(sum(each.square().sum() for each in both), leaves)
         return [each.detach() for each in (*both, *gradients)]
 
@@ -332,7 +378,8 @@ def by_torch_alone(monkeypatch, tables, together):
 
 
 def counted(monkeypatch, module, name, calls, factor=1.0):
-    """Calls of a launch are counted, and the first of its results is off by a factor, in its last row."""
+    """Calls of a launch are counted, and the first of its results is off by a factor, in its last
+    row."""
     real = getattr(module, name)
 
     def run(*arguments, **options):
@@ -357,7 +404,9 @@ def test_right_kernels_of_tables_are_checked_once_and_run(monkeypatch, tables, t
         again = tables(together)
     assert checked > 2 and len(calls) == checked + 1
     torch.testing.assert_close(first, again, rtol=0, atol=0)
-    torch.testing.assert_close(first, by_torch_alone(monkeypatch, tables, together), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        first, by_torch_alone(monkeypatch, tables, together), rtol=1e-4, atol=1e-5
+    )
     name = "slope_penalty float32 16 1" if together else "attention_by_scores float32 16"
     assert [each.name for each in verify._KNOWN] == [name]
 
@@ -366,11 +415,21 @@ def test_right_kernels_of_tables_are_checked_once_and_run(monkeypatch, tables, t
     ("together", "launch", "words"),
     [
         (False, "forward", "attention_by_scores float32 16 is not used .* its output is off"),
-        (False, "backward", "attention_by_scores float32 16 is not used .* its gradient of scores is off"),
-        (True, "backward", "slope_penalty float32 16 1 is not used .* its gradient of scores is off"),
+        (
+            False,
+            "backward",
+            "attention_by_scores float32 16 is not used .* its gradient of scores is off",
+        ),
+        (
+            True,
+            "backward",
+            "slope_penalty float32 16 1 is not used .* its gradient of scores is off",
+        ),
     ],
 )
-def test_torch_takes_the_place_of_a_wrong_kernel_of_tables(monkeypatch, tables, together, launch, words):
+def test_torch_takes_the_place_of_a_wrong_kernel_of_tables(
+    monkeypatch, tables, together, launch, words
+):
     from flashsign.triton import shared_scores
 
     calls = []
@@ -394,7 +453,9 @@ def test_a_wrong_penalty_is_found_by_itself(monkeypatch, tables):
     counted(monkeypatch, slope_penalty, "value", calls, 1.01)
     with pytest.warns(RuntimeWarning, match="slope_penalty float32 16 1"):
         found = tables(True)
-    torch.testing.assert_close(found, by_torch_alone(monkeypatch, tables, True), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        found, by_torch_alone(monkeypatch, tables, True), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -412,4 +473,9 @@ def test_the_check_of_a_process_knows_the_kernels_of_tables(monkeypatch):
         place = verify.Place(kernel, torch.float32, room, values, DEVICE)
         assert check._checked(place).problem == "" and verify.recalled(place) == ""
     monkeypatch.setattr(TABLES[0], "OneNumber", None)
-    assert "cannot be run" in check._checked(verify.Place("attention_by_scores", torch.float32, 16, 16, DEVICE)).problem
+    assert (
+        "cannot be run"
+        in check._checked(
+            verify.Place("attention_by_scores", torch.float32, 16, 16, DEVICE)
+        ).problem
+    )

@@ -33,8 +33,8 @@ def replace_builtins(place: object, builder: object, scope: object) -> None:
             interpreter._patch_attr(place, name, member, builder, scope)
 
 
-# The interpreter replaces what is built into the language whenever a kernel calls a function, and would list all of its
-# members each time: a third of the time of the kernels' tests.
+# The interpreter replaces what is built into the language whenever a kernel calls a function, and
+# would list all of its members each time: a third of the time of the kernels' tests.
 if interpreter is not None:
     interpreter._patch_builtin = replace_builtins
 
@@ -67,11 +67,19 @@ def draw(
     m = torch.rand(cells, *([key_heads] if per_head else []), keys, generator=random) * 2 + 0.1
     values = width if values is None else values
     q, grad = normal(cells, heads, queries, width), normal(cells, heads, queries, values)
-    return q, normal(cells, key_heads, keys, width), normal(cells, key_heads, keys, values), m.to(DEVICE), grad
+    return (
+        q,
+        normal(cells, key_heads, keys, width),
+        normal(cells, key_heads, keys, values),
+        m.to(DEVICE),
+        grad,
+    )
 
 
 def with_gradients(attend, tensors, grad):
-    leaves = [x.detach().clone(memory_format=torch.preserve_format).requires_grad_() for x in tensors]
+    leaves = [
+        x.detach().clone(memory_format=torch.preserve_format).requires_grad_() for x in tensors
+    ]
     output = attend(*leaves)
     return (output.detach(), *torch.autograd.grad(output, leaves, grad.to(output.dtype)))
 
@@ -89,21 +97,26 @@ def errors(found, true):
 
 
 def assert_accurate(attend, tensors, grad, **options):
-    """Output and gradients of attend(q, k, v, m) are within the bounds of flashsign.tuning.accuracy."""
+    """Output and gradients of attend(q, k, v, m) are within the bounds of
+    flashsign.tuning.accuracy."""
     found = with_gradients(attend, tensors, grad)
     verdicts = Case(*tensors, grad, **options).judge(dict(zip(TENSORS, found, strict=True)))
     assert all(verdict.good for verdict in verdicts.values()), table(verdicts)
 
 
 def ill_conditioned(condition, dtype, width=32, keys=300, values=None):
-    """Keys of a condition number, and a third of the queries along directions that the keys hardly have.
+    """Keys of a condition number, and a third of the queries along directions that the keys hardly
+    have.
 
-    Largest kappa_i: 6, 1e2 and 6e2 at conditions of 1, 1e2 and 1e3. q, k, v, m and a gradient for the output.
+    Largest kappa_i: 6, 1e2 and 6e2 at conditions of 1, 1e2 and 1e3. q, k, v, m and a gradient for
+    the output.
     """
     q, k, v, m, grad = doubled(draw(cells=1, queries=60, keys=keys, width=width, values=values))
     random = torch.Generator().manual_seed(1)
     # In float64, so that every machine rounds to the same inputs.
-    basis = torch.linalg.qr(torch.randn(width, width, generator=random, dtype=torch.float64))[0].to(DEVICE)
+    basis = torch.linalg.qr(torch.randn(width, width, generator=random, dtype=torch.float64))[0].to(
+        DEVICE
+    )
     sizes = torch.logspace(0, -math.log10(condition), width, device=DEVICE, dtype=torch.float64)
     k = k * sizes @ basis
     q[:, :, ::3] = q[:, :, ::3] / sizes / condition @ basis * 5
@@ -115,4 +128,9 @@ def packed(q, k, v, m, grad):
     offsets = torch.tensor([0, 5, 5, 33, 40], device=DEVICE)
     query_offsets = torch.tensor([0, 3, 10, 29, 30], device=DEVICE)
     rows = [x[0].transpose(0, 1).contiguous() for x in (q, k, v)]
-    return [*rows, m[0].mT.contiguous() if m.ndim == 3 else m[0]], grad[0].transpose(0, 1), offsets, query_offsets
+    return (
+        [*rows, m[0].mT.contiguous() if m.ndim == 3 else m[0]],
+        grad[0].transpose(0, 1),
+        offsets,
+        query_offsets,
+    )

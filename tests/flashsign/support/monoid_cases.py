@@ -16,7 +16,8 @@ QUERIES, WIDTH, CLASSES = 3, 2, 9
 
 @dataclass(frozen=True)
 class Row:
-    """draw(random, n): items [n, ...] and shared tensors; rows: shared has a row for each row of the total."""
+    """draw(random, n): items [n, ...] and shared tensors; rows: shared has a row for each row of
+    the total."""
 
     monoid: Monoid
     draw: Callable[[torch.Generator, int], tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]
@@ -28,7 +29,9 @@ class Row:
     def leaves(self, seed: int, n: int):
         """The same, as leaves: every tensor of numbers wants a gradient."""
         drawn = self.items(seed, n)
-        return tuple(tuple(x.clone().requires_grad_(x.is_floating_point()) for x in each) for each in drawn)
+        return tuple(
+            tuple(x.clone().requires_grad_(x.is_floating_point()) for x in each) for each in drawn
+        )
 
 
 def normal(random, *shape):
@@ -54,7 +57,9 @@ def exponents(random, n):
 def keys(random, n):
     """Keys and values for a few queries; about a third of the multiplicities are 0."""
     m = normal(random, n).exp() * (torch.rand(n, generator=random, dtype=torch.float64) > 0.3)
-    return (normal(random, n, WIDTH), normal(random, n, WIDTH), m), (normal(random, QUERIES, WIDTH),)
+    return (normal(random, n, WIDTH), normal(random, n, WIDTH), m), (
+        normal(random, QUERIES, WIDTH),
+    )
 
 
 def classes(random, n):
@@ -72,7 +77,11 @@ def distributions(random, n):
 def listed(random, n):
     """A few classes with weights for every row; some are padding, some are listed twice."""
     at = torch.randint(-1, max(n, 1), (QUERIES, 4), generator=random)
-    return (normal(random, n, WIDTH),), (normal(random, QUERIES, WIDTH), at, normal(random, QUERIES, 4).exp())
+    return (normal(random, n, WIDTH),), (
+        normal(random, QUERIES, WIDTH),
+        at,
+        normal(random, QUERIES, 4).exp(),
+    )
 
 
 def hidden(bias=False, gated=False):
@@ -91,7 +100,10 @@ def features(random, n):
 
 L1 = flashsign.normalised_contraction("L1 attention", lambda s: s, torch.abs, lambda z: z + 1e-3)
 SQUARED_RELU = flashsign.normalised_contraction(
-    "squared ReLU attention", lambda s: s.relu().square(), lambda s: s.relu().square(), lambda z: z + 1e-3
+    "squared ReLU attention",
+    lambda s: s.relu().square(),
+    lambda s: s.relu().square(),
+    lambda z: z + 1e-3,
 )
 
 ROWS = {
@@ -116,7 +128,9 @@ ROWS = {
     "SiLU": Row(flashsign.mlp_monoid("silu"), hidden()),
     "ReLU with bias": Row(flashsign.mlp_monoid("relu", bias=True), hidden(bias=True)),
     "SwiGLU": Row(flashsign.mlp_monoid("silu", gated=True), hidden(gated=True)),
-    "gated with bias": Row(flashsign.mlp_monoid("gelu", gated=True, bias=True), hidden(bias=True, gated=True)),
+    "gated with bias": Row(
+        flashsign.mlp_monoid("gelu", gated=True, bias=True), hidden(bias=True, gated=True)
+    ),
     "RMSNorm": Row(flashsign.rms_norm_monoid(), features, rows=False),
 }
 LAYERS = {name: row for name, row in ROWS.items() if row.rows}

@@ -9,7 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class PeakBytes(TorchDispatchMode):
-    """`with PeakBytes() as memory: ...; memory.peak`: of storages that were made inside and were alive together."""
+    """`with PeakBytes() as memory: ...; memory.peak`: of storages that were made inside and were
+    alive together."""
 
     def __init__(self):
         super().__init__()
@@ -25,7 +26,8 @@ class PeakBytes(TorchDispatchMode):
 
     def count(self, storage, arguments):
         if storage._cdata in self.alive or any(
-            isinstance(x, torch.Tensor) and x.untyped_storage()._cdata == storage._cdata for x in arguments
+            isinstance(x, torch.Tensor) and x.untyped_storage()._cdata == storage._cdata
+            for x in arguments
         ):
             return
         self.alive.add(storage._cdata)

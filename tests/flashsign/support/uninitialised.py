@@ -13,9 +13,13 @@ from torch.utils import deterministic
 def poisoned(*, warn_only: bool = False) -> Iterator[None]:
     """Within it torch.empty, empty_like, new_empty and resize_ give NaN, and the largest integers.
 
-    torch fills only together with deterministic algorithms. Operations that have none raise; warn_only: they warn.
+    torch fills only together with deterministic algorithms. Operations that have none raise;
+    warn_only: they warn.
     """
-    mode = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    mode = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
     filled = deterministic.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True, warn_only=warn_only)
     deterministic.fill_uninitialized_memory = True

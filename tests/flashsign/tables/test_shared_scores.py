@@ -13,8 +13,11 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def some(leading: tuple[int, ...] = (), own: bool = False, width: int = WIDTH) -> dict[str, torch.Tensor]:
-    """Arguments with leading axes; `own`: with multiplicities for each of them. Some keys are absent."""
+def some(
+    leading: tuple[int, ...] = (), own: bool = False, width: int = WIDTH
+) -> dict[str, torch.Tensor]:
+    """Arguments with leading axes; `own`: with multiplicities for each of them. Some keys are
+    absent."""
     multiplicity = drawn(*(leading if own else ()), BAGS, KEYS, seed=2).clamp(min=0)
     return {
         "scores": drawn(*leading, QUERIES, KEYS),
@@ -34,7 +37,10 @@ def written_out(scores, values, multiplicity, centre, basal, eps):
             square, message = basal[query] ** 2 + eps, torch.zeros(width, dtype=torch.float64)
             for key in range(KEYS):
                 square = square + (multiplicity[bag, key] * scores[query, key]) ** 2
-                message = message + (multiplicity[bag, key] - centre[key]) * scores[query, key] * values[key]
+                message = (
+                    message
+                    + (multiplicity[bag, key] - centre[key]) * scores[query, key] * values[key]
+                )
             found[bag, query] = message / square.sqrt()
     return found
 
@@ -46,9 +52,14 @@ def test_it_is_the_definition_with_every_number_written_out(leading, width, own,
     given = some(leading, own, width)
     found = attention_by_scores(**given, eps=eps)
     assert found.shape == (*leading, BAGS, QUERIES, width)
-    for place in torch.cartesian_prod(*(torch.arange(size) for size in (*leading, 1))).reshape(-1, len(leading) + 1):
+    for place in torch.cartesian_prod(*(torch.arange(size) for size in (*leading, 1))).reshape(
+        -1, len(leading) + 1
+    ):
         at = tuple(place[:-1])
-        parts = {name: tensor if name == "multiplicity" and not own else tensor[at] for name, tensor in given.items()}
+        parts = {
+            name: tensor if name == "multiplicity" and not own else tensor[at]
+            for name, tensor in given.items()
+        }
         torch.testing.assert_close(found[at], written_out(**parts, eps=eps), **close)
 
 
@@ -58,7 +69,9 @@ def test_gradients_are_those_of_finite_differences(own, width):
     given = [tensor.requires_grad_() for tensor in some((2,), own, width).values()]
     given[2] = given[2].detach().add(0.1).requires_grad_()
     torch.autograd.gradcheck(
-        lambda scores, values, m, centre, basal: attention_by_scores(scores, values, m, centre=centre, basal=basal),
+        lambda scores, values, m, centre, basal: attention_by_scores(
+            scores, values, m, centre=centre, basal=basal
+        ),
         given,
     )
 
@@ -68,7 +81,10 @@ def test_gradients_are_those_of_finite_differences(own, width):
 def test_each_group_of_bags_reads_by_its_own_scores(own, width):
     """Values and gradients; a group without bags has gradients of 0."""
     given = some((2,), own, width)
-    tables = given | {"scores": drawn(2, 3, QUERIES, KEYS, seed=8), "centre": drawn(2, 3, KEYS, seed=9)}
+    tables = given | {
+        "scores": drawn(2, 3, QUERIES, KEYS, seed=8),
+        "centre": drawn(2, 3, KEYS, seed=9),
+    }
     tables["multiplicity"] = tables["multiplicity"] + 0.1
     tables = {name: tensor.requires_grad_() for name, tensor in tables.items()}
     parts = []
@@ -79,7 +95,10 @@ def test_each_group_of_bags_reads_by_its_own_scores(own, width):
     expected, found = torch.cat(parts, -3), attention_by_scores(**tables, groups=[2, 0, 1])
     torch.testing.assert_close(found, expected, **close)
     weight = drawn(*found.shape, seed=10)
-    gradients = [torch.autograd.grad((each * weight).sum(), list(tables.values())) for each in (found, expected)]
+    gradients = [
+        torch.autograd.grad((each * weight).sum(), list(tables.values()))
+        for each in (found, expected)
+    ]
     torch.testing.assert_close(*gradients, **close)
     for wrong in ([2, 1], [2, 1, 1]):
         with pytest.raises(ShapeMismatch):
@@ -88,7 +107,8 @@ def test_each_group_of_bags_reads_by_its_own_scores(own, width):
 
 def test_it_is_spherical_attention_whose_queries_and_keys_are_those_of_every_bag():
     q, k, v = (drawn(2, rows, 6, seed=seed) for rows, seed in ((QUERIES, 5), (KEYS, 6), (KEYS, 7)))
-    multiplicity = some()["multiplicity"] + torch.eye(BAGS, KEYS, dtype=torch.float64)  # no bag is empty
+    # no bag is empty
+    multiplicity = some()["multiplicity"] + torch.eye(BAGS, KEYS, dtype=torch.float64)
     of_bags = [each.expand(BAGS, -1, -1, -1) for each in (q, k, v)]
     expected = spherical_attention(*of_bags, multiplicity, eps=0)
     found = attention_by_scores(q @ k.mT, v, multiplicity)
@@ -100,8 +120,10 @@ def test_a_key_of_multiplicity_0_is_absent():
     given["multiplicity"][:, 3] = 0
     del given["centre"]
     found, kept = attention_by_scores(**given), torch.tensor([0, 1, 2, 4])
-    given |= {name: given[name].index_select(axis, kept) for name, axis in
-              (("scores", -1), ("values", -2), ("multiplicity", -1))}  # fmt: skip
+    given |= {
+        name: given[name].index_select(axis, kept)
+        for name, axis in (("scores", -1), ("values", -2), ("multiplicity", -1))
+    }
     torch.testing.assert_close(attention_by_scores(**given), found, **close)
 
 

@@ -1,4 +1,5 @@
-"""The kernels that read tables of scores, against torch in float64: on a GPU where there is one, else interpreted."""
+"""The kernels that read tables of scores, against torch in float64: on a GPU where there is one,
+else interpreted."""
 
 import importlib
 from functools import partial
@@ -13,7 +14,10 @@ from flashsign.tuning.accuracy import error
 pytest.importorskip("triton")
 LEAD = (2, 2)  # members and heads
 GIVEN = "multiplicity", "centre"  # torch has their gradients, and no kernel
-MODULES = [importlib.import_module(f"flashsign.tables.{name}") for name in ("shared_scores", "slope_penalty")]
+MODULES = [
+    importlib.import_module(f"flashsign.tables.{name}")
+    for name in ("shared_scores", "slope_penalty")
+]
 
 
 def drawn(*shape: int, seed: int) -> torch.Tensor:
@@ -26,12 +30,20 @@ def compare(monkeypatch, compute, given: dict[str, torch.Tensor], within: float 
     for by, dtype in (("triton", torch.float32), ("torch", torch.float64)):
         for module in MODULES:
             monkeypatch.setattr(module, "choose_for_tables", lambda *_, by=by: by)
-        tensors = {name: each.to(DEVICE, dtype).requires_grad_(name not in GIVEN) for name, each in given.items()}
-        outputs, leaves = compute(**tensors), [each for each in tensors.values() if each.requires_grad]
+        tensors = {
+            name: each.to(DEVICE, dtype).requires_grad_(name not in GIVEN)
+            for name, each in given.items()
+        }
+        outputs, leaves = (
+            compute(**tensors),
+            [each for each in tensors.values() if each.requires_grad],
+        )
         upstream = [drawn(*output.shape, seed=99).to(output) for output in outputs]
         found[by] = [*outputs, *torch.autograd.grad(outputs, leaves, upstream, allow_unused=True)]
     for number, (one, other) in enumerate(zip(*found.values(), strict=True)):
-        assert one is other is None or (one.dtype == torch.float32 and error(one, other) < within), (number, *given)
+        assert one is other is None or (
+            one.dtype == torch.float32 and error(one, other) < within
+        ), (number, *given)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +70,20 @@ def test_attention_by_scores(monkeypatch, queries, keys, groups, own):
 
 
 def test_gradients_of_multiplicities_and_centres_are_left_to_torch(monkeypatch):
-    given = [drawn(*LEAD, 1, 2, 3, seed=0), drawn(*LEAD, 3, seed=1), drawn(2, 3, seed=2), drawn(*LEAD, 1, 3, seed=3)]
-    scores, amount, m, centre = given = [each.to(DEVICE, torch.float32).requires_grad_() for each in given]
-    one, square, penalty = scores.new_ones(*LEAD, 2), scores.new_ones(2, 1, 3), scores.new_ones(1, 3)
+    given = [
+        drawn(*LEAD, 1, 2, 3, seed=0),
+        drawn(*LEAD, 3, seed=1),
+        drawn(2, 3, seed=2),
+        drawn(*LEAD, 1, 3, seed=3),
+    ]
+    scores, amount, m, centre = given = [
+        each.to(DEVICE, torch.float32).requires_grad_() for each in given
+    ]
+    one, square, penalty = (
+        scores.new_ones(*LEAD, 2),
+        scores.new_ones(2, 1, 3),
+        scores.new_ones(1, 3),
+    )
     rest = {"gain": one, "basal": one, "square": square, "penalty": penalty, "groups": [2]}
     found = {}
     for by in ("triton", "torch"):
@@ -75,7 +98,9 @@ EACH, ONE = [[0.3, 0.5, 0.4], [0.7, 2.0, 0.0]], [[0.3, 0.01, 1e-4]]
 
 
 @pytest.mark.parametrize("states, queries, keys", [(1, 1, 2), (3, 20, 130), (2, 8, 128)])
-@pytest.mark.parametrize("bags, prior, penalty", [(0, True, EACH), (0, False, ONE), (2, True, ONE), (20, False, EACH)])
+@pytest.mark.parametrize(
+    "bags, prior, penalty", [(0, True, EACH), (0, False, ONE), (2, True, ONE), (20, False, EACH)]
+)
 def test_slope_penalty(monkeypatch, states, queries, keys, prior, penalty, bags):
     given = {
         "scores": drawn(*LEAD, states, queries, keys, seed=0),
@@ -87,11 +112,18 @@ def test_slope_penalty(monkeypatch, states, queries, keys, prior, penalty, bags)
     }
     given |= {"prior": drawn(queries, keys, seed=5).abs() + 0.2} if prior else {}
     if bags:
-        given |= {"multiplicity": drawn(2, 1, bags, keys, seed=6).abs(), "centre": drawn(2, 1, states, keys, seed=7)}
+        given |= {
+            "multiplicity": drawn(2, 1, bags, keys, seed=6).abs(),
+            "centre": drawn(2, 1, states, keys, seed=7),
+        }
     else:  # the penalty by itself, and a query that meets no key, not even a basal score
         given["scores"][..., 1:2, :], given["basal"][..., 1:2] = 0, 0
     groups = [bags - (states - 1), *[1] * (states - 1)]
-    compute = partial(attention_and_penalty, groups=groups) if bags else lambda **given: [slope_penalty(**given)]
+    compute = (
+        partial(attention_and_penalty, groups=groups)
+        if bags
+        else lambda **given: [slope_penalty(**given)]
+    )
     compare(monkeypatch, compute, given, within=1e-4)  # deviations are differences
     for name in given.keys() - {"scores", "penalty"}:
         with pytest.raises(ShapeMismatch):

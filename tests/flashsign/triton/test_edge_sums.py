@@ -1,4 +1,5 @@
-"""The kernel of edge sums against float64: on a GPU where there is one, else in Triton's interpreter."""
+"""The kernel of edge sums against float64: on a GPU where there is one, else in Triton's
+interpreter."""
 
 import pytest
 import torch
@@ -41,14 +42,23 @@ def kernel(q, k, m) -> EdgeSums:
 def test_sums_are_those_of_the_weights(sizes, dtype):
     """Signed means cancel, so errors count for more: a few units in the last place."""
     q, k, m = drawn(dtype=dtype, **sizes)
-    found, weights = kernel(q, k, m).mean(over="targets"), edge_weights(q.double(), k.double(), m.double())
-    for table, expected in zip(found, (weights.mean((0, 1)), weights.abs().mean((0, 1))), strict=True):
+    found, weights = (
+        kernel(q, k, m).mean(over="targets"),
+        edge_weights(q.double(), k.double(), m.double()),
+    )
+    for table, expected in zip(
+        found, (weights.mean((0, 1)), weights.abs().mean((0, 1))), strict=True
+    ):
         assert error(table, expected) < 4 * torch.finfo(dtype).eps
 
 
 def test_the_kernel_adds_to_existing_sums_and_counts():
     q, k, m = drawn(cells=3)
-    found = EdgeSums(30, 40, device=DEVICE).add(q[:1], k[:1], m[:1]).add(q[1:], k[1:], m[1:], backend="triton")
+    found = (
+        EdgeSums(30, 40, device=DEVICE)
+        .add(q[:1], k[:1], m[:1])
+        .add(q[1:], k[1:], m[1:], backend="triton")
+    )
     torch.testing.assert_close(found.signed, kernel(q, k, m).signed)
     assert found.listed.tolist() == [3] * 30 and found.pairs.eq(3 * (m[0] != 0)).all()
 
@@ -56,14 +66,23 @@ def test_the_kernel_adds_to_existing_sums_and_counts():
 def test_packed_bags_are_those_of_torch():
     q, k, m = drawn(cells=1, width=20)
     random = torch.Generator().manual_seed(2)
-    offsets, query_offsets = (torch.tensor(x, device=DEVICE) for x in ([0, 5, 5, 33, 40], [0, 3, 10, 29, 30]))
+    offsets, query_offsets = (
+        torch.tensor(x, device=DEVICE) for x in ([0, 5, 5, 33, 40], [0, 3, 10, 29, 30])
+    )
     targets, regulators = (
         torch.cat([torch.randperm(35, generator=random)[:n] for n in x.diff().tolist()]).to(DEVICE)
         for x in (query_offsets, offsets)
     )
     packed = (q[0].transpose(0, 1), k[0].transpose(0, 1), m[0])
-    own = {"offsets": offsets, "query_offsets": query_offsets, "targets": targets, "regulators": regulators}
-    found, plain = (EdgeSums(35, 33, device=DEVICE).add(*packed, **own, backend=x) for x in ("triton", "torch"))
+    own = {
+        "offsets": offsets,
+        "query_offsets": query_offsets,
+        "targets": targets,
+        "regulators": regulators,
+    }
+    found, plain = (
+        EdgeSums(35, 33, device=DEVICE).add(*packed, **own, backend=x) for x in ("triton", "torch")
+    )
     assert torch.equal(found.pairs, plain.pairs) and torch.equal(found.listed, plain.listed)
     torch.testing.assert_close(found.signed, plain.signed)
     torch.testing.assert_close(found.absolute, plain.absolute)
@@ -73,7 +92,10 @@ def test_absent_keys_do_no_harm_and_a_large_multiplicity_fits():
     q, k, m = drawn(dtype=torch.float16)
     m[:, 5] = 1e5
     k[:, :, 3] = torch.nan
-    found, weights = kernel(q, k, m).mean(over="targets"), edge_weights(q.double(), k.double(), m.double())
+    found, weights = (
+        kernel(q, k, m).mean(over="targets"),
+        edge_weights(q.double(), k.double(), m.double()),
+    )
     torch.testing.assert_close(found.signed.double(), weights.mean((0, 1)), rtol=0, atol=4e-3)
 
 

@@ -1,4 +1,5 @@
-"""What all Triton kernels obey, the streamed, those of small bags and those of moments, against float64 references.
+"""What all Triton kernels obey, the streamed, those of small bags and those of moments, against
+float64 references.
 
 On a GPU where there is one, else in Triton's interpreter.
 """
@@ -30,14 +31,17 @@ stream = pytest.importorskip("flashsign.triton.streaming.stream_launches")
 
 @pytest.fixture(params=["triton_stream", "triton_small_bags", "triton_moments"])
 def kernels(request):
-    """spherical_attention by the streamed kernels, by those of small bags, or by those of moments, and no others."""
+    """spherical_attention by the streamed kernels, by those of small bags, or by those of moments,
+    and no others."""
     method = dispatch.KERNELS[request.param][1]
     with dispatch.only(request.param):
         yield functools.partial(spherical_attention, method=method, backend="triton")
 
 
 streamed = pytest.mark.parametrize("kernels", ["triton_stream"], indirect=True)
-one_operator_each = pytest.mark.parametrize("kernels", ["triton_stream", "triton_moments"], indirect=True)
+one_operator_each = pytest.mark.parametrize(
+    "kernels", ["triton_stream", "triton_moments"], indirect=True
+)
 
 
 SIZES = [
@@ -106,7 +110,9 @@ def test_a_broken_number_of_a_present_key_is_not_hidden(kernels):
 
 @pytest.mark.parametrize(("dtype", "per_head"), [(torch.float32, True), (torch.float16, False)])
 def test_packed_bags_are_the_bags_one_by_one(dtype, per_head, kernels):
-    tensors, grad, offsets, query_offsets = packed(*draw(cells=1, width=20, dtype=dtype, per_head=per_head))
+    tensors, grad, offsets, query_offsets = packed(
+        *draw(cells=1, width=20, dtype=dtype, per_head=per_head)
+    )
     cut = {"offsets": offsets, "query_offsets": query_offsets}
     found = with_gradients(lambda *x: kernels(*x, **cut), tensors, grad)
     true = with_gradients(lambda *x: exact(*x, **cut), doubled(tensors), grad)
@@ -119,7 +125,9 @@ def test_offsets_that_change_are_read_again(kernels):
     kernels(q, k, v, m, offsets=offsets, query_offsets=query_offsets)
     offsets[1:3] = 12
     changed = kernels(q, k, v, m, offsets=offsets, query_offsets=query_offsets)
-    assert torch.equal(changed, kernels(q, k, v, m, offsets=offsets.clone(), query_offsets=query_offsets))
+    assert torch.equal(
+        changed, kernels(q, k, v, m, offsets=offsets.clone(), query_offsets=query_offsets)
+    )
 
 
 def test_a_broken_bag_leaves_its_neighbours_alone(kernels):
@@ -139,7 +147,8 @@ def test_any_layout_gives_the_same_results(strided, kernels):
     if strided:
         q, k, v, grad = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v, grad))
     else:
-        q, k = (torch.cat([x, x], -1)[..., 1:17] for x in (q, k))  # rows that do not start at 16 bytes
+        # rows that do not start at 16 bytes
+        q, k = (torch.cat([x, x], -1)[..., 1:17] for x in (q, k))
     found = with_gradients(kernels, (q, k, v, m), grad)
     true = with_gradients(exact, doubled((q, k, v, m)), grad)
     assert max(errors(found, true).values()) < 1e-6
@@ -165,7 +174,9 @@ def test_a_multiplicity_of_100000_beside_one_of_1(kernels):
 def test_queries_along_directions_that_keys_hardly_have_get_an_accurate_dq(condition):
     """Moments have lost such directions to rounding, so these tiles are streamed."""
     q, k, v, m, grad = draw(queries=40, keys=90)
-    basis = torch.linalg.qr(torch.randn(16, 16, generator=torch.Generator().manual_seed(1)))[0].to(DEVICE)
+    basis = torch.linalg.qr(torch.randn(16, 16, generator=torch.Generator().manual_seed(1)))[0].to(
+        DEVICE
+    )
     k = k * torch.logspace(0, -float(torch.tensor(condition).log10()), 16, device=DEVICE) @ basis
     q[:, :, ::3] = basis[-1] + 1e-3 * q[:, :, ::3] * 1e-2
     call = AttentionCall(q, k, v, m[:, None], None, None, 1e-6)
@@ -173,7 +184,9 @@ def test_queries_along_directions_that_keys_hardly_have_get_an_accurate_dq(condi
     dq = stream.backward(call, grad, o, inverse, from_moments=True)[0]
     true = with_gradients(exact, doubled((q, k, v, m)), grad)[1]
     rows = slice(None, None, 3)
-    assert float((dq[:, :, rows].double() - true[:, :, rows]).norm() / true[:, :, rows].norm()) < 1e-3
+    assert (
+        float((dq[:, :, rows].double() - true[:, :, rows]).norm() / true[:, :, rows].norm()) < 1e-3
+    )
 
 
 @streamed
@@ -208,7 +221,9 @@ def test_packed_bags_of_absent_keys_give_zeros_forward_and_backward(kernels):
     tensors[3][5:33] = 0
     cut = {"offsets": offsets, "query_offsets": query_offsets}
     o, dq, *of_keys = with_gradients(lambda *x: kernels(*x, **cut), tensors, grad)
-    assert all(x[10:29].abs().max() == 0 for x in (o, dq)) and all(x[5:33].abs().max() == 0 for x in of_keys)
+    assert all(x[10:29].abs().max() == 0 for x in (o, dq)) and all(
+        x[5:33].abs().max() == 0 for x in of_keys
+    )
     assert o[:10].abs().max() > 0 and of_keys[0][:5].abs().max() > 0
 
 
@@ -218,7 +233,10 @@ def test_gradients_of_a_large_key_alone_are_in_the_range_of_16_bits(size, kernel
     m = torch.ones_like(m)  # whose products with k are exact
     k = k.sign() * size
     q = q / size
-    found, true = (with_gradients(f, x, grad) for f, x in ((kernels, (q, k, v, m)), (exact, doubled((q, k, v, m)))))
+    found, true = (
+        with_gradients(f, x, grad)
+        for f, x in ((kernels, (q, k, v, m)), (exact, doubled((q, k, v, m))))
+    )
     assert float((found[3].double() - true[3]).norm() / true[3].norm()) < 2e-3
 
 
@@ -229,7 +247,11 @@ def test_a_batched_backward_and_one_under_autocast(kernels):
     grads = torch.randn(3, *output.shape, device=DEVICE)
     batched = torch.autograd.grad(output, q, grads, is_grads_batched=True, retain_graph=True)[0]
     for grad, found in zip(grads, batched, strict=True):
-        torch.testing.assert_close(found, torch.autograd.grad(output, q, grad, retain_graph=True)[0])
+        torch.testing.assert_close(
+            found, torch.autograd.grad(output, q, grad, retain_graph=True)[0]
+        )
     plain = torch.autograd.grad(output, q, grads[0], create_graph=True)[0]
     with torch.autocast(DEVICE.type, torch.bfloat16):
-        torch.testing.assert_close(torch.autograd.grad(output, q, grads[0], create_graph=True)[0], plain)
+        torch.testing.assert_close(
+            torch.autograd.grad(output, q, grads[0], create_graph=True)[0], plain
+        )

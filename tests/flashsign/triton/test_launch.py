@@ -1,4 +1,5 @@
-"""Launches without Triton's check of every argument: what counts as the same kernel, on kernels that only count."""
+"""Launches without Triton's check of every argument: what counts as the same kernel, on kernels
+that only count."""
 
 import pytest
 import torch
@@ -77,7 +78,12 @@ def test_what_was_launched_before_is_launched_by_its_compiled_kernel(kernel):
     ids=str,
 )
 def test_what_triton_compiles_anew_for_is_compiled_anew(kernel, change):
-    assert (start(kernel), start(kernel, **change), start(kernel), start(kernel, **change)) == (1, 2, 2, 2)
+    assert (start(kernel), start(kernel, **change), start(kernel), start(kernel, **change)) == (
+        1,
+        2,
+        2,
+        2,
+    )
 
 
 def test_names_out_of_order_are_refused_where_a_kernel_is_compiled(kernel):

@@ -1,4 +1,5 @@
-"""Split keys: which tiles have their keys split, that the splits' sums are those of all keys, and NaN repair."""
+"""Split keys: which tiles have their keys split, that the splits' sums are those of all keys, and
+NaN repair."""
 
 import pytest
 import torch
@@ -31,9 +32,12 @@ def test_every_tile_is_done_once_and_splitting_never_costs_more(tiles, keys, mul
     assert plan.cost <= -(-tiles // multiprocessors) * keys * TALL.own
 
 
-@pytest.mark.parametrize(("dtype", "values"), [(torch.float32, 32), (torch.float16, 32), (torch.float16, 16)])
+@pytest.mark.parametrize(
+    ("dtype", "values"), [(torch.float32, 32), (torch.float16, 32), (torch.float16, 16)]
+)
 def test_sums_of_splits_are_the_output(dtype, values):
-    """Of tiles of 32 queries from the third on, in three splits; the other tiles stay as they were."""
+    """Of tiles of 32 queries from the third on, in three splits; the other tiles stay as they
+    were."""
     q, k, v, m, grad = draw(queries=50, keys=40, width=32, values=values, dtype=dtype)
     call = AttentionCall(q, k, v, m[:, None], None, None, 1e-6)
     expected, inverse = stream.forward(call, tiles={"forward": BlockSizes(32, 16, 4, 1)})
@@ -87,7 +91,8 @@ def test_marked_rows_are_repaired_and_no_others(form):
     torch.testing.assert_close(broken, o)
 
 
-# --- the kernel written for Hopper, which no interpreter has ---------------------------------------------------------
+# --- the kernel written for Hopper, which no interpreter has
+# ---------------------------------------------------------
 
 hopper = pytest.mark.skipif(
     DEVICE.type != "cuda" or torch.cuda.get_device_capability() != (9, 0) or stream.hopper is None,
@@ -98,7 +103,9 @@ hopper = pytest.mark.skipif(
 def by_hopper(call, sizes, splits):
     q = call.q
     o, inverse = call.empty_output().fill_(torch.nan), call.empty_rows().fill_(torch.nan)
-    tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, call.query_offsets).grid(q.shape[1])[0]
+    tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, call.query_offsets).grid(
+        q.shape[1]
+    )[0]
     split_tiles = 0 if splits == 1 else min(tiles, 3)
     plan = SplitKeys(tiles - split_tiles, split_tiles, splits, 0.0)
     stream.hopper.forward(call, ScaledKeys.of(call), sizes, plan, o, inverse)
@@ -110,22 +117,32 @@ def by_hopper(call, sizes, splits):
 @pytest.mark.parametrize("broken", [False, True])
 @pytest.mark.parametrize("splits", [1, 2, 3])
 @pytest.mark.parametrize("form", ["dense", "packed"])
-@pytest.mark.parametrize("row", [(key, sizes) for key, row in tables.HOPPER.items() for sizes in row], ids=str)
 @pytest.mark.parametrize(
-    ("dtype", "values"), [(torch.float16, None), (torch.bfloat16, None), (torch.float16, 16), (torch.bfloat16, 48)]
+    "row", [(key, sizes) for key, row in tables.HOPPER.items() for sizes in row], ids=str
 )
-def test_the_kernel_for_hopper_has_the_sums_of_the_plain_one(dtype, values, row, form, splits, broken):
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [(torch.float16, None), (torch.bfloat16, None), (torch.float16, 16), (torch.bfloat16, 48)],
+)
+def test_the_kernel_for_hopper_has_the_sums_of_the_plain_one(
+    dtype, values, row, form, splits, broken
+):
     (_, width), sizes = row
     if form == "packed" and splits > 1:
         pytest.skip("the keys of packed bags are never split")
     queries, keys = 1025, 777
     cells = 1 if form == "packed" else 2
-    q, k, v, m, _ = draw(cells=cells, queries=queries, keys=keys, width=width, values=values, dtype=dtype)
+    q, k, v, m, _ = draw(
+        cells=cells, queries=queries, keys=keys, width=width, values=values, dtype=dtype
+    )
     m = m[:, None]
     m[..., 3:9] = 0
     cut = None, None
     if form == "packed":
-        cut = tuple(torch.tensor(x, device=DEVICE) for x in ([0, 5, 5, 400, keys], [0, 300, 309, 309, queries]))
+        cut = tuple(
+            torch.tensor(x, device=DEVICE)
+            for x in ([0, 5, 5, 400, keys], [0, 300, 309, 309, queries])
+        )
     call = AttentionCall(q, k, v, m, *cut, 1e-6)
     plain = stream.forward(call, tiles={"forward": BlockSizes(64, 64, 4, 2)})
     if broken:  # an absent key, whatever it holds
@@ -154,7 +171,11 @@ def test_the_hopper_launch_names_its_kernels_signature(form, splits, monkeypatch
         seen.append(kernel.fn.__name__)
 
     q, k, v, m, _ = draw(cells=1, queries=300, keys=800, width=64, dtype=torch.float16)
-    cut = (None, None) if form == "dense" else tuple(torch.tensor(x, device=DEVICE) for x in ([0, 800], [0, 300]))
+    cut = (
+        (None, None)
+        if form == "dense"
+        else tuple(torch.tensor(x, device=DEVICE) for x in ([0, 800], [0, 300]))
+    )
     call = AttentionCall(q, k, v, m[:, None], *cut, 1e-6)
     keys = ScaledKeys.of(call)
     for module in (launch, nan_repair, split_keys):
@@ -162,6 +183,6 @@ def test_the_hopper_launch_names_its_kernels_signature(form, splits, monkeypatch
     plan = SplitKeys(8, 0, 1, 0.0) if splits == 1 else SplitKeys(4, 4, splits, 0.0)
     o, inverse = torch.empty_like(q), torch.empty(q.shape[:3])
     forward_hopper.forward(call, keys, SHORT, plan, o, inverse)
-    assert seen == (["stream_forward", "stream_forward", "add_splits"] if splits > 1 else ["stream_forward"]) + [
-        "repair_tiles"
-    ]
+    assert seen == (
+        ["stream_forward", "stream_forward", "add_splits"] if splits > 1 else ["stream_forward"]
+    ) + ["repair_tiles"]

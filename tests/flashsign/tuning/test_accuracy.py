@@ -1,4 +1,5 @@
-"""The one rule of accuracy: right kernels are far within its bounds, and every sabotage of a kernel is refused."""
+"""The one rule of accuracy: right kernels are far within its bounds, and every sabotage of a kernel
+is refused."""
 
 import functools
 import itertools
@@ -23,7 +24,8 @@ def worst(verdicts):
     return max(verdict.of_bound for verdict in verdicts.values())
 
 
-# --- sabotage: attention in float64 with one thing wrong, so that all of the error is the sabotage's ------------------
+# --- sabotage: attention in float64 with one thing wrong, so that all of the error is the
+# sabotage's ------------------
 
 
 def replaced(x, by):
@@ -52,13 +54,17 @@ def sabotaged(q, k, v, m, what=""):
     scaled = m[:, None, :, None] * k
     if what.startswith("m k rounded to"):
         scaled = to_16_bits(scaled, getattr(torch, what.split()[-1]))
-    scores = to_tf32(q) @ to_tf32(scaled).mT if what == "scores by one TF32 product" else q @ scaled.mT
+    scores = (
+        to_tf32(q) @ to_tf32(scaled).mT if what == "scores by one TF32 product" else q @ scaled.mT
+    )
     t = scaled.square().sum((-2, -1), keepdim=True)
     if what == "the trace term's derivative left out":
         t = t.detach()
     eps = 0 if what == "the eps term left out" else EPS
     floor = eps * q.square().sum(-1, keepdim=True) * t
-    inverse = (scores.square().sum(-1, keepdim=True) + floor + torch.finfo(torch.float64).tiny).rsqrt()
+    inverse = (
+        scores.square().sum(-1, keepdim=True) + floor + torch.finfo(torch.float64).tiny
+    ).rsqrt()
     if what == "the delta term left out":
         inverse = inverse.detach()  # the norm's derivative
     if what.startswith("normaliser rounded to"):
@@ -83,13 +89,16 @@ SABOTAGES = [
     ("normaliser rounded to bfloat16", torch.float32, 1.0),
     ("normaliser rounded to float16", torch.float32, 1e2),
 ]
-"""What is wrong, in a kernel of which dtype, and the condition number of the keys where it must be seen."""
+"""What is wrong, in a kernel of which dtype, and the condition number of the keys where it must be
+seen."""
 
 
 @pytest.mark.parametrize(("what", "dtype", "condition"), SABOTAGES, ids=str)
 def test_a_sabotage_is_refused(what, dtype, condition):
     """By twice the bound at least, though nothing else is rounded."""
-    verdicts = judged(*ill_conditioned(condition, dtype), functools.partial(sabotaged, what=what), wide=True)
+    verdicts = judged(
+        *ill_conditioned(condition, dtype), functools.partial(sabotaged, what=what), wide=True
+    )
     assert worst(verdicts) > 2, table(verdicts)
     assert not all(verdict.good for verdict in verdicts.values())
 
@@ -118,6 +127,8 @@ def bounds_at(condition, dtype):
 
 def test_bounds_grow_with_the_condition_number_of_float32_alone():
     bounds = [bounds_at(condition, torch.float32) for condition in (1.0, 1e2, 1e3)]
-    assert all(low[name] < high[name] for low, high in itertools.pairwise(bounds) for name in TENSORS)
+    assert all(
+        low[name] < high[name] for low, high in itertools.pairwise(bounds) for name in TENSORS
+    )
     # Of 16-bit numbers only the products' own rounding counts, whatever the condition.
     assert max(bounds_at(1e3, torch.float16).values()) < 2 * torch.finfo(torch.float16).eps

@@ -10,7 +10,11 @@ from flashsign.tuning import choose, tables
 from flashsign.tuning.choose import choose_block_sizes
 from flashsign.tuning.costs import faster
 
-H200, A100, RTX = (132, 232448), (108, 166912), (128, 101376)  # multiprocessors, bytes of shared memory for a program
+H200, A100, RTX = (
+    (132, 232448),
+    (108, 166912),
+    (128, 101376),
+)  # multiprocessors, bytes of shared memory for a program
 
 
 @pytest.fixture
@@ -19,7 +23,9 @@ def gpu(monkeypatch):
 
 
 def chosen(name, rows, width, dtype=torch.float16):
-    return choose_block_sizes(name, torch.empty(1, 8, rows, width, dtype=dtype, device="meta"), width)
+    return choose_block_sizes(
+        name, torch.empty(1, 8, rows, width, dtype=dtype, device="meta"), width
+    )
 
 
 def test_long_bags_take_the_tallest_tiles_and_short_ones_fill_the_device(gpu):

@@ -1,4 +1,5 @@
-"""What interventions caused: found where it is planted, within strata, and not where nothing was done."""
+"""What interventions caused: found where it is planted, within strata, and not where nothing was
+done."""
 
 from dataclasses import replace
 
@@ -14,12 +15,23 @@ from grn.networks.evidence.caused import caused_effects
 from grn.networks.intervened import Merge, compared, in_words, order_of
 from grn.networks.weights import Network
 
-# In a panel of sixty genes a cell's total is biology: divided by it, genes would rise where others fall.
-SCREEN = DataConfig(path="simulated:", genes="all", intervention_key="intervention", depth="none", multiplicity="log1p")
+# In a panel of sixty genes a cell's total is biology: divided by it, genes would rise where others
+# fall.
+SCREEN = DataConfig(
+    path="simulated:",
+    genes="all",
+    intervention_key="intervention",
+    depth="none",
+    multiplicity="log1p",
+)
 
 
 def cells_of(**fields):
-    adata = simulate(Simulation(**{"cells": 2000, "genes": 60, "regulators": 20, "cell_types": 1, "seed": 5} | fields))
+    adata = simulate(
+        Simulation(
+            **{"cells": 2000, "genes": 60, "regulators": 20, "cell_types": 1, "seed": 5} | fields
+        )
+    )
     return adata, load_cells(SCREEN, adata=adata)[0]
 
 
@@ -39,29 +51,45 @@ def test_effects_have_the_planted_signs_and_reach_nothing_upstream(planted):
             new = set(truth[truth["source"].isin(new)]["target"]) - below
             below |= new
         above = [place[gene] for gene in adata.var_names if gene not in below]
-        assert (found.q[above, number] <= 0.05).mean() <= 0.05, "what is not downstream did not change"
+        assert (found.q[above, number] <= 0.05).mean() <= 0.05, (
+            "what is not downstream did not change"
+        )
         direct = truth[truth["source"] == name]
         rows = [place[gene] for gene in direct["target"]]
         certain = found.q[rows, number] <= 0.05
         assert certain.mean() > 0.6
         assert (np.sign(found.effect[rows, number]) == direct["sign"])[certain].mean() > 0.9
     measured = done.place
-    assert np.isnan(found.effect[measured, np.arange(len(measured))]).all() and np.isnan(found.q[done.key]).all()
+    assert (
+        np.isnan(found.effect[measured, np.arange(len(measured))]).all()
+        and np.isnan(found.q[done.key]).all()
+    )
 
 
 def test_controls_called_intervened_have_no_effects(planted):
-    """Standardised effects of three interventions that did nothing have about the sd 1: genes go together, so that 180
-    of them say less than as many independent ones."""
+    """Standardised effects of three interventions that did nothing have about the sd 1: genes go
+    together, so that 180 of them say less than as many independent ones."""
     _, cells = planted
     controls = np.flatnonzero(cells.interventions.control)
     number = np.random.default_rng(0).integers(0, 4, len(controls))
     given = sparse.csr_matrix(np.eye(4, dtype=np.float32)[number][:, :3])
     nothing = replace(
-        cells.interventions.some(controls), names=("a", "b", "c"), given=given, control=number == 3,
-        key=np.zeros(0, int), place=np.full(3, -1),
-    )  # fmt: skip
-    found = caused_effects(replace(cells, multiplicity=cells.multiplicity[controls], interventions=nothing, groups=None,
-                                   obs_names=cells.obs_names[controls]))  # fmt: skip
+        cells.interventions.some(controls),
+        names=("a", "b", "c"),
+        given=given,
+        control=number == 3,
+        key=np.zeros(0, int),
+        place=np.full(3, -1),
+    )
+    found = caused_effects(
+        replace(
+            cells,
+            multiplicity=cells.multiplicity[controls],
+            interventions=nothing,
+            groups=None,
+            obs_names=cells.obs_names[controls],
+        )
+    )
     z = found.effect / found.error
     assert 0.6 < np.nanstd(z) < 1.25
     assert not (found.q <= 0.05).any()
@@ -88,8 +116,10 @@ def test_the_order_of_a_chain_is_read_from_nested_effects(planted):
         effect[:last, number], q[:last, number] = 1, 0
     table = order_of(replace(found, effect=effect, q=q), ("first", "second", "third"))
     assert set(zip(table["source"], table["target"], strict=True)) == {
-        ("first", "second"), ("first", "third"), ("second", "third")
-    }  # fmt: skip
+        ("first", "second"),
+        ("first", "third"),
+        ("second", "third"),
+    }
     opposite = effect * [1, -1, 1]
     assert len(order_of(replace(found, effect=opposite, q=q), ("first", "second", "third"))) == 1
 
@@ -99,17 +129,23 @@ def test_two_keys_of_a_gene_become_one_column(planted):
     done = cells.interventions
     merge = Merge.of(cells, cells.regulators)
     assert merge.names == cells.vocabulary[:60] and len(merge.regulators) == 60
-    network = Network(*(np.zeros((60, 60), np.float32) for _ in range(6)), q=np.ones((60, 60), np.float32))
+    network = Network(
+        *(np.zeros((60, 60), np.float32) for _ in range(6)), q=np.ones((60, 60), np.float32)
+    )
     found = replace(merge.with_caused(network, caused_effects(cells)), observed=np.zeros((60, 60)))
     assert list(np.flatnonzero(np.isfinite(found.caused).any(0))) == sorted(done.place)
     assert (found.caused_low <= found.caused)[np.isfinite(found.caused)].all()
-    assert len(compared(found)) == 1 and in_words(order_of(caused_effects(cells), done.names).head(0)) == []
+    assert (
+        len(compared(found)) == 1
+        and in_words(order_of(caused_effects(cells), done.names).head(0)) == []
+    )
     certain = replace(found, q=np.zeros((60, 60)), observed=-np.nan_to_num(found.caused))
     assert "100% with the wrong sign" in compared(certain)[1]
 
 
 def test_what_few_cells_say_is_hardly_believed(planted):
-    """An effect counts by its q-value and its error, so that a guide in few cells does not lead the network."""
+    """An effect counts by its q-value and its error, so that a guide in few cells does not lead the
+    network."""
     found = caused_effects(planted[1])
     effect, error = np.array([[0.5, 0.5, 0.0]]), np.array([[0.02, 0.5, 0.02]])
     certain = replace(found, effect=effect, error=error, q=np.array([[0.0, 0.3, 0.9]])).certainty[0]

@@ -1,4 +1,5 @@
-"""Effects: as large as those that were planted, where a penalty makes slopes of them that are next to nothing."""
+"""Effects: as large as those that were planted, where a penalty makes slopes of them that are next
+to nothing."""
 
 from dataclasses import replace
 
@@ -29,7 +30,9 @@ ONE = States(np.ones((CELLS, 1), np.float32), ("all cells",), "one")
 def planted(seed: int = 0) -> np.ndarray:
     """Slopes [N, R], a half of them 0, none of which is of a regulator."""
     generator = np.random.default_rng(seed)
-    slopes = generator.uniform(0.4, 1, (GENES, REGULATORS)) * generator.choice([-1, 1], (GENES, REGULATORS))
+    slopes = generator.uniform(0.4, 1, (GENES, REGULATORS)) * generator.choice(
+        [-1, 1], (GENES, REGULATORS)
+    )
     slopes = slopes * (generator.random(slopes.shape) < 0.5)
     slopes[:REGULATORS] = 0
     return slopes
@@ -55,8 +58,8 @@ def cells_of(values: np.ndarray, counting: Counting | None = None) -> Cells:
 
 
 def linear_cells(slopes: np.ndarray, seed: int = 1) -> Cells:
-    """Values that are no counts, of units that differ; the regulators are correlated. slopes: one table for all cells,
-    or one for each of two states in turn."""
+    """Values that are no counts, of units that differ; the regulators are correlated. slopes: one
+    table for all cells, or one for each of two states in turn."""
     generator = np.random.default_rng(seed)
     x = generator.normal(size=(CELLS, REGULATORS)) + 0.5 * generator.normal(size=(CELLS, 1))
     of_cells = np.broadcast_to(slopes, (2, GENES, REGULATORS))[np.arange(CELLS) % 2]
@@ -70,7 +73,9 @@ def started(cells: Cells, states: States, lam: float, layers: int = 1) -> Model:
     members = ReaderShape(2, 0, summary=4, hidden=4, embedding=4, held_out=0)
     config = ModelConfig(layers=layers, members=2, hidden=8)
     own = torch.arange(REGULATORS)
-    model = Model(config, GENES, regulators=own, states=len(states), identity=members, genes_train=True)
+    model = Model(
+        config, GENES, regulators=own, states=len(states), identity=members, genes_train=True
+    )
     table = CellTable.of(cells, np.arange(len(cells)), states.membership)
     set_units(model, table, FOLD)
     model.penalty.copy_(torch.tensor([[lam, 1.0, 0.0]]).expand(3, -1))
@@ -92,7 +97,8 @@ def shrunk(found: np.ndarray, truth: np.ndarray) -> float:
 
 @pytest.mark.parametrize("lam", [0.3, 3.0])
 def test_effects_are_close_to_the_truth_and_less_shrunk_than_slopes(lam):
-    """lam: over the cells; slopes of a regulator with an sd of 1 lose lam / (1 + lam) of their size."""
+    """lam: over the cells; slopes of a regulator with an sd of 1 lose lam / (1 + lam) of their
+    size."""
     truth, cells = planted(), linear_cells(planted())
     model = started(cells, ONE, lam)
     found = effects_of(model, cells, ONE, FOLD)
@@ -110,7 +116,9 @@ def test_standard_errors_are_the_spread_of_effects_over_samples():
         found.append(one.effect[OTHERS])
         errors.append(one.error[OTHERS])
     spread = np.std(found, axis=0, ddof=1)
-    assert np.sqrt(np.square(spread).mean()) == pytest.approx(np.sqrt(np.square(errors).mean()), rel=0.15)
+    assert np.sqrt(np.square(spread).mean()) == pytest.approx(
+        np.sqrt(np.square(errors).mean()), rel=0.15
+    )
     within = np.abs(np.array(found) - truth[OTHERS]) < 2 * np.array(errors)
     assert 0.9 < within.mean() < 0.99
 
@@ -122,17 +130,26 @@ def test_each_state_has_effects_of_its_own():
     found = effects_of(started(cells, STATES, 0.3), cells, STATES, FOLD)
     assert len(found.of_states) == 2
     for own, truth, wrong in zip(found.of_states, (one, other), (other, one), strict=True):
-        assert np.abs(own.effect - truth)[OTHERS].mean() < 0.1 < 0.3 < np.abs(own.effect - wrong)[OTHERS].mean()
+        assert (
+            np.abs(own.effect - truth)[OTHERS].mean()
+            < 0.1
+            < 0.3
+            < np.abs(own.effect - wrong)[OTHERS].mean()
+        )
     assert np.abs(found.effect - (one + other) / 2)[OTHERS].mean() < 0.1
     for each in (found, *found.of_states):
-        assert np.isnan(each.effect[range(4), range(4)]).all() and np.isnan(each.error[range(4), range(4)]).all()
+        assert (
+            np.isnan(each.effect[range(4), range(4)]).all()
+            and np.isnan(each.error[range(4), range(4)]).all()
+        )
         assert np.isfinite(each.effect[OTHERS]).all() and (each.error[OTHERS] > 0).all()
 
 
 @pytest.mark.parametrize("unit", [None, 1.0], ids=["counts", "log1p"])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_of_counts_they_are_fold_changes_for_a_doubling_without_noise_of_counting(layers, unit):
-    """A gene's mean is a power of that of its regulator: the exponent is its log2 fold change for a doubling."""
+    """A gene's mean is a power of that of its regulator: the exponent is its log2 fold change for a
+    doubling."""
     generator = np.random.default_rng(0)
     power = planted() * 0.8
     log = 0.3 * generator.normal(size=(CELLS, REGULATORS))
@@ -144,22 +161,33 @@ def test_of_counts_they_are_fold_changes_for_a_doubling_without_noise_of_countin
     found = effects_of(started(cells, ONE, 0.05, layers), cells, ONE, FOLD).effect[OTHERS]
     assert shrunk(found, power[OTHERS]) == pytest.approx(1, abs=0.12)
     assert np.corrcoef(found.ravel(), power[OTHERS].ravel())[0, 1] > 0.97
-    blind = effects_of(started(cells, ONE, 0.05), replace(cells, counting=None), ONE, FOLD).effect[OTHERS]
+    blind = effects_of(started(cells, ONE, 0.05), replace(cells, counting=None), ONE, FOLD).effect[
+        OTHERS
+    ]
     sd = (counts if unit is None else np.log1p(counts)).std(0)
     relative = blind * sd[:REGULATORS] / sd[OTHERS][:, None]
     assert 0 < shrunk(relative, found) < 1
 
 
 def test_a_fold_change_is_the_slope_again_by_the_scale_of_the_cells_that_were_read(monkeypatch):
-    """So that what a perturbation needs is in a run's tables (grn/analysis/certain_slopes.py); of a sample, too."""
+    """So that what a perturbation needs is in a run's tables (grn/analysis/certain_slopes.py); of a
+    sample, too."""
     monkeypatch.setattr(module, "CELLS", 300)
     generator, made = np.random.default_rng(0), []
-    cells = cells_of(np.log1p(generator.poisson(generator.uniform(0.5, 9, GENES), (CELLS, GENES))), None)
+    cells = cells_of(
+        np.log1p(generator.poisson(generator.uniform(0.5, 9, GENES), (CELLS, GENES))), None
+    )
     cells = replace(cells, counting=Counting(np.ones(CELLS)))
     model, folded = started(cells, STATES, 0.1), module.fold_changes
-    monkeypatch.setattr(module, "fold_changes", lambda slopes, *others: made.append(slopes) or folded(slopes, *others))
+    monkeypatch.setattr(
+        module,
+        "fold_changes",
+        lambda slopes, *others: made.append(slopes) or folded(slopes, *others),
+    )
     found, sd = effects_of(model, cells, STATES, FOLD), model.sd.numpy()
-    for number, (own, rows) in enumerate(zip(found.of_states, rows_of_states(model, STATES), strict=True)):
+    for number, (own, rows) in enumerate(
+        zip(found.of_states, rows_of_states(model, STATES), strict=True)
+    ):
         assert len(rows) == 300
         scale = scale_of(cells, rows)
         for table, slopes in ((own.effect, made[number][0]), (own.error, made[number][1])):
@@ -192,7 +220,9 @@ def test_cells_are_read_by_members_that_have_not_learned_from_them(monkeypatch):
     every = np.concatenate([rows for rows, _, _ in read])
     assert sorted(every) == list(range(CELLS))
     for rows, state, member in read:
-        assert (np.isin(FOLD[rows], [0, 1]) <= (FOLD[rows] == member)).all() and (rows % 2 == state).all()
+        assert (np.isin(FOLD[rows], [0, 1]) <= (FOLD[rows] == member)).all() and (
+            rows % 2 == state
+        ).all()
         assert member == 1 or not (FOLD[rows] == 1).any()
     monkeypatch.setattr(module, "TOGETHER", 100)
     again = effects_of(model, cells, STATES, FOLD)
@@ -200,13 +230,15 @@ def test_cells_are_read_by_members_that_have_not_learned_from_them(monkeypatch):
 
 
 def test_a_step_of_the_expected_logarithm_is_its_slope():
-    """h(mu) = E log(1 + K) of Poisson numbers, summed and differentiated by SciPy's probabilities; of large means, that
-    of the logarithm is close."""
+    """h(mu) = E log(1 + K) of Poisson numbers, summed and differentiated by SciPy's probabilities;
+    of large means, that of the logarithm is close."""
     from scipy.stats import poisson
 
     number = np.arange(600)
     mean = np.array([0.01, 0.5, 3.0, 40.0, 99.0, 101.0, 300.0])
-    h = [poisson.pmf(number, each) @ np.log1p(number) for each in (*(mean * 0.999), *(mean * 1.001))]
+    h = [
+        poisson.pmf(number, each) @ np.log1p(number) for each in (*(mean * 0.999), *(mean * 1.001))
+    ]
     slope = (np.array(h[len(mean) :]) - np.array(h[: len(mean)])) / (0.002 * mean)
     np.testing.assert_allclose(expected_step(mean)[mean < 100], slope[mean < 100], rtol=1e-3)
     np.testing.assert_allclose(expected_step(mean)[mean > 100], slope[mean > 100], rtol=6e-3)

@@ -1,4 +1,5 @@
-"""q-values and confidences: their order, their range, and what they find with and without true edges."""
+"""q-values and confidences: their order, their range, and what they find with and without true
+edges."""
 
 from __future__ import annotations
 
@@ -68,15 +69,22 @@ def test_strong_edges_are_found_and_hardly_anything_else(weights):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_without_true_edges_hardly_anything_is_found(seed):
-    weight, null = torch.as_tensor(np.random.default_rng(seed).standard_normal((2, TARGETS * REGULATORS)))
+    weight, null = torch.as_tensor(
+        np.random.default_rng(seed).standard_normal((2, TARGETS * REGULATORS))
+    )
     assert (q_of(weight, null) < 0.1).double().mean() < 0.005
 
 
 def test_neither_signs_nor_order_nor_unit_matter(weights):
     weight, null = weights
     generator = np.random.default_rng(3)
-    order, shuffled = generator.permutation(len(weight)), torch.as_tensor(generator.permutation(null))
-    np.testing.assert_allclose(q_of(-3 * weight[order], 3 * shuffled), q_of(weight, null)[order], rtol=1e-12)
+    order, shuffled = (
+        generator.permutation(len(weight)),
+        torch.as_tensor(generator.permutation(null)),
+    )
+    np.testing.assert_allclose(
+        q_of(-3 * weight[order], 3 * shuffled), q_of(weight, null)[order], rtol=1e-12
+    )
 
 
 def test_the_rate_is_that_of_scipy(weights):
@@ -88,7 +96,9 @@ def test_the_rate_is_that_of_scipy(weights):
     assert null_share(torch.ones(10)) == 1
 
 
-WEIGHTS = arrays(np.float64, st.integers(1, 40), elements=st.floats(-100, 100, width=16)).map(torch.as_tensor)
+WEIGHTS = arrays(np.float64, st.integers(1, 40), elements=st.floats(-100, 100, width=16)).map(
+    torch.as_tensor
+)
 
 
 @given(WEIGHTS, WEIGHTS)
@@ -103,12 +113,16 @@ def test_local_rates_fall_as_weights_grow_and_lie_in_0_1(weight, null):
 def test_weights_that_are_distributed_as_knock_offs_are_all_false(weight, random):
     null = [random.choice((-1, 1)) * value for value in weight.tolist()]
     random.shuffle(null)
-    np.testing.assert_allclose(rates_of(weight, torch.tensor(null, dtype=weight.dtype)), 1, rtol=1e-6)
+    np.testing.assert_allclose(
+        rates_of(weight, torch.tensor(null, dtype=weight.dtype)), 1, rtol=1e-6
+    )
 
 
 @given(WEIGHTS, WEIGHTS, st.sampled_from([-8.0, 0.25, 4.0]))
 def test_neither_signs_nor_the_unit_change_local_rates(weight, null, unit):
-    np.testing.assert_allclose(rates_of(unit * weight, -unit * null), rates_of(weight, null), rtol=1e-9)
+    np.testing.assert_allclose(
+        rates_of(unit * weight, -unit * null), rates_of(weight, null), rtol=1e-9
+    )
 
 
 def test_local_rates_are_the_share_of_false_edges_around_a_weight():
@@ -129,12 +143,15 @@ EDGE = {20 + gene: gene % 6 for gene in range(18)}
 
 
 def some_table(make_table, sizes=(300, 40, 12), planted=(0, 1), seed=5, **known):
-    """Cells of three types; in those `planted`, regulators raise their targets. The last ten genes are hardly seen."""
+    """Cells of three types; in those `planted`, regulators raise their targets. The last ten genes
+    are hardly seen."""
     generator = np.random.default_rng(seed)
     types = np.repeat(np.arange(len(sizes)), sizes)
     values = generator.standard_normal((len(types), GENES))
     for target, regulator in EDGE.items():
-        values[:, target] += np.isin(types, planted) * (2.0 if target % 2 else -2.0) * values[:, regulator]
+        values[:, target] += (
+            np.isin(types, planted) * (2.0 if target % 2 else -2.0) * values[:, regulator]
+        )
     values = (values + 4).clip(0) * (np.arange(GENES) < 38)
     values[:8, 38:] = 5
     return make_table(values, types, np.arange(6), **known)
@@ -147,13 +164,16 @@ def is_edge() -> np.ndarray:
 
 
 def test_each_type_is_judged_by_its_own_cells(make_table):
-    """Edges in 300 and 40 cells; 12 cells have no evidence of their own, however strong that of others is."""
+    """Edges in 300 and 40 cells; 12 cells have no evidence of their own, however strong that of
+    others is."""
     together, (large, small, tiny) = edge_evidence(some_table(make_table), seed=0, least_cells=10)
     edges = is_edge()
     for found in (together, large, small):
         assert (found.q[edges] <= 0.05).mean() > 0.9 and (found.q[~edges] <= 0.05).mean() < 0.02
         assert found.confidence[edges].min() > 0.9 and found.confidence.min() >= 0.5
-    assert np.isnan(tiny.q).all() and np.isnan(tiny.confidence).all() and tiny.least_effect > PLAUSIBLE
+    assert (
+        np.isnan(tiny.q).all() and np.isnan(tiny.confidence).all() and tiny.least_effect > PLAUSIBLE
+    )
     assert [each.cells for each in (together, large, small, tiny)] == [352, 300, 40, 12]
     assert together.least_effect < large.least_effect < small.least_effect < PLAUSIBLE
     none = edge_evidence(some_table(make_table, planted=(0,)), seed=0, least_cells=10)[1][1]
@@ -165,7 +185,9 @@ def test_what_is_certain_before_training_has_the_planted_signs(make_table):
     found = evidence_of(table, seed=0, least_cells=10)
     gene, regulator = np.nonzero(is_edge())
     both = table.multiplicity.toarray()
-    signs = [np.corrcoef(both[:, g], both[:, r])[0, 1] > 0 for g, r in zip(gene, regulator, strict=True)]
+    signs = [
+        np.corrcoef(both[:, g], both[:, r])[0, 1] > 0 for g, r in zip(gene, regulator, strict=True)
+    ]
     assert (found.slope[gene, regulator] > 0).tolist() == signs
     again, states = edge_evidence(table, seed=0, least_cells=10, together=found)
     assert again is found and len(states) == 3
@@ -173,25 +195,32 @@ def test_what_is_certain_before_training_has_the_planted_signs(make_table):
     said = most_certain(found, names, table.regulators, count=3)
     assert f" {(found.q <= 0.05).sum()} associations" in said
     strongest = np.unravel_index(np.abs(found.slope).argmax(), found.slope.shape)
-    assert f"{names[table.regulators[strongest[1]]]} " in said and f" {names[strongest[0]]}," in said
+    assert (
+        f"{names[table.regulators[strongest[1]]]} " in said and f" {names[strongest[0]]}," in said
+    )
     nothing = replace(found, q=np.ones_like(found.q))
     assert "no association" in most_certain(nothing, names, table.regulators)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_group_in_which_every_gene_was_permuted_has_no_edge_beside_real_ones(make_table, seed):
-    """benchmarks/nulls.py has more draws, sizes and kinds of nulls. Copies of the permuted cells change nothing."""
+    """benchmarks/nulls.py has more draws, sizes and kinds of nulls. Copies of the permuted cells
+    change nothing."""
     table = some_table(make_table, sizes=(200, 100, 30, 5), planted=(0, 1, 2, 3), seed=seed)
     values, types = table.multiplicity.toarray(), table.states.argmax(1)
     for one in (1, 2, 3):
         values[types == one] = np.random.default_rng(seed).permuted(values[types == one], axis=0)
     thrice = np.concatenate([np.arange(len(types)), *[np.flatnonzero(types > 0)] * 2])
     alone = edge_evidence(make_table(values, types, np.arange(6)), seed=seed, least_cells=10)[1]
-    copied = edge_evidence(make_table(values[thrice], types[thrice], np.arange(6)), seed=seed, least_cells=10)[1]
+    copied = edge_evidence(
+        make_table(values[thrice], types[thrice], np.arange(6)), seed=seed, least_cells=10
+    )[1]
     for real, *permuted in (alone, copied):
         assert (real.q <= 0.05).sum() >= len(EDGE)
         assert not any((found.q <= 0.05).any() for found in permuted)
-    assert [found.cells for found in alone] == [found.cells for found in copied] == [200, 100, 30, 5]
+    assert (
+        [found.cells for found in alone] == [found.cells for found in copied] == [200, 100, 30, 5]
+    )
 
 
 def test_pairs_that_are_hardly_seen_together_are_not_tested(make_table):
@@ -199,7 +228,9 @@ def test_pairs_that_are_hardly_seen_together_are_not_tested(make_table):
     expected, seen = cells_with_both(table)
     there = table.multiplicity.toarray() > 0
     types = table.states.argmax(1)
-    by_hand = sum(there[types == one].mean(0) * there[types == one][:, [3]].sum(0) for one in range(3))
+    by_hand = sum(
+        there[types == one].mean(0) * there[types == one][:, [3]].sum(0) for one in range(3)
+    )
     np.testing.assert_allclose(expected[:, 3], by_hand, rtol=1e-5)
     assert seen[25, 3] == (there[:, 25] & there[:, 3]).sum()
     found = evidence_of(table, seed=0, least_cells=10)
@@ -217,23 +248,28 @@ def test_genes_that_exclude_each_other_are_no_certain_edge(make_table):
 
 
 def test_levels_of_donors_are_no_evidence(make_table):
-    """Genes of a donor are higher or lower together: without its levels, they seem to depend on each other."""
+    """Genes of a donor are higher or lower together: without its levels, they seem to depend on
+    each other."""
     generator = np.random.default_rng(0)
     donors = np.repeat(np.arange(6), 50)
     values = (generator.normal(5, 1, (300, 30)) + generator.normal(0, 1, (6, 30))[donors]).clip(0)
     certain = [
         int((evidence_of(table, seed=0, least_cells=10).q <= 0.05).sum())
-        for table in (make_table(values, 0 * donors, np.arange(10), groups=each) for each in (donors, None))
+        for table in (
+            make_table(values, 0 * donors, np.arange(10), groups=each) for each in (donors, None)
+        )
     ]
     assert certain[0] == 0 and certain[1] >= 5
 
 
 def test_the_least_effect_is_the_one_that_is_found_in_half_of_all_samples():
-    """A correlation of this size among independent pairs, by the p-value of scipy and Benjamini and Hochberg."""
+    """A correlation of this size among independent pairs, by the p-value of scipy and Benjamini and
+    Hochberg."""
     from scipy.stats import pearsonr
 
     generator, cells, pairs = np.random.default_rng(1), 60, 1000
-    r = least_effect(cells - 1 + 1, pairs)  # one level; Fisher's z has one degree more without the depth
+    # one level; Fisher's z has one degree more without the depth
+    r = least_effect(cells - 1 + 1, pairs)
     found = 0
     for _ in range(400):
         x, noise = generator.standard_normal((2, cells))
@@ -247,7 +283,10 @@ def test_the_least_effect_is_the_one_that_is_found_in_half_of_all_samples():
 def test_an_edge_is_certain_with_the_sign_of_the_association_alone():
     q = np.array([[0.01, 0.01], [0.04, np.nan], [0.5, 0.6]])
     confidence = np.array([[0.99, 0.98], [0.9, np.nan], [0.7, 0.6]])
-    slope, weight = np.array([[1.0, -1.0], [1.0, 0.0], [1, 1]]), np.array([[-0.1, -0.1], [0.1, 0.1], [-1, 1]])
+    slope, weight = (
+        np.array([[1.0, -1.0], [1.0, 0.0], [1, 1]]),
+        np.array([[-0.1, -0.1], [0.1, 0.1], [-1, 1]]),
+    )
     one, evidence = Network(weight, *[np.ones((3, 2))] * 5), Evidence(q, confidence, 90, 0.2, slope)
     network = with_evidence(one, evidence, [])
     np.testing.assert_array_equal(network.q, [[1, 0.01], [0.04, np.nan], [1, 0.6]])
@@ -255,11 +294,14 @@ def test_an_edge_is_certain_with_the_sign_of_the_association_alone():
     assert of_other_sign(one, evidence) == 1
     (line,) = vetoed(one, evidence)
     assert "1 of the certain associations" in line
-    assert vetoed(replace(one, weight=slope), evidence) == [], "every sign is that of the association"
+    assert vetoed(replace(one, weight=slope), evidence) == [], (
+        "every sign is that of the association"
+    )
 
 
 def test_a_model_that_knows_no_signs_has_no_certain_edge():
-    """Where half of the certain associations have another sign in it, the others' agree by chance."""
+    """Where half of the certain associations have another sign in it, the others' agree by
+    chance."""
     generator = np.random.default_rng(0)
     slope = generator.normal(size=(40, 5))
     q = np.where(generator.random((40, 5)) < 0.5, 0.01, 0.9)
@@ -287,7 +329,9 @@ def test_q_values_are_medians_over_rounds_of_draws(make_table, monkeypatch):
     part, draws = [], module.one_round
     monkeypatch.setattr(module, "one_round", lambda *given: part.append(draws(*given)) or part[-1])
     again = evidence_of(table, seed=0, least_cells=10)
-    assert len(part) == 5 and not torch.equal(part[0][1], part[1][1]), "each round has its own draws"
+    assert len(part) == 5 and not torch.equal(part[0][1], part[1][1]), (
+        "each round has its own draws"
+    )
     tested = again.q < 1
     np.testing.assert_array_equal(again.q, found[1].q)
     medians = torch.stack([q for _, q, _ in part]).median(0)[0].numpy()

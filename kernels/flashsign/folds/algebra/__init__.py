@@ -1,1 +1,2 @@
-"""Folds over commutative monoids: what a monoid is, how it is folded in slices, and how monoids are put together."""
+"""Folds over commutative monoids: what a monoid is, how it is folded in slices, and how monoids are
+put together."""

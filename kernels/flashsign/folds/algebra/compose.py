@@ -14,9 +14,10 @@ from flashsign.folds.algebra.monoid import Monoid, Total, with_axes
 def with_unit(semigroup: Monoid, empty: float = 0.0) -> Monoid:
     """Return the semigroup with a free unit: a monoid in which "no item" is a value of its own.
 
-    semigroup: a Monoid whose identity is None or is not to be used. The new total begins with a tensor that is 1 where
-    there is an item and 0 where there is none, [N] or as long as all tensors of the total agree; then the semigroup's
-    tensors follow, which mean nothing where it is 0. There the output is `empty`.
+    semigroup: a Monoid whose identity is None or is not to be used. The new total begins with a
+        tensor that is 1 where there is an item and 0 where there is none, [N] or as long as all
+        tensors of the total agree; then the semigroup's tensors follow, which mean nothing where it
+        is 0. There the output is `empty`.
 
     Example: the smallest number, which has no identity among integers.
         >>> import torch
@@ -40,12 +41,15 @@ def with_unit(semigroup: Monoid, empty: float = 0.0) -> Monoid:
 
     def combine(a: Total, b: Total) -> Total:
         (a_there, *a_parts), (b_there, *b_parts) = a, b
-        # Where one side is missing, the other one takes its place, so that combine never sees what means nothing.
+        # Where one side is missing, the other one takes its place, so that combine never sees what
+        # means nothing.
         left = tuple(_choose(a_there, x, y) for x, y in zip(a_parts, b_parts, strict=True))
         right = tuple(_choose(b_there, y, x) for x, y in zip(a_parts, b_parts, strict=True))
         both = semigroup.combine(left, right)
         one = a_there * b_there
-        return torch.maximum(a_there, b_there).detach(), *(_choose(one, x, y) for x, y in zip(both, left, strict=True))
+        return torch.maximum(a_there, b_there).detach(), *(
+            _choose(one, x, y) for x, y in zip(both, left, strict=True)
+        )
 
     def local(combined: Total, item: Total, grad: Total) -> Total:
         assert semigroup.local_gradient is not None
@@ -53,7 +57,9 @@ def with_unit(semigroup: Monoid, empty: float = 0.0) -> Monoid:
         # An item that is missing takes the total's place, where D is finite.
         safe = tuple(_choose(there, x, y) for x, y in zip(item[1:], combined[1:], strict=True))
         gradients = semigroup.local_gradient(combined[1:], safe, grad[1:])
-        return torch.zeros_like(grad[0] * there), *(_choose(there, x, torch.zeros_like(x)) for x in gradients)
+        return torch.zeros_like(grad[0] * there), *(
+            _choose(there, x, torch.zeros_like(x)) for x in gradients
+        )
 
     def finish(total: Total, shared: Total) -> Tensor:
         output = semigroup.finish(total[1:], shared)
@@ -87,13 +93,15 @@ def product(
     """Return two folds over the same items as one.
 
     The total is a's tensors, then b's; finish(total, shared) sees both. of_a: how many tensors a's total has.   name:
-    by default of both. Raises ValueError for what is none of these. shared_weight (i, j): tensor i of a's total and
-    tensor j of b's are one and the same weight, such as the log-weight of a numerator and of its denominator. It is
-    then kept once, in a's place, and b's tensors follow without it: the pullback over the weight, of v [n, E] and 1 [n,
-    1] under x [n] for example. Sources: MonoidReduce, A. Cuba Gyllensten, 2025; safe exponential sums and their
-    pullback, heidemann.me/blog/ 2026-03-06-attention-monoid.
+    by default of both. Raises ValueError for what is none of these. shared_weight (i, j): tensor i
+    of a's total and tensor j of b's are one and the same weight, such as the log-weight of a
+    numerator and of its denominator. It is then kept once, in a's place, and b's tensors follow
+    without it: the pullback over the weight, of v [n, E] and 1 [n, 1] under x [n] for example.
+    Sources: MonoidReduce, A. Cuba Gyllensten, 2025; safe exponential sums and their pullback,
+    heidemann.me/blog/ 2026-03-06-attention-monoid.
 
-    Example: softmax attention as the quotient of two sums of exponentials, x [n] and v [n, E] -> [E], 0 of no items.
+    Example: softmax attention as the quotient of two sums of exponentials, x [n] and v [n, E] ->
+        [E], 0 of no items.
         >>> import torch
         >>> from flashsign import SAFE_EXPONENTIAL_SUM, check_monoid, fold, product
         >>> x, v = torch.randn(50), torch.randn(50, 8)
@@ -136,14 +144,18 @@ def product(
         (c_a, c_b), (i_a, i_b), (g_a, g_b) = split(combined), split(item), split(grad)
         if shared_weight is not None:
             # The weight's own gradient enters once, with a.
-            g_b = tuple(torch.zeros_like(g) if at == shared_weight[1] else g for at, g in enumerate(g_b))
+            g_b = tuple(
+                torch.zeros_like(g) if at == shared_weight[1] else g for at, g in enumerate(g_b)
+            )
         to_a, to_b = list(a.local_gradient(c_a, i_a, g_a)), b.local_gradient(c_b, i_b, g_b)
         if shared_weight is not None:
             to_a[shared_weight[0]] = to_a[shared_weight[0]] + to_b[shared_weight[1]]
         return joined(tuple(to_a), to_b)
 
     if a.lift is None or b.lift is None:
-        raise ValueError(f"{(b if a.lift else a).name} has no lift, which a product needs: pass one that has.")
+        raise ValueError(
+            f"{(b if a.lift else a).name} has no lift, which a product needs: pass one that has."
+        )
     with_d = a.local_gradient is not None and b.local_gradient is not None
     return Monoid(
         name or f"{a.name} and {b.name}",

@@ -1,6 +1,8 @@
-"""Folds over items: all at once in chunks, one after the other by definition, or added as they come.
+"""Folds over items: all at once in chunks, one after the other by definition, or added as they
+come.
 
-Letters: n items, N rows of shared tensors. Source: MonoidReduce, A. Cuba Gyllensten, 2025; kernels/README.md, "Folds".
+Letters: n items, N rows of shared tensors. Source: MonoidReduce, A. Cuba Gyllensten, 2025;
+kernels/README.md, "Folds".
 """
 
 from __future__ import annotations
@@ -30,13 +32,16 @@ def fold(
 
     Tensors as monoid.lift returns them, without [n]. monoid.finish(total, shared) ends it.
 
-    items: tensors [n, ...]; shared: tensors of any shape. Memory holds a `chunk` of items at a time, forward and
-    backward. The items keep their order, so that combine need not commute. where [n]: items where it is False count as
-    the identity; they must be finite all the same. depth: see Monoid; by default the deepest that the monoid has.
-    Differentiable: once in slices; second derivatives, forward mode and torch.func in plain operations, with every
-    slice in memory. Raises ShapeMismatch for items that are no tensors or not of a form that the monoid takes,
-    ValueError for items that are missing or differ in length, a chunk below 1, a depth that the monoid does not have,
-    and where a function of one's own monoid returns no tensors. Source: MonoidReduce, A. Cuba Gyllensten, 2025.
+    items: tensors [n, ...]; shared: tensors of any shape. Memory holds a `chunk` of items at a
+        time, forward and backward. The items keep their order, so that combine need not commute.
+        where [n]: items where it is False count as the identity; they must be finite all the same.
+        depth: see Monoid; by default the deepest that the monoid has.
+    Differentiable: once in slices; second derivatives, forward mode and torch.func in plain
+        operations, with every slice in memory.
+    Raises ShapeMismatch for items that are no tensors or not of a form that the monoid takes,
+    ValueError for items that are missing or differ in length, a chunk below 1, a depth that the
+    monoid does not have, and where a function of one's own monoid returns no tensors. Source:
+    MonoidReduce, A. Cuba Gyllensten, 2025.
 
     Example:
         >>> import torch
@@ -50,9 +55,11 @@ def fold(
 
 
 def fold_literal(monoid: Monoid, items: Total, shared: Total = ()) -> Total:
-    """Return the definition of fold, for tests: one item after the other, differentiated by autograd.
+    """Return the definition of fold, for tests: one item after the other, differentiated by
+    autograd.
 
-    items: tensors [n, ...]; shared: tensors of any shape; returns the total's tensors, as fold does.
+    items: tensors [n, ...]; shared: tensors of any shape; returns the total's tensors, as fold
+        does.
 
     Example:
         >>> import torch
@@ -68,14 +75,19 @@ def fold_literal(monoid: Monoid, items: Total, shared: Total = ()) -> Total:
         items, shared = (_numbered(tensors) for tensors in (items, shared))
     lifted = monoid.lift(items, shared)
     one_by_one = zip(*(part.unbind(0) for part in lifted), strict=True)
-    return reduce(monoid.combine, one_by_one, monoid.unit(tuple(part.new_empty(part.shape[1:]) for part in lifted)))
+    return reduce(
+        monoid.combine,
+        one_by_one,
+        monoid.unit(tuple(part.new_empty(part.shape[1:]) for part in lifted)),
+    )
 
 
 class Fold:
-    """A total that grows: items are added as they come, in any batches, and two such totals can be joined.
+    """A total that grows: items are added as they come, in any batches, and two such totals can be
+    joined.
 
-    shared: what every item meets; chunk: most items in memory at a time, as in fold. Differentiable like fold, in every
-    item that was added.
+    shared: what every item meets; chunk: most items in memory at a time, as in fold. Differentiable
+        like fold, in every item that was added.
 
     Example: attention to keys that arrive in two batches.
         >>> import torch
@@ -98,7 +110,8 @@ class Fold:
 
         where [n]: items where it is False are left out.
 
-        Raises what fold raises, and ShapeMismatch for items that are shaped otherwise than those before.
+        Raises what fold raises, and ShapeMismatch for items that are shaped otherwise than those
+        before.
         """
         part = _fold(self.monoid, items, self.shared, self.chunk, where, None, self.items)
         _refuse_others(self.total, part)
@@ -111,11 +124,14 @@ class Fold:
 
         other was made with the same monoid and shared tensors.
 
-        Raises ValueError for another monoid, and for one that numbers its items, whose positions both count from 0, and
-        ShapeMismatch for totals of other shapes.
+        Raises ValueError for another monoid, and for one that numbers its items, whose positions
+        both count from 0, and ShapeMismatch for totals of other shapes.
         """
         if other.monoid is not self.monoid:
-            raise ValueError(f"Only folds of one monoid can be joined; found {self.monoid.name}, {other.monoid.name}.")
+            raise ValueError(
+                f"Only folds of one monoid can be joined; found {self.monoid.name}, "
+                f"{other.monoid.name}."
+            )
         if self.monoid.numbered:
             raise ValueError(f"{self.monoid.name} numbers its items: add all of them to one Fold.")
         _refuse_others(self.total, other.total)
@@ -131,22 +147,34 @@ class Fold:
         Raises ValueError before the first add, when its shape is not known.
         """
         if self.total is None:
-            raise ValueError(f"Nothing was added to this fold of {self.monoid.name}: add items first.")
+            raise ValueError(
+                f"Nothing was added to this fold of {self.monoid.name}: add items first."
+            )
         refuse_no_items(self.monoid, self.items)
         return self.monoid.finish(self.total, self.shared)
 
 
 def _fold(
-    monoid: Monoid, items: Total, shared: Total, chunk: int, where: Tensor | None, depth: int | None, before: int
+    monoid: Monoid,
+    items: Total,
+    shared: Total,
+    chunk: int,
+    where: Tensor | None,
+    depth: int | None,
+    before: int,
 ) -> Total:
     check_items(monoid.name, (), items, shared, 0)
     lengths = {len(part) for part in items}
     if len(lengths) != 1:
-        raise ValueError(f"A fold needs item tensors of one length; found lengths {sorted(lengths)}.")
+        raise ValueError(
+            f"A fold needs item tensors of one length; found lengths {sorted(lengths)}."
+        )
     check_items(monoid.name, monoid.forms, items, shared, 0)
     if where is not None and (where.shape != items[0].shape[:1] or where.dtype != torch.bool):
         found = f"{where.dtype} {list(where.shape)}"
-        raise ValueError(f"where must be bool with one value an item, [{len(items[0])}]; found {found}.")
+        raise ValueError(
+            f"where must be bool with one value an item, [{len(items[0])}]; found {found}."
+        )
     plan = Plan(
         monoid,
         chosen_depth(monoid, depth, where is not None),
@@ -161,12 +189,17 @@ def _fold(
 
 
 def _refuse_others(total: Total | None, other: Total | None) -> None:
-    if total is not None and other is not None and [x.shape for x in total] != [x.shape for x in other]:
+    if (
+        total is not None
+        and other is not None
+        and [x.shape for x in total] != [x.shape for x in other]
+    ):
         raise ShapeMismatch("All items of a fold must have one shape.")
 
 
 def chosen_depth(monoid: Monoid, depth: int | None, with_mask: bool = False) -> int:
-    """Return the depth that was asked for, else the deepest; a mask is applied to lifted items, at depth 1 or 2.
+    """Return the depth that was asked for, else the deepest; a mask is applied to lifted items, at
+    depth 1 or 2.
 
     Raises ValueError where the monoid does not have it.
     """
@@ -181,4 +214,6 @@ def chosen_depth(monoid: Monoid, depth: int | None, with_mask: bool = False) -> 
 
 
 def _numbered(tensors: Total) -> Total:
-    return (*tensors, torch.arange(len(tensors[0]), device=tensors[0].device)) if tensors else tensors
+    return (
+        (*tensors, torch.arange(len(tensors[0]), device=tensors[0].device)) if tensors else tensors
+    )

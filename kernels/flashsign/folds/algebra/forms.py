@@ -1,7 +1,8 @@
-"""Checks of what a fold is given: items of the form that a monoid takes, and results of functions of one's own.
+"""Checks of what a fold is given: items of the form that a monoid takes, and results of functions
+of one's own.
 
-A form is written as in the docstrings, "(k [M, E], v [M, E]), shared (q [N, E])": letters are sizes, equal for equal
-letters, and "..." is any number of axes, equal wherever it stands.
+A form is written as in the docstrings, "(k [M, E], v [M, E]), shared (q [N, E])": letters are
+sizes, equal for equal letters, and "..." is any number of axes, equal wherever it stands.
 """
 
 from __future__ import annotations
@@ -20,21 +21,34 @@ from flashsign.errors import ShapeMismatch
 Shape = tuple[int, ...]
 
 
-def check_items(name: str, forms: Sequence[str], items: Sequence[Tensor], shared: Sequence[Tensor], axes: int) -> None:
-    """Raise ShapeMismatch unless items and shared tensors are of one of the forms; axes: of bags before the others.
+def check_items(
+    name: str, forms: Sequence[str], items: Sequence[Tensor], shared: Sequence[Tensor], axes: int
+) -> None:
+    """Raise ShapeMismatch unless items and shared tensors are of one of the forms; axes: of bags
+    before the others.
 
-    name: of the monoid. Without forms, nothing is known of a monoid's items but that they have rows.
+    name: of the monoid. Without forms, nothing is known of a monoid's items but that they have
+        rows.
     """
     for what, tensors in (("items", items), ("shared tensors", shared)):
         # A single tensor would be taken for a tuple of its rows.
-        if not isinstance(tensors, (tuple, list)) or not all(isinstance(each, Tensor) for each in tensors):
-            raise ShapeMismatch(f"{name}: {what} must be a tuple of tensors, as (x,); found {type(tensors).__name__}.")
-    found = f"found items {[list(x.shape) for x in items]} and shared {[list(x.shape) for x in shared]}"
+        if not isinstance(tensors, (tuple, list)) or not all(
+            isinstance(each, Tensor) for each in tensors
+        ):
+            raise ShapeMismatch(
+                f"{name}: {what} must be a tuple of tensors, as (x,); found "
+                f"{type(tensors).__name__}."
+            )
+    found = (
+        f"found items {[list(x.shape) for x in items]} and shared {[list(x.shape) for x in shared]}"
+    )
     if any(each.ndim <= axes for each in items):
         raise ShapeMismatch(f"{name} takes items that have an axis of items; {found}.")
     if not forms:
         return
-    if len({x.device for x in (*items, *shared)}) > 1 or any(x.is_complex() for x in (*items, *shared)):
+    if len({x.device for x in (*items, *shared)}) > 1 or any(
+        x.is_complex() for x in (*items, *shared)
+    ):
         kinds = ", ".join(f"{x.dtype} on {x.device}" for x in (*items, *shared))
         raise ShapeMismatch(f"{name} takes real numbers on one device; found {kinds}.")
     own = [tuple(x.shape[axes:]) for x in items], [tuple(x.shape[axes:]) for x in shared]
@@ -49,15 +63,27 @@ def check_items(name: str, forms: Sequence[str], items: Sequence[Tensor], shared
             raise ShapeMismatch(f"{name} takes integers as {tensor}; found {each.dtype}.")
     if names[:2] == ["k", "v"]:
         dtypes = [x.dtype for x in (*shared, *items[:2])]
-        if len({torch.promote_types(dtype, torch.float32) for dtype in dtypes if dtype.is_floating_point}) > 1:
-            raise ShapeMismatch(f"{name} takes q, k and v of one dtype; found {', '.join(map(str, dtypes))}.")
+        if (
+            len(
+                {
+                    torch.promote_types(dtype, torch.float32)
+                    for dtype in dtypes
+                    if dtype.is_floating_point
+                }
+            )
+            > 1
+        ):
+            raise ShapeMismatch(
+                f"{name} takes q, k and v of one dtype; found {', '.join(map(str, dtypes))}."
+            )
 
 
 @functools.cache
 def _letters(form: str) -> tuple[list[list[str]], ...]:
     of_items, _, of_shared = form.partition("shared")
     return tuple(
-        [text.replace(" ", "").split(",") for text in re.findall(r"\[(.*?)\]", part)] for part in (of_items, of_shared)
+        [text.replace(" ", "").split(",") for text in re.findall(r"\[(.*?)\]", part)]
+        for part in (of_items, of_shared)
     )
 
 
@@ -71,7 +97,8 @@ def _fits(form: str, items: list[Shape], shared: list[Shape]) -> bool:
 
 
 def _binds(letters: list[str], shape: Shape, sizes: dict[str, Any]) -> bool:
-    """Return whether a shape is what its letters say, as far as their sizes are known; new ones are learned."""
+    """Return whether a shape is what its letters say, as far as their sizes are known; new ones are
+    learned."""
     whole: list[Any] = list(shape)
     if "..." in letters:
         at, free = letters.index("..."), len(shape) - len(letters) + 1
@@ -83,11 +110,15 @@ def _binds(letters: list[str], shape: Shape, sizes: dict[str, Any]) -> bool:
     )
 
 
-def returning_tensors(function: Callable[..., Any], what: str, *, like_first: bool = False) -> Callable[..., Any]:
-    """Return the function, whose results are checked: a tuple of tensors, and if like_first shaped like its arguments.
+def returning_tensors(
+    function: Callable[..., Any], what: str, *, like_first: bool = False
+) -> Callable[..., Any]:
+    """Return the function, whose results are checked: a tuple of tensors, and if like_first shaped
+    like its arguments.
 
-    what: the function in messages, "The lift of sums". Raises ValueError; a compiler traces no check. One tensor would
-    be taken for a tuple of its rows, and a total of another shape would broadcast.
+    what: the function in messages, "The lift of sums".
+    Raises ValueError; a compiler traces no check. One tensor would be taken for a tuple of its
+    rows, and a total of another shape would broadcast.
     """
     own = getattr(function, "own_function", function)
 
@@ -96,16 +127,25 @@ def returning_tensors(function: Callable[..., Any], what: str, *, like_first: bo
         result = own(*arguments)
         if torch.compiler.is_compiling():
             return result
-        if not isinstance(result, (tuple, list)) or not all(isinstance(each, Tensor) for each in result):
-            raise ValueError(f"{what} must return a tuple of tensors, as (x,); found {type(result).__name__}.")
+        if not isinstance(result, (tuple, list)) or not all(
+            isinstance(each, Tensor) for each in result
+        ):
+            raise ValueError(
+                f"{what} must return a tuple of tensors, as (x,); found {type(result).__name__}."
+            )
         # A total of another shape than all totals together would broadcast.
-        for parts in zip(result, *arguments, strict=len(result) != len(arguments[0])) if like_first else ():
-            if all(part.shape == parts[0].shape for part in parts[1:]):  # broadcast_shapes takes long
+        for parts in (
+            zip(result, *arguments, strict=len(result) != len(arguments[0])) if like_first else ()
+        ):
+            # broadcast_shapes takes long
+            if all(part.shape == parts[0].shape for part in parts[1:]):
                 continue
             wanted = torch.broadcast_shapes(*(part.shape for part in parts[1:]))  # type: ignore[no-untyped-call]
             if parts[0].shape != wanted:
                 found = f"found {list(parts[0].shape)} for {list(wanted)}"
-                raise ValueError(f"{what} must return tensors shaped like those that it is given; {found}.")
+                raise ValueError(
+                    f"{what} must return tensors shaped like those that it is given; {found}."
+                )
         return result
 
     call.own_function = own  # type: ignore[attr-defined]
@@ -113,7 +153,8 @@ def returning_tensors(function: Callable[..., Any], what: str, *, like_first: bo
 
 
 def check_gradients(what: str, grads: Sequence[Tensor | None], of: Sequence[Tensor]) -> None:
-    """Raise ValueError unless there is a gradient for each tensor that broadcasts to its shape, or None.
+    """Raise ValueError unless there is a gradient for each tensor that broadcasts to its shape, or
+    None.
 
     what: the function that returned them, in messages. A compiler traces no check.
     """
@@ -123,8 +164,11 @@ def check_gradients(what: str, grads: Sequence[Tensor | None], of: Sequence[Tens
         if grad is None or grad.shape == tensor.shape:
             continue
         tail = tensor.shape[max(0, tensor.ndim - grad.ndim) :]
-        if grad.ndim > tensor.ndim or not all(a in (1, b) for a, b in zip(grad.shape, tail, strict=True)):
+        if grad.ndim > tensor.ndim or not all(
+            a in (1, b) for a, b in zip(grad.shape, tail, strict=True)
+        ):
             raise ValueError(
-                f"{what} must return gradients shaped like the tensors that they are of; found {list(grad.shape)} for "
+                f"{what} must return gradients shaped like the tensors that they are of; found "
+                f"{list(grad.shape)} for "
                 f"{list(tensor.shape)}."
             )

@@ -1,4 +1,5 @@
-"""Laws of a monoid that can be folded in any slices and any order, checked in float64 on items of one's own."""
+"""Laws of a monoid that can be folded in any slices and any order, checked in float64 on items of
+one's own."""
 
 from __future__ import annotations
 
@@ -18,16 +19,19 @@ Equal = tuple[str, Total, Total]
 """The name of a law, and its two sides."""
 
 
-def check_monoid(monoid: Monoid, items: Total, shared: Total = (), *, tolerance: float = 1e-8) -> None:
+def check_monoid(
+    monoid: Monoid, items: Total, shared: Total = (), *, tolerance: float = 1e-8
+) -> None:
     """Check every law on these items: tensors [n, ...], three or more; shared: as in fold.
 
     Returns nothing.
 
-    The laws: identity, a fold of one item is its lift, associativity, commutativity (unless commutative=False), chunks
-    of any size, padding with the identity, a fold of all is that of its parts, the depths have one total, the gradient
-    of every depth is that of the definition, D holds for partial totals, and a fold of nothing is the identity and
-    finishes finite (unless needs_items). Numbers are float64, compared relative to the largest of their tensor.
-    Raises BrokenLaw, which names the first law that fails, ValueError for fewer than three items.
+    The laws: identity, a fold of one item is its lift, associativity, commutativity (unless
+    commutative=False), chunks of any size, padding with the identity, a fold of all is that of its
+    parts, the depths have one total, the gradient of every depth is that of the definition, D holds
+    for partial totals, and a fold of nothing is the identity and finishes finite (unless
+    needs_items). Numbers are float64, compared relative to the largest of their tensor. Raises
+    BrokenLaw, which names the first law that fails, ValueError for fewer than three items.
 
     Example: a mean of means has no identity.
         >>> import torch
@@ -45,23 +49,32 @@ def check_monoid(monoid: Monoid, items: Total, shared: Total = (), *, tolerance:
     """
     check_items(monoid.name, monoid.forms, items, shared, 0)
     if not items or len(items[0]) < 3:
-        raise ValueError(f"check_monoid needs at least 3 items to test the laws of {monoid.name} on; pass more.")
+        raise ValueError(
+            f"check_monoid needs at least 3 items to test the laws of {monoid.name} on; pass more."
+        )
     if any(bool(x.isnan().any()) for x in (*items, *shared)):
-        raise ValueError(f"check_monoid compares numbers, and these items or shared tensors of {monoid.name} have NaN.")
-    items, shared = (tuple(x.double() if x.is_floating_point() else x for x in each) for each in (items, shared))
+        raise ValueError(
+            f"check_monoid compares numbers, and these items or shared tensors of {monoid.name} "
+            "have NaN."
+        )
+    items, shared = (
+        tuple(x.double() if x.is_floating_point() else x for x in each) for each in (items, shared)
+    )
     for name, left, right in _laws(monoid, items, shared):
         for number, (x, y) in enumerate(zip(left, right, strict=True)):
             worst = _difference(x, y)
             if not worst <= tolerance:
                 raise BrokenLaw(
-                    f"{monoid.name} breaks a law, {name}: tensor {number} of its two sides differs by {worst:.2g} of "
+                    f"{monoid.name} breaks a law, {name}: tensor {number} of its two sides differs "
+                    f"by {worst:.2g} of "
                     f"its largest number; compare both sides on these items."
                 )
     nothing = tuple(x[:0] for x in items)
     output = None if monoid.needs_items else monoid.finish(fold(monoid, nothing, shared), shared)
     if output is not None and not output.isfinite().all():
         raise BrokenLaw(
-            f"{monoid.name} breaks a law, a fold of nothing finishes finite: found {output.flatten()[:3].tolist()}; "
+            f"{monoid.name} breaks a law, a fold of nothing finishes finite: found "
+            f"{output.flatten()[:3].tolist()}; "
             "guard its finish against the identity, or say needs_items=True."
         )
 
@@ -75,13 +88,21 @@ def _laws(monoid: Monoid, items: Total, shared: Total) -> Iterator[Equal]:
     yield "identity, from the right", combine(one, nothing), one
     yield "identity, with itself", combine(nothing, nothing), nothing
     ones = [_single(monoid, items, shared, at) for at in range(count)]
-    yield "a fold of one item is its lift", tuple(torch.stack(parts) for parts in zip(*ones, strict=True)), lifted
+    yield (
+        "a fold of one item is its lift",
+        tuple(torch.stack(parts) for parts in zip(*ones, strict=True)),
+        lifted,
+    )
     yield "associativity", combine(combine(one, two), three), combine(one, combine(two, three))
     if monoid.commutative:
         yield "commutativity", combine(one, two), combine(two, one)
     if monoid.broadcasts:
         pairs = tuple(part[:2] for part in lifted), tuple(part[1:3] for part in lifted)
-        yield "combine takes axes in front", monoid.combine(*pairs), torch.vmap(monoid.combine)(*pairs)
+        yield (
+            "combine takes axes in front",
+            monoid.combine(*pairs),
+            torch.vmap(monoid.combine)(*pairs),
+        )
     whole = reduce_lifted(monoid, lifted)
     for chunk in (1, 2, count):
         yield (
@@ -93,8 +114,16 @@ def _laws(monoid: Monoid, items: Total, shared: Total) -> Iterator[Equal]:
     padded = tuple(torch.cat(parts) for parts in zip(lifted, padding, strict=True))
     yield "padding with the identity", reduce_lifted(monoid, padded), whole
     for depth in monoid.depths:
-        yield f"depth {depth} has the same total", fold(monoid, items, shared, chunk=2, depth=depth), whole
-    parts = Fold(monoid, shared).add(tuple(x[: count // 2] for x in items)).add(tuple(x[count // 2 :] for x in items))
+        yield (
+            f"depth {depth} has the same total",
+            fold(monoid, items, shared, chunk=2, depth=depth),
+            whole,
+        )
+    parts = (
+        Fold(monoid, shared)
+        .add(tuple(x[: count // 2] for x in items))
+        .add(tuple(x[count // 2 :] for x in items))
+    )
     assert parts.total is not None
     yield "a fold of all is that of its parts", parts.total, whole
     nobody = fold(monoid, tuple(x[:0] for x in items), shared)
@@ -105,7 +134,8 @@ def _laws(monoid: Monoid, items: Total, shared: Total) -> Iterator[Equal]:
 
 
 def _gradient_laws(monoid: Monoid, items: Total, shared: Total, whole: Total) -> Iterator[Equal]:
-    """Yield the laws of the gradient of the total, for random gradients of it, and of the output."""
+    """Yield the laws of the gradient of the total, for random gradients of it, and of the
+    output."""
     grads = _random(whole)
 
     def slopes(total: Total, leaves: Total) -> Total:
@@ -129,14 +159,20 @@ def _gradient_laws(monoid: Monoid, items: Total, shared: Total, whole: Total) ->
         gradients = slopes(total, (*own_items, *own_shared))
         yield f"the gradient at depth {depth} is that of the definition", gradients, expected
         gradients = _slopes((monoid.finish(total, own_shared),), (*own_items, *own_shared), weights)
-        yield f"the output's gradient at depth {depth} is that of the definition", gradients, finished
+        yield (
+            f"the output's gradient at depth {depth} is that of the definition",
+            gradients,
+            finished,
+        )
 
 
 def _partial_laws(monoid: Monoid, lifted: Total) -> Iterator[Equal]:
     assert monoid.local_gradient is not None
     cut = len(lifted[0]) // 2
     halves = (tuple(part[:cut] for part in lifted), tuple(part[cut:] for part in lifted))
-    partials = [tuple(x.detach().requires_grad_() for x in reduce_lifted(monoid, half)) for half in halves]
+    partials = [
+        tuple(x.detach().requires_grad_() for x in reduce_lifted(monoid, half)) for half in halves
+    ]
     total = monoid.combine(*partials)
     grads = _random(total)
     graded = [(x, g) for x, g in zip(total, grads, strict=True) if x.requires_grad]
@@ -148,7 +184,8 @@ def _partial_laws(monoid: Monoid, lifted: Total) -> Iterator[Equal]:
 
 
 def lifted_items(monoid: Monoid, items: Total, shared: Total) -> Total:
-    """Return the totals of single items, [n, ...], by the lift itself where there is one: no identity enters them."""
+    """Return the totals of single items, [n, ...], by the lift itself where there is one: no
+    identity enters them."""
     if monoid.lift is None:
         ones = [_single(monoid, items, shared, at) for at in range(len(items[0]))]
         return tuple(torch.stack(parts) for parts in zip(*ones, strict=True))
@@ -168,7 +205,9 @@ def _slopes(outputs: Total, leaves: Total, grads: Total) -> Total:
     wanted = [x for x in leaves if x.requires_grad]
     if not outputs or not any(x.requires_grad for x in outputs):
         return tuple(torch.zeros_like(x) for x in wanted)
-    return torch.autograd.grad(outputs, wanted, grads, retain_graph=True, allow_unused=True, materialize_grads=True)
+    return torch.autograd.grad(
+        outputs, wanted, grads, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
 
 
 def _random(like: Total) -> Total:

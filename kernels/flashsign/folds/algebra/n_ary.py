@@ -1,4 +1,5 @@
-"""The n-ary form of a fold: any tensors, cut by a function of one's own instead of into rows A x items B.
+"""The n-ary form of a fold: any tensors, cut by a function of one's own instead of into rows A x
+items B.
 
 For folds whose slices are not blocks of two tensors, such as rows that see a window of items only.
 Source: MonoidReduce, A. Cuba Gyllensten, 2025; kernels/README.md, "Folds".
@@ -18,7 +19,8 @@ from flashsign.folds.algebra.forms import check_gradients, returning_tensors
 from flashsign.folds.algebra.monoid import Gradients, Total
 
 ONE_DERIVATIVE = (
-    "An n-ary fold can be differentiated once, in reverse, because only that derivative is given (proj_fold_bwd): for "
+    "An n-ary fold can be differentiated once, in reverse, because only that derivative is given "
+    "(proj_fold_bwd): for "
     "others, write it as a Monoid with a lift."
 )
 
@@ -28,11 +30,13 @@ class NAryFold:
     """A fold given by its slices.
 
     init(*x): the identity, one tensor for each of the total, in its final shape.
-    chunker(*x) -> (aslice, xslice) for every slice: aslice has an index into each tensor of the total, xslice one into
+    chunker(*x) -> (aslice, xslice) for every slice: aslice has an index into each tensor of the
+    total, xslice one into
         each of x, as in x[index]; indices are made of slices and integers, so that they give views.
     proj_fold(x): the total of a slice, shaped like that part of the total; x: its tensors.
     binary_reduce(p, q): the total of both; it commutes.
-    proj_fold_bwd(x, a, ga): the slice's part of the gradients for x, where a and ga are that part of the final total
+    proj_fold_bwd(x, a, ga): the slice's part of the gradients for x, where a and ga are that part
+    of the final total
         and of its gradient. None for integers.
 
     Example: sums over a window of three, whose slices overlap.
@@ -71,9 +75,11 @@ def n_ary_reduce(form: NAryFold, *x: Tensor) -> Total:
 
     Memory: x, the total and one slice.
 
-    Differentiable once, in reverse; other derivatives raise NotImplementedError. Raises ValueError where a function
-    of the form returns tensors of other shapes, or the chunker an index that gives a copy.
-    Source: MonoidReduce, A. Cuba Gyllensten, 2025 (its code, github.com/joenaess/GeMMMapReduce, has this form).
+    Differentiable once, in reverse; other derivatives raise NotImplementedError.
+    Raises ValueError where a function of the form returns tensors of other shapes, or the chunker
+    an index that gives a copy.
+    Source: MonoidReduce, A. Cuba Gyllensten, 2025 (its code, github.com/joenaess/GeMMMapReduce, has
+        this form).
 
     Example: a mean of squares [1] in two slices.
         >>> import torch
@@ -103,8 +109,12 @@ class _NAry(torch.autograd.Function):
         for aslice, xslice in _slices(form, total, x):
             here = _at(total, aslice)
             both = form.binary_reduce(here, form.proj_fold(_at(x, xslice)))
-            if [part.shape for part in both] != [part.shape for part in here]:  # copy_ would broadcast
-                raise ValueError("proj_fold of an NAryFold must return tensors shaped like their part of the total.")
+            # copy_ would broadcast
+            if [part.shape for part in both] != [part.shape for part in here]:
+                raise ValueError(
+                    "proj_fold of an NAryFold must return tensors shaped like their part of the "
+                    "total."
+                )
             for part, new in zip(here, both, strict=True):
                 part.copy_(new)
         ctx.save_for_backward(*x, *total)
@@ -129,10 +139,14 @@ class _NAry(torch.autograd.Function):
             for whole, index, grad in zip(sums, xslice, gradients, strict=True):
                 if whole is not None and grad is not None:
                     whole[index].add_(grad)
-        return None, *(None if s is None else s.to(part.dtype) for s, part in zip(sums, x, strict=True))
+        return None, *(
+            None if s is None else s.to(part.dtype) for s, part in zip(sums, x, strict=True)
+        )
 
 
-def _slices(form: NAryFold, total: Total, x: Total) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+def _slices(
+    form: NAryFold, total: Total, x: Total
+) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
     """Return the chunker's slices.
 
     Raises ValueError for an index whose result is a copy, to which writing has no effect.
@@ -141,9 +155,13 @@ def _slices(form: NAryFold, total: Total, x: Total) -> Iterator[tuple[tuple[Any,
         for index in (*aslice, *xslice):
             parts = index if isinstance(index, tuple) else (index,)
             if any(
-                isinstance(part, bool) or not isinstance(part, (int, slice, type(...), type(None))) for part in parts
+                isinstance(part, bool) or not isinstance(part, (int, slice, type(...), type(None)))
+                for part in parts
             ):
-                raise ValueError(f"chunker of an NAryFold must give slices and integers as indices; found {index!r}.")
+                raise ValueError(
+                    "chunker of an NAryFold must give slices and integers as indices; found "
+                    f"{index!r}."
+                )
         yield tuple(aslice), tuple(xslice)
 
 

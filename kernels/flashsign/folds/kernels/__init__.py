@@ -1,1 +1,2 @@
-"""Folds as kernels: attention by any row of one template, logits that are never stored, hidden layers, RMSNorm."""
+"""Folds as kernels: attention by any row of one template, logits that are never stored, hidden
+layers, RMSNorm."""

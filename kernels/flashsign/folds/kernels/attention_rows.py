@@ -1,4 +1,5 @@
-"""Rows of the template of attention: what a score is lifted to, how totals are normalised, if they are rescaled.
+"""Rows of the template of attention: what a score is lifted to, how totals are normalised, if they
+are rescaled.
 
 A row's totals are u = sum_j a1(s_ij) v_j and z = sum_j a2(s_ij), its output u r(z):
 
@@ -20,10 +21,12 @@ import triton.language as tl
 
 
 class Row(NamedTuple):
-    """lift(s) -> a1, a2; slopes(s) -> their derivatives; normalise(z, floor) -> r; log_slope(z, floor) -> r' / r.
+    """lift(s) -> a1, a2; slopes(s) -> their derivatives; normalise(z, floor) -> r; log_slope(z,
+    floor) -> r' / r.
 
-    exponential: scores are taken times log2(e), multiplicities added as logarithms, totals rescaled by the largest
-    score so far, and lift gets what is left of a score. relative: floor is eps |q|^2 t, otherwise 0.
+    exponential: scores are taken times log2(e), multiplicities added as logarithms, totals rescaled
+        by the largest score so far, and lift gets what is left of a score. relative: floor is eps
+        |q|^2 t, otherwise 0.
     """
 
     lift: Any
@@ -93,9 +96,13 @@ def divide_log_slope(z, floor):
 
 
 ROWS = {
-    "spherical": Row(spherical_lift, spherical_slopes, root_normalise, root_log_slope, relative=True),
+    "spherical": Row(
+        spherical_lift, spherical_slopes, root_normalise, root_log_slope, relative=True
+    ),
     "l1": Row(size_lift, size_slopes, divide_normalise, divide_log_slope),
     "squared_relu": Row(squared_relu_lift, squared_relu_slopes, divide_normalise, divide_log_slope),
-    "softmax": Row(exponential_lift, exponential_lift, divide_normalise, divide_log_slope, exponential=True),
+    "softmax": Row(
+        exponential_lift, exponential_lift, divide_normalise, divide_log_slope, exponential=True
+    ),
 }
 """The rows by name. The slope of e^s is e^s."""

@@ -1,14 +1,16 @@
-"""One template of streamed attention, forward and backward, for every row of attention_rows: two running sums a query.
+"""One template of streamed attention, forward and backward, for every row of attention_rows: two
+running sums a query.
 
     s_ij = m_j q_i.k_j, or q_i.k_j + log m_j where the row is exponential
     forward        u_i = sum_j a1(s_ij) v_j, z_i = sum_j a2(s_ij), o_i = u_i r(z_i)
     backward       ds_ij = a1'(s_ij) r_i <do_i, v_j> + a2'(s_ij) dz_i,  dz_i = <do_i, o_i> r'(z_i) / r(z_i)
 
-An exponential row is taken back with the log of its sum: then z and r are 1, and the same two lines hold. Nothing is
-transposed between two products: the pass over keys computes s^T = K Q^T and p^T = V dO^T. Dense bags only; the tuned
-kernels of the spherical row are in flashsign.triton.streaming.
+An exponential row is taken back with the log of its sum: then z and r are 1, and the same two lines
+hold. Nothing is transposed between two products: the pass over keys computes s^T = K Q^T and p^T =
+V dO^T. Dense bags only; the tuned kernels of the spherical row are in flashsign.triton.streaming.
 
-Letters: C bags, H query heads, K key heads, N queries, M keys, E width. q [C, H, N, E], k and v [C, K, M, E].
+Letters: C bags, H query heads, K key heads, N queries, M keys, E width. q [C, H, N, E], k and v [C,
+K, M, E].
 """
 
 from __future__ import annotations
@@ -21,7 +23,12 @@ import triton.language as tl
 from torch import Tensor
 
 from flashsign.folds.kernels.attention_rows import Row
-from flashsign.folds.kernels.fold_tables import ATTENTION, ATTENTION_KEYS, ATTENTION_QUERIES, of_width
+from flashsign.folds.kernels.fold_tables import (
+    ATTENTION,
+    ATTENTION_KEYS,
+    ATTENTION_QUERIES,
+    of_width,
+)
 from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import cdiv, descriptor, multiplicity_strides, precision
 from flashsign.tuning.block_sizes import BlockSizes, padded_width
@@ -32,7 +39,8 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def multiplicities(m, key, there, EXPONENTIAL: tl.constexpr):
-    """What scores of these keys are multiplied with, or, where the row is exponential, what is added in log2."""
+    """What scores of these keys are multiplied with, or, where the row is exponential, what is
+    added in log2."""
     if m is None:
         if EXPONENTIAL:
             return tl.where(there, 0.0, float("-inf"))
@@ -48,16 +56,39 @@ def multiplicities(m, key, there, EXPONENTIAL: tl.constexpr):
 
 @triton.jit
 def attend(
-    q, k, v, m, floors, o, log_sum, inverse, dz_scale,
-    queries, keys, heads, key_heads, m_bag, m_head, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr, LIFT: tl.constexpr, NORMALISE: tl.constexpr, LOG_SLOPE: tl.constexpr,
-    EXPONENTIAL: tl.constexpr, RELATIVE: tl.constexpr,
-):  # fmt: skip
-    """Program (tile of queries, head, bag). q, k, v: descriptors; m [C, 1 or K, M] or None; floors [C, K]: t, or None.
+    q,
+    k,
+    v,
+    m,
+    floors,
+    o,
+    log_sum,
+    inverse,
+    dz_scale,
+    queries,
+    keys,
+    heads,
+    key_heads,
+    m_bag,
+    m_head,
+    eps,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    LIFT: tl.constexpr,
+    NORMALISE: tl.constexpr,
+    LOG_SLOPE: tl.constexpr,
+    EXPONENTIAL: tl.constexpr,
+    RELATIVE: tl.constexpr,
+):
+    """Program (tile of queries, head, bag). q, k, v: descriptors; m [C, 1 or K, M] or None; floors
+    [C, K]: t, or None.
 
-    Writes o [C, H, N, E] contiguous and, [C, H, N] float32: log_sum (log2 of the sum, exponential rows only), r, and
-    r' / r.
+    Writes o [C, H, N, E] contiguous and, [C, H, N] float32: log_sum (log2 of the sum, exponential
+    rows only), r, and r' / r.
     """
     start_row, head, bag = tl.program_id(0) * QUERIES, tl.program_id(1), tl.program_id(2)
     key_head = head // (heads // key_heads)
@@ -104,18 +135,43 @@ def attend(
         tl.store(dz_scale + at, LOG_SLOPE(z, floor), mask=there)
     column = tl.arange(0, E_PAD)
     to = o + at[:, None] * E + column[None, :]
-    tl.store(to, (u * r[:, None]).to(o.dtype.element_ty), mask=there[:, None] & (column < E)[None, :])
+    tl.store(
+        to, (u * r[:, None]).to(o.dtype.element_ty), mask=there[:, None] & (column < E)[None, :]
+    )
 
 
 @triton.jit
 def query_gradients(
-    q, k, v, grad, m, floors, log_sum, inverse, dz, d_q,
-    queries, keys, heads, key_heads, m_bag, m_head, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr, LIFT: tl.constexpr, SLOPES: tl.constexpr, EXPONENTIAL: tl.constexpr,
+    q,
+    k,
+    v,
+    grad,
+    m,
+    floors,
+    log_sum,
+    inverse,
+    dz,
+    d_q,
+    queries,
+    keys,
+    heads,
+    key_heads,
+    m_bag,
+    m_head,
+    eps,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    LIFT: tl.constexpr,
+    SLOPES: tl.constexpr,
+    EXPONENTIAL: tl.constexpr,
     RELATIVE: tl.constexpr,
-):  # fmt: skip
-    """Program (tile of queries, head, bag) writes d_q [C, H, N, E]. grad: a descriptor like q; inverse: r."""
+):
+    """Program (tile of queries, head, bag) writes d_q [C, H, N, E]. grad: a descriptor like q;
+    inverse: r."""
     start_row, head, bag = tl.program_id(0) * QUERIES, tl.program_id(1), tl.program_id(2)
     key_head = head // (heads // key_heads)
     rows = q.load([bag, head, start_row, 0]).reshape(QUERIES, E_PAD)
@@ -147,7 +203,9 @@ def query_gradients(
             d_s *= factor
         sums = tl.dot(d_s.to(k_tile.dtype), k_tile, sums, input_precision=PRECISION)
     if RELATIVE:
-        sums += (2.0 * eps * slope * tl.load(floors + bag * key_heads + key_head))[:, None] * rows.to(tl.float32)
+        sums += (2.0 * eps * slope * tl.load(floors + bag * key_heads + key_head))[
+            :, None
+        ] * rows.to(tl.float32)
     column = tl.arange(0, E_PAD)
     to = d_q + at[:, None] * E + column[None, :]
     tl.store(to, sums.to(d_q.dtype.element_ty), mask=there[:, None] & (column < E)[None, :])
@@ -155,13 +213,37 @@ def query_gradients(
 
 @triton.jit
 def key_gradients(
-    q, k, v, grad, m, d_floors, log_sum, inverse, dz, d_k, d_v, d_m,
-    queries, keys, heads, key_heads, m_bag, m_head,
-    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr, LIFT: tl.constexpr, SLOPES: tl.constexpr, EXPONENTIAL: tl.constexpr,
+    q,
+    k,
+    v,
+    grad,
+    m,
+    d_floors,
+    log_sum,
+    inverse,
+    dz,
+    d_k,
+    d_v,
+    d_m,
+    queries,
+    keys,
+    heads,
+    key_heads,
+    m_bag,
+    m_head,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    LIFT: tl.constexpr,
+    SLOPES: tl.constexpr,
+    EXPONENTIAL: tl.constexpr,
     RELATIVE: tl.constexpr,
-):  # fmt: skip
-    """Program (tile of keys, key head, bag) writes d_k, d_v [C, K, M, E] and, unless m is None, d_m [C, K, M] float32.
+):
+    """Program (tile of keys, key head, bag) writes d_k, d_v [C, K, M, E] and, unless m is None, d_m
+    [C, K, M] float32.
 
     d_floors [C, K]: the gradient for t, or None.
     """
@@ -199,7 +281,9 @@ def key_gradients(
         d_s = first * (p * r[None, :]) + second * slope[None, :]
         if EXPONENTIAL:
             s_sum += tl.sum(d_s, 1)
-        v_sum = tl.dot((weight * r[None, :]).to(grads.dtype), grads, v_sum, input_precision=PRECISION)
+        v_sum = tl.dot(
+            (weight * r[None, :]).to(grads.dtype), grads, v_sum, input_precision=PRECISION
+        )
         k_sum = tl.dot(d_s.to(rows.dtype), rows, k_sum, input_precision=PRECISION)
     column = tl.arange(0, E_PAD)
     here = there[:, None] & (column < E)[None, :]
@@ -213,15 +297,17 @@ def key_gradients(
         k_sum *= factor[:, None]
     elif m is not None:
         count = tl.load(m + key, mask=there, other=0.0)
-        tl.store(d_m + at, tl.where(count > 0, s_sum / tl.where(count > 0, count, 1.0), 0.0), mask=there)
+        tl.store(
+            d_m + at, tl.where(count > 0, s_sum / tl.where(count > 0, count, 1.0), 0.0), mask=there
+        )
     to = at[:, None] * E + column[None, :]
     tl.store(d_k + to, k_sum.to(d_k.dtype.element_ty), mask=here)
     tl.store(d_v + to, v_sum.to(d_v.dtype.element_ty), mask=here)
 
 
 class Totals(NamedTuple):
-    """What the backward needs of every query, [C, H, N] float32: log2 of an exponential row's sum, r, and r' / r; and
-    t [C, K] of a relative row."""
+    """What the backward needs of every query, [C, H, N] float32: log2 of an exponential row's sum,
+    r, and r' / r; and t [C, K] of a relative row."""
 
     log_sum: Tensor | None
     inverse: Tensor
@@ -230,7 +316,13 @@ class Totals(NamedTuple):
 
 
 def forward(
-    row: Row, q: Tensor, k: Tensor, v: Tensor, m: Tensor | None, eps: float, sizes: BlockSizes | None = None
+    row: Row,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    m: Tensor | None,
+    eps: float,
+    sizes: BlockSizes | None = None,
 ) -> tuple[Tensor, Totals]:
     """Return o like q, contiguous, and totals.
 
@@ -249,7 +341,12 @@ def forward(
         attend,
         (cdiv(queries, sizes.own), heads, bags),
         tensors={
-            **{"q": descriptor(q, sizes.own), "k": descriptor(k, sizes.other), "v": descriptor(v, sizes.other), "m": m},
+            **{
+                "q": descriptor(q, sizes.own),
+                "k": descriptor(k, sizes.other),
+                "v": descriptor(v, sizes.other),
+                "m": m,
+            },
             **{"floors": t, "o": o, "log_sum": log_sum, "inverse": inverse, "dz_scale": dz_scale},
         },
         numbers={**_numbers(q, k, m), "eps": eps},
@@ -276,7 +373,8 @@ def backward(
     query_sizes: BlockSizes | None = None,
     key_sizes: BlockSizes | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Return gradients for q, k, v and, of every key head, m [C, K, M] float32. grad: like q, aligned."""
+    """Return gradients for q, k, v and, of every key head, m [C, K, M] float32. grad: like q,
+    aligned."""
     (bags, heads, queries, width), (key_heads, keys) = q.shape, k.shape[1:3]
     log_sum, inverse, dz_scale, t = totals
     dz = (grad.float() * o).sum(-1) * dz_scale
@@ -285,7 +383,12 @@ def backward(
         d_t = (dz * q.float().square().sum(-1)).reshape(bags, key_heads, -1).sum(-1) * eps
     d_q, d_k, d_v = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
     d_m = None if m is None else k.new_empty(k.shape[:3], dtype=torch.float32)
-    functions = {"LIFT": row.lift, "SLOPES": row.slopes, "EXPONENTIAL": row.exponential, "RELATIVE": row.relative}
+    functions = {
+        "LIFT": row.lift,
+        "SLOPES": row.slopes,
+        "EXPONENTIAL": row.exponential,
+        "RELATIVE": row.relative,
+    }
     sizes = query_sizes or of_width(ATTENTION_QUERIES, q, width)
     tiles = {name: descriptor(x, sizes.own) for name, x in (("q", q), ("grad", grad))}
     tiles |= {name: descriptor(x, sizes.other) for name, x in (("k", k), ("v", v))}
@@ -320,7 +423,13 @@ def backward(
 
 def _numbers(q: Tensor, k: Tensor, m: Tensor | None) -> dict[str, int | float]:
     strides = {"m_bag": 0, "m_head": 0} if m is None else multiplicity_strides(m)
-    return {"queries": q.shape[2], "keys": k.shape[2], "heads": q.shape[1], "key_heads": k.shape[1], **strides}
+    return {
+        "queries": q.shape[2],
+        "keys": k.shape[2],
+        "heads": q.shape[1],
+        "key_heads": k.shape[1],
+        **strides,
+    }
 
 
 def _constants(row: Row, q: Tensor, queries: int, keys: int, stages: int) -> dict[str, Any]:

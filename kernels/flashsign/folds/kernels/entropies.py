@@ -1,10 +1,13 @@
-"""Launches of the kernels of logits.py: totals of rows over all classes, and gradients in slices of classes.
+"""Launches of the kernels of logits.py: totals of rows over all classes, and gradients in slices of
+classes.
 
-A slice holds the gradients of the logits of all rows and some classes, in the inputs' dtype. A layer's gradient for
-these classes is one product with it; the rows' gradient, of all slices, is summed in float32. So beyond inputs and
-outputs there is one slice (two, where a teacher learns too) and the rows' gradient in float32.
+A slice holds the gradients of the logits of all rows and some classes, in the inputs' dtype. A
+layer's gradient for these classes is one product with it; the rows' gradient, of all slices, is
+summed in float32. So beyond inputs and outputs there is one slice (two, where a teacher learns too)
+and the rows' gradient in float32.
 
-Gradients of logits are kept in units of the largest one for a loss: in float16 those of a mean would vanish.
+Gradients of logits are kept in units of the largest one for a loss: in float16 those of a mean
+would vanish.
 """
 
 from __future__ import annotations
@@ -30,9 +33,11 @@ from flashsign.tuning.block_sizes import BlockSizes
 from flashsign.tuning.device import multiprocessor_count
 
 SLICE_BYTES = 2**27
-"""Gradients of logits that exist at one time, 128 MiB: all rows and 4096 classes where there are 16 384 rows."""
+"""Gradients of logits that exist at one time, 128 MiB: all rows and 4096 classes where there are 16
+384 rows."""
 CACHED_BYTES = 2**24
-"""Rows that programs read at one time, again and again: a third of the second-level cache of an H100 or H200."""
+"""Rows that programs read at one time, again and again: a third of the second-level cache of an
+H100 or H200."""
 NARROWEST = 512
 """The fewest classes of a slice, whatever its bytes."""
 
@@ -45,9 +50,11 @@ def class_totals(
     shares: tuple[float, float] = (1.0, 0.0),
     sizes: BlockSizes | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return log sum_j e^x_ij, and what the target has: shares[0] x_it + shares[1] sum_j x_ij, [N] float32 each.
+    """Return log sum_j e^x_ij, and what the target has: shares[0] x_it + shares[1] sum_j x_ij, [N]
+    float32 each.
 
-    h [N, D], c [V, D] contiguous, bias [V], target int64 [N] (a number that is no class has 0); without one all is 0.
+    h [N, D], c [V, D] contiguous, bias [V], target int64 [N] (a number that is no class has 0);
+    without one all is 0.
     """
     (rows, width), classes = h.shape, len(c)
     sizes = sizes or of_logits(CLASS_TOTALS, h)
@@ -87,8 +94,9 @@ def class_gradients(
 
     Those of the logits are a_i e^(x_ij - p_i) - [j = t_i] b_i - c_i.
 
-    slopes: a, b and c, [N] float32. listed: classes [N, L] and the gradients of their logits [N, L] float32, which
-    replace the formula's; classes that are none are left out, and a class that is listed twice has one gradient.
+    slopes: a, b and c, [N] float32. listed: classes [N, L] and the gradients of their logits [N, L]
+        float32, which replace the formula's; classes that are none are left out, and a class that
+        is listed twice has one gradient.
     """
     (rows, width), classes = h.shape, len(c)
     sizes = sizes or of_logits(CLASS_GRADIENTS, h)
@@ -98,7 +106,9 @@ def class_gradients(
     d_c = torch.empty_like(c) if wanted[1] else None
     d_bias = None if bias is None or not wanted[2] else torch.empty_like(bias)
     # Lists of classes and weights take room beside the slice.
-    for first, last, room in _slices(h, classes, 1, SLICE_BYTES if listed is None else SLICE_BYTES * 3 // 4):
+    for first, last, room in _slices(
+        h, classes, 1, SLICE_BYTES if listed is None else SLICE_BYTES * 3 // 4
+    ):
         (d_x,) = room
         start(
             logits.class_gradients,
@@ -106,7 +116,15 @@ def class_gradients(
             tensors={
                 **{"h": tiles_of(h, sizes.own, LOGITS_WIDTH[h.element_size()])},
                 **{"c": tiles_of(c, sizes.other, LOGITS_WIDTH[h.element_size()])},
-                **{"bias": bias, "target": target, "p": p, "a": a, "b": b, "on_all": on_all, "out": d_x},
+                **{
+                    "bias": bias,
+                    "target": target,
+                    "p": p,
+                    "a": a,
+                    "b": b,
+                    "on_all": on_all,
+                    "out": d_x,
+                },
             },
             numbers={
                 **{"rows": rows, "classes": last, "first": first, "out_row": d_x.stride(0)},
@@ -130,7 +148,8 @@ def class_gradients(
 def distribution_totals(
     s: Tensor, s_layer: Tensor, t: Tensor, t_layer: Tensor, sizes: BlockSizes | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the log-sum-exps of both tables of logits, and the mean of the student's under the teacher.
+    """Return the log-sum-exps of both tables of logits, and the mean of the student's under the
+    teacher.
 
     s [N, D], s_layer [V, D], t [N, D'], t_layer [V, D'] contiguous -> [N] float32 each.
     """
@@ -160,7 +179,8 @@ def distribution_gradients(
     wanted: tuple[bool, bool, bool, bool],
     sizes: BlockSizes | None = None,
 ) -> tuple[Tensor | None, ...]:
-    """Return gradients for s, s_layer, t and t_layer from that of the losses [N]; totals: of distribution_totals."""
+    """Return gradients for s, s_layer, t and t_layer from that of the losses [N]; totals: of
+    distribution_totals."""
     (rows, width), classes = s.shape, len(s_layer)
     sizes = sizes or of_logits(DISTRIBUTION_GRADIENTS, s)
     unit = unit_of(grad)
@@ -168,8 +188,14 @@ def distribution_gradients(
     q, p, mean = totals
     teaches = wanted[2] or wanted[3]
     found: list[Tensor | None] = [
-        None if not asked else torch.empty_like(x) if of_layer else x.new_zeros(x.shape, dtype=torch.float32)
-        for x, asked, of_layer in zip((s, s_layer, t, t_layer), wanted, (False, True) * 2, strict=True)
+        None
+        if not asked
+        else torch.empty_like(x)
+        if of_layer
+        else x.new_zeros(x.shape, dtype=torch.float32)
+        for x, asked, of_layer in zip(
+            (s, s_layer, t, t_layer), wanted, (False, True) * 2, strict=True
+        )
     ]
     for first, last, (d_s, *d_t) in _slices(s, classes, 1 + teaches, SLICE_BYTES):
         start(
@@ -177,7 +203,14 @@ def distribution_gradients(
             (cdiv(rows, sizes.own), cdiv(last - first, sizes.other)),
             tensors={
                 **_of_both(s, s_layer, t, t_layer, sizes),
-                **{"p": p, "q": q, "mean": mean, "g": slope, "d_s": d_s, "d_t": d_t[0] if d_t else None},
+                **{
+                    "p": p,
+                    "q": q,
+                    "mean": mean,
+                    "g": slope,
+                    "d_s": d_s,
+                    "d_t": d_t[0] if d_t else None,
+                },
             },
             numbers={
                 **{"rows": rows, "classes": last, "first": first, "out_row": d_s.stride(0)},
@@ -186,7 +219,9 @@ def distribution_gradients(
             constants={"D": width, "T_D": t.shape[1], **_constants(s, sizes)},
             num_warps=sizes.warps,
         )
-        for number, (d_x, x, layer) in enumerate(((d_s, s, s_layer), *((d, t, t_layer) for d in d_t))):
+        for number, (d_x, x, layer) in enumerate(
+            ((d_s, s, s_layer), *((d, t, t_layer) for d in d_t))
+        ):
             d_x = d_x[:, : last - first]
             d_rows, d_layer = found[2 * number], found[2 * number + 1]
             if d_rows is not None:
@@ -200,7 +235,8 @@ def distribution_gradients(
 
 
 def listed_logits(h: Tensor, c: Tensor, bias: Tensor | None, listed: Tensor) -> Tensor:
-    """Return the logits of the listed classes [N, L] of every row, 0 for those that are none: [N, L] float32."""
+    """Return the logits of the listed classes [N, L] of every row, 0 for those that are none: [N,
+    L] float32."""
     rows, length = listed.shape
     out = h.new_empty(rows, length, dtype=torch.float32)
     if not out.numel():
@@ -224,7 +260,9 @@ def _constants(x: Tensor, sizes: BlockSizes) -> dict[str, int | str | bool | Non
     }
 
 
-def _of_both(s: Tensor, s_layer: Tensor, t: Tensor, t_layer: Tensor, sizes: BlockSizes) -> dict[str, object]:
+def _of_both(
+    s: Tensor, s_layer: Tensor, t: Tensor, t_layer: Tensor, sizes: BlockSizes
+) -> dict[str, object]:
     width = LOGITS_WIDTH[s.element_size()]
     return {
         **{"s": tiles_of(s, sizes.own, width), "s_layer": tiles_of(s_layer, sizes.other, width)},
@@ -233,7 +271,8 @@ def _of_both(s: Tensor, s_layer: Tensor, t: Tensor, t_layer: Tensor, sizes: Bloc
 
 
 def _grid(rows: int, classes: int, sizes: BlockSizes, x: Tensor) -> tuple[int, int, int]:
-    """Return tiles of rows, tiles of classes that a program loops over, and programs for one tile of rows."""
+    """Return tiles of rows, tiles of classes that a program loops over, and programs for one tile
+    of rows."""
     own, others = cdiv(rows, sizes.own), cdiv(classes, sizes.other)
     # Eight programs for every multiprocessor: the last ones to end keep few of them waiting.
     programs = 8 * multiprocessor_count(x.device) if x.is_cuda else 2
@@ -246,22 +285,26 @@ def _group(sizes: BlockSizes, *rows: Tensor) -> int:
     return max(1, CACHED_BYTES // (sizes.own * sum(x.shape[1] * x.element_size() for x in rows)))
 
 
-def _slices(x: Tensor, classes: int, tables: int, most: int) -> Iterator[tuple[int, int, list[Tensor]]]:
-    """Return first and last class of each slice, and room for the gradients of its logits, whose last column is no
-    class.
+def _slices(
+    x: Tensor, classes: int, tables: int, most: int
+) -> Iterator[tuple[int, int, list[Tensor]]]:
+    """Return first and last class of each slice, and room for the gradients of its logits, whose
+    last column is no class.
 
     most: bytes of a slice; tables: of logits.
     """
     width = most // (tables * x.element_size() * max(1, len(x)))
     width = min(classes, max(NARROWEST, width // NARROWEST * NARROWEST))
-    # Rows of multiples of 16 bytes, which cuBLAS needs for its fast kernels, and at least one column to spare.
+    # Rows of multiples of 16 bytes, which cuBLAS needs for its fast kernels, and at least one
+    # column to spare.
     room = [x.new_empty(len(x), (width // 8 + 1) * 8) for _ in range(tables)]
     for first in range(0, classes, width):
         yield first, min(first + width, classes), room
 
 
 def _replace(d_x: Tensor, classes: Tensor, grads: Tensor, first: int, last: int) -> None:
-    """Write the gradients of listed classes [N, L] into the slice of the classes from first to last."""
+    """Write the gradients of listed classes [N, L] into the slice of the classes from first to
+    last."""
     inside = (classes >= first) & (classes < last)
     # Those outside of the slice go to its last column, which belongs to no class.
     d_x.scatter_(1, torch.where(inside, classes - first, d_x.shape[1] - 1), grads.to(d_x.dtype))

@@ -1,6 +1,8 @@
-"""Block sizes of the folds' kernels (folds.kernels), measured on an H200, by (bytes of a number, padded width).
+"""Block sizes of the folds' kernels (folds.kernels), measured on an H200, by (bytes of a number,
+padded width).
 
-Entries are tried in their order: the first that fits into the shared memory of a GPU is taken, or the last.
+Entries are tried in their order: the first that fits into the shared memory of a GPU is taken, or
+the last.
 """
 
 from __future__ import annotations
@@ -76,8 +78,9 @@ CLASS_TOTALS: Table = {
     (2, 2048): [BlockSizes(128, 256, 8, 3), BlockSizes(128, 128, 8, 3), BlockSizes(64, 64, 4, 2)],
     (4, 0): [BlockSizes(64, 64, 4, 2)],
 }
-"""Tiles of rows by tiles of classes, whose log-sum-exp is taken. Widths here are the least for which an entry is: with
-few features the exponentials of a tile take as long as its products, and two programs a multiprocessor overlap them."""
+"""Tiles of rows by tiles of classes, whose log-sum-exp is taken. Widths here are the least for
+which an entry is: with few features the exponentials of a tile take as long as its products, and
+two programs a multiprocessor overlap them."""
 
 CLASS_GRADIENTS: Table = {
     (2, 0): [BlockSizes(128, 256, 8, 3), BlockSizes(128, 128, 4, 3), BlockSizes(64, 64, 4, 2)],
@@ -143,7 +146,9 @@ def of_width(table: Table, x: Tensor, width: int, tensors: int = 4) -> BlockSize
     row = padded * x.element_size()
     most = device_limits(x.device)[1]
     fitting = (
-        each for each in table[x.element_size(), padded] if each.shared(tensors - 2, row, x.element_size()) <= most
+        each
+        for each in table[x.element_size(), padded]
+        if each.shared(tensors - 2, row, x.element_size()) <= most
     )
     return next(fitting, table[x.element_size(), padded][-1])
 

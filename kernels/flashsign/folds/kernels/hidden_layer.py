@@ -1,11 +1,14 @@
-"""The two-layer MLP of tiles: sum_j act(x . P_j + b_j) Q_j, plain or gated, whose hidden units exist a tile at a time.
+"""The two-layer MLP of tiles: sum_j act(x . P_j + b_j) Q_j, plain or gated, whose hidden units
+exist a tile at a time.
 
-A program of the forward keeps a tile of rows and loops over hidden units. One of the backward keeps a tile of hidden
-units and loops over rows, so that their gradients stay in registers; it adds the rows' gradients to memory, tile by
-tile. Five products of rows x hidden units x width: with the forward's two, 14 operations where the plain MLP has 12.
+A program of the forward keeps a tile of rows and loops over hidden units. One of the backward keeps
+a tile of hidden units and loops over rows, so that their gradients stay in registers; it adds the
+rows' gradients to memory, tile by tile. Five products of rows x hidden units x width: with the
+forward's two, 14 operations where the plain MLP has 12.
 
-The backward computes everything transposed, [hidden units, rows], because no accumulator may be transposed between two
-products (Triton has miscompiled that), and so the rows' gradients are summed as [D, N].
+The backward computes everything transposed, [hidden units, rows], because no accumulator may be
+transposed between two products (Triton has miscompiled that), and so the rows' gradients are summed
+as [D, N].
 
 Letters: N rows, K hidden units, D width of the input, D' of the output.
 """
@@ -20,14 +23,21 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from flashsign.folds.kernels.fold_tables import GATED_BACKWARD, GATED_FORWARD, MLP_BACKWARD, MLP_FORWARD, of_width
+from flashsign.folds.kernels.fold_tables import (
+    GATED_BACKWARD,
+    GATED_FORWARD,
+    MLP_BACKWARD,
+    MLP_FORWARD,
+    of_width,
+)
 from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import cdiv, precision, tiles_of
 from flashsign.tuning.block_sizes import BlockSizes, padded_width
 from flashsign.tuning.device import multiprocessor_count
 
-# GELU's normal distribution is Abramowitz and Stegun's 7.1.26: at most 1.5e-7 off, and its exponential is the one that
-# the slope needs. torch's erf takes two branches and thrice the instructions.
+# GELU's normal distribution is Abramowitz and Stegun's 7.1.26: at most 1.5e-7 off, and its
+# exponential is the one that the slope needs. torch's erf takes two branches and thrice the
+# instructions.
 
 
 @triton.jit
@@ -37,7 +47,7 @@ def normal(x):
     t = 1.0 / (1.0 + 0.3275911 * size)
     tail = t * (
         0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429)))
-    )  # fmt: skip
+    )
     bell = tl.exp2(size * size * -1.4426950408889634)
     tail = 0.5 * tail * bell
     return tl.where(x > 0, 1.0 - tail, tail), bell * 0.3989422804014327
@@ -71,12 +81,29 @@ def activated_with_slope(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def mlp_forward(
-    x, gate, up, bias, down, down_bias, out,
-    rows, hidden, tiles, out_row,
-    OUT: tl.constexpr, IN_PAD: tl.constexpr, OUT_PAD: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
-    STAGES: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, SPLIT: tl.constexpr,
-):  # fmt: skip
-    """Program (tile of rows, part of the hidden units). x, gate, up, down [D', K]: descriptors; gate, biases: or None.
+    x,
+    gate,
+    up,
+    bias,
+    down,
+    down_bias,
+    out,
+    rows,
+    hidden,
+    tiles,
+    out_row,
+    OUT: tl.constexpr,
+    IN_PAD: tl.constexpr,
+    OUT_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    UNITS: tl.constexpr,
+    STAGES: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr,
+    SPLIT: tl.constexpr,
+):
+    """Program (tile of rows, part of the hidden units). x, gate, up, down [D', K]: descriptors;
+    gate, biases: or None.
 
     out [N, D']: written, or with SPLIT float32, to which the parts are added.
     """
@@ -84,13 +111,17 @@ def mlp_forward(
     first = tl.program_id(1) * tiles * UNITS
     x_tile = x.load([row, 0])
     sums = tl.zeros([ROWS, OUT_PAD], tl.float32)
-    for begin in tl.range(first, tl.minimum(first + tiles * UNITS, hidden), UNITS, num_stages=STAGES):
+    for begin in tl.range(
+        first, tl.minimum(first + tiles * UNITS, hidden), UNITS, num_stages=STAGES
+    ):
         h = tl.dot(x_tile, up.load([begin, 0]).T, input_precision=PRECISION)
         if bias is not None:
             unit = begin + tl.arange(0, UNITS)
             h += tl.load(bias + unit, mask=unit < hidden, other=0.0).to(tl.float32)[None, :]
         if gate is not None:
-            h *= activated(tl.dot(x_tile, gate.load([begin, 0]).T, input_precision=PRECISION), ACTIVATION)
+            h *= activated(
+                tl.dot(x_tile, gate.load([begin, 0]).T, input_precision=PRECISION), ACTIVATION
+            )
         else:
             h = activated(h, ACTIVATION)
         sums = tl.dot(h.to(x_tile.dtype), down.load([0, begin]).T, sums, input_precision=PRECISION)
@@ -98,7 +129,9 @@ def mlp_forward(
     column = tl.arange(0, OUT_PAD)
     if down_bias is not None:  # noqa: SIM102 (the one is decided when it is compiled, the other when it runs)
         if first == 0:
-            sums += tl.load(down_bias + column, mask=column < OUT, other=0.0).to(tl.float32)[None, :]
+            sums += tl.load(down_bias + column, mask=column < OUT, other=0.0).to(tl.float32)[
+                None, :
+            ]
     here = (row < rows)[:, None] & (column < OUT)[None, :]
     at = out + row.to(tl.int64)[:, None] * out_row + column[None, :]
     if SPLIT:
@@ -109,16 +142,38 @@ def mlp_forward(
 
 @triton.jit
 def mlp_backward(
-    x, grad, gate, up, bias, down, d_x, d_gate, d_up, d_bias, d_down,
-    rows, hidden, tiles, rows_padded,
-    IN: tl.constexpr, OUT: tl.constexpr, IN_PAD: tl.constexpr, OUT_PAD: tl.constexpr, ROWS: tl.constexpr,
-    UNITS: tl.constexpr, STAGES: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr,
-    SPLIT: tl.constexpr, BULK: tl.constexpr,
-):  # fmt: skip
-    """Program (tile of hidden units, part of the rows). x, grad, gate, up, down: descriptors, as in the forward.
+    x,
+    grad,
+    gate,
+    up,
+    bias,
+    down,
+    d_x,
+    d_gate,
+    d_up,
+    d_bias,
+    d_down,
+    rows,
+    hidden,
+    tiles,
+    rows_padded,
+    IN: tl.constexpr,
+    OUT: tl.constexpr,
+    IN_PAD: tl.constexpr,
+    OUT_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    UNITS: tl.constexpr,
+    STAGES: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr,
+    SPLIT: tl.constexpr,
+    BULK: tl.constexpr,
+):
+    """Program (tile of hidden units, part of the rows). x, grad, gate, up, down: descriptors, as in
+    the forward.
 
-    d_x [D, rows_padded] float32: added to, by descriptor if BULK. The others [K, D], [K, D], [K], [D', K]: written, or
-    with SPLIT float32, to which the parts are added.
+    d_x [D, rows_padded] float32: added to, by descriptor if BULK. The others [K, D], [K, D], [K],
+        [D', K]: written, or with SPLIT float32, to which the parts are added.
     """
     unit = tl.program_id(0) * UNITS
     first = tl.program_id(1) * tiles * ROWS
@@ -165,7 +220,9 @@ def mlp_backward(
         else:
             row = begin + tl.arange(0, ROWS)
             at = d_x + feature.to(tl.int64)[:, None] * rows_padded + row[None, :]
-            tl.atomic_add(at, d_rows, mask=(feature < IN)[:, None] & (row < rows)[None, :], sem="relaxed")
+            tl.atomic_add(
+                at, d_rows, mask=(feature < IN)[:, None] & (row < rows)[None, :], sem="relaxed"
+            )
     here = there[:, None] & (feature < IN)[None, :]
     at = units.to(tl.int64)[:, None] * IN + feature[None, :]
     _put(d_up + at, up_sum, here, SPLIT)
@@ -208,7 +265,11 @@ def forward(
     sizes = sizes or of_width(table, x, max(width, out_width), 3 if gate is None else 4)
     own = cdiv(rows, sizes.own)
     tiles, splits = _parts(own, cdiv(hidden, sizes.other), x, 1)
-    out = x.new_zeros(rows, out_width, dtype=torch.float32) if splits > 1 else x.new_empty(rows, out_width)
+    out = (
+        x.new_zeros(rows, out_width, dtype=torch.float32)
+        if splits > 1
+        else x.new_empty(rows, out_width)
+    )
     in_pad, out_pad = padded_width(width), padded_width(out_width)
     start(
         mlp_forward,
@@ -224,8 +285,19 @@ def forward(
         },
         numbers={"rows": rows, "hidden": hidden, "tiles": tiles, "out_row": out_width},
         constants={
-            **{"OUT": out_width, "IN_PAD": in_pad, "OUT_PAD": out_pad, "ROWS": sizes.own, "UNITS": sizes.other},
-            **{"STAGES": sizes.stages, "ACTIVATION": activation, "PRECISION": precision(x.dtype), "SPLIT": splits > 1},
+            **{
+                "OUT": out_width,
+                "IN_PAD": in_pad,
+                "OUT_PAD": out_pad,
+                "ROWS": sizes.own,
+                "UNITS": sizes.other,
+            },
+            **{
+                "STAGES": sizes.stages,
+                "ACTIVATION": activation,
+                "PRECISION": precision(x.dtype),
+                "SPLIT": splits > 1,
+            },
         },
         num_warps=sizes.warps,
     )
@@ -243,9 +315,11 @@ def backward(
     sizes: BlockSizes | None = None,
     bulk: bool | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Return gradients for x, up, down, bias and gate from that of the output [N, D'] (arguments as in forward).
+    """Return gradients for x, up, down, bias and gate from that of the output [N, D'] (arguments as
+    in forward).
 
-    bulk: whether a tile of d_x is added in one piece by the copy engine; default: on Hopper and later.
+    bulk: whether a tile of d_x is added in one piece by the copy engine; default: on Hopper and
+        later.
     """
     (rows, width), (out_width, hidden) = x.shape, down.shape
     table = MLP_BACKWARD if gate is None else GATED_BACKWARD
@@ -258,12 +332,20 @@ def backward(
     d_x = x.new_zeros(width, rows_padded, dtype=torch.float32)
 
     def made(like: Tensor) -> Tensor:
-        return like.new_zeros(like.shape, dtype=torch.float32) if splits > 1 else torch.empty_like(like)
+        return (
+            like.new_zeros(like.shape, dtype=torch.float32)
+            if splits > 1
+            else torch.empty_like(like)
+        )
 
     d_up, d_down = made(up), made(down)
     d_bias, d_gate = (None if like is None else made(like) for like in (bias, gate))
     in_pad, out_pad = padded_width(width), padded_width(out_width)
-    to: Any = TensorDescriptor(d_x, [width, rows], [rows_padded, 1], [in_pad, sizes.other]) if bulk else d_x
+    to: Any = (
+        TensorDescriptor(d_x, [width, rows], [rows_padded, 1], [in_pad, sizes.other])
+        if bulk
+        else d_x
+    )
     start(
         mlp_backward,
         (own, splits),
@@ -278,8 +360,19 @@ def backward(
         },
         numbers={"rows": rows, "hidden": hidden, "tiles": tiles, "rows_padded": rows_padded},
         constants={
-            **{"IN": width, "OUT": out_width, "IN_PAD": in_pad, "OUT_PAD": out_pad, "ROWS": sizes.other},
-            **{"UNITS": sizes.own, "STAGES": sizes.stages, "ACTIVATION": activation, "PRECISION": precision(x.dtype)},
+            **{
+                "IN": width,
+                "OUT": out_width,
+                "IN_PAD": in_pad,
+                "OUT_PAD": out_pad,
+                "ROWS": sizes.other,
+            },
+            **{
+                "UNITS": sizes.own,
+                "STAGES": sizes.stages,
+                "ACTIVATION": activation,
+                "PRECISION": precision(x.dtype),
+            },
             **{"SPLIT": splits > 1, "BULK": bulk},
         },
         num_warps=sizes.warps,
@@ -295,10 +388,11 @@ def backward(
 
 
 def _parts(own: int, others: int, x: Tensor, each: int) -> tuple[int, int]:
-    """Return tiles that a program loops over, and programs per own tile, so that every multiprocessor has `each`
-    programs.
+    """Return tiles that a program loops over, and programs per own tile, so that every
+    multiprocessor has `each` programs.
 
-    Several per own tile take float32 sums and atomic additions, so there is one where own tiles are enough.
+    Several per own tile take float32 sums and atomic additions, so there is one where own tiles are
+    enough.
     """
     programs = each * multiprocessor_count(x.device) if x.is_cuda else 2
     splits = max(1, min(others, programs // max(1, own)))

@@ -1,4 +1,5 @@
-"""Cross entropies behind a linear layer, a tile of logits at a time: their totals, and their gradients.
+"""Cross entropies behind a linear layer, a tile of logits at a time: their totals, and their
+gradients.
 
     class_totals             log sum_j e^x_ij of every row, and its target's logit: tiles of logits in registers alone
     class_gradients          d x_ij = a_i e^(x_ij - p_i) - c_i - [j = t_i] b_i of a slice of classes, in 16 bits, for
@@ -21,8 +22,9 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def tile_and_part(group):
-    """The tile of rows and the part of the classes of this program, in an order in which programs that run at one time
-    have `group` tiles of rows: these are read again for every tile of classes, and then from the second-level cache."""
+    """The tile of rows and the part of the classes of this program, in an order in which programs
+    that run at one time have `group` tiles of rows: these are read again for every tile of classes,
+    and then from the second-level cache."""
     tiles, parts = tl.num_programs(0), tl.num_programs(1)
     number = tl.program_id(1) * tiles + tl.program_id(0)
     first = number // (group * parts) * group
@@ -33,10 +35,19 @@ def tile_and_part(group):
 
 @triton.jit
 def logits_tile(
-    h, c, row, column, D: tl.constexpr, ROWS: tl.constexpr, CLASSES: tl.constexpr, WIDTH: tl.constexpr,
-    STAGES: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """h_i . C_j [ROWS, CLASSES] of the rows from `row` and the classes from `column`; h, c: descriptors."""
+    h,
+    c,
+    row,
+    column,
+    D: tl.constexpr,
+    ROWS: tl.constexpr,
+    CLASSES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """h_i . C_j [ROWS, CLASSES] of the rows from `row` and the classes from `column`; h, c:
+    descriptors."""
     x = tl.zeros([ROWS, CLASSES], tl.float32)
     for d in tl.range(0, D, WIDTH, num_stages=STAGES):
         x = tl.dot(h.load([row, d]), c.load([column, d]).T, x, input_precision=PRECISION)
@@ -45,7 +56,8 @@ def logits_tile(
 
 @triton.jit
 def with_bias(x, bias, column, classes):
-    """x [ROWS, CLASSES] plus the classes' bias, and -inf beyond the last class; column [CLASSES]."""
+    """x [ROWS, CLASSES] plus the classes' bias, and -inf beyond the last class; column
+    [CLASSES]."""
     there = column < classes
     if bias is not None:
         x += tl.load(bias + column, mask=there, other=0.0).to(tl.float32)[None, :]
@@ -54,7 +66,8 @@ def with_bias(x, bias, column, classes):
 
 @triton.jit
 def grown(x, top, total):
-    """A row's largest x so far, its sum of 2^(x - top), what older sums are multiplied with, and x's weights."""
+    """A row's largest x so far, its sum of 2^(x - top), what older sums are multiplied with, and
+    x's weights."""
     new = tl.maximum(top, tl.max(x, 1))
     # All classes of a tile may have a logit of -inf.
     shift = tl.where(new == float("-inf"), 0.0, new)
@@ -71,15 +84,31 @@ def log_total(top, total):
 
 @triton.jit
 def class_totals(
-    h, c, bias, target, p, picked,
-    rows, classes, tiles, group, on_target, on_all,
-    D: tl.constexpr, ROWS: tl.constexpr, CLASSES: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr, SMOOTHED: tl.constexpr,
-):  # fmt: skip
-    """Program (tile of rows, part of the classes): p and picked [parts, N] float32. h, c: descriptors.
+    h,
+    c,
+    bias,
+    target,
+    p,
+    picked,
+    rows,
+    classes,
+    tiles,
+    group,
+    on_target,
+    on_all,
+    D: tl.constexpr,
+    ROWS: tl.constexpr,
+    CLASSES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    SMOOTHED: tl.constexpr,
+):
+    """Program (tile of rows, part of the classes): p and picked [parts, N] float32. h, c:
+    descriptors.
 
-    bias [V] or None; target [N] or None: then nothing is picked. picked is on_target times the target's logit plus, if
-    SMOOTHED, on_all times the sum of all.
+    bias [V] or None; target [N] or None: then nothing is picked. picked is on_target times the
+    target's logit plus, if SMOOTHED, on_all times the sum of all.
     """
     tile, part = tile_and_part(group)
     row, first = tile * ROWS, part * tiles * CLASSES
@@ -89,7 +118,9 @@ def class_totals(
     found = tl.zeros([ROWS], tl.float32)
     if target is not None:
         wanted = tl.load(target + index, mask=index < rows, other=-1)
-    for begin in tl.range(first, tl.minimum(first + tiles * CLASSES, classes), CLASSES, num_stages=1):
+    for begin in tl.range(
+        first, tl.minimum(first + tiles * CLASSES, classes), CLASSES, num_stages=1
+    ):
         column = begin + tl.arange(0, CLASSES)
         x = logits_tile(h, c, row, begin, D, ROWS, CLASSES, WIDTH, STAGES, PRECISION)
         x = with_bias(x, bias, column, classes)
@@ -106,12 +137,29 @@ def class_totals(
 
 @triton.jit
 def class_gradients(
-    h, c, bias, target, p, a, b, on_all, out,
-    rows, classes, first, out_row, group,
-    D: tl.constexpr, ROWS: tl.constexpr, CLASSES: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr,
+    h,
+    c,
+    bias,
+    target,
+    p,
+    a,
+    b,
+    on_all,
+    out,
+    rows,
+    classes,
+    first,
+    out_row,
+    group,
+    D: tl.constexpr,
+    ROWS: tl.constexpr,
+    CLASSES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Program (tile of rows, tile of classes) of a slice of classes that begins at `first`: writes out [N, slice].
+):
+    """Program (tile of rows, tile of classes) of a slice of classes that begins at `first`: writes
+    out [N, slice].
 
     p, a [N]; b [N] and target [N], or None; on_all [N] or None, all float32 but target.
     """
@@ -136,12 +184,27 @@ def class_gradients(
 
 @triton.jit
 def distribution_totals(
-    s, s_layer, t, t_layer, p, q, mean,
-    rows, classes, tiles, group,
-    D: tl.constexpr, T_D: tl.constexpr, ROWS: tl.constexpr, CLASSES: tl.constexpr, WIDTH: tl.constexpr,
-    STAGES: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Program (tile of rows, part of the classes): q, p (student, teacher) and mean [parts, N] float32."""
+    s,
+    s_layer,
+    t,
+    t_layer,
+    p,
+    q,
+    mean,
+    rows,
+    classes,
+    tiles,
+    group,
+    D: tl.constexpr,
+    T_D: tl.constexpr,
+    ROWS: tl.constexpr,
+    CLASSES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Program (tile of rows, part of the classes): q, p (student, teacher) and mean [parts, N]
+    float32."""
     tile, part = tile_and_part(group)
     row, first = tile * ROWS, part * tiles * CLASSES
     index = row + tl.arange(0, ROWS)
@@ -150,7 +213,9 @@ def distribution_totals(
     q_total = tl.zeros([ROWS], tl.float32)
     p_total = q_total
     n = q_total
-    for begin in tl.range(first, tl.minimum(first + tiles * CLASSES, classes), CLASSES, num_stages=1):
+    for begin in tl.range(
+        first, tl.minimum(first + tiles * CLASSES, classes), CLASSES, num_stages=1
+    ):
         column = begin + tl.arange(0, CLASSES)
         there = (column < classes)[None, :]
         y = logits_tile(t, t_layer, row, begin, T_D, ROWS, CLASSES, WIDTH, STAGES, PRECISION)
@@ -167,12 +232,31 @@ def distribution_totals(
 
 @triton.jit
 def distribution_gradients(
-    s, s_layer, t, t_layer, p, q, mean, g, d_s, d_t,
-    rows, classes, first, out_row, group,
-    D: tl.constexpr, T_D: tl.constexpr, ROWS: tl.constexpr, CLASSES: tl.constexpr, WIDTH: tl.constexpr,
-    STAGES: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Program (tile of rows, tile of classes) of a slice: writes d_s and d_t [N, slice]; d_t may be None.
+    s,
+    s_layer,
+    t,
+    t_layer,
+    p,
+    q,
+    mean,
+    g,
+    d_s,
+    d_t,
+    rows,
+    classes,
+    first,
+    out_row,
+    group,
+    D: tl.constexpr,
+    T_D: tl.constexpr,
+    ROWS: tl.constexpr,
+    CLASSES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Program (tile of rows, tile of classes) of a slice: writes d_s and d_t [N, slice]; d_t may be
+    None.
 
     d x = g (softmax x - softmax y), d y = -g softmax y (x - mean); g [N] is that of the loss.
     """
@@ -196,11 +280,21 @@ def distribution_gradients(
 
 @triton.jit
 def listed_logits(
-    h, c, bias, listed, out,
-    classes, length, h_row, c_row,
-    D: tl.constexpr, WIDTH: tl.constexpr, LISTED: tl.constexpr,
-):  # fmt: skip
-    """Program (row, tile of its list): h_i . C_j + bias_j of the listed classes j, 0 for those that are none.
+    h,
+    c,
+    bias,
+    listed,
+    out,
+    classes,
+    length,
+    h_row,
+    c_row,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    LISTED: tl.constexpr,
+):
+    """Program (row, tile of its list): h_i . C_j + bias_j of the listed classes j, 0 for those that
+    are none.
 
     listed [N, L], out [N, L] float32.
     """
@@ -214,7 +308,9 @@ def listed_logits(
         inside = feature < D
         rows = tl.load(h + row * h_row + feature, mask=inside, other=0.0).to(tl.float32)
         layer = tl.load(
-            c + j.to(tl.int64)[:, None] * c_row + feature[None, :], mask=there[:, None] & inside[None, :], other=0.0
+            c + j.to(tl.int64)[:, None] * c_row + feature[None, :],
+            mask=there[:, None] & inside[None, :],
+            other=0.0,
         )
         x += tl.sum(layer.to(tl.float32) * rows[None, :], 1)
     if bias is not None:

@@ -20,11 +20,19 @@ NUMBERS = 4096
 
 @triton.jit
 def norm_forward(
-    x, weight, out, inverse,
-    rows, x_row, eps,
-    D: tl.constexpr, D_PAD: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """A program does a tile of rows. weight [D]; out [N, D]; inverse [N] float32: 1 / sqrt(mean of x^2 + eps)."""
+    x,
+    weight,
+    out,
+    inverse,
+    rows,
+    x_row,
+    eps,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """A program does a tile of rows. weight [D]; out [N, D]; inverse [N] float32: 1 / sqrt(mean of
+    x^2 + eps)."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, D_PAD)
     here = (row < rows)[:, None] & (column < D)[None, :]
@@ -38,11 +46,22 @@ def norm_forward(
 
 @triton.jit
 def norm_backward(
-    x, grad, weight, inverse, d_x, d_weight,
-    rows, tiles, x_row, grad_row,
-    D: tl.constexpr, D_PAD: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """A program does some tiles of rows. d_x [N, D]; d_weight [programs, D] float32: each program's part."""
+    x,
+    grad,
+    weight,
+    inverse,
+    d_x,
+    d_weight,
+    rows,
+    tiles,
+    x_row,
+    grad_row,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """A program does some tiles of rows. d_x [N, D]; d_weight [programs, D] float32: each program's
+    part."""
     program = tl.program_id(0)
     column = tl.arange(0, D_PAD)
     scale = tl.load(weight + column, mask=column < D, other=0.0).to(tl.float32)
@@ -51,12 +70,19 @@ def norm_backward(
         row = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
         here = (row < rows)[:, None] & (column < D)[None, :]
         by = tl.load(inverse + row, mask=row < rows, other=0.0)
-        normal = tl.load(x + row[:, None] * x_row + column[None, :], mask=here, other=0.0).to(tl.float32) * by[:, None]
-        g = tl.load(grad + row[:, None] * grad_row + column[None, :], mask=here, other=0.0).to(tl.float32)
+        normal = (
+            tl.load(x + row[:, None] * x_row + column[None, :], mask=here, other=0.0).to(tl.float32)
+            * by[:, None]
+        )
+        g = tl.load(grad + row[:, None] * grad_row + column[None, :], mask=here, other=0.0).to(
+            tl.float32
+        )
         sums += tl.sum(g * normal, 0)
         g *= scale[None, :]
         result = (g - normal * (tl.sum(g * normal, 1) / D)[:, None]) * by[:, None]
-        tl.store(d_x + row[:, None] * D + column[None, :], result.to(d_x.dtype.element_ty), mask=here)
+        tl.store(
+            d_x + row[:, None] * D + column[None, :], result.to(d_x.dtype.element_ty), mask=here
+        )
     tl.store(d_weight + program * D + column, sums, mask=column < D)
 
 
@@ -90,7 +116,14 @@ def backward(grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor) -> tuple[
     start(
         norm_backward,
         (programs,),
-        tensors={"x": x, "grad": grad, "weight": weight, "inverse": inverse, "d_x": d_x, "d_weight": d_weight},
+        tensors={
+            "x": x,
+            "grad": grad,
+            "weight": weight,
+            "inverse": inverse,
+            "d_x": d_x,
+            "d_weight": d_weight,
+        },
         numbers={"rows": rows, "tiles": tiles, "x_row": x.stride(0), "grad_row": grad.stride(0)},
         constants={"D": width, "D_PAD": padded, "ROWS": own},
         num_warps=warps,

@@ -1,8 +1,8 @@
 """Layers that are folds, by the kernels of folds.kernels, with their first derivatives.
 
 plain: the same layer by flashsign.monoid_reduce, from the same tensors; second derivatives are its.
-Letters: N rows, V classes, K hidden units, D and D' widths, L listed classes of a row; of attention as in
-folds.kernels.attention_template.
+Letters: N rows, V classes, K hidden units, D and D' widths, L listed classes of a row; of attention
+as in folds.kernels.attention_template.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Plain = Callable[..., Tensor]
 
 
 def contiguous(x: Any) -> Any:
-    """Return x with adjacent rows that begin at a multiple of 16 bytes, as descriptors read them; None as it is."""
+    """Return x with adjacent rows that begin at a multiple of 16 bytes, as descriptors read them;
+    None as it is."""
     if x is None:
         return None
     x = x.contiguous()
@@ -30,13 +31,15 @@ def contiguous(x: Any) -> Any:
 
 
 def beyond_kernels(grad: Tensor) -> bool:
-    """Return whether a backward is differentiated itself, or over batched gradients: then it takes plain operations."""
+    """Return whether a backward is differentiated itself, or over batched gradients: then it takes
+    plain operations."""
     return torch.is_grad_enabled() or in_batches(grad)
 
 
 @contextmanager
 def around_kernels(x: Tensor) -> Iterator[None]:
-    """Make x's device the current one, on which kernels start, and keep autocast from rounding products beside them."""
+    """Make x's device the current one, on which kernels start, and keep autocast from rounding
+    products beside them."""
     with without_autocast(x):
         if x.is_cuda and x.get_device() != torch.cuda.current_device():
             with torch.cuda.device(x.device):
@@ -89,7 +92,9 @@ class _HiddenLayer(torch.autograd.Function):
                 output: Tensor = ctx.plain(*arguments)
                 return output
 
-            slopes = iter(differentiable_gradients(plain, tuple(tensors[number] for number in there), (grad,)))
+            slopes = iter(
+                differentiable_gradients(plain, tuple(tensors[number] for number in there), (grad,))
+            )
             return None, None, *(None if x is None else next(slopes) for x in tensors)
         x, up, down, bias, down_bias, gate = tensors
         d_down_bias = None
@@ -104,7 +109,13 @@ class _HiddenLayer(torch.autograd.Function):
 
 
 def attention(
-    plain: Plain, name: str, q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, eps: float
+    plain: Plain,
+    name: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    multiplicity: Tensor | None,
+    eps: float,
 ) -> Tensor:
     """Return attention by the row `name` of folds.kernels.attention_rows.
 
@@ -118,7 +129,14 @@ def attention(
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, plain: Plain, name: str, q: Tensor, k: Tensor, v: Tensor, m: Tensor | None, eps: float
+        ctx: Any,
+        plain: Plain,
+        name: str,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        m: Tensor | None,
+        eps: float,
     ) -> Tensor:
         ctx.kernels = importlib.import_module("flashsign.folds.kernels.attention_template")
         ctx.row = importlib.import_module("flashsign.folds.kernels.attention_rows").ROWS[name]
@@ -176,7 +194,9 @@ def weighted_losses(
     return losses
 
 
-def distribution_losses(plain: Plain, s: Tensor, s_layer: Tensor, t: Tensor, t_layer: Tensor) -> Tensor:
+def distribution_losses(
+    plain: Plain, s: Tensor, s_layer: Tensor, t: Tensor, t_layer: Tensor
+) -> Tensor:
     """Return the cross entropy of every row between two distributions, [N] float32.
 
     s [N, D], s_layer [V, D], t [N, D'], t_layer [V, D'].
@@ -189,7 +209,13 @@ def distribution_losses(plain: Plain, s: Tensor, s_layer: Tensor, t: Tensor, t_l
 class _ClassLosses(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, plain: Plain, h: Tensor, c: Tensor, bias: Tensor | None, target: Tensor, smoothing: float
+        ctx: Any,
+        plain: Plain,
+        h: Tensor,
+        c: Tensor,
+        bias: Tensor | None,
+        target: Tensor,
+        smoothing: float,
     ) -> Tensor:
         shares = 1 - smoothing, smoothing / len(c)
         with around_kernels(h):
@@ -209,14 +235,22 @@ class _ClassLosses(torch.autograd.Function):
         on_target, on_all = ctx.shares
         slopes = g, g * on_target, g * on_all if on_all else None
         with around_kernels(h):
-            gradients = _kernels().class_gradients(h, c, bias, target, p, slopes, ctx.needs_input_grad[1:4])
+            gradients = _kernels().class_gradients(
+                h, c, bias, target, p, slopes, ctx.needs_input_grad[1:4]
+            )
         return None, *gradients, None, None
 
 
 class _WeightedLosses(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, plain: Plain, h: Tensor, c: Tensor, bias: Tensor | None, classes: Tensor, weights: Tensor
+        ctx: Any,
+        plain: Plain,
+        h: Tensor,
+        c: Tensor,
+        bias: Tensor | None,
+        classes: Tensor,
+        weights: Tensor,
     ) -> Tensor:
         with around_kernels(h):
             p, _ = _kernels().class_totals(h, c, bias, None)
@@ -243,16 +277,22 @@ class _WeightedLosses(torch.autograd.Function):
         listed = torch.where(there, weights.float(), 0.0)
         a = grad * listed.sum(-1)
         # In one piece: where a row's weights are learned, the two parts are nearly equal.
-        d_x = a[:, None] * (x - p[:, None]).exp() - grad[:, None] * weights_of_class(classes, listed)
+        d_x = a[:, None] * (x - p[:, None]).exp() - grad[:, None] * weights_of_class(
+            classes, listed
+        )
         slopes, pairs = (a, None, None), (torch.where(there, classes, -1), d_x)
         with around_kernels(h):
-            gradients = _kernels().class_gradients(h, c, bias, None, p, slopes, ctx.needs_input_grad[1:4], pairs)
+            gradients = _kernels().class_gradients(
+                h, c, bias, None, p, slopes, ctx.needs_input_grad[1:4], pairs
+            )
         return None, *gradients, None, d_weights
 
 
 class _DistributionLosses(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, plain: Plain, s: Tensor, s_layer: Tensor, t: Tensor, t_layer: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, plain: Plain, s: Tensor, s_layer: Tensor, t: Tensor, t_layer: Tensor
+    ) -> Tensor:
         tensors = s, s_layer, t, t_layer
         with around_kernels(s):
             q, p, mean = _kernels().distribution_totals(*tensors)
@@ -268,15 +308,20 @@ class _DistributionLosses(torch.autograd.Function):
             return None, *differentiable_gradients(ctx.plain, tuple(tensors), (grad,))
         wanted = ctx.needs_input_grad[1:]
         with around_kernels(grad):
-            return None, *_kernels().distribution_gradients(*tensors, (q, p, mean), grad.contiguous(), wanted)
+            return None, *_kernels().distribution_gradients(
+                *tensors, (q, p, mean), grad.contiguous(), wanted
+            )
 
 
 def weights_of_class(classes: Tensor, weights: Tensor) -> Tensor:
-    """Return, for every entry of lists [N, L], the sum of the row's weights on the entry's class."""
+    """Return, for every entry of lists [N, L], the sum of the row's weights on the entry's
+    class."""
     ordered, order = classes.sort(1)
     new = torch.nn.functional.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0), value=False)
     group = new.cumsum(1)
-    sums = torch.zeros_like(weights).scatter_add_(1, group, weights.gather(1, order)).gather(1, group)
+    sums = (
+        torch.zeros_like(weights).scatter_add_(1, group, weights.gather(1, order)).gather(1, group)
+    )
     return torch.empty_like(sums).scatter_(1, order, sums)
 
 

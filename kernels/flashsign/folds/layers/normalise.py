@@ -1,4 +1,5 @@
-"""RMSNorm that keeps its input and one number a row: the fold of squares over features, finished with the row itself.
+"""RMSNorm that keeps its input and one number a row: the fold of squares over features, finished
+with the row itself.
 
 Letters: D features. Source: RMSNorm, arXiv 1910.07467; the row `rms_norm` of the table of monoids.
 """
@@ -19,13 +20,16 @@ from flashsign.folds.layers.backend import choose_fold
 from flashsign.folds.layers.by_kernels import around_kernels
 
 
-def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, backend: Backend = "auto") -> Tensor:
+def rms_norm(
+    x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, backend: Backend = "auto"
+) -> Tensor:
     """Return x / sqrt(mean of x^2 over D + eps), times weight.
 
     x [..., D], weight [D] or None -> [..., D], x's dtype.
 
-    Sums are float32 at least. For the backward it keeps x and one number a row, nothing normalised. backend: "auto"
-    takes a kernel on CUDA. Differentiable in x and weight. Raises ShapeMismatch, ValueError for an unknown backend.
+    Sums are float32 at least. For the backward it keeps x and one number a row, nothing normalised.
+    backend: "auto" takes a kernel on CUDA. Differentiable in x and weight. Raises ShapeMismatch,
+    ValueError for an unknown backend.
 
     Example:
         >>> import torch
@@ -35,11 +39,21 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, back
         True
     """
     kernels = choose_fold(backend, "rms_norm", x, (), x.shape[-1:]) == "triton"
-    if not x.ndim or not x.is_floating_point() or (weight is not None and weight.shape != x.shape[-1:]):
-        found = f"x {list(x.shape)} {x.dtype}" + ("" if weight is None else f", weight {list(weight.shape)}")
-        raise ShapeMismatch(f"x must be [..., D] of a floating dtype and weight [D]; found {found}.")
+    if (
+        not x.ndim
+        or not x.is_floating_point()
+        or (weight is not None and weight.shape != x.shape[-1:])
+    ):
+        found = f"x {list(x.shape)} {x.dtype}" + (
+            "" if weight is None else f", weight {list(weight.shape)}"
+        )
+        raise ShapeMismatch(
+            f"x must be [..., D] of a floating dtype and weight [D]; found {found}."
+        )
     if weight is not None and (weight.is_complex() or weight.device != x.device):
-        raise ShapeMismatch(f"weight must be real on {x.device}; found {weight.dtype} on {weight.device}.")
+        raise ShapeMismatch(
+            f"weight must be real on {x.device}; found {weight.dtype} on {weight.device}."
+        )
     if weight is None:
         weight = x.new_ones(x.shape[-1:])
     if transformed():
@@ -57,7 +71,10 @@ def plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, kernels: bool) -> Tensor:
-        ctx.eps, ctx.kernels = eps, importlib.import_module("flashsign.folds.kernels.row_norm") if kernels else None
+        ctx.eps, ctx.kernels = (
+            eps,
+            importlib.import_module("flashsign.folds.kernels.row_norm") if kernels else None,
+        )
         if kernels:
             with around_kernels(x):
                 output, inverse = ctx.kernels.forward(_rows(x), weight.contiguous(), eps)
@@ -77,12 +94,18 @@ class _RMSNorm(torch.autograd.Function):
             return *differentiable_gradients(plain, (x, weight), (grad,)), None, None
         if ctx.kernels is not None:
             with around_kernels(x):
-                d_x, d_weight = ctx.kernels.backward(_rows(grad), _rows(x), weight.contiguous(), inverse)
+                d_x, d_weight = ctx.kernels.backward(
+                    _rows(grad), _rows(x), weight.contiguous(), inverse
+                )
             return d_x.reshape(x.shape), d_weight.to(weight.dtype), None, None
         d_x = d_weight = None
         normal = x * inverse  # float32 at least, as inverse is
         if ctx.needs_input_grad[1]:
-            d_weight = (grad * normal).flatten(0, -2).sum(0).to(weight.dtype) if x.ndim > 1 else grad * normal
+            d_weight = (
+                (grad * normal).flatten(0, -2).sum(0).to(weight.dtype)
+                if x.ndim > 1
+                else grad * normal
+            )
         if ctx.needs_input_grad[0]:
             g = grad.to(inverse.dtype) * weight
             # g / r + 2 x g_z with g_z = -<g, x> / (2 D r^3), r = 1 / inverse.

@@ -1,7 +1,9 @@
-"""Attention by any normaliser that is a fold: spherical, L1, squared ReLU and softmax from one template.
+"""Attention by any normaliser that is a fold: spherical, L1, squared ReLU and softmax from one
+template.
 
-Letters: C bags, H query heads, K key heads, N queries, M keys, E width; packed: T queries and S keys. Source: spherical
-attention, arXiv 2505.09326, theorem 1; MonoidReduce, A. Cuba Gyllensten, 2025.
+Letters: C bags, H query heads, K key heads, N queries, M keys, E width; packed: T queries and S
+keys. Source: spherical attention, arXiv 2505.09326, theorem 1; MonoidReduce, A. Cuba Gyllensten,
+2025.
 """
 
 from __future__ import annotations
@@ -18,13 +20,18 @@ from flashsign.eager.dense import zero_nonfinite_absent_keys
 from flashsign.eager.packing import packed_attention
 from flashsign.eager.transforms import as_autocast
 from flashsign.folds.algebra.monoid import Monoid
-from flashsign.folds.algebra.monoids.contractions import SOFTMAX, normalised_contraction, spherical_monoid
+from flashsign.folds.algebra.monoids.contractions import (
+    SOFTMAX,
+    normalised_contraction,
+    spherical_monoid,
+)
 from flashsign.folds.algebra.reduce import monoid_reduce
 from flashsign.folds.layers.backend import choose_fold
 from flashsign.folds.layers.by_kernels import attention
 
 WEIGHTS = 2**24
-"""Most weights that torch writes out at one time (64 MiB in float32), which is twice as fast as their fold."""
+"""Most weights that torch writes out at one time (64 MiB in float32), which is twice as fast as
+their fold."""
 
 
 def _or_one(z: Tensor) -> Tensor:
@@ -42,7 +49,9 @@ def _monoid(normaliser: Normaliser, eps: float) -> Monoid:
     if normaliser == "squared_relu":
         squares = lambda s: s.relu().square()  # noqa: E731
         return normalised_contraction("squared ReLU attention", squares, squares, _or_one)
-    raise ValueError(f"normaliser must be spherical, l1, squared_relu or softmax, not {normaliser!r}.")
+    raise ValueError(
+        f"normaliser must be spherical, l1, squared_relu or softmax, not {normaliser!r}."
+    )
 
 
 def normalised_attention(
@@ -57,18 +66,20 @@ def normalised_attention(
     eps: float = 1e-6,
     backend: Backend = "auto",
 ) -> Tensor:
-    """Return sum_j a1(s_ij) v_j / b(sum_j a2(s_ij)) over dense or packed bags, with scores s_ij = m_j q_i.k_j.
+    """Return sum_j a1(s_ij) v_j / b(sum_j a2(s_ij)) over dense or packed bags, with scores s_ij =
+    m_j q_i.k_j.
 
         spherical      s / sqrt(sum s^2 + eps |q|^2 t + tiny), as in spherical_attention, whose kernels are faster
         l1             s / sum |s|
         squared_relu   max(s, 0)^2 / sum max(s, 0)^2
         softmax        e^s / sum e^s, with scores as they are (scale q yourself), where m_j is how often j is listed
 
-    q [C, H, N, E], k and v [C, K, M, E], H a multiple of K, multiplicity [C, M] or [C, K, M], one floating dtype for q,
-    k and v -> like q. Packed, as in spherical_attention: q [T, H, E], k and v [S, K, E], multiplicity [S] or [S, K],
-    offsets and query_offsets [C + 1]; bags of similar size are padded and computed together. A row whose weights are
-    all 0 has output 0. Differentiable in all four. Weights and their gradients are rounded to the dtype before they
-    meet values and keys, so in float16 a1(s) must be below 65504.
+    q [C, H, N, E], k and v [C, K, M, E], H a multiple of K, multiplicity [C, M] or [C, K, M], one
+    floating dtype for q, k and v -> like q. Packed, as in spherical_attention: q [T, H, E], k and v
+    [S, K, E], multiplicity [S] or [S, K], offsets and query_offsets [C + 1]; bags of similar size
+    are padded and computed together. A row whose weights are all 0 has output 0. Differentiable in
+    all four. Weights and their gradients are rounded to the dtype before they meet values and keys,
+    so in float16 a1(s) must be below 65504.
     Raises ShapeMismatch, ValueError for an unknown normaliser or backend.
 
     Example:
@@ -106,11 +117,16 @@ def normalised_attention(
     return plain(q, k, v) if m is None else plain(q, k, v, m)
 
 
-def _written_out(q: Tensor, k: Tensor, v: Tensor, m: Tensor, normaliser: Normaliser, eps: float) -> Tensor:
-    """Compute the definition, in float32 at least, with every weight in memory; m [C or 1, K or 1, M]."""
+def _written_out(
+    q: Tensor, k: Tensor, v: Tensor, m: Tensor, normaliser: Normaliser, eps: float
+) -> Tensor:
+    """Compute the definition, in float32 at least, with every weight in memory; m [C or 1, K or 1,
+    M]."""
     with torch.autocast(q.device.type, enabled=False):
         sums = torch.promote_types(q.dtype, torch.float32)
-        rows, k, v, m = (x.to(sums) for x in (q.reshape(len(q), k.shape[1], -1, q.shape[3]), k, v, m))
+        rows, k, v, m = (
+            x.to(sums) for x in (q.reshape(len(q), k.shape[1], -1, q.shape[3]), k, v, m)
+        )
         k, v = zero_nonfinite_absent_keys(k, v, m[..., None])
         if normaliser == "spherical":
             weights = edge_weights(rows, k, m.expand(k.shape[:3]), eps)

@@ -1,1 +1,2 @@
-"""Shared by all Triton kernels: launching, layout, the assignment of tiles to programs, and device functions."""
+"""Shared by all Triton kernels: launching, layout, the assignment of tiles to programs, and device
+functions."""

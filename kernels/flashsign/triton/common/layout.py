@@ -1,4 +1,5 @@
-"""Layout of a call's tensors for a kernel: by pointer and strides or by descriptor, tile by tile."""
+"""Layout of a call's tensors for a kernel: by pointer and strides or by descriptor, tile by
+tile."""
 
 from __future__ import annotations
 
@@ -16,11 +17,13 @@ from flashsign.tuning.block_sizes import ROW_STEP, padded_width
 PROGRAMS = 1024
 """Fewer programs leave multiprocessors idle."""
 GAP = 256
-"""Rows of zeros behind the scaled keys, queries and gradients of every packed bag: the most rows that a tile has."""
+"""Rows of zeros behind the scaled keys, queries and gradients of every packed bag: the most rows
+that a tile has."""
 
 
 class UncheckedDescriptor(TensorDescriptor):  # type: ignore[misc]
-    """A descriptor without Triton's checks, which take ten times as long as making it: aligned() fulfils them."""
+    """A descriptor without Triton's checks, which take ten times as long as making it: aligned()
+    fulfils them."""
 
     def __post_init__(self) -> None: ...
 
@@ -34,8 +37,9 @@ def cdiv(a: int, b: int) -> int:
 
 
 def shares(rows: int, tile: int, programs: int) -> tuple[int, int]:
-    """Return how many of the rows that a program loops over it takes, whole tiles, and how many programs share them, so
-    that there are about PROGRAMS in all; 4 tiles are the least that are worth a program.
+    """Return how many of the rows that a program loops over it takes, whole tiles, and how many
+    programs share them, so that there are about PROGRAMS in all; 4 tiles are the least that are
+    worth a program.
     """
     parts = min(cdiv(PROGRAMS, programs), cdiv(rows, 4 * tile))
     each = cdiv(cdiv(rows, parts), tile) * tile
@@ -58,10 +62,12 @@ def precision(dtype: torch.dtype) -> str:
 
 
 def descriptor(rows: Tensor, block: int) -> TensorDescriptor:
-    """Return tiles [1, 1, block, E_PAD] of rows [C', heads, rows, E]; what lies outside reads as zero."""
+    """Return tiles [1, 1, block, E_PAD] of rows [C', heads, rows, E]; what lies outside reads as
+    zero."""
     shape = rows.shape
     a, b, c, _ = rows.stride()
-    # The stride of an axis of length one is never used, but a descriptor takes multiples of 16 bytes only.
+    # The stride of an axis of length one is never used, but a descriptor takes multiples of 16
+    # bytes only.
     steps = [a if shape[0] > 1 else 64, b if shape[1] > 1 else 64, c if shape[2] > 1 else 64, 1]
     return UncheckedDescriptor(rows, list(shape), steps, [1, 1, block, padded_width(shape[3])])
 
@@ -72,8 +78,8 @@ def tiles_of(matrix: Tensor, rows: int, columns: int) -> UncheckedDescriptor:
 
 
 def aligned(rows: Tensor) -> Tensor:
-    """Return rows [C', heads, rows, E], copied unless the numbers of a row are adjacent, all other strides are
-    multiples of ROW_STEP, and the tensor begins at a multiple of 16 bytes.
+    """Return rows [C', heads, rows, E], copied unless the numbers of a row are adjacent, all other
+    strides are multiples of ROW_STEP, and the tensor begins at a multiple of 16 bytes.
     """
     a, b, c, along = rows.stride()
     cells, heads, count, _ = rows.shape
@@ -99,7 +105,8 @@ def _stride_names(name: str) -> tuple[str, str, str]:
 
 
 def strides(**tensors: Tensor) -> dict[str, int]:
-    """Return the arguments q_bag, q_head, q_row of each q=rows [C', heads, rows, E]: its strides but the last.
+    """Return the arguments q_bag, q_head, q_row of each q=rows [C', heads, rows, E]: its strides
+    but the last.
 
     The stride of an axis of length one, which may be any number, is passed as 0.
     """
@@ -123,24 +130,29 @@ def multiplicity_strides(m: Tensor) -> dict[str, int]:
 
 
 def with_gaps(rows: Tensor, bags: int, gap: int) -> Tensor:
-    """Return a tensor like rows [C', heads, rows, ...] for a kernel to fill, with gaps between packed bags.
+    """Return a tensor like rows [C', heads, rows, ...] for a kernel to fill, with gaps between
+    packed bags.
 
     A gap is `gap` rows of zeros behind each bag.
 
-    Heads lie a multiple of four rows apart, so that a descriptor can also take tensors of one float32 number a row.
+    Heads lie a multiple of four rows apart, so that a descriptor can also take tensors of one
+    float32 number a row.
     """
     make = torch.zeros if gap else torch.empty
     count = rows.shape[2] + bags * gap
-    buffer = make(*rows.shape[:2], cdiv(count, 4) * 4, *rows.shape[3:], device=rows.device, dtype=rows.dtype)
+    buffer = make(
+        *rows.shape[:2], cdiv(count, 4) * 4, *rows.shape[3:], device=rows.device, dtype=rows.dtype
+    )
     return buffer[:, :, :count]
 
 
 @dataclass(frozen=True)
 class TileAssignment:
-    """The tiles of all bags. Each tile and head has one program, which reads its own by device_functions.program_tile.
+    """The tiles of all bags. Each tile and head has one program, which reads its own by
+    device_functions.program_tile.
 
-    count: tiles of a dense bag, or of all packed bags together. schedule [2, count], for packed bags only: the bag (-1:
-    none) and the first row of each tile.
+    count: tiles of a dense bag, or of all packed bags together. schedule [2, count], for packed
+        bags only: the bag (-1: none) and the first row of each tile.
     """
 
     count: int
@@ -151,13 +163,16 @@ class TileAssignment:
     def of(cls, rows: int, bags: int, block: int, offsets: Tensor | None) -> TileAssignment:
         """Return tiles of `block` rows; rows: of a dense bag, or of all packed bags together.
 
-        Packed bags get as many tiles as any offsets can need, so that nothing synchronises with the GPU.
+        Packed bags get as many tiles as any offsets can need, so that nothing synchronises with the
+        GPU.
         """
         if offsets is None:
             return cls(cdiv(rows, block), bags, None)
         bags = len(offsets) - 1
         count = rows // block + bags
-        return cls(count, bags, cached(offsets, (block, count), lambda: schedule(offsets, block, count)))
+        return cls(
+            count, bags, cached(offsets, (block, count), lambda: schedule(offsets, block, count))
+        )
 
     def grid(self, heads: int) -> tuple[int]:
         """Return the number of programs, for `heads` heads."""

@@ -1,9 +1,12 @@
-"""Ill-conditioned rows: queries whose norm float32 moments lose to rounding are streamed over the keys instead.
+"""Ill-conditioned rows: queries whose norm float32 moments lose to rounding are streamed over the
+keys instead.
 
-They are the rows with rho = z / (|q|^2 t) below ILL_CONDITIONED, as float32 sums leave a relative error of
-0.13 2^-24 / rho in z. They are few and may be anywhere; the passes over queries list them on the device, without
-synchronising with the host. Program (p, key head, bag) of P takes tiles p, p + P, p + 2 P, ... of its bag's list. The
-order of a list differs from run to run, but no row's result depends on it.
+They are the rows with rho = z / (|q|^2 t) below ILL_CONDITIONED, as float32 sums leave a relative
+error of
+0.13 2^-24 / rho in z. They are few and may be anywhere; the passes over queries list them on the
+device, without synchronising with the host. Program (p, key head, bag) of P takes tiles p, p + P, p
++ 2 P, ... of its bag's list. The order of a list differs from run to run, but no row's result
+depends on it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from flashsign.triton.common.device_functions import bag_rows, inverse_norm
 from flashsign.triton.moments.moment_sums import read_totals
 
 ILL_CONDITIONED = tl.constexpr(1e-4)
-"""The bound on rho for 16-bit numbers. For float32, whose results must be more accurate, it is ten times this."""
+"""The bound on rho for 16-bit numbers. For float32, whose results must be more accurate, it is ten
+times this."""
 
 
 @triton.jit
@@ -30,7 +34,8 @@ def list_start(row_list, index, first, key_head, queries_all, heads, group):
 
 @triton.jit
 def append_rows(ill_conditioned, row_list, row_count, number):
-    """Appends those of the numbers [rows] whose rows are ill_conditioned [rows] to the list of a bag and key head."""
+    """Appends those of the numbers [rows] whose rows are ill_conditioned [rows] to the list of a
+    bag and key head."""
     ill_conditioned = ill_conditioned.to(tl.int32)
     found = tl.sum(ill_conditioned)
     if found > 0:
@@ -40,15 +45,32 @@ def append_rows(ill_conditioned, row_list, row_count, number):
 
 @triton.jit
 def bag_of_list(
-    bag, key_head, k, v, multiplicity, offsets, query_offsets, totals, row_list,
-    k_bag, k_head,
-    v_bag, v_head,
-    m_bag, m_head,
-    queries_all, keys_all, heads, key_heads,
-    E_PAD: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
-    """Of a bag and key head: pointers to its keys, values, multiplicities and list, its index, first query head, first
-    query, number of queries, first key, number of keys, scale of multiplicities, and t."""
+    bag,
+    key_head,
+    k,
+    v,
+    multiplicity,
+    offsets,
+    query_offsets,
+    totals,
+    row_list,
+    k_bag,
+    k_head,
+    v_bag,
+    v_head,
+    m_bag,
+    m_head,
+    queries_all,
+    keys_all,
+    heads,
+    key_heads,
+    E_PAD: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PACKED: tl.constexpr,
+):
+    """Of a bag and key head: pointers to its keys, values, multiplicities and list, its index,
+    first query head, first query, number of queries, first key, number of keys, scale of
+    multiplicities, and t."""
     group = heads // key_heads
     first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
     first, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
@@ -58,13 +80,26 @@ def bag_of_list(
     v += index * v_bag + key_head * v_head
     multiplicity += index * m_bag + key_head * m_head + first
     row_list = list_start(row_list, index, first_query, key_head, queries_all, heads, group)
-    return k, v, multiplicity, row_list, index, key_head * group, first_query, queries, first, keys, scale, t
+    return (
+        k,
+        v,
+        multiplicity,
+        row_list,
+        index,
+        key_head * group,
+        first_query,
+        queries,
+        first,
+        keys,
+        scale,
+        t,
+    )
 
 
 @triton.jit
 def listed_rows(row_list, tile, count, first_head, first, queries, QUERIES: tl.constexpr):
-    """The mask of a list's tile [QUERIES], and the head and row of each entry, int64 [QUERIES]; row_list: the bag's
-    list, of `count` entries."""
+    """The mask of a list's tile [QUERIES], and the head and row of each entry, int64 [QUERIES];
+    row_list: the bag's list, of `count` entries."""
     slot = tile * QUERIES + tl.arange(0, QUERIES)
     number = tl.load(row_list + slot, mask=slot < count, other=0)
     member, row = number // queries, first + number % queries
@@ -80,55 +115,146 @@ def pointers(x, index, head, row, x_bag, x_head, x_row, column):
 
 @triton.jit
 def score_keys(
-    rows, k, v, multiplicity, start, keys, first, scale, k_row, v_row, column,
-    of_value, E: tl.constexpr, V: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Scores [QUERIES, KEYS] of rows with the keys from `start` on, these keys [KEYS, E_PAD] and values, and their
-    multiplicities [KEYS] times scale. Keys that are absent or beyond the bag's end are zeros, as are their values."""
+    rows,
+    k,
+    v,
+    multiplicity,
+    start,
+    keys,
+    first,
+    scale,
+    k_row,
+    v_row,
+    column,
+    of_value,
+    E: tl.constexpr,
+    V: tl.constexpr,
+    KEYS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Scores [QUERIES, KEYS] of rows with the keys from `start` on, these keys [KEYS, E_PAD] and
+    values, and their multiplicities [KEYS] times scale. Keys that are absent or beyond the bag's
+    end are zeros, as are their values."""
     key = start + tl.arange(0, KEYS)
     m = tl.load(multiplicity + key, mask=key < keys, other=0.0)
     present = (m != 0)[:, None]
     row = (first + key).to(tl.int64)[:, None]
-    k_tile = tl.load(k + row * k_row + column[None, :], mask=present & (column < E)[None, :], other=0.0)
-    v_tile = tl.load(v + row * v_row + of_value[None, :], mask=present & (of_value < V)[None, :], other=0.0)
+    k_tile = tl.load(
+        k + row * k_row + column[None, :], mask=present & (column < E)[None, :], other=0.0
+    )
+    v_tile = tl.load(
+        v + row * v_row + of_value[None, :], mask=present & (of_value < V)[None, :], other=0.0
+    )
     m = m * scale
     return tl.dot(rows, k_tile.T, input_precision=PRECISION) * m[None, :], k_tile, v_tile, m
 
 
 @triton.jit
 def attend_rows(
-    q, k, v, multiplicity, offsets, query_offsets, totals, row_list, row_count, o, inverse,
-    q_bag, q_head, q_row,
-    k_bag, k_head, k_row,
-    v_bag, v_head, v_row,
-    m_bag, m_head,
-    o_bag, o_head, o_row,
-    queries_all, keys_all, heads, key_heads, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    multiplicity,
+    offsets,
+    query_offsets,
+    totals,
+    row_list,
+    row_count,
+    o,
+    inverse,
+    q_bag,
+    q_head,
+    q_row,
+    k_bag,
+    k_head,
+    k_row,
+    v_bag,
+    v_head,
+    v_row,
+    m_bag,
+    m_head,
+    o_bag,
+    o_head,
+    o_row,
+    queries_all,
+    keys_all,
+    heads,
+    key_heads,
+    eps,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PACKED: tl.constexpr,
+):
     """Writes o and 1 / n of the listed rows, over what attend_moments wrote."""
     key_head, bag = tl.program_id(1), tl.program_id(2)
     count = tl.load(row_count + bag * key_heads + key_head)
     if count == 0:
         return
-    k, v, multiplicity, row_list, index, first_head, first_query, queries, first, keys, scale, t = bag_of_list(
-        bag, key_head, k, v, multiplicity, offsets, query_offsets, totals, row_list,
-        k_bag, k_head, v_bag, v_head, m_bag, m_head, queries_all, keys_all, heads, key_heads, E_PAD, BLOCK, PACKED,
-    )  # fmt: skip
+    k, v, multiplicity, row_list, index, first_head, first_query, queries, first, keys, scale, t = (
+        bag_of_list(
+            bag,
+            key_head,
+            k,
+            v,
+            multiplicity,
+            offsets,
+            query_offsets,
+            totals,
+            row_list,
+            k_bag,
+            k_head,
+            v_bag,
+            v_head,
+            m_bag,
+            m_head,
+            queries_all,
+            keys_all,
+            heads,
+            key_heads,
+            E_PAD,
+            BLOCK,
+            PACKED,
+        )
+    )
     column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     for tile in range(tl.program_id(0), tl.cdiv(count, QUERIES), tl.num_programs(0)):
-        there, head, row = listed_rows(row_list, tile, count, first_head, first_query, queries, QUERIES)
-        here, of_values = there[:, None] & (column < E)[None, :], there[:, None] & (of_value < V)[None, :]
-        rows = tl.load(pointers(q, index, head, row, q_bag, q_head, q_row, column), mask=here, other=0.0)
+        there, head, row = listed_rows(
+            row_list, tile, count, first_head, first_query, queries, QUERIES
+        )
+        here, of_values = (
+            there[:, None] & (column < E)[None, :],
+            there[:, None] & (of_value < V)[None, :],
+        )
+        rows = tl.load(
+            pointers(q, index, head, row, q_bag, q_head, q_row, column), mask=here, other=0.0
+        )
         u = tl.zeros([QUERIES, V_PAD], tl.float32)
         z = tl.zeros([QUERIES], tl.float32)
         for start in range(0, keys, KEYS):
             s, _, v_tile, _ = score_keys(
-                rows, k, v, multiplicity, start, keys, first, scale, k_row, v_row, column,
-                of_value, E, V, KEYS, PRECISION,
-            )  # fmt: skip
+                rows,
+                k,
+                v,
+                multiplicity,
+                start,
+                keys,
+                first,
+                scale,
+                k_row,
+                v_row,
+                column,
+                of_value,
+                E,
+                V,
+                KEYS,
+                PRECISION,
+            )
             z += tl.sum(s * s, 1)
             u = tl.dot(s.to(v_tile.dtype), v_tile, u, input_precision=PRECISION)
         wide = rows.to(tl.float32)
@@ -140,19 +266,54 @@ def attend_rows(
 
 @triton.jit
 def row_gradients(
-    q, k, v, grad, o, multiplicity, inverse, offsets, query_offsets, totals, row_list, row_count, dq,
-    q_bag, q_head, q_row,
-    k_bag, k_head, k_row,
-    v_bag, v_head, v_row,
-    m_bag, m_head,
-    grad_bag, grad_head, grad_row,
-    o_bag, o_head, o_row,
-    dq_bag, dq_head, dq_row,
-    queries_all, keys_all, heads, key_heads, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    grad,
+    o,
+    multiplicity,
+    inverse,
+    offsets,
+    query_offsets,
+    totals,
+    row_list,
+    row_count,
+    dq,
+    q_bag,
+    q_head,
+    q_row,
+    k_bag,
+    k_head,
+    k_row,
+    v_bag,
+    v_head,
+    v_row,
+    m_bag,
+    m_head,
+    grad_bag,
+    grad_head,
+    grad_row,
+    o_bag,
+    o_head,
+    o_row,
+    dq_bag,
+    dq_head,
+    dq_row,
+    queries_all,
+    keys_all,
+    heads,
+    key_heads,
+    eps,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PACKED: tl.constexpr,
+):
     """Writes dq of the listed rows, over what query_gradients wrote.
 
     dq_i = (1 / n_i) sum_j (<do_i, v_j> - (s_ij / n_i) delta_i) k'_j - (delta_i / n_i^2) eps t q_i
@@ -161,28 +322,79 @@ def row_gradients(
     count = tl.load(row_count + bag * key_heads + key_head)
     if count == 0:
         return
-    k, v, multiplicity, row_list, index, first_head, first_query, queries, first, keys, scale, t = bag_of_list(
-        bag, key_head, k, v, multiplicity, offsets, query_offsets, totals, row_list,
-        k_bag, k_head, v_bag, v_head, m_bag, m_head, queries_all, keys_all, heads, key_heads, E_PAD, BLOCK, PACKED,
-    )  # fmt: skip
+    k, v, multiplicity, row_list, index, first_head, first_query, queries, first, keys, scale, t = (
+        bag_of_list(
+            bag,
+            key_head,
+            k,
+            v,
+            multiplicity,
+            offsets,
+            query_offsets,
+            totals,
+            row_list,
+            k_bag,
+            k_head,
+            v_bag,
+            v_head,
+            m_bag,
+            m_head,
+            queries_all,
+            keys_all,
+            heads,
+            key_heads,
+            E_PAD,
+            BLOCK,
+            PACKED,
+        )
+    )
     column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     for tile in range(tl.program_id(0), tl.cdiv(count, QUERIES), tl.num_programs(0)):
-        there, head, row = listed_rows(row_list, tile, count, first_head, first_query, queries, QUERIES)
-        here, of_values = there[:, None] & (column < E)[None, :], there[:, None] & (of_value < V)[None, :]
-        rows = tl.load(pointers(q, index, head, row, q_bag, q_head, q_row, column), mask=here, other=0.0)
-        grads = tl.load(
-            pointers(grad, index, head, row, grad_bag, grad_head, grad_row, of_value), mask=of_values, other=0.0
+        there, head, row = listed_rows(
+            row_list, tile, count, first_head, first_query, queries, QUERIES
         )
-        outputs = tl.load(pointers(o, index, head, row, o_bag, o_head, o_row, of_value), mask=of_values, other=0.0)
-        inverse_n = tl.load(inverse + (index * heads + head) * queries_all + row, mask=there, other=0.0)
+        here, of_values = (
+            there[:, None] & (column < E)[None, :],
+            there[:, None] & (of_value < V)[None, :],
+        )
+        rows = tl.load(
+            pointers(q, index, head, row, q_bag, q_head, q_row, column), mask=here, other=0.0
+        )
+        grads = tl.load(
+            pointers(grad, index, head, row, grad_bag, grad_head, grad_row, of_value),
+            mask=of_values,
+            other=0.0,
+        )
+        outputs = tl.load(
+            pointers(o, index, head, row, o_bag, o_head, o_row, of_value), mask=of_values, other=0.0
+        )
+        inverse_n = tl.load(
+            inverse + (index * heads + head) * queries_all + row, mask=there, other=0.0
+        )
         delta_over_n = tl.sum(grads.to(tl.float32) * outputs.to(tl.float32), 1) * inverse_n
         sums = tl.zeros([QUERIES, E_PAD], tl.float32)
         for start in range(0, keys, KEYS):
             s, k_tile, v_tile, m = score_keys(
-                rows, k, v, multiplicity, start, keys, first, scale, k_row, v_row, column,
-                of_value, E, V, KEYS, PRECISION,
-            )  # fmt: skip
-            ds = (tl.dot(grads, v_tile.T, input_precision=PRECISION) - s * delta_over_n[:, None]) * m[None, :]
+                rows,
+                k,
+                v,
+                multiplicity,
+                start,
+                keys,
+                first,
+                scale,
+                k_row,
+                v_row,
+                column,
+                of_value,
+                E,
+                V,
+                KEYS,
+                PRECISION,
+            )
+            ds = (
+                tl.dot(grads, v_tile.T, input_precision=PRECISION) - s * delta_over_n[:, None]
+            ) * m[None, :]
             sums = tl.dot(ds.to(k_tile.dtype), k_tile, sums, input_precision=PRECISION)
         sums = (sums - rows.to(tl.float32) * (eps * t * delta_over_n)[:, None]) * inverse_n[:, None]
         to = pointers(dq, index, head, row, dq_bag, dq_head, dq_row, column)

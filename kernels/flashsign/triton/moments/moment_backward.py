@@ -6,10 +6,10 @@ With q~_i = q_i / n_i and delta_i = <do_i, o_i>:
     dq_i = do_i A^T / n_i - (delta_i / n_i^2) q_i (G + eps t)
     dk'_j = v_j dA^T + k'_j (D + eps tr D)      dv_j = k'_j dA      dk = m dk'      dm = <dk', k>
 
-The two passes over queries are not one because both sums and both products of a tile would need more registers than
-there are. As in sums.py, the factor that is rounded to 16 bits is on the right: on the left, q~ enters as q times a
-power of two. Bags with a row whose rho is below 1 / (8 E) (forward.py) take the high-precision path, where every matrix
-is the sum of two 16-bit matrices.
+The two passes over queries are not one because both sums and both products of a tile would need
+more registers than there are. As in sums.py, the factor that is rounded to 16 bits is on the right:
+on the left, q~ enters as q times a power of two. Bags with a row whose rho is below 1 / (8 E)
+(forward.py) take the high-precision path, where every matrix is the sum of two 16-bit matrices.
 """
 
 from __future__ import annotations
@@ -47,21 +47,45 @@ def split_power(x):
 
 @triton.jit
 def sum_queries(
-    q, o, grad, inverse, totals, query_offsets, parts, needs_high_precision, delta,
-    q_bag, q_head, q_row,
-    o_bag, o_head, o_row,
-    grad_bag, grad_head, grad_row,
-    queries_all, heads, key_heads, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-    QUERIES: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
+    q,
+    o,
+    grad,
+    inverse,
+    totals,
+    query_offsets,
+    parts,
+    needs_high_precision,
+    delta,
+    q_bag,
+    q_head,
+    q_row,
+    o_bag,
+    o_head,
+    o_row,
+    grad_bag,
+    grad_head,
+    grad_row,
+    queries_all,
+    heads,
+    key_heads,
+    eps,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    STAGES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PACKED: tl.constexpr,
+):
     """Program (part, head, bag) writes dA and D of its queries to parts [parts, H / K, bags, K,
     E_PAD V_PAD + E_PAD E_PAD].
 
-    q~ is multiplied by unit_of(t), about sqrt(t), so that its numbers are near one: dA and D are in this unit.
+    q~ is multiplied by unit_of(t), about sqrt(t), so that its numbers are near one: dA and D are in
+    this unit.
     needs_high_precision [parts, H / K, bags, K]: 1 where rho of a row is below 1 / (8 E), else 0.
-    Writes delta [C', heads, rows] float32.
+        Writes delta [C', heads, rows] float32.
     """
     head, bag, key_head, group, index, first, _, begin, last = query_part(
         query_offsets, queries_all, heads, key_heads, QUERIES, PACKED
@@ -97,26 +121,55 @@ def sum_queries(
     # |q|^2 t / n^2 = 1 / (rho + eps).
     inverse_rho = tl.max(worst) / (unit * unit) * t
     high_precision = inverse_rho * (HIGH_PRECISION + E * eps) > E
-    slot = (tl.program_id(0) * group + head - key_head * group) * tl.num_programs(2) * key_heads + bag_and_head
+    slot = (tl.program_id(0) * group + head - key_head * group) * tl.num_programs(
+        2
+    ) * key_heads + bag_and_head
     store_pair(parts, slot, d_a, d_g, E_PAD, V_PAD)
     tl.store(needs_high_precision + slot, high_precision.to(tl.float32))
 
 
 @triton.jit
 def query_gradients(
-    q, grad, inverse, delta, moments, totals, gradient_totals, query_offsets, dq, row_list, row_count,
-    q_bag, q_head, q_row,
-    grad_bag, grad_head, grad_row,
-    dq_bag, dq_head, dq_row,
-    queries_all, heads, key_heads, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-    QUERIES: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
-    """Program (part, head, bag) writes dq and lists ill-conditioned rows (as forward.attend_moments).
+    q,
+    grad,
+    inverse,
+    delta,
+    moments,
+    totals,
+    gradient_totals,
+    query_offsets,
+    dq,
+    row_list,
+    row_count,
+    q_bag,
+    q_head,
+    q_row,
+    grad_bag,
+    grad_head,
+    grad_row,
+    dq_bag,
+    dq_head,
+    dq_row,
+    queries_all,
+    heads,
+    key_heads,
+    eps,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    STAGES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
+    HALF: tl.constexpr,
+    PACKED: tl.constexpr,
+):
+    """Program (part, head, bag) writes dq and lists ill-conditioned rows (as
+    forward.attend_moments).
 
-    moments: A and G; totals: theirs (sums.add_parts); gradient_totals: those of dA and D, whose first number is 1 for
-    bags that take the high-precision path.
+    moments: A and G; totals: theirs (sums.add_parts); gradient_totals: those of dA and D, whose
+        first number is 1 for bags that take the high-precision path.
     """
     head, bag, key_head, group, index, first, queries, begin, last = query_part(
         query_offsets, queries_all, heads, key_heads, QUERIES, PACKED
@@ -141,14 +194,36 @@ def query_gradients(
                 grad, row, grad_row, there, moments, a_unit, V, V_PAD, E_PAD, True, PRECISION, HALF
             )
             q_g = high_precision_product(
-                q, row, q_row, there, moments + E_PAD * V_PAD, g_unit, E, E_PAD, E_PAD, False, PRECISION, HALF
+                q,
+                row,
+                q_row,
+                there,
+                moments + E_PAD * V_PAD,
+                g_unit,
+                E,
+                E_PAD,
+                E_PAD,
+                False,
+                PRECISION,
+                HALF,
             )
             rows = load_rows(q, row, q_row, there, column, E)
             store_query_gradient(
-                do_a / a_unit, q_g / g_unit, rows, eps * t,
-                inverse + at, delta + at, query, there, dq + row * dq_row + column[None, :], column, E,
-            )  # fmt: skip
-            q_over_n = rows.to(tl.float32) * tl.load(inverse + at + query, mask=there, other=0.0)[:, None]
+                do_a / a_unit,
+                q_g / g_unit,
+                rows,
+                eps * t,
+                inverse + at,
+                delta + at,
+                query,
+                there,
+                dq + row * dq_row + column[None, :],
+                column,
+                E,
+            )
+            q_over_n = (
+                rows.to(tl.float32) * tl.load(inverse + at + query, mask=there, other=0.0)[:, None]
+            )
             inverse_rho = tl.sum(q_over_n * q_over_n, 1) * t  # 1 / (rho + eps)
             most = 1.0 / (ILL_CONDITIONED + eps) if HALF else 1.0 / (10 * ILL_CONDITIONED + eps)
             number = (head - key_head * group) * queries + query
@@ -160,16 +235,26 @@ def query_gradients(
             rows = load_rows(q, row, q_row, there, column, E)
             grads = load_rows(grad, row, grad_row, there, tl.arange(0, V_PAD), V)
             store_query_gradient(
-                tl.dot(grads, a.T) / a_unit, tl.dot(rows, g) / g_unit, rows, eps * t,
-                inverse + at, delta + at, query, there, dq + row * dq_row + column[None, :], column, E,
-            )  # fmt: skip
+                tl.dot(grads, a.T) / a_unit,
+                tl.dot(rows, g) / g_unit,
+                rows,
+                eps * t,
+                inverse + at,
+                delta + at,
+                query,
+                there,
+                dq + row * dq_row + column[None, :],
+                column,
+                E,
+            )
 
 
 @triton.jit
 def store_query_gradient(
     do_a, q_g, rows, floor, inverse, delta, query, there, to, column, E: tl.constexpr
-):  # fmt: skip
-    """Stores dq of a tile of rows; do_a = do A^T, q_g = q G, floor = eps t, to: pointers [rows, E_PAD]."""
+):
+    """Stores dq of a tile of rows; do_a = do A^T, q_g = q G, floor = eps t, to: pointers [rows,
+    E_PAD]."""
     inverse_n = tl.load(inverse + query, mask=there, other=0.0)
     delta_over_n = tl.load(delta + query, mask=there, other=0.0) * inverse_n
     d_q = (do_a - (q_g + floor * rows.to(tl.float32)) * delta_over_n[:, None]) * inverse_n[:, None]
@@ -178,18 +263,46 @@ def store_query_gradient(
 
 @triton.jit
 def key_gradients(
-    k, v, multiplicity, offsets, gradients, gradient_totals, totals, dk, dv, dm,
-    k_bag, k_head, k_row,
-    v_bag, v_head, v_row,
-    m_bag, m_head,
-    dk_bag, dk_head, dk_row,
-    dv_bag, dv_head, dv_row,
-    rows, key_heads, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-    KEYS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
-    """Program (part, key head, bag) writes dk, dv, and dm [C', K, rows] float32; gradients: dA and D of all queries."""
+    k,
+    v,
+    multiplicity,
+    offsets,
+    gradients,
+    gradient_totals,
+    totals,
+    dk,
+    dv,
+    dm,
+    k_bag,
+    k_head,
+    k_row,
+    v_bag,
+    v_head,
+    v_row,
+    m_bag,
+    m_head,
+    dk_bag,
+    dk_head,
+    dk_row,
+    dv_bag,
+    dv_head,
+    dv_row,
+    rows,
+    key_heads,
+    eps,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    KEYS: tl.constexpr,
+    STAGES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
+    HALF: tl.constexpr,
+    PACKED: tl.constexpr,
+):
+    """Program (part, key head, bag) writes dk, dv, and dm [C', K, rows] float32; gradients: dA and
+    D of all queries."""
     head, bag = tl.program_id(1), tl.program_id(2)
     first, keys, index = bag_rows(bag, offsets, rows, PACKED)
     begin, last = rows_of_program(keys, KEYS)
@@ -197,7 +310,9 @@ def key_gradients(
         return
     bag_and_head = bag * key_heads + head
     scale, t, _, _ = read_totals(totals, bag_and_head, E_PAD, BLOCK)
-    needs_high_precision, trace, a_unit, g_unit = read_totals(gradient_totals, bag_and_head, E_PAD, BLOCK)
+    needs_high_precision, trace, a_unit, g_unit = read_totals(
+        gradient_totals, bag_and_head, E_PAD, BLOCK
+    )
     unit = unit_of(t)
     per_a, per_g = 1.0 / (a_unit * unit), 1.0 / (g_unit * unit * unit)
     twice_dt = eps * trace / (unit * unit)
@@ -218,7 +333,18 @@ def key_gradients(
                 v, row, v_row, there, gradients, a_unit, V, V_PAD, E_PAD, True, PRECISION, HALF
             )
             k_d = high_precision_product(
-                k, row, k_row, there, gradients + E_PAD * V_PAD, g_unit, E, E_PAD, E_PAD, False, PRECISION, HALF
+                k,
+                row,
+                k_row,
+                there,
+                gradients + E_PAD * V_PAD,
+                g_unit,
+                E,
+                E_PAD,
+                E_PAD,
+                False,
+                PRECISION,
+                HALF,
             )
             k_da = high_precision_product(
                 k, row, k_row, there, gradients, a_unit, E, E_PAD, V_PAD, False, PRECISION, HALF
@@ -226,9 +352,27 @@ def key_gradients(
             k_tile = load_rows(k, row, k_row, there, column, E)
             v_tile = load_rows(v, row, v_row, there, of_value, V)
             store_keys(
-                k_tile, v_tile, v_da * per_a, k_d * per_g, k_da * per_a, twice_dt, scale,
-                multiplicity, key, there, row, dk, dk_row, dv, dv_row, dm, E, E_PAD, V, V_PAD,
-            )  # fmt: skip
+                k_tile,
+                v_tile,
+                v_da * per_a,
+                k_d * per_g,
+                k_da * per_a,
+                twice_dt,
+                scale,
+                multiplicity,
+                key,
+                there,
+                row,
+                dk,
+                dk_row,
+                dv,
+                dv_row,
+                dm,
+                E,
+                E_PAD,
+                V,
+                V_PAD,
+            )
     else:
         a, g = rounded_matrices(gradients, a_unit, g_unit, k.dtype.element_ty, E_PAD, V_PAD)
         for start in tl.range(begin, last, KEYS, num_stages=STAGES):
@@ -236,19 +380,54 @@ def key_gradients(
             k_tile = load_rows(k, row, k_row, there, column, E)
             v_tile = load_rows(v, row, v_row, there, of_value, V)
             store_keys(
-                k_tile, v_tile, tl.dot(v_tile, a.T) * per_a, tl.dot(k_tile, g) * per_g, tl.dot(k_tile, a) * per_a,
-                twice_dt, scale, multiplicity, key, there, row, dk, dk_row, dv, dv_row, dm, E, E_PAD, V, V_PAD,
-            )  # fmt: skip
+                k_tile,
+                v_tile,
+                tl.dot(v_tile, a.T) * per_a,
+                tl.dot(k_tile, g) * per_g,
+                tl.dot(k_tile, a) * per_a,
+                twice_dt,
+                scale,
+                multiplicity,
+                key,
+                there,
+                row,
+                dk,
+                dk_row,
+                dv,
+                dv_row,
+                dm,
+                E,
+                E_PAD,
+                V,
+                V_PAD,
+            )
 
 
 @triton.jit
 def store_keys(
-    k_tile, v_tile, v_da, k_d, k_da, twice_dt, scale,
-    multiplicity, key, there, row, dk, dk_row, dv, dv_row, dm,
-    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-):  # fmt: skip
-    """Stores dk, dv and dm of a tile of keys; v_da = v dA^T, k_d = k D, k_da = k dA, all without multiplicities, which
-    are applied here in float32."""
+    k_tile,
+    v_tile,
+    v_da,
+    k_d,
+    k_da,
+    twice_dt,
+    scale,
+    multiplicity,
+    key,
+    there,
+    row,
+    dk,
+    dk_row,
+    dv,
+    dv_row,
+    dm,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+):
+    """Stores dk, dv and dm of a tile of keys; v_da = v dA^T, k_d = k D, k_da = k dA, all without
+    multiplicities, which are applied here in float32."""
     m = tl.load(multiplicity + key, mask=there, other=0.0) * scale
     k_wide = k_tile.to(tl.float32)
     # An absent key has a derivative with respect to m too, unless it holds a NaN or an infinity.
@@ -257,6 +436,12 @@ def store_keys(
     column, of_value = tl.arange(0, E_PAD)[None, :], tl.arange(0, V_PAD)[None, :]
     d_k = tl.where((m != 0)[:, None], m[:, None] * d_scaled, 0.0)
     d_v = tl.where((m != 0)[:, None], m[:, None] * k_da, 0.0)
-    tl.store(dk + row * dk_row + column, d_k.to(dk.dtype.element_ty), mask=there[:, None] & (column < E))
-    tl.store(dv + row * dv_row + of_value, d_v.to(dv.dtype.element_ty), mask=there[:, None] & (of_value < V))
+    tl.store(
+        dk + row * dk_row + column, d_k.to(dk.dtype.element_ty), mask=there[:, None] & (column < E)
+    )
+    tl.store(
+        dv + row * dv_row + of_value,
+        d_v.to(dv.dtype.element_ty),
+        mask=there[:, None] & (of_value < V),
+    )
     tl.store(dm + key, tl.where(broken, 0.0, tl.sum(d_scaled * k_wide, 1) * scale), mask=there)

@@ -1,11 +1,13 @@
-"""Outputs from the moments of a bag's keys: one pass over the queries, and nothing of size queries x keys.
+"""Outputs from the moments of a bag's keys: one pass over the queries, and nothing of size queries
+x keys.
 
     u_i = q_i A      z_i = (q_i G).q_i      o_i = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)      t = tr G
 
-The accuracy of z depends on rho_i = z_i / (|q_i|^2 t). Rows with rho of about 1 / E, as random ones have, take A and G
-rounded to 16 bits. If a program has a row with rho below 1 / (8 E), it does all of its rows again by the high-precision
-path, with A and G to float32's accuracy. Ill-conditioned rows, with rho below ILL_CONDITIONED, lie along directions
-that the keys hardly have, for which float32 moments cancel: they are listed for ill_conditioned_rows.attend_rows.
+The accuracy of z depends on rho_i = z_i / (|q_i|^2 t). Rows with rho of about 1 / E, as random ones
+have, take A and G rounded to 16 bits. If a program has a row with rho below 1 / (8 E), it does all
+of its rows again by the high-precision path, with A and G to float32's accuracy. Ill-conditioned
+rows, with rho below ILL_CONDITIONED, lie along directions that the keys hardly have, for which
+float32 moments cancel: they are listed for ill_conditioned_rows.attend_rows.
 """
 
 from __future__ import annotations
@@ -26,8 +28,11 @@ from flashsign.triton.moments.moment_sums import (
 
 
 @triton.jit
-def store_outputs(u, q_g, rows, t, eps, a_unit, g_unit, o, inverse, there, V: tl.constexpr, V_PAD: tl.constexpr):
-    """Stores o and 1 / n of a tile of rows; u = q A a_unit, q_g = q G g_unit. Returns z and |q|^2 t.
+def store_outputs(
+    u, q_g, rows, t, eps, a_unit, g_unit, o, inverse, there, V: tl.constexpr, V_PAD: tl.constexpr
+):
+    """Stores o and 1 / n of a tile of rows; u = q A a_unit, q_g = q G g_unit. Returns z and |q|^2
+    t.
 
     o [rows, 1], inverse [rows]: pointers to the tile's numbers; there [rows]: their mask.
     """
@@ -44,18 +49,41 @@ def store_outputs(u, q_g, rows, t, eps, a_unit, g_unit, o, inverse, there, V: tl
 
 @triton.jit
 def attend_moments(
-    q, moments, totals, query_offsets, o, inverse, row_list, row_count,
-    q_bag, q_head, q_row,
-    o_bag, o_head, o_row,
-    queries_all, heads, key_heads, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-    QUERIES: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
-    PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
-    """Program (part, head, bag) writes o, like q, inverse [C', heads, rows], 1 / n, and lists ill-conditioned rows.
+    q,
+    moments,
+    totals,
+    query_offsets,
+    o,
+    inverse,
+    row_list,
+    row_count,
+    q_bag,
+    q_head,
+    q_row,
+    o_bag,
+    o_head,
+    o_row,
+    queries_all,
+    heads,
+    key_heads,
+    eps,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    STAGES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
+    HALF: tl.constexpr,
+    PACKED: tl.constexpr,
+):
+    """Program (part, head, bag) writes o, like q, inverse [C', heads, rows], 1 / n, and lists
+    ill-conditioned rows.
 
-    row_list [C' heads rows] int32: a list for each bag and key head (ill_conditioned_rows.list_start) of numbers
-    (head within the key head) * queries + query; row_count [bags K] int32: how many are on each.
+    row_list [C' heads rows] int32: a list for each bag and key head
+        (ill_conditioned_rows.list_start) of numbers (head within the key head) * queries + query;
+        row_count [bags K] int32: how many are on each.
     """
     head, bag, key_head, group, index, first, queries, begin, last = query_part(
         query_offsets, queries_all, heads, key_heads, QUERIES, PACKED
@@ -80,7 +108,18 @@ def attend_moments(
             rows = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0)
             u, q_g = tl.dot(rows, a), tl.dot(rows, g)
             z, floor = store_outputs(
-                u, q_g, rows, t, eps, a_unit, g_unit, o + row * o_row, inverse + query, there, V, V_PAD
+                u,
+                q_g,
+                rows,
+                t,
+                eps,
+                a_unit,
+                g_unit,
+                o + row * o_row,
+                inverse + query,
+                there,
+                V,
+                V_PAD,
             )
             worst = tl.maximum(worst, tl.where(z * E < floor * HIGH_PRECISION, 1.0, 0.0))
         high_precision = tl.max(worst).to(tl.int32)
@@ -90,13 +129,37 @@ def attend_moments(
         for start in range(begin, last, QUERIES):
             query, there, row = tile_rows(start, last, first, QUERIES)
             here = there[:, None] & (column < E)[None, :]
-            u = high_precision_product(q, row, q_row, there, moments, a_unit, E, E_PAD, V_PAD, False, PRECISION, HALF)
+            u = high_precision_product(
+                q, row, q_row, there, moments, a_unit, E, E_PAD, V_PAD, False, PRECISION, HALF
+            )
             q_g = high_precision_product(
-                q, row, q_row, there, moments + E_PAD * V_PAD, g_unit, E, E_PAD, E_PAD, False, PRECISION, HALF
+                q,
+                row,
+                q_row,
+                there,
+                moments + E_PAD * V_PAD,
+                g_unit,
+                E,
+                E_PAD,
+                E_PAD,
+                False,
+                PRECISION,
+                HALF,
             )
             rows = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0)
             z, floor = store_outputs(
-                u, q_g, rows, t, eps, a_unit, g_unit, o + row * o_row, inverse + query, there, V, V_PAD
+                u,
+                q_g,
+                rows,
+                t,
+                eps,
+                a_unit,
+                g_unit,
+                o + row * o_row,
+                inverse + query,
+                there,
+                V,
+                V_PAD,
             )
             number = (head - key_head * group) * queries + query
             least = floor * ILL_CONDITIONED if HALF else floor * (10 * ILL_CONDITIONED)

@@ -1,7 +1,7 @@
 """Launches of the kernels of moments.
 
-Forward is a pass over the keys and one over the queries; backward two passes over the queries and one over the keys.
-E is at most dispatch.WIDEST["moments"].
+Forward is a pass over the keys and one over the queries; backward two passes over the queries and
+one over the keys. E is at most dispatch.WIDEST["moments"].
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from torch import Tensor
 
 from flashsign.attention.call import AttentionCall
 from flashsign.triton.common.launch import start
-from flashsign.triton.common.layout import aligned, aligned_call, cdiv, multiplicity_strides, precision, strides
+from flashsign.triton.common.layout import (
+    aligned,
+    aligned_call,
+    cdiv,
+    multiplicity_strides,
+    precision,
+    strides,
+)
 from flashsign.triton.moments import ill_conditioned_rows
 from flashsign.triton.moments.moment_backward import key_gradients, query_gradients, sum_queries
 from flashsign.triton.moments.moment_forward import attend_moments
@@ -33,24 +40,27 @@ FEWEST_ROWS = 256
 
 
 class MatrixPair(NamedTuple):
-    """Two matrices for each bag and key head, A and G or dA and 2 dG: sums [bags K, E_PAD V_PAD + E_PAD E_PAD] float32,
-    and their scales, maxima and trace, totals [bags K, 4, blocks] (moment_sums.add_parts)."""
+    """Two matrices for each bag and key head, A and G or dA and 2 dG: sums [bags K, E_PAD V_PAD +
+    E_PAD E_PAD] float32, and their scales, maxima and trace, totals [bags K, 4, blocks]
+    (moment_sums.add_parts)."""
 
     sums: Tensor
     totals: Tensor
 
 
 class IllConditionedRows(NamedTuple):
-    """Lists of ill-conditioned rows, one for each bag and key head: row_list [C' H N] int32, and how many are on each,
-    row_count [bags K] int32 (moment_forward.attend_moments)."""
+    """Lists of ill-conditioned rows, one for each bag and key head: row_list [C' H N] int32, and
+    how many are on each, row_count [bags K] int32 (moment_forward.attend_moments)."""
 
     row_list: Tensor
     row_count: Tensor
 
 
-def forward(call: AttentionCall, tiles: Tiles = TABLES_ALONE) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return outputs [C', H, N, V], 1 / n of every row [C', H, N] float32, and sums and totals of A and G
-    (MatrixPair).
+def forward(
+    call: AttentionCall, tiles: Tiles = TABLES_ALONE
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return outputs [C', H, N, V], 1 / n of every row [C', H, N] float32, and sums and totals of A
+    and G (MatrixPair).
     """
     o, inverse = call.empty_output(), call.empty_rows()
     passes = Passes(aligned_call(call), tiles)
@@ -87,7 +97,8 @@ def backward(
 
 @dataclass(frozen=True)
 class Passes:
-    """The launches of a call's kernels; tiles: block sizes of some kernels. What writes into arguments returns None."""
+    """The launches of a call's kernels; tiles: block sizes of some kernels. What writes into
+    arguments returns None."""
 
     call: AttentionCall
     tiles: Tiles = field(default_factory=dict)
@@ -119,9 +130,12 @@ class Passes:
         return torch.empty(shape, device=self.call.q.device, dtype=dtype)
 
     def empty_lists(self) -> IllConditionedRows:
-        """Return uninitialised lists, long enough for all rows; add_parts sets their counts to zero."""
+        """Return uninitialised lists, long enough for all rows; add_parts sets their counts to
+        zero."""
         rows, bags_and_heads = self.call.q.shape[:3].numel(), self.call.bags * self.call.heads[1]
-        return IllConditionedRows(*(self.empty(count, dtype=torch.int32) for count in (rows, bags_and_heads)))
+        return IllConditionedRows(
+            *(self.empty(count, dtype=torch.int32) for count in (rows, bags_and_heads))
+        )
 
     def empty_parts(self, parts: int) -> tuple[Tensor, Tensor]:
         """Return uninitialised parts of a MatrixPair's sums, and a number for each."""
@@ -130,13 +144,16 @@ class Passes:
         return self.empty(parts, bags_and_heads, numbers), self.empty(parts, bags_and_heads)
 
     def splits(self, rows: Tensor, sizes: RowBlockSizes, fewest: int) -> int:
-        """Return the number of parts into which the rows of every bag and head are split; rows [C', heads, rows, E].
+        """Return the number of parts into which the rows of every bag and head are split; rows [C',
+        heads, rows, E].
 
-        As many as give every multiprocessor sizes.programs programs. A part has at least `fewest` and at most MOST_ROWS
-        rows, on average over the bags.
+        As many as give every multiprocessor sizes.programs programs. A part has at least `fewest`
+        and at most MOST_ROWS rows, on average over the bags.
         """
         mean = cdiv(rows.shape[2], self.call.bags) if self.call.packed else rows.shape[2]
-        filling = multiprocessor_count(rows.device) * sizes.programs // (self.call.bags * rows.shape[1])
+        filling = (
+            multiprocessor_count(rows.device) * sizes.programs // (self.call.bags * rows.shape[1])
+        )
         return max(1, min(filling, cdiv(mean, fewest)), cdiv(mean, MOST_ROWS))
 
     def sum_keys(self, listed: IllConditionedRows) -> MatrixPair:
@@ -151,19 +168,31 @@ class Passes:
             tensors={**self.keys, "offsets": self.call.offsets, "parts": parts, "scales": scales},
             numbers={**self.key_strides, "rows": k.shape[2], "key_heads": key_heads},
             constants={
-                **self.call.widths, "BLOCK": sizes.rows, "M_BLOCK": 1024, "STAGES": sizes.stages, **self.common,
+                **self.call.widths,
+                "BLOCK": sizes.rows,
+                "M_BLOCK": 1024,
+                "STAGES": sizes.stages,
+                **self.common,
             },
             num_warps=sizes.warps,
             num_stages=sizes.stages,
-        )  # fmt: skip
+        )
         return self.add(parts, scales, listed, scaled=True)
 
     def sum_queries(
-        self, grad: Tensor, o: Tensor, inverse: Tensor, moments: MatrixPair, delta: Tensor, listed: IllConditionedRows
+        self,
+        grad: Tensor,
+        o: Tensor,
+        inverse: Tensor,
+        moments: MatrixPair,
+        delta: Tensor,
+        listed: IllConditionedRows,
     ) -> MatrixPair:
-        """Return dA and 2 dG of all queries; the first of their totals is 1 for bags that take the high-precision path.
+        """Return dA and 2 dG of all queries; the first of their totals is 1 for bags that take the
+        high-precision path.
 
-        grad, o [C', H, N, V]; inverse [C', H, N]; moments: A and G. Writes delta [C', H, N]. Empties the lists.
+        grad, o [C', H, N, V]; inverse [C', H, N]; moments: A and G. Writes delta [C', H, N].
+        Empties the lists.
         """
         q, (heads, key_heads) = self.call.q, self.call.heads
         sizes = choose_row_block_sizes("moment_query_sums", q, self.call.width, self.tiles)
@@ -173,40 +202,68 @@ class Passes:
             sum_queries,
             (splits, heads, self.call.bags),
             tensors={
-                "q": q, "o": o, "grad": grad, "inverse": inverse, "totals": moments.totals,
-                "query_offsets": self.call.query_offsets, "parts": parts,
-                "needs_high_precision": needs_high_precision, "delta": delta,
+                "q": q,
+                "o": o,
+                "grad": grad,
+                "inverse": inverse,
+                "totals": moments.totals,
+                "query_offsets": self.call.query_offsets,
+                "parts": parts,
+                "needs_high_precision": needs_high_precision,
+                "delta": delta,
             },
             numbers={**strides(q=q, o=o, grad=grad), **self.query_counts},
             constants={
-                **self.call.widths, "QUERIES": sizes.rows, "STAGES": sizes.stages, "BLOCK": self.block, **self.common,
+                **self.call.widths,
+                "QUERIES": sizes.rows,
+                "STAGES": sizes.stages,
+                "BLOCK": self.block,
+                **self.common,
             },
             num_warps=sizes.warps,
             num_stages=sizes.stages,
-        )  # fmt: skip
+        )
         return self.add(parts, needs_high_precision, listed, scaled=False)
 
-    def add(self, parts: Tensor, scales: Tensor, listed: IllConditionedRows, scaled: bool) -> MatrixPair:
-        """Return the sum of parts [parts, bags K, ...]: see moment_sums.add_parts. Empty the lists."""
+    def add(
+        self, parts: Tensor, scales: Tensor, listed: IllConditionedRows, scaled: bool
+    ) -> MatrixPair:
+        """Return the sum of parts [parts, bags K, ...]: see moment_sums.add_parts. Empty the
+        lists."""
         blocks = self.call.width**2 // self.block
         sums, totals = self.empty(*parts.shape[1:]), self.empty(parts.shape[1], 4, blocks)
         start(
             add_parts,
             (blocks, parts.shape[1]),
-            tensors={"parts": parts, "scales": scales, "out": sums, "totals": totals, "row_count": listed.row_count},
+            tensors={
+                "parts": parts,
+                "scales": scales,
+                "out": sums,
+                "totals": totals,
+                "row_count": listed.row_count,
+            },
             numbers={"count": len(parts)},
             constants={
-                "E_PAD": self.call.width, "V_PAD": self.call.value_width, "BLOCK": self.block,
-                "PARTS": 1 << (len(parts) - 1).bit_length(), "SCALED": scaled,
+                "E_PAD": self.call.width,
+                "V_PAD": self.call.value_width,
+                "BLOCK": self.block,
+                "PARTS": 1 << (len(parts) - 1).bit_length(),
+                "SCALED": scaled,
             },
             num_warps=4,
-        )  # fmt: skip
+        )
         return MatrixPair(sums, totals)
 
     def over_rows(
-        self, kernel: Any, rows: Literal["QUERIES", "KEYS"], name: str, tensors: Arguments, numbers: Arguments
+        self,
+        kernel: Any,
+        rows: Literal["QUERIES", "KEYS"],
+        name: str,
+        tensors: Arguments,
+        numbers: Arguments,
     ) -> None:
-        """Launch a pass over queries or keys that sums nothing; name: of its block sizes in tables.PASSES."""
+        """Launch a pass over queries or keys that sums nothing; name: of its block sizes in
+        tables.PASSES."""
         over = self.call.q if rows == "QUERIES" else self.call.k
         sizes = choose_row_block_sizes(name, over, self.call.width, self.tiles)
         half = over.element_size() == 2
@@ -216,76 +273,148 @@ class Passes:
             tensors=tensors,
             numbers=numbers,
             constants={
-                **self.call.widths, rows: sizes.rows, "STAGES": sizes.stages, "BLOCK": self.block,
-                "PRECISION": precision(over.dtype), "HALF": half, "PACKED": self.call.packed,
+                **self.call.widths,
+                rows: sizes.rows,
+                "STAGES": sizes.stages,
+                "BLOCK": self.block,
+                "PRECISION": precision(over.dtype),
+                "HALF": half,
+                "PACKED": self.call.packed,
             },
             num_warps=sizes.warps,
             num_stages=sizes.stages,
-        )  # fmt: skip
+        )
 
-    def attend_moments(self, moments: MatrixPair, o: Tensor, inverse: Tensor, listed: IllConditionedRows) -> None:
+    def attend_moments(
+        self, moments: MatrixPair, o: Tensor, inverse: Tensor, listed: IllConditionedRows
+    ) -> None:
         """Write o [C', H, N, V] and inverse [C', H, N], and list ill-conditioned rows."""
         tensors = {
-            "q": self.call.q, "moments": moments.sums, "totals": moments.totals,
-            "query_offsets": self.call.query_offsets, "o": o, "inverse": inverse, **listed._asdict(),
-        }  # fmt: skip
+            "q": self.call.q,
+            "moments": moments.sums,
+            "totals": moments.totals,
+            "query_offsets": self.call.query_offsets,
+            "o": o,
+            "inverse": inverse,
+            **listed._asdict(),
+        }
         numbers = {**strides(q=self.call.q, o=o), **self.query_counts}
         self.over_rows(attend_moments, "QUERIES", "moment_queries", tensors, numbers)
 
     def query_gradients(
-        self, grad: Tensor, inverse: Tensor, delta: Tensor, moments: MatrixPair, gradients: MatrixPair, dq: Tensor,
+        self,
+        grad: Tensor,
+        inverse: Tensor,
+        delta: Tensor,
+        moments: MatrixPair,
+        gradients: MatrixPair,
+        dq: Tensor,
         listed: IllConditionedRows,
-    ) -> None:  # fmt: skip
-        """Write dq, like q, and list ill-conditioned rows; moments: A and G, gradients: dA and 2 dG."""
+    ) -> None:
+        """Write dq, like q, and list ill-conditioned rows; moments: A and G, gradients: dA and 2
+        dG."""
         tensors = {
-            "q": self.call.q, "grad": grad, "inverse": inverse, "delta": delta, "moments": moments.sums,
-            "totals": moments.totals, "gradient_totals": gradients.totals,
-            "query_offsets": self.call.query_offsets, "dq": dq, **listed._asdict(),
-        }  # fmt: skip
+            "q": self.call.q,
+            "grad": grad,
+            "inverse": inverse,
+            "delta": delta,
+            "moments": moments.sums,
+            "totals": moments.totals,
+            "gradient_totals": gradients.totals,
+            "query_offsets": self.call.query_offsets,
+            "dq": dq,
+            **listed._asdict(),
+        }
         numbers = {**strides(q=self.call.q, grad=grad, dq=dq), **self.query_counts}
         self.over_rows(query_gradients, "QUERIES", "moment_query_gradients", tensors, numbers)
 
-    def key_gradients(self, gradients: MatrixPair, moments: MatrixPair, dk: Tensor, dv: Tensor, dm: Tensor) -> None:
+    def key_gradients(
+        self, gradients: MatrixPair, moments: MatrixPair, dk: Tensor, dv: Tensor, dm: Tensor
+    ) -> None:
         """Write dk, dv, like k, v, and dm [C', K, M]; gradients: dA and 2 dG, moments: A and G."""
         tensors = {
-            **self.keys, "offsets": self.call.offsets, "gradients": gradients.sums,
-            "gradient_totals": gradients.totals, "totals": moments.totals, "dk": dk, "dv": dv, "dm": dm,
-        }  # fmt: skip
-        counts = {"rows": self.call.k.shape[2], "key_heads": self.call.heads[1], "eps": self.call.eps}
+            **self.keys,
+            "offsets": self.call.offsets,
+            "gradients": gradients.sums,
+            "gradient_totals": gradients.totals,
+            "totals": moments.totals,
+            "dk": dk,
+            "dv": dv,
+            "dm": dm,
+        }
+        counts = {
+            "rows": self.call.k.shape[2],
+            "key_heads": self.call.heads[1],
+            "eps": self.call.eps,
+        }
         numbers = {**self.key_strides, **strides(dk=dk, dv=dv), **counts}
         self.over_rows(key_gradients, "KEYS", "moment_key_gradients", tensors, numbers)
 
-    def attend_rows(self, moments: MatrixPair, o: Tensor, inverse: Tensor, listed: IllConditionedRows) -> None:
+    def attend_rows(
+        self, moments: MatrixPair, o: Tensor, inverse: Tensor, listed: IllConditionedRows
+    ) -> None:
         """Write o and inverse of the listed rows by streaming, over what attend_moments wrote."""
         q = self.call.q
-        tensors = {"q": q, **self.keys, **self.call.cuts, "totals": moments.totals, **listed._asdict()}
+        tensors = {
+            "q": q,
+            **self.keys,
+            **self.call.cuts,
+            "totals": moments.totals,
+            **listed._asdict(),
+        }
         numbers = {**strides(q=q), **self.key_strides, **strides(o=o)}
-        self.over_listed(ill_conditioned_rows.attend_rows, {**tensors, "o": o, "inverse": inverse}, numbers)
+        self.over_listed(
+            ill_conditioned_rows.attend_rows, {**tensors, "o": o, "inverse": inverse}, numbers
+        )
 
     def row_gradients(
-        self, grad: Tensor, o: Tensor, inverse: Tensor, moments: MatrixPair, dq: Tensor, listed: IllConditionedRows
+        self,
+        grad: Tensor,
+        o: Tensor,
+        inverse: Tensor,
+        moments: MatrixPair,
+        dq: Tensor,
+        listed: IllConditionedRows,
     ) -> None:
         """Write dq of the listed rows by streaming, over what query_gradients wrote."""
         q, k, v, m = self.call.q, self.call.k, self.call.v, self.call.m
         tensors = {
-            "q": q, "k": k, "v": v, "grad": grad, "o": o, "multiplicity": m, "inverse": inverse, **self.call.cuts,
-            "totals": moments.totals, **listed._asdict(), "dq": dq,
-        }  # fmt: skip
+            "q": q,
+            "k": k,
+            "v": v,
+            "grad": grad,
+            "o": o,
+            "multiplicity": m,
+            "inverse": inverse,
+            **self.call.cuts,
+            "totals": moments.totals,
+            **listed._asdict(),
+            "dq": dq,
+        }
         numbers = {**strides(q=q), **self.key_strides, **strides(grad=grad, o=o, dq=dq)}
         self.over_listed(ill_conditioned_rows.row_gradients, tensors, numbers)
 
     def over_listed(self, kernel: Any, tensors: Arguments, numbers: Arguments) -> None:
-        """Launch a pass over the listed rows, with few programs, as lists are mostly empty. numbers: strides."""
+        """Launch a pass over the listed rows, with few programs, as lists are mostly empty.
+        numbers: strides."""
         q, (_, key_heads) = self.call.q, self.call.heads
         programs = max(1, 2 * multiprocessor_count(q.device) // (self.call.bags * key_heads))
         start(
             kernel,
             (programs, key_heads, self.call.bags),
             tensors=tensors,
-            numbers={**numbers, **self.call.row_counts, **self.call.head_counts, "eps": self.call.eps},
+            numbers={
+                **numbers,
+                **self.call.row_counts,
+                **self.call.head_counts,
+                "eps": self.call.eps,
+            },
             constants={
-                **self.call.widths, "QUERIES": 64 if q.element_size() == 2 else 32, "KEYS": 32, "BLOCK": self.block,
+                **self.call.widths,
+                "QUERIES": 64 if q.element_size() == 2 else 32,
+                "KEYS": 32,
+                "BLOCK": self.block,
                 **self.common,
             },
             num_warps=4,
-        )  # fmt: skip
+        )

@@ -1,15 +1,17 @@
-"""The moments of a bag's keys, A and G, by one pass over k, v and m, and what the kernels of moments share.
+"""The moments of a bag's keys, A and G, by one pass over k, v and m, and what the kernels of
+moments share.
 
     A = sum_j k'_j^T v_j      G = sum_j k'_j^T k'_j      k' = m k
 
-Each program sums a part of the keys, and the parts are added in a fixed order. The multiplicities of a part are divided
-by a power of two near the part's largest, which is undone where parts are added, so no pass over all multiplicities has
-to come first.
+Each program sums a part of the keys, and the parts are added in a fixed order. The multiplicities
+of a part are divided by a power of two near the part's largest, which is undone where parts are
+added, so no pass over all multiplicities has to come first.
 
-Products of 16-bit numbers are formed as A = sum_j k_j^T (m_j v_j) and G = sum_j k_j^T (m_j^2 k_j). The rounded factor
-is on the right, so its error is proportional to q.k and small where q.k is small. The error of a rounded m k would be
-proportional to |q| |k|, too much for ill-conditioned rows. In narrow heads few keys may leave a direction empty, and
-queries along it have norms so small that this error of G counts: there what was rounded away is added.
+Products of 16-bit numbers are formed as A = sum_j k_j^T (m_j v_j) and G = sum_j k_j^T (m_j^2 k_j).
+The rounded factor is on the right, so its error is proportional to q.k and small where q.k is
+small. The error of a rounded m k would be proportional to |q| |k|, too much for ill-conditioned
+rows. In narrow heads few keys may leave a direction empty, and queries along it have norms so small
+that this error of G counts: there what was rounded away is added.
 
 Letters: B bags, K key heads, E head width.
 """
@@ -26,7 +28,8 @@ NARROW = tl.constexpr(48)  # heads
 
 @triton.jit
 def rows_of_program(rows, BLOCK: tl.constexpr):
-    """Begin and end of the rows that this program takes, in whole blocks; axis 0 of the grid counts parts."""
+    """Begin and end of the rows that this program takes, in whole blocks; axis 0 of the grid counts
+    parts."""
     part = tl.program_id(0)
     size = tl.cdiv(tl.cdiv(rows, tl.num_programs(0)), BLOCK) * BLOCK
     return part * size, tl.minimum((part + 1) * size, rows)
@@ -34,16 +37,35 @@ def rows_of_program(rows, BLOCK: tl.constexpr):
 
 @triton.jit
 def sum_keys(
-    k, v, multiplicity, offsets, parts, scales,
-    k_bag, k_head, k_row,
-    v_bag, v_head, v_row,
-    m_bag, m_head,
-    rows, key_heads,
-    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-    BLOCK: tl.constexpr, M_BLOCK: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
-    """Program (part, key head, bag) writes A and G of its keys to parts [parts, B, K, E_PAD V_PAD + E_PAD E_PAD], and
-    the scale of its multiplicities to scales [parts, B, K]. M_BLOCK: multiplicities read at once to find the largest.
+    k,
+    v,
+    multiplicity,
+    offsets,
+    parts,
+    scales,
+    k_bag,
+    k_head,
+    k_row,
+    v_bag,
+    v_head,
+    v_row,
+    m_bag,
+    m_head,
+    rows,
+    key_heads,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    BLOCK: tl.constexpr,
+    M_BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PACKED: tl.constexpr,
+):
+    """Program (part, key head, bag) writes A and G of its keys to parts [parts, B, K, E_PAD V_PAD +
+    E_PAD E_PAD], and the scale of its multiplicities to scales [parts, B, K]. M_BLOCK:
+    multiplicities read at once to find the largest.
     """
     head, bag = tl.program_id(1), tl.program_id(2)
     first, keys, index = bag_rows(bag, offsets, rows, PACKED)
@@ -68,8 +90,12 @@ def sum_keys(
         # Absent keys are not read, because they may hold NaN.
         present = (m != 0)[:, None]
         row = (first + key).to(tl.int64)[:, None]
-        k_tile = tl.load(k + row * k_row + column[None, :], mask=present & (column < E)[None, :], other=0.0)
-        v_tile = tl.load(v + row * v_row + of_value[None, :], mask=present & (of_value < V)[None, :], other=0.0)
+        k_tile = tl.load(
+            k + row * k_row + column[None, :], mask=present & (column < E)[None, :], other=0.0
+        )
+        v_tile = tl.load(
+            v + row * v_row + of_value[None, :], mask=present & (of_value < V)[None, :], other=0.0
+        )
         m *= scale
         m_v = (m[:, None] * v_tile.to(tl.float32)).to(v_tile.dtype)
         exact = (m * m)[:, None] * k_tile.to(tl.float32)
@@ -96,21 +122,32 @@ def store_pair(matrices, slot, a, g, E_PAD: tl.constexpr, V_PAD: tl.constexpr):
 
 @triton.jit
 def add_parts(
-    parts, scales, out, totals, row_count,
+    parts,
+    scales,
+    out,
+    totals,
+    row_count,
     count,
-    E_PAD: tl.constexpr, V_PAD: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, SCALED: tl.constexpr,
-):  # fmt: skip
-    """Program (block of BLOCK entries, bag and key head) adds parts [count, B K, E_PAD V_PAD + E_PAD E_PAD] up.
+    E_PAD: tl.constexpr,
+    V_PAD: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
+    SCALED: tl.constexpr,
+):
+    """Program (block of BLOCK entries, bag and key head) adds parts [count, B K, E_PAD V_PAD +
+    E_PAD E_PAD] up.
 
-    out [B K, E_PAD V_PAD + E_PAD E_PAD]: their sum. totals [B K, 4, blocks] float32, for each block: of scales
-    [count, B K] the smallest (SCALED: the scale of the sum) or the largest, the largest entry of the first matrix and
-    of the second, and the block's part of the second's trace. row_count [B K] is set to zero, for the lists of
-    ill-conditioned rows.
+    out [B K, E_PAD V_PAD + E_PAD E_PAD]: their sum. totals [B K, 4, blocks] float32, for each
+        block: of scales [count, B K] the smallest (SCALED: the scale of the sum) or the largest,
+        the largest entry of the first matrix and of the second, and the block's part of the
+        second's trace. row_count [B K] is set to zero, for the lists of ill-conditioned rows.
     """
     block, bag, bags = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     BLOCKS: tl.constexpr = E_PAD * E_PAD // BLOCK
     part = tl.arange(0, PARTS)
-    own = tl.load(scales + part * bags + bag, mask=part < count, other=float("inf") if SCALED else 0.0)
+    own = tl.load(
+        scales + part * bags + bag, mask=part < count, other=float("inf") if SCALED else 0.0
+    )
     if SCALED:
         common = tl.min(own)
         common = tl.where(common < float("inf"), common, 1.0)
@@ -138,7 +175,8 @@ def add_parts(
 
 @triton.jit
 def read_totals(totals, bag, E_PAD: tl.constexpr, BLOCK: tl.constexpr):
-    """From totals of one bag and key head: scale, trace, and units, powers of two that bring each matrix near one."""
+    """From totals of one bag and key head: scale, trace, and units, powers of two that bring each
+    matrix near one."""
     BLOCKS: tl.constexpr = E_PAD * E_PAD // BLOCK
     totals += bag * (4 * BLOCKS)
     block = tl.arange(0, BLOCKS)
@@ -150,22 +188,34 @@ def read_totals(totals, bag, E_PAD: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def high_precision_product(
-    x, row, x_row, there, matrix, unit,
-    E: tl.constexpr, E_PAD: tl.constexpr, OUT: tl.constexpr, TRANSPOSED: tl.constexpr, PRECISION: tl.constexpr,
+    x,
+    row,
+    x_row,
+    there,
+    matrix,
+    unit,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    OUT: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
+    PRECISION: tl.constexpr,
     HALF: tl.constexpr,
-):  # fmt: skip
-    """x matrix unit (TRANSPOSED: x matrix^T unit) [rows, OUT] to float32's accuracy: the high-precision path.
+):
+    """x matrix unit (TRANSPOSED: x matrix^T unit) [rows, OUT] to float32's accuracy: the
+    high-precision path.
 
-    x: pointer to the rows [E] of a bag and head; row [rows, 1]: their numbers; there [rows]: their mask; matrix:
-    pointer to [E_PAD, OUT] float32, TRANSPOSED: [OUT, E_PAD]. HALF: the matrix is split into the sum of two 16-bit
-    matrices.
+    x: pointer to the rows [E] of a bag and head; row [rows, 1]: their numbers; there [rows]: their
+        mask; matrix: pointer to [E_PAD, OUT] float32, TRANSPOSED: [OUT, E_PAD]. HALF: the matrix is
+        split into the sum of two 16-bit matrices.
     """
     WIDTH: tl.constexpr = E_PAD if E_PAD < 32 else 32
     column = tl.arange(0, OUT)
     total = tl.zeros([there.shape[0], OUT], tl.float32)
     for begin in range(0, E_PAD, WIDTH):
         some = begin + tl.arange(0, WIDTH)
-        piece = tl.load(x + row * x_row + some[None, :], mask=there[:, None] & (some < E)[None, :], other=0.0)
+        piece = tl.load(
+            x + row * x_row + some[None, :], mask=there[:, None] & (some < E)[None, :], other=0.0
+        )
         if TRANSPOSED:
             slab = tl.load(matrix + column[None, :] * E_PAD + some[:, None]) * unit
         else:
@@ -180,8 +230,11 @@ def high_precision_product(
 
 
 @triton.jit
-def rounded_matrices(matrices, a_unit, g_unit, dtype: tl.constexpr, E_PAD: tl.constexpr, V_PAD: tl.constexpr):
-    """A pair of matrices (store_pair) times the units that bring them near one, rounded to 16 bits."""
+def rounded_matrices(
+    matrices, a_unit, g_unit, dtype: tl.constexpr, E_PAD: tl.constexpr, V_PAD: tl.constexpr
+):
+    """A pair of matrices (store_pair) times the units that bring them near one, rounded to 16
+    bits."""
     row, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     a = tl.load(matrices + row[:, None] * V_PAD + of_value[None, :]) * a_unit
     g = tl.load(matrices + E_PAD * V_PAD + row[:, None] * E_PAD + row[None, :]) * g_unit
@@ -190,16 +243,19 @@ def rounded_matrices(matrices, a_unit, g_unit, dtype: tl.constexpr, E_PAD: tl.co
 
 @triton.jit
 def tile_rows(start, last, first, BLOCK: tl.constexpr):
-    """The tile that begins at row `start` of a bag: its rows in the bag [BLOCK], their mask [BLOCK], and their rows in
-    the tensor [BLOCK, 1]; last: end of the program's rows; first: the bag's first row."""
+    """The tile that begins at row `start` of a bag: its rows in the bag [BLOCK], their mask
+    [BLOCK], and their rows in the tensor [BLOCK, 1]; last: end of the program's rows; first: the
+    bag's first row."""
     row = start + tl.arange(0, BLOCK)
     return row, row < last, (first + row).to(tl.int64)[:, None]
 
 
 @triton.jit
-def query_part(query_offsets, queries_all, heads, key_heads, QUERIES: tl.constexpr, PACKED: tl.constexpr):
-    """What program (part, head, bag) does: head, bag, key head, query heads of a key head, the bag's index, first row
-    and number of queries, and begin and end of the program's queries."""
+def query_part(
+    query_offsets, queries_all, heads, key_heads, QUERIES: tl.constexpr, PACKED: tl.constexpr
+):
+    """What program (part, head, bag) does: head, bag, key head, query heads of a key head, the
+    bag's index, first row and number of queries, and begin and end of the program's queries."""
     head, bag = tl.program_id(1), tl.program_id(2)
     group = heads // key_heads
     key_head = head // group

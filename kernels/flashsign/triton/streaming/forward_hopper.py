@@ -1,25 +1,27 @@
-"""The forward of spherical attention on Hopper, in Gluon: keeps the tensor cores of every multiprocessor busy.
+"""The forward of spherical attention on Hopper, in Gluon: keeps the tensor cores of every
+multiprocessor busy.
 
 Sums and arguments are those of forward.py:
 
     s_ij = q_i.k'_j      u_i = sum_j s_ij v_j      z_i = sum_j s_ij^2      o_i = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)
 
-A program has one tile of queries and eight warps. A ring buffer of STAGES slots holds tiles of keys and values; a slot
-that is no longer needed is loaded again, several steps ahead. An item is a block of 128 queries with a tile of keys.
-Two items, a and b, alternate, so that one never writes what the other reads: while the warps square and round the
-scores of one item, the tensor cores add the previous item to its u.
+A program has one tile of queries and eight warps. A ring buffer of STAGES slots holds tiles of keys
+and values; a slot that is no longer needed is loaded again, several steps ahead. An item is a block
+of 128 queries with a tile of keys. Two items, a and b, alternate, so that one never writes what the
+other reads: while the warps square and round the scores of one item, the tensor cores add the
+previous item to its u.
 
     PARTS = 2:  a, b = first and second 128 queries with one tile of keys    (a program's tile: 256 queries)
     PARTS = 1:  a, b = 128 queries with one tile of keys and with the next   (128 queries)
 
-Step n uses keys n and values n - 1, so these are in one slot: there is one wait and one load a step. The scores of the
-next item overwrite those of the last (use_acc=never, which is False at run time): with registers of their own for them
-the loop would not fit. The left operand p of each product is kept until the wait that ends the product; what ptxas
-makes of that was checked in SASS.
+Step n uses keys n and values n - 1, so these are in one slot: there is one wait and one load a
+step. The scores of the next item overwrite those of the last (use_acc=never, which is False at run
+time): with registers of their own for them the loop would not fit. The left operand p of each
+product is kept until the wait that ends the product; what ptxas makes of that was checked in SASS.
 
-u and z are plain sums, so keys may be split anywhere. Tiles of a last wave that would leave most of the device idle
-have their keys split (SPLIT): several programs do the same queries, each with a part of the keys, and
-split_keys.add_splits adds their sums (flashsign.tuning.split_keys).
+u and z are plain sums, so keys may be split anywhere. Tiles of a last wave that would leave most of
+the device idle have their keys split (SPLIT): several programs do the same queries, each with a
+part of the keys, and split_keys.add_splits adds their sums (flashsign.tuning.split_keys).
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_init,
     warpgroup_mma_wait,
-)  # fmt: skip
+)
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_wait
 
@@ -52,7 +54,8 @@ from flashsign.tuning.split_keys import SplitKeys
 # Triton 3.7 renamed the one, and 3.9 took the old name of the other away.
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 copy_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
-# The same helpers, compiled as Gluon: on scalars, and on tensors whose layout is given, the two languages agree.
+# The same helpers, compiled as Gluon: on scalars, and on tensors whose layout is given, the two
+# languages agree.
 bag_rows = gluon.jit(device_functions.bag_rows.fn)
 inverse_norm = gluon.jit(device_functions.inverse_norm.fn)
 marked = gluon.jit(device_functions.marked.fn)
@@ -63,19 +66,38 @@ WARPS = gl.constexpr(8)
 """Warps of a program: two warpgroups."""
 NAMES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 # Not specialised: a kernel is not compiled anew where one of these is 1 or a multiple of 16.
-SIZES = ("queries_all", "keys_all", "tiles", "heads", "key_heads", "parts", "gap", "first", "splits")
+SIZES = (
+    "queries_all",
+    "keys_all",
+    "tiles",
+    "heads",
+    "key_heads",
+    "parts",
+    "gap",
+    "first",
+    "splits",
+)
 MOST_PARTS = gl.constexpr(scaled_keys.MOST_PARTS.value)
 
 
 @gluon.jit
 def tile_of(
-    program, bags, sizes, first, splits,
-    QUERIES: gl.constexpr, PAIR: gl.constexpr, PACKED: gl.constexpr, SPLIT: gl.constexpr,
-):  # fmt: skip
-    """Where a program's tile lies (bag -1: no tile), its first key, and how many pairs of steps its keys take.
+    program,
+    bags,
+    sizes,
+    first,
+    splits,
+    QUERIES: gl.constexpr,
+    PAIR: gl.constexpr,
+    PACKED: gl.constexpr,
+    SPLIT: gl.constexpr,
+):
+    """Where a program's tile lies (bag -1: no tile), its first key, and how many pairs of steps its
+    keys take.
 
-    first: tiles that other programs do; PAIR: keys of a pair of steps. Returns bag, head, key head, the tile's first
-    row in the bag, the bag's first query, its number of queries, its index, the program's first key, and pairs.
+    first: tiles that other programs do; PAIR: keys of a pair of steps. Returns bag, head, key head,
+        the tile's first row in the bag, the bag's first query, its number of queries, its index,
+        the program's first key, and pairs.
     """
     offsets, query_offsets, schedule = bags
     queries_all, keys_all, tiles, heads, key_heads = sizes
@@ -97,7 +119,17 @@ def tile_of(
         begin = split * pairs // splits
         pairs = (split + 1) * pairs // splits - begin
         first_key += begin * PAIR
-    return bag, head, head // (heads // key_heads), start, first_query, queries, index, first_key, pairs
+    return (
+        bag,
+        head,
+        head // (heads // key_heads),
+        start,
+        first_query,
+        queries,
+        index,
+        first_key,
+        pairs,
+    )
 
 
 @gluon.jit
@@ -109,7 +141,8 @@ def next_slot(slot, phase, STAGES: gl.constexpr):
 
 @gluon.jit
 def load_slot(k, v, ring, at, slot, step, steps, KEYS: gl.constexpr):
-    """Starts loading tile `step` of the keys and tile `step - 1` of the values into a slot; none for step > steps.
+    """Starts loading tile `step` of the keys and tile `step - 1` of the values into a slot; none
+    for step > steps.
 
     The tile of values that is loaded at step 0 and the tile of keys at step `steps` are never used.
     """
@@ -138,14 +171,16 @@ def zeros(COLUMNS: gl.constexpr):
 
 @gluon.jit
 def row_squares(s, KEYS: gl.constexpr):
-    """Sums of s * s over the numbers of a row that one thread holds, [BLOCK, 4]: all_squares adds the four threads."""
+    """Sums of s * s over the numbers of a row that one thread holds, [BLOCK, 4]: all_squares adds
+    the four threads."""
     own = s.reshape([BLOCK, KEYS // 8, 4, 2]).permute([0, 2, 1, 3]).reshape([BLOCK, 4, KEYS // 4])
     return gl.sum(own * own, 2)
 
 
 @gluon.jit
 def rounded(s, dtype: gl.constexpr, V: gl.constexpr):
-    """Scores, rounded, as the left operand of u's product: no thread needs numbers of another one for that."""
+    """Scores, rounded, as the left operand of u's product: no thread needs numbers of another one
+    for that."""
     layout: gl.constexpr = product_layout(V)
     return gl.convert_layout(s.to(dtype), gl.DotOperandLayout(0, layout, 2), assert_trivial=True)
 
@@ -154,8 +189,9 @@ def rounded(s, dtype: gl.constexpr, V: gl.constexpr):
 def overlapped(q, k_tile, p, v_tile, u, z, s, never, KEYS: gl.constexpr, V: gl.constexpr):
     """Computes one item's scores while the tensor cores add the other item's p to its u.
 
-    q, z, s: of this item; p, v_tile, u: of the other one. Returns u (its product is still running), z, this item's p
-    and s. After the wait only the newest product is running, so those that were started before this call have ended.
+    q, z, s: of this item; p, v_tile, u: of the other one. Returns u (its product is still running),
+        z, this item's p and s. After the wait only the newest product is running, so those that
+        were started before this call have ended.
     """
     s = warpgroup_mma(q, k_tile.permute([1, 0]), s, use_acc=never, is_async=True)
     u = warpgroup_mma(p, v_tile, u, is_async=True)
@@ -165,11 +201,22 @@ def overlapped(q, k_tile, p, v_tile, u, z, s, never, KEYS: gl.constexpr, V: gl.c
 
 @gluon.jit
 def sum_keys(
-    q_a, q_b, k, v, ring, at, steps, never,
-    E: gl.constexpr, V: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
-    """Both sums of both items over `steps` tiles of keys: u_a, u_b, z_a, z_b. Loads of the first STAGES slots have been
-    started."""
+    q_a,
+    q_b,
+    k,
+    v,
+    ring,
+    at,
+    steps,
+    never,
+    E: gl.constexpr,
+    V: gl.constexpr,
+    KEYS: gl.constexpr,
+    PARTS: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    """Both sums of both items over `steps` tiles of keys: u_a, u_b, z_a, z_b. Loads of the first
+    STAGES slots have been started."""
     k_ring, v_ring, full = ring
     slot, phase, coming = 0, 0, STAGES
     mbarrier.wait(full.index(slot), phase)
@@ -187,7 +234,8 @@ def sum_keys(
         if PARTS == 1:
             k_tile = k_ring.index(slot).reshape([KEYS, E])
         u_a, z_b, p_b, s = overlapped(q_b, k_tile, p_a, v_tile, u_a, z_b, s, never, KEYS, V)
-        # In this warpgroup all products that read slot `before` have ended; after the barrier in the other one too.
+        # In this warpgroup all products that read slot `before` have ended; after the barrier in
+        # the other one too.
         barrier()
         load_slot(k, v, ring, at, before, coming, steps, KEYS)
         coming += 1
@@ -219,9 +267,12 @@ def sum_keys(
 
 @gluon.jit
 def own_rows(start, COLUMNS: gl.constexpr):
-    """Numbers of a block's rows from `start` on, [BLOCK], and of its columns, in the layout of a product."""
+    """Numbers of a block's rows from `start` on, [BLOCK], and of its columns, in the layout of a
+    product."""
     layout: gl.constexpr = product_layout(COLUMNS)
-    return start + gl.arange(0, BLOCK, gl.SliceLayout(1, layout)), gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
+    return start + gl.arange(0, BLOCK, gl.SliceLayout(1, layout)), gl.arange(
+        0, COLUMNS, gl.SliceLayout(0, layout)
+    )
 
 
 @gluon.jit
@@ -241,7 +292,8 @@ def store_split(u, z, sums, squares, row, V: gl.constexpr):
 
 @gluon.jit
 def store_q_squared(q, inverse, start, queries, E: gl.constexpr):
-    """Writes |q|^2 of a block's rows to `inverse` until the loop has ended, because the loop is short of registers."""
+    """Writes |q|^2 of a block's rows to `inverse` until the loop has ended, because the loop is
+    short of registers."""
     layout: gl.constexpr = product_layout(E)
     rows = q.load(layout).to(gl.float32)
     query, _ = own_rows(start, E)
@@ -249,8 +301,11 @@ def store_q_squared(q, inverse, start, queries, E: gl.constexpr):
 
 
 @gluon.jit
-def store_rows(u, z, o, inverse, start, queries, floor, o_row, V: gl.constexpr, V_PAD: gl.constexpr):
-    """Writes o and 1 / n of a block, with the sign bit set where u is NaN (nan_repair.py); floor: eps t."""
+def store_rows(
+    u, z, o, inverse, start, queries, floor, o_row, V: gl.constexpr, V_PAD: gl.constexpr
+):
+    """Writes o and 1 / n of a block, with the sign bit set where u is NaN (nan_repair.py); floor:
+    eps t."""
     query, column = own_rows(start, V_PAD)
     q_squared = gl.load(inverse + query, mask=query < queries, other=0.0)
     inverse_n = inverse_norm(all_squares(z, V_PAD), floor * q_squared)
@@ -263,7 +318,8 @@ def store_rows(u, z, o, inverse, start, queries, floor, o_row, V: gl.constexpr, 
 
 @gluon.jit
 def total_squares(totals, parts, bag, head, key_heads):
-    """t = sum |k'|^2 of a bag, whose parts are added in a fixed order: see scaled_keys.bag_totals."""
+    """t = sum |k'|^2 of a bag, whose parts are added in a fixed order: see
+    scaled_keys.bag_totals."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     part = gl.arange(0, MOST_PARTS, layout)
     totals += (bag * key_heads + head).to(gl.int64) * (1 + MOST_PARTS)
@@ -272,17 +328,45 @@ def total_squares(totals, parts, bag, head, key_heads):
 
 @gluon.jit(do_not_specialize=SIZES)
 def stream_forward(
-    q, k, v, offsets, query_offsets, schedule, totals, o, inverse, sums, squares,
-    o_bag, o_head, o_row,
-    queries_all, keys_all, tiles, heads, key_heads, parts, gap, first, splits, eps,
-    E: gl.constexpr, V: gl.constexpr, V_PAD: gl.constexpr, QUERIES: gl.constexpr, KEYS: gl.constexpr,
-    STAGES: gl.constexpr, PACKED: gl.constexpr, SPLIT: gl.constexpr,
-):  # fmt: skip
-    """As forward.py. q, k (scaled), v: descriptors, that of q with BLOCK rows; first: tiles that other programs do.
+    q,
+    k,
+    v,
+    offsets,
+    query_offsets,
+    schedule,
+    totals,
+    o,
+    inverse,
+    sums,
+    squares,
+    o_bag,
+    o_head,
+    o_row,
+    queries_all,
+    keys_all,
+    tiles,
+    heads,
+    key_heads,
+    parts,
+    gap,
+    first,
+    splits,
+    eps,
+    E: gl.constexpr,
+    V: gl.constexpr,
+    V_PAD: gl.constexpr,
+    QUERIES: gl.constexpr,
+    KEYS: gl.constexpr,
+    STAGES: gl.constexpr,
+    PACKED: gl.constexpr,
+    SPLIT: gl.constexpr,
+):
+    """As forward.py. q, k (scaled), v: descriptors, that of q with BLOCK rows; first: tiles that
+    other programs do.
 
     SPLIT: `splits` programs a tile, each of which writes u and z of its part of the keys to sums
-    [programs * QUERIES, V_PAD] and squares [programs * QUERIES]. Otherwise one program a tile, which writes o and
-    inverse.
+        [programs * QUERIES, V_PAD] and squares [programs * QUERIES]. Otherwise one program a tile,
+        which writes o and inverse.
     """
     PARTS: gl.constexpr = QUERIES // BLOCK
     PAIR: gl.constexpr = (3 - PARTS) * KEYS
@@ -326,7 +410,9 @@ def stream_forward(
         store_q_squared(q_a, inverse, start, queries, E)
         if PARTS == 2:
             store_q_squared(q_b, inverse, start + BLOCK, queries, E)
-    u_a, u_b, z_a, z_b = sum_keys(q_a, q_b, k, v, ring, at, steps, heads < 0, E, V_PAD, KEYS, PARTS, STAGES)
+    u_a, u_b, z_a, z_b = sum_keys(
+        q_a, q_b, k, v, ring, at, steps, heads < 0, E, V_PAD, KEYS, PARTS, STAGES
+    )
     if PARTS == 1:
         u_a, z_a = u_a + u_b, z_a + z_b
     if SPLIT:
@@ -335,14 +421,19 @@ def stream_forward(
             store_split(u_b, z_b, sums, squares, program * QUERIES + BLOCK, V_PAD)
     else:
         floor = eps * total_squares(totals, parts, bag, key_head, key_heads)
-        o += index.to(gl.int64) * o_bag + head.to(gl.int64) * o_head + gl.to_tensor(first_query).to(gl.int64) * o_row
+        o += (
+            index.to(gl.int64) * o_bag
+            + head.to(gl.int64) * o_head
+            + gl.to_tensor(first_query).to(gl.int64) * o_row
+        )
         store_rows(u_a, z_a, o, inverse, start, queries, floor, o_row, V, V_PAD)
         if PARTS == 2:
             store_rows(u_b, z_b, o, inverse, start + BLOCK, queries, floor, o_row, V, V_PAD)
 
 
 def gluon_descriptor(rows: Tensor, block: int) -> TensorDescriptor:
-    """Return layout.descriptor for Gluon, with the layout of shared memory that a wgmma reads without bank conflicts.
+    """Return layout.descriptor for Gluon, with the layout of shared memory that a wgmma reads
+    without bank conflicts.
 
     rows [C', heads, rows, E], 16-bit.
     """
@@ -352,18 +443,28 @@ def gluon_descriptor(rows: Tensor, block: int) -> TensorDescriptor:
 
 
 def forward(
-    call: AttentionCall, keys: ScaledKeys, sizes: BlockSizes, plan: SplitKeys, o: Tensor, inverse: Tensor
+    call: AttentionCall,
+    keys: ScaledKeys,
+    sizes: BlockSizes,
+    plan: SplitKeys,
+    o: Tensor,
+    inverse: Tensor,
 ) -> None:
-    """Write, as stream_launches.forward does by its kernel, o [C', H, N, V], and inverse [C', H, N], 1 / n.
+    """Write, as stream_launches.forward does by its kernel, o [C', H, N, V], and inverse [C', H,
+    N], 1 / n.
 
     Numbers have 16 bits; sizes: tables.HOPPER, of 128 or 256 queries; plan: which tiles
     have their keys split.
     """
     q, v = call.q, call.v
     assert plan.splits <= max(1, cdiv(v.shape[2], 2 * sizes.other)), "a split has no keys"
-    assert not call.packed or (not plan.split_tiles and 2 * sizes.other <= GAP), "packed bags cannot split keys"
+    assert not call.packed or (not plan.split_tiles and 2 * sizes.other <= GAP), (
+        "packed bags cannot split keys"
+    )
     tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, call.query_offsets)
-    sums = torch.empty(plan.split_tiles * plan.splits * sizes.own, call.value_width, device=q.device)
+    sums = torch.empty(
+        plan.split_tiles * plan.splits * sizes.own, call.value_width, device=q.device
+    )
     squares = torch.empty(len(sums), device=q.device)
 
     def run(programs: int, first: int, splits: int, early: bool) -> None:
@@ -371,25 +472,49 @@ def forward(
             stream_forward,
             (programs,),
             tensors={
-                "q": gluon_descriptor(q, BLOCK.value), "k": gluon_descriptor(keys.rows, sizes.other),
-                "v": gluon_descriptor(v, sizes.other), **call.cuts, "schedule": tiles.schedule,
-                "totals": keys.totals, "o": o, "inverse": inverse, "sums": sums, "squares": squares,
+                "q": gluon_descriptor(q, BLOCK.value),
+                "k": gluon_descriptor(keys.rows, sizes.other),
+                "v": gluon_descriptor(v, sizes.other),
+                **call.cuts,
+                "schedule": tiles.schedule,
+                "totals": keys.totals,
+                "o": o,
+                "inverse": inverse,
+                "sums": sums,
+                "squares": squares,
             },
             numbers={
-                **strides(o=o), **call.row_counts, "tiles": tiles.count, **call.head_counts, **keys.numbers,
-                "first": first, "splits": splits, "eps": call.eps,
+                **strides(o=o),
+                **call.row_counts,
+                "tiles": tiles.count,
+                **call.head_counts,
+                **keys.numbers,
+                "first": first,
+                "splits": splits,
+                "eps": call.eps,
             },
             constants={
-                "E": q.shape[-1], "V": v.shape[-1], "V_PAD": call.value_width, "QUERIES": sizes.own,
-                "KEYS": sizes.other, "STAGES": sizes.stages, "PACKED": call.packed, "SPLIT": splits > 1,
+                "E": q.shape[-1],
+                "V": v.shape[-1],
+                "V_PAD": call.value_width,
+                "QUERIES": sizes.own,
+                "KEYS": sizes.other,
+                "STAGES": sizes.stages,
+                "PACKED": call.packed,
+                "SPLIT": splits > 1,
             },
             num_warps=WARPS.value,
             launch_pdl=early,
-        )  # fmt: skip
+        )
 
     if plan.whole_tiles:
         run(plan.whole_tiles, 0, 1, early=True)
     if plan.split_tiles:
-        run(plan.split_tiles * plan.splits, plan.whole_tiles, plan.splits, early=not plan.whole_tiles)
+        run(
+            plan.split_tiles * plan.splits,
+            plan.whole_tiles,
+            plan.splits,
+            early=not plan.whole_tiles,
+        )
         add_split_keys(call, keys, sums, squares, tiles.count, sizes.own, plan, o, inverse)
     repair_rows(call, keys, o, inverse)

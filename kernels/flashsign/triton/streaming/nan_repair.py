@@ -1,9 +1,10 @@
 """NaN repair: rows of an output that are NaN are computed again, without the values of absent keys.
 
-The values of absent keys may be anything, and zero times NaN is NaN. The Hopper kernel has no registers for a check and
-a second loop: where u is NaN, it sets the sign bit of 1 / n, also of 0, as a mark. This kernel sums the tiles with such
-rows again, with zeros for the values of absent keys. A NaN that comes from a present key stays. Nearly always no row is
-marked, and every program ends at once.
+The values of absent keys may be anything, and zero times NaN is NaN. The Hopper kernel has no
+registers for a check and a second loop: where u is NaN, it sets the sign bit of 1 / n, also of 0,
+as a mark. This kernel sums the tiles with such rows again, with zeros for the values of absent
+keys. A NaN that comes from a present key stays. Nearly always no row is marked, and every program
+ends at once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from triton.language.extra.cuda import gdc_wait
 from flashsign.attention.call import AttentionCall
 from flashsign.triton.common.device_functions import bag_rows, program_tile
 from flashsign.triton.common.launch import start, starts_early
-from flashsign.triton.common.layout import TileAssignment, descriptor, multiplicity_strides, precision, strides
+from flashsign.triton.common.layout import (
+    TileAssignment,
+    descriptor,
+    multiplicity_strides,
+    precision,
+    strides,
+)
 from flashsign.triton.streaming.scaled_keys import ScaledKeys
 from flashsign.triton.streaming.stream_forward import sum_without_absent_keys
 from flashsign.tuning.tables import NAN_REPAIR
@@ -24,14 +31,38 @@ from flashsign.tuning.tables import NAN_REPAIR
 
 @triton.jit
 def repair_tiles(
-    q, k, v, multiplicity, offsets, query_offsets, schedule, o, inverse,
-    m_bag, m_head,
-    o_bag, o_head, o_row,
-    queries_all, keys_all, tiles, heads, key_heads, gap,
-    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    """A program does one tile of queries. q, k (scaled), v: descriptors. Writes o, and inverse without its marks.
+    q,
+    k,
+    v,
+    multiplicity,
+    offsets,
+    query_offsets,
+    schedule,
+    o,
+    inverse,
+    m_bag,
+    m_head,
+    o_bag,
+    o_head,
+    o_row,
+    queries_all,
+    keys_all,
+    tiles,
+    heads,
+    key_heads,
+    gap,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PACKED: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """A program does one tile of queries. q, k (scaled), v: descriptors. Writes o, and inverse
+    without its marks.
 
     EARLY: the kernel begins before the previous one has ended, and waits for it.
     """
@@ -52,7 +83,19 @@ def repair_tiles(
     multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
     scaled = first_key + bag * gap
     u = sum_without_absent_keys(
-        rows, k, v, multiplicity, index, key_head, scaled, first_key, keys, E_PAD, V_PAD, KEYS, PRECISION
+        rows,
+        k,
+        v,
+        multiplicity,
+        index,
+        key_head,
+        scaled,
+        first_key,
+        keys,
+        E_PAD,
+        V_PAD,
+        KEYS,
+        PRECISION,
     )
     inverse_n = tl.abs(inverse_n)
     tl.store(inverse + query, inverse_n, mask=query < queries)
@@ -72,18 +115,31 @@ def repair_rows(call: AttentionCall, keys: ScaledKeys, o: Tensor, inverse: Tenso
         repair_tiles,
         tiles.grid(q.shape[1]),
         tensors={
-            "q": descriptor(q, sizes.own), "k": descriptor(keys.rows, sizes.other),
-            "v": descriptor(call.v, sizes.other), "multiplicity": call.m, **call.cuts, "schedule": tiles.schedule,
-            "o": o, "inverse": inverse,
+            "q": descriptor(q, sizes.own),
+            "k": descriptor(keys.rows, sizes.other),
+            "v": descriptor(call.v, sizes.other),
+            "multiplicity": call.m,
+            **call.cuts,
+            "schedule": tiles.schedule,
+            "o": o,
+            "inverse": inverse,
         },
         numbers={
-            **multiplicity_strides(call.m), **strides(o=o), **call.row_counts, "tiles": tiles.count,
-            **call.head_counts, "gap": keys.gap,
+            **multiplicity_strides(call.m),
+            **strides(o=o),
+            **call.row_counts,
+            "tiles": tiles.count,
+            **call.head_counts,
+            "gap": keys.gap,
         },
         constants={
-            **call.widths, "QUERIES": sizes.own, "KEYS": sizes.other, "PRECISION": precision(q.dtype),
-            "PACKED": call.packed, "EARLY": early,
+            **call.widths,
+            "QUERIES": sizes.own,
+            "KEYS": sizes.other,
+            "PRECISION": precision(q.dtype),
+            "PACKED": call.packed,
+            "EARLY": early,
         },
         num_warps=sizes.warps,
         launch_pdl=early,
-    )  # fmt: skip
+    )

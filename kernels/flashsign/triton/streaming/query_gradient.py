@@ -1,10 +1,12 @@
-"""dq of the streamed attention. Where keys are many, it is computed from the keys' moments instead of by a stream:
+"""dq of the streamed attention. Where keys are many, it is computed from the keys' moments instead
+of by a stream:
 
     dq_i = do_i A^T / n_i - (delta_i / n_i^2) q_i (G + eps t)      A = sum_j k'_j^T v_j      G = sum_j k'_j^T k'_j
 
-That is two products of width E instead of three with every key. Tiles of rows whose rho = z / (|q|^2 t) is about 1 / E,
-as those of random rows are, take A and G rounded to 16 bits, as moments/forward.py does, and others take them exact.
-Ill-conditioned rows, with a small rho, lie along directions that the keys hardly have and that G has lost to rounding:
+That is two products of width E instead of three with every key. Tiles of rows whose rho = z /
+(|q|^2 t) is about 1 / E, as those of random rows are, take A and G rounded to 16 bits, as
+moments/forward.py does, and others take them exact. Ill-conditioned rows, with a small rho, lie
+along directions that the keys hardly have and that G has lost to rounding:
 tiles with such a row are streamed.
 """
 
@@ -29,19 +31,41 @@ ILL_CONDITIONED = tl.constexpr(1e-3)
 
 @triton.jit
 def key_moments(
-    k, v, multiplicity, offsets, out,
-    k_bag, k_head, k_row,
-    v_bag, v_head, v_row,
-    m_bag, m_head,
-    rows, key_heads, gap,
-    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-    BLOCK: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
+    k,
+    v,
+    multiplicity,
+    offsets,
+    out,
+    k_bag,
+    k_head,
+    k_row,
+    v_bag,
+    v_head,
+    v_row,
+    m_bag,
+    m_head,
+    rows,
+    key_heads,
+    gap,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PACKED: tl.constexpr,
+):
     """Program (part, key head, bag) sums A and G of its part of the keys. k: scaled keys.
 
     out [parts, bags, K, E_PAD V_PAD + E_PAD E_PAD] float32, A before G.
     """
-    part, parts, head, bag = tl.program_id(0), tl.num_programs(0), tl.program_id(1), tl.program_id(2)
+    part, parts, head, bag = (
+        tl.program_id(0),
+        tl.num_programs(0),
+        tl.program_id(1),
+        tl.program_id(2),
+    )
     first, keys, index = bag_rows(bag, offsets, rows, PACKED)
     k += index.to(tl.int64) * k_bag + head.to(tl.int64) * k_head + bag.to(tl.int64) * gap * k_row
     v += index.to(tl.int64) * v_bag + head.to(tl.int64) * v_head
@@ -50,15 +74,23 @@ def key_moments(
     size = tl.cdiv(tl.cdiv(keys, parts), BLOCK) * BLOCK
     a = tl.zeros([E_PAD, V_PAD], tl.float32)
     g = tl.zeros([E_PAD, E_PAD], tl.float32)
-    for start in tl.range(part * size, tl.minimum((part + 1) * size, keys), BLOCK, num_stages=STAGES):
+    for start in tl.range(
+        part * size, tl.minimum((part + 1) * size, keys), BLOCK, num_stages=STAGES
+    ):
         key = start + tl.arange(0, BLOCK)
         present = (tl.load(multiplicity + first + key, mask=key < keys, other=0.0) != 0)[:, None]
         row = (first + key).to(tl.int64)[:, None]
-        k_tile = tl.load(k + row * k_row + column[None, :], mask=present & (column < E)[None, :], other=0.0)
-        v_tile = tl.load(v + row * v_row + of_value[None, :], mask=present & (of_value < V)[None, :], other=0.0)
+        k_tile = tl.load(
+            k + row * k_row + column[None, :], mask=present & (column < E)[None, :], other=0.0
+        )
+        v_tile = tl.load(
+            v + row * v_row + of_value[None, :], mask=present & (of_value < V)[None, :], other=0.0
+        )
         a = tl.dot(k_tile.T, v_tile, a, input_precision=PRECISION)
         g = tl.dot(k_tile.T, k_tile, g, input_precision=PRECISION)
-    out += ((part * tl.num_programs(2) + bag) * key_heads + head).to(tl.int64) * (E_PAD * (V_PAD + E_PAD))
+    out += ((part * tl.num_programs(2) + bag) * key_heads + head).to(tl.int64) * (
+        E_PAD * (V_PAD + E_PAD)
+    )
     tl.store(out + column[:, None] * V_PAD + of_value[None, :], a)
     tl.store(out + E_PAD * V_PAD + column[:, None] * E_PAD + column[None, :], g)
 
@@ -72,7 +104,8 @@ def near_one(matrix, dtype: tl.constexpr):
 
 @triton.jit
 def exact_product(x, matrix, total, PRECISION: tl.constexpr, HALF: tl.constexpr):
-    """total + x matrix^T. HALF: x holds 16-bit numbers, which are exact in TF32; the matrix becomes two TF32 ones."""
+    """total + x matrix^T. HALF: x holds 16-bit numbers, which are exact in TF32; the matrix becomes
+    two TF32 ones."""
     if HALF:
         high = (matrix.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
         total = tl.dot(x, high.T, total, input_precision="tf32")
@@ -83,20 +116,49 @@ def exact_product(x, matrix, total, PRECISION: tl.constexpr, HALF: tl.constexpr)
 
 @triton.jit
 def moment_query_gradient(
-    q, grad, inverse, delta, schedule, query_offsets, totals, moments, dq, ill_conditioned,
-    q_bag, q_head, q_row,
-    grad_bag, grad_head, grad_row,
-    dq_bag, dq_head, dq_row,
-    delta_head, queries_all, tiles, heads, key_heads, parts, gap, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-    QUERIES: tl.constexpr, WIDTH: tl.constexpr, VALUES: tl.constexpr,
-    PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
-    """A program does one tile of queries: writes dq, and ill_conditioned [programs], 1 if the tile has an
-    ill-conditioned row, else 0.
+    q,
+    grad,
+    inverse,
+    delta,
+    schedule,
+    query_offsets,
+    totals,
+    moments,
+    dq,
+    ill_conditioned,
+    q_bag,
+    q_head,
+    q_row,
+    grad_bag,
+    grad_head,
+    grad_row,
+    dq_bag,
+    dq_head,
+    dq_row,
+    delta_head,
+    queries_all,
+    tiles,
+    heads,
+    key_heads,
+    parts,
+    gap,
+    eps,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    VALUES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    HALF: tl.constexpr,
+    PACKED: tl.constexpr,
+):
+    """A program does one tile of queries: writes dq, and ill_conditioned [programs], 1 if the tile
+    has an ill-conditioned row, else 0.
 
-    moments [bags, key heads, E_PAD V_PAD + E_PAD E_PAD] float32: A and G. WIDTH, VALUES: columns of G and of A at a
-    time. delta: as scaled_queries wrote it.
+    moments [bags, key heads, E_PAD V_PAD + E_PAD E_PAD] float32: A and G. WIDTH, VALUES: columns of
+        G and of A at a time. delta: as scaled_queries wrote it.
     """
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
     if bag < 0:
@@ -109,7 +171,11 @@ def moment_query_gradient(
     row = (first + query).to(tl.int64)[:, None]
     there = (query < queries)[:, None]
     index, head = index.to(tl.int64), head.to(tl.int64)
-    inverse_n = tl.load(inverse + (index * heads + head) * queries_all + first + query, mask=query < queries, other=0.0)
+    inverse_n = tl.load(
+        inverse + (index * heads + head) * queries_all + first + query,
+        mask=query < queries,
+        other=0.0,
+    )
     delta += (index * heads + head) * delta_head + multiple_of_four(first + bag.to(tl.int64) * gap)
     d = tl.load(delta + query, mask=query < queries, other=0.0)
     _, rest = power_and_rest(inverse_n)
@@ -127,12 +193,23 @@ def moment_query_gradient(
         inverse_rho = tl.max(tl.sum(wide * wide, 1) * inverse_n * inverse_n) * t  # 1 / (rho + eps)
         if inverse_rho * (HIGH_PRECISION + E * eps) <= E:
             of_value = tl.arange(0, V_PAD)
-            a, a_unit = near_one(tl.load(moments + column[:, None] * V_PAD + of_value[None, :]), q.dtype.element_ty)
+            a, a_unit = near_one(
+                tl.load(moments + column[:, None] * V_PAD + of_value[None, :]), q.dtype.element_ty
+            )
             of_g = moments + E_PAD * V_PAD
-            g, g_unit = near_one(tl.load(of_g + column[:, None] * E_PAD + column[None, :]), q.dtype.element_ty)
-            values = tl.load(grad + row * grad_row + of_value[None, :], mask=there & (of_value < V)[None, :], other=0.0)
+            g, g_unit = near_one(
+                tl.load(of_g + column[:, None] * E_PAD + column[None, :]), q.dtype.element_ty
+            )
+            values = tl.load(
+                grad + row * grad_row + of_value[None, :],
+                mask=there & (of_value < V)[None, :],
+                other=0.0,
+            )
             of_norm = tl.dot(whole, g) / g_unit + eps * t * wide
-            found = tl.dot(values, a.T, of_norm * (d * inverse_n * -a_unit)[:, None]) * (inverse_n / a_unit)[:, None]
+            found = (
+                tl.dot(values, a.T, of_norm * (d * inverse_n * -a_unit)[:, None])
+                * (inverse_n / a_unit)[:, None]
+            )
             tl.store(dq + row * dq_row + column[None, :], found.to(dq.dtype.element_ty), mask=here)
             tl.store(ill_conditioned + tl.program_id(0), 0)
             return
@@ -141,13 +218,17 @@ def moment_query_gradient(
     q2_over_n2 = tl.zeros([QUERIES], tl.float32)
     for begin in tl.range(0, V_PAD, VALUES, num_stages=2):
         some = begin + tl.arange(0, VALUES)
-        grads = tl.load(grad + row * grad_row + some[None, :], mask=there & (some < V)[None, :], other=0.0)
+        grads = tl.load(
+            grad + row * grad_row + some[None, :], mask=there & (some < V)[None, :], other=0.0
+        )
         a = tl.load(moments + column[:, None] * V_PAD + some[None, :])
         do_a = exact_product(grads.to(tl.float32), a, do_a, PRECISION, HALF)
     moments += E_PAD * V_PAD
     for begin in tl.range(0, E_PAD, WIDTH, num_stages=2):
         some = begin + tl.arange(0, WIDTH)
-        rows = tl.load(q + row * q_row + some[None, :], mask=there & (some < E)[None, :], other=0.0).to(tl.float32)
+        rows = tl.load(
+            q + row * q_row + some[None, :], mask=there & (some < E)[None, :], other=0.0
+        ).to(tl.float32)
         g = tl.load(moments + column[:, None] * E_PAD + some[None, :])
         q_g = exact_product(rows, g, q_g, PRECISION, HALF)
         q_over_n = rows * inverse_n[:, None]
@@ -156,20 +237,54 @@ def moment_query_gradient(
     sums = do_a * inverse_n[:, None] - (q_g + eps * t * rows) * (d * inverse_n * inverse_n)[:, None]
     tl.store(dq + row * dq_row + column[None, :], sums.to(dq.dtype.element_ty), mask=here)
     # |q|^2 t / n^2 = 1 / (rho + eps).
-    tl.store(ill_conditioned + tl.program_id(0), tl.max((q2_over_n2 * t * (ILL_CONDITIONED + eps) > 1.0).to(tl.int32)))
+    tl.store(
+        ill_conditioned + tl.program_id(0),
+        tl.max((q2_over_n2 * t * (ILL_CONDITIONED + eps) > 1.0).to(tl.int32)),
+    )
 
 
 @triton.jit
 def stream_query_gradient(
-    q, k, v, grad, multiplicity, inverse, delta, offsets, query_offsets, schedule, totals, dq, ill_conditioned,
-    m_bag, m_head,
-    dq_bag, dq_head, dq_row,
-    delta_head, queries_all, keys_all, tiles, heads, key_heads, parts, gap, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
-    ONLY_ILL_CONDITIONED: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
-    """A program does one tile of queries, three products with every key: writes dq. q (q~), k (scaled), v, grad:
+    q,
+    k,
+    v,
+    grad,
+    multiplicity,
+    inverse,
+    delta,
+    offsets,
+    query_offsets,
+    schedule,
+    totals,
+    dq,
+    ill_conditioned,
+    m_bag,
+    m_head,
+    dq_bag,
+    dq_head,
+    dq_row,
+    delta_head,
+    queries_all,
+    keys_all,
+    tiles,
+    heads,
+    key_heads,
+    parts,
+    gap,
+    eps,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    STAGES: tl.constexpr,
+    ONLY_ILL_CONDITIONED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PACKED: tl.constexpr,
+):
+    """A program does one tile of queries, three products with every key: writes dq. q (q~), k
+    (scaled), v, grad:
     descriptors.
 
     dq_i = (1 / n_i) sum_j (<do_i, v_j> - (s_ij / n_i) delta_i) k'_j - (delta_i / n_i^2) eps t q_i
@@ -186,7 +301,9 @@ def stream_query_gradient(
     _, t = bag_totals(totals, parts, bag, key_head, key_heads)
     query = start + tl.arange(0, QUERIES)
     bag_head = index.to(tl.int64) * heads + head
-    inverse_n = tl.load(inverse + bag_head * queries_all + first_query + query, mask=query < queries, other=0.0)
+    inverse_n = tl.load(
+        inverse + bag_head * queries_all + first_query + query, mask=query < queries, other=0.0
+    )
     delta += bag_head * delta_head + multiple_of_four(first_query + bag.to(tl.int64) * gap)
     d = tl.load(delta + query, mask=query < queries, other=0.0)
     _, rest = power_and_rest(inverse_n)
@@ -208,7 +325,18 @@ def stream_query_gradient(
         sums = tl.zeros([QUERIES, E_PAD], tl.float32)
         for begin in tl.range(0, keys, KEYS, num_stages=1):
             k_tile, v_tile = load_present(
-                k, v, multiplicity, begin, keys, index, key_head, first_scaled, first_key, E_PAD, V_PAD, KEYS
+                k,
+                v,
+                multiplicity,
+                begin,
+                keys,
+                index,
+                key_head,
+                first_scaled,
+                first_key,
+                E_PAD,
+                V_PAD,
+                KEYS,
             )
             w = tl.dot(rows, k_tile.T, input_precision=PRECISION)
             ds = tl.dot(grads, v_tile.T, input_precision=PRECISION) - w * d[:, None]
@@ -218,4 +346,8 @@ def stream_query_gradient(
     column = tl.arange(0, E_PAD)
     dq += index.to(tl.int64) * dq_bag + head.to(tl.int64) * dq_head
     to = (first_query + query).to(tl.int64)[:, None] * dq_row + column[None, :]
-    tl.store(dq + to, sums.to(dq.dtype.element_ty), mask=(query < queries)[:, None] & (column < E)[None, :])
+    tl.store(
+        dq + to,
+        sums.to(dq.dtype.element_ty),
+        mask=(query < queries)[:, None] & (column < E)[None, :],
+    )

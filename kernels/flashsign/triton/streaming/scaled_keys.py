@@ -1,7 +1,8 @@
-"""Keys times their multiplicities, k' = m k, once for all queries, and t = sum_j |k'_j|^2 of each bag.
+"""Keys times their multiplicities, k' = m k, once for all queries, and t = sum_j |k'_j|^2 of each
+bag.
 
-Multiplicities are first divided by a power of two near the bag's largest: that changes no bit of the attention, and k'
-is in range. Absent keys become zeros, whatever they held.
+Multiplicities are first divided by a power of two near the bag's largest: that changes no bit of
+the attention, and k' is in range. Absent keys become zeros, whatever they held.
 Letters: B bags, K key heads, E head width.
 """
 
@@ -28,31 +29,54 @@ MOST_PARTS = tl.constexpr(256)
 
 @triton.jit
 def scaled_keys(
-    k, multiplicity, offsets, out, totals,
-    k_bag, k_head, k_row,
-    m_bag, m_head,
-    out_bag, out_head, out_row,
-    rows, key_heads, gap,
-    E: tl.constexpr, E_PAD: tl.constexpr, BLOCK: tl.constexpr, M_BLOCK: tl.constexpr,
-    PACKED: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    """Program (part, key head, bag) writes k' of its keys to out, and their sum of |k'|^2 to totals.
+    k,
+    multiplicity,
+    offsets,
+    out,
+    totals,
+    k_bag,
+    k_head,
+    k_row,
+    m_bag,
+    m_head,
+    out_bag,
+    out_head,
+    out_row,
+    rows,
+    key_heads,
+    gap,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    BLOCK: tl.constexpr,
+    M_BLOCK: tl.constexpr,
+    PACKED: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """Program (part, key head, bag) writes k' of its keys to out, and their sum of |k'|^2 to
+    totals.
 
-    totals [B, K, 1 + MOST_PARTS] float32: the scale of the multiplicities, then the sum of each part. In out, packed
-    bags lie `gap` rows of zeros apart, so that a tile that reads past the end of its bag reads zeros, as in dense bags.
-    M_BLOCK: multiplicities that are read at once to find the largest. EARLY: the next kernel may begin before this one
-    has ended, and waits where it needs these numbers.
+    totals [B, K, 1 + MOST_PARTS] float32: the scale of the multiplicities, then the sum of each
+        part. In out, packed bags lie `gap` rows of zeros apart, so that a tile that reads past the
+        end of its bag reads zeros, as in dense bags.
+    M_BLOCK: multiplicities that are read at once to find the largest. EARLY: the next kernel may
+        begin before this one has ended, and waits where it needs these numbers.
     """
     if EARLY:
         gdc_launch_dependents()
-    part, parts, head, bag = tl.program_id(0), tl.num_programs(0), tl.program_id(1), tl.program_id(2)
+    part, parts, head, bag = (
+        tl.program_id(0),
+        tl.num_programs(0),
+        tl.program_id(1),
+        tl.program_id(2),
+    )
     first, keys, index = bag_rows(bag, offsets, rows, PACKED)
     size = tl.cdiv(tl.cdiv(keys, parts), BLOCK) * BLOCK
     last = tl.minimum((part + 1) * size, keys)
     multiplicity += index.to(tl.int64) * m_bag + head.to(tl.int64) * m_head + first
     k += index.to(tl.int64) * k_bag + head.to(tl.int64) * k_head
     out += index.to(tl.int64) * out_bag + head.to(tl.int64) * out_head
-    # The first keys are loaded while the largest multiplicity is searched for, the next ones while these are scaled.
+    # The first keys are loaded while the largest multiplicity is searched for, the next ones while
+    # these are scaled.
     key = part * size + tl.arange(0, BLOCK)
     column = tl.arange(0, E_PAD)[None, :]
     there = (key < last)[:, None] & (column < E)
@@ -84,7 +108,8 @@ def scaled_keys(
 
 @triton.jit
 def bag_totals(totals, parts, bag, head, key_heads):
-    """The scale of a bag's multiplicities, and t = sum |k'|^2, whose parts are added in a fixed order."""
+    """The scale of a bag's multiplicities, and t = sum |k'|^2, whose parts are added in a fixed
+    order."""
     totals += (bag * key_heads + head).to(tl.int64) * (1 + MOST_PARTS)
     part = tl.arange(0, MOST_PARTS)
     return tl.load(totals), tl.sum(tl.load(totals + 1 + part, mask=part < parts, other=0.0))
@@ -92,14 +117,24 @@ def bag_totals(totals, parts, bag, head, key_heads):
 
 @triton.jit
 def load_present(
-    k, v, multiplicity, begin, keys, index, key_head, first_scaled, first_key,
-    E_PAD: tl.constexpr, V_PAD: tl.constexpr, KEYS: tl.constexpr,
-):  # fmt: skip
-    """Tiles of scaled keys [KEYS, E_PAD] and of values [KEYS, V_PAD] from key `begin` on, zeros for values of absent
-    keys.
+    k,
+    v,
+    multiplicity,
+    begin,
+    keys,
+    index,
+    key_head,
+    first_scaled,
+    first_key,
+    E_PAD: tl.constexpr,
+    V_PAD: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """Tiles of scaled keys [KEYS, E_PAD] and of values [KEYS, V_PAD] from key `begin` on, zeros for
+    values of absent keys.
 
-    k (scaled), v: descriptors; multiplicity: pointer to that of the bag's first key; first_scaled, first_key: the bag's
-    first row in k and in v.
+    k (scaled), v: descriptors; multiplicity: pointer to that of the bag's first key; first_scaled,
+    first_key: the bag's first row in k and in v.
     """
     key = begin + tl.arange(0, KEYS)
     m = tl.load(multiplicity + key, mask=key < keys, other=0.0)
@@ -110,7 +145,8 @@ def load_present(
 
 @dataclass(frozen=True)
 class ScaledKeys:
-    """rows: k' [C', K, rows and gaps, E]; totals [B, K, 1 + MOST_PARTS], with the sums of `parts` parts: scaled_keys.
+    """rows: k' [C', K, rows and gaps, E]; totals [B, K, 1 + MOST_PARTS], with the sums of `parts`
+    parts: scaled_keys.
 
     gap: rows of zeros behind each packed bag, 0 for dense bags.
     """
@@ -132,7 +168,8 @@ class ScaledKeys:
         heads, rows = k.shape[1:3]
         bags, gap = call.bags, GAP if call.packed else 0
         block = max(16, 8192 // call.width)
-        # Every program reads all multiplicities of its bag, so there are no more programs than fill the device.
+        # Every program reads all multiplicities of its bag, so there are no more programs than fill
+        # the device.
         filling = cdiv(4 * multiprocessor_count(k.device), max(1, bags * heads))
         parts = max(1, min(MOST_PARTS.value, cdiv(rows, block), filling))
         scaled = with_gaps(k, bags, gap)
@@ -140,15 +177,29 @@ class ScaledKeys:
         start(
             scaled_keys,
             (parts, heads, bags),
-            tensors={"k": k, "multiplicity": m, "offsets": call.offsets, "out": scaled, "totals": totals},
+            tensors={
+                "k": k,
+                "multiplicity": m,
+                "offsets": call.offsets,
+                "out": scaled,
+                "totals": totals,
+            },
             numbers={
-                **strides(k=k), **multiplicity_strides(m), **strides(out=scaled),
-                "rows": rows, "key_heads": heads, "gap": gap,
+                **strides(k=k),
+                **multiplicity_strides(m),
+                **strides(out=scaled),
+                "rows": rows,
+                "key_heads": heads,
+                "gap": gap,
             },
             constants={
-                "E": k.shape[3], "E_PAD": call.width, "BLOCK": block,
-                "M_BLOCK": max(128, min(4096, padded_width(rows))), "PACKED": call.packed, "EARLY": starts_early(k),
+                "E": k.shape[3],
+                "E_PAD": call.width,
+                "BLOCK": block,
+                "M_BLOCK": max(128, min(4096, padded_width(rows))),
+                "PACKED": call.packed,
+                "EARLY": starts_early(k),
             },
             num_warps=8,
-        )  # fmt: skip
+        )
         return cls(scaled, totals, parts, gap)

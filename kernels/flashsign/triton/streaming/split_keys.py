@@ -1,9 +1,10 @@
-"""Tiles of queries whose keys were split over several programs: adds the sums of the splits and writes the outputs.
+"""Tiles of queries whose keys were split over several programs: adds the sums of the splits and
+writes the outputs.
 
     u_i = sum over splits of u_i,split      z_i = sum over splits of z_i,split      o_i = u_i / n_i
 
-Both are plain sums, so keys may be split anywhere; splits are added in a fixed order, so that the same call gives the
-same bits. Which tiles have their keys split: flashsign.tuning.split_keys.
+Both are plain sums, so keys may be split anywhere; splits are added in a fixed order, so that the
+same call gives the same bits. Which tiles have their keys split: flashsign.tuning.split_keys.
 """
 
 from __future__ import annotations
@@ -26,21 +27,46 @@ ROWS = 16
 
 @triton.jit
 def add_splits(
-    q, sums, squares, totals, o, inverse,
-    q_bag, q_head, q_row,
-    o_bag, o_head, o_row,
-    queries, tiles, heads, key_heads, parts, first, splits, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr, QUERIES: tl.constexpr,
-    ROWS: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    """Program (tile, part) does ROWS rows of tile `first + tile` of dense bags. Writes o, and inverse: 1 / n, with the
-    sign bit set where u is NaN (nan_repair.py).
+    q,
+    sums,
+    squares,
+    totals,
+    o,
+    inverse,
+    q_bag,
+    q_head,
+    q_row,
+    o_bag,
+    o_head,
+    o_row,
+    queries,
+    tiles,
+    heads,
+    key_heads,
+    parts,
+    first,
+    splits,
+    eps,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    ROWS: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """Program (tile, part) does ROWS rows of tile `first + tile` of dense bags. Writes o, and
+    inverse: 1 / n, with the sign bit set where u is NaN (nan_repair.py).
 
-    sums [tiles * splits * QUERIES, V_PAD], squares [tiles * splits * QUERIES]: u and z, float32, with the splits of a
-    tile one after the other.
+    sums [tiles * splits * QUERIES, V_PAD], squares [tiles * splits * QUERIES]: u and z, float32,
+        with the splits of a tile one after the other.
     """
     number = tl.program_id(0)
-    tile, head, bag = (first + number) % tiles, (first + number) // tiles % heads, (first + number) // tiles // heads
+    tile, head, bag = (
+        (first + number) % tiles,
+        (first + number) // tiles % heads,
+        (first + number) // tiles // heads,
+    )
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     query = tile * QUERIES + row
     column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
@@ -63,14 +89,26 @@ def add_splits(
     to_inverse = inverse + (index * heads + head) * queries + query
     tl.store(to_inverse, marked(inverse_n, broken), mask=query < queries)
     o += index * o_bag + head.to(tl.int64) * o_head
-    tl.store(o + at * o_row + of_value[None, :], (u * inverse_n[:, None]).to(o.dtype.element_ty), mask=there)
+    tl.store(
+        o + at * o_row + of_value[None, :],
+        (u * inverse_n[:, None]).to(o.dtype.element_ty),
+        mask=there,
+    )
 
 
 def add_split_keys(
-    call: AttentionCall, keys: ScaledKeys, sums: Tensor, squares: Tensor, tiles: int, own: int, plan: SplitKeys,
-    o: Tensor, inverse: Tensor,
-) -> None:  # fmt: skip
-    """Write o [C, H, N, V] and inverse [C, H, N] of plan.split_tiles tiles of `own` queries; a head has `tiles` tiles.
+    call: AttentionCall,
+    keys: ScaledKeys,
+    sums: Tensor,
+    squares: Tensor,
+    tiles: int,
+    own: int,
+    plan: SplitKeys,
+    o: Tensor,
+    inverse: Tensor,
+) -> None:
+    """Write o [C, H, N, V] and inverse [C, H, N] of plan.split_tiles tiles of `own` queries; a head
+    has `tiles` tiles.
 
     sums and squares: u and z of the splits, see add_splits.
     """
@@ -78,13 +116,25 @@ def add_split_keys(
     start(
         add_splits,
         (plan.split_tiles, own // ROWS),
-        tensors={"q": q, "sums": sums, "squares": squares, "totals": keys.totals, "o": o, "inverse": inverse},
+        tensors={
+            "q": q,
+            "sums": sums,
+            "squares": squares,
+            "totals": keys.totals,
+            "o": o,
+            "inverse": inverse,
+        },
         numbers={
             **strides(q=q, o=o),
-            "queries": q.shape[2], "tiles": tiles, **call.head_counts, "parts": keys.parts, "first": plan.whole_tiles,
-            "splits": plan.splits, "eps": call.eps,
+            "queries": q.shape[2],
+            "tiles": tiles,
+            **call.head_counts,
+            "parts": keys.parts,
+            "first": plan.whole_tiles,
+            "splits": plan.splits,
+            "eps": call.eps,
         },
         constants={**call.widths, "QUERIES": own, "ROWS": ROWS, "EARLY": early},
         num_warps=4,
         launch_pdl=early,
-    )  # fmt: skip
+    )

@@ -1,15 +1,18 @@
-"""Gradients of the streamed attention for keys, values and multiplicities: a stream over queries. dq: query_gradient.
+"""Gradients of the streamed attention for keys, values and multiplicities: a stream over queries.
+dq: query_gradient.
 
-1 / n_i is split into a power of two, which makes q~_i = q_i / 2^a_i exact, and a rest r_i, 1/2 <= r_i < 1:
+1 / n_i is split into a power of two, which makes q~_i = q_i / 2^a_i exact, and a rest r_i, 1/2 <=
+r_i < 1:
 
     1 / n_i = r_i / 2^a_i      q~_i = q_i / 2^a_i      do~_i = r_i do_i      w_ij = q~_i.k'_j, which is s_ij / (n_i r_i)
     dv_j = sum_i w_ij do~_i
     dk'_j = sum_i (p_ij - w_ij r_i^2 delta_i) q~_i + 2 dt k'_j      p_ij = <do~_i, v_j>
     2 dt = -sum_i eps |q_i|^2 delta_i / n_i^2
 
-If q_i / n_i were rounded instead, the weight of a key that is alone in its bag would not be exactly a sign, because n_i
-is the size of the score that was not rounded. A program keeps one tile of keys and computes the scores transposed,
-w^T = K' Q~^T, as they are summed over queries: no accumulator is ever transposed.
+If q_i / n_i were rounded instead, the weight of a key that is alone in its bag would not be exactly
+a sign, because n_i is the size of the score that was not rounded. A program keeps one tile of keys
+and computes the scores transposed, w^T = K' Q~^T, as they are summed over queries: no accumulator
+is ever transposed.
 Equations: kernels/README.md, "Spherical attention".
 """
 
@@ -31,15 +34,18 @@ from flashsign.triton.streaming.scaled_keys import bag_totals
 
 @triton.jit
 def row_unit(t):
-    """The factor by which q~ is stored: then its numbers are near one, and a weight, up to twice this, fits fp16."""
+    """The factor by which q~ is stored: then its numbers are near one, and a weight, up to twice
+    this, fits fp16."""
     return tl.minimum(0.5 * unit_of(t), 16384.0)
 
 
 @triton.jit
 def power_and_rest(inverse_n):
-    """A power of two and r, 1/2 <= r < 1, with 1 / n = r / power. As r < 1, do~ = r do stays in the range of fp16.
+    """A power of two and r, 1/2 <= r < 1, with 1 / n = r / power. As r < 1, do~ = r do stays in the
+    range of fp16.
 
-    For 1 / n = 0, r is 1, by which callers can divide, and the power is not used: q~ of that row is zero.
+    For 1 / n = 0, r is 1, by which callers can divide, and the power is not used: q~ of that row is
+    zero.
     """
     power = power_of_two(inverse_n) * 0.5
     return power, tl.where(inverse_n > 0, inverse_n * power, 1.0)
@@ -47,20 +53,53 @@ def power_and_rest(inverse_n):
 
 @triton.jit
 def scaled_queries(
-    q, o, grad, inverse, schedule, query_offsets, totals, out, grads_out, delta, twice_dt,
-    q_bag, q_head, q_row,
-    o_bag, o_head, o_row,
-    grad_bag, grad_head, grad_row,
-    out_bag, out_head, out_row,
-    grads_out_bag, grads_out_head, grads_out_row,
-    delta_head, queries_all, tiles, heads, key_heads, parts, gap, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-    QUERIES: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
-    """A program does one tile of queries: writes q~ in row_unit to out, do~ to grads_out, delta and twice_dt.
+    q,
+    o,
+    grad,
+    inverse,
+    schedule,
+    query_offsets,
+    totals,
+    out,
+    grads_out,
+    delta,
+    twice_dt,
+    q_bag,
+    q_head,
+    q_row,
+    o_bag,
+    o_head,
+    o_row,
+    grad_bag,
+    grad_head,
+    grad_row,
+    out_bag,
+    out_head,
+    out_row,
+    grads_out_bag,
+    grads_out_head,
+    grads_out_row,
+    delta_head,
+    queries_all,
+    tiles,
+    heads,
+    key_heads,
+    parts,
+    gap,
+    eps,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    PACKED: tl.constexpr,
+):
+    """A program does one tile of queries: writes q~ in row_unit to out, do~ to grads_out, delta and
+    twice_dt.
 
-    delta [C', heads, delta_head] float32 is r^2 <do, o> / unit, the factor of these rows' w in dk. In out, grads_out
-    and delta, packed bags lie `gap` rows of zeros apart, and in delta a bag begins at a multiple of four.
+    delta [C', heads, delta_head] float32 is r^2 <do, o> / unit, the factor of these rows' w in dk.
+    In out, grads_out and delta, packed bags lie `gap` rows of zeros apart, and in delta a bag
+    begins at a multiple of four.
     twice_dt [C', heads, rows] float32: the row's part of 2 dt, -eps <do, o> |q|^2 / n^2.
     """
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
@@ -74,8 +113,12 @@ def scaled_queries(
     there = (query < queries)[:, None] & (of_value < V)[None, :]
     row = (first + query).to(tl.int64)[:, None]
     index, head = index.to(tl.int64), head.to(tl.int64)
-    rows = tl.load(q + index * q_bag + head * q_head + row * q_row + column[None, :], mask=here, other=0.0)
-    outputs = tl.load(o + index * o_bag + head * o_head + row * o_row + of_value[None, :], mask=there, other=0.0)
+    rows = tl.load(
+        q + index * q_bag + head * q_head + row * q_row + column[None, :], mask=here, other=0.0
+    )
+    outputs = tl.load(
+        o + index * o_bag + head * o_head + row * o_row + of_value[None, :], mask=there, other=0.0
+    )
     from_grad = grad + index * grad_bag + head * grad_head + row * grad_row + of_value[None, :]
     grads = tl.load(from_grad, mask=there, other=0.0)
     at = (index * heads + head) * queries_all + first + query
@@ -90,7 +133,11 @@ def scaled_queries(
     tl.store(delta + query, product * (rest * rest / unit), mask=query < queries)
     row += bag.to(tl.int64) * gap
     to = index * out_bag + head * out_head + row * out_row + column[None, :]
-    tl.store(out + to, (rows * tl.where(inverse_n > 0, unit / power, 0.0)[:, None]).to(out.dtype.element_ty), mask=here)
+    tl.store(
+        out + to,
+        (rows * tl.where(inverse_n > 0, unit / power, 0.0)[:, None]).to(out.dtype.element_ty),
+        mask=here,
+    )
     to = index * grads_out_bag + head * grads_out_head + row * grads_out_row + of_value[None, :]
     tl.store(grads_out + to, (grads * rest[:, None]).to(grads_out.dtype.element_ty), mask=there)
 
@@ -106,7 +153,8 @@ def sum_of_bags(
     BLOCK: tl.constexpr,
     PACKED: tl.constexpr,
 ):
-    """Program (key head, bag): sums rows [C', heads, queries_all] over a bag and the query heads of a key head.
+    """Program (key head, bag): sums rows [C', heads, queries_all] over a bag and the query heads of
+    a key head.
 
     out [bags, K].
     """
@@ -124,17 +172,50 @@ def sum_of_bags(
 
 @triton.jit
 def key_gradients(
-    q, k, scaled, v, grad, delta, multiplicity, twice_dt, offsets, query_offsets, schedule, totals, dk, dv, dm,
-    m_bag, m_head,
-    dk_bag, dk_head, dk_row,
-    dv_bag, dv_head, dv_row,
-    queries_all, keys_all, tiles, heads, key_heads, parts, gap,
-    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    scaled,
+    v,
+    grad,
+    delta,
+    multiplicity,
+    twice_dt,
+    offsets,
+    query_offsets,
+    schedule,
+    totals,
+    dk,
+    dv,
+    dm,
+    m_bag,
+    m_head,
+    dk_bag,
+    dk_head,
+    dk_row,
+    dv_bag,
+    dv_head,
+    dv_row,
+    queries_all,
+    keys_all,
+    tiles,
+    heads,
+    key_heads,
+    parts,
+    gap,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PACKED: tl.constexpr,
+):
     """A program does one tile of keys. q (q~), k, scaled (k'), v, grad (do~), delta: descriptors.
 
-    twice_dt [bags, key heads]: 2 dt of each bag. Writes dk, dv, and dm [C', key heads, rows] float32.
+    twice_dt [bags, key heads]: 2 dt of each bag. Writes dk, dv, and dm [C', key heads, rows]
+        float32.
     """
     bag, key_head, start = program_tile(schedule, tiles, key_heads, KEYS, PACKED)
     if bag < 0:
@@ -154,7 +235,9 @@ def key_gradients(
         head = key_head * group + step // query_tiles
         begin = step % query_tiles * QUERIES
         row = first_query + bag * gap + begin
-        d = delta.load([index, head, multiple_of_four(first_query + bag * gap) + begin]).reshape(QUERIES)
+        d = delta.load([index, head, multiple_of_four(first_query + bag * gap) + begin]).reshape(
+            QUERIES
+        )
         rows = q.load([index, head, row, 0]).reshape(QUERIES, E_PAD)
         grads = grad.load([index, head, row, 0]).reshape(QUERIES, V_PAD)
         w = tl.dot(k_tile, rows.T, input_precision=PRECISION)
@@ -172,7 +255,9 @@ def key_gradients(
     broken = (m == 0) & not_finite(wide, v_tile)
     wide = tl.where(broken[:, None], 0.0, wide)
     dk_sum = tl.where(
-        broken[:, None], 0.0, dk_sum * per_unit + tl.load(twice_dt + bag * key_heads + key_head) * m[:, None] * wide
+        broken[:, None],
+        0.0,
+        dk_sum * per_unit + tl.load(twice_dt + bag * key_heads + key_head) * m[:, None] * wide,
     )
     index, key_head = index.to(tl.int64), key_head.to(tl.int64)
     dm += (index * key_heads + key_head) * keys_all + first_key
@@ -181,5 +266,13 @@ def key_gradients(
     row = (first_key + key).to(tl.int64)[:, None]
     to_k = dk + index * dk_bag + key_head * dk_head + row * dk_row + column[None, :]
     to_v = dv + index * dv_bag + key_head * dv_head + row * dv_row + of_value[None, :]
-    tl.store(to_k, (dk_sum * m[:, None]).to(dk.dtype.element_ty), mask=there[:, None] & (column < E)[None, :])
-    tl.store(to_v, (dv_sum * per_unit).to(dv.dtype.element_ty), mask=there[:, None] & (of_value < V)[None, :])
+    tl.store(
+        to_k,
+        (dk_sum * m[:, None]).to(dk.dtype.element_ty),
+        mask=there[:, None] & (column < E)[None, :],
+    )
+    tl.store(
+        to_v,
+        (dv_sum * per_unit).to(dv.dtype.element_ty),
+        mask=there[:, None] & (of_value < V)[None, :],
+    )

@@ -1,9 +1,10 @@
-"""Spherical attention as a stream over keys: two running sums a query, no rescaling, nothing of size queries x keys.
+"""Spherical attention as a stream over keys: two running sums a query, no rescaling, nothing of
+size queries x keys.
 
     s_ij = q_i.k'_j      u_i = sum_j s_ij v_j      z_i = sum_j s_ij^2      o_i = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)
 
-Keys are scaled by their multiplicity before (scaled_keys). Rows beyond the end of a bag read as zeros and add nothing,
-so the loop has no masks. In torch operations: flashsign.eager.streaming.
+Keys are scaled by their multiplicity before (scaled_keys). Rows beyond the end of a bag read as
+zeros and add nothing, so the loop has no masks. In torch operations: flashsign.eager.streaming.
 """
 
 from __future__ import annotations
@@ -17,14 +18,41 @@ from flashsign.triton.streaming.scaled_keys import bag_totals, load_present
 
 @triton.jit
 def stream_forward(
-    q, k, v, multiplicity, offsets, query_offsets, schedule, totals, o, inverse,
-    m_bag, m_head,
-    o_bag, o_head, o_row,
-    queries_all, keys_all, tiles, heads, key_heads, parts, gap, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
-    """A program does one tile of queries. q, k (scaled), v: descriptors. Writes o, and inverse [C', H, rows]: 1 / n."""
+    q,
+    k,
+    v,
+    multiplicity,
+    offsets,
+    query_offsets,
+    schedule,
+    totals,
+    o,
+    inverse,
+    m_bag,
+    m_head,
+    o_bag,
+    o_head,
+    o_row,
+    queries_all,
+    keys_all,
+    tiles,
+    heads,
+    key_heads,
+    parts,
+    gap,
+    eps,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PACKED: tl.constexpr,
+):
+    """A program does one tile of queries. q, k (scaled), v: descriptors. Writes o, and inverse [C',
+    H, rows]: 1 / n."""
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
     if bag < 0:
         return
@@ -49,13 +77,25 @@ def stream_forward(
         v_tile = v.load([index, key_head, first_key + begin, 0]).reshape(KEYS, V_PAD)
         u = tl.dot(s.to(v_tile.dtype), v_tile, u, input_precision=PRECISION)
 
-    # An absent key whose v is NaN makes u NaN. That is rare, so the loop does not check for it and is run again then.
+    # An absent key whose v is NaN makes u NaN. That is rare, so the loop does not check for it and
+    # is run again then.
     if tl.sum(tl.where(u == u, 0, 1)) > 0:
         multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
         u = sum_without_absent_keys(
-            rows, k, v, multiplicity, index, key_head, first_scaled, first_key, keys, E_PAD, V_PAD, KEYS,
+            rows,
+            k,
+            v,
+            multiplicity,
+            index,
+            key_head,
+            first_scaled,
+            first_key,
+            keys,
+            E_PAD,
+            V_PAD,
+            KEYS,
             PRECISION,
-        )  # fmt: skip
+        )
 
     _, t = bag_totals(totals, parts, bag, key_head, key_heads)
     q_squared = tl.load(inverse + query, mask=query < queries, other=0.0)
@@ -65,20 +105,45 @@ def stream_forward(
     o += index.to(tl.int64) * o_bag + head.to(tl.int64) * o_head
     at = (first_query + query).to(tl.int64)[:, None] * o_row + column[None, :]
     tl.store(
-        o + at, (u * inverse_n[:, None]).to(o.dtype.element_ty), mask=(query < queries)[:, None] & (column < V)[None, :]
+        o + at,
+        (u * inverse_n[:, None]).to(o.dtype.element_ty),
+        mask=(query < queries)[:, None] & (column < V)[None, :],
     )
 
 
 @triton.jit
 def sum_without_absent_keys(
-    rows, k, v, multiplicity, index, key_head, first_scaled, first_key, keys,
-    E_PAD: tl.constexpr, V_PAD: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """u [rows, V_PAD] of a tile of queries, without the values of absent keys. Arguments as in load_present."""
+    rows,
+    k,
+    v,
+    multiplicity,
+    index,
+    key_head,
+    first_scaled,
+    first_key,
+    keys,
+    E_PAD: tl.constexpr,
+    V_PAD: tl.constexpr,
+    KEYS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """u [rows, V_PAD] of a tile of queries, without the values of absent keys. Arguments as in
+    load_present."""
     u = tl.zeros([rows.shape[0], V_PAD], tl.float32)
     for begin in tl.range(0, keys, KEYS, num_stages=1):
         k_tile, v_tile = load_present(
-            k, v, multiplicity, begin, keys, index, key_head, first_scaled, first_key, E_PAD, V_PAD, KEYS
+            k,
+            v,
+            multiplicity,
+            begin,
+            keys,
+            index,
+            key_head,
+            first_scaled,
+            first_key,
+            E_PAD,
+            V_PAD,
+            KEYS,
         )
         s = tl.dot(rows, k_tile.T, input_precision=PRECISION)
         u = tl.dot(s.to(v_tile.dtype), v_tile, u, input_precision=PRECISION)

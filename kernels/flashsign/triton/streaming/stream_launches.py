@@ -1,4 +1,5 @@
-"""Launches of the stream's kernels: one pass forward, and backward one pass for keys and one for queries."""
+"""Launches of the stream's kernels: one pass forward, and backward one pass for keys and one for
+queries."""
 
 from __future__ import annotations
 
@@ -41,9 +42,11 @@ if triton.__version__.startswith(HOPPER_TRITON):
     hopper = forward_hopper
 
 KEYS_PER_PROGRAM = 1024
-"""Keys whose moments one program sums: few enough for float32 sums, many enough to be worth a program."""
+"""Keys whose moments one program sums: few enough for float32 sums, many enough to be worth a
+program."""
 FEWEST_KEYS = 128
-"""The least keys of a program where a device would not be full otherwise: adding up more parts takes too long."""
+"""The least keys of a program where a device would not be full otherwise: adding up more parts
+takes too long."""
 
 
 def forward(
@@ -69,22 +72,32 @@ def forward(
             "q": descriptor(q, sizes.own),
             "k": descriptor(keys.rows, sizes.other),
             "v": descriptor(call.v, sizes.other),
-            "multiplicity": call.m, **call.cuts, "schedule": assigned.schedule, "totals": keys.totals,
-            "o": o, "inverse": inverse,
+            "multiplicity": call.m,
+            **call.cuts,
+            "schedule": assigned.schedule,
+            "totals": keys.totals,
+            "o": o,
+            "inverse": inverse,
         },
         numbers={
-            **multiplicity_strides(call.m), **strides(o=o), **call.row_counts, "tiles": assigned.count,
-            **call.head_counts, **keys.numbers, "eps": call.eps,
+            **multiplicity_strides(call.m),
+            **strides(o=o),
+            **call.row_counts,
+            "tiles": assigned.count,
+            **call.head_counts,
+            **keys.numbers,
+            "eps": call.eps,
         },
         constants={**call.widths, **loop_constants(call, sizes.own, sizes.other, sizes.stages)},
         num_warps=sizes.warps,
         num_stages=sizes.stages,
-    )  # fmt: skip
+    )
     return o, inverse
 
 
 def hopper_block_sizes(call: AttentionCall, tiles: Tiles) -> tuple[BlockSizes, SplitKeys]:
-    """Return the block sizes with which the kernel for Hopper is fastest, and how it splits keys then.
+    """Return the block sizes with which the kernel for Hopper is fastest, and how it splits keys
+    then.
 
     tiles: block sizes that are taken, by the name of a kernel, "hopper" among them.
     """
@@ -94,27 +107,43 @@ def hopper_block_sizes(call: AttentionCall, tiles: Tiles) -> tuple[BlockSizes, S
     found: list[tuple[BlockSizes, SplitKeys]] = []
     table = tables.tiles_of("hopper", q.element_size(), q.shape[-1], call.value_width)
     for sizes in [own] if isinstance(own, BlockSizes) else table:
-        # Packed bags differ in their numbers of keys: the mean is taken, and their keys are never split.
-        count = q.shape[2] // sizes.own + bags if call.packed else -(-q.shape[2] // sizes.own) * q.shape[0]
+        # Packed bags differ in their numbers of keys: the mean is taken, and their keys are never
+        # split.
+        count = (
+            q.shape[2] // sizes.own + bags
+            if call.packed
+            else -(-q.shape[2] // sizes.own) * q.shape[0]
+        )
         most = 1 if call.packed else MOST_SPLITS
-        found.append((sizes, SplitKeys.of(count * q.shape[1], keys, sizes, multiprocessor_count(q.device), most)))
+        found.append(
+            (
+                sizes,
+                SplitKeys.of(count * q.shape[1], keys, sizes, multiprocessor_count(q.device), most),
+            )
+        )
     return min(found, key=lambda pair: pair[1].cost)
 
 
-def loop_constants(call: AttentionCall, queries: int, keys: int, stages: int) -> dict[str, int | str | bool | None]:
+def loop_constants(
+    call: AttentionCall, queries: int, keys: int, stages: int
+) -> dict[str, int | str | bool | None]:
     """Return constants of a kernel that loops over tiles."""
     tiles = {"QUERIES": queries, "KEYS": keys, "STAGES": stages}
     return {**tiles, "PRECISION": precision(call.q.dtype), "PACKED": call.packed}
 
 
 def backward(
-    call: AttentionCall, grad: Tensor, o: Tensor, inverse: Tensor, tiles: Tiles = TABLES_ALONE,
+    call: AttentionCall,
+    grad: Tensor,
+    o: Tensor,
+    inverse: Tensor,
+    tiles: Tiles = TABLES_ALONE,
     from_moments: bool | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head.
 
-    grad: of the output; o, inverse: as forward returned them; tiles: block sizes of some kernels. from_moments: whether
-    dq comes from the keys' moments (default: dispatch.dq_from_moments).
+    grad: of the output; o, inverse: as forward returned them; tiles: block sizes of some kernels.
+        from_moments: whether dq comes from the keys' moments (default: dispatch.dq_from_moments).
     """
     dq, dk, dv, dm = call.empty_gradients()
     call = aligned_call(call)
@@ -125,7 +154,9 @@ def backward(
         from_moments = dq_from_moments(call.width, call.k.shape[2])
     sizes = choose_block_sizes("query_gradient", call.q, call.width, tiles, call.value_width)
     assigned = TileAssignment.of(call.q.shape[2], call.q.shape[0], sizes.own, call.query_offsets)
-    ill_conditioned = passes.moment_query_gradient(totals, dq, sizes, assigned) if from_moments else None
+    ill_conditioned = (
+        passes.moment_query_gradient(totals, dq, sizes, assigned) if from_moments else None
+    )
     passes.stream_query_gradient(totals, dq, sizes, assigned, ill_conditioned)
     return dq, dk, dv, dm
 
@@ -134,7 +165,8 @@ def backward(
 class QueryTotals:
     """The results of stream_backward.scaled_queries.
 
-    rows (q~), grads (do~) and delta have the gaps of ScaledKeys between packed bags; twice_dt [C', H, N].
+    rows (q~), grads (do~) and delta have the gaps of ScaledKeys between packed bags; twice_dt [C',
+    H, N].
     """
 
     rows: Tensor
@@ -164,23 +196,38 @@ class Passes:
             scaled_queries,
             tiles.grid(q.shape[1]),
             tensors={
-                "q": q, "o": o, "grad": grad, "inverse": self.inverse, "schedule": tiles.schedule,
-                "query_offsets": call.query_offsets, "totals": keys.totals, "out": rows, "grads_out": grads,
-                "delta": delta, "twice_dt": twice_dt,
+                "q": q,
+                "o": o,
+                "grad": grad,
+                "inverse": self.inverse,
+                "schedule": tiles.schedule,
+                "query_offsets": call.query_offsets,
+                "totals": keys.totals,
+                "out": rows,
+                "grads_out": grads,
+                "delta": delta,
+                "twice_dt": twice_dt,
             },
             numbers={
-                **strides(q=q, o=o, grad=grad, out=rows, grads_out=grads), "delta_head": delta.stride(1),
-                "queries_all": q.shape[2], "tiles": tiles.count, **call.head_counts, **keys.numbers, "eps": call.eps,
+                **strides(q=q, o=o, grad=grad, out=rows, grads_out=grads),
+                "delta_head": delta.stride(1),
+                "queries_all": q.shape[2],
+                "tiles": tiles.count,
+                **call.head_counts,
+                **keys.numbers,
+                "eps": call.eps,
             },
             constants={**call.widths, "QUERIES": block, "PACKED": call.packed},
             num_warps=4,
-        )  # fmt: skip
+        )
         return QueryTotals(rows, grads, delta, twice_dt)
 
     def key_gradients(self, totals: QueryTotals, dk: Tensor, dv: Tensor, dm: Tensor) -> None:
         """Run the pass for keys: write dk, dv like k, v, and dm [C', K, M]."""
         call, keys, (heads, key_heads) = self.call, self.keys, self.call.heads
-        sizes = choose_block_sizes("key_gradients", call.k, call.width, self.tiles, call.value_width)
+        sizes = choose_block_sizes(
+            "key_gradients", call.k, call.width, self.tiles, call.value_width
+        )
         tiles = TileAssignment.of(call.k.shape[2], call.k.shape[0], sizes.own, call.offsets)
         delta = totals.delta
         twice_dt = torch.empty(call.bags, key_heads, device=call.k.device)
@@ -201,53 +248,89 @@ class Passes:
                 "scaled": descriptor(keys.rows, sizes.own),
                 "v": descriptor(call.v, sizes.own),
                 "grad": descriptor(totals.grads, sizes.other),
-                "delta": UncheckedDescriptor(delta, list(delta.shape), list(delta.stride()), [1, 1, sizes.other]),
-                "multiplicity": call.m, "twice_dt": twice_dt, **call.cuts, "schedule": tiles.schedule,
-                "totals": keys.totals, "dk": dk, "dv": dv, "dm": dm,
+                "delta": UncheckedDescriptor(
+                    delta, list(delta.shape), list(delta.stride()), [1, 1, sizes.other]
+                ),
+                "multiplicity": call.m,
+                "twice_dt": twice_dt,
+                **call.cuts,
+                "schedule": tiles.schedule,
+                "totals": keys.totals,
+                "dk": dk,
+                "dv": dv,
+                "dm": dm,
             },
             numbers={
-                **multiplicity_strides(call.m), **strides(dk=dk, dv=dv), **call.row_counts, "tiles": tiles.count,
-                **call.head_counts, **keys.numbers,
+                **multiplicity_strides(call.m),
+                **strides(dk=dk, dv=dv),
+                **call.row_counts,
+                "tiles": tiles.count,
+                **call.head_counts,
+                **keys.numbers,
             },
             constants={
-                **call.widths, **loop_constants(call, sizes.other, sizes.own, sizes.stages),
+                **call.widths,
+                **loop_constants(call, sizes.other, sizes.own, sizes.stages),
             },
             num_warps=sizes.warps,
             num_stages=sizes.stages,
-        )  # fmt: skip
+        )
 
     def moment_query_gradient(
         self, totals: QueryTotals, dq: Tensor, sizes: BlockSizes, tiles: TileAssignment
     ) -> Tensor:
-        """Write dq from the keys' moments. Returns, for each program, int32 1 if its tile must be streamed, else 0."""
+        """Write dq from the keys' moments. Returns, for each program, int32 1 if its tile must be
+        streamed, else 0."""
         call, q, grad, keys = self.call, self.call.q, self.grad, self.keys
         ill_conditioned = torch.empty(tiles.grid(q.shape[1]), device=q.device, dtype=torch.int32)
         start(
             query_gradient.moment_query_gradient,
             tiles.grid(q.shape[1]),
             tensors={
-                "q": q, "grad": grad, "inverse": self.inverse, "delta": totals.delta, "schedule": tiles.schedule,
-                "query_offsets": call.query_offsets, "totals": keys.totals, "moments": self.key_moments(), "dq": dq,
+                "q": q,
+                "grad": grad,
+                "inverse": self.inverse,
+                "delta": totals.delta,
+                "schedule": tiles.schedule,
+                "query_offsets": call.query_offsets,
+                "totals": keys.totals,
+                "moments": self.key_moments(),
+                "dq": dq,
                 "ill_conditioned": ill_conditioned,
             },
             numbers={
-                **strides(q=q, grad=grad, dq=dq), "delta_head": totals.delta.stride(1), "queries_all": q.shape[2],
-                "tiles": tiles.count, **call.head_counts, **keys.numbers, "eps": call.eps,
+                **strides(q=q, grad=grad, dq=dq),
+                "delta_head": totals.delta.stride(1),
+                "queries_all": q.shape[2],
+                "tiles": tiles.count,
+                **call.head_counts,
+                **keys.numbers,
+                "eps": call.eps,
             },
             constants={
-                **call.widths, "QUERIES": sizes.own, "WIDTH": min(call.width, 32), "VALUES": min(call.value_width, 32),
-                "PRECISION": precision(q.dtype), "HALF": q.element_size() == 2, "PACKED": call.packed,
-                
+                **call.widths,
+                "QUERIES": sizes.own,
+                "WIDTH": min(call.width, 32),
+                "VALUES": min(call.value_width, 32),
+                "PRECISION": precision(q.dtype),
+                "HALF": q.element_size() == 2,
+                "PACKED": call.packed,
             },
             num_warps=sizes.warps,
             num_stages=2,
-        )  # fmt: skip
+        )
         return ill_conditioned
 
     def stream_query_gradient(
-        self, totals: QueryTotals, dq: Tensor, sizes: BlockSizes, tiles: TileAssignment, ill_conditioned: Tensor | None
+        self,
+        totals: QueryTotals,
+        dq: Tensor,
+        sizes: BlockSizes,
+        tiles: TileAssignment,
+        ill_conditioned: Tensor | None,
     ) -> None:
-        """Write dq by a stream over the keys, for all tiles or for those that ill_conditioned marks."""
+        """Write dq by a stream over the keys, for all tiles or for those that ill_conditioned
+        marks."""
         call, keys = self.call, self.keys
         loop = loop_constants(call, sizes.own, sizes.other, sizes.stages)
         start(
@@ -258,44 +341,73 @@ class Passes:
                 "k": descriptor(keys.rows, sizes.other),
                 "v": descriptor(call.v, sizes.other),
                 "grad": descriptor(self.grad, sizes.own),
-                "multiplicity": call.m, "inverse": self.inverse, "delta": totals.delta, **call.cuts,
-                "schedule": tiles.schedule, "totals": keys.totals, "dq": dq, "ill_conditioned": ill_conditioned,
+                "multiplicity": call.m,
+                "inverse": self.inverse,
+                "delta": totals.delta,
+                **call.cuts,
+                "schedule": tiles.schedule,
+                "totals": keys.totals,
+                "dq": dq,
+                "ill_conditioned": ill_conditioned,
             },
             numbers={
-                **multiplicity_strides(call.m), **strides(dq=dq), "delta_head": totals.delta.stride(1),
-                **call.row_counts, "tiles": tiles.count, **call.head_counts, **keys.numbers, "eps": call.eps,
+                **multiplicity_strides(call.m),
+                **strides(dq=dq),
+                "delta_head": totals.delta.stride(1),
+                **call.row_counts,
+                "tiles": tiles.count,
+                **call.head_counts,
+                **keys.numbers,
+                "eps": call.eps,
             },
             constants={
-                **call.widths, **{name: loop[name] for name in ("QUERIES", "KEYS", "STAGES")},
+                **call.widths,
+                **{name: loop[name] for name in ("QUERIES", "KEYS", "STAGES")},
                 "ONLY_ILL_CONDITIONED": ill_conditioned is not None,
                 **{name: loop[name] for name in ("PRECISION", "PACKED")},
             },
             num_warps=sizes.warps,
             num_stages=sizes.stages,
-        )  # fmt: skip
+        )
 
     def key_moments(self) -> Tensor:
-        """Return A and G of every bag and key head, [bags, K, E_PAD V_PAD + E_PAD E_PAD] float32."""
+        """Return A and G of every bag and key head, [bags, K, E_PAD V_PAD + E_PAD E_PAD]
+        float32."""
         call, keys, v, (_, key_heads) = self.call, self.keys, self.call.v, self.call.heads
         mean = cdiv(v.shape[2], call.bags) if call.packed else v.shape[2]
-        # As few parts as precision allows, or more to fill the device, unless adding them up would cost more.
+        # As few parts as precision allows, or more to fill the device, unless adding them up would
+        # cost more.
         filling = multiprocessor_count(v.device) // (call.bags * key_heads)
         parts = max(1, cdiv(mean, KEYS_PER_PROGRAM), min(filling, cdiv(mean, FEWEST_KEYS)))
         numbers = call.width * (call.value_width + call.width)
-        out = torch.empty(parts, call.bags, key_heads, numbers, device=v.device, dtype=torch.float32)
+        out = torch.empty(
+            parts, call.bags, key_heads, numbers, device=v.device, dtype=torch.float32
+        )
         start(
             query_gradient.key_moments,
             (parts, key_heads, call.bags),
-            tensors={"k": keys.rows, "v": v, "multiplicity": call.m, "offsets": call.offsets, "out": out},
+            tensors={
+                "k": keys.rows,
+                "v": v,
+                "multiplicity": call.m,
+                "offsets": call.offsets,
+                "out": out,
+            },
             numbers={
-                **strides(k=keys.rows, v=v), **multiplicity_strides(call.m),
-                "rows": v.shape[2], "key_heads": key_heads, "gap": keys.gap,
+                **strides(k=keys.rows, v=v),
+                **multiplicity_strides(call.m),
+                "rows": v.shape[2],
+                "key_heads": key_heads,
+                "gap": keys.gap,
             },
             constants={
-                **call.widths, "BLOCK": 64, "STAGES": 3, "PRECISION": precision(v.dtype), "PACKED": call.packed,
-                
+                **call.widths,
+                "BLOCK": 64,
+                "STAGES": 3,
+                "PRECISION": precision(v.dtype),
+                "PACKED": call.packed,
             },
             num_warps=8 if call.width > 64 else 4,
             num_stages=3,
-        )  # fmt: skip
+        )
         return out.sum(0) if parts > 1 else out[0]

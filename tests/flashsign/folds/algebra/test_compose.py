@@ -20,7 +20,8 @@ def generator(seed=0):
 
 
 def geometric():
-    """The mean of products, (a, b) -> a b, of positive numbers with how many they are: it has no unit among them."""
+    """The mean of products, (a, b) -> a b, of positive numbers with how many they are: it has no
+    unit among them."""
 
     def local(combined, item, grad):
         (c, c_n), (a, a_n), (g, g_n) = combined, item, grad
@@ -43,14 +44,19 @@ def test_a_semigroup_with_a_unit_is_a_monoid(n):
     monoid = with_unit(geometric())
     check_monoid(monoid, (x,))
     torch.testing.assert_close(monoid_reduce(monoid, (), (x,), b_chunk=2), x.mean(0).exp())
-    torch.testing.assert_close(monoid_reduce(monoid, (), (x[:0],)), torch.zeros(2, dtype=torch.float64))
+    torch.testing.assert_close(
+        monoid_reduce(monoid, (), (x[:0],)), torch.zeros(2, dtype=torch.float64)
+    )
 
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_padding_a_semigroup_with_its_unit_changes_neither_output_nor_gradient(depth):
     x = normal(generator(), 7, 2).requires_grad_()
     keep = torch.tensor([True, False, True, True, False, False, True])
-    outputs = monoid_reduce(with_unit(geometric()), (), (x,), where=keep, b_chunk=2, depth=depth), x[keep].mean(0).exp()
+    outputs = (
+        monoid_reduce(with_unit(geometric()), (), (x,), where=keep, b_chunk=2, depth=depth),
+        x[keep].mean(0).exp(),
+    )
     torch.testing.assert_close(*outputs)
     torch.testing.assert_close(*(torch.autograd.grad(output.sum(), x)[0] for output in outputs))
 
@@ -65,7 +71,12 @@ def quotient(total, shared):
 
 
 ONE_WEIGHT = product(
-    SAFE_EXPONENTIAL_SUM, SAFE_EXPONENTIAL_SUM.after(ones), quotient, of_a=2, shared_weight=(1, 1), name="softmax"
+    SAFE_EXPONENTIAL_SUM,
+    SAFE_EXPONENTIAL_SUM.after(ones),
+    quotient,
+    of_a=2,
+    shared_weight=(1, 1),
+    name="softmax",
 )
 
 
@@ -78,7 +89,10 @@ def test_softmax_is_the_quotient_of_two_folds_and_one_fold():
     two_folds = numerator.finish(above, ()) / denominator.finish(below, ())
     one_fold = ONE_WEIGHT.finish(fold(ONE_WEIGHT, (v, x), chunk=2), ())
     expected = torch.softmax(x, 0) @ v
-    slopes = [torch.autograd.grad(output.sin().sum(), (v, x)) for output in (two_folds, one_fold, expected)]
+    slopes = [
+        torch.autograd.grad(output.sin().sum(), (v, x))
+        for output in (two_folds, one_fold, expected)
+    ]
     for output, slope in zip((two_folds, one_fold), slopes[:2], strict=True):
         torch.testing.assert_close(output, expected)
         torch.testing.assert_close(slope, slopes[2])

@@ -16,7 +16,10 @@ def attend(call, m):
 
 def test_the_fold_is_torchs_attention_with_its_gradients(draw):
     call = draw(cells=1, heads=1, key_heads=1)
-    found, expected = attend(call, torch.ones(9)), scaled_dot_product_attention(call.q, call.k, call.v)[0, 0]
+    found, expected = (
+        attend(call, torch.ones(9)),
+        scaled_dot_product_attention(call.q, call.k, call.v)[0, 0],
+    )
     torch.testing.assert_close(found, expected)
     leaves = call.leaves[:3]
     grads = (torch.autograd.grad(output, leaves, call.grad[0, 0]) for output in (found, expected))
@@ -27,7 +30,8 @@ def test_the_fold_is_the_reference_with_multiplicities(draw):
     call = draw(cells=1, heads=1, key_heads=1)
     m = call.m.detach().clone()
     m[0, 3] = 0
-    scores = call.q[0, 0] @ call.k[0, 0].T / math.sqrt(3) + m.log()  # weights are softmax_j(q k_j / sqrt(E) + log m_j)
+    # weights are softmax_j(q k_j / sqrt(E) + log m_j)
+    scores = call.q[0, 0] @ call.k[0, 0].T / math.sqrt(3) + m.log()
     torch.testing.assert_close(attend(call, m[0]), scores.softmax(-1) @ call.v[0, 0])
 
 
@@ -35,7 +39,9 @@ def test_multiplicity_is_repetition(draw):
     call = draw(cells=1, heads=1, key_heads=1, keys=2)
     twice = [0, 1, 1, 1]
     repeated = scaled_dot_product_attention(call.q, call.k[:, :, twice], call.v[:, :, twice])[0, 0]
-    torch.testing.assert_close(attend(call, torch.tensor([1.0, 3.0], dtype=torch.float64)), repeated)
+    torch.testing.assert_close(
+        attend(call, torch.tensor([1.0, 3.0], dtype=torch.float64)), repeated
+    )
 
 
 def test_scores_of_hundreds_neither_overflow_nor_vanish(draw):
@@ -45,19 +51,25 @@ def test_scores_of_hundreds_neither_overflow_nor_vanish(draw):
     torch.testing.assert_close(attend(call, torch.ones(9)), expected)
 
 
-@pytest.mark.parametrize(("a", "b"), [(-math.inf, -math.inf), (-math.inf, 1.0), (700.0, -700.0), (0.5, 0.25)])
+@pytest.mark.parametrize(
+    ("a", "b"), [(-math.inf, -math.inf), (-math.inf, 1.0), (700.0, -700.0), (0.5, 0.25)]
+)
 def test_log_add_is_logaddexp_with_a_gradient_even_for_nothing_and_nothing(a, b):
     x, y = (torch.tensor(z, dtype=torch.float64, requires_grad=True) for z in (a, b))
     total = log_add(x, y)
     torch.testing.assert_close(total, torch.logaddexp(x, y))
     gradients = torch.autograd.grad(total, (x, y))
-    torch.testing.assert_close(gradients, (relative_weight(x, total).detach(), relative_weight(y, total).detach()))
+    torch.testing.assert_close(
+        gradients, (relative_weight(x, total).detach(), relative_weight(y, total).detach())
+    )
     assert sum(gradients) == (0 if total == -math.inf else 1)
 
 
 def absolute_eps(eps):
     """Spherical attention with an eps that does not scale."""
-    return normalised_contraction("spherical", lambda s: s, torch.square, lambda z: (z + eps).sqrt())
+    return normalised_contraction(
+        "spherical", lambda s: s, torch.square, lambda z: (z + eps).sqrt()
+    )
 
 
 @pytest.mark.parametrize("eps", [0.01, 1.0])

@@ -2,12 +2,23 @@ import pytest
 import torch
 from monoid_cases import normal as drawn
 
-from flashsign import LOG_SUM_EXP, SOFTMAX, SUM, WEIGHTED_MEAN, BrokenLaw, Fold, Monoid, check_monoid
+from flashsign import (
+    LOG_SUM_EXP,
+    SOFTMAX,
+    SUM,
+    WEIGHTED_MEAN,
+    BrokenLaw,
+    Fold,
+    Monoid,
+    check_monoid,
+)
 from flashsign.folds.algebra.fold import fold, fold_literal
 from flashsign.folds.algebra.monoids.contractions import spherical_monoid
 from flashsign.folds.algebra.monoids.cross_entropies import class_cross_entropy
 
-ATTENTION = pytest.mark.parametrize("monoid", [SOFTMAX, spherical_monoid()], ids=["softmax", "spherical"])
+ATTENTION = pytest.mark.parametrize(
+    "monoid", [SOFTMAX, spherical_monoid()], ids=["softmax", "spherical"]
+)
 
 
 def normal(*shape, seed=0):
@@ -36,7 +47,9 @@ def test_a_product_of_matrices_keeps_its_order_and_has_its_gradient(chunk):
     (found,) = fold(matrix_product(), items, chunk=chunk)
     (expected,) = fold_literal(matrix_product(), items)
     torch.testing.assert_close(found, torch.linalg.multi_dot(list(items[0])))
-    torch.testing.assert_close(torch.autograd.grad(found, items, grad), torch.autograd.grad(expected, items, grad))
+    torch.testing.assert_close(
+        torch.autograd.grad(found, items, grad), torch.autograd.grad(expected, items, grad)
+    )
 
 
 def test_a_product_of_matrices_is_a_monoid_that_does_not_commute():
@@ -54,15 +67,22 @@ def test_a_second_derivative_is_that_of_the_literal_fold(monoid, depth):
     for how in (lambda *x: fold(*x, depth=depth), fold_literal):
         k, v, q = leaves
         items = (k, v, torch.ones(4, dtype=torch.float64))
-        slopes = torch.autograd.grad(monoid.finish(how(monoid, items, (q,)), (q,)).sum(), leaves, create_graph=True)
-        curvatures.append(torch.autograd.grad(sum(slope.square().sum() for slope in slopes), leaves))
+        slopes = torch.autograd.grad(
+            monoid.finish(how(monoid, items, (q,)), (q,)).sum(), leaves, create_graph=True
+        )
+        curvatures.append(
+            torch.autograd.grad(sum(slope.square().sum() for slope in slopes), leaves)
+        )
     torch.testing.assert_close(*curvatures)
     assert min(curvature.abs().max() for curvature in curvatures[0]) > 1e-2
 
 
 @ATTENTION
 def test_an_item_that_is_shared_as_well_has_each_derivative_once(monoid):
-    x, m = torch.randn(6, 4, dtype=torch.float64, requires_grad=True), torch.ones(6, dtype=torch.float64)
+    x, m = (
+        torch.randn(6, 4, dtype=torch.float64, requires_grad=True),
+        torch.ones(6, dtype=torch.float64),
+    )
 
     def gradient(create_graph):
         output = monoid.finish(fold(monoid, (x, x, m), (x,)), (x,))
@@ -74,7 +94,12 @@ def test_an_item_that_is_shared_as_well_has_each_derivative_once(monoid):
 @ATTENTION
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_forward_mode_is_not_silently_zero(monoid, depth):
-    k, v, m, q = normal(7, 2), normal(7, 2, seed=1), torch.rand(7, dtype=torch.float64), normal(3, 2, seed=2)
+    k, v, m, q = (
+        normal(7, 2),
+        normal(7, 2, seed=1),
+        torch.rand(7, dtype=torch.float64),
+        normal(3, 2, seed=2),
+    )
     tangent, step = normal(7, 2, seed=3), 1e-6
 
     def attend(k):

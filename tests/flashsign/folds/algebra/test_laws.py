@@ -84,17 +84,28 @@ def test_batch_axes_are_a_loop_over_bags(name, order):
     row = LAYERS[name]
     bags = [row.items(seed, 7) for seed in range(6)]
     stacked = [
-        tuple(torch.stack(x).unflatten(0, (2, 3)) for x in zip(*each, strict=True)) for each in zip(*bags, strict=True)
+        tuple(torch.stack(x).unflatten(0, (2, 3)) for x in zip(*each, strict=True))
+        for each in zip(*bags, strict=True)
     ]
-    items, shared = (tuple(x.requires_grad_(x.is_floating_point()) for x in each) for each in stacked)
+    items, shared = (
+        tuple(x.requires_grad_(x.is_floating_point()) for x in each) for each in stacked
+    )
     for depth in row.monoid.depths:
-        options = {"b_chunk": 2, "depth": depth, "order": order, "a_chunk": 2 if order == "rows" else 9}
+        options = {
+            "b_chunk": 2,
+            "depth": depth,
+            "order": order,
+            "a_chunk": 2 if order == "rows" else 9,
+        }
         output = monoid_reduce(row.monoid, shared, items, batch_dims=2, **options)
         grad = normal(generator(1), *output.shape)
         found = slopes((output,), (*shared, *items), (grad,))
         for bag in range(6):
             at = bag // 3, bag % 3
-            alone = [tuple(x[at].detach().requires_grad_(x.requires_grad) for x in each) for each in (shared, items)]
+            alone = [
+                tuple(x[at].detach().requires_grad_(x.requires_grad) for x in each)
+                for each in (shared, items)
+            ]
             expected = monoid_reduce(row.monoid, *alone)
             same((output[at],), (expected,))
             same([x[at] for x in found], slopes((expected,), (*alone[0], *alone[1]), (grad[at],)))
@@ -113,7 +124,9 @@ def test_a_fold_of_nothing_is_the_identity_and_finishes_finite_or_is_refused(nam
     output = row.monoid.finish(total, shared)
     assert output.isfinite().all()
     if output.requires_grad:
-        for grad in torch.autograd.grad(output.sum(), (*items, *shared), allow_unused=True, materialize_grads=True):
+        for grad in torch.autograd.grad(
+            output.sum(), (*items, *shared), allow_unused=True, materialize_grads=True
+        ):
             assert torch.equal(grad, torch.zeros_like(grad))
 
 
@@ -123,10 +136,14 @@ BROKEN = {
     "commutativity": replace(SUM, combine=lambda a, b: (torch.where(b[0] == 0, a[0], b[0]),)),
     "the gradient at depth 2": replace(SUM, local_gradient=lambda c, a, g: (2 * g[0],)),
     "depth 3 has the same total": replace(
-        SUM, proj_fold=lambda a, b: (b[0].mean(0),), proj_fold_bwd=lambda a, b, p, g: ((), (g[0].expand_as(b[0]),))
+        SUM,
+        proj_fold=lambda a, b: (b[0].mean(0),),
+        proj_fold_bwd=lambda a, b, p, g: ((), (g[0].expand_as(b[0]),)),
     ),
     "the gradient at depth 3": replace(
-        SUM, proj_fold=lambda a, b: (b[0].sum(0),), proj_fold_bwd=lambda a, b, p, g: ((), (-g[0].expand_as(b[0]),))
+        SUM,
+        proj_fold=lambda a, b: (b[0].sum(0),),
+        proj_fold_bwd=lambda a, b, p, g: ((), (-g[0].expand_as(b[0]),)),
     ),
     "a fold of nothing finishes finite": replace(SUM, finish=lambda total, _: 1 / total[0]),
 }
@@ -138,10 +155,14 @@ def test_the_law_that_fails_is_named(name):
         check_monoid(BROKEN[name], (normal(generator(0), 5, 2),))
 
 
-@pytest.mark.parametrize(("name", "wrong"), [("sum", 1.0), ("largest", 0.0), ("product", 0.0), ("log-sum-exp", 0.0)])
+@pytest.mark.parametrize(
+    ("name", "wrong"), [("sum", 1.0), ("largest", 0.0), ("product", 0.0), ("log-sum-exp", 0.0)]
+)
 def test_a_wrong_identity_is_reported_as_such(name, wrong):
     """Of the largest number, 0 is an identity for all but negative items."""
     row = ROWS[name]
-    monoid = replace(row.monoid, identity=lambda like: tuple(torch.full_like(x, wrong) for x in like))
+    monoid = replace(
+        row.monoid, identity=lambda like: tuple(torch.full_like(x, wrong) for x in like)
+    )
     with pytest.raises(BrokenLaw, match="breaks a law, identity"):
         check_monoid(monoid, *row.items(0, 6))

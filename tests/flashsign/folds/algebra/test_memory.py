@@ -1,11 +1,19 @@
-"""Bytes: a fold holds its inputs, its output and one slice, however many slices there are, forward and backward."""
+"""Bytes: a fold holds its inputs, its output and one slice, however many slices there are, forward
+and backward."""
 
 import pytest
 import torch
 from monoid_cases import generator_normal as normal
 from peak_bytes import PeakBytes
 
-from flashsign import SOFTMAX, class_cross_entropy, mlp_monoid, monoid_reduce, n_ary_reduce, spherical_monoid
+from flashsign import (
+    SOFTMAX,
+    class_cross_entropy,
+    mlp_monoid,
+    monoid_reduce,
+    n_ary_reduce,
+    spherical_monoid,
+)
 from flashsign.folds.algebra.fold import fold
 from flashsign.folds.algebra.n_ary import NAryFold
 
@@ -34,7 +42,8 @@ CASES = {
 
 
 def extra_bytes(monoid, a, b, depth, **options):
-    """Peak of forward and backward, beyond outputs (of the layer and of its totals) and gradients."""
+    """Peak of forward and backward, beyond outputs (of the layer and of its totals) and
+    gradients."""
     a, b = ([x.requires_grad_(x.is_floating_point()) for x in each] for each in (a, b))
     leaves = [x for x in (*a, *b) if x.requires_grad]
     with PeakBytes() as memory:
@@ -76,7 +85,8 @@ def test_at_depth_three_a_slice_is_rows_times_items(name):
 
 
 def test_the_count_itself_sees_what_plain_torch_stores():
-    """What the tests above guard against: the plain layer holds all scores, and the count says so."""
+    """What the tests above guard against: the plain layer holds all scores, and the count says
+    so."""
     (q,), (k, v, _) = attention(512, 2048)
     q.requires_grad_()
     with PeakBytes() as memory:
@@ -89,7 +99,9 @@ def test_a_fold_of_items_does_not_keep_the_gradient_of_the_queries_once_a_chunk(
     queries = normal(512, WIDTH).requires_grad_()
     peaks = []
     for keys in (64, 512):
-        k, v, m = (x.requires_grad_() for x in (normal(keys, WIDTH), normal(keys, WIDTH), torch.ones(keys)))
+        k, v, m = (
+            x.requires_grad_() for x in (normal(keys, WIDTH), normal(keys, WIDTH), torch.ones(keys))
+        )
         with PeakBytes() as memory:
             z, mean = fold(SOFTMAX, (k, v, m), (queries,), chunk=8, depth=depth)
             torch.autograd.grad(mean.sum() + z.sum(), (queries, k, v, m))
@@ -102,7 +114,9 @@ def test_a_fold_of_items_does_not_keep_the_gradient_of_the_queries_once_a_chunk(
 def test_an_n_ary_fold_holds_one_slice():
     squares = NAryFold(
         init=lambda x: (x.new_zeros(1),),
-        chunker=lambda x: (((slice(None),), (slice(at, at + 100),)) for at in range(0, len(x), 100)),
+        chunker=lambda x: (
+            ((slice(None),), (slice(at, at + 100),)) for at in range(0, len(x), 100)
+        ),
         proj_fold=lambda x: (x[0].square().sum(0, keepdim=True),),
         binary_reduce=lambda p, q: (p[0] + q[0],),
         proj_fold_bwd=lambda x, a, ga: (2 * x[0] * ga[0],),

@@ -1,18 +1,28 @@
-"""Monoids and n-ary folds that someone else wrote, from their tables alone: each folds like torch's own."""
+"""Monoids and n-ary folds that someone else wrote, from their tables alone: each folds like torch's
+own."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from flashsign import SOFTMAX, BrokenLaw, Monoid, NAryFold, check_monoid, monoid_reduce, n_ary_reduce
+from flashsign import (
+    SOFTMAX,
+    BrokenLaw,
+    Monoid,
+    NAryFold,
+    check_monoid,
+    monoid_reduce,
+    n_ary_reduce,
+)
 
 
 def normal(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-# Mean and variance: Chan, Golub and LeVeque 1979. The total is (n, mean, sum of squared deviations).
+# Mean and variance: Chan, Golub and LeVeque 1979. The total is (n, mean, sum of squared
+# deviations).
 
 
 def mean_and_variance():
@@ -27,7 +37,11 @@ def mean_and_variance():
         (n, mean, squares), (m, other, more) = a, b
         count = n + m
         safe = torch.where(count == 0, 1.0, count)
-        return count, (n * mean + m * other) / safe, squares + more + (mean - other).square() * n * m / safe
+        return (
+            count,
+            (n * mean + m * other) / safe,
+            squares + more + (mean - other).square() * n * m / safe,
+        )
 
     def finish(total, shared):
         n, mean, squares = total
@@ -98,8 +112,11 @@ def paper_attention():
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("bags", [(), (2,)])
 def test_a_combine_for_one_total_is_right_where_rows_equal_the_width(order, depth, bags):
-    """Broadcast over a slice's axis in front, [:, None] would stand for another axis, of the same size."""
-    q, k, v = (normal(*bags, n, 4, seed=seed).requires_grad_() for seed, n in enumerate((4, 40, 40)))
+    """Broadcast over a slice's axis in front, [:, None] would stand for another axis, of the same
+    size."""
+    q, k, v = (
+        normal(*bags, n, 4, seed=seed).requires_grad_() for seed, n in enumerate((4, 40, 40))
+    )
     options = {"order": order, "depth": depth, "b_chunk": 3, "a_chunk": 16, "batch_dims": len(bags)}
     output = monoid_reduce(paper_attention(), (q,), (k, v), **options)
     expected = torch.softmax(q @ k.mT, -1) @ v
@@ -117,7 +134,8 @@ def test_the_laws_hold_for_it_and_find_that_it_does_not_broadcast():
 
 
 def windowed(block: int, reach: int) -> NAryFold:
-    """Softmax attention in which the queries of a block see the keys of the blocks at most `reach` away."""
+    """Softmax attention in which the queries of a block see the keys of the blocks at most `reach`
+    away."""
 
     def init(q, k, v, m):
         return q.new_full((len(q),), -torch.inf), torch.zeros_like(q[:, : v.shape[1]])

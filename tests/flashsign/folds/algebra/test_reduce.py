@@ -1,4 +1,5 @@
-"""monoid_reduce: what it refuses, masks, causal positions, 16-bit inputs, second derivatives, collected gradients."""
+"""monoid_reduce: what it refuses, masks, causal positions, 16-bit inputs, second derivatives,
+collected gradients."""
 
 import pytest
 import torch
@@ -60,7 +61,13 @@ def test_positions_make_attention_causal():
         return z, torch.where((at[:, None] > row)[..., None], 0.0, v[:, None])
 
     causal = Monoid(
-        "causal", constants(-torch.inf, 0.0), lift, combine_means, lambda total, _: total[1], local_means, numbered=True
+        "causal",
+        constants(-torch.inf, 0.0),
+        lift,
+        combine_means,
+        lambda total, _: total[1],
+        local_means,
+        numbered=True,
     )
     random = generator()
     q, k, v = (normal(random, 2, 9, 3).requires_grad_() for _ in range(3))
@@ -91,7 +98,9 @@ def test_second_derivatives_are_right_at_every_depth(name):
     leaves = [x for x in (*shared, *items) if x.requires_grad]
 
     def curvature(output):
-        slopes = torch.autograd.grad(output.sin().sum(), leaves, create_graph=True, allow_unused=True)
+        slopes = torch.autograd.grad(
+            output.sin().sum(), leaves, create_graph=True, allow_unused=True
+        )
         slopes = [x for x in slopes if x is not None and x.requires_grad]
         return torch.autograd.grad(sum(x.square().sum() for x in slopes), leaves, allow_unused=True)
 
@@ -105,7 +114,9 @@ def test_second_derivatives_are_right_at_every_depth(name):
     assert any(x is not None and x.abs().max() > 1e-3 for x in found[0])
 
 
-@pytest.mark.parametrize("monoid", [SOFTMAX, spherical_monoid(), L1], ids=lambda monoid: monoid.name)
+@pytest.mark.parametrize(
+    "monoid", [SOFTMAX, spherical_monoid(), L1], ids=lambda monoid: monoid.name
+)
 def test_gradcheck_passes_at_depth_three(monoid):
     q, k, v, m = attention(3, 5, 2)
     call = lambda *x: monoid_reduce(monoid, x[:1], x[1:], a_chunk=2, b_chunk=2)  # noqa: E731
@@ -115,7 +126,10 @@ def test_gradcheck_passes_at_depth_three(monoid):
 
 def test_sixteen_bit_numbers_have_sums_of_32():
     random = generator()
-    x, p, q = (normal(random, *shape).bfloat16().requires_grad_() for shape in ((50, 16), (4096, 16), (4096, 8)))
+    x, p, q = (
+        normal(random, *shape).bfloat16().requires_grad_()
+        for shape in ((50, 16), (4096, 16), (4096, 8))
+    )
     monoid = mlp_monoid("gelu")
     output = monoid_reduce(monoid, (x,), (p, q), a_chunk=16, b_chunk=64)
     assert output.dtype == torch.float32
@@ -139,7 +153,9 @@ def test_where_items_are_constant_the_gradient_is_collected_during_the_forward(c
     if case == "in bags":
         h, c = h.unflatten(0, (2, 3)), c.unflatten(0, (2, 10))
     h.requires_grad_()
-    monoid, rows = (class_cross_entropy(20), (h, target)) if case == "cross entropy" else (SCORES, (h,))
+    monoid, rows = (
+        (class_cross_entropy(20), (h, target)) if case == "cross entropy" else (SCORES, (h,))
+    )
     options = {"a_chunk": 4, "b_chunk": 3, "batch_dims": int(case == "in bags")}
     output = monoid_reduce(monoid, rows, (c,), **options)
     with FlopCounterMode(display=False) as collected:

@@ -1,4 +1,5 @@
-"""The folds' kernels against float64, through the layers that call them; on a GPU, or in Triton's interpreter."""
+"""The folds' kernels against float64, through the layers that call them; on a GPU, or in Triton's
+interpreter."""
 
 import pytest
 import torch
@@ -72,7 +73,13 @@ def test_the_order_of_programs_changes_no_bit(monkeypatch):
     def found():
         p, picked = entropies.class_totals(h, c, None, target, sizes=sizes)
         slopes = torch.ones(ROWS, device=DEVICE), None, None
-        return p, picked, *entropies.class_gradients(h, c, None, None, p, slopes, (True, True, False), sizes=sizes)[:2]
+        return (
+            p,
+            picked,
+            *entropies.class_gradients(
+                h, c, None, None, p, slopes, (True, True, False), sizes=sizes
+            )[:2],
+        )
 
     expected = found()
     monkeypatch.setattr(entropies, "CACHED_BYTES", 3 * 16 * WIDTH * 4)
@@ -83,7 +90,10 @@ def test_the_order_of_programs_changes_no_bit(monkeypatch):
 @pytest.mark.parametrize("reduction", ["none", "mean"])
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_classes(small_slices, dtype, label_smoothing, reduction, with_bias):
-    leaves = [normal(ROWS, WIDTH, dtype=dtype), normal(CLASSES, WIDTH, seed=1, dtype=dtype, scale=0.2)]
+    leaves = [
+        normal(ROWS, WIDTH, dtype=dtype),
+        normal(CLASSES, WIDTH, seed=1, dtype=dtype, scale=0.2),
+    ]
     leaves += [normal(CLASSES, seed=2, dtype=dtype)] * with_bias
     target = torch.arange(ROWS, device=DEVICE) * 7 % CLASSES
     target[[2, 7]] = -100
@@ -96,11 +106,17 @@ def test_classes(small_slices, dtype, label_smoothing, reduction, with_bias):
 
 
 def test_gradients_of_a_mean_do_not_vanish_in_float16(small_slices):
-    """Of 3e6 rows, of which these are a few, each would have gradients below float16's smallest number."""
-    h, c = normal(ROWS, WIDTH, dtype=torch.float16), normal(CLASSES, WIDTH, seed=1, dtype=torch.float16, scale=0.2)
+    """Of 3e6 rows, of which these are a few, each would have gradients below float16's smallest
+    number."""
+    h, c = (
+        normal(ROWS, WIDTH, dtype=torch.float16),
+        normal(CLASSES, WIDTH, seed=1, dtype=torch.float16, scale=0.2),
+    )
     target = torch.arange(ROWS, device=DEVICE)
     tiny = 3e-7
-    (slope,) = torch.autograd.grad(linear_cross_entropy(h, c, target, reduction="sum", **TRITON) * tiny, c)
+    (slope,) = torch.autograd.grad(
+        linear_cross_entropy(h, c, target, reduction="sum", **TRITON) * tiny, c
+    )
     true = wide(h, c)
     expected = F.cross_entropy(F.linear(*true), target, reduction="sum") * tiny
     # The result itself is rounded to float16, whose numbers below 6e-5 have fewer bits.
@@ -109,9 +125,15 @@ def test_gradients_of_a_mean_do_not_vanish_in_float16(small_slices):
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_weights_with_classes_listed_twice_and_none(small_slices, dtype, shared):
-    h, c, b = normal(ROWS, WIDTH, dtype=dtype), normal(CLASSES, WIDTH, seed=1, dtype=dtype, scale=0.2), normal(CLASSES)
+    h, c, b = (
+        normal(ROWS, WIDTH, dtype=dtype),
+        normal(CLASSES, WIDTH, seed=1, dtype=dtype, scale=0.2),
+        normal(CLASSES),
+    )
     b = b.detach().to(dtype).requires_grad_()
-    classes = torch.randint(-1, CLASSES, (ROWS, 9), generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    classes = torch.randint(-1, CLASSES, (ROWS, 9), generator=torch.Generator().manual_seed(3)).to(
+        DEVICE
+    )
     classes = classes[5].clamp(min=0) if shared else classes
     if not shared:
         classes[:, 1] = classes[:, 2]
@@ -125,26 +147,36 @@ def test_weights_with_classes_listed_twice_and_none(small_slices, dtype, shared)
 
 
 def test_weights_that_are_met_exactly_have_gradients_without_cancelled_digits(small_slices):
-    """A composition that is nearly fitted: W softmax and w are nearly equal, and their difference is rounded once."""
+    """A composition that is nearly fitted: W softmax and w are nearly equal, and their difference
+    is rounded once."""
     h, c = normal(20, 16, dtype=torch.float16), normal(30, 16, seed=1, dtype=torch.float16)
     true = wide(h, c)
     listed = torch.arange(30, device=DEVICE)
     weights = (F.linear(*true).softmax(-1) * (1 + 0.01 * normal(20, 30, seed=2))).detach().float()
     loss = weighted_cross_entropy(h, c, listed, weights, **TRITON)
     expected = -(weights.double() * F.linear(*true).log_softmax(-1)).sum(-1).mean()
-    assert_close(torch.autograd.grad(loss, [h, c]), torch.autograd.grad(expected, true), torch.float16)
+    assert_close(
+        torch.autograd.grad(loss, [h, c]), torch.autograd.grad(expected, true), torch.float16
+    )
 
 
 @pytest.mark.parametrize("frozen", [(), (0, 1), (2, 3)])
 def test_two_distributions(small_slices, dtype, frozen):
     shapes = (ROWS, WIDTH), (CLASSES, WIDTH), (ROWS, 40), (CLASSES, 40)
-    tensors = [normal(*shape, seed=i, dtype=dtype, scale=0.2 if i % 2 else 1.0) for i, shape in enumerate(shapes)]
+    tensors = [
+        normal(*shape, seed=i, dtype=dtype, scale=0.2 if i % 2 else 1.0)
+        for i, shape in enumerate(shapes)
+    ]
     tensors = [x.detach() if i in frozen else x for i, x in enumerate(tensors)]
     found = distribution_cross_entropy(*tensors, reduction="none", **TRITON)
     true = wide(*tensors)
-    expected = F.cross_entropy(true[0] @ true[1].mT, (true[2] @ true[3].mT).softmax(-1), reduction="none")
+    expected = F.cross_entropy(
+        true[0] @ true[1].mT, (true[2] @ true[3].mT).softmax(-1), reduction="none"
+    )
     leaves = [x for i, x in enumerate(tensors) if i not in frozen]
-    same_with_gradients(found, leaves, expected, [x for i, x in enumerate(true) if i not in frozen], dtype)
+    same_with_gradients(
+        found, leaves, expected, [x for i, x in enumerate(true) if i not in frozen], dtype
+    )
 
 
 ACTIVATIONS = {"gelu": F.gelu, "silu": F.silu, "relu": F.relu}
@@ -156,16 +188,25 @@ ACTIVATIONS = {"gelu": F.gelu, "silu": F.silu, "relu": F.relu}
 def test_mlps(dtype, activation, gated, with_bias):
     x, up, down = (
         normal(2, 35, 24, dtype=dtype),
-        *(normal(*shape, seed=seed, dtype=dtype, scale=0.3) for seed, shape in ((1, (72, 24)), (2, (40, 72)))),
+        *(
+            normal(*shape, seed=seed, dtype=dtype, scale=0.3)
+            for seed, shape in ((1, (72, 24)), (2, (40, 72)))
+        ),
     )
-    biases = [normal(72, seed=3, dtype=dtype), normal(40, seed=4, dtype=dtype)] if with_bias else [None, None]
+    biases = (
+        [normal(72, seed=3, dtype=dtype), normal(40, seed=4, dtype=dtype)]
+        if with_bias
+        else [None, None]
+    )
     gate = normal(72, 24, seed=5, dtype=dtype, scale=0.3) if gated else None
     leaves = [tensor for tensor in (x, up, down, *biases, gate) if tensor is not None]
     found = mlp(x, up, down, *biases, gate=gate, activation=activation, **TRITON)
     assert found.dtype == dtype
     true = [None if tensor is None else wide(tensor)[0] for tensor in (x, up, down, *biases, gate)]
     act, hidden = ACTIVATIONS[activation], F.linear(true[0], true[1], true[3])
-    expected = F.linear(act(F.linear(true[0], true[5])) * hidden if gated else act(hidden), true[2], true[4])
+    expected = F.linear(
+        act(F.linear(true[0], true[5])) * hidden if gated else act(hidden), true[2], true[4]
+    )
     same_with_gradients(found, leaves, expected, [x for x in true if x is not None], dtype)
 
 
@@ -177,7 +218,11 @@ def plain_attention(normaliser, q, k, v, m, eps):
         return torch.softmax(q @ k.mT + m[:, :, None].log(), -1) @ v
     if normaliser == "spherical":
         t = (m.square() * k.square().sum(-1)).sum(-1)[..., None, None]
-        return s @ v / (s.square().sum(-1, keepdim=True) + eps * q.square().sum(-1, keepdim=True) * t).sqrt()
+        return (
+            s
+            @ v
+            / (s.square().sum(-1, keepdim=True) + eps * q.square().sum(-1, keepdim=True) * t).sqrt()
+        )
     a1, a2 = (s, s.abs()) if normaliser == "l1" else (s.relu().square(),) * 2
     return a1 @ v / a2.sum(-1, keepdim=True)
 
@@ -188,7 +233,10 @@ NORMALISERS = ["spherical", "l1", "squared_relu", "softmax"]
 @pytest.mark.parametrize("normaliser", NORMALISERS)
 @pytest.mark.parametrize("per_head", [None, False, True])
 def test_every_row_of_the_template(dtype, normaliser, per_head):
-    q, k, v = normal(2, 4, 37, 24, dtype=dtype), *(normal(2, 2, 41, 24, seed=i, dtype=dtype) for i in (1, 2))
+    q, k, v = (
+        normal(2, 4, 37, 24, dtype=dtype),
+        *(normal(2, 2, 41, 24, seed=i, dtype=dtype) for i in (1, 2)),
+    )
     q, m = (0.3 * q).detach().requires_grad_(), None
     if per_head is not None:
         m = (normal(2, *(2,) * per_head, 41, seed=3).detach().abs() + 0.1).requires_grad_()
@@ -200,12 +248,19 @@ def test_every_row_of_the_template(dtype, normaliser, per_head):
     all_m = all_m.expand(2, 2, 41) if all_m.ndim == 3 else all_m[:, None].expand(2, 2, 41)
     expected = plain_attention(normaliser, *true[:3], all_m, eps)
     # |s| has a jump in its slope: a score that is nearly 0 may be rounded to the other side.
-    same_with_gradients(found, leaves, expected, true, dtype, 10 * BARS[dtype] if normaliser == "l1" else None)
+    same_with_gradients(
+        found, leaves, expected, true, dtype, 10 * BARS[dtype] if normaliser == "l1" else None
+    )
 
 
 @pytest.mark.parametrize("normaliser", NORMALISERS)
 def test_rows_without_weights_are_zero_with_zero_gradients(normaliser):
-    q, k, v, m = normal(1, 1, 5, 16), normal(1, 1, 9, 16), normal(1, 1, 9, 16), torch.zeros(1, 9, device=DEVICE)
+    q, k, v, m = (
+        normal(1, 1, 5, 16),
+        normal(1, 1, 9, 16),
+        normal(1, 1, 9, 16),
+        torch.zeros(1, 9, device=DEVICE),
+    )
     for backend in ("torch", "triton"):
         output = normalised_attention(q, k, v, m, normaliser=normaliser, backend=backend)
         assert not output.any()
@@ -224,13 +279,19 @@ def test_rms_norm(dtype, shape, weighted):
 
 
 LAYERS = {
-    "classes": lambda h, c, **o: linear_cross_entropy(h, c, torch.arange(5, device=DEVICE), reduction="none", **o),
-    "distributions": lambda h, c, **o: distribution_cross_entropy(h, c, h.flip(0), c.flip(1), reduction="none", **o),
+    "classes": lambda h, c, **o: linear_cross_entropy(
+        h, c, torch.arange(5, device=DEVICE), reduction="none", **o
+    ),
+    "distributions": lambda h, c, **o: distribution_cross_entropy(
+        h, c, h.flip(0), c.flip(1), reduction="none", **o
+    ),
     "weights": lambda h, c, **o: weighted_cross_entropy(
         h, c, torch.arange(3, device=DEVICE), h[:, :3].square(), reduction="none", **o
     ),
     "mlp": lambda h, c, **o: mlp(h, c, c.mT, activation="silu", **o),
-    "attention": lambda h, c, **o: normalised_attention(h[None, None], c[None, None], c[None, None], **o),
+    "attention": lambda h, c, **o: normalised_attention(
+        h[None, None], c[None, None], c[None, None], **o
+    ),
     "rms_norm": lambda h, c, **o: rms_norm(h, c[0], **o),
 }
 
@@ -250,14 +311,17 @@ def test_second_derivatives_and_batched_ones_are_those_of_torch(name):
         many = torch.stack([torch.ones_like(output), output.detach()])
         batched = torch.autograd.grad(output, (h, c), many, is_grads_batched=True)
         found.append((*slopes, *second, *batched))
-    # On a GPU the losses are saturated: three TF32 products have a float32 product's accuracy, not its bits.
+    # On a GPU the losses are saturated: three TF32 products have a float32 product's accuracy, not
+    # its bits.
     assert_close(found[0], [x.double() for x in found[1]], torch.float32, 1e-3)
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_transforms_take_torch_and_refuse_triton(name):
     h, c = normal(5, 16).detach(), normal(12, 16, seed=1).detach()
-    tangent = torch.func.jvp(lambda h: LAYERS[name](h, c, backend="auto"), (h,), (torch.ones_like(h),))[1]
+    tangent = torch.func.jvp(
+        lambda h: LAYERS[name](h, c, backend="auto"), (h,), (torch.ones_like(h),)
+    )[1]
     step = 1e-6
     ends = [LAYERS[name](h.double() + sign * step, c.double(), backend="torch") for sign in (1, -1)]
     assert_close([tangent], [(ends[0] - ends[1]) / (2 * step)], torch.float32, 1e-4)

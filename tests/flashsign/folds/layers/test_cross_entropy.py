@@ -1,4 +1,5 @@
-"""Cross entropies behind a linear layer are torch's own on the logits, with a fraction of their memory."""
+"""Cross entropies behind a linear layer are torch's own on the logits, with a fraction of their
+memory."""
 
 import pytest
 import torch
@@ -12,11 +13,16 @@ CHUNKS = {"row_chunk": 4, "class_chunk": 7}
 
 
 def normal(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(dtype)
 
 
 def layer(dtype=torch.float64):
-    h, c, b = (normal(*shape, seed=seed) for seed, shape in enumerate(((ROWS, WIDTH), (CLASSES, WIDTH), (CLASSES,))))
+    h, c, b = (
+        normal(*shape, seed=seed)
+        for seed, shape in enumerate(((ROWS, WIDTH), (CLASSES, WIDTH), (CLASSES,)))
+    )
     return tuple(x.to(dtype).requires_grad_() for x in (h, c, b))
 
 
@@ -51,9 +57,15 @@ def test_rows_have_weights_which_learn_too(reduction, label_smoothing):
     h, c, b = layer()
     weights = normal(ROWS, seed=8).exp().requires_grad_()
     options = {"label_smoothing": label_smoothing}
-    found = linear_cross_entropy(h, c, targets(), b, row_weights=weights, reduction=reduction, **options, **CHUNKS)
+    found = linear_cross_entropy(
+        h, c, targets(), b, row_weights=weights, reduction=reduction, **options, **CHUNKS
+    )
     losses = weights * F.cross_entropy(F.linear(h, c, b), targets(), reduction="none", **options)
-    expected = {"none": losses, "sum": losses.sum(), "mean": losses.sum() / weights[targets() >= 0].sum()}[reduction]
+    expected = {
+        "none": losses,
+        "sum": losses.sum(),
+        "mean": losses.sum() / weights[targets() >= 0].sum(),
+    }[reduction]
     same_with_gradients(found, expected, (h, c, b, weights))
 
 
@@ -69,14 +81,18 @@ def test_another_ignored_index_and_axes_of_rows():
     h, c, _ = layer()
     h, target = h[:12].unflatten(0, (3, 4)), targets()[:12].unflatten(0, (3, 4)).clamp(min=5)
     found = linear_cross_entropy(h, c, target, ignore_index=5, reduction="none", **CHUNKS)
-    expected = F.cross_entropy((h @ c.mT).flatten(0, 1), target.flatten(), ignore_index=5, reduction="none")
+    expected = F.cross_entropy(
+        (h @ c.mT).flatten(0, 1), target.flatten(), ignore_index=5, reduction="none"
+    )
     same_with_gradients(found, expected.unflatten(0, (3, 4)), (h, c))
 
 
 def test_a_mean_over_nothing_is_nan_as_in_torch():
     h, c, _ = layer()
     nothing = torch.full((ROWS,), -100)
-    assert linear_cross_entropy(h, c, nothing).isnan() and F.cross_entropy(h @ c.mT, nothing).isnan()
+    assert (
+        linear_cross_entropy(h, c, nothing).isnan() and F.cross_entropy(h @ c.mT, nothing).isnan()
+    )
     assert linear_cross_entropy(h, c, nothing, reduction="sum") == 0
 
 
@@ -110,7 +126,9 @@ def test_with_weights_whose_sum_is_not_one(with_bias):
     h, c, b = layer()
     bias = b if with_bias else None
     classes, weights, offsets = packed_weights()
-    found = weighted_cross_entropy(h, c, classes, weights, bias, offsets=offsets, reduction="none", **CHUNKS)
+    found = weighted_cross_entropy(
+        h, c, classes, weights, bias, offsets=offsets, reduction="none", **CHUNKS
+    )
     expected = plain_weighted(h, c, bias, classes, weights, offsets)
     same_with_gradients(found, expected, (h, c, weights, b)[: 3 + with_bias])
     assert found[0] == 0  # a row without weights
@@ -177,7 +195,8 @@ def losses_at_full_size():
 
 @pytest.mark.parametrize("name", ["classes", "distributions", "weights"])
 def test_extra_memory_at_full_size_is_under_five_percent_of_the_logits(name):
-    """On the meta device, which has shapes and no numbers: forward and backward, beyond inputs and gradients."""
+    """On the meta device, which has shapes and no numbers: forward and backward, beyond inputs and
+    gradients."""
     call, leaves = losses_at_full_size()[name]
     with PeakBytes() as memory:
         gradients = torch.autograd.grad(call(), leaves)

@@ -1,4 +1,5 @@
-"""MLPs without a hidden layer in memory are the plain ones, for 14 operations where those take 12."""
+"""MLPs without a hidden layer in memory are the plain ones, for 14 operations where those take
+12."""
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ WIDTH, HIDDEN, OUT = 5, 29, 3
 
 
 def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).requires_grad_()
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).requires_grad_()
 
 
 def weights(gated):
@@ -24,7 +27,9 @@ def weights(gated):
 def plain(x, up, down, bias=None, down_bias=None, gate=None, activation="gelu"):
     hidden = F.linear(x, up, bias)
     act = ACTIVATIONS[activation]
-    return F.linear(act(hidden) if gate is None else act(F.linear(x, gate)) * hidden, down, down_bias)
+    return F.linear(
+        act(hidden) if gate is None else act(F.linear(x, gate)) * hidden, down, down_bias
+    )
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -38,7 +43,9 @@ def test_it_is_the_plain_mlp_with_its_gradients(activation, gated, with_bias):
     leaves = [tensor for tensor in (x, up, down, *biases, *gate) if tensor is not None]
     outputs = mlp(x, up, down, *biases, **options, **CHUNKS), plain(x, up, down, *biases, **options)
     torch.testing.assert_close(*outputs)
-    torch.testing.assert_close(*(torch.autograd.grad(output.sin().sum(), leaves) for output in outputs))
+    torch.testing.assert_close(
+        *(torch.autograd.grad(output.sin().sum(), leaves) for output in outputs)
+    )
 
 
 def test_second_derivatives_are_right():
@@ -49,7 +56,8 @@ def test_second_derivatives_are_right():
 
 def test_half_precision_is_as_accurate_as_torch():
     x, up, down = (
-        tensor.detach().bfloat16().requires_grad_() for tensor in (normal(40, 64), normal(512, 64), normal(64, 512))
+        tensor.detach().bfloat16().requires_grad_()
+        for tensor in (normal(40, 64), normal(512, 64), normal(64, 512))
     )
     wide = [tensor.detach().double().requires_grad_() for tensor in (x, up, down)]
     truth = plain(*wide)
@@ -70,10 +78,16 @@ NARROW = 128
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_extra_memory_at_full_size_is_three_percent_of_the_hidden_tensors(gated):
-    """B = K = 16 384, D = 128, bf16, counted on the meta device: beyond inputs, output and gradients."""
+    """B = K = 16 384, D = 128, bf16, counted on the meta device: beyond inputs, output and
+    gradients."""
     x, up, down, gate = (
         torch.empty(shape, device="meta", dtype=torch.bfloat16, requires_grad=True)
-        for shape in ((ROWS, NARROW), (HIDDEN_UNITS, NARROW), (NARROW, HIDDEN_UNITS), (HIDDEN_UNITS, NARROW))
+        for shape in (
+            (ROWS, NARROW),
+            (HIDDEN_UNITS, NARROW),
+            (NARROW, HIDDEN_UNITS),
+            (HIDDEN_UNITS, NARROW),
+        )
     )
     leaves = (x, up, down, gate)[: 3 + gated]
     options = {"gate": gate if gated else None, "activation": "silu"}
@@ -82,6 +96,7 @@ def test_extra_memory_at_full_size_is_three_percent_of_the_hidden_tensors(gated)
         gradients = torch.autograd.grad(output, leaves, torch.empty_like(output))
     extra = memory.peak - 2 * 2 * output.numel() - sum(2 * grad.numel() for grad in gradients)
     assert extra <= 0.03 * (2 + gated) * 2 * ROWS * HIDDEN_UNITS, extra
-    # As the source counts: everything that is alive, against the plain layer's inputs and one hidden tensor.
+    # As the source counts: everything that is alive, against the plain layer's inputs and one
+    # hidden tensor.
     whole = ROWS * NARROW + 2 * HIDDEN_UNITS * NARROW
     assert whole / (whole + ROWS * HIDDEN_UNITS) <= 0.025

@@ -6,7 +6,9 @@ from flashsign import rms_norm
 
 
 def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).requires_grad_()
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).requires_grad_()
 
 
 @pytest.mark.parametrize("shape", [(7, 5), (2, 3, 5), (5,)])
@@ -16,7 +18,9 @@ def test_it_is_torchs_rms_norm_with_its_gradients(shape, weighted):
     leaves = [x, weight] if weighted else [x]
     outputs = rms_norm(x, weight, 1e-3), F.rms_norm(x, (5,), weight, 1e-3)
     torch.testing.assert_close(*outputs)
-    torch.testing.assert_close(*(torch.autograd.grad(output.sin().sum(), leaves) for output in outputs))
+    torch.testing.assert_close(
+        *(torch.autograd.grad(output.sin().sum(), leaves) for output in outputs)
+    )
 
 
 def test_it_keeps_its_input_and_one_number_a_row():

@@ -1,4 +1,5 @@
-"""Attention by any normaliser is the written-out one, with groups of heads and multiplicities, from one call."""
+"""Attention by any normaliser is the written-out one, with groups of heads and multiplicities, from
+one call."""
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ NORMALISERS = ["spherical", "l1", "squared_relu", "softmax"]
 
 
 def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).requires_grad_()
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).requires_grad_()
 
 
 def bag(per_head=False):
@@ -26,7 +29,9 @@ def written_out(normaliser, q, k, v, m):
     s = q @ k.mT * m[:, :, None]
     if normaliser == "softmax":
         return torch.softmax(q @ k.mT + m[:, :, None].log(), -1) @ v
-    a1, a2 = {"spherical": (s, s.square()), "l1": (s, s.abs())}.get(normaliser, (s.relu().square(),) * 2)
+    a1, a2 = {"spherical": (s, s.square()), "l1": (s, s.abs())}.get(
+        normaliser, (s.relu().square(),) * 2
+    )
     z = a2.sum(-1, keepdim=True)
     z = torch.where(z == 0, 1, z)  # of a row whose weights are all 0
     return a1 @ v / (z.sqrt() if normaliser == "spherical" else z)
@@ -42,18 +47,23 @@ def test_it_is_the_one_written_out(normaliser, per_head, limit, monkeypatch):
     found = normalised_attention(*leaves, normaliser=normaliser, eps=0.0)
     expected = written_out(normaliser, *leaves)
     torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(*(torch.autograd.grad(output.sin().sum(), leaves) for output in (found, expected)))
+    torch.testing.assert_close(
+        *(torch.autograd.grad(output.sin().sum(), leaves) for output in (found, expected))
+    )
 
 
 def test_the_spherical_one_is_spherical_attention():
     leaves = bag()
-    torch.testing.assert_close(normalised_attention(*leaves), spherical_attention(*leaves, method="stream"))
+    torch.testing.assert_close(
+        normalised_attention(*leaves), spherical_attention(*leaves, method="stream")
+    )
 
 
 @pytest.mark.parametrize("normaliser", NORMALISERS)
 @pytest.mark.parametrize("per_head", [False, True])
 def test_packed_bags_are_dense_ones(normaliser, per_head):
-    """Bags of 3, 0 and 4 keys with 2, 1 and 3 queries, each alone as a dense call; values and gradients."""
+    """Bags of 3, 0 and 4 keys with 2, 1 and 3 queries, each alone as a dense call; values and
+    gradients."""
     q, k, v = normal(6, 4, 3), normal(7, 2, 3, seed=1), normal(7, 2, 3, seed=2)
     m = normal(7, *(2,) * per_head, seed=3).detach().abs()
     m[1] = 0
@@ -70,7 +80,9 @@ def test_packed_bags_are_dense_ones(normaliser, per_head):
         alone = written_out(normaliser, one_q, one_k[:, :, kept], one_v[:, :, kept], own[..., kept])
         expected = expected.index_add(0, torch.arange(6)[queries], alone[0].transpose(0, 1))
     torch.testing.assert_close(found, expected)
-    gradients = (torch.autograd.grad(x.sin().sum(), (q, k, v), retain_graph=True) for x in (found, expected))
+    gradients = (
+        torch.autograd.grad(x.sin().sum(), (q, k, v), retain_graph=True) for x in (found, expected)
+    )
     torch.testing.assert_close(*gradients)
     (d_m,) = torch.autograd.grad(found.sin().sum(), m)
     assert d_m.isfinite().all()
@@ -82,7 +94,9 @@ def test_weights_times_values_are_the_attention(normaliser):
     q, k, v, m = (x.detach().clone() for x in bag(per_head=True))
     m[:, :, 4], k[:, :, 4], v[:, :, 4] = 0, torch.nan, torch.nan
     weights = normalised_weights(q, k, m, normaliser)
-    assert (weights[..., 4] == 0).all() and (normaliser in ("spherical", "l1") or (weights >= 0).all())
+    assert (weights[..., 4] == 0).all() and (
+        normaliser in ("spherical", "l1") or (weights >= 0).all()
+    )
     expected = weights @ v.nan_to_num().repeat_interleave(2, 1)
     torch.testing.assert_close(normalised_attention(q, k, v, m, normaliser=normaliser), expected)
 
@@ -105,4 +119,6 @@ def test_an_absent_key_and_no_multiplicity(normaliser):
 @pytest.mark.parametrize("normaliser", ["spherical", "squared_relu", "softmax"])
 def test_second_derivatives_are_right(normaliser):
     call = lambda *tensors: normalised_attention(*tensors, normaliser=normaliser)  # noqa: E731
-    assert torch.autograd.gradgradcheck(call, tuple(x[..., :2, :] if x.ndim == 4 else x[:, :2] for x in bag()))
+    assert torch.autograd.gradgradcheck(
+        call, tuple(x[..., :2, :] if x.ndim == 4 else x[:, :2] for x in bag())
+    )

@@ -1,10 +1,12 @@
-"""Gradients slice by slice, by the Local Gradient Theorem: each block is lifted again and gets D(total, item).
+"""Gradients slice by slice, by the Local Gradient Theorem: each block is lifted again and gets
+D(total, item).
 
-If d(a.b)/da is a function D(a.b, a), the gradient of a fold for one of its items is D(total, item), and the parts of an
-item that several rows share are added. So a fold stores its inputs and its total.
+If d(a.b)/da is a function D(a.b, a), the gradient of a fold for one of its items is D(total, item),
+and the parts of an item that several rows share are added. So a fold stores its inputs and its
+total.
 
-Without D: autograd through prefix . slice, from the last slice to the first. The totals before each slice are computed
-again by halving, so that only log2(slices) of them exist at a time.
+Without D: autograd through prefix . slice, from the last slice to the first. The totals before each
+slice are computed again by halving, so that only log2(slices) of them exist at a time.
 Source: MonoidReduce, A. Cuba Gyllensten, 2025; kernels/README.md, "Folds".
 """
 
@@ -25,10 +27,15 @@ def gradients_in_slices(
     if plan.depth == 1:
         return chain_gradients(plan, a, b, grads, wanted)
     slices, count = plan.slices, plan.count
-    # What the outer loop runs over is summed slice by slice, so that 16-bit tensors need no wide copy of it.
+    # What the outer loop runs over is summed slice by slice, so that 16-bit tensors need no wide
+    # copy of it.
     items_outer = sum(x.numel() for x in b) >= sum(x.numel() for x in a) or not plan.rows
     sums = GradientSums((*a, *b), wanted, plan.axis)
-    outer, inner = (plan.b_parts(a, b), plan.a_parts(a)) if items_outer else (plan.a_parts(a), plan.b_parts(a, b))
+    outer, inner = (
+        (plan.b_parts(a, b), plan.a_parts(a))
+        if items_outer
+        else (plan.a_parts(a), plan.b_parts(a, b))
+    )
     of_outer = range(count, len(wanted)) if items_outer else range(count)
     for o in outer:
         of_slice: dict[int, Tensor] = {}
@@ -44,11 +51,15 @@ def gradients_in_slices(
                 plan.wanted_of_slice(wanted, arguments[0]),
                 j.shares,
             )
-            for number, grad in zip(sums.numbers, plan.without_positions(gradients, arguments[0]), strict=True):
+            for number, grad in zip(
+                sums.numbers, plan.without_positions(gradients, arguments[0]), strict=True
+            ):
                 if grad is None or not wanted[number]:
                     continue
                 if number in of_outer:
-                    of_slice[number] = of_slice[number].add_(grad) if number in of_slice else _wide_copy(grad)
+                    of_slice[number] = (
+                        of_slice[number].add_(grad) if number in of_slice else _wide_copy(grad)
+                    )
                 else:
                     sums.add(number, plan.place(i if items_outer else j, number), grad)
         for number, grad in of_slice.items():
@@ -60,7 +71,9 @@ def _wide_copy(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32), copy=True)
 
 
-def chain_gradients(plan: Plan, a: Total, b: Total, grads: Total, wanted: tuple[bool, ...]) -> Gradients:
+def chain_gradients(
+    plan: Plan, a: Total, b: Total, grads: Total, wanted: tuple[bool, ...]
+) -> Gradients:
     """Return the gradients for (*A, *B), None where none is wanted, from those of the total."""
     sums = GradientSums((*a, *b), wanted, plan.axis)
     parts = plan.b_parts(a, b)
@@ -81,7 +94,8 @@ def _chain(
     wanted: tuple[bool, ...],
     sums: GradientSums,
 ) -> Total:
-    """Add the gradients of these slices, whose items follow prefix; return the gradient for prefix."""
+    """Add the gradients of these slices, whose items follow prefix; return the gradient for
+    prefix."""
     if len(parts) > 1:
         half = len(parts) // 2
         middle = prefix
@@ -98,14 +112,20 @@ def _chain(
         own = plan.slices.total(leaves[: len(rows)], leaves[len(rows) :], mask)
         whole = plan.combined(before, own)
     gradients = pull(whole, grads, (*leaves, *before))
-    for number, grad in zip(sums.numbers, plan.without_positions(gradients[: len(leaves)], rows), strict=True):
+    for number, grad in zip(
+        sums.numbers, plan.without_positions(gradients[: len(leaves)], rows), strict=True
+    ):
         if grad is not None and wanted[number]:
             sums.add(number, plan.place(i if number < plan.count else j, number), grad)
-    return tuple(torch.zeros_like(x) if g is None else g for g, x in zip(gradients[len(leaves) :], prefix, strict=True))
+    return tuple(
+        torch.zeros_like(x) if g is None else g
+        for g, x in zip(gradients[len(leaves) :], prefix, strict=True)
+    )
 
 
 class GradientSums:
-    """The gradients of all tensors, filled slice by slice; sums of 16-bit numbers are float32 until the end."""
+    """The gradients of all tensors, filled slice by slice; sums of 16-bit numbers are float32 until
+    the end."""
 
     def __init__(self, tensors: Total, wanted: tuple[bool, ...], axis: int):
         self.tensors, self.wanted, self.axis = tensors, wanted, axis
@@ -125,9 +145,12 @@ class GradientSums:
         if whole is None:
             x = self.tensors[number]
             dtype = torch.promote_types(x.dtype, torch.float32) if wide else x.dtype
-            # Plain strides: the tensor may be expanded, and several of its elements one place in memory.
+            # Plain strides: the tensor may be expanded, and several of its elements one place in
+            # memory.
             whole = self.found[number] = torch.zeros(x.shape, dtype=dtype, device=x.device)
-        return whole if part is None else whole.narrow(self.axis, part.start, part.stop - part.start)
+        return (
+            whole if part is None else whole.narrow(self.axis, part.start, part.stop - part.start)
+        )
 
     def result(self) -> Gradients:
         for number, x in enumerate(self.tensors):

@@ -20,7 +20,8 @@ Order = Literal["rows", "items", "tree"]
 
 
 class Part(NamedTuple):
-    """Some rows of A or of B. shares: how many slices of B these are, which are folded side by side."""
+    """Some rows of A or of B. shares: how many slices of B these are, which are folded side by
+    side."""
 
     start: int
     stop: int
@@ -31,8 +32,9 @@ class Part(NamedTuple):
 class Plan:
     """How a fold of B's rows, for each of A's rows, is cut into slices.
 
-    rows: A's tensors have N rows, which are cut; otherwise they are whole for every slice. order: "rows" takes all
-    items of a slice of rows first, "items" all rows of a slice of items, "tree" several slices of items at once.
+    rows: A's tensors have N rows, which are cut; otherwise they are whole for every slice. order:
+        "rows" takes all items of a slice of rows first, "items" all rows of a slice of items,
+        "tree" several slices of items at once.
     mask: [(C), N or 1, M], without rows [(C), M]; first: the position of the first item.
     """
 
@@ -49,7 +51,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.a_chunk < 1 or self.b_chunk < 1:  # range would give no slices
-            raise ValueError(f"A chunk must be at least 1; found {self.a_chunk} and {self.b_chunk}.")
+            raise ValueError(
+                f"A chunk must be at least 1; found {self.a_chunk} and {self.b_chunk}."
+            )
 
     @property
     def axis(self) -> int:
@@ -70,10 +74,13 @@ class Plan:
         if not self.rows:
             return [Part(0, 0)]
         rows = a[0].shape[self.axis]
-        return [Part(at, min(at + self.a_chunk, rows)) for at in range(0, max(rows, 1), self.a_chunk)]
+        return [
+            Part(at, min(at + self.a_chunk, rows)) for at in range(0, max(rows, 1), self.a_chunk)
+        ]
 
     def b_parts(self, a: Total, b: Total) -> list[Part]:
-        """Return slices of B's rows, at least one, so that a fold of no items still has the shape of a total."""
+        """Return slices of B's rows, at least one, so that a fold of no items still has the shape
+        of a total."""
         items = b[0].shape[self.axis]
         rows = a[0].shape[self.axis] if self.rows else self.a_chunk
         shares = max(1, self.a_chunk // max(1, rows)) if self.order == "tree" else 1
@@ -89,7 +96,8 @@ class Plan:
         return parts + rest if items > at or not parts else parts
 
     def blocks(self, a: Total, b: Total) -> Iterator[tuple[Part, Part, bool]]:
-        """Yield every pair of a slice of rows and one of items, and whether it is the first of its rows."""
+        """Yield every pair of a slice of rows and one of items, and whether it is the first of its
+        rows."""
         rows, items = self.a_parts(a), self.b_parts(a, b)
         if self.order == "items":
             return ((i, j, j is items[0]) for j in items for i in rows)
@@ -110,7 +118,10 @@ class Plan:
         if rows:
             start = i if self.rows else Part(0, rows[0].shape[self.axis])
             rows = *rows, self._positions(start, rows[0])
-        return rows, (*items, self._positions(Part(self.first + j.start, self.first + j.stop), items[0]))
+        return rows, (
+            *items,
+            self._positions(Part(self.first + j.start, self.first + j.stop), items[0]),
+        )
 
     def _positions(self, part: Part, like: Tensor) -> Tensor:
         positions = torch.arange(part.start, part.stop, device=like.device)
@@ -131,7 +142,8 @@ class Plan:
         return tuple(self._cut(x, i) for x in totals) if self.rows else totals
 
     def place(self, part: Part, number: int) -> Part | None:
-        """Return where the gradient of tensor `number` for this part belongs; None: to the whole tensor."""
+        """Return where the gradient of tensor `number` for this part belongs; None: to the whole
+        tensor."""
         return None if number < self.count and not self.rows else part
 
     def room(self, part: Tensor, a: Total) -> Tensor:
@@ -144,7 +156,12 @@ class Plan:
         """Return `wanted` with places for positions, which want nothing."""
         if not self.monoid.numbered:
             return wanted
-        return (*wanted[: self.count], *(False,) * (len(rows) - self.count), *wanted[self.count :], False)
+        return (
+            *wanted[: self.count],
+            *(False,) * (len(rows) - self.count),
+            *wanted[self.count :],
+            False,
+        )
 
     def without_positions(self, grads: Gradients, rows: Total) -> Gradients:
         if not self.monoid.numbered:

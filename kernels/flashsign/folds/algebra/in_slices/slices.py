@@ -1,9 +1,12 @@
-"""The total of one slice, some rows of A with some rows of B, and its part of the gradients, at each of three depths.
+"""The total of one slice, some rows of A with some rows of B, and its part of the gradients, at
+each of three depths.
 
-Depth 1: a lift, differentiated by autograd along the chain of totals (chain.py). Depth 2: a lift and the
+Depth 1: a lift, differentiated by autograd along the chain of totals (chain.py). Depth 2: a lift
+and the
 local gradient D. Depth 3: proj_fold, a product of matrices, with its own gradient or with D.
 
-Letters: n items, N rows of A, C bags (the batch axis, where there is one), S shares of the items, side by side.
+Letters: n items, N rows of A, C bags (the batch axis, where there is one), S shares of the items,
+side by side.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from flashsign.folds.algebra.monoid import Gradients, Monoid, Total, reduce_lift
 
 @dataclass(frozen=True)
 class Slices:
-    """How a monoid treats a slice. batched: every tensor has a first axis of bags, over which functions are mapped."""
+    """How a monoid treats a slice. batched: every tensor has a first axis of bags, over which
+    functions are mapped."""
 
     monoid: Monoid
     depth: int
@@ -30,8 +34,8 @@ class Slices:
     def total(self, a: Total, b: Total, mask: Tensor | None, shares: int = 1) -> Total:
         """Return the slice's total.
 
-        a: tensors [(C), N, ...], b: [(C), n, ...], mask: see masked; shares: 1, or what divides n at depth 3, whose
-        shares are then folded side by side.
+        a: tensors [(C), N, ...], b: [(C), n, ...], mask: see masked; shares: 1, or what divides n
+        at depth 3, whose shares are then folded side by side.
         """
         if self.depth == 3 and (b[0].shape[int(self.batched)] or self.monoid.lift is None):
             parts = self._project(a, b, shares)
@@ -39,9 +43,17 @@ class Slices:
         return reduce_lifted(self.monoid, self.lift(a, b, mask), int(self.batched))
 
     def gradients(
-        self, a: Total, b: Total, mask: Tensor | None, total: Total, grads: Total, wanted: tuple[bool, ...], shares: int
+        self,
+        a: Total,
+        b: Total,
+        mask: Tensor | None,
+        total: Total,
+        grads: Total,
+        wanted: tuple[bool, ...],
+        shares: int,
     ) -> Gradients:
-        """Return the slice's part of the gradients for (*a, *b), from the total of all items and its gradient."""
+        """Return the slice's part of the gradients for (*a, *b), from the total of all items and
+        its gradient."""
         if self.depth == 3 and self.monoid.proj_fold_bwd is not None:
             return self._projected_gradients(a, b, total, grads, shares)
         leaves = as_leaves((*a, *b), wanted)
@@ -65,7 +77,10 @@ class Slices:
         lifted = lift(b, a)
         items = b[0].shape[int(self.batched)]
         if any(len(part) != items for part in lifted):
-            raise ValueError(f"The lift of {self.monoid.name} must return totals of {items} items, in the first axis.")
+            raise ValueError(
+                f"The lift of {self.monoid.name} must return totals of {items} items, in the first "
+                "axis."
+            )
         return lifted if mask is None else masked(self.monoid, lifted, mask)
 
     def _project(self, a: Total, b: Total, shares: int) -> Total:
@@ -79,8 +94,11 @@ class Slices:
             project = torch.vmap(project, in_dims=(0 if a else None, 0), out_dims=int(shares > 1))
         return project(a, b)
 
-    def _projected_gradients(self, a: Total, b: Total, total: Total, grads: Total, shares: int) -> Gradients:
-        given: list[int] = []  # numbers of the tensors that get a gradient: vmap passes tensors only
+    def _projected_gradients(
+        self, a: Total, b: Total, total: Total, grads: Total, shares: int
+    ) -> Gradients:
+        # numbers of the tensors that get a gradient: vmap passes tensors only
+        given: list[int] = []
 
         def backward(*arguments: Any) -> Total:
             assert self.monoid.proj_fold_bwd is not None
@@ -111,7 +129,10 @@ def masked(monoid: Monoid, lifted: Total, mask: Tensor) -> Total:
     """
     keep = mask.movedim(-1, 0)
     unit = monoid.unit(lifted)
-    return tuple(torch.where(with_axes(keep, part), part, nothing) for part, nothing in zip(lifted, unit, strict=True))
+    return tuple(
+        torch.where(with_axes(keep, part), part, nothing)
+        for part, nothing in zip(lifted, unit, strict=True)
+    )
 
 
 def _shared(x: Tensor, axis: int, shares: int) -> Tensor:
@@ -125,14 +146,23 @@ def as_leaves(tensors: Total, wanted: tuple[bool, ...]) -> Total:
 
 
 def pull(outputs: Total, grads: Total, inputs: Total) -> Gradients:
-    """Return gradients for inputs (None where none is wanted), grads broadcast to the outputs' shapes."""
-    graded = [(out, grad.expand_as(out)) for out, grad in zip(outputs, grads, strict=True) if out.requires_grad]
+    """Return gradients for inputs (None where none is wanted), grads broadcast to the outputs'
+    shapes."""
+    graded = [
+        (out, grad.expand_as(out))
+        for out, grad in zip(outputs, grads, strict=True)
+        if out.requires_grad
+    ]
     wanted = [x for x in inputs if x.requires_grad]
     if not graded or not wanted:
         return tuple(torch.zeros_like(x) if x.requires_grad else None for x in inputs)
     gradients = iter(
         torch.autograd.grad(
-            [out for out, _ in graded], wanted, [grad for _, grad in graded], allow_unused=True, materialize_grads=True
+            [out for out, _ in graded],
+            wanted,
+            [grad for _, grad in graded],
+            allow_unused=True,
+            materialize_grads=True,
         )
     )
     return tuple(next(gradients) if x.requires_grad else None for x in inputs)

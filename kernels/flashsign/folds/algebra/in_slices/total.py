@@ -1,4 +1,5 @@
-"""The differentiable total of a plan: an autograd function that keeps inputs and the total, nothing of the slices.
+"""The differentiable total of a plan: an autograd function that keeps inputs and the total, nothing
+of the slices.
 
 Source: MonoidReduce, A. Cuba Gyllensten, 2025; kernels/README.md, "Folds".
 """
@@ -11,8 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flashsign.eager.transforms import differentiable_gradients, in_batches, transformed, without_autocast
-from flashsign.folds.algebra.in_slices.collecting import collected_gradients, collecting_forward, collects
+from flashsign.eager.transforms import (
+    differentiable_gradients,
+    in_batches,
+    transformed,
+    without_autocast,
+)
+from flashsign.folds.algebra.in_slices.collecting import (
+    collected_gradients,
+    collecting_forward,
+    collects,
+)
 from flashsign.folds.algebra.in_slices.gradients import gradients_in_slices
 from flashsign.folds.algebra.in_slices.plan import Plan
 from flashsign.folds.algebra.monoid import Total
@@ -37,7 +47,8 @@ class _Reduce(torch.autograd.Function):
                 total, slopes = collecting_forward(plan, a, b, ctx.needs_input_grad[1:])
             else:
                 total = total_in_slices(plan, a, b)
-        # The total may be an input itself (a sum of one item), and autograd forbids to return a view of an input.
+        # The total may be an input itself (a sum of one item), and autograd forbids to return a
+        # view of an input.
         inputs = {x.untyped_storage()._cdata for x in tensors}
         total = tuple(x.clone() if x.untyped_storage()._cdata in inputs else x for x in total)
         ctx.save_for_backward(*tensors, *total, *slopes)
@@ -48,18 +59,25 @@ class _Reduce(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         plan, (inputs, numbers) = ctx.plan, ctx.sizes
         saved = ctx.saved_tensors  # read once: checkpointing allows no more
-        tensors, total, slopes = saved[:inputs], saved[inputs : inputs + numbers], saved[inputs + numbers :]
+        tensors, total, slopes = (
+            saved[:inputs],
+            saved[inputs : inputs + numbers],
+            saved[inputs + numbers :],
+        )
         if torch.is_grad_enabled() or any(map(in_batches, grads)):
             return None, *differentiable_gradients(partial(plain_total, plan), tensors, grads)
         wanted = ctx.needs_input_grad[1:]
         with without_autocast(grads[0]):
             if slopes:
                 return None, *collected_gradients(slopes, grads, tensors, wanted)
-            return None, *gradients_in_slices(plan, tensors[: plan.count], tensors[plan.count :], total, grads, wanted)
+            return None, *gradients_in_slices(
+                plan, tensors[: plan.count], tensors[plan.count :], total, grads, wanted
+            )
 
 
 def plain_total(plan: Plan, *tensors: Tensor) -> Total:
-    """Return the total in plain operations, all slices in memory: differentiable in any mode and order."""
+    """Return the total in plain operations, all slices in memory: differentiable in any mode and
+    order."""
     a, b = tensors[: plan.count], tensors[plan.count :]
     of_rows = []
     for i in plan.a_parts(a):

@@ -1,8 +1,8 @@
 """Attention as a monoid: spherical, softmax, and by any normaliser whose two sums stream.
 
 Softmax is a log-weighted mean: totals (z, v), z the log of all weights and v the mean under them.
-Letters: N queries, M keys (items), n of them in a slice, E width. Equations: kernels/README.md. Sources: spherical
-attention, arXiv 2505.09326, theorem 1; FlashAttention, arXiv 2205.14135.
+Letters: N queries, M keys (items), n of them in a slice, E width. Equations: kernels/README.md.
+Sources: spherical attention, arXiv 2505.09326, theorem 1; FlashAttention, arXiv 2205.14135.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from flashsign.folds.algebra.monoids.exponentials import combine_means, local_me
 
 
 def spherical_monoid(eps: float = 1e-6) -> Monoid:
-    """Return the monoid of items (k [M, E], v [M, E], multiplicity [M]), shared (q [N, E],) -> attention [N, E].
+    """Return the monoid of items (k [M, E], v [M, E], multiplicity [M]), shared (q [N, E],) ->
+    attention [N, E].
 
-    The total is three plain sums, u [N, E], z [N] and t [N], so the local gradient of each item is that of the total.
+    The total is three plain sums, u [N, E], z [N] and t [N], so the local gradient of each item is
+    that of the total.
 
     Example:
         >>> import torch
@@ -116,22 +118,27 @@ SOFTMAX = Monoid(
     forms=("(k [M, E], v [M, V], multiplicity [M]), shared (q [N, E])",),
     broadcasts=True,
 )
-"""Items (k [M, E], v [M, E], multiplicity [M]), shared (q [N, E],), q scaled already -> attention [N, E].
+"""Items (k [M, E], v [M, E], multiplicity [M]), shared (q [N, E],), q scaled already -> attention
+[N, E].
 
-A multiplicity is a repetition here: the score is q . k + log m, and m = 0 is absent, with gradient 0 for that m.
+A multiplicity is a repetition here: the score is q . k + log m, and m = 0 is absent, with gradient
+0 for that m.
 No keys give zeros.
 """
 
 
 def normalised_contraction(
-    name: str, a1: Callable[[Tensor], Tensor], a2: Callable[[Tensor], Tensor], b: Callable[[Tensor], Tensor]
+    name: str,
+    a1: Callable[[Tensor], Tensor],
+    a2: Callable[[Tensor], Tensor],
+    b: Callable[[Tensor], Tensor],
 ) -> Monoid:
     """Return the monoid of both sums.
 
     Items (k [M, E], v [M, E], multiplicity [M]), shared (q [N, E],) -> output [N, E].
 
-    Scores are s = m q . k. a1, a2, b: functions of a tensor, element by element, that torch can differentiate; b must
-    not be zero. A key of multiplicity 0 is absent if a1(0) = a2(0) = 0.
+    Scores are s = m q . k. a1, a2, b: functions of a tensor, element by element, that torch can
+    differentiate; b must not be zero. A key of multiplicity 0 is absent if a1(0) = a2(0) = 0.
     Source: spherical attention, arXiv 2505.09326, theorem 1.
 
     Example: weights divided by the sum of their sizes.
@@ -148,7 +155,8 @@ def normalised_contraction(
         for own, each in zip(("a1", "a2"), weights, strict=True):
             if each.shape != s.shape:
                 raise ValueError(
-                    f"{own} of {name} must work element by element; found {list(each.shape)} for {list(s.shape)}."
+                    f"{own} of {name} must work element by element; found {list(each.shape)} for "
+                    f"{list(s.shape)}."
                 )
         return weights
 

@@ -1,14 +1,18 @@
-"""Cross entropies with a linear layer before them: logits x_j = h . C_j + b_j of all classes, never stored.
+"""Cross entropies with a linear layer before them: logits x_j = h . C_j + b_j of all classes, never
+stored.
 
-With classes: the total of a row is p = log sum_j e^x_j and n, what the target has: x_t, or with label smoothing a mean
-of logits. Of two distributions: the student's logits are q_j = s . S_j, the teacher's p_j = t . T_j; the total is the
-log-sum-exp of each and n, the mean of the student's logits under the teacher, whose gradient also has what the teacher
-has to learn. With given weights of a few classes, whose sum W need not be one (a cell's multiplicities over genes): the
-loss is W log sum_j e^x_j - sum_j w_j x_j, so dx_j = W softmax(x)_j - w_j; leaving out W is right only where the weights
-add up to one.
+With classes: the total of a row is p = log sum_j e^x_j and n, what the target has: x_t, or with
+label smoothing a mean of logits. Of two distributions: the student's logits are q_j = s . S_j, the
+teacher's p_j = t . T_j; the total is the log-sum-exp of each and n, the mean of the student's
+logits under the teacher, whose gradient also has what the teacher has to learn. With given weights
+of a few classes, whose sum W need not be one (a cell's multiplicities over genes): the loss is W
+log sum_j e^x_j - sum_j w_j x_j, so dx_j = W softmax(x)_j - w_j; leaving out W is right only where
+the weights add up to one.
 
-Letters: N rows, V classes (items), n of them in a slice, L listed classes of a row, D and D' widths. Sources:
-MonoidReduce, A. Cuba Gyllensten, 2025; kernels/README.md, "Folds"; cut cross-entropy, arXiv 2411.09009.
+Letters: N rows, V classes (items), n of them in a slice, L listed classes of a row, D and D'
+widths. Sources:
+MonoidReduce, A. Cuba Gyllensten, 2025; kernels/README.md, "Folds"; cut cross-entropy, arXiv
+2411.09009.
 """
 
 from __future__ import annotations
@@ -21,16 +25,23 @@ from torch import Tensor
 from flashsign.attention.validation import is_plain
 from flashsign.eager.products import wide_product
 from flashsign.folds.algebra.monoid import Gradients, Monoid, Total, constants, wide
-from flashsign.folds.algebra.monoids.exponentials import combine_logs, local_logs, log_add, relative_weight
+from flashsign.folds.algebra.monoids.exponentials import (
+    combine_logs,
+    local_logs,
+    log_add,
+    relative_weight,
+)
 
 
-def class_cross_entropy(classes: int, *, label_smoothing: float = 0.0, ignore_index: int = -100) -> Monoid:
-    """Return the monoid of items (C [V, D],) or (C, bias [V]), shared (h [N, D], target int64 [N]) -> the loss of each
-    row [N].
+def class_cross_entropy(
+    classes: int, *, label_smoothing: float = 0.0, ignore_index: int = -100
+) -> Monoid:
+    """Return the monoid of items (C [V, D],) or (C, bias [V]), shared (h [N, D], target int64 [N])
+    -> the loss of each row [N].
 
-    classes: V; label_smoothing: weight that is spread evenly over all classes; rows with target ignore_index have loss
-    and gradient 0. Logits and sums are float32 at least. finish raises ValueError for a target that is no class (on a
-    CPU, outside of transforms and of bags).
+    classes: V; label_smoothing: weight that is spread evenly over all classes; rows with target
+        ignore_index have loss and gradient 0. Logits and sums are float32 at least. finish raises
+        ValueError for a target that is no class (on a CPU, outside of transforms and of bags).
 
     Example:
         >>> import torch
@@ -82,22 +93,28 @@ def class_cross_entropy(classes: int, *, label_smoothing: float = 0.0, ignore_in
         proj_fold_bwd=proj_fold_bwd,
         numbered=True,
         needs_items=True,
-        forms=tuple(f"(C [V, D]{bias}), shared (h [N, D], target [N])" for bias in ("", ", bias [V]")),
+        forms=tuple(
+            f"(C [V, D]{bias}), shared (h [N, D], target [N])" for bias in ("", ", bias [V]")
+        ),
         broadcasts=True,
     )
 
 
 def _refuse_no_class(target: Tensor, classes: int, ignore_index: int) -> None:
-    """Raise ValueError for a target that is no class, where its values are data on a CPU; on a GPU none is read."""
+    """Raise ValueError for a target that is no class, where its values are data on a CPU; on a GPU
+    none is read."""
     if torch.compiler.is_compiling() or target.device.type != "cpu" or not is_plain(target):
         return
     wrong = (target != ignore_index) & ((target < 0) | (target >= classes))
     if bool(wrong.any()):
-        raise ValueError(f"target has {int(target[wrong][0])}, which is none of the {classes} classes.")
+        raise ValueError(
+            f"target has {int(target[wrong][0])}, which is none of the {classes} classes."
+        )
 
 
 def logits(h: Tensor, layer: Total) -> Tensor:
-    """Return the logits [N, n] of h [N, D] and a layer (C [n, D],) or (C, bias [n]), float32 at least."""
+    """Return the logits [N, n] of h [N, D] and a layer (C [n, D],) or (C, bias [n]), float32 at
+    least."""
     c, *bias = layer
     x = wide_product(h, c.mT)
     return x + wide(bias[0]) if bias else x
@@ -110,7 +127,8 @@ def of_logits(d_x: Tensor, h: Tensor, layer: Total) -> Total:
 
 
 def within(classes: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where classes [N, L] are among the consecutive positions [n] (0 where they are not), and whether
+    """Return where classes [N, L] are among the consecutive positions [n] (0 where they are not),
+    and whether
     they are.
     """
     at = classes - positions[:1]
@@ -141,12 +159,17 @@ def _proj_fold_distributions(a: Total, b: Total) -> Total:
     return torch.logsumexp(q, -1), log_p, ((p - log_p[:, None]).exp_() * q).sum(-1)
 
 
-def _proj_fold_bwd_distributions(a: Total, b: Total, total: Total, grad: Total) -> tuple[Total, Total]:
+def _proj_fold_bwd_distributions(
+    a: Total, b: Total, total: Total, grad: Total
+) -> tuple[Total, Total]:
     (s, t), (c_s, c_t), (log_q, log_p, n), (g_q, g_p, g_n) = a, b, total, grad
     q, teacher = wide_product(s, c_s.mT), wide_product(t, c_t.mT).sub_(log_p[:, None]).exp_()
     d_p = (q - n[:, None]).mul_(g_n[:, None]).add_(g_p[:, None]).mul_(teacher)
     d_q = q.sub_(log_q[:, None]).exp_().mul_(g_q[:, None]).add_(teacher.mul_(g_n[:, None]))
-    return (wide_product(d_q, c_s), wide_product(d_p, c_t)), (wide_product(d_q.mT, s), wide_product(d_p.mT, t))
+    return (wide_product(d_q, c_s), wide_product(d_p, c_t)), (
+        wide_product(d_q.mT, s),
+        wide_product(d_p.mT, t),
+    )
 
 
 DISTRIBUTION_CROSS_ENTROPY = Monoid(
@@ -162,7 +185,8 @@ DISTRIBUTION_CROSS_ENTROPY = Monoid(
     forms=("(S [V, D], T [V, D']), shared (s [N, D], t [N, D'])",),
     broadcasts=True,
 )
-"""Items (S [V, D], T [V, D']), shared (s [N, D], t [N, D']) -> -sum_j softmax(t T^T)_j log softmax(s S^T)_j, [N].
+"""Items (S [V, D], T [V, D']), shared (s [N, D], t [N, D']) -> -sum_j softmax(t T^T)_j log
+softmax(s S^T)_j, [N].
 
 Gradients go to all four. Logits and sums are float32 at least.
 """
@@ -205,11 +229,15 @@ WEIGHTED_CROSS_ENTROPY = Monoid(
     proj_fold_bwd=_proj_fold_bwd_weighted,
     numbered=True,
     needs_items=True,
-    forms=tuple(f"(C [V, D]{bias}), shared (h [N, D], classes [N, L], weights [N, L])" for bias in ("", ", bias [V]")),
+    forms=tuple(
+        f"(C [V, D]{bias}), shared (h [N, D], classes [N, L], weights [N, L])"
+        for bias in ("", ", bias [V]")
+    ),
     broadcasts=True,
 )
-"""Items (C [V, D],) or (C, bias [V]), shared (h [N, D], classes int64 [N, L], weights [N, L]) -> loss of each row [N].
+"""Items (C [V, D],) or (C, bias [V]), shared (h [N, D], classes int64 [N, L], weights [N, L]) ->
+loss of each row [N].
 
-Row i has weights[i, l] on class classes[i, l]; classes below 0 are padding, a class listed twice has both weights.
-Gradients go to h, C, bias and weights. Logits and sums are float32 at least.
+Row i has weights[i, l] on class classes[i, l]; classes below 0 are padding, a class listed twice
+has both weights. Gradients go to h, C, bias and weights. Logits and sums are float32 at least.
 """

@@ -1,7 +1,8 @@
-"""Sums of exponentials that neither overflow nor vanish: by their logarithm, or beside the largest exponent.
+"""Sums of exponentials that neither overflow nor vanish: by their logarithm, or beside the largest
+exponent.
 
-Letters: n items, E width; "..." an item's own shape. Sources: FlashAttention, arXiv 2205.14135; safe exponential sums,
-heidemann.me/blog/2026-03-06-attention-monoid; kernels/README.md, "Folds".
+Letters: n items, E width; "..." an item's own shape. Sources: FlashAttention, arXiv 2205.14135;
+safe exponential sums, heidemann.me/blog/2026-03-06-attention-monoid; kernels/README.md, "Folds".
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def combine_means(a: Total, b: Total) -> Total:
 
 
 def local_means(combined: Total, item: Total, grad: Total) -> Total:
-    """Return the gradients of combine_means; z: (g_z + <g_v, a_v - c_v>) e^(a_z - c_z); v: g_v e^(a_z - c_z)."""
+    """Return the gradients of combine_means; z: (g_z + <g_v, a_v - c_v>) e^(a_z - c_z); v: g_v
+    e^(a_z - c_z)."""
     (z, v), (item_z, item_v), (d_z, d_v) = combined, item, grad
     weight = relative_weight(item_z, z)
     return (d_z + (d_v * (item_v - v)).sum(-1)) * weight, d_v * weight[..., None]
@@ -60,7 +62,9 @@ def local_means(combined: Total, item: Total, grad: Total) -> Total:
 def _combine_safe(a: Total, b: Total) -> Total:
     (a_v, a_x), (b_v, b_x) = a, b
     top = torch.maximum(a_x, b_x).detach()
-    return a_v * relative_weight(a_x, top)[..., None] + b_v * relative_weight(b_x, top)[..., None], top
+    return a_v * relative_weight(a_x, top)[..., None] + b_v * relative_weight(b_x, top)[
+        ..., None
+    ], top
 
 
 def _local_safe(combined: Total, item: Total, grad: Total) -> Total:
@@ -95,7 +99,9 @@ LOG_WEIGHTED_MEAN = Monoid(
 """Items (z [n, ...], v [n, ..., E]) -> the mean of v under the weights e^z, [..., E]."""
 
 LOG_WEIGHTED_SUM = replace(
-    LOG_WEIGHTED_MEAN, name="log-weighted sum", finish=lambda total, _: total[0].exp()[..., None] * total[1]
+    LOG_WEIGHTED_MEAN,
+    name="log-weighted sum",
+    finish=lambda total, _: total[0].exp()[..., None] * total[1],
 )
 """Items (z [n, ...], v [n, ..., E]) -> sum e^z v [..., E]."""
 
@@ -109,8 +115,9 @@ SAFE_EXPONENTIAL_SUM = Monoid(
     forms=("(v [n, ..., E], x [n, ...])",),
     broadcasts=True,
 )
-"""Items (v [n, ..., E], x [n, ...]) -> sum e^x v [..., E]; the total is (e^-top sum e^x v, top), top the largest x.
+"""Items (v [n, ..., E], x [n, ...]) -> sum e^x v [..., E]; the total is (e^-top sum e^x v, top),
+top the largest x.
 
-top is held constant in derivatives, which is exact for every finish that depends on e^top v alone, such as a quotient
-of two of these.
+top is held constant in derivatives, which is exact for every finish that depends on e^top v alone,
+such as a quotient of two of these.
 """

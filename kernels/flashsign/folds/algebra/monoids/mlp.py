@@ -1,9 +1,11 @@
-"""A two-layer MLP as a sum over hidden units: sum_j act(x . P_j + b_j) Q_j, plain or gated, no hidden layer stored.
+"""A two-layer MLP as a sum over hidden units: sum_j act(x . P_j + b_j) Q_j, plain or gated, no
+hidden layer stored.
 
-Forward and backward take 14 N K D operations where the plain MLP takes 12, as the hidden units are computed twice.
+Forward and backward take 14 N K D operations where the plain MLP takes 12, as the hidden units are
+computed twice.
 
-Letters: N rows, K hidden units (items), D width of the input, D' of the output. Source: MonoidReduce, A. Cuba
-Gyllensten, 2025; kernels/README.md, "Folds".
+Letters: N rows, K hidden units (items), D width of the input, D' of the output. Source:
+MonoidReduce, A. Cuba Gyllensten, 2025; kernels/README.md, "Folds".
 """
 
 from __future__ import annotations
@@ -28,11 +30,14 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tenso
 """Each activation, and the gradient for its input from that for its output."""
 
 
-def mlp_monoid(activation: Activation = "gelu", *, gated: bool = False, bias: bool = False) -> Monoid:
-    """Return the monoid of items (P [K, D], Q [K, D']), shared (x [N, D],) -> sum_j act(x . P_j) Q_j, [N, D'].
+def mlp_monoid(
+    activation: Activation = "gelu", *, gated: bool = False, bias: bool = False
+) -> Monoid:
+    """Return the monoid of items (P [K, D], Q [K, D']), shared (x [N, D],) -> sum_j act(x . P_j)
+    Q_j, [N, D'].
 
-    gated: items (G [K, D], P, Q) -> sum_j act(x . G_j) (x . P_j) Q_j, with silu a SwiGLU. bias: one item tensor more
-    before Q, b [K], which is added to x . P_j.
+    gated: items (G [K, D], P, Q) -> sum_j act(x . G_j) (x . P_j) Q_j, with silu a SwiGLU. bias: one
+        item tensor more before Q, b [K], which is added to x . P_j.
 
     Example:
         >>> import torch
@@ -46,7 +51,8 @@ def mlp_monoid(activation: Activation = "gelu", *, gated: bool = False, bias: bo
     act, act_back = ACTIVATIONS[activation]
 
     def hidden(x: Tensor, layer: Total) -> tuple[Tensor, Tensor | None]:
-        """Return the argument of the activation, and what its value is multiplied with: [N, n] each."""
+        """Return the argument of the activation, and what its value is multiplied with: [N, n]
+        each."""
         h = wide_product(x, layer[int(gated)].mT)
         if bias:
             h = h + wide(layer[-1])
@@ -67,8 +73,11 @@ def mlp_monoid(activation: Activation = "gelu", *, gated: bool = False, bias: bo
         (x,), (*layer, q), (grad,) = a, b, gp
         h, factor = hidden(x, tuple(layer))
         activated = act(h)
-        # The gradient of the sums is float32; what it is multiplied with is 16 bits wide where the layer is.
-        d_q = wide_product((activated if factor is None else activated * factor).mT, grad.to(q.dtype))
+        # The gradient of the sums is float32; what it is multiplied with is 16 bits wide where the
+        # layer is.
+        d_q = wide_product(
+            (activated if factor is None else activated * factor).mT, grad.to(q.dtype)
+        )
         d_value = wide_product(grad.to(q.dtype), q.mT)
         d_up = act_back(d_value, h) if factor is None else d_value * activated
         d_bias = (d_up.sum(0),) if bias else ()
@@ -88,6 +97,9 @@ def mlp_monoid(activation: Activation = "gelu", *, gated: bool = False, bias: bo
         pass_on,
         proj_fold=proj_fold,
         proj_fold_bwd=proj_fold_bwd,
-        forms=(f"({'G [K, D], ' if gated else ''}P [K, D]{', b [K]' if bias else ''}, Q [K, D']), shared (x [N, D])",),
+        forms=(
+            f"({'G [K, D], ' if gated else ''}P [K, D]{', b [K]' if bias else ''}, Q [K, D']), "
+            "shared (x [N, D])",
+        ),
         broadcasts=True,
     )

@@ -1,4 +1,5 @@
-"""The plainest monoids: a sum, sums and means with weights, a largest number, a product, the squares of RMSNorm.
+"""The plainest monoids: a sum, sums and means with weights, a largest number, a product, the
+squares of RMSNorm.
 
 Letters: n items; "..." an item's own shape, equal for all items.
 """
@@ -11,7 +12,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from flashsign.folds.algebra.monoid import Monoid, Total, add, as_they_are, constants, first, pass_on, wide
+from flashsign.folds.algebra.monoid import (
+    Monoid,
+    Total,
+    add,
+    as_they_are,
+    constants,
+    first,
+    pass_on,
+    wide,
+)
 
 
 def _combine_weighted(a: Total, b: Total) -> Total:
@@ -49,10 +59,21 @@ def _combine_largest(a: Total, b: Total) -> Total:
 def _local_largest(combined: Total, item: Total, grad: Total) -> Total:
     (x, times), (item_x, item_times), (d_x, d_times) = combined, item, grad
     attains = (item_x == x) & (times > 0)
-    return torch.where(attains, d_x * item_times / torch.where(times > 0, times, 1.0), 0.0), torch.zeros_like(d_times)
+    return torch.where(
+        attains, d_x * item_times / torch.where(times > 0, times, 1.0), 0.0
+    ), torch.zeros_like(d_times)
 
 
-SUM = Monoid("sum", constants(0.0), as_they_are, add, first, pass_on, forms=("(x [n, ...])",), broadcasts=True)
+SUM = Monoid(
+    "sum",
+    constants(0.0),
+    as_they_are,
+    add,
+    first,
+    pass_on,
+    forms=("(x [n, ...])",),
+    broadcasts=True,
+)
 """Items (x [n, ...],) -> sum of x."""
 
 WEIGHTED_MEAN = Monoid(
@@ -65,10 +86,14 @@ WEIGHTED_MEAN = Monoid(
     forms=("(x [n, ..., E], w [n, ...])",),
     broadcasts=True,
 )
-"""Items (x [n, ..., E], w [n, ...] >= 0) -> sum w x / sum w [..., E], and the total weight; no weight gives 0."""
+"""Items (x [n, ..., E], w [n, ...] >= 0) -> sum w x / sum w [..., E], and the total weight; no
+weight gives 0."""
 
-WEIGHTED_SUM = replace(WEIGHTED_MEAN, name="weighted sum", finish=lambda total, _: total[0] * total[1][..., None])
-"""Items (x [n, ..., E], w [n, ...] >= 0) -> sum w x [..., E], as the mean times the total weight."""
+WEIGHTED_SUM = replace(
+    WEIGHTED_MEAN, name="weighted sum", finish=lambda total, _: total[0] * total[1][..., None]
+)
+"""Items (x [n, ..., E], w [n, ...] >= 0) -> sum w x [..., E], as the mean times the total
+weight."""
 
 MAX = Monoid(
     "largest",
@@ -81,7 +106,8 @@ MAX = Monoid(
     forms=("(x [n, ...])",),
     broadcasts=True,
 )
-"""Items (x [n, ...],) -> the largest x, and how many items attain it; these share its gradient evenly, as in amax."""
+"""Items (x [n, ...],) -> the largest x, and how many items attain it; these share its gradient
+evenly, as in amax."""
 
 PRODUCT = Monoid(
     "product",
@@ -92,15 +118,16 @@ PRODUCT = Monoid(
     forms=("(x [n, ...])",),
     broadcasts=True,
 )
-"""Items (x [n, ...],) -> product of x. It has no D: where one x is 0, a total and an item do not tell the others."""
+"""Items (x [n, ...],) -> product of x. It has no D: where one x is 0, a total and an item do not
+tell the others."""
 
 
 def rms_norm_monoid(eps: float = 1e-6) -> Monoid:
-    """Return the monoid of items (x [D, ...],) with shared (x,), the same tensor -> x / sqrt(mean over D of x^2 + eps),
-    [D, ...].
+    """Return the monoid of items (x [D, ...],) with shared (x,), the same tensor -> x / sqrt(mean
+    over D of x^2 + eps), [D, ...].
 
-    The finish reads x too: dx = g / r + 2 x g_z with r = sqrt(z / D + eps), g_z = -<g, x> / (2 D r^3). Source: RMSNorm,
-    arXiv 1910.07467.
+    The finish reads x too: dx = g / r + 2 x g_z with r = sqrt(z / D + eps), g_z = -<g, x> / (2 D
+    r^3). Source: RMSNorm, arXiv 1910.07467.
 
     Example:
         >>> import torch
