@@ -22,7 +22,7 @@ from grn.config.strict_yaml import parse_yaml
 from grn.errors import ConfigError, RunFolderError
 from grn.io.run_folder import no_such_run, refuse_cut_off, refuse_mixed_parts
 
-FORMAT = 13
+FORMAT = 14
 CARD = "card.json"
 WEIGHTS = "model.safetensors"
 STEP = ".step"  # after the name of a table of whole numbers, int8: what these are multiples of

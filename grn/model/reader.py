@@ -99,9 +99,13 @@ class Reader(nn.Module):
         """Multiplicities [C, N] in sds from the mean of the training cells, not beyond LARGEST."""
         return ((multiplicity - self.mean) / self.sd).clamp(-LARGEST, LARGEST)
 
-    def start(self, multiplicity: sp.csr_matrix, fold: np.ndarray) -> None:
-        """Sets what is known before training, of each member from the cells that it learns from.
-        fold [C]."""
+    def start(self, multiplicity: sp.csr_matrix, fold: np.ndarray, labels: np.ndarray) -> None:
+        """Set what is known before training, of each member from the cells that it learns from.
+
+        multiplicity: CSR [C, N], of the training cells.
+        fold [C]: which members do not learn from a cell, see Batch.
+        labels [C]: -1 where missing.
+        """
 
     def most_cells(self, gpu: bool) -> int | None:
         """The most cells that are read together, also in a training step; None: any number."""

@@ -45,9 +45,9 @@ CELLS_AT_ONCE = 64  # that are read on a processor, where more cells take longer
 MOST_TOKENS = 1 << 22
 AT_ONCE = 64  # genes that are hidden at the same time, see `without_each`
 # Where the vectors of genes start: the sizes of their loadings and of the noise by which members
-# differ; the numbers of the table of cells that the loadings are of; the directions more, and the
-# powers, of their randomised search.
-LOADINGS, NOISE = 3.0, 0.1
+# differ; how often the means of types count in the table of cells that the loadings are of; how
+# many numbers it has; the directions more, and the powers, of their randomised search.
+LOADINGS, NOISE, MEANS = 3.0, 0.1, 16.0
 AT_START, SPARE, POWERS = 1 << 26, 8, 3
 SMALL = 0.5  # of the usual size, with which a layer begins to add to the residual stream
 
@@ -75,23 +75,20 @@ class Layer(nn.Module):
         def random(rows: int, columns: int, size: float = 1.0) -> nn.Parameter:
             return nn.Parameter(torch.randn(members, rows, columns) * size * rows**-0.5)
 
-        self.attention_gain = nn.Parameter(torch.ones(members, 1, width))
         self.query, self.key, self.value = (
             random(width, queries),
             random(width, keys),
             random(width, keys),
         )
         self.output = random(queries, width, SMALL)
-        self.gain = nn.Parameter(torch.ones(members, 1, width))
         self.up, self.down = random(width, hidden), random(hidden, width, SMALL)
         self.up_bias = nn.Parameter(torch.zeros(members, 1, hidden))
 
     def queries(self, normed: Tensor) -> Tensor:
-        return linear(normed, scaled(self.query, self.attention_gain))
+        return linear(normed, self.query)
 
     def keys_and_values(self, normed: Tensor) -> tuple[Tensor, Tensor]:
-        weights = scaled(torch.cat([self.key, self.value], -1), self.attention_gain)
-        k, v = linear(normed, weights).chunk(2, -1)
+        k, v = linear(normed, torch.cat([self.key, self.value], -1)).chunk(2, -1)
         return k, v
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, tokens: Tokens, asking: Tensor) -> Tensor:
@@ -107,9 +104,8 @@ class Layer(nn.Module):
         return linear(read.reshape(q.shape), self.output)
 
     def feed_forward(self, h: Tensor) -> Tensor:
-        up = scaled(self.up, self.gain)
         for _ in range(self.iterations):
-            h = h + linear(F.gelu(linear(narrow(norm(h)), up, self.up_bias)), self.down)
+            h = h + linear(F.gelu(linear(narrow(norm(h)), self.up, self.up_bias)), self.down)
         return h
 
 
@@ -156,7 +152,6 @@ class Transformer(Reader):
         sizes = shape.summary, shape.query_heads, shape.key_heads, shape.hidden, shape.iterations
         self.embedding = nn.Parameter(torch.randn(shape.members, genes + 2, shape.summary))
         self.layers = Layers([Layer(shape.members, *sizes) for _ in range(shape.layers)])
-        self.gain = nn.Parameter(torch.ones(shape.members, 1, shape.summary))
 
     def most_cells(self, gpu: bool) -> int:
         return max(MOST_TOKENS // (self.shape.members * self.genes), 1) if gpu else CELLS_AT_ONCE
@@ -168,10 +163,11 @@ class Transformer(Reader):
         return cells * self.genes * shape.members * shape.layers * of_token // 4
 
     @torch.no_grad()
-    def start(self, multiplicity: sp.csr_matrix, fold: np.ndarray) -> None:
+    def start(self, multiplicity: sp.csr_matrix, fold: np.ndarray, labels: np.ndarray) -> None:
         """See Reader. Genes start at their loadings, the leading directions of the strengths of
         cells, so that what tokens read is principal components of the cells from the first step on,
-        and types need not be found by chance.
+        and types need not be found by chance. The means of types stand among the cells, so that
+        directions that tell types apart lead.
         """
         width = self.shape.summary
         for member, held_out in enumerate(self.held_out.tolist()):
@@ -184,9 +180,10 @@ class Transformer(Reader):
             )
             cells = torch.as_tensor(multiplicity[rows].toarray())
             strength = self.strength(cells, self.standardised(cells))
-            loadings = torch.svd_lowrank(
-                strength, q=min(width + SPARE, *strength.shape), niter=POWERS
-            )[2][:, :width]
+            means = between_types(strength, labels[rows]) * MEANS**0.5
+            table = torch.cat([strength, means])
+            loadings = torch.svd_lowrank(table, q=min(width + SPARE, *table.shape), niter=POWERS)[2]
+            loadings = loadings[:, :width]
             own = self.embedding[member, : self.genes]
             own.mul_(NOISE)
             own[:, : loadings.shape[1]] += loadings * LOADINGS * math.sqrt(self.genes)
@@ -233,7 +230,7 @@ class Transformer(Reader):
                 q, k, v, tokens, tokens.asking if number == last else tokens.offsets
             )
             h = layer.feed_forward(h)
-        return norm(h) * self.gain
+        return norm(h)
 
     def without_each(self, multiplicity: Tensor, standardised: Tensor) -> Tensor:
         """See Reader. Genes that the cell does not express change nothing."""
@@ -244,6 +241,22 @@ class Transformer(Reader):
             kept[torch.arange(len(genes)), genes] = 0
             found[genes] = self.logits(self.summaries(kept * multiplicity, kept * standardised))
         return found
+
+
+def between_types(strength: Tensor, labels: np.ndarray) -> Tensor:
+    """Return the deviations of the types' means, [K, N], each times the root of its number of cells.
+
+    Their squares add up to the squared deviations between types of the labelled cells.
+    strength [C, N].
+    labels [C]: -1 where missing.
+    """
+    if not (labels >= 0).any():
+        return strength[:0]
+    types, of_cell = np.unique(labels[labels >= 0], return_inverse=True)
+    known = strength[torch.as_tensor(labels >= 0)]
+    count = torch.as_tensor(np.bincount(of_cell, minlength=len(types)))[:, None]
+    sums = torch.zeros(len(types), strength.shape[1]).index_add_(0, torch.as_tensor(of_cell), known)
+    return (sums / count - known.mean(0)) * count.sqrt()
 
 
 class Linear(torch.autograd.Function):
@@ -289,14 +302,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return found
 
 
-def scaled(weight: Tensor, gain: Tensor) -> Tensor:
-    """The weight [P, D, F] with which (x gain) @ weight is x @ scaled: one pass over all tokens
-    less."""
-    return gain.mT * weight
-
-
 def norm(h: Tensor) -> Tensor:
-    """RMSNorm without its gain."""
+    """RMSNorm. It has no gain: a linear map follows each norm, and takes a gain in."""
     return F.rms_norm(h, h.shape[-1:], eps=EPS)
 
 

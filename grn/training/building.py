@@ -104,7 +104,7 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
         part = levels.part
     model.infers_states, model.partial_levels = states.origin == "found", part > 0
     set_units(model, table(), own)
-    model.identity.start(cells.multiplicity[split.train], own)
+    model.identity.start(cells.multiplicity[split.train], own, cells.labels[split.train])
     if not model.genes_train:
         penalties = [Penalty(settings.penalty or 1.0)] * 2
     elif settings.penalty is not None:

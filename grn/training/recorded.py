@@ -71,6 +71,11 @@ class Recorder:
         self.latest = self.graphs[kind]
         return self.latest(batch, by)
 
+    def nothing(self, like: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a step in which nothing learns, on the device of `like`."""
+        self.latest = None
+        return like.new_zeros((), requires_grad=True), {}
+
     def may_record(self, kind: Any) -> bool:
         """Whether a step of this kind is recorded, or can be. On GPUs that kernels were never seen
         on, these are checked first, and torch's operations in their place read offsets, which a

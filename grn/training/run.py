@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -353,14 +354,14 @@ def fit_model(
     per_epoch = data.steps_per_epoch(processes(settings))
     total = min(settings.max_steps, (settings.max_epochs or settings.max_steps) * per_epoch)
     began = {name: tensor.clone() for name, tensor in model.blocks.state_dict().items()}
-    if model.genes_train and len(data.judged) and process_rank() == 0:
+    at_start = math.inf
+    if model.genes_train and len(data.judged):
         model.to(own_device(settings))
-        say(
-            f"step 0/{total}  validation loss "
-            f"{judged_by_unseen(model, data.validation, data.judged).error():.4f}"
-        )
+        at_start = float(judged_by_unseen(model, data.validation, data.judged).error())
+        say(f"step 0/{total}  validation loss {at_start:.4f}")
         model.cpu()
     task = Task(model, config.objectives, settings, total)
+    task.at_start = at_start
     checkpoints = Checkpoints(start.folder / CHECKPOINTS, settings.patience)
     # The average comes first: checkpoints, which follow it, save it, and validation uses it.
     averaging = [MovingAverage(settings.averaging)] if settings.averaging else []

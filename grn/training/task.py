@@ -81,6 +81,8 @@ class Task(L.LightningModule):
         self.register_buffer("of_genes", torch.tensor(reader.of_genes)[kind], persistent=False)
         # losses by name, each of the latest step that had it
         self.latest: dict[str, Tensor | float] = {}
+        # the error of unseen cells before the first step, and whether genes have stopped learning
+        self.at_start, self.settled = math.inf, False
 
     def losses(
         self, batch: Batch, by: dict[str, Tensor], opened: bool
@@ -132,8 +134,13 @@ class Task(L.LightningModule):
         update = None
         # others have hooks of their own
         if isinstance(self.trainer.strategy, (SingleDeviceStrategy, MeanGradients)):
+            # the same number in all processes, which stop learning genes together
+            error = torch.tensor(self.at_start, device=self.device)
+            self.at_start = float(mean_over_processes(error))
             follow = [partial(each.follow, self) for each in self.averages]
             update = Update(self.trainer.optimizers[0], self.trainer.world_size, follow)
+        else:
+            self.at_start = math.inf
         self.recorder = Recorder(self.losses, parameters, update)
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
@@ -153,7 +160,10 @@ class Task(L.LightningModule):
         # One process leaves them to the losses, where they are recorded.
         own = divisors(batch, self.model, opened) if self.trainer.world_size > 1 else {}
         by = dict(zip(own, means_over_processes(own.values()), strict=True))
-        loss, parts = self.recorder(with_tokens(batch, self.model), by, opened)
+        if self.settled and learns_genes(batch, self.model):
+            loss, parts = self.recorder.nothing(read)
+        else:
+            loss, parts = self.recorder(with_tokens(batch, self.model), by, opened)
         self.batch, self.loss = batch, loss.detach()
         self.latest |= {name: mean.detach() for name, mean in parts.items()}
         if (self.global_step + 1) % self.log_every == 0:  # the losses of the whole batch
@@ -171,9 +181,11 @@ class Task(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["latest"] = {name: float(mean) for name, mean in self.latest.items()}
+        checkpoint["settled"] = self.settled
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.latest = dict(checkpoint["latest"])
+        self.settled = checkpoint["settled"]
 
     def configure_gradient_clipping(
         self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None
@@ -195,7 +207,7 @@ class Task(L.LightningModule):
             for each in group["params"]
             if each.grad is not None
         ]
-        norm = nn.utils.get_total_norm(gradients)
+        norm = nn.utils.get_total_norm(gradients).to(self.loss)
         # Before the optimiser steps: the parameters are still good.
         self.refuse(
             self.finite_check.next(self.global_step, self.batch.cells, self.loss, norm, optimizer)
@@ -236,7 +248,12 @@ class Task(L.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         # Without cells that a member has not seen, the last step is as good as any.
-        self.log_dict({"validation/loss": Judged(*self.judged.compute()).error()}, sync_dist=False)
+        error = Judged(*self.judged.compute()).error()
+        self.log_dict({"validation/loss": error}, sync_dist=False)
+        # Blocks start at a minimum: what has not helped by now will hardly help later, and these
+        # steps are nearly all of the time where regulators are many.
+        if self.model.genes_train and float(error) >= self.at_start:
+            self.settled = True
 
     def configure_optimizers(self):
         """AdamW; linear warm-up, then a cosine to zero over `total_steps`."""

@@ -71,7 +71,7 @@ def written_out(reader: Transformer, strength: Tensor, member: int) -> Tensor:
         return h / (h.square().mean(-1, keepdim=True) + EPS).sqrt()
 
     for layer in reader.layers:
-        x = norm(h) * layer.attention_gain[member]
+        x = norm(h)
         q, k, v = (x @ each[member] for each in (layer.query, layer.key, layer.value))
         heads = []
         for head in range(shape.query_heads):
@@ -82,9 +82,9 @@ def written_out(reader: Transformer, strength: Tensor, member: int) -> Tensor:
             heads.append(s @ v[:, of] / (s.square().sum(1, keepdim=True) + tiny).sqrt())
         h = h + torch.cat(heads, 1) @ layer.output[member]
         for _ in range(shape.iterations):
-            up = (norm(h) * layer.gain[member]) @ layer.up[member] + layer.up_bias[member]
+            up = norm(h) @ layer.up[member] + layer.up_bias[member]
             h = h + F.gelu(up) @ layer.down[member]
-    return (norm(h) * reader.gain[member])[-1, -shape.summary :].flatten()
+    return norm(h)[-1, -shape.summary :].flatten()
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
