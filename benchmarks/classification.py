@@ -1,7 +1,9 @@
 """Does grn label cells as well as simple classifiers do, and how few labels does it need?
 
-    python benchmarks/classification.py                                                 # three sets: an hour of a core
-    python benchmarks/classification.py --sets pbmc68k_reduced --splits 1 --fractions 1    # a minute
+    # three sets: an hour of a core
+    python benchmarks/classification.py
+    # a minute
+    python benchmarks/classification.py --sets pbmc68k_reduced --splits 1 --fractions 1
 
 Each split puts a fifth of the cells, stratified by type, aside for the test. Of the others a
 fraction keeps its labels. grn is trained on all of the others as `grn train` does it, which needs

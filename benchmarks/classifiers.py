@@ -78,7 +78,12 @@ def celltypist_probabilities(
     classes: int,
     folder: Path,
 ) -> np.ndarray:
-    """known: counts of labelled cells, [C, N].   targets [C].   asked: counts of C other cells.   -> [C, K]."""
+    """Return CellTypist's probabilities of the types, [C, K].
+
+    known: counts of labelled cells, [C, N].
+    targets [C]: their types.
+    asked: counts of C other cells.
+    """
     files = [folder / name for name in ("known.npz", "types.npy", "asked.npz", "result.npz")]
     sparse.save_npz(files[0], known.astype(np.float32))
     np.save(files[1], targets)
@@ -102,7 +107,11 @@ PENALTIES = np.logspace(-4, 1, 6)  # scikit-learn's C: the smaller, the stronger
 
 @dataclass(frozen=True, eq=False)
 class LabelledSet:
-    """A set whose cells have labels. adata: counts in X, CSR [C, N].   values [C, N]: grn's multiplicities of them."""
+    """A set whose cells have labels.
+
+    adata: counts in X, CSR [C, N].
+    values [C, N]: grn's multiplicities of them.
+    """
 
     config: Config
     cells: Cells

@@ -1,11 +1,14 @@
-"""Fresh cells with known networks, drawn from a seed: what networks in context are judged on
-(`context.py`).
+"""Fresh cells with known networks, drawn from a seed, on which `context.py` judges networks.
 
-    sergio_like    regulation by Hill kinetics, steady state of the chemical Langevin equation, technical noise
+    sergio_like    regulation by Hill kinetics, steady state of the chemical Langevin equation,
+                   technical noise
     sergio_noise   the same technical noise on the noise-free levels of a shared set of SERGIO
-    shuffled       every gene of a set permuted over the cells on its own: nothing is left but each gene's values
-    typed          networks that differ between cell types, and composition: levels that differ without regulation
-    cascades       chains of regulators, with and without the direct edge; our own generator has them, too
+    shuffled       every gene of a set permuted over the cells on its own: nothing is left but each
+                   gene's values
+    typed          networks that differ between cell types, and composition: levels that differ
+                   without regulation
+    cascades       chains of regulators, with and without the direct edge; our own generator has
+                   them, too
     composition    composition alone
 
 Written after the published equations of SERGIO (Dibaeinia and Sinha 2020) and apart from

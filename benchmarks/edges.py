@@ -1,15 +1,14 @@
-"""What does the mean weight of every target and regulator over cells and heads cost, by edge sums
-and materialised?
+"""What does the mean weight of every target and regulator cost, by edge sums and materialised?
 
-    PYTHONPATH=.:kernels python benchmarks/edges.py                    # half a minute on an H200
-    PYTHONPATH=.:kernels python benchmarks/edges.py --block-sizes      # checks shipped block sizes, and times others
-    PYTHONPATH=.:kernels python benchmarks/edges.py --smoke --device cpu    # tiny sizes, without a GPU: seconds
+    export PYTHONPATH=.:kernels
+    python benchmarks/edges.py                         # half a minute on an H200
+    python benchmarks/edges.py --block-sizes           # checks shipped block sizes, times others
+    python benchmarks/edges.py --smoke --device cpu    # tiny sizes, without a GPU: seconds
 
-Prints a table and writes `edges.csv` (columns: COLUMNS), where rows of other devices stay. The
-cells are simulated:
-normal q and k, multiplicities of which a third are 0. Every method adds to one signed and one
-absolute table; `materialised` stores all weights of one cell and head before it adds them, the
-least that is possible without tiles.
+Prints a table and writes `edges.csv` (columns: COLUMNS), where rows of other devices stay. Means
+are over cells and heads. The cells are simulated: normal q and k, multiplicities of which a third
+are 0. Every method adds to one signed and one absolute table; `materialised` stores all weights of
+one cell and head before it adds them, the least that is possible without tiles.
 """
 
 from __future__ import annotations
@@ -239,7 +238,10 @@ def line(row: dict[str, object]) -> str:
     )
     if row["status"] != "ok":
         return f"{start} {row['status']}"
-    numbers = f"{row['ms_per_cell']:>9.3f}{row['norms_ms']:>8.3f}{row['peak_gib']:>8.2f}{row['tables_gib']:>8.2f}"
+    numbers = (
+        f"{row['ms_per_cell']:>9.3f}{row['norms_ms']:>8.3f}"
+        f"{row['peak_gib']:>8.2f}{row['tables_gib']:>8.2f}"
+    )
     return f"{start}{numbers}{row['error']:>10.1e}{row['error_absolute']:>10.1e}".replace(
         "nan", "  -"
     )

@@ -1,8 +1,7 @@
-"""Does the model predict interventions that it has not seen, and those that it has seen in other
-cells?
+"""Does the model predict interventions that it has not seen, or has seen in other cells?
 
-    python benchmarks/interventions.py                       # half an hour of a core
-    python benchmarks/interventions.py --without grn         # the simple methods alone: half a minute
+    python benchmarks/interventions.py                  # half an hour of a core
+    python benchmarks/interventions.py --without grn    # the simple methods alone: half a minute
     python benchmarks/interventions.py --protocols planted --seeds 5
 
 Cells are Papalexi's (20 729 THP-1 cells x 299 genes, CRISPR knock-outs of 25 genes, three
@@ -295,16 +294,13 @@ def main() -> None:
         of_protocol = table[table["protocol"].str.startswith(protocol)]
         for name, part in of_protocol.groupby("protocol", sort=False):
             if name == "planted":
-                print(
-                    f"\nplanted\n{part.groupby('method', sort=False)[PLANTED].mean().to_string(float_format='%.3f')}"
-                )
+                means = part.groupby("method", sort=False)[PLANTED].mean()
+                print(f"\nplanted\n{means.to_string(float_format='%.3f')}")
                 continue
             for value in ("auroc", "signs"):
                 wide = part.pivot_table(index="method", columns="target", values=value, sort=False)
-                print(
-                    f"\n{name}: {value}\n{wide.assign(mean=wide.mean(1)).to_string(float_format='%.3f')}",
-                    flush=True,
-                )
+                shown = wide.assign(mean=wide.mean(1)).to_string(float_format="%.3f")
+                print(f"\n{name}: {value}\n{shown}", flush=True)
     path = arguments.output / "interventions.csv"
     write(path, merged(path, table, ["protocol", "method", "target", "left", "seed"]))
     print(f"\nwrote {path}")

@@ -1,5 +1,4 @@
-"""Kills runs at random moments, resumes them, and compares how they end with a run that was left
-alone.
+"""Kills runs at random moments, resumes them, and compares their ends with an undisturbed run's.
 
 Each trial trains the same small run in a process of its own and ends it with SIGKILL: at a random
 time, or, in two of three trials, while it is saving, as soon as a temporary file stands beside a
@@ -13,7 +12,8 @@ own, which fills up while it trains and is emptied again (skipped, with a word, 
 mount one). In the other two processes train together and one of them is killed: the other one must
 end, too, and the run must end as two processes that were left alone.
 
-    python benchmarks/kill.py --trials 100 [--temporary /dev/shm]     # a folder on another file system
+    python benchmarks/kill.py --trials 100
+    python benchmarks/kill.py --trials 100 --temporary /dev/shm    # on another file system
     python benchmarks/kill.py --trials 0 --small-disks 10 --pairs 5
 """
 

@@ -1,7 +1,9 @@
 """How do networks of grn and of seven other methods score against the true networks?
 
-    python benchmarks/networks.py                                              # an hour; the trees of peers on 16 cores
-    python benchmarks/networks.py --methods grn                                # 25 minutes on two cores
+    # an hour; the trees of peers on 16 cores
+    python benchmarks/networks.py
+    # 25 minutes on two cores
+    python benchmarks/networks.py --methods grn
     python benchmarks/networks.py --sets 'sergio_*' --methods grn ridge --seeds 1
 
 The sets are those of the folder that GRN_BENCHMARK_DATA names. Prints a table, and writes
@@ -12,8 +14,10 @@ that a method can be added alone.
 
 Our own method is in `benchmarks/ours.py`, which holds
 
-    SETTINGS: dict      # plain values that decide its results (configuration, version), for the key of the cache
-    def infer(one: NetworkSet, seed: int, device: str) -> DataFrame     # source, target, weight
+    # plain values that decide its results (configuration, version), for the key of the cache
+    SETTINGS: dict
+    # source, target, weight
+    def infer(one: NetworkSet, seed: int, device: str) -> DataFrame
 """
 
 from __future__ import annotations

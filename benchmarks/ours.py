@@ -33,7 +33,12 @@ SETTINGS = {"version": grn.__version__, "revision": 9}  # raise revision when th
 
 @dataclass(frozen=True, eq=False)
 class Networks:
-    """overall: an edge table, with q_value where asked for.   by_type: state -> the same.   states: of the cells."""
+    """The networks of one run.
+
+    overall: an edge table, with q_value where asked for.
+    by_type: state -> the same.
+    states: of the cells.
+    """
 
     overall: pd.DataFrame
     by_type: dict[str, pd.DataFrame]

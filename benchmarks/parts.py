@@ -1,14 +1,17 @@
 """What is each part of the model worth, at its outputs and after full training?
 
-    python benchmarks/parts.py                                    # five seeds: three trainings a part and seed
+    python benchmarks/parts.py    # five seeds: three trainings a part and seed
     python benchmarks/parts.py --parts whole "no context" --seeds 0
 
 Each row trains the default configuration without one part. Columns, of fresh cells or of another
 split for each seed:
 
-    error       of the genes that are no regulators on Kang's test cells (held_out.py), from regulators alone
-    auprc, signs, specificity    of the networks of planted types at depth 4 with 150 cells a type (context.py)
-    accuracy, macro_f1           of the cell types of pbmc68k_reduced, all labels (classification.py)
+    error                        of the genes that are no regulators on Kang's test cells, from
+                                 regulators alone (held_out.py)
+    auprc, signs, specificity    of the networks of planted types at depth 4 with 150 cells a type
+                                 (context.py)
+    accuracy, macro_f1           of the cell types of pbmc68k_reduced, all labels
+                                 (classification.py)
 
 Writes `parts.csv` after each seed of a part; rows that were not measured again stay.
 """

@@ -1,10 +1,10 @@
-"""Which cells with a known network are there? Lists the sets in the folder that GRN_BENCHMARK_DATA
-names.
+"""Which cells with a known network are there?
 
-    python benchmarks/sets.py                       # lists them: seconds
-    python benchmarks/sets.py --export sets.npz     # and writes the peers' inputs to one file: seconds
+    python benchmarks/sets.py                      # lists them: seconds
+    python benchmarks/sets.py --export sets.npz    # and writes the peers' inputs to one file
 
-`run_peers.py` reads the file on machines that have neither these data nor this package.
+Lists the sets in the folder that GRN_BENCHMARK_DATA names. `run_peers.py` reads the file on
+machines that have neither these data nor this package.
 
 Letters: C cells, N genes.
 """

@@ -1,8 +1,9 @@
-"""How fast does the paper's transformer train, and what would cuDNN's softmax cost in place of
-spherical attention?
+"""How fast does the paper's transformer train, and what would cuDNN's softmax attention cost?
 
-    python benchmarks/transformer.py                    # a minute of an H200
-    python benchmarks/transformer.py --run pbmc.yaml    # the kernels of the steps of `grn train`, and their shares
+    # a minute of an H200
+    python benchmarks/transformer.py
+    # the kernels of the steps of `grn train`, and their shares
+    python benchmarks/transformer.py --run pbmc.yaml
 
 A step is that of `grn train` with identity as the only objective: tokens are made, and losses,
 gradients and AdamW's update are CUDA graphs. Four layers of width 128 with eight heads of 64; a

@@ -18,7 +18,12 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Processes:
-    """rank: of this process.   world: how many there are.   group: of their hosts; None: this process is alone."""
+    """The processes that work together.
+
+    rank: of this process.
+    world: how many there are.
+    group: of their hosts; None: this process is alone.
+    """
 
     rank: int = 0
     world: int = 1

@@ -285,12 +285,17 @@ SHOWN = {
     "relative_error": ("rel. err", 9, ".1e"),
 }
 LEGEND = """\
-ms: median. TFLOP/s: for every method 4 N M E operations per head forward, 10 backward and 14 both, so that rates
-compare as times do; moments do far fewer and can exceed the chip's rate. / matmul: TFLOP/s over those of a large matrix
-product. x cuDNN, x FA-2, x eager: the peer's time in this run over the method's; above 1 the method is faster. MiB:
-extra memory at the peak (backward alone: without what forward saved). <=0.01 %: elements within 0.01 of float64, in per
-cent, and rel. err: the relative error, both over 256 rows of one head and for spherical methods only. Multiplicities
-get no gradient. Short calls are timed without the time in which the GPU waits for the host (--small measures that)."""
+ms: median.
+TFLOP/s: for every method 4 N M E operations per head forward, 10 backward and 14 both, so that
+rates compare as times do; moments do far fewer and can exceed the chip's rate.
+/ matmul: TFLOP/s over those of a large matrix product.
+x cuDNN, x FA-2, x eager: the peer's time in this run over the method's; above 1 the method is
+faster.
+MiB: extra memory at the peak (backward alone: without what forward saved).
+<=0.01 %: elements within 0.01 of float64, in per cent, and rel. err: the relative error, both over
+256 rows of one head and for spherical methods only.
+Multiplicities get no gradient. Short calls are timed without the time in which the GPU waits for
+the host (--small measures that)."""
 
 
 def header() -> str:

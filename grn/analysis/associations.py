@@ -24,8 +24,12 @@ FEWEST = 50  # cells without its guides, of which a gene's association is read
 
 @dataclass(frozen=True)
 class Associations:
-    """multiplicity: CSR [C, N].   membership [C, S]: of states, within which cells are compared.   done: what was done
-    to the cells."""
+    """What associations are computed from.
+
+    multiplicity: CSR [C, N].
+    membership [C, S]: of states, within which cells are compared.
+    done: what was done to the cells.
+    """
 
     multiplicity: sparse.csr_matrix
     membership: np.ndarray

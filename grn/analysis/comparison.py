@@ -53,7 +53,12 @@ Choice = str | os.PathLike[str] | Sequence[str]
 
 @dataclass(frozen=True)
 class Comparison:
-    """evaluations: by method, `network` first.   genes: the choice that was made.   types: of compare_types."""
+    """The scores of several methods against one reference.
+
+    evaluations: by method, `network` first.
+    genes: the choice that was made.
+    types: of compare_types.
+    """
 
     evaluations: dict[str, Evaluation]
     genes: str
@@ -334,14 +339,16 @@ class TypedTruth:
         self.changed = np.intersect1d(ups, downs)
 
     def score(self, label: str, predicted: pd.DataFrame, signed: bool) -> dict[str, float]:
-        """By the names of TYPE_SCORES; nan where undefined. predicted: source, target, weight
-        (finite) of one type.
+        """Return the scores of one type by the names of TYPE_SCORES; nan where undefined.
 
-        edges: K.   auprc, auprc_ratio, early_precision_ratio, sign_accuracy: see `evaluate_on`, with the type's edges.
+        predicted: source, target, weight (finite) of the type.
+        edges: K.
+        auprc, auprc_ratio, early_precision_ratio, sign_accuracy: see `evaluate_on`, with the type's
+            edges.
         specificity: AUROC of |weight| for being an edge of this type, over the pairs `partial`.
         changed_signs: share of the pairs `changed`, as far as they act in this type with a known
-        sign, whose weight
-        has that sign; a weight of 0 is wrong.   signed: whether the weights' signs have a meaning.
+            sign, whose weight has that sign; a weight of 0 is wrong.
+        signed: whether the weights' signs have a meaning.
         """
         scores = dict.fromkeys(TYPE_SCORES, math.nan)
         universe = self.by_type[label]

@@ -158,11 +158,17 @@ def _no_edge_between(measured: pd.Index | None, edges: pd.DataFrame) -> str:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """scores: by the names in SCORES; nan where undefined.   p_values: the same names but sign_majority, which is a
-    property of the reference; nan where the score is undefined or nothing was permuted.
-    predicted: pairs of the universe with a weight other than 0.   outside: other predicted pairs, not in the universe.
-    cut: number of pairs on which early precision is computed, see Ranking.   silent: true edges of known sign without a
-    weight, which count as wrong signs.   signed: whether signs were scored.   curve: columns recall, precision.
+    """The scores of one network against a reference.
+
+    scores: by the names in SCORES; nan where undefined.
+    p_values: the same names but sign_majority, which is a property of the reference; nan where the
+        score is undefined or nothing was permuted.
+    predicted: pairs of the universe with a weight other than 0.
+    outside: other predicted pairs, not in the universe.
+    cut: number of pairs on which early precision is computed, see Ranking.
+    silent: true edges of known sign without a weight, which count as wrong signs.
+    signed: whether signs were scored.
+    curve: columns recall, precision.
     """
 
     universe: Universe

@@ -19,9 +19,13 @@ LabelMap = Mapping[str, str]  # a name of a cell type -> its name in the vocabul
 
 
 class LabelScores(NamedTuple):
-    """accuracy: of the cells with a predicted type.   macro_f1: mean over the given types, for which an unassigned cell
-    is a missed one.   confusion: cells by given (rows) and predicted type, the given ones first among the columns.
-    sentence: all of it, and how many cells are in no score, as the model has not their label."""
+    """How well predicted types agree with given ones.
+
+    accuracy: of the cells with a predicted type.
+    macro_f1: mean over the given types, for which an unassigned cell is a missed one.
+    confusion: cells by given (rows) and predicted type, the given ones first among the columns.
+    sentence: all of it, and how many cells are in no score, as the model has not their label.
+    """
 
     accuracy: float
     macro_f1: float

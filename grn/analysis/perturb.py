@@ -1,13 +1,13 @@
-"""The perturbation of regulators in chosen cells: changes of genes, shifts of the cells, and a
-screen.
+"""The perturbation of regulators in chosen cells: changes of genes, shifts of cells, and a screen.
 
 In a screen, every regulator is perturbed in turn in the cells of one type: which ones move them
 towards another type?
 
-    towards_j = sum_i effect_ij d_i / sum_i d_i^2          d_i: sds between the types' mean multiplicities of gene i
+    towards_j = sum_i effect_ij d_i / sum_i d_i^2
 
 is the share of the way from the first type to the second that the other genes go when regulator j
-is perturbed: 1 is all of it, below 0 is away. The perturbed gene itself does not count.
+is perturbed: 1 is all of it, below 0 is away. d_i: sds between the types' mean multiplicities of
+gene i. The perturbed gene itself does not count.
 
 Letters: P members, C cells, N genes, D width of a representation, B dimensions of an embedding.
 """
@@ -269,9 +269,14 @@ class Subject:
 
 @dataclass(frozen=True)
 class Perturbed:
-    """table: see `gene_table`.   change [C, n]: of each cell's expected multiplicities, float32.   rows [C]: the cells.
-    genes [n]: the columns of `change`, all of the vocabulary but the keys of guides.   sizes: a sentence, which changes
-    are not shrunk; empty with interventions."""
+    """What a perturbation changes.
+
+    table: see `gene_table`.
+    change [C, n]: of each cell's expected multiplicities, float32.
+    rows [C]: the cells.
+    genes [n]: the columns of `change`, all of the vocabulary but the keys of guides.
+    sizes: a sentence, which changes are not shrunk; empty with interventions.
+    """
 
     table: pd.DataFrame
     change: np.ndarray
@@ -333,8 +338,12 @@ def _perturbed(
     error: np.ndarray | None = None,
     sizes: str = "",
 ) -> Perturbed:
-    """mean [P, N]: effects in sds.   change [C, N].   error [N]: of certain edges, in sds. Without the keys of
-    guides."""
+    """Return the result without the keys of guides.
+
+    mean [P, N]: effects in sds.
+    change [C, N]: of multiplicities.
+    error [N]: of certain edges, in sds.
+    """
     cells, sd, done = subject.cells, subject.sd, subject.cells.interventions
     genes = np.arange(len(sd)) if done is None else np.setdiff1d(np.arange(len(sd)), done.key)
     names = tuple(cells.vocabulary[gene] for gene in genes)

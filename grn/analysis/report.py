@@ -470,7 +470,8 @@ def activity_section(activity: pd.DataFrame | None, grouped: bool) -> str:
         activity[activity["regulator"].isin(list(resting))].head(MOST_RESTING)
     )
     others = f"<p>{escape(left_out(activity))}</p>" if rows else ""
-    others += f"<details><summary>Their activity</summary>{table(columns, rows, numbers=len(columns) - 2)}</details>"
+    activity = table(columns, rows, numbers=len(columns) - 2)
+    others += f"<details><summary>Their activity</summary>{activity}</details>"
     return f"<p>{escape(explained)}</p>{largest}{others if rows else ''}"
 
 
@@ -538,7 +539,8 @@ def meaning(network: SignedNetwork) -> str:
             f"It lists {prior['pairs']} pairs of these genes. The network has {others}"
         )
     entries["Caution"] = CAUTION
-    return f"<dl>{''.join(f'<dt>{escape(term)}</dt><dd>{escape(text)}</dd>' for term, text in entries.items())}</dl>"
+    rows = (f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in entries.items())
+    return f"<dl>{''.join(rows)}</dl>"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: int) -> str:

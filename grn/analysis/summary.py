@@ -112,7 +112,8 @@ def size_text(effect: float, error: float, counts: bool) -> str:
     """An edge's effect for a reader, with its 95 % interval: how many times as much of the target,
     or by how much more in the unit of its values.
 
-    >>> size_text(0.4, 0.06, counts=True), size_text(0.4, 0.06, counts=False), size_text(float("nan"), 1.0, counts=True)
+    >>> sizes = [(0.4, True), (0.4, False), (float("nan"), True)]
+    >>> tuple(size_text(size, 0.06, counts=counts) for size, counts in sizes)
     ('x1.32 (1.22 to 1.43)', '+0.4 (0.282 to 0.518)', '')
     """
     if math.isnan(effect):

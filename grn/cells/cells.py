@@ -32,7 +32,12 @@ class Known(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Some cells of a source of A.   rows: theirs, sorted.   mark [A]: see counts.Kept.   known: of all cells."""
+    """Some cells of a source of A.
+
+    rows: theirs, sorted.
+    mark [A]: see counts.Kept.
+    known: of all cells.
+    """
 
     rows: np.ndarray
     mark: np.ndarray

@@ -52,7 +52,11 @@ MOST_TYPES = 200
 
 @dataclass(frozen=True)
 class Found:
-    """fields: field of the data section -> its value.   sentences: about what was found, and what was guessed."""
+    """What was found in a file.
+
+    fields: field of the data section -> its value.
+    sentences: about what was found, and what was guessed.
+    """
 
     fields: dict[str, str | None]
     sentences: list[str]

@@ -31,10 +31,13 @@ SEPARATED = re.compile(r"[,;\t]")
 
 @dataclass(frozen=True)
 class GeneList:
-    """name: as in data.regulators.   names: what kind of names.   column: of the file; None: one name a line.
-    edges: it is a network, of which a `name` is a line: regulator, gene and sign, with commas
-    between them.
+    """A published list of genes that grn can download.
 
+    name: as in data.regulators.
+    names: what kind of names.
+    column: of the file; None: one name a line.
+    edges: it is a network, of which a `name` is a line: regulator, gene and sign, with commas
+        between them.
     digest: SHA-256 of the list that grn was tested with; None: it could not be downloaded where grn
         was written. Then the digest of the first download is kept, and later ones are compared with
         that.
@@ -183,7 +186,8 @@ def get_list(
         wanted.digest or (_kept_digest(path) if path.is_file() else None),
     )
     if not names or expected not in (None, found):
-        problem = f"{where} is not a {'network with signs' if wanted.edges else 'list of genes, one a line'}"
+        kind = "network with signs" if wanted.edges else "list of genes, one a line"
+        problem = f"{where} is not a {kind}"
         if names:
             by = "grn knows" if wanted.digest else "was got before"
             problem = (

@@ -50,9 +50,13 @@ class Chosen:
 
 
 class ToVocabulary(NamedTuple):
-    """What takes values of M features to N genes of a vocabulary. matrix: CSR float32 [M, N].   shared: which genes of
-    the vocabulary are there, bool [N].   names [M]: of the features.   repeated: genes that are there several times,
-    whose values are added."""
+    """What takes values of M features to N genes of a vocabulary.
+
+    matrix: CSR float32 [M, N].
+    shared: which genes of the vocabulary are there, bool [N].
+    names [M]: of the features.
+    repeated: genes that are there several times, whose values are added.
+    """
 
     matrix: sparse.csr_matrix
     shared: np.ndarray

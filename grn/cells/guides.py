@@ -79,8 +79,14 @@ def _share(interventions: Interventions, cell: int, shares: dict[str, float]) ->
 
 @dataclass(frozen=True)
 class Controls:
-    """values [c, N]: of some controls, less the mean of their group.   level: each group's mean, [N].   sd [N].   half
-    [c]: bool, one half of them.   generator: of halves."""
+    """Control cells, as guides are compared with them.
+
+    values [c, N]: of some controls, less the mean of their group.
+    level: each group's mean, [N].
+    sd [N]: of the values.
+    half [c]: bool, one half of them.
+    generator: of halves.
+    """
 
     values: np.ndarray
     level: dict[int, np.ndarray]

@@ -45,11 +45,20 @@ FEWEST = 2
 
 @dataclass(frozen=True)
 class Interventions:
-    """names [T]: genes that were intervened on.   given: CSR float32 [C, T], how surely the cell's guides worked, 1
-    where that is not known; absent where the cell has none for this gene.   control [C]: bool, cells that are known to
-    have none.   guides: their names; guide [C]: the number of each cell's guide or combination of guides, -1 without.
-    kind: knock-out | knock-down | overexpression.   key [T]: vocabulary position of the guides' key.   place [T]: of
-    the gene itself, -1 where it was not measured. Both are empty until the vocabulary is known."""
+    """What was intervened on, in which cells.
+
+    names [T]: genes that were intervened on.
+    given: CSR float32 [C, T], how surely the cell's guides worked, 1 where that is not known;
+        absent where the cell has none for this gene.
+    control [C]: bool, cells that are known to have none.
+    guides: their names.
+    guide [C]: the number of each cell's guide or combination of guides, -1 without.
+    kind: knock-out | knock-down | overexpression.
+    key [T]: vocabulary position of the guides' key.
+    place [T]: vocabulary position of the gene itself, -1 where it was not measured.
+
+    `key` and `place` are empty until the vocabulary is known.
+    """
 
     names: tuple[str, ...]
     given: sparse.csr_matrix

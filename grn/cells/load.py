@@ -137,7 +137,11 @@ def load_cells(
 def intervened(
     cells: Cells, done: Interventions, groups: np.ndarray | None, *, weighed: bool
 ) -> Cells:
-    """The cells with the keys of their guides. groups: of Source.   weighed: whether guides are compared."""
+    """Return the cells with the keys of their guides.
+
+    groups: of Source.
+    weighed: whether guides are compared.
+    """
     guides = None
     if weighed:
         done, guides = with_weights(cells.multiplicity, done, groups)

@@ -23,7 +23,8 @@ MOSTLY = 0.5  # more of a regulator's weight in one programme: its activity is t
 def programme_of(gene: str) -> str:
     """The programme of a gene by its symbol, human or mouse, in any case; "" for none.
 
-    >>> [programme_of(name) for name in ("RPL13A", "Rpl13a", "RPS6KA1", "mt-Co1", "MT.CO1", "Hspa1a", "STAT1")]
+    >>> names = ["RPL13A", "Rpl13a", "RPS6KA1", "mt-Co1", "MT.CO1", "Hspa1a", "STAT1"]
+    >>> [programme_of(name) for name in names]
     ['ribosomal', 'ribosomal', '', 'mitochondrial', 'mitochondrial', 'heat_shock', '']
     """
     name = gene.upper().replace(".", "-")  # R writes a dot for a hyphen

@@ -43,8 +43,12 @@ FILE = "file"
 
 @dataclass(frozen=True)
 class Part:
-    """A file. config: how it is read.   obs, var: tables of its cells, and of its genes, each once.   names, column:
-    see once_each."""
+    """A file.
+
+    config: how it is read.
+    obs, var: tables of its cells, and of its genes, each once.
+    names, column: see once_each.
+    """
 
     config: DataConfig
     obs: pd.DataFrame

@@ -1,7 +1,12 @@
 """Turns every exception and signal into one sentence on stderr and an exit code.
 
-0: done.   1: a fault of grn.   2: the user's input, or the user's machine.   130: Ctrl-C.   143: SIGTERM, SIGUSR1 or
-SIGHUP. All other code raises UserError, and catches only exceptions that it can handle.
+    0      done
+    1      a fault of grn
+    2      the user's input, or the user's machine
+    130    Ctrl-C
+    143    SIGTERM, SIGUSR1 or SIGHUP
+
+All other code raises UserError, and catches only exceptions that it can handle.
 """
 
 from __future__ import annotations

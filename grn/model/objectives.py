@@ -33,8 +33,11 @@ SUMMARISED = 256  # genes that a step predicts from the summaries of cells
 
 @dataclass(frozen=True)
 class Draw:
-    """What a training step draws: regulators and targets, positions among their kind, that it predicts.   hidden [P, C,
-    R + 1]: multiplicities that the basal gene does not see."""
+    """What a training step draws.
+
+    regulators, targets: positions among their kind, that it predicts.
+    hidden [P, C, R + 1]: multiplicities that the basal gene does not see.
+    """
 
     regulators: Tensor
     targets: Tensor

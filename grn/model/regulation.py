@@ -1,22 +1,27 @@
-"""The model of a run, top to bottom: blocks over bags of genes whose Q K^T are signed networks, and
-a reader of cells.
+"""The model of a run, top to bottom: blocks over bags of genes, and a reader of cells.
 
-Tokens are the genes, the basal gene b (the last key; its multiplicity is the cell's depth) and the
-identity token c.
+Q K^T of the blocks are signed networks. Tokens are the genes, the basal gene b (the last key; its
+multiplicity is the cell's depth) and the identity token c.
 
-    block 1    regulators read the regulators and b, with signs (signed_block.py). The residual stream of a regulator is
-               its multiplicity: what the others say of it replaces the part of it that counting
-               made,
-               m'_j = m_j + r_j (y_j - m_j)
-    block 2    genes read the regulators at m', with signs: direct effects. b reads them, too (basal_gene.py):
-               RMSNorm, feed-forward T times
-    next       genes read b:  y_i += gate p_i . z_b, learned from what the signed network leaves over
-    reader     an identity token reads all genes (transformer.py or linear_reader.py): the cell's type, X_grn and, in
-               training, every gene. It is never a key, and the only path from a cell to its type
+    block 1    regulators read the regulators and b, with signs (signed_block.py). The residual
+               stream of a regulator is its multiplicity: what the others say of it replaces the
+               part of it that counting made,
+
+                   m'_j = m_j + r_j (y_j - m_j)
+
+    block 2    genes read the regulators at m', with signs: direct effects. b reads them, too
+               (basal_gene.py): RMSNorm, feed-forward T times
+    next       genes read b, learned from what the signed network leaves over:
+
+                   y_i += gate p_i . z_b
+
+    reader     an identity token reads all genes (transformer.py or linear_reader.py): the cell's
+               type, X_grn and, in training, every gene. It is never a key, and the only path from
+               a cell to its type
 
 An ensemble of members is the first axis of every parameter (the reader has members of its own):
-they see the
-same cells, each without those of its own fold, and the mean of their predictions is the model's.
+they see the same cells, each without those of its own fold, and the mean of their predictions is
+the model's.
 
 Letters: P members, C cells, N genes, n genes that are asked for, R regulators, S states, K cell
 types, D width of X_grn.
@@ -53,7 +58,12 @@ AMONG = 1024
 
 @dataclass(frozen=True)
 class Prediction:
-    """multiplicity [C, N]: expected, from the regulators.   cell [C, D]: X_grn.   logits [C, K]: or None."""
+    """What the model predicts of cells.
+
+    multiplicity [C, N]: expected, from the regulators.
+    cell [C, D]: X_grn.
+    logits [C, K]: or None.
+    """
 
     multiplicity: Tensor
     cell: Tensor

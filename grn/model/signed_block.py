@@ -1,15 +1,19 @@
 """A block whose attention is a signed network: genes read the regulators and the basal gene.
 
-    s_ij(z) = m_j (q_i + d_iz) . k_j       z: the state of the cell (its type, for example); 0 on the gene itself
-    n_i^2   = b_i^2 + sum_j s_ij^2         b_i: the score of the basal gene, which bounds the norm from below
+    s_ij(z) = m_j (q_i + d_iz) . k_j
+    n_i^2   = b_i^2 + sum_j s_ij^2
     w_ij    = s_ij / n_i
-    y_i     = level_iz + sum over heads g_i sum_j (w_ij - w_ij at the state's mean multiplicities) a_j
+    y_i     = level_iz + sum over heads g_i sum_j (w_ij - w_ij at the state's means) a_j
+
+z: the state of the cell (its type, for example). s_ij is 0 on the gene itself.
+b_i: the score of the basal gene, which bounds the norm from below.
+The state's means are those of its multiplicities.
 
 Training does not identify the sign of an attention weight: k and v, or q and o, may change theirs
 together. Here the value of a regulator is a positive amount a_j and a gene's read-out a positive
 gain g_i, so that neither may, and the sign of a score is the sign of what the regulator does.
-Queries and keys belong to genes and states and not to cells:
-Q K^T is one matrix a state, read from the model's file without any cell.
+Queries and keys belong to genes and states and not to cells: Q K^T is one matrix a state, read from
+the model's file without any cell.
 
 Letters: P members, B cells, n genes, R regulators, H query heads, K key heads, E head width, S
 states.
@@ -150,10 +154,14 @@ class Scores(torch.autograd.Function):
 
 
 class SignedBlock(nn.Module):
-    """own [N]: position of each gene of the block among the regulators, -1 for others.   centre, square [P, S, R + 1]:
-    mean multiplicities of a state's cells, and mean squares.   level [P, S, N]: mean of the standardised genes.
+    """A block, with the means that its cells' states have.
+
+    own [N]: position of each gene of the block among the regulators, -1 for others.
+    centre, square [P, S, R + 1]: mean multiplicities of a state's cells, and mean squares.
+    level [P, S, N]: mean of the standardised genes.
     mixed [S, S]: how the means of states are mixed in training (regulation/levels.py); the identity
-    elsewhere."""
+        elsewhere.
+    """
 
     own: Tensor
     centre: Tensor

@@ -114,8 +114,12 @@ class _RidgeFit:
         self.rotated = self.inputs @ self.vectors
 
     def coefficients(self, values: np.ndarray, some: slice, positions: np.ndarray) -> np.ndarray:
-        """[R, n] of the genes `some`, 0 for a gene on itself. values [C, n]: standardised.   positions [R]: of all
-        regulators among all genes; further inputs, which are no genes, come last."""
+        """Return the coefficients [R, n] of the genes `some`, 0 for a gene on itself.
+
+        values [C, n]: standardised.
+        positions [R]: of all regulators among all genes; further inputs, which are no genes, come
+            last.
+        """
         among = np.flatnonzero((positions >= some.start) & (positions < some.stop))
         here, genes = (
             torch.from_numpy(each).to(self.inputs.device)

@@ -61,9 +61,15 @@ from grn.regulation.states import States
 
 @dataclass(frozen=True)
 class ReadNetwork:
-    """network: with its evidence and its prior applied.   prior: or None.   genes: of its rows.   regulators [R]: the
-    row of each column's gene.   found: see `found_edges`; None without knock-offs.   upstream: see `order_of`; None
-    without interventions."""
+    """A network, and what it was made of.
+
+    network: with its evidence and its prior applied.
+    prior: or None.
+    genes: of its rows.
+    regulators [R]: the row of each column's gene.
+    found: see `found_edges`; None without knock-offs.
+    upstream: see `order_of`; None without interventions.
+    """
 
     network: Network
     prior: Prior | None
@@ -129,9 +135,14 @@ def network_of(
     processes: Processes = ALONE,
     fold: np.ndarray | None = None,
 ) -> ReadNetwork:
-    """The network of a trained model over its cells. states: those that it was trained with.   first: the evidence over
-    all cells, if it is known already.   processes: of which this is the first; see `help_to_read`.   fold [C]: which
-    members have not learned from a cell, for effects (`effects_of`); None: without them."""
+    """Return the network of a trained model over its cells.
+
+    states: those that it was trained with.
+    first: the evidence over all cells, if it is known already.
+    processes: of which this is the first; see `help_to_read`.
+    fold [C]: which members have not learned from a cell, for effects (`effects_of`); None: without
+        them.
+    """
     seed, device = config.trainer.seed, own_device(config.trainer)
     trained.model.to(device)
     merge = Merge.of(cells, trained.regulators)

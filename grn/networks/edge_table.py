@@ -217,8 +217,12 @@ CURATED = ("TRRUST", "decoupler")
 
 @dataclass(frozen=True)
 class ReferenceNetwork:
-    """edges: source, target, sign, each pair once, no self loops.   format: a key of FORMATS.   conflicts: pairs listed
-    with both signs, which count as unknown.   by_type: edges of each cell type, by label; `edges` are their union.
+    """A network to compare with.
+
+    edges: source, target, sign, each pair once, no self loops.
+    format: a key of FORMATS.
+    conflicts: pairs listed with both signs, which count as unknown.
+    by_type: edges of each cell type, by label; `edges` are their union.
     """
 
     edges: pd.DataFrame

@@ -35,12 +35,19 @@ SHARED, CHANCE = (
 
 @dataclass(frozen=True)
 class Merge:
-    """rows [n]: the genes that stay, positions in the vocabulary: those that were measured, and
-    those that were
-    intervened on without it.   regulators [r]: positions among these rows.   first [r]: the column [R] that a
-    regulator's evidence is from: its messenger's key where it has one.   pairs [2, T]: for each intervened gene, its
-    guides' column among [R] and its regulator's among [r].   names [n].   intervened [T]: names.   certain [N, T]: what
-    the guides' weights are multiplied by; None: 1."""
+    """How the evidence of guides' keys becomes that of the genes that were intervened on.
+
+    rows [n]: the genes that stay, positions in the vocabulary: those that were measured, and those
+        that were intervened on without it.
+    regulators [r]: positions among these rows.
+    first [r]: the column [R] that a regulator's evidence is from: its messenger's key where it has
+        one.
+    pairs [2, T]: for each intervened gene, its guides' column among [R] and its regulator's among
+        [r].
+    names [n]: of the rows.
+    intervened [T]: names.
+    certain [N, T]: what the guides' weights are multiplied by; None: 1.
+    """
 
     rows: np.ndarray
     regulators: np.ndarray

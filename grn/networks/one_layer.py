@@ -33,8 +33,13 @@ MEANING = {
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """layer: number of a block, from 0.   head: number of a query head; None: the sum of effects, or the mean of scores
-    and weights, over all of them.   value: score | weight | effect, see MEANING."""
+    """Which layer and head is read, and what of it.
+
+    layer: number of a block, from 0.
+    head: number of a query head; None: the sum of effects, or the mean of scores and weights, over
+        all of them.
+    value: score | weight | effect, see MEANING.
+    """
 
     layer: int
     head: int | None = None

@@ -37,8 +37,14 @@ Use = Literal["restrict", "weigh"]
 
 @dataclass(frozen=True)
 class Prior:
-    """factor [N, R], 0 to 1; 0: no candidate.   listed: pairs of the file among the genes.   pairs: of the file.
-    use: restrict | weigh.   path: of the file."""
+    """What is known of pairs beforehand.
+
+    factor [N, R]: 0 to 1; 0: no candidate.
+    listed: pairs of the file among the genes.
+    pairs: of the file.
+    use: restrict | weigh.
+    path: of the file.
+    """
 
     factor: np.ndarray
     listed: int

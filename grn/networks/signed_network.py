@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SignedNetwork:
-    """weights: CSR [N, N], row = target, column = regulator.   about: uns["grn"], which says what they mean.
+    """Weights of regulators on targets, over all cells and by type.
 
+    weights: CSR [N, N], row = target, column = regulator.
+    about: uns["grn"], which says what they mean.
     by_type: weights of each cell type, by label; the types with the most cells come first.
     levels: mean multiplicity of each gene (columns) in each type; None where these are not known.
     """

@@ -64,7 +64,12 @@ class Moments:
         rows: Tensor | None = None,
         gram: Tensor | None = None,
     ) -> Moments:
-        """x [C, K], y [C, n], share [C, S]; rows: of these cells; None: all.   gram: if it is known already."""
+        """Return the sums over some cells.
+
+        x [C, K], y [C, n], share [C, S]: of all cells.
+        rows: of these cells; None: all.
+        gram: if it is known already.
+        """
         x, y, share = (each if rows is None else each[rows] for each in (x, y, share))
         pairs = pairs_of_states(share)
         if gram is None:

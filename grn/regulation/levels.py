@@ -44,9 +44,13 @@ LONG = 4e9  # multiplications from which on few parts are tried, in one fold
 
 @dataclass(frozen=True)
 class Levels:
-    """part: of the differences between states that counts.   without, with_part: squared error of cells of states that
-    are left out, over that of the other states' means, with none and with the part that predicts best.   best: that
-    part, among those with which unseen cells of known states are predicted no worse."""
+    """How much of the differences between states counts.
+
+    part: of the differences between states that counts.
+    without, with_part: squared error of cells of states that are left out, over that of the other
+        states' means, with none and with the part that predicts best.
+    best: that part, among those with which unseen cells of known states are predicted no worse.
+    """
 
     part: float
     without: float

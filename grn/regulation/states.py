@@ -31,9 +31,13 @@ LEAST_GENES = 50  # with fewer genes, each one decides about the states, so that
 
 @dataclass(frozen=True)
 class States:
-    """membership: float32 [C, K], how much each cell belongs to each state; rows sum to 1.   names [K].
-    origin: labels | found | numeric | conditions | one | screen | together.   alone: cell types (in a condition) of one
-    cell each, which are no states."""
+    """The states that cells belong to.
+
+    membership: float32 [C, K], how much each cell belongs to each state; rows sum to 1.
+    names [K]: of the states.
+    origin: labels | found | numeric | conditions | one | screen | together.
+    alone: cell types (in a condition) of one cell each, which are no states.
+    """
 
     membership: np.ndarray
     names: tuple[str, ...]

@@ -50,8 +50,14 @@ MOST_HELD_OUT = 10_000  # cells that the thresholds of predictions are computed 
 
 @dataclass(frozen=True)
 class Fit:
-    """model: before its training.   fold [C]: see Batch; -1 for cells that are not trained on.   judging: labelled
-    cells, rows, that set what the members count and the thresholds of predictions.   states: of all cells."""
+    """A model, and the cells that it is fitted to.
+
+    model: before its training.
+    fold [C]: see Batch; -1 for cells that are not trained on.
+    judging: labelled cells, rows, that set what the members count and the thresholds of
+        predictions.
+    states: of all cells.
+    """
 
     model: Model
     fold: np.ndarray

@@ -21,7 +21,10 @@ from grn.io.atomic import replacing_file
 from grn.io.h5ad import RememberingFile
 
 MONITOR = "validation/loss"
-INSTEAD = "restore it, copy the other checkpoint over it, or move the folder away to start again at step 0"
+INSTEAD = (
+    "restore it, copy the other checkpoint over it, or move the folder away to start again at "
+    "step 0"
+)
 
 
 class StreamedCheckpoints(TorchCheckpointIO):

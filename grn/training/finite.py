@@ -16,8 +16,13 @@ from torch.optim import Optimizer
 
 @dataclass(frozen=True)
 class Step:
-    """number: of the step.   cells: rows of its batch.   finite: bool [2], whether loss and gradient norm are finite,
-    on the host once `copied` has happened."""
+    """A step, and whether its numbers are finite.
+
+    number: of the step.
+    cells: rows of its batch.
+    finite: bool [2], whether loss and gradient norm are finite, on the host once `copied` has
+        happened.
+    """
 
     number: int
     cells: Tensor

@@ -117,8 +117,11 @@ class Recorder:
 
 
 class Graph:
-    """One recorded kind of step. parts: of the loss, by name; new values take their place in every step.   gradient:
-    of all parameters, one after another."""
+    """One recorded kind of step.
+
+    parts: of the loss, by name; new values take their place in every step.
+    gradient: of all parameters, one after another.
+    """
 
     def __init__(
         self,

@@ -80,8 +80,13 @@ THREADED = 2.0**30  # multiplications of choosing penalties: worth all threads
 
 @dataclass(frozen=True)
 class TrainResult:
-    """metrics: of the test cells, by name.   per_class: columns class, f1, cells.   confusion: cells by true (rows) and
-    predicted (columns) type.   edges: see edge_table."""
+    """What a training ends with.
+
+    metrics: of the test cells, by name.
+    per_class: columns class, f1, cells.
+    confusion: cells by true (rows) and predicted (columns) type.
+    edges: see edge_table.
+    """
 
     folder: Path
     metrics: dict[str, float]

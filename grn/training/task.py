@@ -85,11 +85,12 @@ class Task(L.LightningModule):
     def losses(
         self, batch: Batch, by: dict[str, Tensor], opened: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a step, which members share out evenly, and its parts by name, of an average
-        member.
+        """Return the loss of a step, which members share out evenly, and its parts.
 
-        by: `divisors`, the mean over processes; empty: those of this batch.   opened: whether members of the identity
-        token learn from the cells of their folds.
+        Parts are by name, of an average member.
+
+        by: `divisors`, the mean over processes; empty: those of this batch.
+        opened: whether members of the identity token learn from the cells of their folds.
         """
         model, objectives = self.model, self.objectives
         by = by or divisors(batch, model, opened)

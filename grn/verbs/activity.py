@@ -95,7 +95,8 @@ def activity(
         >>> counts[:10, :4] += 20  # the genes that A raises are high in the first ten cells
         >>> names = pandas.DataFrame(index=[f"g{i}" for i in range(12)])
         >>> adata = anndata.AnnData(counts, var=names, obs={"type": ["x"] * 10 + ["y"] * 10})
-        >>> net = pandas.DataFrame({"source": "A", "target": adata.var_names[:8], "weight": [1.0] * 4 + [-1.0] * 4})
+        >>> net = pandas.DataFrame({"source": "A", "target": adata.var_names[:8]})
+        >>> net["weight"] = [1.0] * 4 + [-1.0] * 4
         >>> found = grn.activity(adata, net, by="type", quiet=True)
         >>> bool(found["low"][0] > 0), bool(found["q_value"][0] < 0.05)
         (True, True)

@@ -94,7 +94,8 @@ def compare(
         >>> counts = numpy.random.default_rng(0).poisson(2.0, (100, 20)).astype("float32")
         >>> adata = anndata.AnnData(counts, obs={"treated": ["no", "yes"] * 50})
         >>> run = grn.train(adata, max_steps=20, set={"model.members": 2}, quiet=True)
-        >>> activity, edges = grn.compare(run, by="treated", data=adata, permutations=20, quiet=True)
+        >>> options = {"data": adata, "permutations": 20, "quiet": True}
+        >>> activity, edges = grn.compare(run, by="treated", **options)
         >>> activity is None  # nothing regulates anything in random counts
         True
         >>> edges.columns.tolist()[:7]

@@ -86,7 +86,8 @@ def evaluate(
 
     Examples:
         >>> import grn, pandas
-        >>> network = pandas.DataFrame({"source": ["A", "A", "B"], "target": ["B", "C", "C"], "weight": [3, -2, 1]})
+        >>> pairs = {"source": ["A", "A", "B"], "target": ["B", "C", "C"]}
+        >>> network = pandas.DataFrame(pairs | {"weight": [3, -2, 1]})
         >>> truth = pandas.DataFrame({"Gene1": ["A", "A"], "Gene2": ["B", "C"], "Type": ["+", "-"]})
         >>> scores = grn.evaluate(network, truth, permutations=100, quiet=True)
         >>> scores.loc[["early_precision", "sign_accuracy"], "network"].tolist()

@@ -58,8 +58,9 @@ def evaluate_interventions(
 
     Examples:
         >>> import grn
-        >>> tiny = {"data.simulated.cells": 400, "data.simulated.genes": 30, "data.simulated.interventions": 0.2}
-        >>> tiny |= {"data.intervention_key": "intervention", "model.members": 2, "data.test_fraction": 0.5}
+        >>> tiny = {"data.simulated.cells": 400, "data.simulated.genes": 30}
+        >>> tiny |= {"data.simulated.interventions": 0.2, "data.test_fraction": 0.5}
+        >>> tiny |= {"data.intervention_key": "intervention", "model.members": 2}
         >>> run = grn.train("simulated:", max_steps=20, set=tiny, quiet=True)
         >>> table = grn.evaluate_interventions(run)
         >>> sorted(table["method"].unique())

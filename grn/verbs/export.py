@@ -73,7 +73,8 @@ def export(
 
     Examples:
         >>> import grn, pandas, tempfile
-        >>> net = pandas.DataFrame({"source": ["A", "A", "B"], "target": ["B", "C", "C"], "weight": [3.0, -2.0, 1.0]})
+        >>> pairs = {"source": ["A", "A", "B"], "target": ["B", "C", "C"]}
+        >>> net = pandas.DataFrame(pairs | {"weight": [3.0, -2.0, 1.0]})
         >>> with tempfile.TemporaryDirectory() as home:
         ...     written = grn.export(net, f"{home}/sets.gmt", format="gmt", top_k=1, quiet=True)
         ...     print(open(f"{home}/sets.gmt").read().expandtabs(2), end="")

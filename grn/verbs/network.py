@@ -94,7 +94,8 @@ def network(
 
     Examples:
         >>> import grn
-        >>> tiny = {"data.simulated.cell_types": 2, "data.simulated.genes": 20, "trainer.max_steps": 20}
+        >>> tiny = {"data.simulated.cell_types": 2, "data.simulated.genes": 20}
+        >>> tiny |= {"trainer.max_steps": 20}
         >>> edges = grn.network("simulated:", label="cell_type", set=tiny, quiet=True)
         >>> edges.columns.tolist()
         ['source', 'target', 'weight', 'sd', 'effect', 'effect_se',

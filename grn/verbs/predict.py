@@ -55,8 +55,10 @@ def predict(
 
         obs["KEY_cell_type"]             categorical: the most probable type
         obs["KEY_cell_type_confidence"]  its probability, 0 to 1
-        obsm["KEY_probabilities"]        float32 [cells, types], columns in the order of uns["KEY"]["classes"]
-        obsm["X_KEY"]                    float32 [cells, width]: the cell's representation, as for scanpy's neighbours
+        obsm["KEY_probabilities"]        float32 [cells, types], columns in the order of
+                                         uns["KEY"]["classes"]
+        obsm["X_KEY"]                    float32 [cells, width]: the cell's representation, as for
+                                         scanpy's neighbours
 
     Args:
         cells: an AnnData, cells x genes, or what `data.path` may name. Nothing is written to disk.
@@ -99,7 +101,8 @@ def predict(
         >>> grn.predict(adata, run, quiet=True).obsm["X_grn"].shape
         (100, 64)
         >>> import scanpy as sc
-        >>> blood = grn.predict(sc.datasets.pbmc68k_reduced(), model="blood", counts="recover", quiet=True)
+        >>> pbmc = sc.datasets.pbmc68k_reduced()
+        >>> blood = grn.predict(pbmc, model="blood", counts="recover", quiet=True)
         >>> str(blood.obs["grn_cell_type"].iloc[0])
         'CD14+ Monocyte'
     """

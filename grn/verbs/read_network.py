@@ -77,16 +77,18 @@ def read_network(
 
     Examples:
         >>> import grn, pandas, tempfile
-        >>> adjacencies = pandas.DataFrame({"TF": ["SPI1"], "target": ["CST3"], "importance": [2.5]})
+        >>> edge = {"TF": ["SPI1"], "target": ["CST3"], "importance": [2.5]}
+        >>> adjacencies = pandas.DataFrame(edge)
         >>> with tempfile.TemporaryDirectory() as home:
         ...     adjacencies.to_csv(f"{home}/adjacencies.tsv", sep="\\t", index=False)
         ...     grn.read_network(f"{home}/adjacencies.tsv")
           source target  weight
         0   SPI1   CST3     2.5
-        >>> net = pandas.DataFrame({"source": ["A", "B"], "target": ["x", "x"], "weight": [1.0, 2.0]})
-        >>> [len(grn.read_network(net.assign(q_value=[0.01, 0.4]), certain=certain)) for certain in (True, False)]
+        >>> net = pandas.DataFrame({"source": ["A", "B"], "target": "x", "weight": [1.0, 2.0]})
+        >>> net["q_value"] = [0.01, 0.4]
+        >>> [len(grn.read_network(net, certain=certain)) for certain in (True, False)]
         [1, 2]
-        >>> pairs = pandas.DataFrame({"source": ["A", "A"], "target": ["x", "y"], "weight": [1.0, -1.0]})
+        >>> pairs = pandas.DataFrame({"source": "A", "target": ["x", "y"], "weight": [1.0, -1.0]})
         >>> grn.read_network(pairs.assign(weight=0.5), regulons=pairs)["known"].tolist()
         ['confirmed', 'contradicted']
     """

@@ -50,7 +50,10 @@ class Run:
 
     @checked()
     def __init__(self, folder: str | os.PathLike[str], *, temporary: bool = False) -> None:
-        """folder: of a run that is complete, or a model folder.   temporary: the folder is removed with this object.
+        """Open the run or the model in a folder.
+
+        folder: of a run that is complete, or a model folder.
+        temporary: the folder is removed with this object.
 
         Raises RunFolderError where the folder holds neither, or a run that was cut off.
         """
@@ -163,7 +166,8 @@ class Run:
             >>> same = run.read_networks()
             >>> float(abs(same.varp["grn"] - run.network.varp["grn"]).max()) < 1e-6
             True
-            >>> _ = run.module.blocks[1].embedding.query.zero_()  # genes read nothing of the regulators any more
+            >>> # genes read nothing of the regulators any more
+            >>> _ = run.module.blocks[1].embedding.query.zero_()
             >>> int((run.read_networks().varp["grn_layer1"] != 0).sum())
             0
         """

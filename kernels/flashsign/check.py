@@ -1,8 +1,7 @@
-"""Checks kernels of this GPU against float64, and remembers what was found, so that no first use
-has to wait.
+"""Checks kernels of this GPU against float64 and remembers the result, so that no first use waits.
 
-    python -m flashsign.check                                      # all kernels of attention: minutes
-    python -m flashsign.check triton_moments bfloat16 64           # one, with heads of 64
+    python -m flashsign.check                               # all kernels of attention: minutes
+    python -m flashsign.check triton_moments bfloat16 64    # one, with heads of 64
 
 An installation calls check_kernels() for the dtypes and widths that it will use.
 """

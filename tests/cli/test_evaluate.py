@@ -23,7 +23,13 @@ from grn.networks.edge_table import open_network_file, open_reference_file
 
 NETWORK = "source,target,weight\nA,B,3\nA,C,-2\nB,A,1\nZ,A,9\n"
 REFERENCE = "Gene1,Gene2,Type\nA,B,+\nA,C,-\nB,C,+\n"
-TRRUST = "A\tB\tActivation\t1\nA\tC\tRepression\t2\nA\tC\tActivation\t3\nB\tC\tRepression\t4\nB\td\tUnknown\t5\n"
+TRRUST = (
+    "A\tB\tActivation\t1\n"
+    "A\tC\tRepression\t2\n"
+    "A\tC\tActivation\t3\n"
+    "B\tC\tRepression\t4\n"
+    "B\td\tUnknown\t5\n"
+)
 
 
 @pytest.fixture(autouse=True)

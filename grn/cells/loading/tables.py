@@ -51,8 +51,12 @@ class Rows:
 
 @dataclass(frozen=True)
 class Table:
-    """first [C + 1]: where the numbers of each cell begin, on the host.   value, gene: of all cells.   basal, unit [C],
-    genes: see Rows."""
+    """All cells as arrays.
+
+    first [C + 1]: where the numbers of each cell begin, on the host.
+    value, gene: of all cells.
+    basal, unit [C], genes: see Rows.
+    """
 
     first: np.ndarray
     value: Tensor

@@ -46,8 +46,12 @@ NO_EXPRESSION = {
 
 
 class Scope(NamedTuple):
-    """What is checked. pieces: of all cells.   own: those that this process has to read, from the cell `first` on.
-    cells: the names of some rows."""
+    """What is checked.
+
+    pieces: of all cells.
+    own: those that this process has to read, from the cell `first` on.
+    cells: the names of some rows.
+    """
 
     pieces: Pieces
     own: Iterable[sparse.csr_matrix]

@@ -32,8 +32,12 @@ Values = Literal["counts", "expression"]
 
 
 class Kept(NamedTuple):
-    """values: of the cells that were asked for, clean CSR float32 [S, N].   mark [C]: of each cell, see marks_of; NaN
-    where so few genes were detected that cells are equal by chance."""
+    """What is kept of the cells that were asked for.
+
+    values: clean CSR float32 [S, N].
+    mark [C]: of each cell, see marks_of; NaN where so few genes were detected that cells are equal
+        by chance.
+    """
 
     values: sparse.csr_matrix
     mark: np.ndarray
@@ -41,9 +45,16 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class Expression:
-    """pieces: the values as float32.   var: the genes.   origin: a sentence about where the values are from.
-    scale: of counts; None for expression.   kept: None if no cells were asked for.   left_out: a sentence about what
-    the matrix holds beside genes, which `pieces` and `var` do not; empty where there is nothing."""
+    """The values of a file, its genes, and where both are from.
+
+    pieces: the values as float32.
+    var: the genes.
+    origin: a sentence about where the values are from.
+    scale: of counts; None for expression.
+    kept: None if no cells were asked for.
+    left_out: a sentence about what the matrix holds beside genes, which `pieces` and `var` do not;
+        empty where there is nothing.
+    """
 
     pieces: Callable[[], Iterable[sparse.csr_matrix]]
     var: pd.DataFrame

@@ -50,8 +50,12 @@ def csr_pieces(
 
 
 class StoredRows(NamedTuple):
-    """Rows as a file stores them. value (float32), column (int32): of the numbers of one row after another.   size: how
-    many each row has.   place (int32): of each row among the R that were asked for; R for one between them."""
+    """Rows as a file stores them.
+
+    value (float32), column (int32): of the numbers of one row after another.
+    size: how many each row has.
+    place (int32): of each row among the R that were asked for; R for one between them.
+    """
 
     value: np.ndarray
     column: np.ndarray
@@ -66,9 +70,13 @@ def rows_of(
     ends: np.ndarray | None,
     empty: Callable[..., np.ndarray] = np.empty,
 ) -> StoredRows:
-    """Some rows [R], sorted, of a matrix that a file stores by rows, with those between them that
-    are cheaper to read
-    than to skip. ends: the row pointers of a sparse matrix.   empty: makes the arrays of values and columns."""
+    """Return some rows [R], sorted, of a matrix that a file stores by rows.
+
+    Rows between them that are cheaper to read than to skip are there, too.
+
+    ends: the row pointers of a sparse matrix.
+    empty: makes the arrays of values and columns.
+    """
     with reading(f"{where} cannot be read", field=None):
         near = np.split(rows, np.flatnonzero(np.diff(rows) > GAP) + 1)
         spans = [slice(int(each[0]), int(each[-1]) + 1) for each in near]

@@ -28,8 +28,13 @@ NORMAL = 1.959964  # 95 % of a normal distribution lie within so many sds
 
 @dataclass(frozen=True)
 class Caused:
-    """effect [N, T]: in sds of the gene.   error [N, T]: its standard error.   q [N, T]. NaN for a gene's own row, and
-    where there are too few cells.   sd [N]: of the genes' multiplicities in control cells, within strata."""
+    """The effects of interventions; NaN for a gene's own row, and where there are too few cells.
+
+    effect [N, T]: in sds of the gene.
+    error [N, T]: its standard error.
+    q [N, T]: its q-value.
+    sd [N]: of the genes' multiplicities in control cells, within strata.
+    """
 
     effect: np.ndarray
     error: np.ndarray

@@ -4,7 +4,8 @@ A weight is made for ranking: its penalty shrinks it, in blood to next to nothin
 debiasing takes that back. Of a cell that a member has not learned from, e_j is what the other
 regulators leave of regulator j, and r_i what the member's signed block leaves of gene i:
 
-    slope_ij = (slope of the block along e_j + d_ij) / known_j                    d_ij = sum r_i e_j / sum e_j^2
+    d_ij     = sum r_i e_j / sum e_j^2
+    slope_ij = (slope of the block along e_j + d_ij) / known_j
     se_ij^2  = sum (r_i - d_ij e_j)^2 e_j^2 / (sum e_j^2)^2 / known_j^2
 
 known_j: the share of e_j that is not noise of counting, which hides as much of a slope. From slopes
@@ -50,10 +51,13 @@ LEAST = 1e-3  # mean count below which no fold change is told
 
 @dataclass(frozen=True)
 class Effects:
-    """effect, error [N, R]: log2 fold changes for a doubling of the regulator (of values that are
-    no counts: change in
-    their own unit for a unit of the regulator) and their standard errors; NaN where there is none.   of_states: of each
-    state alone."""
+    """The effects of regulators on genes, over all cells and in states.
+
+    effect, error [N, R]: log2 fold changes for a doubling of the regulator (of values that are no
+        counts: change in their own unit for a unit of the regulator) and their standard errors; NaN
+        where there is none.
+    of_states: of each state alone.
+    """
 
     effect: np.ndarray
     error: np.ndarray
@@ -62,9 +66,12 @@ class Effects:
 
 @dataclass
 class Sums:
-    """Over cells: residuals times what is left of regulators, [N, R], and powers of both.   slope [N, R]: those of the
-    blocks, times `size`.   size, fourth [R]: sums of squares and of fourth powers of what is left.   noise [R]: of
-    variances by counting."""
+    """Sums over cells: residuals times what is left of regulators, [N, R], and powers of both.
+
+    slope [N, R]: those of the blocks, times `size`.
+    size, fourth [R]: sums of squares and of fourth powers of what is left.
+    noise [R]: of variances by counting.
+    """
 
     product: Tensor
     squares: Tensor

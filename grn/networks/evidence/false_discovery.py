@@ -61,10 +61,15 @@ SMOOTHED = 2**20  # most weights and knock-offs that local rates are estimated f
 
 @dataclass(frozen=True)
 class Evidence:
-    """q [N, R]: q-values, 1 for pairs that are no candidates.   confidence [N, R], 0.5 to 1.   Both NaN where the cells
-    are too few.   cells: how many there are, each copy counted once.   least_effect: the smallest partial correlation
-    that they can show (NaN: none).   slope [N, R]: of each gene on the regulator beside the others and their
-    knock-offs, balanced, 0 for pairs that are no candidates."""
+    """What knock-offs say of every pair.
+
+    q [N, R]: q-values, 1 for pairs that are no candidates; NaN where the cells are too few.
+    confidence [N, R]: 0.5 to 1; NaN where the cells are too few.
+    cells: how many there are, each copy counted once.
+    least_effect: the smallest partial correlation that they can show (NaN: none).
+    slope [N, R]: of each gene on the regulator beside the others and their knock-offs, balanced, 0
+        for pairs that are no candidates.
+    """
 
     q: np.ndarray
     confidence: np.ndarray

@@ -9,15 +9,16 @@ Which kernel runs for q in float16 with 3000 genes?
 Decisions are made in this order, from shapes, dtypes, flags and facts about a device (Question):
 
     1. torch or Triton          choose_backend: dtype, head width, device, transforms
-    2. the stream or moments    triton_method: measured times; torch_method: operations (flashsign.tuning.costs)
+    2. the stream or moments    triton_method: measured times; torch_method: operations
+                                (flashsign.tuning.costs)
     3. the stream's kernel      plan_stream: for small bags, for Hopper or the plain one
 
 They make one Plan, which is executed forward and backward. plan() makes it of shapes alone, also
 for a device that is not present, plan_call() of a call's tensors; only() asks for one path. Tables
 of scores, edge sums and folds take the first decision alone, each with reasons of its own. Block
-sizes: flashsign.tuning.choose.
-Letters as in flashsign.attention.spherical_attention. Triton is imported where a kernel is about to
-run, not before.
+sizes: flashsign.tuning.choose. Triton is imported where a kernel is about to run, not before.
+
+Letters: as in flashsign.attention.spherical_attention.
 """
 
 from __future__ import annotations

@@ -116,8 +116,8 @@ class EdgeSums:
         >>> import torch
         >>> from flashsign import EdgeSums
         >>> sums = EdgeSums(targets=3, regulators=5)
-        >>> for batch in range(2):
-        ...     q, k = torch.randn(4, 2, 3, 8), torch.randn(4, 2, 5, 8)  # cells, heads, genes, width
+        >>> for batch in range(2):  # cells, heads, genes, width
+        ...     q, k = torch.randn(4, 2, 3, 8), torch.randn(4, 2, 5, 8)
         ...     sums = sums.add(q, k)
         >>> sums.mean().signed.shape
         torch.Size([3, 5])

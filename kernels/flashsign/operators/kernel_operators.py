@@ -1,7 +1,9 @@
 """The Triton kernels of attention as operators of torch, with their derivatives.
 
-    flashsign::stream, flashsign::moments                       q, k, v, m -> o, 1 / n, and of moments sums and totals
-    flashsign::stream_backward, flashsign::moments_backward     do, q, k, v, m and those outputs -> dq, dk, dv, dm
+    flashsign::stream              q, k, v, m -> o, 1 / n
+    flashsign::moments             q, k, v, m -> o, 1 / n, sums and totals
+    flashsign::stream_backward     do, q, k, v, m and the outputs of stream -> dq, dk, dv, dm
+    flashsign::moments_backward    do, q, k, v, m and the outputs of moments -> dq, dk, dv, dm
 
 torch.compile and torch.export see a call as one node of these, and tensors without values (fake or
 meta) go through them. Eager mode calls the functions behind them, because torch's dispatcher takes

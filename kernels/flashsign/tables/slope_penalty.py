@@ -1,13 +1,14 @@
-"""A penalty on what the edges of a table of scores do: a key acts on a query in some state, or in
-none.
+"""A penalty on what the edges of a table of scores do.
 
-    slope_ij = sum over heads g_i s_ij a_j / n_i,                n_i^2 = b_i^2 + sum_j E[m_j^2] s_ij^2
-    lambda t^2 log(1 + size / t^2),       size = shared slope^2 + sum over states of (deviation / rho)^2
+    slope_ij = sum over heads g_i s_ij a_j / n_i
+    n_i^2    = b_i^2 + sum_j E[m_j^2] s_ij^2
+    size     = shared slope^2 + sum over states of (deviation / rho)^2
+    penalty  = lambda t^2 log(1 + size / t^2)
 
-The scores are those of attention_by_scores, with a table for each state. The logarithm lets few
-strong slopes be strong and shrinks many weak ones; t = 0 is lambda size, the penalty of ridge
-regression. rho is how freely states deviate from the slope that they share. The last key has a
-shared slope that is free; its deviations are not.
+A key acts on a query in some state, or in none. The scores are those of attention_by_scores, with a
+table for each state. The logarithm lets few strong slopes be strong and shrinks many weak ones;
+t = 0 is lambda size, the penalty of ridge regression. rho is how freely states deviate from the
+slope that they share. The last key has a shared slope that is free; its deviations are not.
 
 Letters: P members, H heads, S states, N queries, K keys.
 """
@@ -138,9 +139,10 @@ def attention_and_penalty(
         >>> import torch
         >>> from flashsign import attention_and_penalty
         >>> scores, one = torch.tensor([3.0, 4.0]).view(1, 1, 1, 1, 2), torch.ones(1, 1, 1)
-        >>> given = {"gain": one, "basal": 0 * one, "centre": torch.zeros(1, 1, 1, 2), "square": torch.ones(1, 1, 2)}
-        >>> ridge = torch.tensor([[1.0, 1.0, 0.0]])
-        >>> attention_and_penalty(scores, torch.ones(1, 1, 2), torch.ones(1, 2), **given, penalty=ridge, groups=[1])
+        >>> amount, multiplicity = torch.ones(1, 1, 2), torch.ones(1, 2)
+        >>> given = {"centre": torch.zeros(1, 1, 1, 2), "square": amount, "groups": [1]}
+        >>> given |= {"gain": one, "basal": 0 * one, "penalty": torch.tensor([[1.0, 1.0, 0.0]])}
+        >>> attention_and_penalty(scores, amount, multiplicity, **given)
         (tensor([[[[1.4000]]]]), tensor([0.3600]))
     """
     tensors = scores, amount, multiplicity, centre, gain, basal, square, penalty

@@ -1,12 +1,16 @@
-"""Attention over tables of scores, of at most 64 bags each: every score is read once forward and
-once backward.
+"""Attention over tables of scores, of at most 64 bags each, which reads every score once a pass.
 
-    u_ci = sum_j (m_cj - c_j) v_j s_ij        n_ci^2 = b_i^2 + sum_j m_cj^2 s_ij^2 + eps        o_ci = u_ci / n_ci
+    u_ci   = sum_j (m_cj - c_j) v_j s_ij
+    n_ci^2 = b_i^2 + sum_j m_cj^2 s_ij^2 + eps
+    o_ci   = u_ci / n_ci
 
-Sums are matrix products of a tile of the table with its bags. With G, H [C, N] the gradient of u
-and twice that of n^2,
+The passes are one forward and one backward. Sums are matrix products of a tile of the table with
+its bags. With G, H [C, N] the gradient of u and twice that of n^2,
 
-    A = H^T m^2      B = G^T (m - c)      d s_ij = s_ij A_ij + v_j B_ij      d v_j = sum_i s_ij B_ij
+    A      = H^T m^2
+    B      = G^T (m - c)
+    d s_ij = s_ij A_ij + v_j B_ij
+    d v_j  = sum_i s_ij B_ij
 
 Where slopes are penalised, too (flashsign.slope_penalty), their norm is that of one more bag, and
 the backward kernel adds the penalty's gradient before it writes that of the scores.
@@ -19,8 +23,7 @@ In torch operations: flashsign.tables.shared_scores, which also has the gradient
 and centres.
 
 Letters: L leading axes in one, C bags, G groups, N queries, M keys. Tensors that several tables
-share have fewer rows:
-table l has row l // share.
+share have fewer rows: table l has row l // share.
 """
 
 from __future__ import annotations

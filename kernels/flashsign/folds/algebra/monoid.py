@@ -74,7 +74,11 @@ class Monoid:
         ...     return (torch.maximum(a[0], b[0]),)
         >>> def minus_infinity(like):
         ...     return (torch.full_like(like[0], -torch.inf),)
-        >>> maximum = Monoid("maximum", minus_infinity, lambda items, shared: items, largest, lambda total, _: total[0])
+        >>> def same(items, shared):
+        ...     return items
+        >>> def first(total, shared):
+        ...     return total[0]
+        >>> maximum = Monoid("maximum", minus_infinity, same, largest, first)
         >>> total = fold(maximum, (torch.tensor([[1.0, 5.0], [4.0, 2.0]]),))
         >>> maximum.finish(total, ())
         tensor([4., 5.])
@@ -120,17 +124,18 @@ class Monoid:
         return depths
 
     def after(self, prepare: Callable[[Total, Total], Total], name: str | None = None) -> Monoid:
-        """Return this monoid over items that prepare(items, shared) makes first, such as scores
-        from queries and keys.
+        """Return this monoid over items that prepare(items, shared) makes first.
 
-        Only the lift and D remain, because proj_fold knows the old items.
+        These may be scores from queries and keys. Only the lift and D remain, because proj_fold
+        knows the old items.
 
         Example: log sum_j e^(q . k_j) from the log-sum-exp of numbers.
             >>> import torch
             >>> from flashsign import LOG_SUM_EXP, monoid_reduce
             >>> scores = LOG_SUM_EXP.after(lambda items, shared: (items[0] @ shared[0].mT,))
             >>> q, k = torch.randn(4, 8), torch.randn(50, 8)
-            >>> torch.allclose(monoid_reduce(scores, (q,), (k,)), torch.logsumexp(q @ k.mT, -1), atol=1e-5)
+            >>> sums = monoid_reduce(scores, (q,), (k,))
+            >>> torch.allclose(sums, torch.logsumexp(q @ k.mT, -1), atol=1e-5)
             True
         """
         lift = self.lift

@@ -60,7 +60,8 @@ def monoid_reduce(
         >>> import torch
         >>> from flashsign import SOFTMAX, monoid_reduce
         >>> q, k, v = torch.randn(2, 20, 8), torch.randn(2, 500, 8), torch.randn(2, 500, 8)
-        >>> output = monoid_reduce(SOFTMAX, (q,), (k, v, torch.ones(2, 500)), b_chunk=100, batch_dims=1)
+        >>> keys = k, v, torch.ones(2, 500)
+        >>> output = monoid_reduce(SOFTMAX, (q,), keys, b_chunk=100, batch_dims=1)
         >>> torch.allclose(output, torch.softmax(q @ k.mT, -1) @ v, atol=1e-5)
         True
     """

@@ -1,16 +1,25 @@
-"""One template of streamed attention, forward and backward, for every row of attention_rows: two
-running sums a query.
+"""One template of streamed attention for every row of attention_rows: two running sums a query.
 
     s_ij = m_j q_i.k_j, or q_i.k_j + log m_j where the row is exponential
-    forward        u_i = sum_j a1(s_ij) v_j, z_i = sum_j a2(s_ij), o_i = u_i r(z_i)
-    backward       ds_ij = a1'(s_ij) r_i <do_i, v_j> + a2'(s_ij) dz_i,  dz_i = <do_i, o_i> r'(z_i) / r(z_i)
 
-An exponential row is taken back with the log of its sum: then z and r are 1, and the same two lines
-hold. Nothing is transposed between two products: the pass over keys computes s^T = K Q^T and p^T =
-V dO^T. Dense bags only; the tuned kernels of the spherical row are in flashsign.triton.streaming.
+Forward:
 
-Letters: C bags, H query heads, K key heads, N queries, M keys, E width. q [C, H, N, E], k and v [C,
-K, M, E].
+    u_i  = sum_j a1(s_ij) v_j
+    z_i  = sum_j a2(s_ij)
+    o_i  = u_i r(z_i)
+
+Backward:
+
+    dz_i  = <do_i, o_i> r'(z_i) / r(z_i)
+    ds_ij = a1'(s_ij) r_i <do_i, v_j> + a2'(s_ij) dz_i
+
+An exponential row is taken back with the log of its sum: then z and r are 1, and the same lines
+hold. Nothing is transposed between two products: the pass over keys computes s^T = K Q^T and
+p^T = V dO^T. Dense bags only; the tuned kernels of the spherical row are in
+flashsign.triton.streaming.
+
+Letters: C bags, H query heads, K key heads, N queries, M keys, E width.
+q [C, H, N, E], k and v [C, K, M, E].
 """
 
 from __future__ import annotations

@@ -1,13 +1,18 @@
-"""Cross entropies behind a linear layer, a tile of logits at a time: their totals, and their
-gradients.
+"""Cross entropies behind a linear layer, a tile of logits at a time: totals, and gradients.
 
-    class_totals             log sum_j e^x_ij of every row, and its target's logit: tiles of logits in registers alone
-    class_gradients          d x_ij = a_i e^(x_ij - p_i) - c_i - [j = t_i] b_i of a slice of classes, in 16 bits, for
-                             the two products with matrices that follow
-    distribution_totals      the same of a student's and a teacher's logits together, and the mean of the student's
-    distribution_gradients   under the teacher
+    class_totals             log sum_j e^x_ij of every row, and its target's logit: tiles of logits
+                             in registers alone
+    class_gradients          of a slice of classes, in 16 bits, for the two products with matrices
+                             that follow:
+
+                                 d x_ij = a_i e^(x_ij - p_i) - c_i - [j = t_i] b_i
+
+    distribution_totals, distribution_gradients
+                             the same of a student's and a teacher's logits together, and the mean
+                             of the student's under the teacher
 
 Logits are x_ij = h_i . C_j + bias_j. Exponentials are powers of two of logits times log2(e).
+
 Letters: N rows, V classes, D and D' widths.
 """
 

@@ -1,18 +1,20 @@
-"""The forward of spherical attention on Hopper, in Gluon: keeps the tensor cores of every
-multiprocessor busy.
+"""The forward of spherical attention on Hopper, in Gluon: keeps the tensor cores busy.
 
 Sums and arguments are those of forward.py:
 
-    s_ij = q_i.k'_j      u_i = sum_j s_ij v_j      z_i = sum_j s_ij^2      o_i = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)
-
+    s_ij = q_i.k'_j
+    u_i  = sum_j s_ij v_j
+    z_i  = sum_j s_ij^2
+    o_i  = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)
 A program has one tile of queries and eight warps. A ring buffer of STAGES slots holds tiles of keys
 and values; a slot that is no longer needed is loaded again, several steps ahead. An item is a block
 of 128 queries with a tile of keys. Two items, a and b, alternate, so that one never writes what the
 other reads: while the warps square and round the scores of one item, the tensor cores add the
 previous item to its u.
 
-    PARTS = 2:  a, b = first and second 128 queries with one tile of keys    (a program's tile: 256 queries)
-    PARTS = 1:  a, b = 128 queries with one tile of keys and with the next   (128 queries)
+    PARTS    a, b                                                  a program's tile
+    2        first and second 128 queries with one tile of keys    256 queries
+    1        128 queries with one tile of keys and with the next   128 queries
 
 Step n uses keys n and values n - 1, so these are in one slot: there is one wait and one load a
 step. The scores of the next item overwrite those of the last (use_acc=never, which is False at run

@@ -1,8 +1,11 @@
-"""Spherical attention as a stream over keys: two running sums a query, no rescaling, nothing of
-size queries x keys.
+"""Spherical attention as a stream over keys: two running sums a query, no rescaling.
 
-    s_ij = q_i.k'_j      u_i = sum_j s_ij v_j      z_i = sum_j s_ij^2      o_i = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)
+    s_ij = q_i.k'_j
+    u_i  = sum_j s_ij v_j
+    z_i  = sum_j s_ij^2
+    o_i  = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)
 
+Nothing has the size queries x keys.
 Keys are scaled by their multiplicity before (scaled_keys). Rows beyond the end of a bag read as
 zeros and add nothing, so the loop has no masks. In torch operations: flashsign.eager.streaming.
 """
