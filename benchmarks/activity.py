@@ -84,7 +84,8 @@ def networks(cells, regulators: list[str], label_key: str, seed: int) -> dict[st
 
 def activities(cells, net: pd.DataFrame) -> pd.DataFrame:
     """The activity of each regulator in each cell, by its TARGETS strongest edges, certain or
-    not."""
+    not.
+    """
     order = np.argsort(-net["weight"].abs().to_numpy(), kind="stable")
     strongest = net[["source", "target", "weight"]].iloc[order].groupby("source").head(TARGETS)
     grn.activity(cells, strongest[strongest["weight"] != 0], quiet=True)
@@ -101,7 +102,8 @@ def differences(activity: pd.DataFrame, first: np.ndarray, second: np.ndarray) -
 
 def of_types(name: str, cells, regulators: list[str], label_key: str, seed: int) -> list[dict]:
     """A row for each method and type that has a known regulator: the first regulators, and the
-    places of the known."""
+    places of the known.
+    """
     rows = []
     labels = cells.obs[label_key].astype(str).to_numpy()
     for method, net in networks(cells, regulators, label_key, seed).items():

@@ -137,7 +137,8 @@ def labelled_set(config: Config) -> LabelledSet:
 @dataclass(frozen=True)
 class Labels:
     """Predicted labels [C] and, where the method has them, probabilities [C, K]; types are
-    positions."""
+    positions.
+    """
 
     labels: np.ndarray
     probabilities: np.ndarray | None
@@ -197,7 +198,8 @@ def fit_grn(
     one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: int, folder: Path
 ) -> Predict:
     """The model trained on all cells but those of the test, of which the rows `known` have
-    labels."""
+    labels.
+    """
     config, key = one.config, one.config.data.label_key
     assert key is not None, "every set has labels"
     rest = np.setdiff1d(np.arange(len(one.cells)), test)

@@ -156,7 +156,8 @@ TYPED = tuple(method for method in METHODS if method not in ("abundance", "pears
 
 def abundance(matrix: np.ndarray, genes: list[str], regulators: list[str]) -> pd.DataFrame:
     """No method: the product of the two genes' mean multiplicities, which shows what abundance
-    alone tells."""
+    alone tells.
+    """
     mean = pd.Series(np.asarray(matrix, dtype=np.float64).mean(0), genes)
     pairs = pd.MultiIndex.from_product([regulators, genes], names=["source", "target"]).to_frame(
         index=False
@@ -198,7 +199,8 @@ def candidates(one: NetworkSet) -> np.ndarray:
 
 def typed_scores(draw: Draw, found: Found) -> dict[str, float]:
     """Scores of the networks of all types, means over the types (changed_signs: over edges and
-    types)."""
+    types).
+    """
     one, truth = draw.one, draw.by_type
     assert truth is not None
     labels = list(by_label(one.labels or []))
@@ -229,7 +231,8 @@ def auprc(weight: np.ndarray, edge: np.ndarray) -> float:
 
 def auroc(value: np.ndarray, positive: np.ndarray) -> float:
     """Chance that a positive has the larger value; ties count half; nan without positives or
-    without others."""
+    without others.
+    """
     count = int(positive.sum())
     others = len(value) - count
     if not count or not others:
@@ -439,7 +442,8 @@ def measured(arguments: argparse.Namespace, results: Path) -> Iterator[pd.DataFr
 
 def readable(table: pd.DataFrame, name: str) -> str:
     """A line for each draw and method: the mean of each score over the seeds, and the worst in
-    brackets."""
+    brackets.
+    """
     kind = KINDS[name]
     lines = []
     for (draw, method), rows in table[table["kind"] == name].groupby(

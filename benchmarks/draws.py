@@ -125,7 +125,8 @@ def sergio_noise(name: str, seed: int, zeros: float) -> Draw:
 
 def shuffled(one: NetworkSet, seed: int) -> Draw:
     """The set with every gene permuted over all cells on its own; its reference is now wrong for
-    every pair."""
+    every pair.
+    """
     matrix = np.random.default_rng([seed, 3]).permuted(one.matrix, axis=0)
     changed = {"name": f"{one.name}_shuffled_{seed}", "matrix": matrix}
     return Draw(replace(one, **changed, hash=digest(matrix, one.genes, COUNTS_SEEN)))
@@ -225,7 +226,8 @@ def cascades(
 
 def simulated_cascades(seed: int, depth: float, types: int = 1) -> Draw:
     """Cascades of the project's own generator: the cells of `path: "simulated:"`, half of whose
-    targets end one."""
+    targets end one.
+    """
     from grn.cells.simulated import read_truth, simulate
     from grn.config.schema import Simulation
 
@@ -250,7 +252,8 @@ def composition(
     targets: int = 180,
 ) -> Draw:
     """Levels of all genes differ between types, and within a type all genes are independent: there
-    is no edge."""
+    is no edge.
+    """
     generator = np.random.default_rng([seed, 5])
     labels = np.repeat(np.arange(types), cells_per_type)
     within = WITHIN_SD * generator.standard_normal((len(labels), regulators + targets))
@@ -392,7 +395,8 @@ def _composed(
     generator: np.random.Generator, within: np.ndarray, labels: np.ndarray, depth: float
 ) -> np.ndarray:
     """Counts [C, N] float32 of genes with log levels `within` types; levels of types, means and
-    sizes are drawn."""
+    sizes are drawn.
+    """
     level = LEVEL_SD * generator.standard_normal((labels.max() + 1, within.shape[1]))
     expected = np.exp(within + level[labels])
     expected *= (

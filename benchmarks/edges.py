@@ -104,7 +104,8 @@ def fold(cells: Cells, backend: str, absolute: bool) -> EdgeSums:
 
 def materialised(cells: Cells) -> EdgeSums:
     """All weights of one cell and head at a time; they have the inputs' dtype, the sums are
-    float32."""
+    float32.
+    """
     targets, regulators = cells.q.shape[2], cells.k.shape[2]
     sums = EdgeSums(targets, regulators, pairs=False, device=cells.q.device)
     for cell in range(len(cells.q)):
@@ -292,7 +293,8 @@ TRIALS = [
 
 def check_block_sizes(arguments: argparse.Namespace) -> None:
     """Checks all shipped block sizes against float64 on uneven sizes, then times them beside a few
-    others."""
+    others.
+    """
     wrong, device = [], arguments.device
     for (size, width), (shipped, *_) in tables.TABLES["edge_sums"].items():
         dtype = {2: "float16", 4: "float32"}[size]

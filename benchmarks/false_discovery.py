@@ -59,7 +59,8 @@ def shuffled(
 ) -> Iterator[Tensor]:
     """values [C, R] with whole rows permuted among cells of one stratum [C] and of nearly the same
     depth: only these relate a knock-off to a target, so that a small q-value means association with
-    a true regulator."""
+    a true regulator.
+    """
     while True:
         moved = values.clone()
         for stratum in np.unique(strata):

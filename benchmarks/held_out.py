@@ -46,7 +46,8 @@ AS_REGULATORS = 0.35  # of Papalexi's genes: few factors were measured on these 
 
 def observed(name: str) -> NetworkSet:
     """Observed cells, without types: the transcription factors, and the most variable of the other
-    genes."""
+    genes.
+    """
     import anndata
 
     cells = anndata.read_h5ad(folder() / f"{OBSERVED[name]}.h5ad")
@@ -139,7 +140,8 @@ def errors(
 
 def row(one: NetworkSet, runs: list[dict[str, float]]) -> dict[str, float | str]:
     """Means and standard deviations over the seeds, and the number of seeds on which the model is
-    below each other."""
+    below each other.
+    """
     table = pd.DataFrame(runs)
     size = {
         "cells": one.cells,

@@ -71,7 +71,8 @@ CELLS = 400  # controls in which the model predicts
 
 class Screen:
     """The cells of the screen: log1p of counts scaled to their mean total, targets and
-    replicates."""
+    replicates.
+    """
 
     def __init__(self) -> None:
         adata = anndata.read_h5ad(folder() / "papalexi_eccite_thp1.h5ad")
@@ -87,7 +88,8 @@ class Screen:
 
     def z(self, target: str, among: np.ndarray | None = None) -> np.ndarray:
         """Difference of the means of intervened and control cells in standard errors, by the sd of
-        controls."""
+        controls.
+        """
         among = np.ones(len(self.target), bool) if among is None else among
         given, controls = (
             self.values[among & each] for each in (self.target == target, self.control)
@@ -112,7 +114,8 @@ class Screen:
 
 def simple(screen: Screen, training: np.ndarray, target: str) -> Iterator[tuple[str, np.ndarray]]:
     """Predicted changes by methods that do not see the knock-out of `target`, which is not among
-    the training cells."""
+    the training cells.
+    """
     values = screen.values[training]
     sd = values.std(0) + 1e-9
     z = (values - values.mean(0)) / sd

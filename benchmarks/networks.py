@@ -155,7 +155,8 @@ def methods() -> list[str]:
 
 def score(one: NetworkSet, network: pd.DataFrame) -> dict[str, float]:
     """All scores of a network, and density and edges of the set; sign scores are nan where the set
-    has no signs."""
+    has no signs.
+    """
     from grn.analysis.evaluate import checked_edges, evaluate_on, make_universe
 
     regulators = "reference" if one.universe == "reference" else None
@@ -168,7 +169,8 @@ def infer_own(
     method: str, one: NetworkSet, seed: int, device: str, folder: Path
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """`run_peer` for the methods OWN: they use all threads that they may, and peak_mb counts the
-    host alone."""
+    host alone.
+    """
     module = importlib.import_module(OWN[method])
     settings = {**module.SETTINGS, "device": device}
     cached = entry(folder, one.prepared(), method, settings, seed)

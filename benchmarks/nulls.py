@@ -53,7 +53,8 @@ def modules(
     counts: np.ndarray, generator: np.random.Generator, regulators: np.ndarray
 ) -> np.ndarray:
     """Only depth relates regulators to other genes: the counts of each come from cells of nearly
-    the same total."""
+    the same total.
+    """
     moved, ordered = counts.copy(), np.argsort(counts.sum(1), kind="stable")
     for part in np.array_split(ordered, max(1, len(counts) // ALIKE)):
         moved[np.ix_(part, regulators)] = generator.permuted(

@@ -1,5 +1,6 @@
 """Our own method in the benchmarks of networks: the default configuration, as `grn.network` and
-`grn.train` have it."""
+`grn.train` have it.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ class Networks:
 
     def of_labels(self, labels: list[str]) -> dict[str, pd.DataFrame]:
         """Label -> the network of the state that most of its cells belong to, where the states were
-        found."""
+        found.
+        """
         if not self.by_type:
             return dict.fromkeys(labels, self.overall)
         mean = (

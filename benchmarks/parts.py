@@ -72,7 +72,8 @@ def unnormalised(
     groups: Sequence[int] | None = None,
 ) -> Tensor:
     """`attention_by_scores` under a norm that knows no cell: the basal score, or that of
-    independent keys."""
+    independent keys.
+    """
     if groups is not None:
         parts = []
         for group, bags in enumerate(multiplicity.split(list(groups), -2)):
@@ -133,7 +134,8 @@ def unnormalised_derivatives(
 
 def present(multiplicity: Tensor, mean: Tensor, sd: Tensor) -> Tensor:
     """What keys would be that know only whether a gene is there: a gene's mean and an sd, or
-    nothing."""
+    nothing.
+    """
     return (multiplicity > 0) * (mean + sd)
 
 

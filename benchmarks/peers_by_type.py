@@ -43,7 +43,8 @@ def ridge_within(
     x: np.ndarray, labels: Sequence[str], genes: list[str], regulators: list[str]
 ) -> pd.DataFrame:
     """One ridge regression on what is left without the means of types, of regulators and of
-    targets."""
+    targets.
+    """
     x = np.array(x, dtype=np.float64)
     for rows in by_label(labels).values():
         x[rows] -= x[rows].mean(0)

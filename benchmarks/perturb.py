@@ -74,7 +74,8 @@ def model_effects(
     model: Model, states: States, cells: Cells, rows: np.ndarray, steps: int
 ) -> np.ndarray:
     """[N, R]: mean effect of knocking out each regulator in the cells `rows`, in sds of the
-    genes."""
+    genes.
+    """
     found = np.zeros((model.genes, len(model.regulators)))
     for part in slices(model, len(rows)):
         some = rows[part]
@@ -94,7 +95,8 @@ def simple_effects(
     coefficients: np.ndarray, regulators: np.ndarray, level: np.ndarray, steps: int
 ) -> np.ndarray:
     """[N, R] in sds: coefficients [N, R] of standardised genes, propagated. level [N]: multiplicity
-    in sds."""
+    in sds.
+    """
     found = np.zeros(coefficients.shape)
     for column, position in enumerate(regulators):
         x = np.zeros(len(regulators))

@@ -148,7 +148,8 @@ def without_empty_heads(
     bag: Any, parts: list[torch.Tensor], group: int
 ) -> tuple[Any, list[torch.Tensor]]:
     """A bag and its results without the key heads of which no key is present, whose results must be
-    zeros."""
+    zeros.
+    """
     alive = (bag[3] != 0).any(-1).expand(len(bag[1]))
     of_queries = alive.repeat_interleave(group)
     own = [of_queries, of_queries, alive, alive]

@@ -71,7 +71,8 @@ class Case:
     @property
     def written(self) -> dict[str, int]:
         """The columns of the block sizes; the rows of a program's own tile are "own", whatever the
-        table calls them."""
+        table calls them.
+        """
         return {
             {"rows": "own", "queries": "own"}.get(name, name): x
             for name, x in vars(self.block_sizes).items()

@@ -51,7 +51,8 @@ def by_softmax(
     block: SignedBlock, m: Tensor, states: Tensor, pick: Tensor, penalty: Tensor, *_
 ) -> tuple[Tensor, ...]:
     """SignedBlock.learned with softmax: every cell in its one state. The penalty is of the same
-    slopes."""
+    slopes.
+    """
     query, key = block.embedding(pick)
     shrink = slope_penalty(
         block.scores(pick), block.amounts(), *block.gains(pick), block.square, penalty

@@ -47,7 +47,8 @@ def infer(
     steps: int = 1000,
 ) -> pd.DataFrame:
     """values [C, N] -> one row per pair regulator -> gene; on one core, as all peers but those of
-    trees."""
+    trees.
+    """
     reason = unavailable()
     if reason:
         raise RuntimeError(reason)

@@ -137,7 +137,8 @@ def certain_slopes(
 
     def slopes(edges: pd.DataFrame, cells_read: np.ndarray) -> np.ndarray:
         """Slopes, their errors and whether the edges are certain, [3, J, N]; NaN for pairs that are
-        not listed."""
+        not listed.
+        """
         found = np.full((3, len(names), len(cells.vocabulary)), np.nan)
         if edges.empty:
             return found

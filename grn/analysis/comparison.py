@@ -1,5 +1,6 @@
 """A network beside Pearson and ridge against one reference: scores, sentences about them, and
-tables."""
+tables.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +149,8 @@ def _listed(names: Choice, field: str) -> list[str]:
 
 def rows_of_type(cells: Cells, label: str, say: Say) -> np.ndarray | None:
     """Return the cells of one type for the baselines; None, with a sentence, where they are fewer
-    than FEWEST_CELLS."""
+    than FEWEST_CELLS.
+    """
     rows = (
         np.flatnonzero(cells.labels == cells.classes.index(label))
         if label in cells.classes
@@ -168,7 +170,8 @@ def baseline_networks(
     cells: Cells, rows: np.ndarray | None, universe: Universe, say: Say
 ) -> dict[str, pd.DataFrame]:
     """Return the networks by Pearson and ridge on a universe, as far as the cells have its genes.
-    rows: None: all."""
+    rows: None: all.
+    """
     measured = pd.Index(cells.vocabulary, dtype=object)
     genes = measured[measured.isin(universe.genes)]
     regulators = universe.regulators[universe.regulators.isin(genes)]
@@ -308,7 +311,8 @@ def describe(
 
 def score_table(evaluations: Mapping[str, Evaluation]) -> pd.DataFrame:
     """One row for each score: columns score, network, p, and one for each baseline; NaN where
-    undefined."""
+    undefined.
+    """
     table = pd.DataFrame(
         {name: evaluation.scores for name, evaluation in evaluations.items()}, index=list(SCORES)
     )
@@ -370,7 +374,8 @@ class TypedTruth:
 
 def with_means(rows: list[dict]) -> pd.DataFrame:
     """Rows of cell_type, method and TYPE_SCORES, and below them each method's mean over the types,
-    without nan."""
+    without nan.
+    """
     table = pd.DataFrame(rows, columns=["cell_type", "method", *TYPE_SCORES])
     means = table.groupby("method", sort=False)[list(TYPE_SCORES)].mean().reset_index()
     return pd.concat([table, means.assign(cell_type=MEAN)[list(table)]], ignore_index=True)

@@ -138,7 +138,8 @@ class Plan:
     def error(self, cells: Cells, states: States) -> np.ndarray:
         """How far genes may be from the predicted changes of their multiplicities, [N]: by the
         noise of the measured effects, and for a gene that was never intervened on as far as genes
-        have moved in other interventions."""
+        have moved in other interventions.
+        """
         done = cells.interventions
         assert done is not None, "the caller has asked"
         caused, never = caused_effects(cells, states), self.never_intervened(cells)
@@ -177,7 +178,8 @@ class Plan:
 @dataclass(frozen=True)
 class Subject:
     """A run with the cells that it was trained on. adata: these in memory, where it was trained on
-    an AnnData. folder: with the tables of its edges; None where there are none."""
+    an AnnData. folder: with the tables of its edges; None where there are none.
+    """
 
     config: Config
     trained: TrainedModel
@@ -219,7 +221,8 @@ class Subject:
 
     def inputs(self, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         """Multiplicities of the regulators [C, R], basal multiplicities [C] and memberships [C, S]
-        of some cells."""
+        of some cells.
+        """
         measured = self.cells.multiplicity[rows][:, self.trained.regulators].toarray()
         parts = measured, self.cells.basal[rows], self.states.membership[rows]
         measured, basal, states = (
@@ -290,7 +293,8 @@ def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1
     Raises DataError.
 
     Direct changes along certain edges are not shrunk (certain_slopes.py); with interventions, all
-    are as the model has them or as they were measured."""
+    are as the model has them or as they were measured.
+    """
     model, cells, regulators, sd = (
         subject.model,
         subject.cells,
@@ -361,7 +365,8 @@ def _associated(
     subject: Subject, plan: Plan, fixed: dict[int, Tensor], rows: np.ndarray
 ) -> Perturbed:
     """What goes with regulators that nobody intervened on, as far as other interventions bear
-    associations out."""
+    associations out.
+    """
     cells, sd, done = subject.cells, subject.sd, subject.cells.interventions
     assert done is not None, "the caller has asked"
     found = Associations(cells.multiplicity, subject.states.membership, done)
@@ -433,7 +438,8 @@ def gene_table(
 
 def expected_size(mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
     """The mean of |X| for normal X: what an effect that is known to `sd` is expected to be,
-    whatever its sign."""
+    whatever its sign.
+    """
     ratio = np.divide(mean, sd, out=np.full(mean.shape, 40.0), where=sd > 0)
     return sd * math.sqrt(2 / math.pi) * np.exp(-np.square(ratio) / 2) + np.abs(mean) * (
         2 * ndtr(np.abs(ratio)) - 1
@@ -444,7 +450,8 @@ def perturbed_anndata(
     subject: Subject, plan: Plan, found: Perturbed, steps: int, basis: str | None = None
 ) -> AnnData:
     """The chosen cells with what a perturbation changes; see grn.perturb for the names. Raises
-    DataError."""
+    DataError.
+    """
     cells, trained, rows = subject.cells, subject.trained, found.rows
     source = open_source(subject.config.data) if subject.adata is None else subject.adata
     if basis is not None:

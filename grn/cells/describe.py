@@ -1,5 +1,6 @@
 """What a file of cells holds, for a first configuration: the column with the cell types, and where
-the counts are."""
+the counts are.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +92,8 @@ def describe(path: str) -> Found:
 
 def _orientation_of(path: str) -> Orientation:
     """What the rows of a text file are, by their names. Raises DataError where these do not
-    tell."""
+    tell.
+    """
     possible: dict[Orientation, DataError | None] = {}  # with what else is wrong
     for orientation in get_args(Orientation):
         try:

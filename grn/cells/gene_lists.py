@@ -145,14 +145,16 @@ def known(name: str) -> GeneList:
 
 def path_of(name: str) -> Path:
     """Where the names of a list are kept: in $GRN_CACHE, else grn in the user's cache
-    ($XDG_CACHE_HOME, ~/.cache)."""
+    ($XDG_CACHE_HOME, ~/.cache).
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grn"
     return Path(os.environ.get("GRN_CACHE") or cache) / f"{name}.txt"
 
 
 def read_list(name: str) -> list[str]:
     """The names of a list in the cache. Raises DataError where it is not there, or is no longer as
-    it was got."""
+    it was got.
+    """
     path = path_of(known(name).name)
     names = path.read_text("utf-8").splitlines() if path.is_file() else []
     if not names or digest(names) != _kept_digest(path):
@@ -208,7 +210,8 @@ def get_list(
 
 def names_in(content: bytes, wanted: GeneList) -> list[str]:
     """The names in a published file, each once, in its order; none where it holds anything else, as
-    an error page."""
+    an error page.
+    """
     text = decoded(content, errors="replace")
     if wanted.edges:
         return _edges_in(text)
@@ -226,7 +229,8 @@ def names_in(content: bytes, wanted: GeneList) -> list[str]:
 
 def _edges_in(text: str) -> list[str]:
     """A header and a line for each edge; columns as CollecTRI and decoupler have them, or as
-    OmniPath."""
+    OmniPath.
+    """
     rows = csv.DictReader(
         io.StringIO(text), delimiter="\t" if "\t" in text.partition("\n")[0] else ","
     )
@@ -272,14 +276,16 @@ def _kept_digest(path: Path) -> str | None:
 
 def refuse_missing_lists(config: DataConfig) -> None:
     """Raises DataError where a list that the configuration names is not there: before anything else
-    is read."""
+    is read.
+    """
     for choice, field in ((config.genes, "data.genes"), (config.regulators, "data.regulators")):
         listed_genes(choice, field)
 
 
 def listed_genes(choice: int | str | list[str], field: str) -> list[str]:
     """The genes that `data.regulators` or `data.genes` lists; none where it is `all` or a
-    number."""
+    number.
+    """
     if isinstance(choice, int) or choice == "all":
         return []
     return (

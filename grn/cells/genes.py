@@ -97,7 +97,8 @@ def is_numbered(names: Sequence[object]) -> bool:
 
 def column_of_names(var: pd.DataFrame) -> str | None:
     """A column of var that could hold the names of genes: texts, nearly all of them different and
-    no numbers."""
+    no numbers.
+    """
     for key in var.columns:
         texts = var[key].astype(str)
         named = (
@@ -111,7 +112,8 @@ def column_of_names(var: pd.DataFrame) -> str | None:
 
 def column_with(wanted: Iterable[str], var: pd.DataFrame) -> tuple[str, int]:
     """The column of var that has most of some names, as data.gene_key calls it (null: the index),
-    and how many."""
+    and how many.
+    """
     columns = {"null": var.index.to_series(), **{str(key): var[key] for key in var}}
     names = set(wanted)
     found = {key: len(names.intersection(column.astype(str))) for key, column in columns.items()}
@@ -121,7 +123,8 @@ def column_with(wanted: Iterable[str], var: pd.DataFrame) -> tuple[str, int]:
 
 def refuse_control_characters(names: Sequence[str]) -> None:
     """Raises DataError for a name that tables, lists with one name a line, or XML could not hold,
-    or that is empty."""
+    or that is empty.
+    """
     odd = next(
         (place for place, name in enumerate(names) if not name.strip() or CONTROL.search(name)),
         None,
@@ -238,7 +241,8 @@ def choose_regulators(
     names: Sequence[str], choice: str | list[str], var: pd.DataFrame | None = None
 ) -> np.ndarray | None:
     """Positions of the regulators, int64; None: every gene. choice: `data.regulators`. Raises
-    DataError."""
+    DataError.
+    """
     if choice == "all":
         return None
     return _found(listed_genes(choice, "data.regulators"), names, "data.regulators", var=var)
@@ -270,7 +274,8 @@ def _found(
 
 def refuse_cells_as_genes(names: Sequence[str], cells: Sequence[str], where: str) -> None:
     """Raises DataError where most names of genes look like those of cells, and those of the cells
-    do not (both do where the genes are short sequences). where: the data, for messages."""
+    do not (both do where the genes are short sequences). where: the data, for messages.
+    """
     if (example := first_of_most(names, OF_CELLS)) and not first_of_most(cells, OF_CELLS):
         problem = f"The genes of {where} are named like cells ({example!r})"
         raise DataError(
@@ -286,7 +291,8 @@ def first_of_most(names: Sequence[str], pattern: re.Pattern) -> str:
 
 def near_miss(wanted: Iterable[str], known: Iterable[str]) -> str | None:
     """Why names of two lists do not match that nearly do, how many these are, and what to do; None
-    where none do."""
+    where none do.
+    """
     known = list(map(str, known))
     exact = set(known)
     wanted = [name for name in dict.fromkeys(map(str, wanted)) if name not in exact]
@@ -329,7 +335,8 @@ def without_version(name: str) -> str:
 
 def as_r_writes(name: str) -> str:
     """A name as R's make.names leaves it, with a dot for every sign; Seurat's - for _ becomes the
-    same."""
+    same.
+    """
     dotted = re.sub(r"[^0-9A-Za-z.]", ".", name)
     return f"X{dotted}" if dotted[:1].isdigit() else dotted
 

@@ -47,7 +47,8 @@ LONGEST = 1500  # characters of a sentence; one that quotes a damaged file may h
 
 def exit_code_of(command: Callable[[], int | None], debug: bool = False) -> int:
     """Runs `command` and returns its exit code; an exception is printed as one sentence, with
-    `debug` in full."""
+    `debug` in full.
+    """
     from typer import Abort
 
     try:
@@ -113,7 +114,8 @@ def print_error(sentence: str) -> None:
 
 class _Terminated(BaseException):
     """A signal outside of training. Not an Exception, so that no `except Exception` can swallow
-    it."""
+    it.
+    """
 
 
 @contextmanager
@@ -146,7 +148,8 @@ def _terminate(number: int, frame: object) -> None:
 
 def exit_with(code: int) -> NoReturn:
     """Ends the process. Output that cannot be flushed because its reader has gone is not an
-    error."""
+    error.
+    """
     try:
         if sys.stdout is not None:  # closed before the start: >&-
             sys.stdout.flush()

@@ -59,7 +59,8 @@ def command(
     ] = False,
 ) -> None:
     """Write a network as a file for another program: its certain edges, all of them, or a
-    choice."""
+    choice.
+    """
     from grn.cli.console import console
     from grn.errors import called
     from grn.verbs.export import export

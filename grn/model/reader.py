@@ -108,7 +108,8 @@ class Reader(nn.Module):
 
     def start(self, multiplicity: sp.csr_matrix, fold: np.ndarray) -> None:
         """Sets what is known before training, of each member from the cells that it learns from.
-        fold [C]."""
+        fold [C].
+        """
 
     def most_cells(self, gpu: bool) -> int | None:
         """The most cells that are read together, also in a training step; None: any number."""
@@ -120,7 +121,8 @@ class Reader(nn.Module):
 
     def summaries(self, multiplicity: Tensor, standardised: Tensor) -> Tensor:
         """Each member's summary of every cell, [P, C, S]. A gene is hidden where both inputs [C, N]
-        are 0."""
+        are 0.
+        """
         raise NotImplementedError
 
     def of_members(self, summaries: Tensor) -> Tensor:

@@ -82,7 +82,8 @@ class Blocks(nn.ModuleList):
 def width_of_scores(config: ModelConfig, genes: int, keys: int, states: int) -> int:
     """Width of queries and keys: that of the configuration; "auto": one for each key, so that
     scores are free, and WIDE where their tables of all genes would take more than TABLES
-    numbers."""
+    numbers.
+    """
     if config.width != "auto":
         return config.width
     tables = config.members * genes * (1 + (states if states > 1 else 0))
@@ -173,7 +174,8 @@ class Model(nn.Module):
 
     def forward(self, bags: Bags) -> Prediction:
         """The members' mean of the expected multiplicities, and what the reader says of the
-        cells."""
+        cells.
+        """
         if not self.regulates:
             return Prediction(self.mean.expand(len(bags), -1), *self.identity(bags.multiplicity))
         m = self.inputs(bags.multiplicity[:, self.regulators], bags.basal)
@@ -190,7 +192,8 @@ class Model(nn.Module):
 
     def inputs(self, regulators: Tensor, basal: Tensor | None) -> Tensor:
         """m: multiplicities of the regulators [C, R] and of the basal gene [C], in units -> [C, R +
-        1]."""
+        1].
+        """
         mean, sd = self.mean[self.regulators], self.sd[self.regulators]
         depth = self.depth[0].expand(len(regulators)) if basal is None else basal
         depth = DEPTH + (depth - self.depth[0]) / self.depth[1]
@@ -231,7 +234,8 @@ class Model(nn.Module):
         not see of it.
 
         It reads regulators as they were counted, and no state, so that it is the same function
-        where states are inferred."""
+        where states are inferred.
+        """
         return self.basal(self.seen(m, hidden), pick)
 
     def seen(self, m: Tensor, hidden: Tensor | None = None) -> Tensor:
@@ -243,7 +247,8 @@ class Model(nn.Module):
 
     def expected(self, m: Tensor, states: Tensor, cut: Tensor | None = None) -> Tensor:
         """Every gene from the regulators m [C, R + 1]: [P, C, N] in sds of the genes. cut: see
-        `corrected`."""
+        `corrected`.
+        """
         parts = [
             direct + self.basal.gate[:, None, None] * context
             for _, direct, context in self.parts(m, states, cut)
@@ -257,7 +262,8 @@ class Model(nn.Module):
         """What the signed blocks leave of targets `pick` [n], true [C, n], as predictions have
         them: [P, C, n].
 
-        They infer states that training knows, and know the means of states in full."""
+        They infer states that training knows, and know the means of states in full.
+        """
         training, states, room = self.blocks.training, bags.states, bags.room
         assert states is not None, "training knows the states of its cells"
         self.blocks.eval()
@@ -282,7 +288,8 @@ class Model(nn.Module):
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Genes, positions, with what the signed blocks and the whole context say of them, [P, C,
         n] each: first the regulators, which read no context (0), then the targets, as many at once
-        as memory holds scores of."""
+        as memory holds scores of.
+        """
         y = self.among(m, states)
         yield self.regulators, y, y.new_zeros(1)
         corrected = self.corrected(m, y if self.layered else None, states, cut)

@@ -71,7 +71,8 @@ class GeneEmbedding(nn.Module):
 
     def forward(self, pick: Tensor) -> tuple[Tensor, Tensor | None]:
         """The queries in each state, [P, H, S, n, E] (one state: S = 1), and the keys of each query
-        head."""
+        head.
+        """
         query = self.query.index_select(-2, pick)[:, :, None]
         if self.deviation.shape[2]:
             query = query + self.deviation.index_select(-2, pick)
@@ -199,7 +200,8 @@ class SignedBlock(nn.Module):
 
     def means(self, of: Tensor) -> Tensor:
         """`centre` or `level`. In training a part of the differences between states may be left in,
-        so that they count as regulation; predictions know the means of states in full."""
+        so that they count as regulation; predictions know the means of states in full.
+        """
         if not self.training:
             return of
         with torch.autocast(of.device.type, enabled=False):  # depths are far from 0
@@ -295,7 +297,8 @@ class SignedBlock(nn.Module):
         self, read: Tensor, gain: Tensor, cell: Tensor, share: Tensor, states: Tensor, pick: Tensor
     ) -> Tensor:
         """What bags have read [P, H, cells in their states, n], added up for each cell: [P, B, n].
-        cell, share: see bags_of_states."""
+        cell, share: see bags_of_states.
+        """
         change = (read * gain[:, :, None]).sum(1) * share[:, None]
         level = (
             states @ self.means(self.level[..., pick])
@@ -305,7 +308,8 @@ class SignedBlock(nn.Module):
 
     def slopes(self, scores: Tensor, pick: Tensor) -> Tensor:
         """What one unit of a regulator adds to a gene in an average cell of each state: [P, S, n, R
-        + 1]."""
+        + 1].
+        """
         gain, basal = self.gains(pick)
         norm = (
             scores.square() @ self.square[:, None, :, :, None] + basal.square()[:, :, None, :, None]
@@ -349,7 +353,8 @@ class SignedBlock(nn.Module):
         self, m: Tensor, state: int, pick: Tensor, scores: Tensor, heads: slice = slice(None)
     ) -> Tensor:
         """The mean over cells of w_ij = s_ij / n_i: [P, H, n, R + 1]. Arguments as for
-        `derivatives`."""
+        `derivatives`.
+        """
         s, basal = scores[:, heads, state], self.gains(pick)[1][:, heads]
         m = m if m.ndim == 2 else m[:, None]
         inverse = (m.square() @ s.square().mT + basal.square()[:, :, None]).rsqrt()

@@ -119,7 +119,8 @@ class Merge:
 
     def observed(self, weights: np.ndarray) -> np.ndarray:
         """Of weights [N, R] those of the regulators' messengers, [n, r]; NaN of one that has
-        none."""
+        none.
+        """
         return np.where(np.isin(self.first, self.pairs[0]), np.nan, self.columns(weights))
 
     def evidence(self, found: Evidence) -> Evidence:
@@ -145,7 +146,8 @@ class Merge:
 
 def compared(network: Network) -> list[str]:
     """Sentences: how many effects were caused, and how often observation had the sign or the
-    direction wrong."""
+    direction wrong.
+    """
     assert network.caused is not None and network.caused_q is not None, "the caller has asked"
     assert (
         network.caused_low is not None

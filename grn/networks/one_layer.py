@@ -61,7 +61,8 @@ class LayerChoice:
 
     def check_attention(self, reader: Transformer) -> None:
         """Raises ConfigError where the transformer has no such layer between genes, or more is
-        asked for than a mean weight."""
+        asked for than a mean weight.
+        """
         layers = len(reader.layers) - 1
         if not 0 <= self.layer < layers:
             has = f"0 to {layers - 1}" if layers else "none"
@@ -80,7 +81,8 @@ def read_layer(
     model: Model, choice: LayerChoice, cells: Cells, states: States, chosen: Iterable[int]
 ) -> np.ndarray:
     """The values of a block, float32 [N, R], the mean over members and, by their cells, over the
-    states `chosen`."""
+    states `chosen`.
+    """
     block, device, regulators = (
         model.eval().blocks[choice.layer],
         model.mean.device,

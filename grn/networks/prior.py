@@ -55,12 +55,14 @@ class Prior:
     @property
     def strength(self) -> np.ndarray:
         """[N, R], what the fit knows: 0 for a pair that is not listed, and up to 1, by the weights
-        of the file."""
+        of the file.
+        """
         return self.factor if self.use == "restrict" else (self.factor - UNLISTED) / (1 - UNLISTED)
 
     def applied(self, network: Network) -> Network:
         """The network of the candidates; other pairs have the weight 0, the confidence 0.5 and the
-        q-value 1."""
+        q-value 1.
+        """
         if self.use == "weigh":
             return network
         none = self.factor == 0

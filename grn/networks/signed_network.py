@@ -1,5 +1,6 @@
 """A network read from network.h5ad or its AnnData: over all cells and for each cell type, by gene
-name."""
+name.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def sign_has_meaning(sign: str) -> bool:
 
 def read_about(path: Path) -> tuple[list[str], dict]:
     """The genes of a network.h5ad and its uns["grn"], {} without one; its matrices are not read.
-    Raises DataError."""
+    Raises DataError.
+    """
     import h5py
     from anndata.io import read_elem
 

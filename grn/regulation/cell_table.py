@@ -195,7 +195,8 @@ class CellTable:
 
     def means(self, rows: np.ndarray | None = None) -> tuple[Tensor, Tensor]:
         """The means of the states, over some of the cells (None: all): of m, [S, R + 1], and of the
-        standardised genes, [S, N]."""
+        standardised genes, [S, N].
+        """
         states = self.states
         # the others count 0: a copy of nearly all cells would take their room once more
         if rows is not None:

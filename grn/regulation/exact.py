@@ -166,7 +166,8 @@ class Solution:
 
 def pairs_of_states(share: Tensor) -> tuple[tuple[int, int], ...]:
     """The pairs of states of cells [C, S], each with itself first, that have more than APART of
-    either in common."""
+    either in common.
+    """
     size = share.sum(0)
     least = torch.minimum(size, size[:, None]) * APART
     common = (share.T @ share > least).nonzero().tolist()
@@ -218,7 +219,8 @@ def reweighted(
     system: System, t: float, there: Tensor | None, weight: Tensor | None, free: bool, start: Tensor
 ) -> Tensor:
     """w [1 + S, K, n] of the logarithmic penalty, or of the squared one where t is 0, from
-    `start`."""
+    `start`.
+    """
     cross = system.right_side()
     weights = torch.ones_like(start[0]) if weight is None else weight.to(start)
     if not t:
@@ -315,7 +317,8 @@ class System:
 
     def without(self, w: Tensor, own: Tensor) -> Tensor:
         """Solutions w [K, n] of one state without the key `own` [n] of each target (-1: with
-        all)."""
+        all).
+        """
         at = own.clamp(min=0)
         column = self.inverse[:, at] * (own >= 0)
         itself = torch.arange(len(w), device=own.device)[:, None] == own

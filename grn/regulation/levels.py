@@ -84,7 +84,8 @@ class Levels:
 class OfStates:
     """What the states' cells say: means x [S, K], y [S, n], number [S], and around the means gram
     [S, K, K],
-    cross [S, K, n] and square [S, n]."""
+    cross [S, K, n] and square [S, n].
+    """
 
     x: Tensor
     y: Tensor
@@ -120,7 +121,8 @@ class OfStates:
 
     def slopes(self, part: float) -> Iterator[Tensor]:
         """Ridge regression with a part of the differences between states, [K, n] for each of
-        PENALTIES, in units of the root mean square of a key."""
+        PENALTIES, in units of the root mean square of a key.
+        """
         x, y = (
             part * (each - mean) for each, mean in zip((self.x, self.y), self.centre(), strict=True)
         )
@@ -134,7 +136,8 @@ class OfStates:
 
     def errors(self, state: int, slopes: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Squared error of a state's cells that slopes predict from a point x [K], y [n], and the
-        part of it that is within the state: [n] each."""
+        part of it that is within the state: [n] each.
+        """
         within = (slopes * (self.gram[state] @ slopes - 2 * self.cross[state])).sum(
             0
         ) + self.square[state]
@@ -144,7 +147,8 @@ class OfStates:
     def left_out(self, part: float) -> tuple[Tensor, Tensor]:
         """Squared error of each state's cells by the others' slopes, from the others' means, with
         the best of PENALTIES, [n]; and what of it is within states, with each of them, the best
-        first, [L]."""
+        first, [L].
+        """
         total = self.square.new_zeros(len(PENALTIES), self.square.shape[1])
         within = torch.zeros_like(total)
         for state in range(len(self.number)):
@@ -160,7 +164,8 @@ class OfStates:
 
     def held_out(self, unseen: OfStates, part: float) -> float:
         """Squared error of unseen cells of the same states, from the means of these, with the best
-        of PENALTIES."""
+        of PENALTIES.
+        """
         errors = []
         for slopes in self.slopes(part):
             of_states = (

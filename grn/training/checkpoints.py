@@ -29,7 +29,8 @@ INSTEAD = (
 
 class StreamedCheckpoints(TorchCheckpointIO):
     """Writes a checkpoint straight into its file. Lightning's own way has all its bytes in memory
-    first."""
+    first.
+    """
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
@@ -55,7 +56,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
     """Writes a checkpoint beside `path` and moves it to `path` when it is whole. Raises
-    RunFolderError."""
+    RunFolderError.
+    """
     if not trainer.is_global_zero:
         # takes part in the collectives; only the first process writes
         trainer.save_checkpoint(path)
@@ -79,7 +81,8 @@ def link_or_copy(path: Path, other: Path) -> None:
 
 class Checkpoints(L.Callback):
     """Keeps last.ckpt and best.ckpt (lowest validation loss), and stops training when that loss no
-    longer improves."""
+    longer improves.
+    """
 
     def __init__(self, folder: Path, patience: int):
         self.folder, self.patience = folder, patience

@@ -47,7 +47,8 @@ class FiniteCheck:
         self, number: int, cells: Tensor, loss: Tensor, norm: Tensor, optimizer: Optimizer
     ) -> Step | None:
         """Called before the optimiser steps -> the step to read now: this one or, on a GPU, the
-        previous one."""
+        previous one.
+        """
         finite = torch.stack([loss.detach(), norm]).isfinite()
         if not (finite.is_cuda and optimizer.defaults.get("fused")):
             return Step(number, cells, finite)

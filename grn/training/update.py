@@ -1,5 +1,6 @@
 """What follows the gradients of a step, as a CUDA graph can record it: the optimiser, and the
-average of weights."""
+average of weights.
+"""
 
 from __future__ import annotations
 

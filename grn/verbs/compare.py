@@ -24,7 +24,8 @@ LEAST_TARGETS = 5  # of a regulator whose activity is compared
 
 class Comparison(NamedTuple):
     """The two tables that `grn.compare` returns; activity is None where no regulator has enough
-    targets."""
+    targets.
+    """
 
     activity: pd.DataFrame | None
     edges: pd.DataFrame
@@ -149,7 +150,8 @@ def _activity(
     cells: Cells, compared: Compared, regulons: pd.DataFrame, say: Say
 ) -> pd.DataFrame | None:
     """The activity of regulators in each cell type, between the conditions; None where it cannot be
-    told."""
+    told.
+    """
     import numpy as np
     import pandas as pd
 

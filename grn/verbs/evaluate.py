@@ -171,7 +171,8 @@ def _cells_of_run(run: Path, config: Config) -> Cells:
 
 def cells_of_network(network: Path, say: Say) -> Cells | None:
     """Return the cells of a run whose network is judged; None, with a sentence, where they are
-    gone, and for other networks. The network can be scored without them."""
+    gone, and for other networks. The network can be scored without them.
+    """
     if not is_run(network):
         return None
     try:

@@ -1,5 +1,6 @@
 """How well a run predicts interventions, in cells that it has not seen or that it would have to do
-without."""
+without.
+"""
 
 from __future__ import annotations
 

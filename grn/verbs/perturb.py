@@ -1,5 +1,6 @@
 """Knock-outs, knock-downs and overexpression as a model expects them, and a screen over all
-regulators."""
+regulators.
+"""
 
 from __future__ import annotations
 

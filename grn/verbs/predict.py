@@ -166,7 +166,8 @@ def predict_file(
 
 def run_or_pretrained(run: AnyRun | None, model: str | None, say: Say) -> AnyRun:
     """The run, or the folder of the pretrained model of this name. Raises ConfigError,
-    DataError."""
+    DataError.
+    """
     if run is not None and model is None:
         return run
     if model is None or run is not None:
@@ -192,7 +193,8 @@ def model_for(
     run: AnyRun, cells: AnnData | str | Path, **options: str | None
 ) -> tuple[TrainedModel, DataConfig]:
     """The model of a run, and the configuration by which it reads the cells. options: of
-    `data_config`."""
+    `data_config`.
+    """
     from grn.analysis.predict import data_config
     from grn.cells.readers.registry import MEMORY
 

@@ -130,7 +130,8 @@ def read_network(
 
 def only_certain(edges: pd.DataFrame) -> pd.DataFrame:
     """The edges with a q-value of at most SIGNIFICANT, by association or by intervention; all where
-    none has one."""
+    none has one.
+    """
     from grn.networks.evidence.false_discovery import SIGNIFICANT
 
     columns = [name for name in ("q_value", "caused_q") if name in edges]
@@ -141,7 +142,8 @@ def predicted_network(
     network: pd.DataFrame | Run | AnnData | str | os.PathLike[str], key: str = "grn"
 ) -> PredictedNetwork:
     """Any form of a network as the evaluation takes it. key: of varp, which of its networks. Raises
-    DataError."""
+    DataError.
+    """
     import pandas as pd
 
     from grn.networks.edge_table import network_of_anndata, network_of_table, open_network_file

@@ -65,7 +65,8 @@ class Run:
     @property
     def folder(self) -> Path:
         """Where the run's files are, a whole path. Trained without `output`, a run has a temporary
-        one until `save`."""
+        one until `save`.
+        """
         return self._folder
 
     @cached_property
@@ -79,7 +80,8 @@ class Run:
     def metrics(self) -> dict[str, float]:
         """Scores of the test cells, as measured: accuracy, macro_f1, auroc, r2, error, ridge_error,
         means_error
-        and the losses."""
+        and the losses.
+        """
         test = self.history.filter(regex="^test/").dropna(how="all")
         scores = test.iloc[-1].dropna().to_dict() if len(test) else {}
         return {str(name).removeprefix("test/"): float(value) for name, value in scores.items()}
@@ -87,7 +89,8 @@ class Run:
     @cached_property
     def history(self) -> pd.DataFrame:
         """metrics.csv: `step` and `<stage>/<name>`, a row each time that something was logged; NaN
-        where it was not."""
+        where it was not.
+        """
         import pandas as pd
 
         from grn.io.tables import table_of_run
@@ -99,7 +102,8 @@ class Run:
     @cached_property
     def confusion(self) -> pd.DataFrame:
         """Test cells by their true type (rows) and the predicted one (columns); empty without
-        labelled test cells."""
+        labelled test cells.
+        """
         import pandas as pd
 
         from grn.io.tables import table_of_run
@@ -117,7 +121,8 @@ class Run:
 
         A row per candidate edge, the smallest q-values first and then by falling |weight|; no
         q_value and confidence without `network.false_discovery`. `read_network` gives those of them
-        that are certain."""
+        that are certain.
+        """
         from grn.io.tables import read_edge_table
 
         return read_edge_table(self._file("edges.parquet"))
@@ -137,7 +142,8 @@ class Run:
     @cached_property
     def cell_types(self) -> tuple[str, ...]:
         """The labels that the model tells apart, in the order of its probabilities; none without
-        labels."""
+        labels.
+        """
         from grn.model.folder import read_model_folder
 
         return read_model_folder(self._model).classes
@@ -269,7 +275,8 @@ class Run:
 
     def _there(self) -> Path:
         """The run's folder. Raises RunFolderError where it was removed or moved since the run was
-        opened."""
+        opened.
+        """
         if not self._folder.is_dir():
             raise RunFolderError(
                 f"The run's folder {self._folder} does not exist any more; load it from where it "
@@ -334,7 +341,8 @@ def _find(folder: Path) -> Path:
 
 def _regulators_and_cells(path: Path) -> tuple[int, int | None]:
     """How many genes of a network.h5ad are regulators, and how many cells it is of; its matrices
-    are not read."""
+    are not read.
+    """
     import h5py
     from anndata.io import read_elem
 

@@ -144,7 +144,8 @@ def interrupted_as_python_is() -> Iterator[None]:
 
 def changed_fields(keywords: Mapping[str, Any], others: Mapping[str, Any] | None) -> dict[str, Any]:
     """The fields that a call changes: keywords by name, None for those that are not given, and
-    `set`."""
+    `set`.
+    """
     given = {name: _plain(value) for name, value in keywords.items() if value is not None}
     changes = {f"{SECTIONS.get(name, 'data')}.{name}": value for name, value in given.items()}
     for field, value in (others or {}).items():
@@ -239,7 +240,8 @@ def random_states_kept() -> Iterator[None]:
 
 def _plain(value: Any) -> Any:
     """As YAML could hold it: texts, numbers, lists and mappings, whatever library they come
-    from."""
+    from.
+    """
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):

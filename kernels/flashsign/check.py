@@ -45,7 +45,8 @@ __all__ = ["Checked", "check_kernels", "kernels_run", "main"]
 
 class Checked(NamedTuple):
     """A kernel with its dtype and width, the seconds that its check took, and what is wrong with
-    it, "" for nothing."""
+    it, "" for nothing.
+    """
 
     name: str
     seconds: float

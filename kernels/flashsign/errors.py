@@ -1,5 +1,6 @@
 """The errors that flashsign defines. A message is a sentence that says what was found and what to
-do."""
+do.
+"""
 
 
 class ShapeMismatch(ValueError):

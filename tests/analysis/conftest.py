@@ -1,5 +1,6 @@
 """Planted slopes: cells whose targets follow known regulators, with known differences between two
-conditions."""
+conditions.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The report in a real Chromium, where one is installed: no error, each filter responds, names are
-never HTML."""
+never HTML.
+"""
 
 from __future__ import annotations
 

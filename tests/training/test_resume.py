@@ -1,5 +1,6 @@
 """A resumed run ends as it would have without the interruption, or says why it cannot be
-resumed."""
+resumed.
+"""
 
 import csv
 import json
@@ -31,7 +32,8 @@ class Cut(BaseException):
 
 def cut(monkeypatch, hook: str, at_call: int, how) -> None:
     """Call number `at_call` of the task's `hook` calls `how` first; the other calls are
-    unchanged."""
+    unchanged.
+    """
     calls, original = [], getattr(Task, hook)
 
     def cutting(task, *arguments):

@@ -158,7 +158,8 @@ def _spans(values, step: int, some: slice) -> Iterator[slice]:
 
 def _rows_of(values: CSRDataset, rows: int | None, some: slice) -> Iterator[sparse.csr_matrix]:
     """Blocks of rows, from the stored arrays: AnnData's own slicing would use indices before they
-    are checked."""
+    are checked.
+    """
     ends = check_pointers(values)
     start, end, _ = some.indices(values.shape[0])
     last = max(end, start + 1)
@@ -177,7 +178,8 @@ def _rows_of(values: CSRDataset, rows: int | None, some: slice) -> Iterator[spar
 
 def check_pointers(values: CSRDataset | CSCDataset) -> np.ndarray:
     """The row (or column) pointers of a matrix on disk. Raises ValueError where they are
-    impossible."""
+    impossible.
+    """
     data, indices, indptr = (values.group[name] for name in ("data", "indices", "indptr"))
     check_kind(indices, indptr)
     ends = indptr[:]
@@ -197,7 +199,8 @@ def check_format(matrix: sparse.csr_matrix | sparse.csc_matrix) -> None:
 
 def check_kind(*positions, kinds: str = "iu") -> None:
     """Raises ValueError for arrays of other kinds of numbers: SciPy would cut fractions of indices
-    off."""
+    off.
+    """
     if odd := [array.dtype for array in positions if array.dtype.kind not in kinds]:
         raise ValueError(
             f"it has values of type {odd[0]} where {'whole ' if kinds == 'iu' else ''}numbers "

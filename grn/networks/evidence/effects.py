@@ -105,7 +105,8 @@ def effects_of(model: Model, cells: Cells, states: States, fold: np.ndarray) -> 
     """Over all cells and in each state. fold [C]: of each cell, see Model.held_out; -1: no member
     has learned from it.
 
-    Each cell is read by one member that has not learned from it."""
+    Each cell is read by one member that has not learned from it.
+    """
     model = model.eval()
     regulators, held_out = len(model.regulators), model.held_out.tolist()
     reader = np.where(np.isin(fold, held_out), fold, held_out[0])
@@ -126,7 +127,8 @@ def effects_of(model: Model, cells: Cells, states: States, fold: np.ndarray) -> 
 
 def rows_of_states(model: Model, states: States) -> list[np.ndarray]:
     """Of each state the cells that are read, those that belong to it most: all, or of many cells a
-    sample, which is the same whenever it is drawn on the same kind of device."""
+    sample, which is the same whenever it is drawn on the same kind of device.
+    """
     work = WORK_ON_GPU if model.mean.device.type == "cuda" else WORK
     most = int(
         np.clip(
@@ -202,7 +204,8 @@ def fold_changes(
     slopes: tuple[Tensor, Tensor], model: Model, scale: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Slopes and errors in sds of the genes as log2 fold changes. scale [N]: mu h'(mu); None:
-    values are no counts."""
+    values are no counts.
+    """
     regulators = model.regulators.cpu().numpy()
     sd = model.sd.cpu().double().numpy()
     unit = sd if scale is None else sd / scale  # of the gene's log mean, or of its value, for an sd
@@ -217,7 +220,8 @@ def fold_changes(
 
 def scale_of(cells: Cells, rows: np.ndarray) -> np.ndarray | None:
     """mu h'(mu) of each gene in the cells `rows`, [N], NaN for next to no counts; None where values
-    are no counts."""
+    are no counts.
+    """
     if cells.counting is None:
         return None
     logarithmic = cells.counting.unit is not None

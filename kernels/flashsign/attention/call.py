@@ -127,7 +127,8 @@ class AttentionCall:
 
     def empty_gradients(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return tensors for dq, dk, dv, and dm [C', K, M] float32 of every key head,
-        uninitialised."""
+        uninitialised.
+        """
         dm = torch.empty(self.k.shape[:3], device=self.k.device, dtype=torch.float32)
         return torch.empty_like(self.q), torch.empty_like(self.k), torch.empty_like(self.v), dm
 

@@ -61,7 +61,8 @@ KERNELS: dict[Kernel, tuple[Literal["triton", "torch"], Literal["stream", "momen
     "triton_moments": ("triton", "moments"),
 }
 """The backend and the method of every path. In `triton_small_bags` one program does a whole bag;
-the forward kernel of `triton_stream_hopper` is written for Hopper."""
+the forward kernel of `triton_stream_hopper` is written for Hopper.
+"""
 
 WIDEST = {"stream": 256, "moments": 128, "auto": 256}
 """The widest heads that the Triton kernels of a method take."""
@@ -69,13 +70,16 @@ GRID_LIMIT = 65535
 """The most programs on the second and third axis of a grid."""
 FEWEST_HOPPER_KEYS = 2048
 """With fewer keys the plain kernel is faster: each program of the one for Hopper takes a whole
-multiprocessor."""
+multiprocessor.
+"""
 MOMENT_KEYS_PER_WIDTH = 8
 """dq comes from moments where keys > this * width: two products of width E instead of three with
-every key."""
+every key.
+"""
 HOPPER_TRITON = ("3.6.", "3.7.")
 """The releases of Triton with which the Hopper kernel was seen working: Gluon changes from release
-to release."""
+to release.
+"""
 
 
 # --- torch or Triton
@@ -126,7 +130,8 @@ def why_not_triton(
     in_transform: bool,
 ) -> str:
     """Return the reason why no Triton kernel can take a call, "" where one can; arguments as of
-    choose_backend."""
+    choose_backend.
+    """
     if not (device.kind == "cuda" or device.interpreted):
         return f"The Triton kernels run on CUDA devices, and the tensors are on {device.kind}"
     if not device.triton:
@@ -169,7 +174,8 @@ class Plan:
     dq_from_moments: bool = False
     asked: Method = field(default="auto", compare=False, repr=False)
     """The method that a call in torch asks for; "auto": torch chooses for every group of similar
-    bags."""
+    bags.
+    """
 
     @property
     def backend(self) -> Literal["triton", "torch"]:
@@ -183,7 +189,8 @@ class Plan:
 class Question(NamedTuple):
     """All on which a plan depends. q, k: shapes; values: width of v; bags: how many; largest:
     numbers of keys and of queries of the largest bag, None where they are not known; requested:
-    what `only` asks for."""
+    what `only` asks for.
+    """
 
     device: Device
     dtype: torch.dtype
@@ -416,7 +423,8 @@ def plan_stream(
 
 def plan_kernels(call: AttentionCall, method: Method) -> Plan:
     """Return the plan of a call that is in the kernels' layout already, by one method: for compiled
-    code."""
+    code.
+    """
     if method == "moments":
         return Plan("triton_moments")
     device, size, width, values = (

@@ -18,7 +18,8 @@ from flashsign.attention.validation import check_cut
 
 class Slots(NamedTuple):
     """The rows of some bags, padded to L: row [C', L], their numbers in the packed tensor, and
-    present [C', L], False for padding, which repeats the first row of its bag."""
+    present [C', L], False for padding, which repeats the first row of its bag.
+    """
 
     row: Tensor
     present: Tensor
@@ -26,7 +27,8 @@ class Slots(NamedTuple):
     @classmethod
     def of(cls, starts: Tensor, sizes: Tensor) -> Slots:
         """Return slots of bags that begin at rows starts [C'] and have sizes [C'] rows; L is the
-        largest size."""
+        largest size.
+        """
         position = torch.arange(int(sizes.max()), device=starts.device)
         present = position < sizes[:, None]
         first = torch.where(sizes > 0, starts, 0)[:, None]
@@ -42,7 +44,8 @@ class Slots(NamedTuple):
 
     def pad_numbers(self, numbers: Tensor) -> Tensor:
         """Return numbers of rows [T] as [C', L], [T, heads] as [C', heads, L], 0 for padding: it is
-        absent."""
+        absent.
+        """
         padded = self.pad(numbers)
         if padded.ndim == 2:
             return torch.where(self.present, padded, 0)

@@ -321,7 +321,8 @@ class EdgeSums:
 
     def _add_weights(self, part: Part) -> None:
         """Add signed and absolute weights, for as many bags or targets at a time as WEIGHTS
-        allows."""
+        allows.
+        """
         bags, heads, queries, width = part.q.shape
         key_heads, keys = part.k.shape[1:3]
         if self.absolute is None:
@@ -340,7 +341,8 @@ class EdgeSums:
 
     def _add_signed(self, part: Part) -> None:
         """Add signed weights only: the sum over bags and heads is then the inner axis of one matrix
-        product."""
+        product.
+        """
         k = part.k.repeat_interleave(part.q.shape[1] // part.k.shape[1], 1).mT.flatten(0, 2)
         for rows in _tiles(part.q.shape[2], max(1, k.shape[1])):
             q = part.q[:, :, rows] * part.inverse[:, :, rows, None].to(part.q.dtype)
@@ -429,7 +431,8 @@ def top_edges(
 
 def _choose(backend: Backend, q: Tensor, sums: torch.dtype) -> Literal["triton", "torch"]:
     """Return the backend that adds weights to sums of a dtype. Raises BackendUnavailable,
-    ValueError."""
+    ValueError.
+    """
     reason = (
         "" if sums == torch.float32 else f"The kernel's sums are float32, and these sums are {sums}"
     )
@@ -447,7 +450,8 @@ def _choose(backend: Backend, q: Tensor, sums: torch.dtype) -> Literal["triton",
 
 def kernel_problem(dtype: torch.dtype, width: int, device: torch.device) -> str:
     """Return what is wrong with the kernel, the end of a sentence, "" where nothing is: it is
-    compared with float64."""
+    compared with float64.
+    """
     sizes = (1, 7, 113, 1025) if device.type == "cuda" else (1, 7, 33)
     for genes in sizes:
         bag = Bag(genes, width, dtype, device)
@@ -473,7 +477,8 @@ def kernel_problem(dtype: torch.dtype, width: int, device: torch.device) -> str:
 
 def _tiles(rows: int, width: int) -> Iterator[slice]:
     """Yield slices of `rows` rows of `width` numbers each, so that a slice has at most WEIGHTS
-    numbers."""
+    numbers.
+    """
     step = max(1, WEIGHTS // width)
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 

@@ -106,7 +106,8 @@ LIBRARY = torch.library.Library("flashsign", "DEF")  # type: ignore[no-untyped-c
 
 _OF_TORCH: dict[int, Any] = {}
 """Weak references to storages of 1 / n, of compiled forwards for which torch computed: their
-backwards are torch's too, also where a kernel was found to be right meanwhile."""
+backwards are torch's too, also where a kernel was found to be right meanwhile.
+"""
 
 
 def _storage(x: Tensor) -> Any:
@@ -132,7 +133,8 @@ def _empty_outputs(method: in_torch.Method, *arguments: Any) -> Tensors:
 
 def _forward(method: in_torch.Method, *arguments: Any) -> Tensors:
     """Run a forward. Sizes of bags are known here, so the plan is made here, as _backward makes
-    it."""
+    it.
+    """
     call = AttentionCall(*arguments)
     plan = plan_kernels(call, method)
     if known_problem(plan, call) == "":

@@ -176,7 +176,8 @@ def _by_kernels(tensors: Sequence[Tensor], bags: int) -> bool:
 
 def _refuse_other_slopes(scores: Tensor, **given: Tensor | None) -> None:
     """Raise ShapeMismatch unless these arguments of slope_penalty fit the scores: kernels would
-    read beside them."""
+    read beside them.
+    """
     members, heads, states, queries, keys = scores.shape
     of_keys, of_queries = (members, heads, keys), (members, heads, queries)
     expected: dict[str, tuple[int, ...]] = {
@@ -195,7 +196,8 @@ def _refuse_other_slopes(scores: Tensor, **given: Tensor | None) -> None:
 
 def penalty_of(slopes: Tensor, penalty: Tensor) -> Tensor:
     """Return the penalty by its definition: slopes [P, S, N, K], penalty [P, 3] (lambda, rho, t) ->
-    [P]."""
+    [P].
+    """
     lam, rho, t = _in_range(penalty, len(slopes))[..., None, None].unbind(1)
     shared = slopes.mean(1)
     deviations = (slopes - shared[:, None]).square().sum(1) / rho.square()
@@ -210,7 +212,8 @@ def penalty_of(slopes: Tensor, penalty: Tensor) -> Tensor:
 
 class _SlopePenalty(torch.autograd.Function):
     """In torch operations, a third of those that autograd would make. The gradient of the slopes is
-    known with the value, so forward keeps it."""
+    known with the value, so forward keeps it.
+    """
 
     @staticmethod
     def forward(
@@ -280,7 +283,8 @@ class _SlopePenalty(torch.autograd.Function):
 
 class _Together(torch.autograd.Function):
     """Attention (tables.shared_scores.OneNumber) and the penalty by kernels, with one gradient of
-    the scores."""
+    the scores.
+    """
 
     @staticmethod
     def forward(
@@ -341,7 +345,8 @@ def _kernels() -> list[Any]:
 
 def _in_range(penalty: Tensor, members: int) -> Tensor:
     """Return lambda, rho and t of each member, [P, 3]; a t of 0, the penalty of ridge regression,
-    stays 0."""
+    stays 0.
+    """
     lam, rho, t = penalty.expand(members, -1).unbind(1)
     return torch.stack(
         [lam, rho.clamp(min=LEAST_RHO), torch.where(t > 0, t.clamp(min=LEAST_T), 0)], 1
@@ -352,7 +357,8 @@ def _of_factors(
     of_factor: Tensor, upstream: Tensor, gain: Tensor, basal: Tensor, norm: Tensor, factor: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return gradients of gain, basal and n^2, from that of the factors g / n for an `upstream` of
-    1."""
+    1.
+    """
     change = of_factor * upstream[:, None, None, None] * factor
     of_norm = -0.5 * change / norm  # [P, H, S, N]
     return change.sum(2) / gain, 2 * basal * of_norm.sum(2), of_norm

@@ -46,12 +46,14 @@ BACKWARD = {16: (16, 64, 4), 32: (16, 64, 4), 64: (16, 64, 4)}
 """Queries and keys of a tile and its warps, by the room for bags."""
 MOST_KEYS = 256
 """Keys of a program: tensor cores round towards 0 whenever they add, and after 1500 keys the sum is
-1e-5 too small."""
+1e-5 too small.
+"""
 SPLIT = 512
 """Keys of a program of split_kernel."""
 CHANGING = ["bags", "groups", "queries", "each", "m_share", "centre_share", "share", "heads"]
 """Numbers for which no kernel is compiled of its own: a training step has a few cells more or
-less."""
+less.
+"""
 
 
 @triton.jit
@@ -63,7 +65,8 @@ def high(x):
 @triton.jit
 def with_bags(x, bags, found):
     """found + x [Q, K] times bags [K, 2 C], high bits of the bags in the first C columns and the
-    rests in others."""
+    rests in others.
+    """
     most = high(x)
     found = tl.dot(x - most, bags, found, input_precision="tf32")
     return tl.dot(most, bags, found, input_precision="tf32")
@@ -99,7 +102,8 @@ def split_kernel(
 ):
     """halves [L / share, G, 4, ROOM, pitch]: m - c of each bag in high bits and a rest, m^2
     likewise; 0 where a group has no bag or no key. SLOPES: the last bag of each group has the m^2
-    of square [L / heads, G, M]."""
+    of square [L / heads, G, M].
+    """
     table, number, key = (
         tl.program_id(0),
         tl.program_id(1),
@@ -148,7 +152,8 @@ def forward_kernel(
 ):
     """A program does a tile of queries of one table with `each` of the keys. sums, squares [parts,
     L, C, N]: what these keys add to u and to n^2. SLOPES: norms [parts, L, G, N] gets what they add
-    to that of the last bag."""
+    to that of the last bag.
+    """
     table, tile, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     tables = tl.num_programs(0).to(tl.int64) // groups
     lead, group = (table // groups).to(tl.int64), table % groups
@@ -214,7 +219,8 @@ def backward_kernel(
     N]: G and H. of_scores [L, G, N, M]; of_values [parts, L, G, M]: what these queries add. SLOPES:
     of_slopes [L / heads, G, N, M] is the gradient of the slopes where that of the penalty is 1;
     scaled [L, G, N] is g / n times the latter, of_norm [L, G, N] the gradient of the slopes'
-    n^2."""
+    n^2.
+    """
     table, tile, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     lead, group = (table // groups).to(tl.int64), table % groups
     first, end = tl.load(ends + group), tl.load(ends + group + 1)

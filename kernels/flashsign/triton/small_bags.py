@@ -81,7 +81,8 @@ def load_bag(
 ):
     """This program's bag and key head: index, key head, first query, number of queries, first key,
     mask of keys there, rows of keys [KEYS, 1], multiplicities [KEYS], keys [KEYS, E_PAD] and values
-    [KEYS, V_PAD]."""
+    [KEYS, V_PAD].
+    """
     bag, key_head = tl.program_id(0) // key_heads, tl.program_id(0) % key_heads
     first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
     first_key, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
@@ -106,7 +107,8 @@ def load_bag(
 @triton.jit
 def query_rows(step, tiles, key_head, group, first_query, queries, QUERIES: tl.constexpr):
     """The tile of a step: head, queries [QUERIES], their rows and mask [QUERIES, 1]. Steps go
-    through the tiles of one head after the other."""
+    through the tiles of one head after the other.
+    """
     head = key_head * group + step // tiles
     query = step % tiles * QUERIES + tl.arange(0, QUERIES)
     return head, query, (first_query + query).to(tl.int64)[:, None], (query < queries)[:, None]

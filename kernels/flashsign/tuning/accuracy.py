@@ -48,15 +48,18 @@ TENSORS = ("o", "dq", "dk", "dv", "dm")
 """Names of a call's results, in the order of this module's tuples."""
 MARGIN = 2.0
 """The bound in units of the first-order error. Right kernels reach at most half of it, sabotaged
-ones exceed it."""
+ones exceed it.
+"""
 SUMS = 2.0**-24
 """s, the unit roundoff of float32, which three TF32 products keep."""
 SQUARES = 0.13
 """Error of a norm that comes from moments, in units of s kappa^2 (kernels/README.md, Moments,
-Accuracy)."""
+Accuracy).
+"""
 LEAST_RHO = {2: 1e-4, 4: 1e-3}
 """By bytes of a number: rows whose rho is smaller are streamed, so their norms do not come from
-moments."""
+moments.
+"""
 
 
 class Verdict(NamedTuple):
@@ -94,7 +97,8 @@ class Case:
 
     def computed_in(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Return results of attention with all weights in memory, computed in a dtype, by the names
-        of TENSORS."""
+        of TENSORS.
+        """
         leaves = [x.to(dtype, copy=True).requires_grad_() for x in (self.q, self.k, self.v, self.m)]
         q, k, v, m = leaves
         output = reference_spherical_attention(q, k, v, m, self.eps)
@@ -104,7 +108,8 @@ class Case:
     @cached_property
     def bounds(self) -> dict[str, float]:
         """The bounds of the results' relative errors. Variables are squares of quantities in the
-        module's docstring."""
+        module's docstring.
+        """
         u, s = (torch.finfo(self.q.dtype).eps / 2) ** 2, SUMS**2
         q, grad, o = self.q.double(), self.grad.double(), self.true["o"]
         group = q.shape[1] // self.k.shape[1]
@@ -197,7 +202,8 @@ class Bag(Case):
 
     def call(self, packed: bool) -> tuple[AttentionCall, Tensor]:
         """Return the call and the output's gradient in the kernels' layout; packed: the two cells
-        as packed bags."""
+        as packed bags.
+        """
         rows, offsets = [self.q, self.k, self.v, self.m[:, None], self.grad], None
         if packed:
             rows = [x.transpose(0, 1).flatten(1, 2)[None] for x in rows]
@@ -217,7 +223,8 @@ class Bag(Case):
 
 def error(found: Tensor, true: Tensor) -> float:
     """Return ||found - true|| / ||true||, Frobenius norms over tensors of one shape; true is
-    float64."""
+    float64.
+    """
     return float((found.double() - true).norm() / true.norm().clamp_min(1e-30))
 
 

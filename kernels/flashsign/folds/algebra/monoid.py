@@ -110,7 +110,8 @@ class Monoid:
     @property
     def depths(self) -> tuple[int, ...]:
         """The depths that this monoid can be folded at, in rising order. Raises ValueError where
-        there is none."""
+        there is none.
+        """
         with_d = self.local_gradient is not None
         whole = self.proj_fold is not None and (self.proj_fold_bwd is not None or with_d)
         kinds = {1: self.lift is not None, 2: self.lift is not None and with_d, 3: whole}
@@ -156,7 +157,8 @@ class Monoid:
 
     def combined(self, a: Total, b: Total, axes: int) -> Total:
         """Return combine, mapped over so many axes in front of the totals' own: of bags, of the
-        items of a slice."""
+        items of a slice.
+        """
         combine: Callable[..., Total] = self.combine
         for _ in range(0 if self.broadcasts else axes):
             combine = torch.vmap(combine)
@@ -191,7 +193,8 @@ class Monoid:
 
 def constants(*values: float) -> Callable[[Total], Total]:
     """Return an identity whose tensors are each filled with one number: constants(-inf, 0) ->
-    identity(like)."""
+    identity(like).
+    """
 
     def identity(like: Total) -> Total:
         for part, value in zip(like, values, strict=True):
@@ -231,13 +234,15 @@ def as_they_are(items: Total, shared: Total) -> Total:
 
 def wide(x: Tensor) -> Tensor:
     """Return x in float32 at least: sums of thousands of numbers need more than the 8 or 11 bits of
-    half precision."""
+    half precision.
+    """
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def with_axes(x: Tensor, like: Tensor) -> Tensor:
     """Return x with axes of size 1 at its end, so that it broadcasts over the numbers of every row
-    of like."""
+    of like.
+    """
     return x[(..., *(None,) * (like.ndim - x.ndim))]
 
 

@@ -21,7 +21,8 @@ from flashsign.folds.algebra.monoid import Monoid, Total, refuse_no_items
 
 CHUNK = {1: 128, 2: 128, 3: 2048}
 """Rows of a slice by depth: at depths 1 and 2 a slice has rows x items x width numbers, at depth 3
-rows x items."""
+rows x items.
+"""
 
 
 def monoid_reduce(

@@ -49,7 +49,8 @@ LN_2 = tl.constexpr(0.6931471805599453)
 @triton.jit
 def multiplicities(m, key, there, EXPONENTIAL: tl.constexpr):
     """What scores of these keys are multiplied with, or, where the row is exponential, what is
-    added in log2."""
+    added in log2.
+    """
     if m is None:
         if EXPONENTIAL:
             return tl.where(there, 0.0, float("-inf"))
@@ -180,7 +181,8 @@ def query_gradients(
     RELATIVE: tl.constexpr,
 ):
     """Program (tile of queries, head, bag) writes d_q [C, H, N, E]. grad: a descriptor like q;
-    inverse: r."""
+    inverse: r.
+    """
     start_row, head, bag = tl.program_id(0) * QUERIES, tl.program_id(1), tl.program_id(2)
     key_head = head // (heads // key_heads)
     rows = q.load([bag, head, start_row, 0]).reshape(QUERIES, E_PAD)
@@ -316,7 +318,8 @@ def key_gradients(
 
 class Totals(NamedTuple):
     """What the backward needs of every query, [C, H, N] float32: log2 of an exponential row's sum,
-    r, and r' / r; and t [C, K] of a relative row."""
+    r, and r' / r; and t [C, K] of a relative row.
+    """
 
     log_sum: Tensor | None
     inverse: Tensor
@@ -383,7 +386,8 @@ def backward(
     key_sizes: BlockSizes | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return gradients for q, k, v and, of every key head, m [C, K, M] float32. grad: like q,
-    aligned."""
+    aligned.
+    """
     (bags, heads, queries, width), (key_heads, keys) = q.shape, k.shape[1:3]
     log_sum, inverse, dz_scale, t = totals
     dz = (grad.float() * o).sum(-1) * dz_scale

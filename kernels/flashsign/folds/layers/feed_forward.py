@@ -22,7 +22,8 @@ CHUNK = 512
 """Rows and hidden units of a slice in torch: 1 MiB of float32."""
 GPU_ROWS = 8192
 """Rows of a slice in torch on a GPU, where smaller slices end before Python has started the
-next."""
+next.
+"""
 
 
 def mlp(

@@ -31,7 +31,8 @@ from flashsign.folds.layers.by_kernels import attention
 
 WEIGHTS = 2**24
 """Most weights that torch writes out at one time (64 MiB in float32), which is twice as fast as
-their fold."""
+their fold.
+"""
 
 
 def _or_one(z: Tensor) -> Tensor:
@@ -125,7 +126,8 @@ def _written_out(
     q: Tensor, k: Tensor, v: Tensor, m: Tensor, normaliser: Normaliser, eps: float
 ) -> Tensor:
     """Compute the definition, in float32 at least, with every weight in memory; m [C or 1, K or 1,
-    M]."""
+    M].
+    """
     with torch.autocast(q.device.type, enabled=False):
         sums = torch.promote_types(q.dtype, torch.float32)
         rows, k, v, m = (

@@ -107,7 +107,8 @@ def near_one(matrix, dtype: tl.constexpr):
 @triton.jit
 def exact_product(x, matrix, total, PRECISION: tl.constexpr, HALF: tl.constexpr):
     """total + x matrix^T. HALF: x holds 16-bit numbers, which are exact in TF32; the matrix becomes
-    two TF32 ones."""
+    two TF32 ones.
+    """
     if HALF:
         high = (matrix.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
         total = tl.dot(x, high.T, total, input_precision="tf32")

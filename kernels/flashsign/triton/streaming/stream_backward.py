@@ -37,7 +37,8 @@ from flashsign.triton.streaming.scaled_keys import bag_totals
 @triton.jit
 def row_unit(t):
     """The factor by which q~ is stored: then its numbers are near one, and a weight, up to twice
-    this, fits fp16."""
+    this, fits fp16.
+    """
     return tl.minimum(0.5 * unit_of(t), 16384.0)
 
 

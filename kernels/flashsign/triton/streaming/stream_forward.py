@@ -55,7 +55,8 @@ def stream_forward(
     PACKED: tl.constexpr,
 ):
     """A program does one tile of queries. q, k (scaled), v: descriptors. Writes o, and inverse [C',
-    H, rows]: 1 / n."""
+    H, rows]: 1 / n.
+    """
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
     if bag < 0:
         return
@@ -131,7 +132,8 @@ def sum_without_absent_keys(
     PRECISION: tl.constexpr,
 ):
     """u [rows, V_PAD] of a tile of queries, without the values of absent keys. Arguments as in
-    load_present."""
+    load_present.
+    """
     u = tl.zeros([rows.shape[0], V_PAD], tl.float32)
     for begin in tl.range(0, keys, KEYS, num_stages=1):
         k_tile, v_tile = load_present(

@@ -103,7 +103,8 @@ def class_cross_entropy(
 
 def _refuse_no_class(target: Tensor, classes: int, ignore_index: int) -> None:
     """Raise ValueError for a target that is no class, where its values are data on a CPU; on a GPU
-    none is read."""
+    none is read.
+    """
     if torch.compiler.is_compiling() or target.device.type != "cpu" or not is_plain(target):
         return
     wrong = (target != ignore_index) & ((target < 0) | (target >= classes))
@@ -115,7 +116,8 @@ def _refuse_no_class(target: Tensor, classes: int, ignore_index: int) -> None:
 
 def logits(h: Tensor, layer: Total) -> Tensor:
     """Return the logits [N, n] of h [N, D] and a layer (C [n, D],) or (C, bias [n]), float32 at
-    least."""
+    least.
+    """
     c, *bias = layer
     x = wide_product(h, c.mT)
     return x + wide(bias[0]) if bias else x

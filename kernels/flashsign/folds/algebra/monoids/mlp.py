@@ -53,7 +53,8 @@ def mlp_monoid(
 
     def hidden(x: Tensor, layer: Total) -> tuple[Tensor, Tensor | None]:
         """Return the argument of the activation, and what its value is multiplied with: [N, n]
-        each."""
+        each.
+        """
         h = wide_product(x, layer[int(gated)].mT)
         if bias:
             h = h + wide(layer[-1])
