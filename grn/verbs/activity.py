@@ -48,27 +48,24 @@ def activity(
 
     Args:
         cells: an AnnData, cells x genes, or a file or source of cells, as `grn.train` takes them;
-            the values of an
-            .h5ad file are read in pieces. Counts are turned into log1p at the median total; other
-            values are used as they are.
+            the values of an .h5ad file are read in pieces. Counts are turned into log1p at the
+            median total; other values are used as they are.
         regulons: what regulates what: `collectri` or `dorothea`, once `grn data get` has got them;
-            a table of edges
-            with weights or signs, or its file, as CollecTRI's, DoRothEA's and TRRUST's; or a Run or
-            its folder. Of a network with q-values, as a run's, the edges with a q-value of at most
-            0.05 count.
+            a table of edges with weights or signs, or its file, as CollecTRI's, DoRothEA's and
+            TRRUST's; or a Run or its folder. Of a network with q-values, as a run's, the edges with
+            a q-value of at most 0.05 count.
         by: the column of obs with the cell types; None: all cells are one.
         compare: the column of obs with conditions, which are compared within each type.
         conditions: its two values, the first one subtracted from the second; None: the column's
-        only two.
+            only two.
         group: the column of obs with the donors, which then are the units: their mean activities
-        are compared, in pairs
-            where at least two donors are on both sides. None: cells are the units, though they are
-            no replicates.
+            are compared, in pairs where at least two donors are on both sides. None: cells are the
+            units, though they are no replicates.
         min_targets: regulators with fewer targets among the genes are left out.
         layer: the values to use; None: X.
         key_added: what follows `X_` in obsm.
         quiet: print nothing; otherwise what was used. `attrs["notes"]` of the table has these
-        lines, too.
+            lines, too.
 
     Returns:
         A row for each cell type and regulator: `cell_type` (`all` without `by`), `regulator`,
@@ -82,9 +79,8 @@ def activity(
     Raises:
         ConfigError: an argument that cannot be used.
         DataError: no such column or layer, no two conditions, too few cells or donors, values that
-        are not finite,
-            regulons that are not there, or a network of which no edge is certain or whose signs
-            mean nothing.
+            are not finite, regulons that are not there, or a network of which no edge is certain or
+            whose signs mean nothing.
         VocabularyMismatch: no regulator has enough targets among the genes.
 
     Source: Badia-i-Mompel et al. 2022 (decoupler's ulm); Welch 1947; Benjamini and Hochberg 1995.

@@ -54,21 +54,19 @@ def compare(
 
     Args:
         run: a Run, or its folder. Its configuration names the cells, which are read again; the
-        model is not used. by: the column of obs with the conditions.
+            model is not used.
+        by: the column of obs with the conditions.
         conditions: the two values that are compared, the first one subtracted from the second.
-        None: the column's only
-            two, in the order of their names.
+            None: the column's only two, in the order of their names.
         group: the column of obs with the donors (or batches), whose cells are kept together. None:
-            the run's
-            `data.group_key`; without donors, each cell counts as independent.
+            the run's `data.group_key`; without donors, each cell counts as independent.
         cell_type: a label: the cells of this type alone. None: all types together, and each type
-            that has 20 cells in
-            both conditions.
+            that has 20 cells in both conditions.
         data: the cells, where the run was trained on an AnnData in memory.
         permutations: of the conditions, behind the p-values of edges.
         seed: of the permutations.
         quiet: print nothing; otherwise what was compared, in a line for each type.
-        `edges.attrs["notes"]` has them too.
+            `edges.attrs["notes"]` has them too.
 
     Returns:
         `activity`: a table as that of `grn.activity(compare=)`, by the run's `network.regulons` or
@@ -85,7 +83,7 @@ def compare(
         RunFolderError: `run` has no model or cannot be read.
         ConfigError: an argument that cannot be used.
         DataError: no such column, no two conditions, too few cells, cells that can no longer be
-        read.
+            read.
 
     Source: Badia-i-Mompel et al. 2022 (activity); White 1980 (errors); Chung and Romano 2013
         (permutations of studentised statistics); Benjamini and Hochberg 1995.

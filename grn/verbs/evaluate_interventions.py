@@ -35,9 +35,10 @@ def evaluate_interventions(
 
     Args:
         run: a Run, or its folder, trained with data.intervention_key. Its configuration names the
-        cells.
+            cells.
         leave_out: interventions that are left out in turn: names of genes, `A+B` for cells with
-        both, or `all`. data: the cells, where the run was trained on an AnnData in memory.
+            both, or `all`.
+        data: the cells, where the run was trained on an AnnData in memory.
         quiet: print nothing; otherwise how far the trainings are.
 
     Returns:

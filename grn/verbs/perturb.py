@@ -64,8 +64,7 @@ def perturb(
         knock_out: regulators whose multiplicity becomes 0: a name or several.
         knock_down: regulators of whose counts the share `remaining` is left.
         overexpress: regulators that are raised to the quantile `quantile` of their multiplicity
-        among the cells that
-            have them; cells above it stay as they are.
+            among the cells that have them; cells above it stay as they are.
         cell_type: a label: the cells of this type alone are perturbed. None: all cells.
         where: columns of obs and the value that chosen cells have there, as {"condition": "stim"}.
         steps: of propagation, at least 1.
@@ -106,7 +105,8 @@ def perturb(
 
     Raises:
         DataError: a gene that is no regulator, no such cell type, no such column, cells that have
-        changed. ConfigError: nothing is perturbed, or the model predicts no genes.
+            changed.
+        ConfigError: nothing is perturbed, or the model predicts no genes.
         RunFolderError: `run` has no model or cannot be read.
 
     Source: arXiv 2505.09326; La Manno et al. 2018 (shifts in an embedding).

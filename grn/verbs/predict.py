@@ -64,22 +64,20 @@ def predict(
         cells: an AnnData, cells x genes, or what `data.path` may name. Nothing is written to disk.
         run: the run whose model predicts: a Run, its folder, or its model folder.
         model: in place of a run, a model that comes with grn: `blood`
-        (grn/pretrained/blood/README.md).
+            (grn/pretrained/blood/README.md).
         key_added: KEY above.
         copy: write into a copy and leave `cells` as they are.
         counts: where the counts are: `X`, `raw`, `layer:NAME`, `recover`; None: as in training.
         gene_key: column of var with the gene names; None: as in training.
         orientation: what the rows of a text file are; None: as in training.
         error: the share of wrong labels that is accepted: less certain cells are "unassigned".
-        Held-out cells of the
-            training set the threshold, which is in uns["KEY"]; None: every cell has a label.
+            Held-out cells of the training set the threshold, which is in uns["KEY"]; None: every
+            cell has a label.
         map: other names for cell types, {"CD8 T": "T", ...}. Probabilities of types with one name
-            are added, and given
-            labels are renamed, too.
+            are added, and given labels are renamed, too.
         labels: a column of obs with labels to compare with. uns["KEY"] then has `accuracy`,
-            `macro_f1` and `confusion`
-            (cells by given type, in the order of `given`, and by predicted type, in that of
-            `predicted`).
+            `macro_f1` and `confusion` (cells by given type, in the order of `given`, and by
+            predicted type, in that of `predicted`).
         quiet: print nothing; otherwise what was found of the model's genes, in a few lines.
 
     Returns:
@@ -89,7 +87,8 @@ def predict(
         VocabularyMismatch: the cells have fewer than half of the model's genes.
         ConfigError: neither a run nor a model, or both.
         DataError: no such model, negative counts, log values given as counts, a column that is
-        missing, ... RunFolderError: the run cannot be read.
+            missing, ...
+        RunFolderError: the run cannot be read.
 
     Source: arXiv 2505.09326.
 

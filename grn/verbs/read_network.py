@@ -36,32 +36,30 @@ def read_network(
 
     Args:
         network: a Run, its folder, its edges.parquet or network.h5ad, the AnnData of one
-            (`run.network`), or a table
-            (csv, tsv, parquet, also .gz) of GRNBoost2, GENIE3, pySCENIC, BEELINE or decoupler,
-            known by its columns. edges_by_type.parquet is one, too.
+            (`run.network`), or a table (csv, tsv, parquet, also .gz) of GRNBoost2, GENIE3,
+            pySCENIC, BEELINE or decoupler, known by its columns. edges_by_type.parquet is one, too.
         cell_type: the label of a cell type, for the network of differences between its cells.
         certain: of a network with q-values, only the edges with one of at most .05, by association
-        or by intervention;
-            False: all edges of its file. Networks without q-values, and blocks, are given whole.
+            or by intervention; False: all edges of its file. Networks without q-values, and blocks,
+            are given whole.
         layer: of a run: this block of the model in place of the network: 0, whose targets are the
-            regulators, or 1,
-            whose targets are all other genes. It is read again from the model and its cells.
+            regulators, or 1, whose targets are all other genes. It is read again from the model and
+            its cells.
         head: with `layer`: of this head. None: the sum of effects, or the mean of scores and
-        weights, over heads. value: with `layer`: `effect` (default), what the block's messages do
-        to the prediction, in sds of the target
-            per sd of the regulator as the block reads it; `score`, q.k for a multiplicity of 1, of
-            the parameters alone; `weight`, the mean over cells of the score over its norm. Positive
-            is up in each.
+            weights, over heads.
+        value: with `layer`: `effect` (default), what the block's messages do to the prediction, in
+            sds of the target per sd of the regulator as the block reads it; `score`, q.k for a
+            multiplicity of 1, of the parameters alone; `weight`, the mean over cells of the score
+            over its norm. Positive is up in each.
         data: with `layer`: the cells in memory, where the run was trained on an AnnData.
         cells: with `layer`, of a run whose cells are read by the transformer: obs names. The table
-        has what genes read
-            of genes in this layer of the transformer (0 is the first; of the last, only the
-            identity token reads), the mean attention weight over these cells. After the first
-            layer, queries and keys are functions of the cell. Nothing fixes the sign of these
-            weights, and types shape them, not regulation.
+            has what genes read of genes in this layer of the transformer (0 is the first; of the
+            last, only the identity token reads), the mean attention weight over these cells. After
+            the first layer, queries and keys are functions of the cell. Nothing fixes the sign of
+            these weights, and types shape them, not regulation.
         regulons: known pairs with signs, as `grn.activity` takes them, for a column `known` that
-            says of each edge
-            `confirmed` (listed with the same sign), `contradicted` (with the other) or `new`.
+            says of each edge `confirmed` (listed with the same sign), `contradicted` (with the
+            other) or `new`.
 
     Returns:
         Columns `source` (the regulator), `target`, `weight` (float64, signed where the tool gives
@@ -73,7 +71,8 @@ def read_network(
 
     Raises:
         DataError: no such file, no such columns, a weight that is no finite number, an unknown cell
-        type. ConfigError: no such layer or head, or a value that it cannot be read for.
+            type.
+        ConfigError: no such layer or head, or a value that it cannot be read for.
 
     Examples:
         >>> import grn, pandas, tempfile

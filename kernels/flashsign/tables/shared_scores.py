@@ -66,13 +66,13 @@ def attention_by_scores(
         values: [..., M, E], of every key.
         multiplicity: [C, M], the same for all leading axes, or [..., C, M]; 0: the key is absent.
         centre: [..., M], multiplicities whose message is subtracted, under the same norm. None:
-        nothing is.
+            nothing is.
         basal: [..., N], a score b_i of every query that is part of its norm and has no value. None:
-        0.
+            0.
         eps: added under the root.
         groups: sizes of groups of bags that follow one another, C bags in all. Then `scores` are
-        [..., G, N, M] and
-            `centre` [..., G, M], those of each group; the other arguments are the same for all.
+            [..., G, N, M] and `centre` [..., G, M], those of each group; the other arguments are
+            the same for all.
 
     Returns:
         [..., C, N, E], in the dtype of `scores`.

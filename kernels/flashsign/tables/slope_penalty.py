@@ -60,7 +60,7 @@ def slope_penalty(
 
     Args:
         scores: [P, H, S, N, K], of every query with every key in every state, for a multiplicity of
-        1.
+            1.
         amount: [P, H, K], a_j.
         gain: [P, H, N], g_i.
         basal: [P, H, N], b_i.
@@ -124,8 +124,7 @@ def attention_and_penalty(
     Args:
         scores, amount, gain, basal, square, penalty, prior: as for slope_penalty.
         multiplicity, centre, groups: as for attention_by_scores: [C, K] or [P or 1, H or 1, C, K],
-        [P or 1, H or 1,
-            S, K], and the bags of each state. A key's value is its amount.
+            [P or 1, H or 1, S, K], and the bags of each state. A key's value is its amount.
 
     Returns:
         [P, H, C, N], what attention_by_scores returns, and [P], what slope_penalty returns.

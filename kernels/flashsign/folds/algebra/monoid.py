@@ -29,37 +29,31 @@ class Monoid:
     """One row of the table in kernels/README.md.
 
     identity(like): the total of no items, shaped like the given total. None: there is none (see
-    with_unit). lift(items, shared): the totals of single items. items: tensors [n, ...], one item a
-    row; shared: tensors that
-        every item meets (queries). Each tensor of the result is [n, ...], and [n, N, ...] where
-        shared has N rows.
+        with_unit).
+    lift(items, shared): the totals of single items. items: tensors [n, ...], one item a row;
+        shared: tensors that every item meets (queries). Each tensor of the result is [n, ...], and
+        [n, N, ...] where shared has N rows.
     combine(a, b): the total of a's and b's items; combines identities without making NaN. Folds map
-    it over axes of
-        bags and slices, so it is written for tensors shaped like one total: [N], [N, E].
+        it over axes of bags and slices, so it is written for tensors shaped like one total: [N],
+        [N, E].
     finish(total, shared): the layer's output.
     local_gradient(combined, item, grad): D(combined, item)(grad), the gradient for `item` (a lifted
-    item or a partial
-        total that `combined` contains), where grad is the gradient for `combined`. None: folds
-        differentiate combine.
+        item or a partial total that `combined` contains), where grad is the gradient for
+        `combined`. None: folds differentiate combine.
     commutative: False makes monoid_reduce refuse it; fold keeps the order of the items.
-        proj_fold(shared, items): the total of a slice, [N, ...], without lifting its items one by
-        one: a product of
-        matrices instead of a tensor of items x rows x width. None: the slice is lifted and
-        combined.
+    proj_fold(shared, items): the total of a slice, [N, ...], without lifting its items one by one:
+        a product of matrices instead of a tensor of items x rows x width. None: the slice is lifted
+        and combined.
     proj_fold_bwd(shared, items, total, grad): the slice's part of the gradients, (of shared, of
-    items), where total and
-        grad are those of all items. None in place of a gradient for integers. Left out: autograd of
-        proj_fold, with D.
+        items), where total and grad are those of all items. None in place of a gradient for
+        integers. Left out: autograd of proj_fold, with D.
     numbered: lift and proj_fold get one tensor more at the end of items and of shared (unless that
-        is empty), the int64
-        positions of these rows among all.
+        is empty), the int64 positions of these rows among all.
     needs_items: a fold of no items has no output (log 0, say), and layers refuse it.
     forms: which items and shared tensors it takes, "(k [M, E], m [M]), shared (q [N, E])" or
-        several of these, so that
-        others are refused in a sentence. Empty: any.
+        several of these, so that others are refused in a sentence. Empty: any.
     broadcasts: combine and local_gradient take totals with any axes in front of their own; nothing
-        is mapped then,
-        which saves time. check_monoid tests it.
+        is mapped then, which saves time. check_monoid tests it.
 
     Folds raise ValueError where a function returns no tuple of tensors, or combine tensors of
     another shape.
