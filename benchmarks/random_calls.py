@@ -10,9 +10,9 @@ absent keys, single keys, long bags and both methods are drawn. Tensors are judg
 bounds of flashsign.tuning.accuracy; packed bags one by one, bags of one key by their output alone.
 To a bound is added what it leaves out: for 16-bit numbers, what rounding m k to the dtype changes,
 which the stream does; for float32 by moments, the error of torch's, whose two sums over queries
-cancel where a bag has few keys. The table
-(`results/random_calls.csv`) has a row a call: what was drawn, the kernel, and the largest error in
-units of its bound. The exit status is 1 where one exceeds it.
+cancel where a bag has few keys. The table (`results/random_calls.csv`) has a row a call: what was
+drawn, the kernel, and the largest error in units of its bound. The exit status is 1 where one
+exceeds it.
 """
 
 from __future__ import annotations

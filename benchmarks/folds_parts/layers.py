@@ -42,10 +42,9 @@ class Method:
 
 @dataclass(frozen=True)
 class Case:
-    """layer: what is computed; sizes: by name; inputs: tensors of the methods, of which
-    those that require a gradient get one; truth: the layer in float64, from wide inputs; product:
-    operations of one matrix product; stored: bytes that the plain layer keeps and a fold does
-    not.
+    """layer: what is computed; sizes: by name; inputs: tensors of the methods, of which those that
+    require a gradient get one; truth: the layer in float64, from wide inputs; product: operations
+    of one matrix product; stored: bytes that the plain layer keeps and a fold does not.
     """
 
     layer: str

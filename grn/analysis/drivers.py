@@ -79,8 +79,7 @@ def named(activity: pd.DataFrame) -> pd.DataFrame:
 
 def agreeing(activity: pd.DataFrame) -> pd.Series:
     """Of each row, how certain it is that the regulator's own messenger changes as its activity
-    does, as a normal deviate, negative where it changes the other way; NaN where that is not
-    known.
+    does, as a normal deviate, negative where it changes the other way; NaN where that is not known.
     """
     if "messenger" not in activity:
         return pd.Series(np.nan, activity.index)

@@ -138,9 +138,7 @@ def make_universe(
 
 
 def _no_edge_between(measured: pd.Index | None, edges: pd.DataFrame) -> str:
-    """Why a restriction to some genes, `measured`, leaves no edge of the reference, and what to
-    do.
-    """
+    """Why a restriction to some genes, `measured`, leaves no edge of the reference, and what to do."""
     if measured is None or edges.empty:
         return "The reference has no edge between two different genes; give one with such edges."
     found = f"No edge of the reference is between two of the {len(measured)} genes that are scored"
@@ -317,9 +315,7 @@ def _null(
     permutations: int,
     generator: np.random.Generator,
 ) -> dict[str, np.ndarray]:
-    """Scores under the null, [permutations] each. sign [K]; at_known, top [E]: as in
-    `sign_scores`.
-    """
+    """Scores under the null, [permutations] each. sign [K]; at_known, top [E]: as in `sign_scores`."""
     wanted = [name for name in (*RANKED, *OF_SIGNS) if not np.isnan(observed[name])]
     drawn = {name: np.full(permutations, np.nan) for name in (*RANKED, *OF_SIGNS)}
     with_signs = any(name in OF_SIGNS for name in wanted)

@@ -283,9 +283,7 @@ def refuse_missing_lists(config: DataConfig) -> None:
 
 
 def listed_genes(choice: int | str | list[str], field: str) -> list[str]:
-    """The genes that `data.regulators` or `data.genes` lists; none where it is `all` or a
-    number.
-    """
+    """The genes that `data.regulators` or `data.genes` lists; none where it is `all` or a number."""
     if isinstance(choice, int) or choice == "all":
         return []
     return (

@@ -82,9 +82,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that YAML 1.1 or 1.2 would read as something else, and writes no
-    aliases.
-    """
+    """Quotes every text that YAML 1.1 or 1.2 would read as something else, and writes no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -81,8 +81,7 @@ class Blocks(nn.ModuleList):
 
 def width_of_scores(config: ModelConfig, genes: int, keys: int, states: int) -> int:
     """Width of queries and keys: that of the configuration; "auto": one for each key, so that
-    scores are free, and WIDE where their tables of all genes would take more than TABLES
-    numbers.
+    scores are free, and WIDE where their tables of all genes would take more than TABLES numbers.
     """
     if config.width != "auto":
         return config.width
@@ -173,9 +172,7 @@ class Model(nn.Module):
         self.identity: Reader = READERS[config.reader](genes, identity)
 
     def forward(self, bags: Bags) -> Prediction:
-        """The members' mean of the expected multiplicities, and what the reader says of the
-        cells.
-        """
+        """The members' mean of the expected multiplicities, and what the reader says of the cells."""
         if not self.regulates:
             return Prediction(self.mean.expand(len(bags), -1), *self.identity(bags.multiplicity))
         m = self.inputs(bags.multiplicity[:, self.regulators], bags.basal)

@@ -157,8 +157,7 @@ def _graphml(chosen: ChosenEdges, path: Path) -> None:
 
 def _cytoscape(chosen: ChosenEdges, path: Path) -> None:
     """cytoscape.js' JSON, which Cytoscape opens as a .cyjs file; edges say what their signs mean,
-    and are
-    in the order of certainty, which networkx does not keep.
+    and are in the order of certainty, which networkx does not keep.
     """
     import networkx
 

@@ -66,8 +66,7 @@ def weights_of(network: SignedNetwork, cell_type: str | None) -> tuple[sparse.cs
 
 def edges_of(value: NetworkLike, cell_type: str | None) -> tuple[pd.DataFrame, str, SignedNetwork]:
     """The edges over all cells, or of a type, by falling |weight|, with q-values where these are
-    known; whose they are; and the network. Only a run and tables know q-values. Raises
-    UserError.
+    known; whose they are; and the network. Only a run and tables know q-values. Raises UserError.
     """
     network = as_network(value)
     weights, whose = weights_of(network, cell_type)

@@ -218,9 +218,7 @@ def solve(
 def reweighted(
     system: System, t: float, there: Tensor | None, weight: Tensor | None, free: bool, start: Tensor
 ) -> Tensor:
-    """w [1 + S, K, n] of the logarithmic penalty, or of the squared one where t is 0, from
-    `start`.
-    """
+    """w [1 + S, K, n] of the logarithmic penalty, or of the squared one where t is 0, from `start`."""
     cross = system.right_side()
     weights = torch.ones_like(start[0]) if weight is None else weight.to(start)
     if not t:
@@ -316,9 +314,7 @@ class System:
         return torch.cat([shared[None], answers - moved])
 
     def without(self, w: Tensor, own: Tensor) -> Tensor:
-        """Solutions w [K, n] of one state without the key `own` [n] of each target (-1: with
-        all).
-        """
+        """Solutions w [K, n] of one state without the key `own` [n] of each target (-1: with all)."""
         at = own.clamp(min=0)
         column = self.inverse[:, at] * (own >= 0)
         itself = torch.arange(len(w), device=own.device)[:, None] == own

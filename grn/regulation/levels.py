@@ -83,8 +83,7 @@ class Levels:
 @dataclass(frozen=True)
 class OfStates:
     """What the states' cells say: means x [S, K], y [S, n], number [S], and around the means gram
-    [S, K, K],
-    cross [S, K, n] and square [S, n].
+    [S, K, K], cross [S, K, n] and square [S, n].
     """
 
     x: Tensor

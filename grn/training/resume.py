@@ -86,9 +86,7 @@ class Start:
 
 
 class Origin(L.Callback):
-    """Records in every checkpoint what the run was started with. cells_of_step: of all
-    processes.
-    """
+    """Records in every checkpoint what the run was started with. cells_of_step: of all processes."""
 
     cells_of_step: int
 
@@ -105,9 +103,7 @@ class Origin(L.Callback):
 
 
 def find_start(folder: Path) -> Start:
-    """Where the run in `folder` resumes. Raises RunFolderError where that is complete or
-    damaged.
-    """
+    """Where the run in `folder` resumes. Raises RunFolderError where that is complete or damaged."""
     refuse_lost(folder)
     if (folder / COMPLETE).exists():
         raise RunFolderError(f"The run in {folder} is complete; there is nothing to resume.")

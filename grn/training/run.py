@@ -207,9 +207,7 @@ def train_in(
     terminal: bool,
     started: float,
 ) -> TrainResult | None:
-    """The run after its cells are read; arguments as for `train`. started: when reading them
-    began.
-    """
+    """The run after its cells are read; arguments as for `train`. started: when reading them began."""
     first, folder = process_rank() == 0, start.folder
     for line in describe(cells, split):
         say(line)

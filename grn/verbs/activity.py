@@ -73,8 +73,8 @@ def activity(
         `activity_others` (means over the cells of the type, and over all others) or
         `activity_<condition>`, and, with `by` or `compare`, `effect` (the difference), its 95 %
         interval from `low` to `high`, `p_value` and `q_value` (Benjamini-Hochberg over the
-        regulators of a type). Of a type, differences with a q-value of at
-        most 0.05 come first, by their size.
+        regulators of a type). Of a type, differences with a q-value of at most 0.05 come first, by
+        their size.
 
     Raises:
         ConfigError: an argument that cannot be used.

@@ -164,9 +164,7 @@ def predict_file(
 
 
 def run_or_pretrained(run: AnyRun | None, model: str | None, say: Say) -> AnyRun:
-    """The run, or the folder of the pretrained model of this name. Raises ConfigError,
-    DataError.
-    """
+    """The run, or the folder of the pretrained model of this name. Raises ConfigError, DataError."""
     if run is not None and model is None:
         return run
     if model is None or run is not None:

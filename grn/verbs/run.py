@@ -79,8 +79,7 @@ class Run:
     @cached_property
     def metrics(self) -> dict[str, float]:
         """Scores of the test cells, as measured: accuracy, macro_f1, auroc, r2, error, ridge_error,
-        means_error
-        and the losses.
+        means_error and the losses.
         """
         test = self.history.filter(regex="^test/").dropna(how="all")
         scores = test.iloc[-1].dropna().to_dict() if len(test) else {}

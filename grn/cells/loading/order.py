@@ -39,11 +39,9 @@ class EpochOrder(Sampler[Request]):
     """The batches of one process, shuffled anew each epoch from (seed, epoch).
 
     The k-th batches of all `world` processes together are the k-th batch of one process with batch
-    size
-    world * batch_size. The last global batch is dropped where it is incomplete, unless it is the
-    only one.
-    After a resume, the first `start` batches of the epoch are left out: training has had them
-    before.
+    size world * batch_size. The last global batch is dropped where it is incomplete, unless it is
+    the only one. After a resume, the first `start` batches of the epoch are left out: training has
+    had them before.
 
     More than BUFFER rows are shuffled in two steps, so that few cells have to be in memory: blocks
     of BLOCK neighbours among each other, then the cells of BUFFER rows that follow each other, of

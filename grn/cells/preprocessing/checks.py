@@ -250,9 +250,7 @@ def _note(
 
 
 def exact(value: np.floating) -> str:
-    """A number as it is: rounded where that does not change it, so that 4.9999999 is not called
-    5.
-    """
+    """A number as it is: rounded where that does not change it, so that 4.9999999 is not called 5."""
     short = f"{value:g}"
     return short if float(short) == value else str(value)
 

@@ -159,9 +159,7 @@ def _moments_backward(
 
 
 def bags_with_rows(marked: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Yield each bag that has marked rows, and which of its rows they are; marked [B, N, 1]
-    bool.
-    """
+    """Yield each bag that has marked rows, and which of its rows they are; marked [B, N, 1] bool."""
     bag_of_row, row, _ = marked.nonzero(as_tuple=True)
     bags, counts = torch.unique_consecutive(bag_of_row, return_counts=True)
     yield from zip(bags.tolist(), torch.split(row, counts.tolist()), strict=True)

@@ -69,8 +69,7 @@ class Group(NamedTuple):
         """Return the group's bags of a packed call as a dense one.
 
         q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K] -> q [C', H, N, E], k [C',
-        K, M, E],
-        v [C', K, M, V], multiplicity [C', M] or [C', K, M], 0 for padding.
+        K, M, E], v [C', K, M, V], multiplicity [C', M] or [C', K, M], 0 for padding.
         """
         keys = self.keys
         return (

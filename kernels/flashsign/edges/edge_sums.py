@@ -193,9 +193,8 @@ class EdgeSums:
 
         A query or key whose number is not in these sums (-1, say) counts in the norms only. A bag
         lists no number twice. heads [H]: the weight of each head in the mean over heads, not
-        negative (default: equal). inverse
-        [C, H, n], packed [T, H]: 1 / n_i where it is known already; by default it is computed from
-        the keys' moments. Not differentiable.
+        negative (default: equal). inverse [C, H, n], packed [T, H]: 1 / n_i where it is known
+        already; by default it is computed from the keys' moments. Not differentiable.
 
         backend: "triton" is the GPU's kernel (float16, bfloat16 and float32, with float32 sums),
         "torch" runs anywhere, "auto" takes the kernel where it can run. The same call gives the
@@ -320,9 +319,7 @@ class EdgeSums:
         return stacked(found, min(k, regulators), self.absolute is not None, self.signed)
 
     def _add_weights(self, part: Part) -> None:
-        """Add signed and absolute weights, for as many bags or targets at a time as WEIGHTS
-        allows.
-        """
+        """Add signed and absolute weights, for as many bags or targets at a time as WEIGHTS allows."""
         bags, heads, queries, width = part.q.shape
         key_heads, keys = part.k.shape[1:3]
         if self.absolute is None:

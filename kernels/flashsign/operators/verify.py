@@ -6,8 +6,8 @@ pair of GPU and Triton that tables.SEEN does not list, a kernel runs only after 
 gradients were compared with float64, for small bags with edges, dense and packed, at all of its
 block sizes. That takes 10 to 20 seconds, mostly to compile, so a process of its own does it (python
 -m flashsign.check), and torch computes in the kernel's place until it has ended: in eager and in
-compiled code, and in a CUDA graph that is recorded meanwhile. A kernel
-that is off, or does not compile, is never used, and a warning says so once.
+compiled code, and in a CUDA graph that is recorded meanwhile. A kernel that is off, or does not
+compile, is never used, and a warning says so once.
 
 What was found is kept in the user's cache, by the GPU, its driver, Triton, ptxas and the kernels'
 source. FLASHSIGN_VERIFY:
@@ -54,8 +54,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 VARIABLE = "FLASHSIGN_VERIFY"
 CHOICES = ("never", "once", "always")
 SIZES = {"triton_small_bags": (1, 7, 64), "": (1, 7, 113, 1025)}
-"""Numbers of genes of the bags that are checked, by kernel: around and between the sizes of
-tiles.
+"""Numbers of genes of the bags that are checked, by kernel: around and between the sizes of tiles.
 """
 INTERPRETED_SIZES = (1, 7, 33)
 """Numbers of genes in Triton's interpreter, which is slow."""

@@ -51,8 +51,7 @@ MOST_KEYS = 256
 SPLIT = 512
 """Keys of a program of split_kernel."""
 CHANGING = ["bags", "groups", "queries", "each", "m_share", "centre_share", "share", "heads"]
-"""Numbers for which no kernel is compiled of its own: a training step has a few cells more or
-less.
+"""Numbers for which no kernel is compiled of its own: a training step has a few cells more or less.
 """
 
 
@@ -218,8 +217,7 @@ def backward_kernel(
     """A program does a tile of keys of one table with `each` of the queries. of_sums, bend [L, C,
     N]: G and H. of_scores [L, G, N, M]; of_values [parts, L, G, M]: what these queries add. SLOPES:
     of_slopes [L / heads, G, N, M] is the gradient of the slopes where that of the penalty is 1;
-    scaled [L, G, N] is g / n times the latter, of_norm [L, G, N] the gradient of the slopes'
-    n^2.
+    scaled [L, G, N] is g / n times the latter, of_norm [L, G, N] the gradient of the slopes' n^2.
     """
     table, tile, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     lead, group = (table // groups).to(tl.int64), table % groups

@@ -17,8 +17,7 @@ SEEN = frozenset({((9, 0), "3.6"), ((9, 0), "3.7")})
 of that kind (H100, H200). Elsewhere a kernel is checked before its first use (operators.verify).
 """
 FALLBACK, SMALLEST = BlockSizes(32, 16, 4, 1), BlockSizes(16, 16, 4, 1)
-"""Block sizes for GPUs whose shared memory is too small for every measured entry, and for
-FALLBACK.
+"""Block sizes for GPUs whose shared memory is too small for every measured entry, and for FALLBACK.
 """
 
 HOPPER: dict[tuple[int, int], list[BlockSizes]] = {
@@ -30,8 +29,7 @@ the plain kernel.
 """
 
 NAN_REPAIR = BlockSizes(128, 32, 8, 1)
-"""triton/streaming/nan_repair.py: little shared memory, as nearly all of its programs end at
-once.
+"""triton/streaming/nan_repair.py: little shared memory, as nearly all of its programs end at once.
 """
 
 

@@ -21,8 +21,7 @@ from flashsign.folds.layers.by_kernels import hidden_layer
 CHUNK = 512
 """Rows and hidden units of a slice in torch: 1 MiB of float32."""
 GPU_ROWS = 8192
-"""Rows of a slice in torch on a GPU, where smaller slices end before Python has started the
-next.
+"""Rows of a slice in torch on a GPU, where smaller slices end before Python has started the next.
 """
 
 

@@ -76,8 +76,8 @@ def normalised_attention(
         squared_relu   max(s, 0)^2 / sum max(s, 0)^2
         softmax        e^s / sum e^s
 
-    The kernels of spherical_attention are faster than those of spherical here. Softmax takes
-    scores as they are (scale q yourself), and m_j is how often j is listed.
+    The kernels of spherical_attention are faster than those of spherical here. Softmax takes scores
+    as they are (scale q yourself), and m_j is how often j is listed.
 
     q [C, H, N, E], k and v [C, K, M, E], H a multiple of K, multiplicity [C, M] or [C, K, M], one
     floating dtype for q, k and v -> like q. Packed, as in spherical_attention: q [T, H, E], k and v

@@ -232,9 +232,7 @@ class Passes:
     def add(
         self, parts: Tensor, scales: Tensor, listed: IllConditionedRows, scaled: bool
     ) -> MatrixPair:
-        """Return the sum of parts [parts, bags K, ...]: see moment_sums.add_parts. Empty the
-        lists.
-        """
+        """Return the sum of parts [parts, bags K, ...]: see moment_sums.add_parts. Empty the lists."""
         blocks = self.call.width**2 // self.block
         sums, totals = self.empty(*parts.shape[1:]), self.empty(parts.shape[1], 4, blocks)
         start(

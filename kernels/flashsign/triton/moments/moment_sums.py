@@ -235,9 +235,7 @@ def high_precision_product(
 def rounded_matrices(
     matrices, a_unit, g_unit, dtype: tl.constexpr, E_PAD: tl.constexpr, V_PAD: tl.constexpr
 ):
-    """A pair of matrices (store_pair) times the units that bring them near one, rounded to 16
-    bits.
-    """
+    """A pair of matrices (store_pair) times the units that bring them near one, rounded to 16 bits."""
     row, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     a = tl.load(matrices + row[:, None] * V_PAD + of_value[None, :]) * a_unit
     g = tl.load(matrices + E_PAD * V_PAD + row[:, None] * E_PAD + row[None, :]) * g_unit

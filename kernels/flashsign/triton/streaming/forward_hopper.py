@@ -462,8 +462,8 @@ def forward(
     """Write, as stream_launches.forward does by its kernel, o [C', H, N, V], and inverse [C', H,
     N], 1 / n.
 
-    Numbers have 16 bits; sizes: tables.HOPPER, of 128 or 256 queries; plan: which tiles
-    have their keys split.
+    Numbers have 16 bits; sizes: tables.HOPPER, of 128 or 256 queries; plan: which tiles have their
+    keys split.
     """
     q, v = call.q, call.v
     assert plan.splits <= max(1, cdiv(v.shape[2], 2 * sizes.other)), "a split has no keys"

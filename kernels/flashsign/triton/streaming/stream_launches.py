@@ -376,9 +376,7 @@ class Passes:
         )
 
     def key_moments(self) -> Tensor:
-        """Return A and G of every bag and key head, [bags, K, E_PAD V_PAD + E_PAD E_PAD]
-        float32.
-        """
+        """Return A and G of every bag and key head, [bags, K, E_PAD V_PAD + E_PAD E_PAD] float32."""
         call, keys, v, (_, key_heads) = self.call, self.keys, self.call.v, self.call.heads
         mean = cdiv(v.shape[2], call.bags) if call.packed else v.shape[2]
         # As few parts as precision allows, or more to fill the device, unless adding them up would

@@ -1,6 +1,4 @@
-"""MLPs without a hidden layer in memory are the plain ones, for 14 operations where those take
-12.
-"""
+"""MLPs without a hidden layer in memory are the plain ones, for 14 operations where those take 12."""
 
 import pytest
 import torch

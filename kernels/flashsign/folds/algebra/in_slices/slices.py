@@ -2,8 +2,8 @@
 each of three depths.
 
 Depth 1: a lift, differentiated by autograd along the chain of totals (chain.py). Depth 2: a lift
-and the
-local gradient D. Depth 3: proj_fold, a product of matrices, with its own gradient or with D.
+and the local gradient D. Depth 3: proj_fold, a product of matrices, with its own gradient or with
+D.
 
 Letters: n items, N rows of A, C bags (the batch axis, where there is one), S shares of the items,
 side by side.

@@ -131,8 +131,7 @@ def of_logits(d_x: Tensor, h: Tensor, layer: Total) -> Total:
 
 def within(classes: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Return where classes [N, L] are among the consecutive positions [n] (0 where they are not),
-    and whether
-    they are.
+    and whether they are.
     """
     at = classes - positions[:1]
     inside = (at >= 0) & (at < len(positions))

@@ -93,8 +93,7 @@ weight gives 0.
 WEIGHTED_SUM = replace(
     WEIGHTED_MEAN, name="weighted sum", finish=lambda total, _: total[0] * total[1][..., None]
 )
-"""Items (x [n, ..., E], w [n, ...] >= 0) -> sum w x [..., E], as the mean times the total
-weight.
+"""Items (x [n, ..., E], w [n, ...] >= 0) -> sum w x [..., E], as the mean times the total weight.
 """
 
 MAX = Monoid(
