@@ -82,7 +82,9 @@ def networks(cells, regulators: list[str], label_key: str, seed: int) -> dict[st
 
 
 def activities(cells, net: pd.DataFrame) -> pd.DataFrame:
-    """The activity of each regulator in each cell, by its TARGETS strongest edges, certain or not."""
+    """The activity of each regulator in each cell,
+    by its TARGETS strongest edges, certain or not.
+    """
     order = np.argsort(-net["weight"].abs().to_numpy(), kind="stable")
     strongest = net[["source", "target", "weight"]].iloc[order].groupby("source").head(TARGETS)
     grn.activity(cells, strongest[strongest["weight"] != 0], quiet=True)

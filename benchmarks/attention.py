@@ -48,7 +48,9 @@ HERE = Path(__file__).resolve().parent
 
 
 def run_dense(arguments: argparse.Namespace, plan: Plan, device: torch.device) -> None:
-    """Measures all points; prints a row when it is measured, and writes the CSV after every point."""
+    """Measures all points;
+    prints a row when it is measured, and writes the CSV after every point.
+    """
     begun = time.monotonic()
     known = versions(device)
     print(", ".join(f"{name} {value}" for name, value in known.items() if value))

@@ -197,7 +197,9 @@ def on_components(seed: int) -> GridSearchCV:
 def fit_grn(
     one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: int, folder: Path
 ) -> Predict:
-    """The model trained on all cells but those of the test, of which the rows `known` have labels."""
+    """The model trained on all cells but those of the test,
+    of which the rows `known` have labels.
+    """
     config, key = one.config, one.config.data.label_key
     assert key is not None, "every set has labels"
     rest = np.setdiff1d(np.arange(len(one.cells)), test)

@@ -48,7 +48,9 @@ COMPARED: dict[str, Fit] = {
 def thinned(
     one: LabelledSet, rows: np.ndarray, depths: tuple[float, ...], seed: int
 ) -> Iterator[LabelledSet]:
-    """The cells of the rows with a share of their counts, for each of the depths, which decrease."""
+    """The cells of the rows with a share of their counts,
+    for each of the depths, which decrease.
+    """
     generator, before = np.random.default_rng(seed), 1.0
     few, config, cells = one.adata[rows].copy(), one.config.data, one.cells
     for depth in depths:

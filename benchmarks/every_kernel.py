@@ -41,7 +41,9 @@ def normal(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def by_stream(q, k, v, m, grad, offsets, query_offsets) -> None:
-    """The stream: forward by every kernel, and backward with dq from the stream and from moments."""
+    """The stream:
+    forward by every kernel, and backward with dq from the stream and from moments.
+    """
     call = AttentionCall(q, k, v, m, offsets, query_offsets, 1e-6)
     o, inverse = stream.forward(call)
     for dq_by_moments in (False, True):

@@ -70,7 +70,9 @@ CELLS = 400  # controls in which the model predicts
 
 
 class Screen:
-    """The cells of the screen: log1p of counts scaled to their mean total, targets and replicates."""
+    """The cells of the screen:
+    log1p of counts scaled to their mean total, targets and replicates.
+    """
 
     def __init__(self) -> None:
         adata = anndata.read_h5ad(folder() / "papalexi_eccite_thp1.h5ad")

@@ -4,10 +4,10 @@
     python benchmarks/nulls.py                                # TIME of one CPU thread
     python benchmarks/nulls.py --draws 3 --sizes 30 100 --cells simulated    # SECONDS
 
-A row is a kind of null and a number of cells; entries are the share of draws with any edge at q <=
-0.05 in the group, and the mean number of edges over all draws. Only evidence is computed, no model
-is trained. Cells: simulated ones with a planted network, and with GRN_BENCHMARK_DATA the monocytes
-and T cells of interferon-treated blood. Kinds:
+A row is a kind of null and a number of cells; entries are the share of draws with any edge at
+q <= 0.05 in the group, and the mean number of edges over all draws. Only evidence is computed, no
+model is trained. Cells: simulated ones with a planted network, and with GRN_BENCHMARK_DATA the
+monocytes and T cells of interferon-treated blood. Kinds:
 
 - permuted: a group of so many cells of one type, every gene permuted within it, among all other
   cells, which stay

@@ -73,7 +73,9 @@ def trained_on(config: Config, cells: Cells, seed: int) -> tuple[Model, States]:
 def model_effects(
     model: Model, states: States, cells: Cells, rows: np.ndarray, steps: int
 ) -> np.ndarray:
-    """[N, R]: mean effect of knocking out each regulator in the cells `rows`, in sds of the genes."""
+    """[N, R]:
+    mean effect of knocking out each regulator in the cells `rows`, in sds of the genes.
+    """
     found = np.zeros((model.genes, len(model.regulators)))
     for part in slices(model, len(rows)):
         some = rows[part]

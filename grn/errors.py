@@ -65,7 +65,10 @@ class RunFolderError(UserError):
 
 
 class Interrupted(Exception):
-    """A signal stopped the run after it had saved its state. `signum` is the number of the signal."""
+    """A signal stopped the run after it had saved its state.
+
+    signum: the number of the signal.
+    """
 
     def __init__(self, signum: int, saved: str):
         super().__init__(saved)
@@ -86,7 +89,9 @@ def called(name_of: Callable[[str], str | None]) -> Iterator[None]:
 
 
 def one_line(problem: BaseException) -> str:
-    """The first line of an exception's message, without its full stop, for use inside a sentence."""
+    """The first line of an exception's message, without its full stop,
+    for use inside a sentence.
+    """
     lines = str(problem).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(problem).__name__
 

@@ -97,7 +97,7 @@ class Entry:
 def entry(
     folder: Path, one: PreparedSet, method: str, settings: Mapping[str, Any], seed: int
 ) -> Entry:
-    """The entry of the network that `method` infers from `one` with these settings and this seed."""
+    """The entry of the network that `method` infers from `one` with the settings and the seed."""
     decisive = {
         "data": one.hash,
         "regulators": one.regulators,

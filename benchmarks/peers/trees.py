@@ -112,7 +112,9 @@ class EarlyStop:
         self.improvements: list[float] = []
 
     def __call__(self, done: int, model: GradientBoostingRegressor, state: dict[str, Any]) -> bool:
-        """state: the loop's variables, which scikit-learn passes to a monitor; y [C] is the target."""
+        """state:
+        the loop's variables, which scikit-learn passes to a monitor; y [C] is the target.
+        """
         left_out = ~state["sample_mask"]
         after = state["y"][left_out] - state["raw_predictions"][left_out, 0]
         step = (

@@ -285,8 +285,8 @@ def _differences(
     """parts: for each type two sets of cells [C] by their column, of which the second is compared
     with the first.
 
-    Of a type, the certain differences come first, by their size. Raises DataError where no type has
-    enough cells.
+    Of a type, the certain differences come first, by their size.
+    Raises DataError where no type has enough cells.
     """
     tables, few, least = [], [], FEWEST if donors is None else FEWEST_DONORS
     for name, (there, here) in ((name, sides.values()) for name, sides in parts.items()):

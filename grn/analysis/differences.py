@@ -210,7 +210,9 @@ def compare_pairs(
 
 
 def _batches(pairs: pd.DataFrame, cells: int) -> Iterator[tuple[pd.DataFrame, int]]:
-    """Pairs of a few targets with the same number of regulators, target by target; and this number."""
+    """Pairs of a few targets with the same number of regulators, target by target;
+    and this number.
+    """
     regulators = pairs.groupby("target")["source"].transform("size")
     for number, same in pairs.sort_values("target", kind="stable").groupby(regulators):
         step = max(PIECE // (cells * int(number)), 1) * int(number)

@@ -138,7 +138,9 @@ def make_universe(
 
 
 def _no_edge_between(measured: pd.Index | None, edges: pd.DataFrame) -> str:
-    """Why a restriction to some genes, `measured`, leaves no edge of the reference, and what to do."""
+    """Why a restriction to some genes,
+    `measured`, leaves no edge of the reference, and what to do.
+    """
     if measured is None or edges.empty:
         return "The reference has no edge between two different genes; give one with such edges."
     found = f"No edge of the reference is between two of the {len(measured)} genes that are scored"
@@ -242,8 +244,9 @@ def evaluate_on(
 
 
 def checked_edges(predicted: pd.DataFrame) -> pd.DataFrame:
-    """The columns source, target, weight (float64). Raises DataError: no rows, weights that are not
-    finite.
+    """The columns source, target, weight (float64).
+
+    Raises DataError: no rows, weights that are not finite.
     """
     table = predicted[["source", "target", "weight"]].astype({"weight": np.float64})
     if table.empty or not np.isfinite(table["weight"]).all():
@@ -315,7 +318,9 @@ def _null(
     permutations: int,
     generator: np.random.Generator,
 ) -> dict[str, np.ndarray]:
-    """Scores under the null, [permutations] each. sign [K]; at_known, top [E]: as in `sign_scores`."""
+    """Scores under the null, [permutations] each. sign [K];
+    at_known, top [E]: as in `sign_scores`.
+    """
     wanted = [name for name in (*RANKED, *OF_SIGNS) if not np.isnan(observed[name])]
     drawn = {name: np.full(permutations, np.nan) for name in (*RANKED, *OF_SIGNS)}
     with_signs = any(name in OF_SIGNS for name in wanted)

@@ -1,4 +1,6 @@
-"""The certain edges of a run beside known pairs with signs: confirmed, contradicted in sign, new."""
+"""The certain edges of a run beside known pairs with signs:
+confirmed, contradicted in sign, new.
+"""
 
 from __future__ import annotations
 

@@ -89,7 +89,8 @@ class Plan:
         regulators [R] -> [C].
 
         A gene that was intervened on in the same way has its guides' key besides. The guides of
-        other genes stay as they are. Raises DataError for a gene that has no key.
+        other genes stay as they are.
+        Raises DataError for a gene that has no key.
         """
         done, found = cells.interventions, {}
         wanted = set(self.genes)
@@ -290,6 +291,7 @@ class Perturbed:
 
 def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1) -> Perturbed:
     """The changes in the cells `rows` after a perturbation. steps: of propagation, at least 1.
+
     Raises DataError.
 
     Direct changes along certain edges are not shrunk (certain_slopes.py); with interventions, all

@@ -76,6 +76,7 @@ def pieces_of(
     adata: AnnData, trained: TrainedModel, config: DataConfig, rows: int | None
 ) -> CellsInPieces:
     """The cells with the model's genes and its transform, `rows` at a time; None: in one piece.
+
     Raises UserError.
     """
     return cells_in_pieces(

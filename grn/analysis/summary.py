@@ -308,7 +308,9 @@ def _numbers(table: pd.DataFrame, column: str, digits: int) -> list[float | None
 
 
 def activity_texts(table: pd.DataFrame) -> tuple[list[str], list[tuple[str, ...]]]:
-    """The columns of a table of `grn.activity` in words, and its rows as texts: what is read of it."""
+    """The columns of a table of `grn.activity` in words, and its rows as texts:
+    what is read of it.
+    """
     means = [name for name in table if str(name).startswith("activity")]
     shown = {"cell_type": "cell type", "regulator": "regulator", "targets": "targets"}
     shown |= {name: str(name).replace("_", " in ", 1) for name in means}

@@ -91,7 +91,10 @@ def describe(path: str) -> Found:
 
 
 def _orientation_of(path: str) -> Orientation:
-    """What the rows of a text file are, by their names. Raises DataError where these do not tell."""
+    """What the rows of a text file are, by their names.
+
+    Raises DataError where these do not tell.
+    """
     possible: dict[Orientation, DataError | None] = {}  # with what else is wrong
     for orientation in get_args(Orientation):
         try:

@@ -62,7 +62,10 @@ def are_genes(var: pd.DataFrame, where: str = "The matrix") -> np.ndarray:
 
 
 def left_out(var: pd.DataFrame, genes: np.ndarray, where: str) -> str:
-    """A sentence about the features that are not genes; empty where all are. genes: of are_genes."""
+    """A sentence about the features that are not genes; empty where all are.
+
+    genes: of are_genes.
+    """
     column = _column(var)
     if column is None or genes.all():
         return ""

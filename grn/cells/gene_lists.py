@@ -152,8 +152,9 @@ def path_of(name: str) -> Path:
 
 
 def read_list(name: str) -> list[str]:
-    """The names of a list in the cache. Raises DataError where it is not there, or is no longer as
-    it was got.
+    """The names of a list in the cache.
+
+    Raises DataError where it is not there, or is no longer as it was got.
     """
     path = path_of(known(name).name)
     names = path.read_text("utf-8").splitlines() if path.is_file() else []
@@ -283,7 +284,9 @@ def refuse_missing_lists(config: DataConfig) -> None:
 
 
 def listed_genes(choice: int | str | list[str], field: str) -> list[str]:
-    """The genes that `data.regulators` or `data.genes` lists; none where it is `all` or a number."""
+    """The genes that `data.regulators` or `data.genes` lists;
+    none where it is `all` or a number.
+    """
     if isinstance(choice, int) or choice == "all":
         return []
     return (

@@ -216,8 +216,9 @@ def choose_genes(
     values: str,
     var: pd.DataFrame | None = None,
 ) -> np.ndarray:
-    """Positions of the chosen genes, in the order of the data. Raises DataError where no listed
-    gene is found.
+    """Positions of the chosen genes, in the order of the data.
+
+    Raises DataError where no listed gene is found.
 
     counts: CSR [C, N] of the training cells.
     choice: `data.genes`.

@@ -86,8 +86,9 @@ class Interventions:
 
 
 def read_interventions(obs: pd.DataFrame, config: DataConfig) -> Interventions | None:
-    """What data.intervention_key says; None without it. Raises DataError where there are no
-    controls.
+    """What data.intervention_key says; None without it.
+
+    Raises DataError where there are no controls.
     """
     if config.intervention_key is None:
         return None

@@ -143,7 +143,9 @@ def _of_donors(donors: Mapping[str, int], key: str | None) -> str:
 
 
 def notes_on_interventions(cells: Cells) -> list[str]:
-    """Sentences about a screen: how many cells have which interventions, and what the guides did."""
+    """Sentences about a screen:
+    how many cells have which interventions, and what the guides did.
+    """
     done = cells.interventions
     if done is None:
         return []

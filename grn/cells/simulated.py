@@ -48,7 +48,8 @@ def simulate(config: SimulatedConfig) -> AnnData:
     uns["truth"].
 
     Where regulators are intervened on, obs has intervention and guide, and uns["guides"] which
-    guides work. Raises ConfigError.
+    guides work.
+    Raises ConfigError.
     """
     config = Simulation.of(config)
     screen = Screen.of(config)

@@ -28,7 +28,7 @@ def start(context: typer.Context) -> None:
 
 @app.command("list", epilog=EVERYWHERE)
 def list_() -> None:
-    """Print the lists that --regulators takes by name, and the known regulons that --regulons does."""
+    """Print the lists that --regulators takes by name, and the regulons that --regulons does."""
     from grn.cells.gene_lists import LISTS, REGULONS, path_of
     from grn.cli.console import print_table
 

@@ -113,7 +113,10 @@ def print_error(sentence: str) -> None:
 
 
 class _Terminated(BaseException):
-    """A signal outside of training. Not an Exception, so that no `except Exception` can swallow it."""
+    """A signal outside of training.
+
+    Not an Exception, so that no `except Exception` can swallow it.
+    """
 
 
 @contextmanager
@@ -145,7 +148,10 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def exit_with(code: int) -> NoReturn:
-    """Ends the process. Output that cannot be flushed because its reader has gone is not an error."""
+    """Ends the process.
+
+    Output that cannot be flushed because its reader has gone is not an error.
+    """
     try:
         if sys.stdout is not None:  # closed before the start: >&-
             sys.stdout.flush()

@@ -88,7 +88,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _expanded(argument: str) -> str:
-    """An argument with the user's home in place of ~, which shells do not expand in --output=~/x."""
+    """An argument with the user's home in place of ~,
+    which shells do not expand in --output=~/x.
+    """
     option, equals, value = (
         argument.rpartition("=") if argument.startswith("--") else ("", "", argument)
     )

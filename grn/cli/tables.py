@@ -29,8 +29,9 @@ def refuse_output(output: Path | None, endings: Sequence[str] = (".csv", ".parqu
 
 
 def pairs_of(texts: Sequence[str] | None, field: str) -> dict[str, str]:
-    """NAME=VALUE, several times, as a mapping. Raises ConfigError, also for a name that comes
-    twice.
+    """NAME=VALUE, several times, as a mapping.
+
+    Raises ConfigError, also for a name that comes twice.
     """
     from grn.errors import ConfigError
 

@@ -96,7 +96,9 @@ def change_config(
 
 
 def _read_config(name: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, str], str]:
-    """The values of a configuration file, where each was written, and the file's name in messages."""
+    """The values of a configuration file, where each was written,
+    and the file's name in messages.
+    """
     path = find_config(name)
     title = path.name if path.parent == shipped_configs() else str(path)
     # YAML has no surrogates
@@ -129,7 +131,9 @@ def parse_override(override: str) -> tuple[str, Any]:
 
 
 def _fill_empty_sections(values: dict[str, Any], section: type[BaseModel]) -> dict[str, Any]:
-    """A section that is left out, or whose every line is commented out (null), means its defaults."""
+    """A section that is left out,
+    or whose every line is commented out (null), means its defaults.
+    """
     filled = dict(values)
     for name in section.model_fields:
         if inner := subsection(section, name):

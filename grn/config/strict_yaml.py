@@ -27,8 +27,9 @@ def dump_yaml(values: dict[str, Any]) -> str:
 
 
 def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
-    """The value of a YAML text and the line of each dotted key. Raises ConfigError, also where a
-    key is repeated.
+    """The value of a YAML text and the line of each dotted key.
+
+    Raises ConfigError, also where a key is repeated.
     """
     loader = None
     try:
@@ -82,7 +83,9 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that YAML 1.1 or 1.2 would read as something else, and writes no aliases."""
+    """Quotes every text that YAML 1.1 or 1.2 would read as something else,
+    and writes no aliases.
+    """
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -56,8 +56,9 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
 
 
 def write_anndata(path: Path, adata: AnnData, compression: str | None = None) -> None:
-    """Writes `adata` as the .h5ad file `path`, completely or not at all. Raises RunFolderError on a
-    full disk.
+    """Writes `adata` as the .h5ad file `path`, completely or not at all.
+
+    Raises RunFolderError on a full disk.
     """
     from anndata.experimental import write_dispatched
 
@@ -94,8 +95,9 @@ def refuse_unwritable_parts(adata: AnnData, name: str) -> None:
 
 @contextmanager
 def new_h5ad(path: Path) -> Iterator[Any]:
-    """A new HDF5 file, which replaces `path` at the end if all was written. Raises RunFolderError
-    on a full disk.
+    """A new HDF5 file, which replaces `path` at the end if all was written.
+
+    Raises RunFolderError on a full disk.
     """
     import h5py
 

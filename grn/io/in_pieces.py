@@ -22,8 +22,9 @@ CHUNK, SHARD = (
 
 
 def write_in_pieces(path: Path, adata: AnnData, pieces: Iterator[sparse.csr_matrix]) -> None:
-    """Writes `adata`, which has no X, with the pieces as its X, CSR. Raises RunFolderError on a
-    full disk.
+    """Writes `adata`, which has no X, with the pieces as its X, CSR.
+
+    Raises RunFolderError on a full disk.
     """
     import anndata
     import zarr

@@ -43,8 +43,9 @@ WRITTEN = (
 
 
 def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:
-    """The configuration file in a run folder. Raises RunFolderError where a `needed` file is
-    missing or of another run.
+    """The configuration file in a run folder.
+
+    Raises RunFolderError where a `needed` file is missing or of another run.
     """
     if missing := [name for name in needed if not (run / name).is_file()]:
         raise RunFolderError(
@@ -131,8 +132,9 @@ HASHES: dict[str, Callable[[Path], str]] = {
 
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """Locks a run folder until the end, also a kill, of this process. Raises RunFolderError where
-    it is locked.
+    """Locks a run folder until the end, also a kill, of this process.
+
+    Raises RunFolderError where it is locked.
     """
     with (run / LOG).open("a") as log:
         with suppress(ImportError):  # Windows has no such locks

@@ -96,8 +96,9 @@ def table_of_run(path: Path) -> Iterator[None]:
 
 
 def read_edge_table(path: Path, **options: Any) -> pd.DataFrame:
-    """An edges.parquet or edges_by_type.parquet. options: of pandas.read_parquet. Raises DataError
-    where damaged.
+    """An edges.parquet or edges_by_type.parquet. options: of pandas.read_parquet.
+
+    Raises DataError where damaged.
     """
     import pandas as pd
 

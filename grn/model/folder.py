@@ -45,8 +45,9 @@ class ModelFiles:
 
 
 def read_model_folder(folder: Path) -> ModelFiles:
-    """Reads a model folder, or the one in a run folder. Raises RunFolderError where it is missing
-    or damaged.
+    """Reads a model folder, or the one in a run folder.
+
+    Raises RunFolderError where it is missing or damaged.
     """
     if (folder / "model").is_dir():
         refuse_mixed_parts(folder)

@@ -172,7 +172,9 @@ class Model(nn.Module):
         self.identity: Reader = READERS[config.reader](genes, identity)
 
     def forward(self, bags: Bags) -> Prediction:
-        """The members' mean of the expected multiplicities, and what the reader says of the cells."""
+        """The members' mean of the expected multiplicities,
+        and what the reader says of the cells.
+        """
         if not self.regulates:
             return Prediction(self.mean.expand(len(bags), -1), *self.identity(bags.multiplicity))
         m = self.inputs(bags.multiplicity[:, self.regulators], bags.basal)
@@ -188,8 +190,8 @@ class Model(nn.Module):
     # The genes: what the regulators say of them.
 
     def inputs(self, regulators: Tensor, basal: Tensor | None) -> Tensor:
-        """m: multiplicities of the regulators [C, R] and of the basal gene [C], in units -> [C, R +
-        1].
+        """m: multiplicities of the regulators [C, R] and of the basal gene [C], in units ->
+        [C, R + 1].
         """
         mean, sd = self.mean[self.regulators], self.sd[self.regulators]
         depth = self.depth[0].expand(len(regulators)) if basal is None else basal

@@ -307,8 +307,8 @@ class SignedBlock(nn.Module):
         return level.index_add(1, cell, change)
 
     def slopes(self, scores: Tensor, pick: Tensor) -> Tensor:
-        """What one unit of a regulator adds to a gene in an average cell of each state: [P, S, n, R
-        + 1].
+        """What one unit of a regulator adds to a gene in an average cell of each state:
+        [P, S, n, R + 1].
         """
         gain, basal = self.gains(pick)
         norm = (

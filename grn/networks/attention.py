@@ -51,8 +51,8 @@ DEFINITION = (
 class Attention:
     """What genes and the identity token read of genes, over cells.
 
-    layers: of each layer but the last, the mean weights [N, N] over cells, heads and members: row =
-        target, column = regulator.
+    layers: of each layer but the last, the mean weights [N, N] over cells, heads and members:
+        row = target, column = regulator.
     sd: over members, of their mean over layers.
     cells: how many of those that were read have both genes.
     identity [N]: mean weights of the identity token on the genes, in the last layer.

@@ -81,6 +81,7 @@ def gene_names(
     choice: Sequence[str] | str | os.PathLike[str] | None, field: str
 ) -> list[str] | None:
     """Names of genes: a list of them, a file with one a line, or names with commas between them.
+
     Raises DataError.
     """
     if choice is None:

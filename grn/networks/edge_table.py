@@ -79,8 +79,9 @@ class PredictedNetwork:
         return self.signs_have_meaning and bool((self.edges["weight"] < 0).any())
 
     def of_type(self, label: str | None) -> PredictedNetwork:
-        """The network of one cell type, among the same genes; None: itself. Raises DataError where
-        there is none.
+        """The network of one cell type, among the same genes; None: itself.
+
+        Raises DataError where there is none.
         """
         if label is None:
             return self
@@ -325,8 +326,8 @@ def read_table(path: Path) -> pd.DataFrame:
     named 0, 1, 2, ..., as they are under the header 0,1,2,... that pandas writes for a table
     without names. Rows may begin with R's row names, or end with a separator. Columns without a
     name are left out, and so is the second of two columns with one name, unless they differ and are
-    among READ. Spaces around separators are ignored. Raises DataError for files that are missing,
-    empty, damaged or not a table.
+    among READ. Spaces around separators are ignored.
+    Raises DataError for files that are missing, empty, damaged or not a table.
     """
     check_exists(path)
     name = path.name.lower()
@@ -385,8 +386,9 @@ def names(where: Path | str, column: pd.Series) -> np.ndarray:
 
 
 def cell_types(where: Path | str, table: pd.DataFrame) -> np.ndarray | None:
-    """The labels of the rows in the column cell_type; None without one. Raises DataError for an
-    empty label.
+    """The labels of the rows in the column cell_type; None without one.
+
+    Raises DataError for an empty label.
     """
     columns = find_columns(table, [("cell_type",)])
     return None if columns is None else _labels(where, table[columns[0]]).to_numpy(dtype=object)

@@ -118,7 +118,7 @@ class Merge:
         return table[self.rows][:, self.first]
 
     def observed(self, weights: np.ndarray) -> np.ndarray:
-        """Of weights [N, R] those of the regulators' messengers, [n, r]; NaN of one that has none."""
+        """Of weights [N, R] those of the regulators' messengers, [n, r]; NaN of one without."""
         return np.where(np.isin(self.first, self.pairs[0]), np.nan, self.columns(weights))
 
     def evidence(self, found: Evidence) -> Evidence:

@@ -48,6 +48,7 @@ def sign_has_meaning(sign: str) -> bool:
 
 def read_about(path: Path) -> tuple[list[str], dict]:
     """The genes of a network.h5ad and its uns["grn"], {} without one; its matrices are not read.
+
     Raises DataError.
     """
     import h5py
@@ -68,8 +69,9 @@ def open_network(path: Path) -> SignedNetwork:
 
 
 def signed_network(adata: AnnData, file: Path | None = None) -> SignedNetwork:
-    """The network in an AnnData that was read from a network.h5ad of grn. Raises DataError for
-    anything else.
+    """The network in an AnnData that was read from a network.h5ad of grn.
+
+    Raises DataError for anything else.
 
     file: that it was read from, for messages.
     """

@@ -66,8 +66,8 @@ def shares_of_counting(table: CellTable) -> tuple[Tensor, Tensor]:
 
 
 def by_others(x: Tensor, of: Tensor, penalty: float = 10.0) -> Tensor:
-    """Each regulator of the cells `of` [C, R] as ridge regression on the others, fitted to x [C,
-    R], predicts it.
+    """Each regulator of the cells `of` [C, R] as ridge regression on the others, fitted to x
+    [C, R], predicts it.
     """
     inverse = torch.linalg.inv(
         x.T @ x + penalty * torch.eye(x.shape[1], device=x.device, dtype=x.dtype)

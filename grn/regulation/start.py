@@ -118,7 +118,10 @@ def penalties_of(model: Model, fold: np.ndarray) -> list[Penalty]:
 def solved_in_parts(
     shadow: Shadow, targets: np.ndarray, penalty: Penalty, prior: Tensor | None
 ) -> Solution:
-    """Of all targets, some at a time: their multiplicities are dense then. prior [N, R]: see Model."""
+    """Of all targets, some at a time: their multiplicities are dense then.
+
+    prior [N, R]: see Model.
+    """
     parts = []
     for first in range(0, len(targets), TARGETS):
         some = targets[first : first + TARGETS]

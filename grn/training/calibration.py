@@ -35,7 +35,10 @@ GENES_OF = 128  # cells whose genes are predicted at a time
 
 
 class Calibration(L.Callback):
-    """Sets importances and held-out confidences before step `opened`. rows: the cells that judge."""
+    """Sets importances and held-out confidences before step `opened`.
+
+    rows: the cells that judge.
+    """
 
     def __init__(self, bags: BagMaker, rows: np.ndarray, opened: int, say: Say):
         self.bags, self.rows, self.opened, self.say = bags, rows, opened, say

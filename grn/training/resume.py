@@ -60,6 +60,7 @@ class Start:
 
     def with_its_steps(self, config: Config) -> Config:
         """The configuration with the cells per process that make a step of the interrupted run.
+
         Raises ConfigError.
         """
         cells, count = (self.origin or {}).get("cells_of_step"), processes(config.trainer)
@@ -86,7 +87,10 @@ class Start:
 
 
 class Origin(L.Callback):
-    """Records in every checkpoint what the run was started with. cells_of_step: of all processes."""
+    """Records in every checkpoint what the run was started with.
+
+    cells_of_step: of all processes.
+    """
 
     cells_of_step: int
 
@@ -103,7 +107,10 @@ class Origin(L.Callback):
 
 
 def find_start(folder: Path) -> Start:
-    """Where the run in `folder` resumes. Raises RunFolderError where that is complete or damaged."""
+    """Where the run in `folder` resumes.
+
+    Raises RunFolderError where that is complete or damaged.
+    """
     refuse_lost(folder)
     if (folder / COMPLETE).exists():
         raise RunFolderError(f"The run in {folder} is complete; there is nothing to resume.")

@@ -185,8 +185,9 @@ def train(
 def checked_cells(
     config: Config, adata: AnnData | None = None, together: Processes = ALONE
 ) -> tuple[Cells, Split]:
-    """The cells of a run and their split. Raises UserError for what can be known before anything is
-    trained.
+    """The cells of a run and their split.
+
+    Raises UserError for what can be known before anything is trained.
     """
     cells, split = load_cells(config.data, config.trainer.seed, adata, together)
     refuse_nothing_to_learn(config, cells, split)
@@ -207,7 +208,10 @@ def train_in(
     terminal: bool,
     started: float,
 ) -> TrainResult | None:
-    """The run after its cells are read; arguments as for `train`. started: when reading them began."""
+    """The run after its cells are read; arguments as for `train`.
+
+    started: when reading them began.
+    """
     first, folder = process_rank() == 0, start.folder
     for line in describe(cells, split):
         say(line)

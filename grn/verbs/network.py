@@ -1,4 +1,6 @@
-"""Networks as tables of edges: of cells, without a run; and of a run, its cell types and its cells."""
+"""Networks as tables of edges: of cells, without a run;
+and of a run, its cell types and its cells.
+"""
 
 from __future__ import annotations
 

@@ -164,7 +164,10 @@ def predict_file(
 
 
 def run_or_pretrained(run: AnyRun | None, model: str | None, say: Say) -> AnyRun:
-    """The run, or the folder of the pretrained model of this name. Raises ConfigError, DataError."""
+    """The run, or the folder of the pretrained model of this name.
+
+    Raises ConfigError, DataError.
+    """
     if run is not None and model is None:
         return run
     if model is None or run is not None:
@@ -214,8 +217,8 @@ def annotate(
     """Writes predictions for the cells of `adata` into it; arguments as for `predict`, whose `map`
     is `names`.
 
-    Returns the names of replaced values, and the scores against the given labels. Raises UserError
-    before anything is written.
+    Returns the names of replaced values, and the scores against the given labels.
+    Raises UserError before anything is written.
     """
     import numpy as np
 

@@ -273,8 +273,9 @@ class Run:
         return TrainedModel.load(self._there())
 
     def _there(self) -> Path:
-        """The run's folder. Raises RunFolderError where it was removed or moved since the run was
-        opened.
+        """The run's folder.
+
+        Raises RunFolderError where it was removed or moved since the run was opened.
         """
         if not self._folder.is_dir():
             raise RunFolderError(

@@ -241,7 +241,9 @@ def random_states_kept() -> Iterator[None]:
 
 
 def _plain(value: Any) -> Any:
-    """As YAML could hold it: texts, numbers, lists and mappings, whatever library they come from."""
+    """As YAML could hold it:
+    texts, numbers, lists and mappings, whatever library they come from.
+    """
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,6 @@
-"""Edges that differ: planted ones are found, and nothing else is, whatever differs besides slopes."""
+"""Edges that differ:
+planted ones are found, and nothing else is, whatever differs besides slopes.
+"""
 
 from __future__ import annotations
 

@@ -57,7 +57,9 @@ def test_copies_of_cells_are_told_and_stay_in_one_part_and_one_group(adata, writ
 
 
 def test_what_training_does_not_need_is_not_read(adata, write):
-    """uns and obsm may be huge or damaged; the planted edges in uns are read where they are whole."""
+    """uns and obsm may be huge or damaged;
+    the planted edges in uns are read where they are whole.
+    """
     adata.uns["huge"], adata.obsm["X_pca"] = np.zeros(1000), np.ones((adata.n_obs, 2))
     adata.uns["truth"] = pd.DataFrame({"source": ["gene1"], "target": ["gene2"], "sign": [1]})
     expected, _ = load_cells(DataConfig(path=write(adata)))

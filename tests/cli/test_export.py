@@ -1,4 +1,6 @@
-"""`grn export`: what the command writes is what grn.export writes, and cells are those of the run."""
+"""`grn export`:
+what the command writes is what grn.export writes, and cells are those of the run.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def test_the_same_command_works_twice(tmp_path):
 
 
 def test_temporary_files_of_everything_that_a_run_writes_are_known(tiny_run):
-    """A run that is killed while it writes one of these leaves nothing behind once it is resumed."""
+    """A run that is killed while it writes one of these leaves nothing behind once it resumes."""
     there = {path.stem for path in (*tiny_run.iterdir(), *(tiny_run / "checkpoints").iterdir())}
     assert there <= {*WRITTEN, "log", "checkpoints"} and "edges_by_type" in there
 

@@ -130,7 +130,9 @@ def said(model: Model, table, member: int) -> np.ndarray:
     ids=str,
 )
 def test_a_module_that_was_started_gives_the_exact_linear_function(started, options, member):
-    """Its norms hardly bend; each member from the cells that it learns from, with its own penalty."""
+    """Its norms hardly bend;
+    each member from the cells that it learns from, with its own penalty.
+    """
     model, table, left_out = started(**options)
     expected, found = linear(model, table, member), said(model, table, member)
     assert left_out == 0 and expected.std() > 0.3

@@ -28,7 +28,7 @@ def changed(config: Config, **sections) -> Config:
 
 @pytest.fixture
 def refused_field(tmp_path, monkeypatch):
-    """The field of the error of a run that is refused before its folder is made and a cell is read."""
+    """The field of the error of a run that is refused before its folder is made or cells read."""
 
     def refused(config: Config) -> str | None:
         monkeypatch.setattr(

@@ -164,7 +164,9 @@ def test_a_run_without_test_cells_goes_through(make_config, tmp_path):
 
 
 def test_checkpoints_hold_the_average_of_the_weights(make_config, tmp_path, monkeypatch):
-    """The average begins with the first step's weights; every later step has a share of 1 - decay."""
+    """The average begins with the first step's weights;
+    every later step has a share of 1 - decay.
+    """
     steps = []
     training_step = Task.training_step
 

@@ -73,7 +73,9 @@ class Table:
         unit: np.ndarray | None,
         device: torch.device | str,
     ) -> Table:
-        """Of multiplicities [C, N], no zeros among them, whose arrays a table on the host shares."""
+        """Of multiplicities [C, N], no zeros among them,
+        whose arrays a table on the host shares.
+        """
         device = fitting(device, values.nnz)
         value, gene, known = (on(device, each) for each in (values.data, values.indices, basal))
         counted = None if unit is None else on(device, unit.astype(np.float32))

@@ -241,8 +241,9 @@ def judge_expression(scope: Scope) -> str | None:
 def _note(
     found: dict[str, str], kinds: dict, values: sparse.csr_matrix, scope: Scope, first: int
 ) -> None:
-    """Notes the first value of each kind that cannot be one, where none was found so far. first:
-    cell of the piece.
+    """Notes the first value of each kind that cannot be one, where none was found so far.
+
+    first: cell of the piece.
     """
     for reason, test in kinds.items():
         if reason not in found and (at := test(values.data)).any():
@@ -250,7 +251,9 @@ def _note(
 
 
 def exact(value: np.floating) -> str:
-    """A number as it is: rounded where that does not change it, so that 4.9999999 is not called 5."""
+    """A number as it is:
+    rounded where that does not change it, so that 4.9999999 is not called 5.
+    """
     short = f"{value:g}"
     return short if float(short) == value else str(value)
 

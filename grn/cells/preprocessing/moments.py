@@ -30,7 +30,10 @@ def mean_and_sd(multiplicity: sparse.csr_matrix) -> tuple[Tensor, Tensor]:
 
 
 def varying(multiplicity: sparse.csr_matrix) -> np.ndarray:
-    """Which genes vary between the cells by more than rounding, bool [N]. multiplicity: CSR [C, N]."""
+    """Which genes vary between the cells by more than rounding, bool [N].
+
+    multiplicity: CSR [C, N].
+    """
     return moments(multiplicity)[2]
 
 

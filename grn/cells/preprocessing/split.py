@@ -32,8 +32,9 @@ class Split:
 
 
 def copies_of(values: sparse.csr_matrix, kind: str = "counts") -> np.ndarray | None:
-    """`first_equal`; None where no more cells equal another one than by chance. kind:
-    `data.values`.
+    """`first_equal`; None where no more cells equal another one than by chance.
+
+    kind: `data.values`.
     """
     found = first_equal(values)
     large = np.diff(values.indptr) >= GENES

@@ -108,7 +108,8 @@ def read_zarr_folder(
     path: Path, config: DataConfig, *, everything: bool = True, columns: Columns | None = None
 ) -> AnnData:
     """The AnnData in a .zarr folder, in memory. everything: False: not what h5ad_in_file then
-    leaves out, and matrices stay in the folder. columns: see there. Raises DataError where damaged.
+    leaves out, and matrices stay in the folder. columns: see there.
+    Raises DataError where damaged.
     """
     import anndata
     import zarr

@@ -177,8 +177,9 @@ def _rows_of(values: CSRDataset, rows: int | None, some: slice) -> Iterator[spar
 
 
 def check_pointers(values: CSRDataset | CSCDataset) -> np.ndarray:
-    """The row (or column) pointers of a matrix on disk. Raises ValueError where they are
-    impossible.
+    """The row (or column) pointers of a matrix on disk.
+
+    Raises ValueError where they are impossible.
     """
     data, indices, indptr = (values.group[name] for name in ("data", "indices", "indptr"))
     check_kind(indices, indptr)

@@ -55,7 +55,8 @@ def holds_matrix(folder: Path) -> bool:
 
 def place_within(folder: Path) -> Path:
     """The folder itself; or where it is that of a run of Cell Ranger, the folder, or the .h5 file,
-    of the matrix of its cells. Raises DataError where a run has several.
+    of the matrix of its cells.
+    Raises DataError where a run has several.
     """
     if holds_matrix(folder):
         return folder
@@ -140,8 +141,10 @@ def _mtx(folder: Path) -> list[Path]:
 
 
 def _files(path: Path) -> tuple[Path, Path, Path]:
-    """The matrix, its barcodes and its features. Raises DataError where there are several matrices,
-    ValueError where files are missing or could belong to another matrix.
+    """The matrix, its barcodes and its features.
+
+    Raises DataError where there are several matrices, ValueError where files are missing or could
+    belong to another matrix.
     """
     folder, matrices = (path, _mtx(path)) if path.is_dir() else (path.parent, [path])
     if not matrices:

@@ -54,8 +54,8 @@ def read_text(path: Path, config: DataConfig) -> AnnData:
 
     The header may lack the corner, as R writes it. Columns of texts may follow the names of the
     rows, as gene_name or a cell type: they go to var or obs. Genes may repeat, cells may not. Names
-    that are listed in data.regulators and data.genes count as genes. Raises DataError, also where
-    data.orientation is wrong.
+    that are listed in data.regulators and data.genes count as genes.
+    Raises DataError, also where data.orientation is wrong.
     """
     known = {
         *listed_genes(config.regulators, "data.regulators"),
@@ -98,7 +98,8 @@ Texts = dict[str, list[str]]
 
 def _read(path: Path, file: TextIO) -> tuple[list[str], list[str], sparse.csr_matrix, Texts]:
     """Names of the rows, names of the columns, the values, float32 where that is exact, and columns
-    of texts between the names of the rows and the values. Raises ValueError, DataError.
+    of texts between the names of the rows and the values.
+    Raises ValueError, DataError.
     """
     lines = _lines(file)
     _, header = next(lines, (0, []))

@@ -2,8 +2,8 @@
 
     q [C', H, N, E], k [C', K, M, E], v [C', K, M, V], multiplicity m [C', 1 or K, M] float32
 
-Dense calls have C' = C bags. Packed calls have C' = 1, all bags one after the other, and offsets [C
-+ 1].
+Dense calls have C' = C bags. Packed calls have C' = 1, all bags one after the other, and offsets
+[C + 1].
 """
 
 from __future__ import annotations

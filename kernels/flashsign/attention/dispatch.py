@@ -222,11 +222,11 @@ def plan(
 ) -> Plan:
     """Return what runs for a call of spherical_attention, from its shapes alone.
 
-    queries, keys: the shapes of q and k; values: the width of v (default: as q). Dense: [C, H, N,
-        E] and [C, K, M, E] (default: that of q). Packed: [T, H, E] and [S, K, E], with `bags`, the
-        number of bags, and `largest`, the numbers of keys and of queries of the largest bag
-        (default: all bags have one size). In torch a packed call chooses a method for every group
-        of similar bags, and the plan is that of bags of the largest size.
+    queries, keys: the shapes of q and k; values: the width of v (default: as q). Dense:
+        [C, H, N, E] and [C, K, M, E] (default: that of q). Packed: [T, H, E] and [S, K, E], with
+        `bags`, the number of bags, and `largest`, the numbers of keys and of queries of the largest
+        bag (default: all bags have one size). In torch a packed call chooses a method for every
+        group of similar bags, and the plan is that of bags of the largest size.
     gradients: whether a backward will follow; in_transform: whether it is inside forward mode or a
         torch.func transform; device: facts, or a device of this machine (default: the current CUDA
         device where there is one, else the CPU).

@@ -46,8 +46,8 @@ class Moments(NamedTuple):
         return self.g.diagonal(dim1=-2, dim2=-1).sum(-1)
 
     def attend(self, q: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Return outputs o [B, N, V], 1 / n [B, N, 1], and which rows are ill-conditioned, bool [B,
-        N, 1].
+        """Return outputs o [B, N, V], 1 / n [B, N, 1], and which rows are ill-conditioned, bool
+        [B, N, 1].
 
         q [B, N, E].
         """
@@ -159,7 +159,9 @@ def _moments_backward(
 
 
 def bags_with_rows(marked: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Yield each bag that has marked rows, and which of its rows they are; marked [B, N, 1] bool."""
+    """Yield each bag that has marked rows, and which of its rows they are;
+    marked [B, N, 1] bool.
+    """
     bag_of_row, row, _ = marked.nonzero(as_tuple=True)
     bags, counts = torch.unique_consecutive(bag_of_row, return_counts=True)
     yield from zip(bags.tolist(), torch.split(row, counts.tolist()), strict=True)

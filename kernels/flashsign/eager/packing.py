@@ -68,8 +68,8 @@ class Group(NamedTuple):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the group's bags of a packed call as a dense one.
 
-        q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K] -> q [C', H, N, E], k [C',
-        K, M, E], v [C', K, M, V], multiplicity [C', M] or [C', K, M], 0 for padding.
+        q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K] -> q [C', H, N, E], k
+        [C', K, M, E], v [C', K, M, V], multiplicity [C', M] or [C', K, M], 0 for padding.
         """
         keys = self.keys
         return (
@@ -91,8 +91,8 @@ def groups_of_bags(
 
     offsets and query_offsets [C + 1] cut `keys` and `queries` packed rows into bags;
     at_once(queries, keys): how many bags a group may have at most, given the largest numbers of
-    queries and of keys in it (default: any number). Raises ShapeMismatch unless the offsets cut the
-    rows exactly.
+    queries and of keys in it (default: any number).
+    Raises ShapeMismatch unless the offsets cut the rows exactly.
     """
     check_cut("offsets", offsets, keys)
     check_cut("query_offsets", query_offsets, queries)
@@ -132,10 +132,9 @@ def packed_attention(
 ) -> Tensor:
     """Attend over packed bags by `dense`, which computes dense ones (dense_attention).
 
-    q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K], offsets and query_offsets [C
-    + 1]
-    -> [T, H, V]. The queries of a bag without keys get zeros. Raises ShapeMismatch unless the
-    offsets cut the rows exactly.
+    q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K], offsets and query_offsets
+    [C + 1] -> [T, H, V]. The queries of a bag without keys get zeros.
+    Raises ShapeMismatch unless the offsets cut the rows exactly.
     """
     unpadded, rows = [], []
     for group in groups_of_bags(offsets, query_offsets, len(k), len(q)):

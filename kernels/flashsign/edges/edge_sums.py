@@ -139,10 +139,10 @@ class EdgeSums:
 
         targets: how many, or a range of step 1 for these rows of a larger table; regulators: how
         many; absolute, pairs:
-        whether these tables are kept; dtype: of signed and absolute. Raises ShapeMismatch for
-        targets that are neither, ValueError for another number, dtype or device that is none,
-        BackendUnavailable for a GPU that is not there, MemoryError for tables that do not fit into
-        a CPU's.
+        whether these tables are kept; dtype: of signed and absolute.
+        Raises ShapeMismatch for targets that are neither, ValueError for another number, dtype or
+        device that is none, BackendUnavailable for a GPU that is not there, MemoryError for tables
+        that do not fit into a CPU's.
         """
         self.targets = targets if isinstance(targets, range) else range(targets)
         if self.targets.step != 1:
@@ -285,8 +285,9 @@ class EdgeSums:
 
         by: "absolute" ranks by the mean of |w|, "signed" by |mean of w|; over: as in mean. same
         [R]: the number of the target that each regulator is (-1: none); then no target is its own
-        regulator. Pairs without a bag are left out. Raises ValueError for an unknown `by` or
-        `over`, and where these sums do not keep what they need, ShapeMismatch for another `same`.
+        regulator. Pairs without a bag are left out.
+        Raises ValueError for an unknown `by` or `over`, and where these sums do not keep what they
+        need, ShapeMismatch for another `same`.
         """
         if by not in ("absolute", "signed"):
             raise ValueError(f"by must be absolute or signed, not {by!r}.")
@@ -319,7 +320,9 @@ class EdgeSums:
         return stacked(found, min(k, regulators), self.absolute is not None, self.signed)
 
     def _add_weights(self, part: Part) -> None:
-        """Add signed and absolute weights, for as many bags or targets at a time as WEIGHTS allows."""
+        """Add signed and absolute weights,
+        for as many bags or targets at a time as WEIGHTS allows.
+        """
         bags, heads, queries, width = part.q.shape
         key_heads, keys = part.k.shape[1:3]
         if self.absolute is None:
@@ -427,8 +430,9 @@ def top_edges(
 
 
 def _choose(backend: Backend, q: Tensor, sums: torch.dtype) -> Literal["triton", "torch"]:
-    """Return the backend that adds weights to sums of a dtype. Raises BackendUnavailable,
-    ValueError.
+    """Return the backend that adds weights to sums of a dtype.
+
+    Raises BackendUnavailable, ValueError.
     """
     reason = (
         "" if sums == torch.float32 else f"The kernel's sums are float32, and these sums are {sums}"

@@ -239,8 +239,8 @@ def _inverse(call: EdgeCall, given: Tensor | None, q: Tensor, k: Tensor, unit: T
     """Return 1 / n of every query in the unit of the scaled keys, times the weight of its head: [C,
     H, n] float64.
 
-    given [C, H, n]: 1 / n in the unit of the multiplicities, None where it is not known; unit [C,
-        K].
+    given [C, H, n]: 1 / n in the unit of the multiplicities, None where it is not known; unit
+        [C, K].
     """
     if given is None:
         inverse = inverse_norms(q, k, call.eps)

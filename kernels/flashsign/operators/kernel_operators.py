@@ -132,7 +132,10 @@ def _empty_outputs(method: in_torch.Method, *arguments: Any) -> Tensors:
 
 
 def _forward(method: in_torch.Method, *arguments: Any) -> Tensors:
-    """Run a forward. Sizes of bags are known here, so the plan is made here, as _backward makes it."""
+    """Run a forward.
+
+    Sizes of bags are known here, so the plan is made here, as _backward makes it.
+    """
     call = AttentionCall(*arguments)
     plan = plan_kernels(call, method)
     if known_problem(plan, call) == "":

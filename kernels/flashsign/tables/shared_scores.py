@@ -166,7 +166,9 @@ def _bags(groups: Sequence[int]) -> Iterator[tuple[int, slice]]:
 
 
 def _products(multiplicity: Tensor, table: Tensor) -> Tensor:
-    """Return products of multiplicity [C, M] or [..., C, M] with a table [..., F, M]: [..., C, F]."""
+    """Return products of multiplicity [C, M] or [..., C, M] with a table [..., F, M]:
+    [..., C, F].
+    """
     if multiplicity.ndim > 2 or table.ndim == 2:
         return multiplicity @ table.mT
     every = multiplicity @ table.flatten(0, -2).mT  # one product for all leading axes

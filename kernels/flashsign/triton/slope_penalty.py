@@ -185,8 +185,8 @@ def value_kernel(
 def value(
     scores: Tensor, amount: Tensor, factor: Tensor, penalty: Tensor, prior: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the penalty [P], and its gradient by the slopes, [P, S, N, K], and by the factors, [P,
-    H, S, N].
+    """Return the penalty [P], and its gradient by the slopes, [P, S, N, K], and by the factors,
+    [P, H, S, N].
     """
     members, heads, states, queries, keys = scores.shape
     rows, columns, warps = fitting(keys, TILE)

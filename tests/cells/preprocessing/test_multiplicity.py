@@ -40,7 +40,9 @@ TOTALS = np.array([4.0, 8, 0])
     ],
 )
 def test_each_transform_keeps_zeros_and_leaves_the_counts_as_they_were(transform, totals, expected):
-    """Totals may leave out genes, which are scaled, too: the sum of a cell may be above the target."""
+    """Totals may leave out genes, which are scaled, too:
+    the sum of a cell may be above the target.
+    """
     before = COUNTS.copy()
     found = to_multiplicity(COUNTS, transform, totals, 6.0)
     np.testing.assert_allclose(found.toarray(), expected, rtol=1e-6)
@@ -168,7 +170,9 @@ def test_the_depth_of_a_cell_does_not_change_when_a_regulator_s_count_does(adata
 
 @pytest.fixture
 def new_cells(tiny_run):
-    """A trained model, its cells, their source, and how another source becomes cells for the model."""
+    """A trained model, its cells, their source,
+    and how another source becomes cells for the model.
+    """
     trained, run = TrainedModel.load(tiny_run), load_config(tiny_run / "config.yaml").data
 
     def read(adata, share=None):

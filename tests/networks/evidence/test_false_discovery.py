@@ -306,7 +306,9 @@ def test_an_edge_is_certain_with_the_sign_of_the_association_alone():
 
 
 def test_a_model_that_knows_no_signs_has_no_certain_edge():
-    """Where half of the certain associations have another sign in it, the others' agree by chance."""
+    """Where half of the certain associations have another sign in it,
+    the others' agree by chance.
+    """
     generator = np.random.default_rng(0)
     slope = generator.normal(size=(40, 5))
     q = np.where(generator.random((40, 5)) < 0.5, 0.01, 0.9)

@@ -135,7 +135,9 @@ def _laws(monoid: Monoid, items: Total, shared: Total) -> Iterator[Equal]:
 
 
 def _gradient_laws(monoid: Monoid, items: Total, shared: Total, whole: Total) -> Iterator[Equal]:
-    """Yield the laws of the gradient of the total, for random gradients of it, and of the output."""
+    """Yield the laws of the gradient of the total,
+    for random gradients of it, and of the output.
+    """
     grads = _random(whole)
 
     def slopes(total: Total, leaves: Total) -> Total:

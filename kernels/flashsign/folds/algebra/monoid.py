@@ -103,8 +103,9 @@ class Monoid:
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """The depths that this monoid can be folded at, in rising order. Raises ValueError where
-        there is none.
+        """The depths that this monoid can be folded at, in rising order.
+
+        Raises ValueError where there is none.
         """
         with_d = self.local_gradient is not None
         whole = self.proj_fold is not None and (self.proj_fold_bwd is not None or with_d)

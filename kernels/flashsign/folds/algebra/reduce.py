@@ -46,9 +46,9 @@ def monoid_reduce(
         1, 2 or 3, by default the deepest that the monoid has; all give the same result.
     order: "rows" takes all items of some rows, then the next rows; "items" all rows of some items;
         "tree" as many slices of items side by side as rows are missing in a slice, combined as a
-        tree; "auto" takes the tree where N is at most half of a_chunk. where [..., M] or [..., N,
-        M], bool: the identity stands for pairs where it is False, which must be finite all the same
-        (depth 1 or 2).
+        tree; "auto" takes the tree where N is at most half of a_chunk. where [..., M] or
+        [..., N, M], bool: the identity stands for pairs where it is False, which must be finite all
+        the same (depth 1 or 2).
 
     Differentiable: once in slices; second derivatives, forward mode and torch.func in plain
         operations, with every slice in memory. Where B needs no gradient and a row's total is a few

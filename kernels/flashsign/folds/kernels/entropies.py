@@ -238,8 +238,8 @@ def distribution_gradients(
 
 
 def listed_logits(h: Tensor, c: Tensor, bias: Tensor | None, listed: Tensor) -> Tensor:
-    """Return the logits of the listed classes [N, L] of every row, 0 for those that are none: [N,
-    L] float32.
+    """Return the logits of the listed classes [N, L] of every row, 0 for those that are none:
+    [N, L] float32.
     """
     rows, length = listed.shape
     out = h.new_empty(rows, length, dtype=torch.float32)

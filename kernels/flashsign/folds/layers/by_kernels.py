@@ -317,7 +317,9 @@ class _DistributionLosses(torch.autograd.Function):
 
 
 def weights_of_class(classes: Tensor, weights: Tensor) -> Tensor:
-    """Return, for every entry of lists [N, L], the sum of the row's weights on the entry's class."""
+    """Return, for every entry of lists [N, L],
+    the sum of the row's weights on the entry's class.
+    """
     ordered, order = classes.sort(1)
     new = torch.nn.functional.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0), value=False)
     group = new.cumsum(1)

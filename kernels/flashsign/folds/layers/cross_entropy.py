@@ -205,9 +205,9 @@ def weighted_cross_entropy(
     the same, weights [N, L]; classes below 0 are padding. Packed: classes and weights [T], offsets
     [N + 1]; row i has the slice offsets[i]:offsets[i + 1]. -> float32 at least: [N] for reduction
     "none", else a number; "mean" is over rows. The weights of a row need not add up to one: a row
-    without any has loss 0. Gradients go to h, weight, bias and weights. Raises ShapeMismatch, and
-    ValueError for numbers above the classes (on a GPU the loss of their row is NaN), an unknown
-    reduction or backend.
+    without any has loss 0. Gradients go to h, weight, bias and weights.
+    Raises ShapeMismatch, and ValueError for numbers above the classes (on a GPU the loss of their
+    row is NaN), an unknown reduction or backend.
 
     Example:
         >>> import torch

@@ -48,7 +48,8 @@ def mlp(
     and x's gradient in float32 (by the GPU's kernel, for D and D' up to 256) or slices of row_chunk
     x hidden_chunk (in torch; row_chunk: by default CHUNK, on a GPU GPU_ROWS). The kernel adds x's
     gradient in any order; where torch is asked for deterministic algorithms, torch's slices are
-    taken. Raises ShapeMismatch, ValueError for an unknown activation or backend.
+    taken.
+    Raises ShapeMismatch, ValueError for an unknown activation or backend.
 
     Example:
         >>> import torch

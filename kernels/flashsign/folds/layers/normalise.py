@@ -28,8 +28,8 @@ def rms_norm(
     x [..., D], weight [D] or None -> [..., D], x's dtype.
 
     Sums are float32 at least. For the backward it keeps x and one number a row, nothing normalised.
-    backend: "auto" takes a kernel on CUDA. Differentiable in x and weight. Raises ShapeMismatch,
-    ValueError for an unknown backend.
+    backend: "auto" takes a kernel on CUDA. Differentiable in x and weight.
+    Raises ShapeMismatch, ValueError for an unknown backend.
 
     Example:
         >>> import torch

@@ -106,5 +106,7 @@ def marked(inverse_n, broken):
 
 @triton.jit
 def not_finite(k_tile, v_tile):
-    """Which rows of two tiles, [rows, E_PAD] and [rows, V_PAD], hold a NaN or an infinity, [rows]."""
+    """Which rows of two tiles,
+    [rows, E_PAD] and [rows, V_PAD], hold a NaN or an infinity, [rows].
+    """
     return tl.sum(k_tile * 0, 1) + tl.sum(v_tile.to(tl.float32) * 0, 1) != 0

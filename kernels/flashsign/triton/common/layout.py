@@ -1,4 +1,6 @@
-"""Layout of a call's tensors for a kernel: by pointer and strides or by descriptor, tile by tile."""
+"""Layout of a call's tensors for a kernel:
+by pointer and strides or by descriptor, tile by tile.
+"""
 
 from __future__ import annotations
 

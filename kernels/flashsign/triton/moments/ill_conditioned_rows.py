@@ -3,8 +3,8 @@ keys instead.
 
 They are the rows with rho = z / (|q|^2 t) below ILL_CONDITIONED, as float32 sums leave a relative
 error of 0.13 2^-24 / rho in z. They are few and may be anywhere; the passes over queries list them
-on the device, without synchronising with the host. Program (p, key head, bag) of P takes tiles p, p
-+ P, p + 2 P, ... of its bag's list. The order of a list differs from run to run, but no row's
+on the device, without synchronising with the host. Program (p, key head, bag) of P takes tiles p,
+p + P, p + 2 P, ... of its bag's list. The order of a list differs from run to run, but no row's
 result depends on it.
 """
 

@@ -40,9 +40,9 @@ FEWEST_ROWS = 256
 
 
 class MatrixPair(NamedTuple):
-    """Two matrices for each bag and key head, A and G or dA and 2 dG: sums [bags K, E_PAD V_PAD +
-    E_PAD E_PAD] float32, and their scales, maxima and trace, totals [bags K, 4, blocks]
-    (moment_sums.add_parts).
+    """Two matrices for each bag and key head, A and G or dA and 2 dG: sums
+    [bags K, E_PAD V_PAD + E_PAD E_PAD] float32, and their scales, maxima and trace, totals
+    [bags K, 4, blocks] (moment_sums.add_parts).
     """
 
     sums: Tensor
@@ -232,7 +232,10 @@ class Passes:
     def add(
         self, parts: Tensor, scales: Tensor, listed: IllConditionedRows, scaled: bool
     ) -> MatrixPair:
-        """Return the sum of parts [parts, bags K, ...]: see moment_sums.add_parts. Empty the lists."""
+        """Return the sum of parts [parts, bags K, ...]: see moment_sums.add_parts.
+
+        Empty the lists.
+        """
         blocks = self.call.width**2 // self.block
         sums, totals = self.empty(*parts.shape[1:]), self.empty(parts.shape[1], 4, blocks)
         start(

@@ -64,9 +64,9 @@ def sum_keys(
     PRECISION: tl.constexpr,
     PACKED: tl.constexpr,
 ):
-    """Program (part, key head, bag) writes A and G of its keys to parts [parts, B, K, E_PAD V_PAD +
-    E_PAD E_PAD], and the scale of its multiplicities to scales [parts, B, K]. M_BLOCK:
-    multiplicities read at once to find the largest.
+    """Program (part, key head, bag) writes A and G of its keys to parts
+    [parts, B, K, E_PAD V_PAD + E_PAD E_PAD], and the scale of its multiplicities to scales
+    [parts, B, K]. M_BLOCK: multiplicities read at once to find the largest.
     """
     head, bag = tl.program_id(1), tl.program_id(2)
     first, keys, index = bag_rows(bag, offsets, rows, PACKED)
@@ -135,8 +135,8 @@ def add_parts(
     PARTS: tl.constexpr,
     SCALED: tl.constexpr,
 ):
-    """Program (block of BLOCK entries, bag and key head) adds parts [count, B K, E_PAD V_PAD +
-    E_PAD E_PAD] up.
+    """Program (block of BLOCK entries, bag and key head) adds parts
+    [count, B K, E_PAD V_PAD + E_PAD E_PAD] up.
 
     out [B K, E_PAD V_PAD + E_PAD E_PAD]: their sum. totals [B K, 4, blocks] float32, for each
         block: of scales [count, B K] the smallest (SCALED: the scale of the sum) or the largest,
@@ -235,7 +235,9 @@ def high_precision_product(
 def rounded_matrices(
     matrices, a_unit, g_unit, dtype: tl.constexpr, E_PAD: tl.constexpr, V_PAD: tl.constexpr
 ):
-    """A pair of matrices (store_pair) times the units that bring them near one, rounded to 16 bits."""
+    """A pair of matrices (store_pair) times the units that bring them near one,
+    rounded to 16 bits.
+    """
     row, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     a = tl.load(matrices + row[:, None] * V_PAD + of_value[None, :]) * a_unit
     g = tl.load(matrices + E_PAD * V_PAD + row[:, None] * E_PAD + row[None, :]) * g_unit

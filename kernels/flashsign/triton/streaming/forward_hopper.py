@@ -459,8 +459,8 @@ def forward(
     o: Tensor,
     inverse: Tensor,
 ) -> None:
-    """Write, as stream_launches.forward does by its kernel, o [C', H, N, V], and inverse [C', H,
-    N], 1 / n.
+    """Write, as stream_launches.forward does by its kernel, o [C', H, N, V], and inverse
+    [C', H, N], 1 / n.
 
     Numbers have 16 bits; sizes: tables.HOPPER, of 128 or 256 queries; plan: which tiles have their
     keys split.

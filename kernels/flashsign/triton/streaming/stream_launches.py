@@ -168,8 +168,8 @@ def backward(
 class QueryTotals:
     """The results of stream_backward.scaled_queries.
 
-    rows (q~), grads (do~) and delta have the gaps of ScaledKeys between packed bags; twice_dt [C',
-    H, N].
+    rows (q~), grads (do~) and delta have the gaps of ScaledKeys between packed bags; twice_dt
+    [C', H, N].
     """
 
     rows: Tensor
@@ -376,7 +376,10 @@ class Passes:
         )
 
     def key_moments(self) -> Tensor:
-        """Return A and G of every bag and key head, [bags, K, E_PAD V_PAD + E_PAD E_PAD] float32."""
+        """Return A and G of every bag and key head.
+
+        They are one tensor [bags, K, E_PAD V_PAD + E_PAD E_PAD], float32.
+        """
         call, keys, v, (_, key_heads) = self.call, self.keys, self.call.v, self.call.heads
         mean = cdiv(v.shape[2], call.bags) if call.packed else v.shape[2]
         # As few parts as precision allows, or more to fill the device, unless adding them up would

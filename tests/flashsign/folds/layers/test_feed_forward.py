@@ -1,4 +1,6 @@
-"""MLPs without a hidden layer in memory are the plain ones, for 14 operations where those take 12."""
+"""MLPs without a hidden layer in memory are the plain ones,
+for 14 operations where those take 12.
+"""
 
 import pytest
 import torch

@@ -94,7 +94,9 @@ def _chain(
     wanted: tuple[bool, ...],
     sums: GradientSums,
 ) -> Total:
-    """Add the gradients of these slices, whose items follow prefix; return the gradient for prefix."""
+    """Add the gradients of these slices, whose items follow prefix;
+    return the gradient for prefix.
+    """
     if len(parts) > 1:
         half = len(parts) // 2
         middle = prefix
