@@ -1,5 +1,6 @@
 """`grn train` as a file, for launchers that start files: torchrun train.py --config pbmc.yaml, or
-srun python."""
+srun python.
+"""
 
 import sys
 

@@ -1,6 +1,8 @@
-"""Writes constraints.lock: the packages of constraints.txt with the SHA-256 of the wheels that pip would install here.
+"""Writes constraints.lock: the packages of constraints.txt with the SHA-256 of their wheels.
 
-make lock
+    make lock
+
+The wheels are those that pip would install here.
 """
 
 from __future__ import annotations
@@ -50,11 +52,13 @@ def main() -> None:
         found = json.loads(report.read_text())["install"]
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
     lines = [
-        "# Written by `make lock`: the packages of constraints.txt with the SHA-256 of their wheels for "
-        f"{platform.system()}",
-        f"# on {platform.machine()} with {python}, as the package index had them on {time.strftime('%Y-%m-%d')}:",
+        "# Written by `make lock`: the packages of constraints.txt with the SHA-256 of their "
+        f"wheels for {platform.system()}",
+        f"# on {platform.machine()} with {python}, as the package index had them on "
+        f"{time.strftime('%Y-%m-%d')}:",
         "#     pip install --require-hashes --no-deps -r constraints.lock",
-        "# pip takes hashes of requirements only, so `-c` reads constraints.txt, which has none. Not here, as only the",
+        "# pip takes hashes of requirements only, so `-c` reads constraints.txt, which has none. "
+        "Not here, as only the",
         f"# index of PyTorch has it: {', '.join(line.split(';')[0] for line in others)}.",
     ]
     for each in sorted(found, key=lambda each: each["metadata"]["name"].lower()):

@@ -4,11 +4,10 @@ after interferon?
     python benchmarks/activity.py                          # 6 minutes of one CPU thread
     python benchmarks/activity.py --sets pbmc68k_reduced   # half a minute
 
-Networks of grn (`grn.network`), Pearson and ridge are inferred from the
-same cells with the same regulators; none is told a condition. `grn.activity` (the 50 strongest
-targets) turns each into activities of regulators in cells. A regulator's place in a type is that of
-Welch's t between the type's cells and all others; after interferon, between treated and control
-cells of one type.
+Networks of grn (`grn.network`), Pearson and ridge are inferred from the same cells with the same
+regulators; none is told a condition. `grn.activity` (the 50 strongest targets) turns each into
+activities of regulators in cells. A regulator's place in a type is that of Welch's t between the
+type's cells and all others; after interferon, between treated and control cells of one type.
 
 Cells: pbmc68k_reduced ships with scanpy; pbmc3k.h5ad and kang_ifnb.h5ad (2000 blood cells, half of
 them six hours after interferon beta) are in the folder that GRN_BENCHMARK_DATA names, and so are
@@ -83,8 +82,9 @@ def networks(cells, regulators: list[str], label_key: str, seed: int) -> dict[st
 
 
 def activities(cells, net: pd.DataFrame) -> pd.DataFrame:
-    """The activity of each regulator in each cell, by its TARGETS strongest edges, certain or
-    not."""
+    """The activity of each regulator in each cell,
+    by its TARGETS strongest edges, certain or not.
+    """
     order = np.argsort(-net["weight"].abs().to_numpy(), kind="stable")
     strongest = net[["source", "target", "weight"]].iloc[order].groupby("source").head(TARGETS)
     grn.activity(cells, strongest[strongest["weight"] != 0], quiet=True)
@@ -101,7 +101,8 @@ def differences(activity: pd.DataFrame, first: np.ndarray, second: np.ndarray) -
 
 def of_types(name: str, cells, regulators: list[str], label_key: str, seed: int) -> list[dict]:
     """A row for each method and type that has a known regulator: the first regulators, and the
-    places of the known."""
+    places of the known.
+    """
     rows = []
     labels = cells.obs[label_key].astype(str).to_numpy()
     for method, net in networks(cells, regulators, label_key, seed).items():

@@ -47,7 +47,8 @@ SECONDS = 3.0  # for the runs of one call
 
 def milliseconds(call: Callable[[], object], graph: bool = False) -> float:
     """The median time of a call on the GPU; graph: as a CUDA graph, where launches take the host
-    longer."""
+    longer.
+    """
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -64,7 +65,8 @@ def milliseconds(call: Callable[[], object], graph: bool = False) -> float:
 @cache
 def rates() -> tuple[float, float]:
     """What this card reaches: operations of a large float16 product and bytes of a copy (read and
-    written), per ms."""
+    written), per ms.
+    """
     a, b = (normal(8192, 8192) for _ in range(2))
     product = torch.empty_like(a)
     operations = 2 * 8192**3 / milliseconds(lambda: torch.mm(a, b, out=product))
@@ -217,7 +219,8 @@ def in_pieces(h: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> to
 
 Loss = Callable[..., torch.Tensor]
 """h [N, D], weight [V, D], target [N] -> the mean loss; with keywords weights [N] and smoothing
-where it takes them."""
+where it takes them.
+"""
 
 
 def ours(
@@ -298,7 +301,8 @@ def judged(
     **options: Any,
 ) -> Row:
     """Errors of the first 256 rows' loss and gradients against float64, memory, and time of all
-    rows."""
+    rows.
+    """
     row: Row = {"what": f"{what}: {name}", "direction": "both"}
     loss = METHODS[name]
     some = {key: x[:256] if isinstance(x, torch.Tensor) else x for key, x in options.items()}

@@ -1,9 +1,13 @@
 """What does a run take whose cells stay in their file: time of each stage, cells a second, memory?
 
-    python benchmarks/atlas.py make atlas.h5ad --cells 1000000 --genes 20000    # minutes on 16 cores
-    python benchmarks/atlas.py run atlas.h5ad                                   # all cells from the file
-    python benchmarks/atlas.py run atlas.h5ad --sample 1000000                  # all of them in memory
-    python benchmarks/atlas.py run atlas.h5ad --processes 2 --set trainer.max_steps=400     # by torchrun
+    # minutes on 16 cores
+    python benchmarks/atlas.py make atlas.h5ad --cells 1000000 --genes 20000
+    # all cells from the file
+    python benchmarks/atlas.py run atlas.h5ad
+    # all of them in memory
+    python benchmarks/atlas.py run atlas.h5ad --sample 1000000
+    # by torchrun
+    python benchmarks/atlas.py run atlas.h5ad --processes 2 --set trainer.max_steps=400
 
 `make` simulates 100 000 cells of 2000 genes (grn/cells/simulated.py), whose counts every part keeps
 with a chance of .9 each, so that no two cells are equal, beside genes that nothing regulates; parts

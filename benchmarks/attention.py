@@ -1,11 +1,12 @@
-"""How fast and how exact is flashsign's attention beside PyTorch's softmax kernels and spherical
-attention in torch?
+"""How fast and how exact is flashsign's attention beside softmax and spherical attention in torch?
 
-    PYTHONPATH=.:kernels python benchmarks/attention.py                     # 7 minutes on an H200
-    PYTHONPATH=.:kernels python benchmarks/attention.py --quick             # two sizes in fp16: 1 minute
-    PYTHONPATH=.:kernels python benchmarks/attention.py --packed --small    # packed bags and small bags alone: minutes
-    PYTHONPATH=.:kernels python benchmarks/attention.py --from-csv benchmarks/results/attention.csv     # picture alone
-    PYTHONPATH=.:kernels python benchmarks/attention.py --device cpu --smoke    # tiny sizes, without a GPU: seconds
+    export PYTHONPATH=.:kernels
+    python benchmarks/attention.py                         # 7 minutes on an H200
+    python benchmarks/attention.py --quick                 # two sizes in fp16: 1 minute
+    python benchmarks/attention.py --packed --small        # packed and small bags alone: minutes
+    python benchmarks/attention.py --device cpu --smoke    # tiny sizes, without a GPU: seconds
+    # the picture alone
+    python benchmarks/attention.py --from-csv benchmarks/results/attention.csv
 
 Prints a table of times, with the times of cuDNN, FlashAttention-2 and eager torch in the same run
 as ratios. Writes `attention.csv` after every point and the picture `docs/img/attention.png`.
@@ -47,8 +48,9 @@ HERE = Path(__file__).resolve().parent
 
 
 def run_dense(arguments: argparse.Namespace, plan: Plan, device: torch.device) -> None:
-    """Measures all points; prints a row when it is measured, and writes the CSV after every
-    point."""
+    """Measures all points;
+    prints a row when it is measured, and writes the CSV after every point.
+    """
     begun = time.monotonic()
     known = versions(device)
     print(", ".join(f"{name} {value}" for name, value in known.items() if value))

@@ -71,7 +71,8 @@ def busy(processes: int) -> Iterator[None]:
 
 def seconds(name: str, processes: int, environment: dict[str, str]) -> tuple[float, float]:
     """How long a run takes beside so many busy processes, and how long it computes on all
-    processors together."""
+    processors together.
+    """
     with tempfile.TemporaryDirectory() as home, busy(processes):
         started = time.monotonic()
         run = subprocess.Popen(command(name, Path(home) / "run"), env=environment)
@@ -84,7 +85,8 @@ def seconds(name: str, processes: int, environment: dict[str, str]) -> tuple[flo
 
 def measure(names: list[str], environment: dict[str, str]) -> pd.DataFrame:
     """Columns set, load (before the two runs), alone, beside, ratio; alone_cpu, beside_cpu (of
-    processors); seconds."""
+    processors); seconds.
+    """
     rows = []
     for name in names:
         load = os.getloadavg()[0]

@@ -1,7 +1,9 @@
 """Does grn label cells as well as simple classifiers do, and how few labels does it need?
 
-    python benchmarks/classification.py                                                 # three sets: an hour of a core
-    python benchmarks/classification.py --sets pbmc68k_reduced --splits 1 --fractions 1    # a minute
+    # three sets: an hour of a core
+    python benchmarks/classification.py
+    # a minute
+    python benchmarks/classification.py --sets pbmc68k_reduced --splits 1 --fractions 1
 
 Each split puts a fifth of the cells, stratified by type, aside for the test. Of the others a
 fraction keeps its labels. grn is trained on all of the others as `grn train` does it, which needs
@@ -121,7 +123,8 @@ FRACTIONS = (1.0, 0.3, 0.1)
 
 def configurations() -> dict[str, Config]:
     """The sets: how `grn train` reads and trains on each. Only pbmc68k_reduced has a configuration
-    of its own."""
+    of its own.
+    """
     folder = Path(os.environ.get("GRN_BENCHMARK_DATA", "."))
     of_files = {
         "pbmc3k": {
@@ -152,7 +155,8 @@ def chosen_configurations(patterns: Sequence[str]) -> dict[str, Config]:
 
 def labelled_rows(targets: np.ndarray, rest: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     """A fraction of the rows `rest`, stratified by type: at least one cell of each, and more with
-    larger fractions."""
+    larger fractions.
+    """
     generator = np.random.default_rng(seed)
     found = []
     for label in np.unique(targets[rest]):
@@ -187,7 +191,8 @@ def scores(found: Labels, truth: np.ndarray) -> dict[str, float]:
 
 def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
     """Expected difference of confidence [C] and accuracy over bins of confidence; right [C]:
-    whether the label is."""
+    whether the label is.
+    """
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
     return sum(
         abs((right[bins == each] - confidence[bins == each]).sum()) for each in np.unique(bins)

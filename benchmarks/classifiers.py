@@ -78,7 +78,12 @@ def celltypist_probabilities(
     classes: int,
     folder: Path,
 ) -> np.ndarray:
-    """known: counts of labelled cells, [C, N].   targets [C].   asked: counts of C other cells.   -> [C, K]."""
+    """Return CellTypist's probabilities of the types, [C, K].
+
+    known: counts of labelled cells, [C, N].
+    targets [C]: their types.
+    asked: counts of C other cells.
+    """
     files = [folder / name for name in ("known.npz", "types.npy", "asked.npz", "result.npz")]
     sparse.save_npz(files[0], known.astype(np.float32))
     np.save(files[1], targets)
@@ -102,7 +107,11 @@ PENALTIES = np.logspace(-4, 1, 6)  # scikit-learn's C: the smaller, the stronger
 
 @dataclass(frozen=True, eq=False)
 class LabelledSet:
-    """A set whose cells have labels. adata: counts in X, CSR [C, N].   values [C, N]: grn's multiplicities of them."""
+    """A set whose cells have labels.
+
+    adata: counts in X, CSR [C, N].
+    values [C, N]: grn's multiplicities of them.
+    """
 
     config: Config
     cells: Cells
@@ -128,7 +137,8 @@ def labelled_set(config: Config) -> LabelledSet:
 @dataclass(frozen=True)
 class Labels:
     """Predicted labels [C] and, where the method has them, probabilities [C, K]; types are
-    positions."""
+    positions.
+    """
 
     labels: np.ndarray
     probabilities: np.ndarray | None
@@ -187,8 +197,9 @@ def on_components(seed: int) -> GridSearchCV:
 def fit_grn(
     one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: int, folder: Path
 ) -> Predict:
-    """The model trained on all cells but those of the test, of which the rows `known` have
-    labels."""
+    """The model trained on all cells but those of the test,
+    of which the rows `known` have labels.
+    """
     config, key = one.config, one.config.data.label_key
     assert key is not None, "every set has labels"
     rest = np.setdiff1d(np.arange(len(one.cells)), test)

@@ -1,8 +1,7 @@
-"""Networks in context: which method tells a cell type's network from another's, and regulation from
-composition?
+"""Which method tells a cell type's network from another's, and regulation from composition?
 
-    python benchmarks/context.py                                        # hours of one thread with grn
-    python benchmarks/context.py --without grn                          # 3 minutes
+    python benchmarks/context.py                  # hours of one thread with grn
+    python benchmarks/context.py --without grn    # 3 minutes
     python benchmarks/context.py --kinds typed composition --seeds 101 --methods grn ridge_shared
 
 Five kinds of fresh draws (`draws.py`), five seeds each; all methods read the same values, log1p of
@@ -10,20 +9,20 @@ scaled counts. The table has the mean over the seeds and the worst in brackets; 
 row for each draw, seed and method, is written after each draw, and keeps the rows that were not
 measured again. --missing measures only what it lacks.
 
-    typed        AUPRC of each type's network; share of its edges with the right sign; AUROC of |weight| for the edges
-                 that this type has against those that only others have; share of right signs among
-                 edges whose sign changes between types (one network for all with the majority of
-                 signs gets .64). Means over types.
+    typed        AUPRC of each type's network; share of its edges with the right sign; AUROC of
+                 |weight| for the edges that this type has against those that only others have;
+                 share of right signs among edges whose sign changes between types (one network
+                 for all with the majority of signs gets .64). Means over types.
     noisy        AUPRC and early precision over their densities, at 60 to 90 % zeros
-    shuffled     the same where nothing but each gene's values is left: less is better, 1 is chance. `abundance`, the
-                 product of mean multiplicities, shows what can be had from these alone
-    cascades     chains A -> B -> C, half of them with A -> C beside: AUPRC of the direct edges; share of the pure
-                 chains whose A -> C is weaker than both of its edges; precision at q <= .2, and the
-                 edges found there
-    composition  no edges, but levels that differ between types: share of the pairs at q <= .05 and
-    .1, and the root
-                 mean square of the weights over that on cells with networks (`typed`, of the same
-                 size)
+    shuffled     the same where nothing but each gene's values is left: less is better, 1 is
+                 chance. `abundance`, the product of mean multiplicities, shows what can be had
+                 from these alone
+    cascades     chains A -> B -> C, half of them with A -> C beside: AUPRC of the direct edges;
+                 share of the pure chains whose A -> C is weaker than both of its edges; precision
+                 at q <= .2, and the edges found there
+    composition  no edges, but levels that differ between types: share of the pairs at q <= .05
+                 and .1, and the root mean square of the weights over that on cells with networks
+                 (`typed`, of the same size)
 
 The AUPRC of a type counts all pairs of a regulator and another gene, by the ranking of `evaluate`,
 which leaves out genes that have no edge in the reference: types would have different universes.
@@ -75,8 +74,10 @@ LEVELS = {"q_05": 0.05, "q_10": 0.1}
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """overall: source, target, weight; None: there is none.   by_type: label -> the same; None: overall is for all.
+    """The networks that a method found on one draw.
 
+    overall: source, target, weight; None: there is none.
+    by_type: label -> the same; None: overall is for all.
     q: q-values of the pairs of one or several networks, any shape; None where the method has none.
     """
 
@@ -90,7 +91,7 @@ class Found:
         return table
 
 
-# ---------------------------------------------------------------------------------------------------------- the methods
+# -------------------------------------------------------------------------------------- the methods
 
 
 def infer(method: str, one: NetworkSet, seed: int, q_values: bool = False) -> Found:
@@ -155,7 +156,8 @@ TYPED = tuple(method for method in METHODS if method not in ("abundance", "pears
 
 def abundance(matrix: np.ndarray, genes: list[str], regulators: list[str]) -> pd.DataFrame:
     """No method: the product of the two genes' mean multiplicities, which shows what abundance
-    alone tells."""
+    alone tells.
+    """
     mean = pd.Series(np.asarray(matrix, dtype=np.float64).mean(0), genes)
     pairs = pd.MultiIndex.from_product([regulators, genes], names=["source", "target"]).to_frame(
         index=False
@@ -177,7 +179,7 @@ def correlation_q(table: pd.DataFrame, freedom: int) -> np.ndarray:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------- the scores
+# --------------------------------------------------------------------------------------- the scores
 
 
 def dense(one: NetworkSet, table: pd.DataFrame, column: str = "weight") -> np.ndarray:
@@ -197,7 +199,8 @@ def candidates(one: NetworkSet) -> np.ndarray:
 
 def typed_scores(draw: Draw, found: Found) -> dict[str, float]:
     """Scores of the networks of all types, means over the types (changed_signs: over edges and
-    types)."""
+    types).
+    """
     one, truth = draw.one, draw.by_type
     assert truth is not None
     labels = list(by_label(one.labels or []))
@@ -228,7 +231,8 @@ def auprc(weight: np.ndarray, edge: np.ndarray) -> float:
 
 def auroc(value: np.ndarray, positive: np.ndarray) -> float:
     """Chance that a positive has the larger value; ties count half; nan without positives or
-    without others."""
+    without others.
+    """
     count = int(positive.sum())
     others = len(value) - count
     if not count or not others:
@@ -281,13 +285,16 @@ def composition_scores(draw: Draw, found: Found, regulated: float) -> dict[str, 
     return shares | {"size_ratio": size(draw.one, found) / regulated}
 
 
-# ------------------------------------------------------------------------------------------------------------ the kinds
+# ---------------------------------------------------------------------------------------- the kinds
 
 
 @dataclass(frozen=True)
 class Kind:
-    """draws: name -> a function of the seed.   metrics: column -> title.   methods: those that are compared.
+    """A kind of draws, and how it is scored.
 
+    draws: name -> a function of the seed.
+    metrics: column -> title.
+    methods: those that are compared.
     measure: method, name of the draw, seed -> scores.
     worst: min, or max where less is better.
     """
@@ -435,7 +442,8 @@ def measured(arguments: argparse.Namespace, results: Path) -> Iterator[pd.DataFr
 
 def readable(table: pd.DataFrame, name: str) -> str:
     """A line for each draw and method: the mean of each score over the seeds, and the worst in
-    brackets."""
+    brackets.
+    """
     kind = KINDS[name]
     lines = []
     for (draw, method), rows in table[table["kind"] == name].groupby(

@@ -1,9 +1,9 @@
-"""From how many genes on are moments faster than the stream, and does `method="auto"` choose the
-faster one?
+"""From how many genes on are moments faster than the stream, and does "auto" choose the faster one?
 
-    PYTHONPATH=.:kernels python benchmarks/crossing.py            # 2 minutes on an H200
-    PYTHONPATH=.:kernels python benchmarks/crossing.py --quick    # fewer sizes: less than a minute
-    PYTHONPATH=.:kernels python benchmarks/crossing.py --picture docs/img/crossing.png    # draws the table alone
+    export PYTHONPATH=.:kernels
+    python benchmarks/crossing.py                                    # 2 minutes on an H200
+    python benchmarks/crossing.py --quick                            # fewer: less than a minute
+    python benchmarks/crossing.py --picture docs/img/crossing.png    # draws the table alone
 
 Times both methods in a CUDA graph, so that the host's time does not count: forward alone, and
 forward with backward, for N = M from 64 to 65 536 (of many cells to 4096) and E from 16 to 128. The

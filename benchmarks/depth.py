@@ -1,8 +1,9 @@
-"""How much worse are cells labelled that were sequenced less deeply than those that a method
-learned from?
+"""How much worse are cells labelled that were sequenced less deeply than a method's training cells?
 
-    python benchmarks/depth.py                                     # two sets, five splits: ten minutes of a core
-    python benchmarks/depth.py --sets pbmc68k_reduced --splits 1   # half a minute
+    # two sets, five splits: ten minutes of a core
+    python benchmarks/depth.py
+    # half a minute
+    python benchmarks/depth.py --sets pbmc68k_reduced --splits 1
 
 The splits of `classification.py` with all labels. Each method is fitted once to the training cells
 as they are, and labels the test cells with all of their counts and with fewer: each count stays
@@ -47,8 +48,9 @@ COMPARED: dict[str, Fit] = {
 def thinned(
     one: LabelledSet, rows: np.ndarray, depths: tuple[float, ...], seed: int
 ) -> Iterator[LabelledSet]:
-    """The cells of the rows with a share of their counts, for each of the depths, which
-    decrease."""
+    """The cells of the rows with a share of their counts,
+    for each of the depths, which decrease.
+    """
     generator, before = np.random.default_rng(seed), 1.0
     few, config, cells = one.adata[rows].copy(), one.config.data, one.cells
     for depth in depths:

@@ -1,11 +1,14 @@
-"""Fresh cells with known networks, drawn from a seed: what networks in context are judged on
-(`context.py`).
+"""Fresh cells with known networks, drawn from a seed, on which `context.py` judges networks.
 
-    sergio_like    regulation by Hill kinetics, steady state of the chemical Langevin equation, technical noise
+    sergio_like    regulation by Hill kinetics, steady state of the chemical Langevin equation,
+                   technical noise
     sergio_noise   the same technical noise on the noise-free levels of a shared set of SERGIO
-    shuffled       every gene of a set permuted over the cells on its own: nothing is left but each gene's values
-    typed          networks that differ between cell types, and composition: levels that differ without regulation
-    cascades       chains of regulators, with and without the direct edge; our own generator has them, too
+    shuffled       every gene of a set permuted over the cells on its own: nothing is left but each
+                   gene's values
+    typed          networks that differ between cell types, and composition: levels that differ
+                   without regulation
+    cascades       chains of regulators, with and without the direct edge; our own generator has
+                   them, too
     composition    composition alone
 
 Written after the published equations of SERGIO (Dibaeinia and Sinha 2020) and apart from
@@ -122,7 +125,8 @@ def sergio_noise(name: str, seed: int, zeros: float) -> Draw:
 
 def shuffled(one: NetworkSet, seed: int) -> Draw:
     """The set with every gene permuted over all cells on its own; its reference is now wrong for
-    every pair."""
+    every pair.
+    """
     matrix = np.random.default_rng([seed, 3]).permuted(one.matrix, axis=0)
     changed = {"name": f"{one.name}_shuffled_{seed}", "matrix": matrix}
     return Draw(replace(one, **changed, hash=digest(matrix, one.genes, COUNTS_SEEN)))
@@ -222,7 +226,8 @@ def cascades(
 
 def simulated_cascades(seed: int, depth: float, types: int = 1) -> Draw:
     """Cascades of the project's own generator: the cells of `path: "simulated:"`, half of whose
-    targets end one."""
+    targets end one.
+    """
     from grn.cells.simulated import read_truth, simulate
     from grn.config.schema import Simulation
 
@@ -247,7 +252,8 @@ def composition(
     targets: int = 180,
 ) -> Draw:
     """Levels of all genes differ between types, and within a type all genes are independent: there
-    is no edge."""
+    is no edge.
+    """
     generator = np.random.default_rng([seed, 5])
     labels = np.repeat(np.arange(types), cells_per_type)
     within = WITHIN_SD * generator.standard_normal((len(labels), regulators + targets))
@@ -389,7 +395,8 @@ def _composed(
     generator: np.random.Generator, within: np.ndarray, labels: np.ndarray, depth: float
 ) -> np.ndarray:
     """Counts [C, N] float32 of genes with log levels `within` types; levels of types, means and
-    sizes are drawn."""
+    sizes are drawn.
+    """
     level = LEVEL_SD * generator.standard_normal((labels.max() + 1, within.shape[1]))
     expected = np.exp(within + level[labels])
     expected *= (

@@ -1,15 +1,14 @@
-"""What does the mean weight of every target and regulator over cells and heads cost, by edge sums
-and materialised?
+"""What does the mean weight of every target and regulator cost, by edge sums and materialised?
 
-    PYTHONPATH=.:kernels python benchmarks/edges.py                    # half a minute on an H200
-    PYTHONPATH=.:kernels python benchmarks/edges.py --block-sizes      # checks shipped block sizes, and times others
-    PYTHONPATH=.:kernels python benchmarks/edges.py --smoke --device cpu    # tiny sizes, without a GPU: seconds
+    export PYTHONPATH=.:kernels
+    python benchmarks/edges.py                         # half a minute on an H200
+    python benchmarks/edges.py --block-sizes           # checks shipped block sizes, times others
+    python benchmarks/edges.py --smoke --device cpu    # tiny sizes, without a GPU: seconds
 
-Prints a table and writes `edges.csv` (columns: COLUMNS), where rows of other devices stay. The
-cells are simulated:
-normal q and k, multiplicities of which a third are 0. Every method adds to one signed and one
-absolute table; `materialised` stores all weights of one cell and head before it adds them, the
-least that is possible without tiles.
+Prints a table and writes `edges.csv` (columns: COLUMNS), where rows of other devices stay. Means
+are over cells and heads. The cells are simulated: normal q and k, multiplicities of which a third
+are 0. Every method adds to one signed and one absolute table; `materialised` stores all weights of
+one cell and head before it adds them, the least that is possible without tiles.
 """
 
 from __future__ import annotations
@@ -105,7 +104,8 @@ def fold(cells: Cells, backend: str, absolute: bool) -> EdgeSums:
 
 def materialised(cells: Cells) -> EdgeSums:
     """All weights of one cell and head at a time; they have the inputs' dtype, the sums are
-    float32."""
+    float32.
+    """
     targets, regulators = cells.q.shape[2], cells.k.shape[2]
     sums = EdgeSums(targets, regulators, pairs=False, device=cells.q.device)
     for cell in range(len(cells.q)):
@@ -239,7 +239,10 @@ def line(row: dict[str, object]) -> str:
     )
     if row["status"] != "ok":
         return f"{start} {row['status']}"
-    numbers = f"{row['ms_per_cell']:>9.3f}{row['norms_ms']:>8.3f}{row['peak_gib']:>8.2f}{row['tables_gib']:>8.2f}"
+    numbers = (
+        f"{row['ms_per_cell']:>9.3f}{row['norms_ms']:>8.3f}"
+        f"{row['peak_gib']:>8.2f}{row['tables_gib']:>8.2f}"
+    )
     return f"{start}{numbers}{row['error']:>10.1e}{row['error_absolute']:>10.1e}".replace(
         "nan", "  -"
     )
@@ -290,7 +293,8 @@ TRIALS = [
 
 def check_block_sizes(arguments: argparse.Namespace) -> None:
     """Checks all shipped block sizes against float64 on uneven sizes, then times them beside a few
-    others."""
+    others.
+    """
     wrong, device = [], arguments.device
     for (size, width), (shipped, *_) in tables.TABLES["edge_sums"].items():
         dtype = {2: "float16", 4: "float32"}[size]

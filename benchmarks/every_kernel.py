@@ -1,14 +1,15 @@
-"""Does any kernel read or write outside of its tensors? Runs every kernel once, on small bags, for
-a sanitizer.
+"""Does any kernel read or write outside of its tensors?
 
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=.:kernels
-    python benchmarks/every_kernel.py                                           # compiles: minutes on an H200
-    compute-sanitizer --tool memcheck python benchmarks/every_kernel.py         # minutes; also with --tool racecheck
+    # compiles: minutes on an H200
+    python benchmarks/every_kernel.py
+    # minutes; also with --tool racecheck
+    compute-sanitizer --tool memcheck python benchmarks/every_kernel.py
 
-The sizes are such that tiles are partly empty. Compiling takes most of the time, and a sanitizer
-slows it down: the first command compiles without one, and Triton keeps the result. Without torch's
-cache of memory every tensor is an allocation of its own, so that the sanitizer sees an access
-behind its end.
+Runs every kernel once, on small bags, for a sanitizer. The sizes are such that tiles are partly
+empty. Compiling takes most of the time, and a sanitizer slows it down: the first command compiles
+without one, and Triton keeps the result. Without torch's cache of memory every tensor is an
+allocation of its own, so that the sanitizer sees an access behind its end.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ def normal(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def by_stream(q, k, v, m, grad, offsets, query_offsets) -> None:
-    """The stream: forward by every kernel, and backward with dq from the stream and from
-    moments."""
+    """The stream:
+    forward by every kernel, and backward with dq from the stream and from moments.
+    """
     call = AttentionCall(q, k, v, m, offsets, query_offsets, 1e-6)
     o, inverse = stream.forward(call)
     for dq_by_moments in (False, True):

@@ -1,15 +1,18 @@
-"""Do q-values keep their promise? Compares nominal false discovery rates with the true ones on
-planted networks.
+"""Do q-values keep their promise?
 
-    python benchmarks/false_discovery.py    # 4 minutes of one CPU thread, without SERGIO's sets
-    python benchmarks/false_discovery.py --seeds 1 --sets default --knockoffs knockoffs    # 10 seconds
+    # 4 minutes of one CPU thread, without SERGIO's sets
+    python benchmarks/false_discovery.py
+    # 10 seconds
+    python benchmarks/false_discovery.py --seeds 1 --sets default --knockoffs knockoffs
 
-The cells are simulated with planted networks (grn/cells/simulated.py) and loaded as by the default
-configuration; with GRN_BENCHMARK_DATA, also SERGIO's two sets. An entry of the table has three
-proportions, means over the generator's seeds:
+Compares nominal false discovery rates with the true ones on planted networks. The cells are
+simulated (grn/cells/simulated.py) and loaded as by the default configuration; with
+GRN_BENCHMARK_DATA, also SERGIO's two sets. An entry of the table has three proportions, means over
+the generator's seeds:
 
-    found edges that were not planted / found edges whose genes are not connected / planted edges
-    that were found
+    found edges that were not planted
+    / found edges whose genes are not connected
+    / planted edges that were found
 
 at q <= 0.05, 0.1, 0.2 and 0.5. Genes are connected by a path or by a common ancestor in the planted
 graph. Cell types link all regulators besides, so only sets of one type have pairs that are truly
@@ -56,7 +59,8 @@ def shuffled(
 ) -> Iterator[Tensor]:
     """values [C, R] with whole rows permuted among cells of one stratum [C] and of nearly the same
     depth: only these relate a knock-off to a target, so that a small q-value means association with
-    a true regulator."""
+    a true regulator.
+    """
     while True:
         moved = values.clone()
         for stratum in np.unique(strata):

@@ -1,9 +1,11 @@
 """What do folds cost as layers, beside torch, torch.compile, Liger's kernels and cut-cross-entropy?
 
-    PYTHONPATH=.:kernels python benchmarks/folds.py                        # 3 minutes on an H200
-    PYTHONPATH=.:kernels python benchmarks/folds.py --tiles                # are all block sizes right? 1 minute
-    PYTHONPATH=.:kernels python benchmarks/folds.py --from-csv benchmarks/results/folds.csv      # the picture alone
-    PYTHONPATH=.:kernels python benchmarks/folds.py --smoke --device cpu   # tiny sizes, without a GPU: seconds
+    export PYTHONPATH=.:kernels
+    python benchmarks/folds.py                         # 3 minutes on an H200
+    python benchmarks/folds.py --tiles                 # are all block sizes right? 1 minute
+    python benchmarks/folds.py --smoke --device cpu    # tiny sizes, without a GPU: seconds
+    # the picture alone
+    python benchmarks/folds.py --from-csv benchmarks/results/folds.csv
 
 Peers are measured where they are installed (`pip install liger-kernel cut-cross-entropy`). The
 table `results/folds.csv` has a row for each layer, size (items: classes, hidden units or keys) and
@@ -71,9 +73,8 @@ def measured(arguments: argparse.Namespace, device: torch.device) -> pd.DataFram
             ]
             found += rows
             shown = pd.DataFrame(rows).reindex(columns=SHOWN)
-            print(
-                f"\n{case.layer}, {case.sizes}\n{shown.to_string(index=False, float_format='{:.4g}'.format)}"
-            )
+            print(f"\n{case.layer}, {case.sizes}")
+            print(shown.to_string(index=False, float_format="{:.4g}".format))
             print(f"({time.monotonic() - begun:.0f} s)", flush=True)
             write(arguments.output / "folds.csv", pd.DataFrame(found))
             del case

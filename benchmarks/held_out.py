@@ -1,7 +1,6 @@
-"""Does the model predict held-out cells better than ridge and a multilayer perceptron of the same
-inputs?
+"""Does the model predict held-out cells better than ridge and a perceptron of the same inputs?
 
-    python benchmarks/held_out.py                                # all sets, 5 seeds: hours of a core
+    python benchmarks/held_out.py    # all sets, 5 seeds: hours of a core
     python benchmarks/held_out.py --sets kang pbmc3k papalexi --seeds 3
     python benchmarks/held_out.py --sets 'sergio_*' --seeds 1
 
@@ -9,10 +8,10 @@ The sets are those of networks.py and three of observed cells (kang, papalexi, p
 folder that GRN_BENCHMARK_DATA names. The error is the one that `grn train` prints: the squared
 error over the test cells in variances of the genes, where 1 is as good as each gene's mean, here
 over the genes that are no regulators. Where every gene is one, it is over all genes, each without
-itself, which the perceptron cannot do. All read the regulators; the model and the perceptron read
-the cell's depth, too, and its type where types are given; ridge chooses a penalty per gene by
-leave-one-out error. Each seed is another split and initialisation. Prints a table with the errors
-of the same runs, and writes `held_out.csv`, where rows of other sets stay.
+itself, which the multilayer perceptron cannot do. All read the regulators; the model and the
+perceptron read the cell's depth, too, and its type where types are given; ridge chooses a penalty
+per gene by leave-one-out error. Each seed is another split and initialisation. Prints a table with
+the errors of the same runs, and writes `held_out.csv`, where rows of other sets stay.
 """
 
 from __future__ import annotations
@@ -47,7 +46,8 @@ AS_REGULATORS = 0.35  # of Papalexi's genes: few factors were measured on these 
 
 def observed(name: str) -> NetworkSet:
     """Observed cells, without types: the transcription factors, and the most variable of the other
-    genes."""
+    genes.
+    """
     import anndata
 
     cells = anndata.read_h5ad(folder() / f"{OBSERVED[name]}.h5ad")
@@ -140,7 +140,8 @@ def errors(
 
 def row(one: NetworkSet, runs: list[dict[str, float]]) -> dict[str, float | str]:
     """Means and standard deviations over the seeds, and the number of seeds on which the model is
-    below each other."""
+    below each other.
+    """
     table = pd.DataFrame(runs)
     size = {
         "cells": one.cells,

@@ -1,8 +1,7 @@
-"""Does the model predict interventions that it has not seen, and those that it has seen in other
-cells?
+"""Does the model predict interventions that it has not seen, or has seen in other cells?
 
-    python benchmarks/interventions.py                       # half an hour of a core
-    python benchmarks/interventions.py --without grn         # the simple methods alone: half a minute
+    python benchmarks/interventions.py                  # half an hour of a core
+    python benchmarks/interventions.py --without grn    # the simple methods alone: half a minute
     python benchmarks/interventions.py --protocols planted --seeds 5
 
 Cells are Papalexi's (20 729 THP-1 cells x 299 genes, CRISPR knock-outs of 25 genes, three
@@ -71,8 +70,9 @@ CELLS = 400  # controls in which the model predicts
 
 
 class Screen:
-    """The cells of the screen: log1p of counts scaled to their mean total, targets and
-    replicates."""
+    """The cells of the screen:
+    log1p of counts scaled to their mean total, targets and replicates.
+    """
 
     def __init__(self) -> None:
         adata = anndata.read_h5ad(folder() / "papalexi_eccite_thp1.h5ad")
@@ -88,7 +88,8 @@ class Screen:
 
     def z(self, target: str, among: np.ndarray | None = None) -> np.ndarray:
         """Difference of the means of intervened and control cells in standard errors, by the sd of
-        controls."""
+        controls.
+        """
         among = np.ones(len(self.target), bool) if among is None else among
         given, controls = (
             self.values[among & each] for each in (self.target == target, self.control)
@@ -113,7 +114,8 @@ class Screen:
 
 def simple(screen: Screen, training: np.ndarray, target: str) -> Iterator[tuple[str, np.ndarray]]:
     """Predicted changes by methods that do not see the knock-out of `target`, which is not among
-    the training cells."""
+    the training cells.
+    """
     values = screen.values[training]
     sd = values.std(0) + 1e-9
     z = (values - values.mean(0)) / sd
@@ -295,16 +297,13 @@ def main() -> None:
         of_protocol = table[table["protocol"].str.startswith(protocol)]
         for name, part in of_protocol.groupby("protocol", sort=False):
             if name == "planted":
-                print(
-                    f"\nplanted\n{part.groupby('method', sort=False)[PLANTED].mean().to_string(float_format='%.3f')}"
-                )
+                means = part.groupby("method", sort=False)[PLANTED].mean()
+                print(f"\nplanted\n{means.to_string(float_format='%.3f')}")
                 continue
             for value in ("auroc", "signs"):
                 wide = part.pivot_table(index="method", columns="target", values=value, sort=False)
-                print(
-                    f"\n{name}: {value}\n{wide.assign(mean=wide.mean(1)).to_string(float_format='%.3f')}",
-                    flush=True,
-                )
+                shown = wide.assign(mean=wide.mean(1)).to_string(float_format="%.3f")
+                print(f"\n{name}: {value}\n{shown}", flush=True)
     path = arguments.output / "interventions.csv"
     write(path, merged(path, table, ["protocol", "method", "target", "left", "seed"]))
     print(f"\nwrote {path}")

@@ -1,5 +1,4 @@
-"""Kills runs at random moments, resumes them, and compares how they end with a run that was left
-alone.
+"""Kills runs at random moments, resumes them, and compares their ends with an undisturbed run's.
 
 Each trial trains the same small run in a process of its own and ends it with SIGKILL: at a random
 time, or, in two of three trials, while it is saving, as soon as a temporary file stands beside a
@@ -13,7 +12,8 @@ own, which fills up while it trains and is emptied again (skipped, with a word, 
 mount one). In the other two processes train together and one of them is killed: the other one must
 end, too, and the run must end as two processes that were left alone.
 
-    python benchmarks/kill.py --trials 100 [--temporary /dev/shm]     # a folder on another file system
+    python benchmarks/kill.py --trials 100
+    python benchmarks/kill.py --trials 100 --temporary /dev/shm    # on another file system
     python benchmarks/kill.py --trials 0 --small-disks 10 --pairs 5
 """
 
@@ -72,7 +72,8 @@ def tiny(**trainer: object) -> Config:
 
 def process(run: Path, largest: int | None = None) -> int:
     """Starts, or resumes, the run in a process of its own; returns its id. largest: of a file, in
-    bytes."""
+    bytes.
+    """
     child = os.fork()
     if child:
         return child
@@ -108,7 +109,8 @@ def ended(child: int, seconds: float) -> int | None:
 
 def kill_while_saving(child: int, run: Path, at: int) -> int | None:
     """Kills the process when the temporary file number `at` appears; its exit status where it ends
-    before."""
+    before.
+    """
     seen: set[str] = set()
     until = time.monotonic() + LONGEST
     while time.monotonic() < until:
@@ -172,7 +174,8 @@ def trial(number: int, home: Path, expected: dict[str, str], seconds: float) -> 
 
 def compared(run: Path, expected: dict[str, str]) -> str:
     """`same`, or what a run that has ended left behind or has other than expected; the run is
-    removed."""
+    removed.
+    """
     if left := [path.name for path in run.rglob(".*")]:
         return f"it left {left}"
     found = content(run)
@@ -183,7 +186,8 @@ def compared(run: Path, expected: dict[str, str]) -> str:
 
 def small_disk(number: int, home: Path, expected: dict[str, str]) -> str:
     """A run on a file system of 16 MiB, most of which something else takes at a random time; as
-    `trial`."""
+    `trial`.
+    """
     draw, disk = random.Random(f"disk {number}"), home / f"disk{number}"
     disk.mkdir()
     mounted = subprocess.run(

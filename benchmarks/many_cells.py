@@ -1,16 +1,17 @@
-"""How long do grn, RegDiffusion and GRNBoost2 take for 2000 genes and 100 regulators as cells grow,
-and how well?
+"""How long do grn, RegDiffusion and GRNBoost2 take as cells grow, and how well do they do?
 
     python benchmarks/atlas.py make m.h5ad --cells 100000 --genes 2000 --depth 1
-    python benchmarks/many_cells.py m.h5ad --methods grn regdiffusion     # on a GPU, where there is one
+    # on a GPU, where there is one
+    python benchmarks/many_cells.py m.h5ad --methods grn regdiffusion
     python benchmarks/many_cells.py m.h5ad --methods grnboost2 --targets 8
 
-grn is the whole of `grn train`, which reads the file. RegDiffusion is its authors' package with
-their settings, from the start of its Python to its matrix, in a Python that
-GRN_BENCHMARK_REGDIFFUSION_PYTHON names; log1p of the counts of all cells, scaled to the same total,
-are in its memory. GRNBoost2 (peers/trees.py) fits one gene after another, so that its time is
-measured for a few genes with one thread, and **extrapolated** to all. AUPRC is over all pairs of a
-regulator and a gene. Prints a line a method, and writes it to `many_cells.csv`.
+The cells have 2000 genes, of which 100 are regulators. grn is the whole of `grn train`, which reads
+the file. RegDiffusion is its authors' package with their settings, from the start of its Python to
+its matrix, in a Python that GRN_BENCHMARK_REGDIFFUSION_PYTHON names; log1p of the counts of all
+cells, scaled to the same total, are in its memory. GRNBoost2 (peers/trees.py) fits one gene after
+another, so that its time is measured for a few genes with one thread, and **extrapolated** to all.
+AUPRC is over all pairs of a regulator and a gene. Prints a line a method, and writes it to
+`many_cells.csv`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """How do networks of grn and of seven other methods score against the true networks?
 
-    python benchmarks/networks.py                                              # an hour; the trees of peers on 16 cores
-    python benchmarks/networks.py --methods grn                                # 25 minutes on two cores
+    # an hour; the trees of peers on 16 cores
+    python benchmarks/networks.py
+    # 25 minutes on two cores
+    python benchmarks/networks.py --methods grn
     python benchmarks/networks.py --sets 'sergio_*' --methods grn ridge --seeds 1
 
 The sets are those of the folder that GRN_BENCHMARK_DATA names. Prints a table, and writes
@@ -12,8 +14,10 @@ that a method can be added alone.
 
 Our own method is in `benchmarks/ours.py`, which holds
 
-    SETTINGS: dict      # plain values that decide its results (configuration, version), for the key of the cache
-    def infer(one: NetworkSet, seed: int, device: str) -> DataFrame     # source, target, weight
+    # plain values that decide its results (configuration, version), for the key of the cache
+    SETTINGS: dict
+    # source, target, weight
+    def infer(one: NetworkSet, seed: int, device: str) -> DataFrame
 """
 
 from __future__ import annotations
@@ -151,7 +155,8 @@ def methods() -> list[str]:
 
 def score(one: NetworkSet, network: pd.DataFrame) -> dict[str, float]:
     """All scores of a network, and density and edges of the set; sign scores are nan where the set
-    has no signs."""
+    has no signs.
+    """
     from grn.analysis.evaluate import checked_edges, evaluate_on, make_universe
 
     regulators = "reference" if one.universe == "reference" else None
@@ -164,7 +169,8 @@ def infer_own(
     method: str, one: NetworkSet, seed: int, device: str, folder: Path
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """`run_peer` for the methods OWN: they use all threads that they may, and peak_mb counts the
-    host alone."""
+    host alone.
+    """
     module = importlib.import_module(OWN[method])
     settings = {**module.SETTINGS, "device": device}
     cached = entry(folder, one.prepared(), method, settings, seed)

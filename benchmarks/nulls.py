@@ -4,10 +4,10 @@
     python benchmarks/nulls.py                                # TIME of one CPU thread
     python benchmarks/nulls.py --draws 3 --sizes 30 100 --cells simulated    # SECONDS
 
-A row is a kind of null and a number of cells; entries are the share of draws with any edge at q <=
-0.05 in the group, and the mean number of edges over all draws. Only evidence is computed, no model
-is trained. Cells: simulated ones with a planted network, and with GRN_BENCHMARK_DATA the monocytes
-and T cells of interferon-treated blood. Kinds:
+A row is a kind of null and a number of cells; entries are the share of draws with any edge at
+q <= 0.05 in the group, and the mean number of edges over all draws. Only evidence is computed, no
+model is trained. Cells: simulated ones with a planted network, and with GRN_BENCHMARK_DATA the
+monocytes and T cells of interferon-treated blood. Kinds:
 
 - permuted: a group of so many cells of one type, every gene permuted within it, among all other
   cells, which stay
@@ -53,7 +53,8 @@ def modules(
     counts: np.ndarray, generator: np.random.Generator, regulators: np.ndarray
 ) -> np.ndarray:
     """Only depth relates regulators to other genes: the counts of each come from cells of nearly
-    the same total."""
+    the same total.
+    """
     moved, ordered = counts.copy(), np.argsort(counts.sum(1), kind="stable")
     for part in np.array_split(ordered, max(1, len(counts) // ALIKE)):
         moved[np.ix_(part, regulators)] = generator.permuted(

@@ -1,5 +1,6 @@
 """Our own method in the benchmarks of networks: the default configuration, as `grn.network` and
-`grn.train` have it."""
+`grn.train` have it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,12 @@ SETTINGS = {"version": grn.__version__, "revision": 9}  # raise revision when th
 
 @dataclass(frozen=True, eq=False)
 class Networks:
-    """overall: an edge table, with q_value where asked for.   by_type: state -> the same.   states: of the cells."""
+    """The networks of one run.
+
+    overall: an edge table, with q_value where asked for.
+    by_type: state -> the same.
+    states: of the cells.
+    """
 
     overall: pd.DataFrame
     by_type: dict[str, pd.DataFrame]
@@ -41,7 +47,8 @@ class Networks:
 
     def of_labels(self, labels: list[str]) -> dict[str, pd.DataFrame]:
         """Label -> the network of the state that most of its cells belong to, where the states were
-        found."""
+        found.
+        """
         if not self.by_type:
             return dict.fromkeys(labels, self.overall)
         mean = (

@@ -1,14 +1,17 @@
 """What is each part of the model worth, at its outputs and after full training?
 
-    python benchmarks/parts.py                                    # five seeds: three trainings a part and seed
+    python benchmarks/parts.py    # five seeds: three trainings a part and seed
     python benchmarks/parts.py --parts whole "no context" --seeds 0
 
 Each row trains the default configuration without one part. Columns, of fresh cells or of another
 split for each seed:
 
-    error       of the genes that are no regulators on Kang's test cells (held_out.py), from regulators alone
-    auprc, signs, specificity    of the networks of planted types at depth 4 with 150 cells a type (context.py)
-    accuracy, macro_f1           of the cell types of pbmc68k_reduced, all labels (classification.py)
+    error                        of the genes that are no regulators on Kang's test cells, from
+                                 regulators alone (held_out.py)
+    auprc, signs, specificity    of the networks of planted types at depth 4 with 150 cells a type
+                                 (context.py)
+    accuracy, macro_f1           of the cell types of pbmc68k_reduced, all labels
+                                 (classification.py)
 
 Writes `parts.csv` after each seed of a part; rows that were not measured again stay.
 """
@@ -69,7 +72,8 @@ def unnormalised(
     groups: Sequence[int] | None = None,
 ) -> Tensor:
     """`attention_by_scores` under a norm that knows no cell: the basal score, or that of
-    independent keys."""
+    independent keys.
+    """
     if groups is not None:
         parts = []
         for group, bags in enumerate(multiplicity.split(list(groups), -2)):
@@ -130,7 +134,8 @@ def unnormalised_derivatives(
 
 def present(multiplicity: Tensor, mean: Tensor, sd: Tensor) -> Tensor:
     """What keys would be that know only whether a gene is there: a gene's mean and an sd, or
-    nothing."""
+    nothing.
+    """
     return (multiplicity > 0) * (mean + sd)
 
 

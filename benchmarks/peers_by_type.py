@@ -43,7 +43,8 @@ def ridge_within(
     x: np.ndarray, labels: Sequence[str], genes: list[str], regulators: list[str]
 ) -> pd.DataFrame:
     """One ridge regression on what is left without the means of types, of regulators and of
-    targets."""
+    targets.
+    """
     x = np.array(x, dtype=np.float64)
     for rows in by_label(labels).values():
         x[rows] -= x[rows].mean(0)
@@ -57,9 +58,9 @@ def ridge_shared(
     rho and penalty.
 
     Within type z, with genes standardised within types: y = sum_j (b_j + rho d_jz) x_j, one penalty
-    on b and d alike:
-    that is lambda on shared slopes and lambda / rho^2 on deviations (MATH: within types at rho =
-    0). One rho and one penalty for all targets, those with the smallest error on held-out cells.
+    on b and d alike: that is lambda on shared slopes and lambda / rho^2 on deviations (MATH: within
+    types at rho = 0). One rho and one penalty for all targets, those with the smallest error on
+    held-out cells.
     """
     types = list(by_label(labels).values())
     own = pd.Index(genes).get_indexer(pd.Index(regulators))

@@ -1,6 +1,7 @@
 """Does the model know what a knock-out does, as well as correlation and ridge regression do?
 
-    python benchmarks/perturb.py --seeds 5 --workers 15    # less than 2 minutes of a CPU thread for each seed
+    # less than 2 minutes of a CPU thread for each seed
+    python benchmarks/perturb.py --seeds 5 --workers 15
     python benchmarks/perturb.py --seeds 1
 
 Two sources of truth, in the folder that GRN_BENCHMARK_DATA names. The model is trained with the
@@ -15,9 +16,9 @@ default configuration, on all cells.
   knock-outs are the truth, against one measurement of the wild type (`wild type`) or against the
   mean of that and the starts of the ten time series (`eleven wild types`). Spearman correlation of
   predicted and measured change over all pairs, self left out; the share of right directions among
-  the pairs whose predicted |change| is above the median, and of those with a measured
-  |change| above 0.1. `knock-down` takes the measured change after the gene's knock-down for the predicted one: how well
-  one noisy measurement of half the perturbation does.
+  the pairs whose predicted |change| is above the median, and of those with a measured |change|
+  above 0.1. `knock-down` takes the measured change after the gene's knock-down for the predicted
+  one: how well one noisy measurement of half the perturbation does.
 
 Correlation and ridge predict coefficient x (change of the regulator), and with `steps` they
 propagate it in the same way as the model: the change of each gene that has changed acts on. Prints
@@ -72,8 +73,9 @@ def trained_on(config: Config, cells: Cells, seed: int) -> tuple[Model, States]:
 def model_effects(
     model: Model, states: States, cells: Cells, rows: np.ndarray, steps: int
 ) -> np.ndarray:
-    """[N, R]: mean effect of knocking out each regulator in the cells `rows`, in sds of the
-    genes."""
+    """[N, R]:
+    mean effect of knocking out each regulator in the cells `rows`, in sds of the genes.
+    """
     found = np.zeros((model.genes, len(model.regulators)))
     for part in slices(model, len(rows)):
         some = rows[part]
@@ -93,7 +95,8 @@ def simple_effects(
     coefficients: np.ndarray, regulators: np.ndarray, level: np.ndarray, steps: int
 ) -> np.ndarray:
     """[N, R] in sds: coefficients [N, R] of standardised genes, propagated. level [N]: multiplicity
-    in sds."""
+    in sds.
+    """
     found = np.zeros(coefficients.shape)
     for column, position in enumerate(regulators):
         x = np.zeros(len(regulators))

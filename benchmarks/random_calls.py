@@ -1,17 +1,18 @@
-"""Are calls of spherical_attention right whatever their sizes are? Random calls against float64,
-outputs and gradients.
+"""Are calls of spherical_attention right whatever their sizes are?
 
-    PYTHONPATH=.:kernels python benchmarks/random_calls.py --calls 1000        # on a GPU: minutes, mostly to compile
-    PYTHONPATH=.:kernels python benchmarks/random_calls.py --calls 30 --backend torch
+    export PYTHONPATH=.:kernels
+    python benchmarks/random_calls.py --calls 1000    # on a GPU: minutes, mostly to compile
+    python benchmarks/random_calls.py --calls 30 --backend torch
 
-Dtypes, dense and packed bags (some empty), grouped heads, widths of heads and of values (odd ones
-too), multiplicities per head or not, absent keys, single keys, long bags and both methods are
-drawn. Tensors are judged by the a-priori bounds of flashsign.tuning.accuracy; packed bags one by
-one, bags of one key by their output alone. To a bound is added what it leaves out: for 16-bit
-numbers, what rounding m k to the dtype changes, which the stream does; for float32 by moments, the
-error of torch's, whose two sums over queries cancel where a bag has few keys. The table
-(`results/random_calls.csv`) has a row a call: what was drawn, the kernel, and the largest error in
-units of its bound. The exit status is 1 where one exceeds it.
+Compares outputs and gradients of random calls with float64. Dtypes, dense and packed bags (some
+empty), grouped heads, widths of heads and of values (odd ones too), multiplicities per head or not,
+absent keys, single keys, long bags and both methods are drawn. Tensors are judged by the a-priori
+bounds of flashsign.tuning.accuracy; packed bags one by one, bags of one key by their output alone.
+To a bound is added what it leaves out: for 16-bit numbers, what rounding m k to the dtype changes,
+which the stream does; for float32 by moments, the error of torch's, whose two sums over queries
+cancel where a bag has few keys. The table (`results/random_calls.csv`) has a row a call: what was
+drawn, the kernel, and the largest error in units of its bound. The exit status is 1 where one
+exceeds it.
 """
 
 from __future__ import annotations
@@ -147,7 +148,8 @@ def without_empty_heads(
     bag: Any, parts: list[torch.Tensor], group: int
 ) -> tuple[Any, list[torch.Tensor]]:
     """A bag and its results without the key heads of which no key is present, whose results must be
-    zeros."""
+    zeros.
+    """
     alive = (bag[3] != 0).any(-1).expand(len(bag[1]))
     of_queries = alive.repeat_interleave(group)
     own = [of_queries, of_queries, alive, alive]

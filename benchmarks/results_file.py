@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 def merged(path: Path, found: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """The rows of the CSV file at `path`, if there is one, and those of `found`, which replace rows
-    of equal keys."""
+    of equal keys.
+    """
     if not path.exists():
         return found.reset_index(drop=True)
     before = pd.read_csv(path)
@@ -39,7 +40,8 @@ def merged(path: Path, found: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame
 
 def ordered(table: pd.DataFrame, **order: Sequence[str]) -> pd.DataFrame:
     """Rows sorted by the named columns, each in the order given; values that are not listed come
-    last."""
+    last.
+    """
     positions = {
         column: table[column]
         .map({name: position for position, name in enumerate(names)})

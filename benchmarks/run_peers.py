@@ -1,13 +1,16 @@
-"""How do I run the other methods on a machine without this project? Runs them on prepared sets and
-fills a cache.
+"""How do I run the other methods on a machine without this project?
 
-    python benchmarks/sets.py --export sets.npz                                       # where the data is
-    python benchmarks/run_peers.py --prepared sets.npz --jobs 14 --output networks    # anywhere
-    python benchmarks/networks.py --cache networks                                    # where the data is
+    # where the data is
+    python benchmarks/sets.py --export sets.npz
+    # anywhere
+    python benchmarks/run_peers.py --prepared sets.npz --jobs 14 --output networks
+    # where the data is
+    python benchmarks/networks.py --cache networks
 
-Takes about 11 minutes on 16 cores, and 20 more where RegDiffusion is installed. It needs the folder
-`peers` beside it, numpy, scipy, pandas, scikit-learn and joblib. Networks that are in the output
-folder already are not computed again, so that an interrupted run continues where it stopped.
+Runs them on prepared sets and fills a cache. Takes about 11 minutes on 16 cores, and 20 more where
+RegDiffusion is installed. It needs the folder `peers` beside it, numpy, scipy, pandas, scikit-learn
+and joblib. Networks that are in the output folder already are not computed again, so that an
+interrupted run continues where it stopped.
 """
 
 from __future__ import annotations

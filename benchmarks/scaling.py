@@ -1,15 +1,14 @@
-"""How long does inferring a network take as genes and cells grow, by grn and by seven other
-methods?
+"""How long does inferring a network take as genes and cells grow?
 
-    python benchmarks/scaling.py                                        # 45 minutes of one CPU thread
+    python benchmarks/scaling.py    # 45 minutes of one CPU thread
     python benchmarks/scaling.py --methods grn genie3 --limit 60
 
-The cells are simulated (grn/cells/simulated.py), and a tenth of the genes are regulators: 100 to
-800 genes at 1000 cells, and 500 to 4000 cells at 100 genes. Every method runs once per size, with
-one thread and one process. Compare the CPU time, of the process and of those that it starts, since
-wall time includes waiting for other work on the machine. The time of `grn` is that of all steps to
-a network: reading the cells, choosing the penalties, training and the edge table. RegDiffusion's
-includes the start of its own Python.
+Times grn and seven other methods. The cells are simulated (grn/cells/simulated.py), and a tenth of
+the genes are regulators: 100 to 800 genes at 1000 cells, and 500 to 4000 cells at 100 genes. Every
+method runs once per size, with one thread and one process. Compare the CPU time, of the process and
+of those that it starts, since wall time includes waiting for other work on the machine. The time of
+`grn` is that of all steps to a network: reading the cells, choosing the penalties, training and the
+edge table. RegDiffusion's includes the start of its own Python.
 
 A method is left out of a size if it took more than half of the limit at half of the genes or cells;
 this is printed, and the table has no row for it. Writes `scaling.csv`, where rows of other methods

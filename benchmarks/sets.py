@@ -1,10 +1,10 @@
-"""Which cells with a known network are there? Lists the sets in the folder that GRN_BENCHMARK_DATA
-names.
+"""Which cells with a known network are there?
 
-    python benchmarks/sets.py                       # lists them: seconds
-    python benchmarks/sets.py --export sets.npz     # and writes the peers' inputs to one file: seconds
+    python benchmarks/sets.py                      # lists them: seconds
+    python benchmarks/sets.py --export sets.npz    # and writes the peers' inputs to one file
 
-`run_peers.py` reads the file on machines that have neither these data nor this package.
+Lists the sets in the folder that GRN_BENCHMARK_DATA names. `run_peers.py` reads the file on
+machines that have neither these data nor this package.
 
 Letters: C cells, N genes.
 """
@@ -60,7 +60,8 @@ class NetworkSet:
 
     def multiplicities(self) -> np.ndarray:
         """[C, N] float32, the input of every method: counts as log1p of counts scaled to the cells'
-        median total."""
+        median total.
+        """
         if self.values == "expression":
             return self.matrix
         from scipy import sparse
@@ -146,7 +147,8 @@ def boolode(network: str) -> NetworkSet:
 
 def mdc(name: str, network: str) -> NetworkSet:
     """Mouse dendritic cells, log-normalised. Regulators: the reference's; labels: the time point in
-    the cell's name."""
+    the cell's name.
+    """
     matrix, genes, cells = read_expression(folder() / "mdc" / "ExpressionData.csv")
     reference = read_reference(folder() / "mdc" / f"{network}_network.csv", genes)
     regulators = [gene for gene in genes if gene in set(reference["source"])]
@@ -166,7 +168,8 @@ def mdc(name: str, network: str) -> NetworkSet:
 
 def read_expression(path: Path) -> tuple[np.ndarray, list[str], list[str]]:
     """[C, N] float32, genes and cells of a table with a row a gene. Genes called NA or nan keep
-    their names."""
+    their names.
+    """
     table = pd.read_csv(path, dtype={0: str}, keep_default_na=False)
     genes = table.iloc[:, 0].astype(str).tolist()
     values = table.iloc[:, 1:].to_numpy(np.float32)
@@ -189,7 +192,8 @@ def read_reference(path: Path, genes: list[str]) -> pd.DataFrame:
 
 def digest(matrix: np.ndarray, genes: list[str], transform: str) -> str:
     """Of the file's values, not of their logarithms: those may differ in the last bit from one
-    machine to the next."""
+    machine to the next.
+    """
     sha = hashlib.sha256(np.ascontiguousarray(matrix).tobytes())
     sha.update("\n".join([*genes, transform]).encode())
     return sha.hexdigest()

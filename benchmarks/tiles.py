@@ -1,7 +1,8 @@
 """Are the kernels right with all block sizes that they ship with, on the GPU that these are for?
 
-    PYTHONPATH=.:kernels python benchmarks/tiles.py            # 2 minutes on an H200
-    PYTHONPATH=.:kernels python benchmarks/tiles.py --trial    # a few, in Triton's interpreter on a CPU: 20 seconds
+    export PYTHONPATH=.:kernels
+    python benchmarks/tiles.py            # 2 minutes on an H200
+    python benchmarks/tiles.py --trial    # a few, in Triton's interpreter on a CPU: 20 seconds
 
 Compilers have been wrong at single block sizes before, so each is checked. The table
 (`results/tiles.csv`) has a row for each kernel, block sizes, head width and dtype: the largest
@@ -70,7 +71,8 @@ class Case:
     @property
     def written(self) -> dict[str, int]:
         """The columns of the block sizes; the rows of a program's own tile are "own", whatever the
-        table calls them."""
+        table calls them.
+        """
         return {
             {"rows": "own", "queries": "own"}.get(name, name): x
             for name, x in vars(self.block_sizes).items()

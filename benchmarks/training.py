@@ -1,15 +1,16 @@
-"""How fast is a training step, how busy is the GPU, and what would softmax cost in place of the
-signed attention?
+"""How fast is a training step, how busy is the GPU, and what would softmax attention cost?
 
-    python benchmarks/training.py                       # steps alone: a minute on an H200
-    python benchmarks/training.py --run atlas.h5ad      # also how busy the GPU is in `grn train` of a file
+    # steps alone: a minute on an H200
+    python benchmarks/training.py
+    # also how busy the GPU is in `grn train` of a file
+    python benchmarks/training.py --run atlas.h5ad
 
 A step is that of `grn train` without the average of the weights: losses and gradients as one CUDA
-graph, AdamW as another; its cells are on the GPU already.
-With softmax, the same recorded model reads the regulators by cuDNN's attention in bfloat16: the
-same queries, the keys and values of a cell multiplied by its multiplicities. cuDNN then has to read
-every cell anew, where attention_by_scores makes two matrix products of all cells, as their scores
-are the same; that is what the ratio shows.
+graph, AdamW as another; its cells are on the GPU already. With softmax, the same recorded model
+reads the regulators by cuDNN's attention in bfloat16: the same queries, the keys and values of a
+cell multiplied by its multiplicities. cuDNN then has to read every cell anew, where
+attention_by_scores makes two matrix products of all cells, as their scores are the same; that is
+what the ratio shows.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def by_softmax(
     block: SignedBlock, m: Tensor, states: Tensor, pick: Tensor, penalty: Tensor, *_
 ) -> tuple[Tensor, ...]:
     """SignedBlock.learned with softmax: every cell in its one state. The penalty is of the same
-    slopes."""
+    slopes.
+    """
     query, key = block.embedding(pick)
     shrink = slope_penalty(
         block.scores(pick), block.amounts(), *block.gains(pick), block.square, penalty

@@ -1,8 +1,9 @@
-"""How fast does the paper's transformer train, and what would cuDNN's softmax cost in place of
-spherical attention?
+"""How fast does the paper's transformer train, and what would cuDNN's softmax attention cost?
 
-    python benchmarks/transformer.py                    # a minute of an H200
-    python benchmarks/transformer.py --run pbmc.yaml    # the kernels of the steps of `grn train`, and their shares
+    # a minute of an H200
+    python benchmarks/transformer.py
+    # the kernels of the steps of `grn train`, and their shares
+    python benchmarks/transformer.py --run pbmc.yaml
 
 A step is that of `grn train` with identity as the only objective: tokens are made, and losses,
 gradients and AdamW's update are CUDA graphs. Four layers of width 128 with eight heads of 64; a
@@ -46,7 +47,8 @@ def by_softmax(
     layer: Layer, q: Tensor, k: Tensor, v: Tensor, tokens: Tokens, asking: Tensor
 ) -> Tensor:
     """Layer.attend with softmax, of one member and bags of one size; an identity token would be one
-    more key."""
+    more key.
+    """
     cells = len(tokens.identity)
     size = sizes[cells]
 
@@ -112,7 +114,8 @@ def stepping(genes: int, cells: int, key_heads: int, device: str = "cuda") -> Ca
 
 def trace(name: str, first: int = 40, last: int = 60) -> None:
     """Prints which kernels run in the steps first to last of a run, how often a step, and their
-    share of the time."""
+    share of the time.
+    """
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, watched(first, last) as found:
         train(load_config(name), Path(folder) / "run", say=print)

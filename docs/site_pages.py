@@ -53,7 +53,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def linked_files(files: Files) -> set[str]:
     """The files outside of docs/ that pages link to and that are no pages themselves, as paths in
-    the repository."""
+    the repository.
+    """
     found = set()
     for page in files.documentation_pages():
         for link in LINK.finditer(page.content_string):
@@ -116,7 +117,8 @@ class FencedExamples(griffe.Extension):
 
 def fenced(text: str) -> str:
     """The text with a fence around each example: from a line that begins with `>>>` to the next
-    empty line."""
+    empty line.
+    """
     lines, inside = [], False
     for line in text.splitlines():
         example = line.lstrip().startswith(">>>")

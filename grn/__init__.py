@@ -8,9 +8,8 @@ one from its folder; `grn.network` gives the network of cells, of a cell type or
 changes when regulators are knocked out or overexpressed, and `grn.screen` does so for each of them;
 `grn.read_network` and `grn.evaluate` read and judge networks, ours and those of other tools, and
 `grn.evaluate_interventions` what a run expects of interventions; `grn.export` writes them for other
-programs; `grn.activity` says how
-active each regulator is in each cell; `grn.plots` draws. Mistakes in what these are given are
-`grn.errors.UserError`, one sentence each.
+programs; `grn.activity` says how active each regulator is in each cell; `grn.plots` draws. Mistakes
+in what these are given are `grn.errors.UserError`, one sentence each.
 
 Nothing is imported before it is used, so that `import grn` takes no time.
 """

@@ -107,8 +107,9 @@ class Tokens:
         )
 
     def repeated(self, times: int, vocabulary: int) -> Tokens:
-        """The same cells, one set after the other for each member: genes are rows of tables [P,
-        V]."""
+        """The same cells, one set after the other for each member:
+        genes are rows of tables [P, V].
+        """
         first = torch.arange(times, device=self.gene.device)[:, None]
 
         def shifted(offsets: Tensor, by: int) -> Tensor:

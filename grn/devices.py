@@ -15,6 +15,7 @@ def uses_gpu(settings: TrainerConfig) -> bool:
 
 
 def own_device(settings: TrainerConfig) -> str:
-    """This process's device: Lightning gives each process on a machine the GPU of its local
-    rank."""
+    """This process's device:
+    Lightning gives each process on a machine the GPU of its local rank.
+    """
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if uses_gpu(settings) else "cpu"

@@ -1,5 +1,6 @@
 """Errors that the user can correct: what was found, which field it concerns, and what to do about
-it."""
+it.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +65,10 @@ class RunFolderError(UserError):
 
 
 class Interrupted(Exception):
-    """A signal stopped the run after it had saved its state. `signum` is the number of the
-    signal."""
+    """A signal stopped the run after it had saved its state.
+
+    signum: the number of the signal.
+    """
 
     def __init__(self, signum: int, saved: str):
         super().__init__(saved)
@@ -75,7 +78,8 @@ class Interrupted(Exception):
 @contextmanager
 def called(name_of: Callable[[str], str | None]) -> Iterator[None]:
     """Within it, a UserError names its field as this door does; name_of: `data.label_key` ->
-    `--label`, or None."""
+    `--label`, or None.
+    """
     try:
         yield
     except UserError as error:
@@ -85,8 +89,9 @@ def called(name_of: Callable[[str], str | None]) -> Iterator[None]:
 
 
 def one_line(problem: BaseException) -> str:
-    """The first line of an exception's message, without its full stop, for use inside a
-    sentence."""
+    """The first line of an exception's message, without its full stop,
+    for use inside a sentence.
+    """
     lines = str(problem).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(problem).__name__
 

@@ -1,5 +1,6 @@
-"""How long work reports its progress: one line of text at a time, to wherever the caller sends
-it."""
+"""How long work reports its progress:
+one line of text at a time, to wherever the caller sends it.
+"""
 
 from __future__ import annotations
 

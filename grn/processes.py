@@ -1,5 +1,6 @@
 """Several processes that a launcher has started together: the share of each, and what they tell
-each other."""
+each other.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,12 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Processes:
-    """rank: of this process.   world: how many there are.   group: of their hosts; None: this process is alone."""
+    """The processes that work together.
+
+    rank: of this process.
+    world: how many there are.
+    group: of their hosts; None: this process is alone.
+    """
 
     rank: int = 0
     world: int = 1
@@ -26,7 +32,8 @@ class Processes:
 
     def share(self, count: int, piece: int) -> slice:
         """Which of `count` rows this process reads: whole pieces of `piece` rows; the last piece
-        may be shorter."""
+        may be shorter.
+        """
         pieces = -(-count // piece)
         first, end = (
             min(pieces * rank // self.world * piece, count) for rank in (self.rank, self.rank + 1)
@@ -35,7 +42,8 @@ class Processes:
 
     def of_all(self, make: Callable[[], Value]) -> list[Value]:
         """What `make` returns in every process, by rank. A UserError of one is raised in all; where
-        the first process has found one, it alone says it."""
+        the first process has found one, it alone says it.
+        """
         if self.world == 1:
             return [make()]
         own: Any
@@ -53,7 +61,8 @@ class Processes:
 
     def spread(self, make: Callable[[int], Value], count: int) -> list[Value]:
         """make(0), ..., make(count - 1), of which each process makes some. The first gets all of
-        them, others none."""
+        them, others none.
+        """
         own = [make(number) for number in range(self.rank, count, self.world)]
         if self.world == 1:
             return own
@@ -74,7 +83,8 @@ class Processes:
 
     def joined(self, own: np.ndarray) -> np.ndarray:
         """The arrays [n] of all processes as one, by rank, all of one dtype. (Pickled, they take
-        twice as long.)"""
+        twice as long.)
+        """
         if self.world == 1:
             return own
         sizes = self.of_all(lambda: len(own))

@@ -53,7 +53,8 @@ def threads_for(multiplications: float) -> Iterator[None]:
 
 def most_threads() -> int:
     """OMP_NUM_THREADS where it is set, and at most one thread for each processor that this process
-    may use."""
+    may use.
+    """
     available = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -66,7 +67,8 @@ Value = TypeVar("Value")
 
 def ahead(values: Iterator[Value]) -> Iterator[Value]:
     """The same values, none of them None; a thread of its own makes each while the one before it is
-    used."""
+    used.
+    """
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(next, values, None)
         while (value := following.result()) is not None:

@@ -1,5 +1,6 @@
 """Runs every notebook from top to bottom, as a reader would. `--save` keeps the outputs of this run
-in the files."""
+in the files.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def main() -> int:
 
 def runs(path: Path, save: bool = False) -> bool:
     """Executes the notebook in an empty folder: what it needs, it makes, and what it writes is not
-    left behind."""
+    left behind.
+    """
     started = time.monotonic()
     notebook = nbformat.read(path, as_version=4)
     if problem := imports_of_internals(notebook):

@@ -32,7 +32,8 @@ settings.load_profile("untimed")
 
 def pytest_collection_finish() -> None:
     """Lightning collects garbage after each run, and need not look at all that was imported and
-    collected."""
+    collected.
+    """
     gc.collect()
     gc.freeze()
 
@@ -93,7 +94,8 @@ def tiny_bags(
     cells: int = 5, genes: int = 12, states: int = 1, dtype=torch.float64, seed: int = 3
 ) -> Bags:
     """About a third of the genes absent; every cell has a basal gene of its own and belongs to
-    every state in part."""
+    every state in part.
+    """
     generator = torch.Generator().manual_seed(seed)
     values = torch.rand((cells, genes), generator=generator, dtype=dtype) * 3
     absent = torch.rand((cells, genes), generator=generator) < 0.3

@@ -127,7 +127,8 @@ def test_a_fault_of_grn_is_one_sentence_and_exit_code_1(capsys):
 
 def test_an_error_is_one_printable_line_whatever_it_quotes(capsys):
     """A file's name may hold a line feed, colours of a terminal or bytes that are no text; a value
-    may be endless."""
+    may be endless.
+    """
     assert exit_code_of(raising(DataError("[red]a\nb\x1b[31m\udcff \u00fc.h5ad"))) == 2
     assert capsys.readouterr().err == "error: [red]a\\nb\\x1b[31m\\udcff \u00fc.h5ad\n"
     assert exit_code_of(raising(DataError("9" * 5000))) == 2

@@ -1,5 +1,6 @@
 """The page for R: arrow turns the tables into types of R itself; where R and arrow are installed,
-the page runs."""
+the page runs.
+"""
 
 import re
 import shutil
@@ -17,7 +18,8 @@ R = shutil.which("Rscript")
 
 def in_r(kind: pa.DataType) -> str:
     """What arrow's read_parquet makes of a column; other types, 64-bit integers among them, need
-    packages or casts."""
+    packages or casts.
+    """
     if pa.types.is_dictionary(kind):
         return "factor" if is_text(kind.value_type) else "?"
     number = (

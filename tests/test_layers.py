@@ -72,7 +72,8 @@ KEPT_TO = {
 
 def place_of(package: str, module: str) -> tuple[int, int]:
     """Level of a module, named from the package on, and which of the level's groups it is in;
-    raises KeyError."""
+    raises KeyError.
+    """
     parts = module.split(".")
     names = {".".join(parts[:count]) for count in range(1, len(parts) + 1)} | {f"{module}.__init__"}
     for level, groups in enumerate(LEVELS[package]):
@@ -84,7 +85,8 @@ def place_of(package: str, module: str) -> tuple[int, int]:
 
 def groups_of(package: str) -> set[str]:
     """Modules and folders with Python files of a package, file by file where LEVELS lists a folder
-    so."""
+    so.
+    """
     folder = FOLDERS[package]
     split = {
         name.split(".")[0] for groups in LEVELS[package] for name in groups.split() if "." in name
@@ -100,7 +102,8 @@ def groups_of(package: str) -> set[str]:
 
 def imports(source: str, package: tuple[str, ...]) -> Iterator[str]:
     """Full names of what a file imports anywhere in it; package: the names of the folder that it
-    lies in."""
+    lies in.
+    """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,5 +1,6 @@
 """The site of the documentation: where links of the repository lead there, and what examples look
-like."""
+like.
+"""
 
 import importlib.util
 from pathlib import Path

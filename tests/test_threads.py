@@ -1,5 +1,7 @@
-"""Threads wait without spinning, and there are as many as the work is worth. Times:
-benchmarks/busy.py."""
+"""Threads wait without spinning, and there are as many as the work is worth.
+
+Times: benchmarks/busy.py.
+"""
 
 import os
 import subprocess

@@ -1,5 +1,6 @@
 """The files in the wheel suffice: built, installed into a fresh environment, run from an empty
-folder."""
+folder.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def wheel(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def python(wheel, tmp_path_factory) -> Path:
     """A fresh environment with the wheel; its dependencies are those of the environment that runs
-    the tests."""
+    the tests.
+    """
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False)
     python = next(

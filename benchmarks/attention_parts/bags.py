@@ -1,5 +1,6 @@
 """Packed bags of uneven sizes against equal ones, and many small bags, whose launches outlast their
-arithmetic."""
+arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ DIRECTIONS = ("forward", "both")
 
 def bag_sizes(kind: str, bags: int = BAGS, seed: int = 0, largest: int = LARGEST) -> Tensor:
     """Genes of each bag, between `largest` / 25 and `largest`: lognormal around a quarter of it, or
-    uniform."""
+    uniform.
+    """
     random = torch.Generator().manual_seed(seed)
     smallest = largest // 25
     if kind == "lognormal":
@@ -41,7 +43,8 @@ def packed_rows(
     dtypes: tuple[str, ...], backend: str, device: torch.device, budget_s: float, smoke: bool
 ) -> Iterator[dict[str, Any]]:
     """A row for each kind of sizes, dtype, direction and layout; ratio: its rate over that of equal
-    dense bags."""
+    dense bags.
+    """
     for kind in ("lognormal", "uniform"):
         sizes = bag_sizes(kind, 3, largest=50) if smoke else bag_sizes(kind)
         for dtype in dtypes:
@@ -114,7 +117,8 @@ def small_rows(
     smoke: bool,
 ) -> Iterator[dict[str, Any]]:
     """A row for each method, dtype and direction, in microseconds; overhead: a call's time beyond
-    the device's work."""
+    the device's work.
+    """
     cells, in_a_row = (4, 10) if smoke else (SMALL_CELLS, IN_A_ROW)
     ours = tuple(name for name in methods if name in ("stream", "moments"))
     for dtype in dtypes:
@@ -155,7 +159,8 @@ def small_rows(
 
 def wall_us(call: Call, device: torch.device, count: int) -> float:
     """Microseconds per call, of many calls in a loop that synchronises with the GPU once, after the
-    last."""
+    last.
+    """
     for _ in range(5):
         call()
     synchronise(device)

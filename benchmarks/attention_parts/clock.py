@@ -1,5 +1,6 @@
 """Time, memory and rates of calls on a device. On a CPU only the time is measured, to try a
-benchmark out."""
+benchmark out.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Timing(NamedTuple):
 
 class Rates(NamedTuple):
     """Rates that the device reaches: a large matrix product in TFLOP/s per dtype, a copy in TB/s
-    (read and written)."""
+    (read and written).
+    """
 
     matmul: dict[str, float]
     copy: float
@@ -39,14 +41,16 @@ class Rates(NamedTuple):
 
 def run_counts(ms: float, budget_s: float) -> tuple[int, int]:
     """Warm-up and timed runs that fit a third and two thirds of the budget: at least 5 and 10, at
-    most 100 each."""
+    most 100 each.
+    """
     fit = 1000 * budget_s / max(ms, 1e-6)
     return int(min(max(fit / 3, 5), MOST)), int(min(max(fit * 2 / 3, 10), MOST))
 
 
 def measure(calls: Sequence[Call], device: torch.device, budget_s: float) -> Timing:
     """Times the calls one after the other, again and again. Calls on other inputs evict each other
-    from the cache."""
+    from the cache.
+    """
     repeated = itertools.cycle(calls)
     for call in calls:  # compiles and allocates
         call()
@@ -127,7 +131,8 @@ def synchronise(device: torch.device) -> None:
 
 def release(device: torch.device, *, collect: bool = False) -> None:
     """Returns cached memory to the device. collect: first frees what an exception holds in a
-    reference cycle."""
+    reference cycle.
+    """
     if collect:
         gc.collect()
     if device.type == "cuda":
@@ -138,7 +143,8 @@ def device_rates(
     dtypes: dict[str, torch.dtype], device: torch.device, side: int, budget_s: float
 ) -> Rates:
     """The highest rates to be expected, measured in the same run as all else, since devices and
-    clock rates differ."""
+    clock rates differ.
+    """
     matmul = {
         name: 2 * side**3 / _product_ms(side, dtype, device, budget_s) / 1e9
         for name, dtype in dtypes.items()

@@ -1,5 +1,6 @@
 """The main part: every method at every point, in every direction; the points, the estimate, rows,
-table and claims."""
+table and claims.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +74,8 @@ class Plan:
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Plan:
         """The options that were given, and for others the defaults of --smoke, of --quick or of the
-        full run."""
+        full run.
+        """
         if arguments.smoke:
             default = cls(
                 (32, 33),
@@ -118,7 +120,8 @@ def operations(direction: str, queries: int, keys: int, width: int, heads: int =
 
 def expected_ms(method: str, point: Point, direction: str) -> float:
     """Time grows with N^2 (moments: N); half the width takes 0.6 of the time, or 0.9 where scores
-    are stored."""
+    are stored.
+    """
     whole = EXPECTED_MS[method][DIRECTIONS.index(direction)]
     growth = (point.size / 41472) ** (1 if method == "moments" else 2)
     narrow = 0.9 if method in ("eager", "weights", "compile") else 0.6
@@ -184,7 +187,8 @@ def rows_at(
     rates: Rates,
 ) -> tuple[list[Row], dict[str, str]]:
     """A row for each method and direction, with ratios; and for each method that did not run, the
-    reason."""
+    reason.
+    """
     shape, bags = (1, HEADS, point.size, point.width), (1, point.size)
     sets = [Inputs.draw(shape, bags, point.dtype, device, seed) for seed in (0, 1)]
     rows: list[Row] = []
@@ -230,7 +234,8 @@ def _timed(
     device: torch.device,
 ) -> Row:
     """Alternates between two sets of inputs; takes one where stored scores already evict all else
-    from the cache."""
+    from the cache.
+    """
     calls = [
         call_of(attend, inputs, direction)
         for inputs in (sets[:1] if method.stores_scores else sets)
@@ -241,7 +246,8 @@ def _timed(
 
 def _filled(row: Row, rows: list[Row], point: Point, rates: Rates) -> Row:
     """The row with all columns: the point, rates, and ratios to the peers' times in the same
-    direction."""
+    direction.
+    """
     ms = row.get("ms", math.nan)
     tflops = operations(row["direction"], point.size, point.size, point.width) / ms / 1e9
     peers = {
@@ -285,12 +291,17 @@ SHOWN = {
     "relative_error": ("rel. err", 9, ".1e"),
 }
 LEGEND = """\
-ms: median. TFLOP/s: for every method 4 N M E operations per head forward, 10 backward and 14 both, so that rates
-compare as times do; moments do far fewer and can exceed the chip's rate. / matmul: TFLOP/s over those of a large matrix
-product. x cuDNN, x FA-2, x eager: the peer's time in this run over the method's; above 1 the method is faster. MiB:
-extra memory at the peak (backward alone: without what forward saved). <=0.01 %: elements within 0.01 of float64, in per
-cent, and rel. err: the relative error, both over 256 rows of one head and for spherical methods only. Multiplicities
-get no gradient. Short calls are timed without the time in which the GPU waits for the host (--small measures that)."""
+ms: median.
+TFLOP/s: for every method 4 N M E operations per head forward, 10 backward and 14 both, so that
+rates compare as times do; moments do far fewer and can exceed the chip's rate.
+/ matmul: TFLOP/s over those of a large matrix product.
+x cuDNN, x FA-2, x eager: the peer's time in this run over the method's; above 1 the method is
+faster.
+MiB: extra memory at the peak (backward alone: without what forward saved).
+<=0.01 %: elements within 0.01 of float64, in per cent, and rel. err: the relative error, both over
+256 rows of one head and for spherical methods only.
+Multiplicities get no gradient. Short calls are timed without the time in which the GPU waits for
+the host (--small measures that)."""
 
 
 def header() -> str:
@@ -319,7 +330,8 @@ def _cell(column: str, value: Any, status: str) -> str:
 
 def claims(table: pd.DataFrame, size: int = 41472, width: int = 128, dtype: str = "fp16") -> str:
     """flashsign's stream against the published numbers of a CUDA kernel on an A100; table: the rows
-    of the run."""
+    of the run.
+    """
     where = f"N = {size}, E = {width}, {dtype}"
     at = table[(table["N"] == size) & (table["E"] == width) & (table["dtype"] == dtype)]
     ours = at[(at["method"] == METHODS["stream"].name) & (at["status"] == "ok")].set_index(

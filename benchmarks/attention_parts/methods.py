@@ -33,7 +33,8 @@ T = TypeVar("T")
 
 class Inputs(NamedTuple):
     """q, k and v that need a gradient, multiplicities that need none (they are data), and a
-    gradient of the output."""
+    gradient of the output.
+    """
 
     q: Tensor
     k: Tensor
@@ -51,7 +52,8 @@ class Inputs(NamedTuple):
         seed: int = 0,
     ) -> Inputs:
         """q, k, v and grad of one shape, normal; multiplicities of shape `bags`, uniform between 0
-        and 2, float32."""
+        and 2, float32.
+        """
         random = torch.Generator(device).manual_seed(seed)
         q, k, v, grad = (
             torch.randn(shape, generator=random, device=device).to(DTYPES[dtype]) for _ in range(4)
@@ -73,7 +75,8 @@ def materialised(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
 
 def materialised_weights(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
     """The same as the formula is written: every weight is stored before it is multiplied by its
-    value."""
+    value.
+    """
     scores = (q / 8) @ k.mT * m.to(q.dtype)[:, None, None]
     return (scores / torch.linalg.vector_norm(scores, dim=-1, keepdim=True)) @ v
 
@@ -103,7 +106,8 @@ def public_call(**options: Any) -> Attend:
 @dataclass(frozen=True)
 class Method:
     """make(backend): makes the function, once for every point; context: what it runs in; eps: that
-    of its reference."""
+    of its reference.
+    """
 
     name: str
     make: Callable[[str], Attend]
@@ -140,7 +144,8 @@ METHODS = {
 
 def call_of(attend: Attend, inputs: Inputs, direction: str) -> Call:
     """One call in a direction. For "backward" the forward pass runs here, once, and its graph is
-    kept."""
+    kept.
+    """
     q, k, v, m, grad = inputs
     if direction == "forward":
         return torch.no_grad()(partial(attend, q, k, v, m))
@@ -152,7 +157,8 @@ def call_of(attend: Attend, inputs: Inputs, direction: str) -> Call:
 
 def attempt(call: Callable[[], T], device: torch.device) -> tuple[T | None, str]:
     """The call's result and "ok", or None and the reason: a method that fails must not end the run
-    of the others."""
+    of the others.
+    """
     try:
         return call(), "ok"
     except torch.OutOfMemoryError:

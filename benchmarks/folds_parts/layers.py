@@ -1,5 +1,6 @@
 """Layers at their sizes, the methods that compute each, and rows: times, extra memory, errors
-against float64."""
+against float64.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ Layer = Callable[..., Tensor]
 @dataclass(frozen=True)
 class Method:
     """A way to compute a layer. products: matrix products of full size, forward and backward;
-    shifted: its output is another number with the same gradients."""
+    shifted: its output is another number with the same gradients.
+    """
 
     run: Layer
     products: float = 0.0
@@ -40,10 +42,10 @@ class Method:
 
 @dataclass(frozen=True)
 class Case:
-    """layer: what is computed; sizes: by name; inputs: tensors of the methods, of which
-    those that require a gradient get one; truth: the layer in float64, from wide inputs; product:
-    operations of one matrix product; stored: bytes that the plain layer keeps and a fold does
-    not."""
+    """layer: what is computed; sizes: by name; inputs: tensors of the methods, of which those that
+    require a gradient get one; truth: the layer in float64, from wide inputs; product: operations
+    of one matrix product; stored: bytes that the plain layer keeps and a fold does not.
+    """
 
     layer: str
     sizes: dict[str, int]
@@ -85,7 +87,8 @@ def drawn(
 
 def chunked(losses: Layer, rows: int) -> Layer:
     """The sum of losses(*tensors) over slices of `rows` rows of the first tensors, computed again
-    in the backward."""
+    in the backward.
+    """
     from torch.utils.checkpoint import checkpoint
 
     def run(*tensors: Tensor, count: int) -> Tensor:
@@ -101,7 +104,8 @@ def chunked(losses: Layer, rows: int) -> Layer:
 
 def compiled(layer: Layer, **options: Any) -> Layer:
     """torch.compile of a layer, made at its first call: the import of the compiler takes longer
-    than a tiny case."""
+    than a tiny case.
+    """
     made = cache(lambda: torch.compile(layer, **options))
     return lambda *tensors: made()(*tensors)
 
@@ -323,7 +327,8 @@ def _liger_classes(target: Tensor) -> dict[str, Method]:
 
 def _liger_divergence(rows: int) -> dict[str, Method]:
     """The forward divergence: its gradients for the student are those of the cross entropy; a
-    teacher gets none."""
+    teacher gets none.
+    """
     try:
         from liger_kernel.transformers import LigerFusedLinearJSD
     except ImportError:

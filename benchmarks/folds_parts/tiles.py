@@ -45,7 +45,8 @@ Task = tuple[str, BlockSizes, str, int, str, bool]
 
 def checked(smoke: bool, device: torch.device) -> pd.DataFrame:
     """A row for each kernel, block sizes, dtype, width and size: the error, and whether it is
-    within its bar."""
+    within its bar.
+    """
     tasks = list(_tasks())
     if smoke:
         small = [

@@ -28,7 +28,8 @@ FIELDS = ("values", "genes", "regulators", "hash")
 @dataclass(frozen=True, eq=False)
 class PreparedSet:
     """values [C, N] float32, the names of the N genes and of the regulators among them, and
-    NetworkSet.hash."""
+    NetworkSet.hash.
+    """
 
     name: str
     values: np.ndarray
@@ -39,7 +40,8 @@ class PreparedSet:
 
 def save_prepared(path: Path, sets: Iterable[PreparedSet]) -> None:
     """One compressed .npz with `<set>/<field>` entries, texts as arrays of characters: nothing in
-    it is pickled."""
+    it is pickled.
+    """
     if path.suffix != ".npz":
         raise SystemExit(f"The name of the file must end in .npz, and {path.name} does not.")
     np.savez_compressed(
@@ -70,7 +72,8 @@ REVISION = 1
 @dataclass(frozen=True)
 class Entry:
     """`<set>-<method>-<key>.csv` (source, target, weight) and the same name with .json (settings,
-    time, memory)."""
+    time, memory).
+    """
 
     table: Path
     notes: Path
@@ -94,8 +97,7 @@ class Entry:
 def entry(
     folder: Path, one: PreparedSet, method: str, settings: Mapping[str, Any], seed: int
 ) -> Entry:
-    """The entry of the network that `method` infers from `one` with these settings and this
-    seed."""
+    """The entry of the network that `method` infers from `one` with the settings and the seed."""
     decisive = {
         "data": one.hash,
         "regulators": one.regulators,
@@ -117,7 +119,8 @@ def _replace(path: Path, text: str) -> None:
 
 class NotRun(RuntimeError):
     """The cache has no network of the peer for the set, and the peer cannot run; the message is the
-    reason."""
+    reason.
+    """
 
 
 def run_peer(

@@ -96,7 +96,8 @@ def _inside(pipe: Connection, call: Callable[..., Any], arguments: tuple[Any, ..
 
 def _end_workers() -> None:
     """Ends the processes that joblib keeps for the next call, because only ended processes are
-    counted."""
+    counted.
+    """
     loky = sys.modules.get("joblib.externals.loky")
     if (
         loky is not None
@@ -123,7 +124,8 @@ def _megabytes(maxrss: int) -> float:
 @contextmanager
 def _threads(number: int | None) -> Iterator[None]:
     """Sets the variables that libraries read when they are loaded, so that the new process starts
-    with them."""
+    with them.
+    """
     if number is None:
         yield
         return

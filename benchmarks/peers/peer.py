@@ -67,7 +67,8 @@ def standardised(values: np.ndarray) -> np.ndarray:
 
 def correlation(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Pearson's correlation of the genes `rows` [R] with all of values [C, N] -> [R, N]; 0 without
-    variance."""
+    variance.
+    """
     z = standardised(values)
     return z[:, rows].T @ z / len(z)
 
@@ -76,7 +77,8 @@ def with_sign_of_correlation(
     importances: np.ndarray, values: np.ndarray, rows: np.ndarray
 ) -> np.ndarray:
     """Importances [R, N], which have no sign, with the sign of Pearson's correlation (+ where it is
-    0)."""
+    0).
+    """
     return np.where(correlation(values, rows) < 0, -importances, importances)
 
 

@@ -29,7 +29,9 @@ import sys
 import numpy as np
 import regdiffusion
 source, result, steps, seed = sys.argv[1:]
-trainer = regdiffusion.RegDiffusionTrainer(np.load(source), device="cpu", n_steps=int(steps), seed=int(seed))
+trainer = regdiffusion.RegDiffusionTrainer(
+    np.load(source), device="cpu", n_steps=int(steps), seed=int(seed)
+)
 trainer.train()
 np.save(result, trainer.model.get_adj_().detach().numpy())
 """
@@ -45,7 +47,8 @@ def infer(
     steps: int = 1000,
 ) -> pd.DataFrame:
     """values [C, N] -> one row per pair regulator -> gene; on one core, as all peers but those of
-    trees."""
+    trees.
+    """
     reason = unavailable()
     if reason:
         raise RuntimeError(reason)

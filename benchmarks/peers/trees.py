@@ -49,7 +49,8 @@ def forest_importances(
     inputs: np.ndarray, target: np.ndarray, seed: int, *, trees: int, max_features: str
 ) -> np.ndarray:
     """inputs [C, R], target [C] of variance 1 -> [R]: variance explained by each input, mean over
-    the trees."""
+    the trees.
+    """
     forest = RandomForestRegressor(n_estimators=trees, max_features=max_features, random_state=seed)
     forest.fit(inputs, target)
     each = [tree.tree_.compute_feature_importances(normalize=False) for tree in forest.estimators_]
@@ -103,15 +104,17 @@ def boosting_importances(
 
 class EarlyStop:
     """Called after each round: stops when the mean improvement of the last `window` rounds is
-    negative."""
+    negative.
+    """
 
     def __init__(self, window: int) -> None:
         self.window = window
         self.improvements: list[float] = []
 
     def __call__(self, done: int, model: GradientBoostingRegressor, state: dict[str, Any]) -> bool:
-        """state: the loop's variables, which scikit-learn passes to a monitor; y [C] is the
-        target."""
+        """state:
+        the loop's variables, which scikit-learn passes to a monitor; y [C] is the target.
+        """
         left_out = ~state["sample_mask"]
         after = state["y"][left_out] - state["raw_predictions"][left_out, 0]
         step = (

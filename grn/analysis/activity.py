@@ -141,7 +141,8 @@ def _moments(values: sparse.spmatrix, axis: int) -> tuple[np.ndarray, np.ndarray
 
 def log_pieces(adata: AnnData, layer: str | None, say: Say) -> Iterator[sparse.csr_matrix]:
     """The values of X or a layer for the genes (genes_of), float32, some cells at a time; of
-    counts, log1p of them at the median total of all cells."""
+    counts, log1p of them at the median total of all cells.
+    """
     name = "X" if layer is None else f"layer {layer!r}"
     if layer is not None:
         check_known(layer, adata.layers, "The AnnData", "layer", "layer")
@@ -206,7 +207,8 @@ def activity_between(
     say: Say,
 ) -> pd.DataFrame:
     """The same within each type, of the second condition against the first. condition [C]:
-    labels."""
+    labels.
+    """
     parts = {
         name: {f"activity_{each}": (types == name) & (condition == each) for each in conditions}
         for name in _names(types)
@@ -283,8 +285,8 @@ def _differences(
     """parts: for each type two sets of cells [C] by their column, of which the second is compared
     with the first.
 
-    Of a type, the certain differences come first, by their size. Raises DataError where no type has
-    enough cells.
+    Of a type, the certain differences come first, by their size.
+    Raises DataError where no type has enough cells.
     """
     tables, few, least = [], [], FEWEST if donors is None else FEWEST_DONORS
     for name, (there, here) in ((name, sides.values()) for name, sides in parts.items()):

@@ -24,8 +24,12 @@ FEWEST = 50  # cells without its guides, of which a gene's association is read
 
 @dataclass(frozen=True)
 class Associations:
-    """multiplicity: CSR [C, N].   membership [C, S]: of states, within which cells are compared.   done: what was done
-    to the cells."""
+    """What associations are computed from.
+
+    multiplicity: CSR [C, N].
+    membership [C, S]: of states, within which cells are compared.
+    done: what was done to the cells.
+    """
 
     multiplicity: sparse.csr_matrix
     membership: np.ndarray
@@ -33,7 +37,8 @@ class Associations:
 
     def slopes(self, places: list[int], cells: np.ndarray | None = None) -> np.ndarray:
         """[j, N]: of a unit of each of the genes `places`, together. cells: bool [C], which count;
-        None: all."""
+        None: all.
+        """
         chosen = slice(None) if cells is None else cells
         values, share = self.multiplicity[chosen], self.membership[chosen]
         x = values[:, places].toarray().astype(np.float64)
@@ -43,7 +48,8 @@ class Associations:
 
     def borne_out(self, caused: Caused, level: np.ndarray) -> float:
         """The share of associations that interventions bear out, 0 to 1; 1 where none can say.
-        level [N]: mean multiplicities of controls, which a loss takes away."""
+        level [N]: mean multiplicities of controls, which a loss takes away.
+        """
         product = square = 0.0
         given = self.done.given.tocsc()
         for number, place in enumerate(self.done.place.tolist()):

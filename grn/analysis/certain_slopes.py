@@ -1,12 +1,13 @@
-"""What perturbed regulators do directly to the genes that they have a certain edge to, not shrunk
-by a penalty.
+"""What perturbed regulators do directly along certain edges, not shrunk by a penalty.
 
 A run's tables hold effect_ij of each edge, the log2 fold change of gene i for a doubling of
 regulator j, with its standard error (networks/evidence/effects.py). In the unit of multiplicities
 they are slopes again, exactly those that the fold changes were made of:
 
-    slope_ij = effect_ij s_i / s_j          s_i = mu h'(mu), of the cells that the effect was read from (`scale_of`)
+    slope_ij = effect_ij s_i / s_j
     change_i = sum_j slope_ij (new multiplicity of j - its multiplicity)
+
+s_i is mu h'(mu) of the cells that the effect was read from (`scale_of`).
 
 An edge that is certain in the state of a cell has its effect in that state. So has an edge that is
 certain over all cells, where both effects differ by more than their errors allow. Any other edge
@@ -44,10 +45,15 @@ SHRUNK = "so all changes are the model's own, which its penalty shrinks."
 
 @dataclass(frozen=True)
 class CertainSlopes:
-    """slope, error [U, J, N]: multiplicity of the gene for one of the regulator, and its standard
-    error; NaN without a
-    certain edge.   shared [U, J, N]: whether both are those over all cells.   state [C]: of each cell, among U.
-    columns [J]: of the perturbed regulators among the model's.   moved [C, J]: changes of their multiplicities."""
+    """Slopes of the certain edges of perturbed regulators, in each state of the chosen cells.
+
+    slope, error [U, J, N]: multiplicity of the gene for one of the regulator, and its standard
+        error; NaN without a certain edge.
+    shared [U, J, N]: whether both are those over all cells.
+    state [C]: of each cell, among U.
+    columns [J]: of the perturbed regulators among the model's.
+    moved [C, J]: changes of their multiplicities.
+    """
 
     slope: np.ndarray
     error: np.ndarray
@@ -131,7 +137,8 @@ def certain_slopes(
 
     def slopes(edges: pd.DataFrame, cells_read: np.ndarray) -> np.ndarray:
         """Slopes, their errors and whether the edges are certain, [3, J, N]; NaN for pairs that are
-        not listed."""
+        not listed.
+        """
         found = np.full((3, len(names), len(cells.vocabulary)), np.nan)
         if edges.empty:
             return found

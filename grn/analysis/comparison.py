@@ -1,5 +1,6 @@
 """A network beside Pearson and ridge against one reference: scores, sentences about them, and
-tables."""
+tables.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +54,12 @@ Choice = str | os.PathLike[str] | Sequence[str]
 
 @dataclass(frozen=True)
 class Comparison:
-    """evaluations: by method, `network` first.   genes: the choice that was made.   types: of compare_types."""
+    """The scores of several methods against one reference.
+
+    evaluations: by method, `network` first.
+    genes: the choice that was made.
+    types: of compare_types.
+    """
 
     evaluations: dict[str, Evaluation]
     genes: str
@@ -143,7 +149,8 @@ def _listed(names: Choice, field: str) -> list[str]:
 
 def rows_of_type(cells: Cells, label: str, say: Say) -> np.ndarray | None:
     """Return the cells of one type for the baselines; None, with a sentence, where they are fewer
-    than FEWEST_CELLS."""
+    than FEWEST_CELLS.
+    """
     rows = (
         np.flatnonzero(cells.labels == cells.classes.index(label))
         if label in cells.classes
@@ -163,7 +170,8 @@ def baseline_networks(
     cells: Cells, rows: np.ndarray | None, universe: Universe, say: Say
 ) -> dict[str, pd.DataFrame]:
     """Return the networks by Pearson and ridge on a universe, as far as the cells have its genes.
-    rows: None: all."""
+    rows: None: all.
+    """
     measured = pd.Index(cells.vocabulary, dtype=object)
     genes = measured[measured.isin(universe.genes)]
     regulators = universe.regulators[universe.regulators.isin(genes)]
@@ -303,7 +311,8 @@ def describe(
 
 def score_table(evaluations: Mapping[str, Evaluation]) -> pd.DataFrame:
     """One row for each score: columns score, network, p, and one for each baseline; NaN where
-    undefined."""
+    undefined.
+    """
     table = pd.DataFrame(
         {name: evaluation.scores for name, evaluation in evaluations.items()}, index=list(SCORES)
     )
@@ -334,14 +343,16 @@ class TypedTruth:
         self.changed = np.intersect1d(ups, downs)
 
     def score(self, label: str, predicted: pd.DataFrame, signed: bool) -> dict[str, float]:
-        """By the names of TYPE_SCORES; nan where undefined. predicted: source, target, weight
-        (finite) of one type.
+        """Return the scores of one type by the names of TYPE_SCORES; nan where undefined.
 
-        edges: K.   auprc, auprc_ratio, early_precision_ratio, sign_accuracy: see `evaluate_on`, with the type's edges.
+        predicted: source, target, weight (finite) of the type.
+        edges: K.
+        auprc, auprc_ratio, early_precision_ratio, sign_accuracy: see `evaluate_on`, with the type's
+            edges.
         specificity: AUROC of |weight| for being an edge of this type, over the pairs `partial`.
         changed_signs: share of the pairs `changed`, as far as they act in this type with a known
-        sign, whose weight
-        has that sign; a weight of 0 is wrong.   signed: whether the weights' signs have a meaning.
+            sign, whose weight has that sign; a weight of 0 is wrong.
+        signed: whether the weights' signs have a meaning.
         """
         scores = dict.fromkeys(TYPE_SCORES, math.nan)
         universe = self.by_type[label]
@@ -363,7 +374,8 @@ class TypedTruth:
 
 def with_means(rows: list[dict]) -> pd.DataFrame:
     """Rows of cell_type, method and TYPE_SCORES, and below them each method's mean over the types,
-    without nan."""
+    without nan.
+    """
     table = pd.DataFrame(rows, columns=["cell_type", "method", *TYPE_SCORES])
     means = table.groupby("method", sort=False)[list(TYPE_SCORES)].mean().reset_index()
     return pd.concat([table, means.assign(cell_type=MEAN)[list(table)]], ignore_index=True)

@@ -1,5 +1,6 @@
 """Which cells of two conditions are compared, and the conditions dealt out anew, as likely if
-nothing differs."""
+nothing differs.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ class Compared:
     @property
     def divisions(self) -> int | None:
         """In how many ways `dealt_anew` can divide the donors, where swapping the names of the
-        conditions makes no other division; None without donors."""
+        conditions makes no other division; None without donors.
+        """
         if self.donors is None:
             return None
         single, both = self._donors()
@@ -158,7 +160,8 @@ def _numbered(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
 
 def two_of(values: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, str]:
     """The two conditions that are compared: those that are wanted, or else the only two. Raises
-    DataError."""
+    DataError.
+    """
     chosen = tuple(values if wanted is None else map(str, wanted))
     if len(chosen) != 2 or not set(chosen) <= set(values) or chosen[0] == chosen[1]:
         listed = ", ".join(map(repr, values[:SHOWN])) + (", ..." if len(values) > SHOWN else "")

@@ -134,7 +134,8 @@ def _least(part: Compared, permutations: int) -> str:
 def _comparable(cells: Cells, part: Compared, pairs: pd.DataFrame) -> pd.DataFrame:
     """Columns source and target, as vocabulary positions: pairs whose genes are seen in enough
     cells, and of each target the first regulators that there is room for. Empty where a condition
-    has too few cells."""
+    has too few cells.
+    """
     seen = [
         np.asarray((cells.multiplicity[part.rows[part.sign == sign]] != 0).sum(0)).ravel()
         for sign in (-1, 1)
@@ -209,8 +210,9 @@ def compare_pairs(
 
 
 def _batches(pairs: pd.DataFrame, cells: int) -> Iterator[tuple[pd.DataFrame, int]]:
-    """Pairs of a few targets with the same number of regulators, target by target; and this
-    number."""
+    """Pairs of a few targets with the same number of regulators, target by target;
+    and this number.
+    """
     regulators = pairs.groupby("target")["source"].transform("size")
     for number, same in pairs.sort_values("target", kind="stable").groupby(regulators):
         step = max(PIECE // (cells * int(number)), 1) * int(number)
@@ -220,7 +222,8 @@ def _batches(pairs: pd.DataFrame, cells: int) -> Iterator[tuple[pd.DataFrame, in
 
 def _without_levels(values: Tensor, basal: Tensor, part: Compared) -> tuple[Tensor, np.ndarray]:
     """Values [C, N] less the levels of each stratum in each condition and what follows `basal` in
-    it, in units of what is left of their sd; and these units [N]."""
+    it, in units of what is left of their sd; and these units [N].
+    """
     group = 2 * torch.as_tensor(part.strata) + torch.as_tensor(part.sign > 0)
     size = torch.bincount(group).clamp(min=1).double()
 
@@ -239,14 +242,16 @@ def _without_levels(values: Tensor, basal: Tensor, part: Compared) -> tuple[Tens
 
 def _quantile(part: Compared) -> float:
     """How many errors an interval reaches to either side: by Student's t, with two units fewer than
-    cells or donors."""
+    cells or donors.
+    """
     units = len(part.rows) if part.donors is None else int(part.donors.max()) + 1
     return float(t.ppf((1 + LEVEL) / 2, max(units - 2, 1))) * (units / max(units - 1, 1)) ** 0.5
 
 
 def _level_change(part: Compared, values: sparse.csc_matrix) -> np.ndarray:
     """The change of each gene's mean from the first condition to the second, [N]: within each type
-    that has both, and of these the mean over their cells."""
+    that has both, and of these the mean over their cells.
+    """
     cells = pd.DataFrame({"type": part.types, "sign": part.sign})
     of_type = cells.groupby("type")["sign"].transform("size").to_numpy()
     of_side = cells.groupby(["type", "sign"])["sign"].transform("size").to_numpy()
@@ -256,7 +261,8 @@ def _level_change(part: Compared, values: sparse.csc_matrix) -> np.ndarray:
 
 class SlopeFit:
     """The fits of a few targets. x [T, K, C] and y [T, C]: without levels, cells type by type as
-    `part` has them."""
+    `part` has them.
+    """
 
     def __init__(self, x: Tensor, y: Tensor, part: Compared):
         self.x, self.y = x, y[:, None]
@@ -275,7 +281,8 @@ class SlopeFit:
 
     def scores(self, sign: Tensor) -> Tensor:
         """How many errors, computed as if no slope differed, each difference is away from 0, [T,
-        K]. sign [C]."""
+        K]. sign [C].
+        """
         operator, _ = self._operator(sign)
         return (operator @ self.rest.mT)[..., 0] / self._error(operator * self.rest)
 
@@ -290,7 +297,8 @@ class SlopeFit:
 
     def _operator(self, sign: Tensor) -> tuple[Tensor, Tensor]:
         """What makes differences of residuals, and their features without shared slopes, each [T,
-        K, C]."""
+        K, C].
+        """
         left = self._without_shared(self.x * sign / 2)
         return torch.linalg.inv(_gram(left)) @ left, left
 

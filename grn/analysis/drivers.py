@@ -48,7 +48,8 @@ def whose(activity: pd.DataFrame) -> str:
 
 def sides_of(activity: pd.DataFrame) -> tuple[str, str] | None:
     """The first and the second condition that are compared; None where types are compared with
-    other cells."""
+    other cells.
+    """
     sides = [
         str(name).removeprefix("activity_")
         for name in activity
@@ -70,15 +71,16 @@ def of_programmes(activity: pd.DataFrame) -> dict[str, str]:
 
 def named(activity: pd.DataFrame) -> pd.DataFrame:
     """The rows of regulators that may be named: their activity does not rest on one programme, and
-    their names are symbols of single genes."""
+    their names are symbols of single genes.
+    """
     unread = activity["regulator"].str.fullmatch(UNREAD)
     return activity[~unread & ~activity["regulator"].isin(list(of_programmes(activity)))]
 
 
 def agreeing(activity: pd.DataFrame) -> pd.Series:
     """Of each row, how certain it is that the regulator's own messenger changes as its activity
-    does, as a normal deviate, negative where it changes the other way; NaN where that is not
-    known."""
+    does, as a normal deviate, negative where it changes the other way; NaN where that is not known.
+    """
     if "messenger" not in activity:
         return pd.Series(np.nan, activity.index)
     p = activity["messenger_p"].clip(lower=1e-300)
@@ -93,7 +95,8 @@ def drivers(activity: pd.DataFrame) -> pd.DataFrame:
 
     Regulators that differ in few types are left out, so that one type does not speak for all.
     Source of the sum:
-    Stouffer et al. 1949."""
+    Stouffer et al. 1949.
+    """
     sure = named(activity)
     sure = sure[sure["q_value"] <= SIGNIFICANT]
     of_each = sure.assign(own=agreeing(sure)).groupby("regulator")
@@ -114,7 +117,8 @@ def drivers(activity: pd.DataFrame) -> pd.DataFrame:
 
 def headline(activity: pd.DataFrame | None) -> str:
     """The sentence that names the answer: of two conditions, what drives the change; of types, what
-    each is made by."""
+    each is made by.
+    """
     if activity is None:
         return ""
     known, sides = by_known(activity), sides_of(activity)
@@ -150,14 +154,16 @@ def headline(activity: pd.DataFrame | None) -> str:
 
 def _in_turn(found: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Of `drivers`, those whose own messenger changes with them, and those of which it does not or
-    is not known."""
+    is not known.
+    """
     found = found[found["mean"].abs() >= LEAST * found["mean"].abs().max()]
     return found[found["messenger"] > 0].head(NAMED), found[found["messenger"] == 0]
 
 
 def to_draw(activity: pd.DataFrame) -> pd.DataFrame:
     """The rows of `named`; of two conditions, regulators in the order of the headline, then the
-    others."""
+    others.
+    """
     rows = named(activity)
     if sides_of(activity) is None:
         return rows

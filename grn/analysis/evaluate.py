@@ -72,7 +72,8 @@ class Universe:
 
     def codes(self, table: pd.DataFrame) -> np.ndarray:
         """A number for the pair (source, target) of each row, int64; -1 for self loops and pairs
-        outside."""
+        outside.
+        """
         source = self.regulators.get_indexer(table["source"])
         target = self.genes.get_indexer(table["target"])
         inside = (
@@ -84,7 +85,8 @@ class Universe:
 
     def with_edges(self, reference: pd.DataFrame) -> Universe:
         """The same pairs with other true edges (source, target, sign), as those of one cell type.
-        They may be none."""
+        They may be none.
+        """
         edges = unique_edges(reference)
         named = edges["source"].isin(self.genes) & edges["target"].isin(self.genes)
         inside = edges[self.codes(edges) >= 0].reset_index(drop=True)
@@ -136,8 +138,9 @@ def make_universe(
 
 
 def _no_edge_between(measured: pd.Index | None, edges: pd.DataFrame) -> str:
-    """Why a restriction to some genes, `measured`, leaves no edge of the reference, and what to
-    do."""
+    """Why a restriction to some genes,
+    `measured`, leaves no edge of the reference, and what to do.
+    """
     if measured is None or edges.empty:
         return "The reference has no edge between two different genes; give one with such edges."
     found = f"No edge of the reference is between two of the {len(measured)} genes that are scored"
@@ -158,11 +161,17 @@ def _no_edge_between(measured: pd.Index | None, edges: pd.DataFrame) -> str:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """scores: by the names in SCORES; nan where undefined.   p_values: the same names but sign_majority, which is a
-    property of the reference; nan where the score is undefined or nothing was permuted.
-    predicted: pairs of the universe with a weight other than 0.   outside: other predicted pairs, not in the universe.
-    cut: number of pairs on which early precision is computed, see Ranking.   silent: true edges of known sign without a
-    weight, which count as wrong signs.   signed: whether signs were scored.   curve: columns recall, precision.
+    """The scores of one network against a reference.
+
+    scores: by the names in SCORES; nan where undefined.
+    p_values: the same names but sign_majority, which is a property of the reference; nan where the
+        score is undefined or nothing was permuted.
+    predicted: pairs of the universe with a weight other than 0.
+    outside: other predicted pairs, not in the universe.
+    cut: number of pairs on which early precision is computed, see Ranking.
+    silent: true edges of known sign without a weight, which count as wrong signs.
+    signed: whether signs were scored.
+    curve: columns recall, precision.
     """
 
     universe: Universe
@@ -235,8 +244,10 @@ def evaluate_on(
 
 
 def checked_edges(predicted: pd.DataFrame) -> pd.DataFrame:
-    """The columns source, target, weight (float64). Raises DataError: no rows, weights that are not
-    finite."""
+    """The columns source, target, weight (float64).
+
+    Raises DataError: no rows, weights that are not finite.
+    """
     table = predicted[["source", "target", "weight"]].astype({"weight": np.float64})
     if table.empty or not np.isfinite(table["weight"]).all():
         raise DataError(
@@ -247,7 +258,8 @@ def checked_edges(predicted: pd.DataFrame) -> pd.DataFrame:
 
 def check_names(table: pd.DataFrame, universe: Universe) -> None:
     """Raises DataError where no edge of a network is in the universe: other names of genes, or
-    swapped columns."""
+    swapped columns.
+    """
     if (universe.codes(table) >= 0).any():
         return
     turned = table.rename(columns={"source": "target", "target": "source"})
@@ -274,7 +286,8 @@ def strongest_per_pair(
     table: pd.DataFrame, universe: Universe
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Codes and weights of the predicted pairs in the universe, by falling |weight|; number of
-    pairs outside."""
+    pairs outside.
+    """
     weight = table["weight"].to_numpy()
     loop = table["source"].to_numpy() == table["target"].to_numpy()
     table, weight = table[(weight != 0) & ~loop], weight[(weight != 0) & ~loop]
@@ -305,8 +318,9 @@ def _null(
     permutations: int,
     generator: np.random.Generator,
 ) -> dict[str, np.ndarray]:
-    """Scores under the null, [permutations] each. sign [K]; at_known, top [E]: as in
-    `sign_scores`."""
+    """Scores under the null, [permutations] each. sign [K];
+    at_known, top [E]: as in `sign_scores`.
+    """
     wanted = [name for name in (*RANKED, *OF_SIGNS) if not np.isnan(observed[name])]
     drawn = {name: np.full(permutations, np.nan) for name in (*RANKED, *OF_SIGNS)}
     with_signs = any(name in OF_SIGNS for name in wanted)
@@ -417,7 +431,8 @@ def ranking_scores(ranking: Ranking, ranks: np.ndarray) -> dict[str, float]:
 
 def precision_recall(ranking: Ranking, ranks: np.ndarray) -> pd.DataFrame:
     """Columns recall, precision at the end of each group with a true edge. Drawn as steps, its area
-    is the auprc."""
+    is the auprc.
+    """
     group, hits = np.unique(ranking.group(ranks), return_counts=True)
     found = np.cumsum(hits)
     return pd.DataFrame({"recall": found / len(ranks), "precision": found / ranking.ends[group]})
@@ -447,7 +462,8 @@ def sign_scores(weight: np.ndarray, sign: np.ndarray, top: np.ndarray) -> dict[s
 
 def signed_early_precision(signs: np.ndarray, ranks: np.ndarray, true: np.ndarray) -> float:
     """Share of true edges with the right sign among the strongest pairs (their signs); edges of
-    unknown sign are left out. ranks [K], true [K]: rank and sign (0: unknown) of each true edge."""
+    unknown sign are left out. ranks [K], true [K]: rank and sign (0: unknown) of each true edge.
+    """
     inside = ranks < len(signs)
     found, true = signs[ranks[inside]], true[inside]
     scored = len(signs) - np.count_nonzero(true == 0)
@@ -456,7 +472,8 @@ def signed_early_precision(signs: np.ndarray, ranks: np.ndarray, true: np.ndarra
 
 def auroc(weight: np.ndarray, positive: np.ndarray) -> float:
     """The probability that a positive has a larger weight than another, ties counting half; nan
-    without either."""
+    without either.
+    """
     ups = int(np.count_nonzero(positive))
     downs = len(positive) - ups
     if not ups or not downs:

@@ -116,7 +116,8 @@ def _slope(
     edges: pd.DataFrame, place: Mapping[str, int], change: np.ndarray
 ) -> tuple[float, float]:
     """Slope of all genes' changes on a regulator's weights, 0 for genes without an edge, and its
-    p-value."""
+    p-value.
+    """
     weight = np.zeros(len(change))
     weight[edges["target"].map(place).to_numpy(int)] = edges["weight"]
     weight, centred = weight - weight.mean(), change - change.mean()

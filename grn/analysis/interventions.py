@@ -73,7 +73,8 @@ def scores(
 
 def measured(caused: Caused, number: int, sign: float) -> tuple[np.ndarray, np.ndarray]:
     """z and effect [N] of intervention `number` as a change, from effects with the sign of more of
-    the regulator."""
+    the regulator.
+    """
     effect = sign * caused.effect[:, number]
     return effect / np.maximum(caused.error[:, number], 1e-12), effect
 
@@ -124,7 +125,8 @@ def simple_changes(cells: Cells, gene: str, training: Caused) -> Iterator[tuple[
 
 def predicted_change(subject: Subject, genes: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     """The model's sizes and expected changes of all genes, [N], in sds in control cells; NaN for
-    keys of guides."""
+    keys of guides.
+    """
     cells, done = subject.cells, subject.cells.interventions
     assert done is not None, "the caller has asked"
     made: dict[str, Any] = {kind: genes for kind, word in KINDS.items() if word == done.kind}

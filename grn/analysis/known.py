@@ -1,5 +1,6 @@
-"""The certain edges of a run beside known pairs with signs: confirmed, contradicted in sign,
-new."""
+"""The certain edges of a run beside known pairs with signs:
+confirmed, contradicted in sign, new.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def beside_known(
 
 def said_of(edges: pd.DataFrame, known: pd.DataFrame) -> np.ndarray:
     """What known pairs say of each edge: confirmed (the same sign), contradicted (the other), new
-    (not listed); "" of a listed pair whose weight is 0."""
+    (not listed); "" of a listed pair whose weight is 0.
+    """
     sign = np.sign(known[known["weight"] != 0].drop_duplicates(PAIR).set_index(PAIR)["weight"])
     own, weight = (
         sign.reindex(pd.MultiIndex.from_frame(edges[PAIR])).to_numpy(),
@@ -65,7 +67,8 @@ def said_of(edges: pd.DataFrame, known: pd.DataFrame) -> np.ndarray:
 
 def of_groups(table: pd.DataFrame, by: str) -> pd.DataFrame:
     """How many rows of `beside_known` are confirmed, contradicted, new and not certain: a row a
-    value of `by`, all cells first, then in the order of their certain edges."""
+    value of `by`, all cells first, then in the order of their certain edges.
+    """
     counts = table.groupby([by, "known"], sort=False, observed=True).size().unstack(fill_value=0)
     counts = counts.reindex(columns=list(OUTCOMES), fill_value=0)
     fewer = counts[NOT_CERTAIN] - counts.sum(axis=1)

@@ -19,9 +19,13 @@ LabelMap = Mapping[str, str]  # a name of a cell type -> its name in the vocabul
 
 
 class LabelScores(NamedTuple):
-    """accuracy: of the cells with a predicted type.   macro_f1: mean over the given types, for which an unassigned cell
-    is a missed one.   confusion: cells by given (rows) and predicted type, the given ones first among the columns.
-    sentence: all of it, and how many cells are in no score, as the model has not their label."""
+    """How well predicted types agree with given ones.
+
+    accuracy: of the cells with a predicted type.
+    macro_f1: mean over the given types, for which an unassigned cell is a missed one.
+    confusion: cells by given (rows) and predicted type, the given ones first among the columns.
+    sentence: all of it, and how many cells are in no score, as the model has not their label.
+    """
 
     accuracy: float
     macro_f1: float
@@ -31,7 +35,8 @@ class LabelScores(NamedTuple):
 
 def refuse_unused(names: LabelMap, classes: Sequence[str], given: Sequence[str] = ()) -> None:
     """Raises DataError for a name in the map that neither the model (classes) nor the cells (given)
-    have."""
+    have.
+    """
     for name in names:
         check_known(
             name, (*classes, *given), "{field} cannot be used: the model", "cell type", "map"
@@ -42,7 +47,8 @@ def merged(
     probabilities: np.ndarray, classes: Sequence[str], names: LabelMap
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Probabilities [C, types], summed over the model's types that have one name, and these names,
-    sorted."""
+    sorted.
+    """
     renamed = [names.get(name, name) for name in classes]
     wanted = tuple(sorted(set(renamed)))
     to = np.zeros((len(classes), len(wanted)), probabilities.dtype)
@@ -52,7 +58,8 @@ def merged(
 
 def given_labels(adata: AnnData, column: str, names: LabelMap) -> np.ndarray:
     """The labels in a column of obs, by the map where they are in it; None where missing. object
-    [C]."""
+    [C].
+    """
     values = column_of(adata.obs, column, "labels", "obs")
     text = values.astype(object).map(str)
     known = (values.notna() & (text.str.strip() != "")).to_numpy()
@@ -63,7 +70,8 @@ def score_labels(
     given: np.ndarray, predicted: np.ndarray, classes: Sequence[str], unassigned: str
 ) -> LabelScores:
     """Predicted labels [C], of which some are `unassigned`, beside given ones [C] (None:
-    missing)."""
+    missing).
+    """
     from sklearn.metrics import f1_score
 
     scored = np.isin(given.astype(str), classes) & np.array([label is not None for label in given])

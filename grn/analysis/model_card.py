@@ -1,5 +1,6 @@
 """A trained model as a folder for the Hugging Face Hub: the model folder, which has no pickle, and
-a card about it."""
+a card about it.
+"""
 
 from __future__ import annotations
 

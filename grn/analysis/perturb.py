@@ -1,13 +1,13 @@
-"""The perturbation of regulators in chosen cells: changes of genes, shifts of the cells, and a
-screen.
+"""The perturbation of regulators in chosen cells: changes of genes, shifts of cells, and a screen.
 
 In a screen, every regulator is perturbed in turn in the cells of one type: which ones move them
 towards another type?
 
-    towards_j = sum_i effect_ij d_i / sum_i d_i^2          d_i: sds between the types' mean multiplicities of gene i
+    towards_j = sum_i effect_ij d_i / sum_i d_i^2
 
 is the share of the way from the first type to the second that the other genes go when regulator j
-is perturbed: 1 is all of it, below 0 is away. The perturbed gene itself does not count.
+is perturbed: 1 is all of it, below 0 is away. d_i: sds between the types' mean multiplicities of
+gene i. The perturbed gene itself does not count.
 
 Letters: P members, C cells, N genes, D width of a representation, B dimensions of an embedding.
 """
@@ -89,7 +89,8 @@ class Plan:
         regulators [R] -> [C].
 
         A gene that was intervened on in the same way has its guides' key besides. The guides of
-        other genes stay as they are. Raises DataError for a gene that has no key.
+        other genes stay as they are.
+        Raises DataError for a gene that has no key.
         """
         done, found = cells.interventions, {}
         wanted = set(self.genes)
@@ -138,7 +139,8 @@ class Plan:
     def error(self, cells: Cells, states: States) -> np.ndarray:
         """How far genes may be from the predicted changes of their multiplicities, [N]: by the
         noise of the measured effects, and for a gene that was never intervened on as far as genes
-        have moved in other interventions."""
+        have moved in other interventions.
+        """
         done = cells.interventions
         assert done is not None, "the caller has asked"
         caused, never = caused_effects(cells, states), self.never_intervened(cells)
@@ -177,7 +179,8 @@ class Plan:
 @dataclass(frozen=True)
 class Subject:
     """A run with the cells that it was trained on. adata: these in memory, where it was trained on
-    an AnnData. folder: with the tables of its edges; None where there are none."""
+    an AnnData. folder: with the tables of its edges; None where there are none.
+    """
 
     config: Config
     trained: TrainedModel
@@ -219,7 +222,8 @@ class Subject:
 
     def inputs(self, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         """Multiplicities of the regulators [C, R], basal multiplicities [C] and memberships [C, S]
-        of some cells."""
+        of some cells.
+        """
         measured = self.cells.multiplicity[rows][:, self.trained.regulators].toarray()
         parts = measured, self.cells.basal[rows], self.states.membership[rows]
         measured, basal, states = (
@@ -269,9 +273,14 @@ class Subject:
 
 @dataclass(frozen=True)
 class Perturbed:
-    """table: see `gene_table`.   change [C, n]: of each cell's expected multiplicities, float32.   rows [C]: the cells.
-    genes [n]: the columns of `change`, all of the vocabulary but the keys of guides.   sizes: a sentence, which changes
-    are not shrunk; empty with interventions."""
+    """What a perturbation changes.
+
+    table: see `gene_table`.
+    change [C, n]: of each cell's expected multiplicities, float32.
+    rows [C]: the cells.
+    genes [n]: the columns of `change`, all of the vocabulary but the keys of guides.
+    sizes: a sentence, which changes are not shrunk; empty with interventions.
+    """
 
     table: pd.DataFrame
     change: np.ndarray
@@ -282,10 +291,12 @@ class Perturbed:
 
 def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1) -> Perturbed:
     """The changes in the cells `rows` after a perturbation. steps: of propagation, at least 1.
+
     Raises DataError.
 
     Direct changes along certain edges are not shrunk (certain_slopes.py); with interventions, all
-    are as the model has them or as they were measured."""
+    are as the model has them or as they were measured.
+    """
     model, cells, regulators, sd = (
         subject.model,
         subject.cells,
@@ -333,8 +344,12 @@ def _perturbed(
     error: np.ndarray | None = None,
     sizes: str = "",
 ) -> Perturbed:
-    """mean [P, N]: effects in sds.   change [C, N].   error [N]: of certain edges, in sds. Without the keys of
-    guides."""
+    """Return the result without the keys of guides.
+
+    mean [P, N]: effects in sds.
+    change [C, N]: of multiplicities.
+    error [N]: of certain edges, in sds.
+    """
     cells, sd, done = subject.cells, subject.sd, subject.cells.interventions
     genes = np.arange(len(sd)) if done is None else np.setdiff1d(np.arange(len(sd)), done.key)
     names = tuple(cells.vocabulary[gene] for gene in genes)
@@ -352,7 +367,8 @@ def _associated(
     subject: Subject, plan: Plan, fixed: dict[int, Tensor], rows: np.ndarray
 ) -> Perturbed:
     """What goes with regulators that nobody intervened on, as far as other interventions bear
-    associations out."""
+    associations out.
+    """
     cells, sd, done = subject.cells, subject.sd, subject.cells.interventions
     assert done is not None, "the caller has asked"
     found = Associations(cells.multiplicity, subject.states.membership, done)
@@ -424,7 +440,8 @@ def gene_table(
 
 def expected_size(mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
     """The mean of |X| for normal X: what an effect that is known to `sd` is expected to be,
-    whatever its sign."""
+    whatever its sign.
+    """
     ratio = np.divide(mean, sd, out=np.full(mean.shape, 40.0), where=sd > 0)
     return sd * math.sqrt(2 / math.pi) * np.exp(-np.square(ratio) / 2) + np.abs(mean) * (
         2 * ndtr(np.abs(ratio)) - 1
@@ -435,7 +452,8 @@ def perturbed_anndata(
     subject: Subject, plan: Plan, found: Perturbed, steps: int, basis: str | None = None
 ) -> AnnData:
     """The chosen cells with what a perturbation changes; see grn.perturb for the names. Raises
-    DataError."""
+    DataError.
+    """
     cells, trained, rows = subject.cells, subject.trained, found.rows
     source = open_source(subject.config.data) if subject.adata is None else subject.adata
     if basis is not None:

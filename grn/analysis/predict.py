@@ -47,7 +47,8 @@ def data_config(
     orientation: str | None = None,
 ) -> DataConfig:
     """The configuration by which to read `data`: as the training data were read, by the run's
-    config.yaml if any."""
+    config.yaml if any.
+    """
     folder = (model / "model" if (model / "model").is_dir() else model).resolve()
     of_run = folder.parent / "config.yaml"
     # else the model folder was copied out of its run
@@ -75,7 +76,9 @@ def pieces_of(
     adata: AnnData, trained: TrainedModel, config: DataConfig, rows: int | None
 ) -> CellsInPieces:
     """The cells with the model's genes and its transform, `rows` at a time; None: in one piece.
-    Raises UserError."""
+
+    Raises UserError.
+    """
     return cells_in_pieces(
         adata,
         config,

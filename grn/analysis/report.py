@@ -1,5 +1,6 @@
 """`report.html`: what a run found, the certain first, on one page that needs no other file and no
-internet."""
+internet.
+"""
 
 from __future__ import annotations
 
@@ -225,7 +226,8 @@ def first_sentences(
     edges: pd.DataFrame, network: SignedNetwork, activity: pd.DataFrame | None, config: Config
 ) -> str:
     """HTML: the answer in a sentence, then how sure it is, what is artefact, and what would make it
-    better."""
+    better.
+    """
     answer, found = headline(activity), certain_sentence(network.about)
     about = [programmes.sentence(certain(edges)["target"]), left_out(activity)]
     advice = [*warnings_of(network, config, activity), str(network.about.get("hint", ""))]
@@ -346,7 +348,8 @@ def certain_section(
 def top_regulators(edges_of: Mapping[str, pd.DataFrame], *, signed: bool, counts: bool) -> str:
     """HTML: the regulators of certain edges, over all cells and in each type, in the order of their
     most certain edge, with the targets, the sizes and the q-values of these edges. counts: whether
-    sizes are fold changes."""
+    sizes are fold changes.
+    """
     rows, sized = [], any(map(sizes_known, edges_of.values()))
     for label, edges in edges_of.items():
         found = certain(edges)
@@ -391,7 +394,8 @@ def top_regulators(edges_of: Mapping[str, pd.DataFrame], *, signed: bool, counts
 
 def _gene(name: str, label: str) -> str:
     """HTML: a gene that is looked up by a click; of a common programme, greyed, with the programme
-    in its title."""
+    in its title.
+    """
     programme = programmes.programme_of(name)
     common = f' common" title="{programmes.in_words(programme)}' if programme else ""
     return (
@@ -470,7 +474,8 @@ def activity_section(activity: pd.DataFrame | None, grouped: bool) -> str:
         activity[activity["regulator"].isin(list(resting))].head(MOST_RESTING)
     )
     others = f"<p>{escape(left_out(activity))}</p>" if rows else ""
-    others += f"<details><summary>Their activity</summary>{table(columns, rows, numbers=len(columns) - 2)}</details>"
+    activity = table(columns, rows, numbers=len(columns) - 2)
+    others += f"<details><summary>Their activity</summary>{activity}</details>"
     return f"<p>{escape(explained)}</p>{largest}{others if rows else ''}"
 
 
@@ -538,12 +543,14 @@ def meaning(network: SignedNetwork) -> str:
             f"It lists {prior['pairs']} pairs of these genes. The network has {others}"
         )
     entries["Caution"] = CAUTION
-    return f"<dl>{''.join(f'<dt>{escape(term)}</dt><dd>{escape(text)}</dd>' for term, text in entries.items())}</dl>"
+    rows = (f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in entries.items())
+    return f"<dl>{''.join(rows)}</dl>"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: int) -> str:
     """An HTML table, its last `numbers` columns aligned right. Every text is escaped: labels may
-    look like HTML."""
+    look like HTML.
+    """
     first = len(columns) - numbers
 
     def line(tag: str, values: Sequence[object]) -> str:

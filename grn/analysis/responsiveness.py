@@ -4,8 +4,9 @@ The expected size of a gene's response is that of its responses to the intervent
 and of how much of its variance goes with other genes: what goes with nothing else is noise, which
 no regulator moves.
 
-    t_i^2 = w_i r_i + (1 - w_i) b e_i,      r_i = mean over interventions of (d_ik^2 - se_ik^2),    w_i = o / (o + v_i)
-
+    t_i^2 = w_i r_i + (1 - w_i) b e_i
+    r_i   = mean over interventions of (d_ik^2 - se_ik^2)
+    w_i   = o / (o + v_i)
 e_i: share of the variance of gene i that the other genes explain.
 d_ik: the effect of intervention k.
 b: regression of r on e.

@@ -96,7 +96,8 @@ def edge_texts(edges: pd.DataFrame) -> tuple[list[str], list[tuple[str, ...]]]:
 
 def certain(edges: pd.DataFrame) -> pd.DataFrame:
     """The edges that are certain, by rising q-value and falling |weight|; none where q-values are
-    not known."""
+    not known.
+    """
     if "q_value" not in edges:
         return edges.head(0)
     found = edges[(edges["q_value"] <= SIGNIFICANT) & (edges["weight"] != 0)]
@@ -112,7 +113,8 @@ def size_text(effect: float, error: float, counts: bool) -> str:
     """An edge's effect for a reader, with its 95 % interval: how many times as much of the target,
     or by how much more in the unit of its values.
 
-    >>> size_text(0.4, 0.06, counts=True), size_text(0.4, 0.06, counts=False), size_text(float("nan"), 1.0, counts=True)
+    >>> sizes = [(0.4, True), (0.4, False), (float("nan"), True)]
+    >>> tuple(size_text(size, 0.06, counts=counts) for size, counts in sizes)
     ('x1.32 (1.22 to 1.43)', '+0.4 (0.282 to 0.518)', '')
     """
     if math.isnan(effect):
@@ -124,7 +126,8 @@ def size_text(effect: float, error: float, counts: bool) -> str:
 
 def caused(edges: pd.DataFrame) -> pd.DataFrame:
     """The certain effects of interventions, the largest first; none where there were no
-    interventions."""
+    interventions.
+    """
     if "caused_q" not in edges:
         return edges.head(0)
     found = edges[edges["caused_q"] <= SIGNIFICANT]
@@ -133,7 +136,8 @@ def caused(edges: pd.DataFrame) -> pd.DataFrame:
 
 def found_texts(about: Mapping) -> tuple[list[str], list[tuple[str, ...]]]:
     """What uns["grn"]["found"] says of all cells and of each state, as columns and rows; none where
-    it is not known."""
+    it is not known.
+    """
     if "found" not in about:
         return [], []
     found: pd.DataFrame = about["found"]
@@ -199,7 +203,8 @@ def both_ways(edges: pd.DataFrame) -> str:
 
 def states_sentence(about: Mapping, states: Sequence[str]) -> str:
     """Which groups of cells the network is of, and where they come from; states: their names. ""
-    for older ones."""
+    for older ones.
+    """
     names = "; ".join(states[:12]) + ("; ..." if len(states) > 12 else "")
     origins = {
         "labels": f"Cells are compared within {len(states)} groups, the given labels: {names}.",
@@ -222,7 +227,8 @@ def states_sentence(about: Mapping, states: Sequence[str]) -> str:
 
 def kept_edges(edges: pd.DataFrame, count: int = EACH_SIGN) -> pd.DataFrame:
     """Of edges sorted by |weight|, those that are certain, and the `count` strongest of each sign
-    for each target and cell type, in that order."""
+    for each target and cell type, in that order.
+    """
     keys = [edges["target"], edges["weight"] > 0]
     keys += [edges["cell_type"].astype(str)] if "cell_type" in edges else []
     kept = edges.groupby(keys, sort=False).cumcount() < count
@@ -302,8 +308,9 @@ def _numbers(table: pd.DataFrame, column: str, digits: int) -> list[float | None
 
 
 def activity_texts(table: pd.DataFrame) -> tuple[list[str], list[tuple[str, ...]]]:
-    """The columns of a table of `grn.activity` in words, and its rows as texts: what is read of
-    it."""
+    """The columns of a table of `grn.activity` in words, and its rows as texts:
+    what is read of it.
+    """
     means = [name for name in table if str(name).startswith("activity")]
     shown = {"cell_type": "cell type", "regulator": "regulator", "targets": "targets"}
     shown |= {name: str(name).replace("_", " in ", 1) for name in means}

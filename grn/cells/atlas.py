@@ -65,7 +65,8 @@ def only_the_sample(config: DataConfig, cells: Cells, origin: str) -> str:
 class StatesByKind:
     """The states [A, S] of all cells of a file, by the kind of a cell: the same for all cells with
     the same label and
-    condition. `states[rows]` are those of some cells.   kind [A].   of_kinds [K, S]."""
+    condition. `states[rows]` are those of some cells.   kind [A].   of_kinds [K, S].
+    """
 
     kind: np.ndarray
     of_kinds: np.ndarray
@@ -154,7 +155,8 @@ class Atlas:
         self, buffer: np.ndarray, following: np.ndarray | None, device: torch.device | str
     ) -> Table:
         """The cells `buffer`, sorted rows, which are read once, however often they are asked for.
-        following: those that are read next."""
+        following: those that are read next.
+        """
         wanted = {rows.tobytes(): rows for rows in (buffer, following) if rows is not None}
         # before the next is read
         self.held = {name: table for name, table in self.held.items() if name in wanted}
@@ -191,7 +193,8 @@ class Atlas:
 
     def _part(self, count: int, read: StoredRows, device: torch.device | str) -> Table:
         """So many cells. The device makes multiplicities of what is stored: NumPy takes longer than
-        a GPU's steps."""
+        a GPU's steps.
+        """
         cells, config, here = self.cells, self.config, partial(on, device)
         genes = len(cells.vocabulary)
         value, gene = here(read.value), here(self.gene_of)[here(read.column)]

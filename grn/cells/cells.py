@@ -23,7 +23,8 @@ from grn.config.schema import DataConfig
 
 class Known(NamedTuple):
     """What obs says of A cells: their labels [A] and the names of these, groups [A] and conditions
-    [A], as the readers of grn/cells/obs.py return them."""
+    [A], as the readers of grn/cells/obs.py return them.
+    """
 
     labels: np.ndarray
     names: tuple[str, ...]
@@ -32,7 +33,12 @@ class Known(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Some cells of a source of A.   rows: theirs, sorted.   mark [A]: see counts.Kept.   known: of all cells."""
+    """Some cells of a source of A.
+
+    rows: theirs, sorted.
+    mark [A]: see counts.Kept.
+    known: of all cells.
+    """
 
     rows: np.ndarray
     mark: np.ndarray
@@ -108,7 +114,8 @@ class Cells:
     @property
     def keys(self) -> int:
         """Return how many entries of the vocabulary, the last ones, are keys of guides and not
-        genes."""
+        genes.
+        """
         return 0 if self.interventions is None else len(self.interventions.names)
 
 

@@ -1,5 +1,6 @@
 """What a file of cells holds, for a first configuration: the column with the cell types, and where
-the counts are."""
+the counts are.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,11 @@ MOST_TYPES = 200
 
 @dataclass(frozen=True)
 class Found:
-    """fields: field of the data section -> its value.   sentences: about what was found, and what was guessed."""
+    """What was found in a file.
+
+    fields: field of the data section -> its value.
+    sentences: about what was found, and what was guessed.
+    """
 
     fields: dict[str, str | None]
     sentences: list[str]
@@ -86,8 +91,10 @@ def describe(path: str) -> Found:
 
 
 def _orientation_of(path: str) -> Orientation:
-    """What the rows of a text file are, by their names. Raises DataError where these do not
-    tell."""
+    """What the rows of a text file are, by their names.
+
+    Raises DataError where these do not tell.
+    """
     possible: dict[Orientation, DataError | None] = {}  # with what else is wrong
     for orientation in get_args(Orientation):
         try:

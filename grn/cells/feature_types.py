@@ -1,5 +1,6 @@
 """Which rows of var are genes: a matrix may hold antibodies, peaks or guides beside them, and a
-column says which."""
+column says which.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +62,10 @@ def are_genes(var: pd.DataFrame, where: str = "The matrix") -> np.ndarray:
 
 
 def left_out(var: pd.DataFrame, genes: np.ndarray, where: str) -> str:
-    """A sentence about the features that are not genes; empty where all are. genes: of
-    are_genes."""
+    """A sentence about the features that are not genes; empty where all are.
+
+    genes: of are_genes.
+    """
     column = _column(var)
     if column is None or genes.all():
         return ""

@@ -31,10 +31,13 @@ SEPARATED = re.compile(r"[,;\t]")
 
 @dataclass(frozen=True)
 class GeneList:
-    """name: as in data.regulators.   names: what kind of names.   column: of the file; None: one name a line.
-    edges: it is a network, of which a `name` is a line: regulator, gene and sign, with commas
-    between them.
+    """A published list of genes that grn can download.
 
+    name: as in data.regulators.
+    names: what kind of names.
+    column: of the file; None: one name a line.
+    edges: it is a network, of which a `name` is a line: regulator, gene and sign, with commas
+        between them.
     digest: SHA-256 of the list that grn was tested with; None: it could not be downloaded where grn
         was written. Then the digest of the first download is kept, and later ones are compared with
         that.
@@ -142,14 +145,17 @@ def known(name: str) -> GeneList:
 
 def path_of(name: str) -> Path:
     """Where the names of a list are kept: in $GRN_CACHE, else grn in the user's cache
-    ($XDG_CACHE_HOME, ~/.cache)."""
+    ($XDG_CACHE_HOME, ~/.cache).
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grn"
     return Path(os.environ.get("GRN_CACHE") or cache) / f"{name}.txt"
 
 
 def read_list(name: str) -> list[str]:
-    """The names of a list in the cache. Raises DataError where it is not there, or is no longer as
-    it was got."""
+    """The names of a list in the cache.
+
+    Raises DataError where it is not there, or is no longer as it was got.
+    """
     path = path_of(known(name).name)
     names = path.read_text("utf-8").splitlines() if path.is_file() else []
     if not names or digest(names) != _kept_digest(path):
@@ -183,7 +189,8 @@ def get_list(
         wanted.digest or (_kept_digest(path) if path.is_file() else None),
     )
     if not names or expected not in (None, found):
-        problem = f"{where} is not a {'network with signs' if wanted.edges else 'list of genes, one a line'}"
+        kind = "network with signs" if wanted.edges else "list of genes, one a line"
+        problem = f"{where} is not a {kind}"
         if names:
             by = "grn knows" if wanted.digest else "was got before"
             problem = (
@@ -204,7 +211,8 @@ def get_list(
 
 def names_in(content: bytes, wanted: GeneList) -> list[str]:
     """The names in a published file, each once, in its order; none where it holds anything else, as
-    an error page."""
+    an error page.
+    """
     text = decoded(content, errors="replace")
     if wanted.edges:
         return _edges_in(text)
@@ -222,7 +230,8 @@ def names_in(content: bytes, wanted: GeneList) -> list[str]:
 
 def _edges_in(text: str) -> list[str]:
     """A header and a line for each edge; columns as CollecTRI and decoupler have them, or as
-    OmniPath."""
+    OmniPath.
+    """
     rows = csv.DictReader(
         io.StringIO(text), delimiter="\t" if "\t" in text.partition("\n")[0] else ","
     )
@@ -268,14 +277,16 @@ def _kept_digest(path: Path) -> str | None:
 
 def refuse_missing_lists(config: DataConfig) -> None:
     """Raises DataError where a list that the configuration names is not there: before anything else
-    is read."""
+    is read.
+    """
     for choice, field in ((config.genes, "data.genes"), (config.regulators, "data.regulators")):
         listed_genes(choice, field)
 
 
 def listed_genes(choice: int | str | list[str], field: str) -> list[str]:
-    """The genes that `data.regulators` or `data.genes` lists; none where it is `all` or a
-    number."""
+    """The genes that `data.regulators` or `data.genes` lists;
+    none where it is `all` or a number.
+    """
     if isinstance(choice, int) or choice == "all":
         return []
     return (

@@ -50,9 +50,13 @@ class Chosen:
 
 
 class ToVocabulary(NamedTuple):
-    """What takes values of M features to N genes of a vocabulary. matrix: CSR float32 [M, N].   shared: which genes of
-    the vocabulary are there, bool [N].   names [M]: of the features.   repeated: genes that are there several times,
-    whose values are added."""
+    """What takes values of M features to N genes of a vocabulary.
+
+    matrix: CSR float32 [M, N].
+    shared: which genes of the vocabulary are there, bool [N].
+    names [M]: of the features.
+    repeated: genes that are there several times, whose values are added.
+    """
 
     matrix: sparse.csr_matrix
     shared: np.ndarray
@@ -93,7 +97,8 @@ def is_numbered(names: Sequence[object]) -> bool:
 
 def column_of_names(var: pd.DataFrame) -> str | None:
     """A column of var that could hold the names of genes: texts, nearly all of them different and
-    no numbers."""
+    no numbers.
+    """
     for key in var.columns:
         texts = var[key].astype(str)
         named = (
@@ -107,7 +112,8 @@ def column_of_names(var: pd.DataFrame) -> str | None:
 
 def column_with(wanted: Iterable[str], var: pd.DataFrame) -> tuple[str, int]:
     """The column of var that has most of some names, as data.gene_key calls it (null: the index),
-    and how many."""
+    and how many.
+    """
     columns = {"null": var.index.to_series(), **{str(key): var[key] for key in var}}
     names = set(wanted)
     found = {key: len(names.intersection(column.astype(str))) for key, column in columns.items()}
@@ -117,7 +123,8 @@ def column_with(wanted: Iterable[str], var: pd.DataFrame) -> tuple[str, int]:
 
 def refuse_control_characters(names: Sequence[str]) -> None:
     """Raises DataError for a name that tables, lists with one name a line, or XML could not hold,
-    or that is empty."""
+    or that is empty.
+    """
     odd = next(
         (place for place, name in enumerate(names) if not name.strip() or CONTROL.search(name)),
         None,
@@ -209,8 +216,9 @@ def choose_genes(
     values: str,
     var: pd.DataFrame | None = None,
 ) -> np.ndarray:
-    """Positions of the chosen genes, in the order of the data. Raises DataError where no listed
-    gene is found.
+    """Positions of the chosen genes, in the order of the data.
+
+    Raises DataError where no listed gene is found.
 
     counts: CSR [C, N] of the training cells.
     choice: `data.genes`.
@@ -234,7 +242,8 @@ def choose_regulators(
     names: Sequence[str], choice: str | list[str], var: pd.DataFrame | None = None
 ) -> np.ndarray | None:
     """Positions of the regulators, int64; None: every gene. choice: `data.regulators`. Raises
-    DataError."""
+    DataError.
+    """
     if choice == "all":
         return None
     return _found(listed_genes(choice, "data.regulators"), names, "data.regulators", var=var)
@@ -266,7 +275,8 @@ def _found(
 
 def refuse_cells_as_genes(names: Sequence[str], cells: Sequence[str], where: str) -> None:
     """Raises DataError where most names of genes look like those of cells, and those of the cells
-    do not (both do where the genes are short sequences). where: the data, for messages."""
+    do not (both do where the genes are short sequences). where: the data, for messages.
+    """
     if (example := first_of_most(names, OF_CELLS)) and not first_of_most(cells, OF_CELLS):
         problem = f"The genes of {where} are named like cells ({example!r})"
         raise DataError(
@@ -282,7 +292,8 @@ def first_of_most(names: Sequence[str], pattern: re.Pattern) -> str:
 
 def near_miss(wanted: Iterable[str], known: Iterable[str]) -> str | None:
     """Why names of two lists do not match that nearly do, how many these are, and what to do; None
-    where none do."""
+    where none do.
+    """
     known = list(map(str, known))
     exact = set(known)
     wanted = [name for name in dict.fromkeys(map(str, wanted)) if name not in exact]
@@ -325,7 +336,8 @@ def without_version(name: str) -> str:
 
 def as_r_writes(name: str) -> str:
     """A name as R's make.names leaves it, with a dot for every sign; Seurat's - for _ becomes the
-    same."""
+    same.
+    """
     dotted = re.sub(r"[^0-9A-Za-z.]", ".", name)
     return f"X{dotted}" if dotted[:1].isdigit() else dotted
 

@@ -4,8 +4,8 @@ its gene.
 For each gene, half of its cells give a direction, the genes that differ from controls by more than
 chance, along which the other half is judged. Controls are one component, cells whose guide worked
 the other, the same for all guides of a gene; each guide has a share of its own. Source: the idea of
-Mixscape, Papalexi et al. 2021;
-pertpy's, which is no dependency, gives guides of a gene no shares of their own.
+Mixscape, Papalexi et al. 2021; pertpy's, which is no dependency, gives guides of a gene no shares
+of their own.
 
 Letters: C cells, N genes, n cells of a gene.
 """
@@ -79,8 +79,14 @@ def _share(interventions: Interventions, cell: int, shares: dict[str, float]) ->
 
 @dataclass(frozen=True)
 class Controls:
-    """values [c, N]: of some controls, less the mean of their group.   level: each group's mean, [N].   sd [N].   half
-    [c]: bool, one half of them.   generator: of halves."""
+    """Control cells, as guides are compared with them.
+
+    values [c, N]: of some controls, less the mean of their group.
+    level: each group's mean, [N].
+    sd [N]: of the values.
+    half [c]: bool, one half of them.
+    generator: of halves.
+    """
 
     values: np.ndarray
     level: dict[int, np.ndarray]

@@ -45,11 +45,20 @@ FEWEST = 2
 
 @dataclass(frozen=True)
 class Interventions:
-    """names [T]: genes that were intervened on.   given: CSR float32 [C, T], how surely the cell's guides worked, 1
-    where that is not known; absent where the cell has none for this gene.   control [C]: bool, cells that are known to
-    have none.   guides: their names; guide [C]: the number of each cell's guide or combination of guides, -1 without.
-    kind: knock-out | knock-down | overexpression.   key [T]: vocabulary position of the guides' key.   place [T]: of
-    the gene itself, -1 where it was not measured. Both are empty until the vocabulary is known."""
+    """What was intervened on, in which cells.
+
+    names [T]: genes that were intervened on.
+    given: CSR float32 [C, T], how surely the cell's guides worked, 1 where that is not known;
+        absent where the cell has none for this gene.
+    control [C]: bool, cells that are known to have none.
+    guides: their names.
+    guide [C]: the number of each cell's guide or combination of guides, -1 without.
+    kind: knock-out | knock-down | overexpression.
+    key [T]: vocabulary position of the guides' key.
+    place [T]: vocabulary position of the gene itself, -1 where it was not measured.
+
+    `key` and `place` are empty until the vocabulary is known.
+    """
 
     names: tuple[str, ...]
     given: sparse.csr_matrix
@@ -77,8 +86,10 @@ class Interventions:
 
 
 def read_interventions(obs: pd.DataFrame, config: DataConfig) -> Interventions | None:
-    """What data.intervention_key says; None without it. Raises DataError where there are no
-    controls."""
+    """What data.intervention_key says; None without it.
+
+    Raises DataError where there are no controls.
+    """
     if config.intervention_key is None:
         return None
     column = column_of(obs, config.intervention_key, "data.intervention_key", "obs").astype(object)
@@ -148,7 +159,8 @@ def key_names(
     names: Sequence[str], vocabulary: Sequence[str]
 ) -> tuple[tuple[str, ...], np.ndarray]:
     """The order [T] in which genes have keys, those that were not measured first, and the keys'
-    names in it."""
+    names in it.
+    """
     measured = np.isin(np.array(names, object), np.array(vocabulary, object))
     order = np.argsort(measured, kind="stable")
     return tuple(f"do({names[gene]})" if measured[gene] else names[gene] for gene in order), order
@@ -158,7 +170,8 @@ def with_keys(
     multiplicity: sparse.csr_matrix, vocabulary: tuple[str, ...], interventions: Interventions
 ) -> tuple[sparse.csr_matrix, tuple[str, ...], Interventions]:
     """Multiplicities CSR float32 [C, N + T] with the keys of guides last, their vocabulary, and
-    where the keys are."""
+    where the keys are.
+    """
     added, order = key_names(interventions.names, vocabulary)
     position = {name: number for number, name in enumerate(vocabulary)}
     place = np.array([position.get(name, -1) for name in interventions.names], np.int64)
@@ -180,7 +193,8 @@ def with_keys(
 
 def cut_rows(interventions: Interventions, rows: np.ndarray, genes: int) -> np.ndarray:
     """Which genes of the cells `rows` are no targets, bool [c, N]: those that were intervened on,
-    and every key."""
+    and every key.
+    """
     cut = np.zeros((len(rows), genes), dtype=bool)
     cell, gene = interventions.given[rows].nonzero()
     place = interventions.place[gene]

@@ -137,7 +137,11 @@ def load_cells(
 def intervened(
     cells: Cells, done: Interventions, groups: np.ndarray | None, *, weighed: bool
 ) -> Cells:
-    """The cells with the keys of their guides. groups: of Source.   weighed: whether guides are compared."""
+    """Return the cells with the keys of their guides.
+
+    groups: of Source.
+    weighed: whether guides are compared.
+    """
     guides = None
     if weighed:
         done, guides = with_weights(cells.multiplicity, done, groups)
@@ -382,7 +386,8 @@ def to_vocabulary_of(
 
 def in_vocabulary(values: sparse.csr_matrix, to_vocabulary: sparse.csr_matrix) -> sparse.csr_matrix:
     """Values [C, M] of a file with the genes of the vocabulary, [C, N]. to_vocabulary: see
-    to_vocabulary_of."""
+    to_vocabulary_of.
+    """
     genes = to_vocabulary.tocsc()
     # each is one column: picking it is faster, and keeps rows sorted
     if (np.diff(genes.indptr) == 1).all():
@@ -398,7 +403,8 @@ def _advice(
     shared: int,
 ) -> str:
     """What the names of genes that a model does not know look like, and the column of var that fits
-    better, if any."""
+    better, if any.
+    """
     best, number = column_with(vocabulary, var)
     ids = "Ensembl ids, " if first_of_most(names, ENSEMBL_ID) else ""
     looks = f"its names look like {ids}{', '.join(map(repr, names[:1]))}"

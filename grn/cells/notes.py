@@ -143,8 +143,9 @@ def _of_donors(donors: Mapping[str, int], key: str | None) -> str:
 
 
 def notes_on_interventions(cells: Cells) -> list[str]:
-    """Sentences about a screen: how many cells have which interventions, and what the guides
-    did."""
+    """Sentences about a screen:
+    how many cells have which interventions, and what the guides did.
+    """
     done = cells.interventions
     if done is None:
         return []
@@ -202,7 +203,8 @@ def notes_on_new_cells(
 
 def _of_scale(scale: Scale | None, usual_total: float | None = None) -> list[str]:
     """Sentences about counts that are seldom what they seem; usual_total: median total of the
-    training cells."""
+    training cells.
+    """
     if scale is None:
         return []
     total, notes = scale.totals[scale.totals > 0], []
@@ -270,7 +272,8 @@ def _numbered(var: pd.DataFrame, names: Sequence[str]) -> dict[str, bool]:
 
 def _absent(absent: Sequence[str], names: Sequence[str]) -> str:
     """The end of a sentence about genes of a list that the data lack: examples, and the reason
-    where it is seen."""
+    where it is seen.
+    """
     near = near_miss(absent, names)
     return f"not in the data ({examples(absent)})" + (f"; {near}" if near else "")
 

@@ -32,7 +32,8 @@ MOST_CONDITIONS = 10
 
 def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Series:
     """frame[key]; where there is none, raises DataError with the nearest column. table: its name in
-    the message."""
+    the message.
+    """
     if key in frame:
         return frame[key]
     columns = [str(column) for column in frame.columns]
@@ -87,7 +88,8 @@ def read_labels(
 
 def read_groups(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
     """The number of each cell's group, int64 [C]; cells without a group form one group together
-    (-1)."""
+    (-1).
+    """
     if key is None:
         return None
     code, values = pd.factorize(column_of(obs, key, "data.group_key", "obs"))
@@ -110,7 +112,8 @@ def read_groups(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
 
 def donors_of(obs: pd.DataFrame, key: str | None) -> dict[str, int]:
     """Each donor or batch (data.group_key) and how many cells it has, in the order of names; {}
-    without a key."""
+    without a key.
+    """
     if key is None:
         return {}
     counts = (
@@ -121,7 +124,8 @@ def donors_of(obs: pd.DataFrame, key: str | None) -> dict[str, int]:
 
 def read_state(obs: pd.DataFrame, key: str | None) -> tuple[np.ndarray | None, tuple[str, ...]]:
     """The state of each cell, float32 [C], NaN where missing, and no names where these are numbers;
-    of texts, their positions among the names that follow. None without a key."""
+    of texts, their positions among the names that follow. None without a key.
+    """
     if key is None:
         return None, ()
     column = column_of(obs, key, "data.state_key", "obs")
@@ -145,7 +149,8 @@ def condition_column(
     obs: pd.DataFrame, used: Collection[str | None] = ()
 ) -> tuple[str | None, str]:
     """A column, other than those that are used, that by its name holds conditions, and a sentence
-    about it."""
+    about it.
+    """
     for key in map(str, obs):
         if (
             named_as_conditions(key)
@@ -163,7 +168,8 @@ def condition_column(
 
 def read_numbers(obs: pd.DataFrame, key: str | None, field: str) -> np.ndarray:
     """A numeric column of obs, float32 [C]; NaN where a number is missing or infinite, and without
-    a key."""
+    a key.
+    """
     if key is None:
         return np.full(len(obs), np.nan, np.float32)
     code, values = pd.factorize(column_of(obs, key, field, "obs"))

@@ -1,8 +1,8 @@
-"""Programmes: groups of genes that rise and fall together in most tissues, whoever regulates them
-in a cell.
+"""Programmes: groups of genes that rise and fall together, whoever regulates them in a cell.
 
-Ribosomal genes follow growth and the depth, mitochondrial ones damage, heat shock and
-immediate-early ones how cells were taken out of a tissue, haemoglobin burst red cells. An edge to
+They do so in most tissues: ribosomal genes follow growth and the depth, mitochondrial ones damage,
+heat shock and immediate-early ones how cells were taken out of a tissue, haemoglobin burst red
+cells. An edge to
 such a target may be true, and is rarely what was asked. The lists are files in programme_lists,
 each with its source; a gene of two lists has the first of NAMES.
 """
@@ -23,7 +23,8 @@ MOSTLY = 0.5  # more of a regulator's weight in one programme: its activity is t
 def programme_of(gene: str) -> str:
     """The programme of a gene by its symbol, human or mouse, in any case; "" for none.
 
-    >>> [programme_of(name) for name in ("RPL13A", "Rpl13a", "RPS6KA1", "mt-Co1", "MT.CO1", "Hspa1a", "STAT1")]
+    >>> names = ["RPL13A", "Rpl13a", "RPS6KA1", "mt-Co1", "MT.CO1", "Hspa1a", "STAT1"]
+    >>> [programme_of(name) for name in names]
     ['ribosomal', 'ribosomal', '', 'mitochondrial', 'mitochondrial', 'heat_shock', '']
     """
     name = gene.upper().replace(".", "-")  # R writes a dot for a hyphen
@@ -51,8 +52,8 @@ def sentence(targets: Iterable[str]) -> str:
     """How many certain edges, by their targets, are in each programme; "" where none is.
 
     >>> sentence(["RPL3", "RPS2", "FOS", "STAT1"])
-    'Of 4 certain edges, 3 (75 %) have a target of a common programme, rarely the regulation that is
-    asked for: \
+    'Of 4 certain edges, 3 (75 %) have a target of a common programme, \
+rarely the regulation that is asked for: \
 ribosomal 2, immediate-early 1.'
     """
     found = pd.Series(programmes_of(targets), dtype=object)

@@ -43,8 +43,12 @@ FILE = "file"
 
 @dataclass(frozen=True)
 class Part:
-    """A file. config: how it is read.   obs, var: tables of its cells, and of its genes, each once.   names, column:
-    see once_each."""
+    """A file.
+
+    config: how it is read.
+    obs, var: tables of its cells, and of its genes, each once.
+    names, column: see once_each.
+    """
 
     config: DataConfig
     obs: pd.DataFrame
@@ -84,7 +88,8 @@ def shard(files: Sequence[Path], output: Path, say: Say) -> None:
 
 def _examined(path: Path, say: Say) -> Part:
     """The file, after all of its counts were checked. They are in X or, if they are not, where they
-    are found first."""
+    are found first.
+    """
     config = DataConfig(path=str(path), duplicates="sum")
     if is_text(path):
         raise DataError(
@@ -120,7 +125,8 @@ def _examined(path: Path, say: Say) -> Part:
 
 def _joined(parts: Sequence[Part], files: Sequence[Path]) -> pd.DataFrame:
     """All columns of all cells. Where a name of a cell occurs twice, all names end with that of
-    their file."""
+    their file.
+    """
     stems = [file.stem for file in files]
     own = stems if len(set(stems)) == len(stems) else [str(file) for file in files]
     tables = [
@@ -139,7 +145,8 @@ def _joined(parts: Sequence[Part], files: Sequence[Path]) -> pd.DataFrame:
 
 def _storable(table: pd.DataFrame) -> pd.DataFrame:
     """The table, whose columns of several kinds of values become truth values or texts; what is
-    missing stays so."""
+    missing stays so.
+    """
     table = table.copy(deep=False)
     for name in table.select_dtypes("object").columns:
         kind = pd.api.types.infer_dtype(table[name], skipna=True)

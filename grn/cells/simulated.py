@@ -48,7 +48,8 @@ def simulate(config: SimulatedConfig) -> AnnData:
     uns["truth"].
 
     Where regulators are intervened on, obs has intervention and guide, and uns["guides"] which
-    guides work. Raises ConfigError.
+    guides work.
+    Raises ConfigError.
     """
     config = Simulation.of(config)
     screen = Screen.of(config)
@@ -140,10 +141,16 @@ def _regulators(
     noise: Iterator[tuple[slice, np.ndarray]],
     remaining: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Production of the regulators [C, R], each with mean 1 over the cells, and the Hill response
-    to each, half at its
-    mean. level [T, masters].   composition [T, N]: factors on production.   cell_type [C]: number.   remaining [C, R]:
-    factors by interventions, which leave the mean of the other cells as it is; None: 1."""
+    """Return the production of the regulators [C, R], and the Hill response to each.
+
+    Production has mean 1 over the cells; a response is half at that mean.
+
+    level [T, masters]: of each type.
+    composition [T, N]: factors on production.
+    cell_type [C]: number.
+    remaining [C, R]: factors by interventions, which leave the mean of the other cells as it is;
+        None: 1.
+    """
     regulators = config.regulators
     production = np.concatenate([block[:, :regulators] for _, block in noise])
     response = np.zeros(production.shape)

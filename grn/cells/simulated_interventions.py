@@ -29,8 +29,12 @@ TRUTH = "guides"  # key in uns of the table of guides: guide, target, works
 
 @dataclass(frozen=True)
 class Screen:
-    """remaining [C, R]: share of each regulator's production that a cell's guides leave.   obs: columns intervention
-    and guide of the cells.   guides: the table in uns["guides"]."""
+    """A simulated screen.
+
+    remaining [C, R]: share of each regulator's production that a cell's guides leave.
+    obs: columns intervention and guide of the cells.
+    guides: the table in uns["guides"].
+    """
 
     remaining: np.ndarray
     obs: dict[str, np.ndarray]

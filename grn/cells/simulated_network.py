@@ -49,7 +49,8 @@ class PlantedNetwork:
 
     def table(self, names: np.ndarray, types: list[str]) -> pd.DataFrame:
         """The truth: source, target, sign; where edges differ between types, a row for each type
-        that an edge acts in and its label in cell_type. names [N], types [T]."""
+        that an edge acts in and its label in cell_type. names [N], types [T].
+        """
         edge, cell_type = np.nonzero(self.sign if self.typed else self.sign[:, :1])
         columns = {
             "source": names[self.source[edge]],

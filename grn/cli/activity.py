@@ -1,5 +1,6 @@
 """`grn activity`: how active known regulators, or those of a run, are in cell types and between
-conditions."""
+conditions.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def command(
     ] = None,
 ) -> None:
     """Tell how active regulators are in each cell type, or between two conditions, from the levels
-    of their targets."""
+    of their targets.
+    """
     from grn.cli.tables import refuse_output, write
 
     refuse_output(output)

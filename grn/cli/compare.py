@@ -36,7 +36,8 @@ def command(
     ] = None,
 ) -> None:
     """Find regulators and edges that differ between two conditions, in each cell type, with
-    intervals and q-values."""
+    intervals and q-values.
+    """
     from grn.cli.tables import refuse_output, write
 
     refuse_output(output)

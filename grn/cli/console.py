@@ -42,7 +42,8 @@ def _console(stderr: bool, quiet: bool) -> Console:
 
     class Steady(Console):
         """Keeps working when its output is closed, as behind `| head`: the work may have taken
-        hours."""
+        hours.
+        """
 
         def on_broken_pipe(self) -> None:
             self.quiet = True

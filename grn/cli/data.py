@@ -1,5 +1,6 @@
 """`grn data`: published lists of transcription factors and regulons, by name; many files of cells
-as one."""
+as one.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +28,7 @@ def start(context: typer.Context) -> None:
 
 @app.command("list", epilog=EVERYWHERE)
 def list_() -> None:
-    """Print the lists that --regulators takes by name, and the known regulons that --regulons
-    does."""
+    """Print the lists that --regulators takes by name, and the regulons that --regulons does."""
     from grn.cells.gene_lists import LISTS, REGULONS, path_of
     from grn.cli.console import print_table
 
@@ -82,7 +82,8 @@ def shard(
     ],
 ) -> None:
     """Join files of cells by gene name into one, which grn train reads without holding all of it in
-    memory."""
+    memory.
+    """
     from grn.cli.tables import refuse_output
 
     refuse_output(output, (".zarr", ".h5ad"))

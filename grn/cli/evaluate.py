@@ -68,7 +68,8 @@ def command(
     ] = None,
 ) -> None:
     """Score a network against known edges (early precision, AUPRC, signs), with Pearson and ridge
-    for comparison."""
+    for comparison.
+    """
     from grn.errors import ConfigError
 
     if interventions == (reference is not None) or (leave_out and not interventions):

@@ -1,7 +1,12 @@
 """Turns every exception and signal into one sentence on stderr and an exit code.
 
-0: done.   1: a fault of grn.   2: the user's input, or the user's machine.   130: Ctrl-C.   143: SIGTERM, SIGUSR1 or
-SIGHUP. All other code raises UserError, and catches only exceptions that it can handle.
+    0      done
+    1      a fault of grn
+    2      the user's input, or the user's machine
+    130    Ctrl-C
+    143    SIGTERM, SIGUSR1 or SIGHUP
+
+All other code raises UserError, and catches only exceptions that it can handle.
 """
 
 from __future__ import annotations
@@ -42,7 +47,8 @@ LONGEST = 1500  # characters of a sentence; one that quotes a damaged file may h
 
 def exit_code_of(command: Callable[[], int | None], debug: bool = False) -> int:
     """Runs `command` and returns its exit code; an exception is printed as one sentence, with
-    `debug` in full."""
+    `debug` in full.
+    """
     from typer import Abort
 
     try:
@@ -107,8 +113,10 @@ def print_error(sentence: str) -> None:
 
 
 class _Terminated(BaseException):
-    """A signal outside of training. Not an Exception, so that no `except Exception` can swallow
-    it."""
+    """A signal outside of training.
+
+    Not an Exception, so that no `except Exception` can swallow it.
+    """
 
 
 @contextmanager
@@ -140,8 +148,10 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def exit_with(code: int) -> NoReturn:
-    """Ends the process. Output that cannot be flushed because its reader has gone is not an
-    error."""
+    """Ends the process.
+
+    Output that cannot be flushed because its reader has gone is not an error.
+    """
     try:
         if sys.stdout is not None:  # closed before the start: >&-
             sys.stdout.flush()

@@ -58,8 +58,9 @@ def command(
         typer.Option("--all", help="All edges; by default those that are certain, q at most 0.05."),
     ] = False,
 ) -> None:
-    """Write a network as a file for another program: its certain edges, all of them, or a
-    choice."""
+    """Write a network as a file for another program:
+    its certain edges, all of them, or a choice.
+    """
     from grn.cli.console import console
     from grn.errors import called
     from grn.verbs.export import export

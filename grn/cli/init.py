@@ -22,7 +22,8 @@ def command(
     ] = None,
 ) -> None:
     """Write a configuration for these cells: every field with its default and reason, and what was
-    found in them."""
+    found in them.
+    """
     from grn.cli.tables import refuse_output
     from grn.io.atomic import write_text
 

@@ -1,5 +1,6 @@
 """The `grn` program: its commands and how it starts. Each command imports heavy libraries only when
-it runs."""
+it runs.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ app.add_typer(data.app, name="data", epilog=EVERYWHERE)
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit code. `--debug` and `--quiet` may stand anywhere among
-    the arguments."""
+    the arguments.
+    """
     rest = [_expanded(each) for each in arguments if each not in ("--debug", "--quiet")]
     be_quiet("--quiet" in arguments)
 
@@ -86,8 +88,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _expanded(argument: str) -> str:
-    """An argument with the user's home in place of ~, which shells do not expand in
-    --output=~/x."""
+    """An argument with the user's home in place of ~,
+    which shells do not expand in --output=~/x.
+    """
     option, equals, value = (
         argument.rpartition("=") if argument.startswith("--") else ("", "", argument)
     )
@@ -114,7 +117,8 @@ def option_of(arguments: Sequence[str]) -> Callable[[str], str | None]:
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs one command and ends the process: the entry point of `grn`, `python -m grn` and
-    train.py."""
+    train.py.
+    """
     os.environ["MPLBACKEND"] = "agg"  # pictures are written into files alone
     wait_passively()
     exit_with(main(sys.argv[1:] if arguments is None else arguments))

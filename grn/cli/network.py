@@ -26,7 +26,8 @@ def command(
     ] = None,
 ) -> None:
     """Infer the network of all these cells: what is certain first, as soon as it is known. No run
-    folder is made."""
+    folder is made.
+    """
     from grn.cli.tables import refuse_output, write
 
     refuse_output(output)

@@ -59,7 +59,14 @@ def command(
 
     from grn.cli.console import console, plain
 
-    say, options = plain(console()), {"error": error, "labels": labels}
     predict_file(
-        cells, run, output, model=model, say=say, counts=counts, gene_key=gene_key, **options
-    )  # type: ignore[arg-type]
+        cells,
+        run,
+        output,
+        model=model,
+        say=plain(console()),
+        counts=counts,
+        gene_key=gene_key,
+        error=error,
+        labels=labels,
+    )

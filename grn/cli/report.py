@@ -23,7 +23,8 @@ def command(
     ] = None,
 ) -> None:
     """Write report.html of a finished run again, as this version writes it; --regulons: by known
-    regulons."""
+    regulons.
+    """
     from grn.cli.console import console, plain
     from grn.verbs.run import load
 

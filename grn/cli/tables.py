@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 def refuse_output(output: Path | None, endings: Sequence[str] = (".csv", ".parquet")) -> None:
     """Raises a UserError where the file exists or cannot be written, or its name has none of the
-    endings."""
+    endings.
+    """
     from grn.errors import RunFolderError
     from grn.io.atomic import refuse_unwritable
 
@@ -28,8 +29,10 @@ def refuse_output(output: Path | None, endings: Sequence[str] = (".csv", ".parqu
 
 
 def pairs_of(texts: Sequence[str] | None, field: str) -> dict[str, str]:
-    """NAME=VALUE, several times, as a mapping. Raises ConfigError, also for a name that comes
-    twice."""
+    """NAME=VALUE, several times, as a mapping.
+
+    Raises ConfigError, also for a name that comes twice.
+    """
     from grn.errors import ConfigError
 
     found = dict(text.partition("=")[::2] for text in texts or ())
@@ -40,7 +43,8 @@ def pairs_of(texts: Sequence[str] | None, field: str) -> dict[str, str]:
 
 def write(table: pd.DataFrame, output: Path, to: Console) -> None:
     """The file `output`, completely or not at all; names that a spreadsheet would run as formulas
-    get an apostrophe."""
+    get an apostrophe.
+    """
     from grn.io.atomic import replacing_file
     from grn.io.tables import spreadsheet_safe
 

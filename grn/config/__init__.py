@@ -1,2 +1,3 @@
 """What a run can set: schema.py has every field and its default, files.py reads and writes
-configurations."""
+configurations.
+"""

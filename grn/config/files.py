@@ -17,7 +17,8 @@ from grn.errors import ConfigError, nearest
 
 def shipped_configs() -> Path:
     """The folder of the configurations that come with grn: inside the wheel, or beside the package
-    in a checkout."""
+    in a checkout.
+    """
     package = Path(__file__).parents[1]
     inside = package / "configs"
     return inside if inside.is_dir() else package.parent / "configs"
@@ -54,7 +55,8 @@ def find_config(name: str | os.PathLike[str]) -> Path:
 
 def load_config(name: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Config:
     """The configuration `name` with each override `section.field=value` applied. Raises
-    ConfigError."""
+    ConfigError.
+    """
     return change_config(name, dict(map(parse_override, overrides)))
 
 
@@ -94,8 +96,9 @@ def change_config(
 
 
 def _read_config(name: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, str], str]:
-    """The values of a configuration file, where each was written, and the file's name in
-    messages."""
+    """The values of a configuration file, where each was written,
+    and the file's name in messages.
+    """
     path = find_config(name)
     title = path.name if path.parent == shipped_configs() else str(path)
     # YAML has no surrogates
@@ -115,7 +118,8 @@ def dump_config(config: Config) -> str:
 
 def parse_override(override: str) -> tuple[str, Any]:
     """`trainer.max_epochs=5` as a dotted field and a value, which is read as YAML. Raises
-    ConfigError."""
+    ConfigError.
+    """
     field, equals, text = (part.strip() for part in override.partition("="))
     if not equals or not field:
         raise ConfigError(
@@ -127,8 +131,9 @@ def parse_override(override: str) -> tuple[str, Any]:
 
 
 def _fill_empty_sections(values: dict[str, Any], section: type[BaseModel]) -> dict[str, Any]:
-    """A section that is left out, or whose every line is commented out (null), means its
-    defaults."""
+    """A section that is left out,
+    or whose every line is commented out (null), means its defaults.
+    """
     filled = dict(values)
     for name in section.model_fields:
         if inner := subsection(section, name):

@@ -1,5 +1,6 @@
 """What pydantic found wrong, in one sentence for each field, and the field that an unknown name
-means."""
+means.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ def mistakes(
     error: ValidationError, schema: type[BaseModel], origins: Mapping[str, str], title: str
 ) -> Mistakes:
     """An error of one sentence for each field. origins: dotted field -> where it was written, as
-    `run.yaml, line 3`."""
+    `run.yaml, line 3`.
+    """
     grouped: dict[str, list[Any]] = {}
     for each in error.errors(include_url=False):
         grouped.setdefault(_dotted(each["loc"], schema), []).append(each)
@@ -76,7 +78,8 @@ def subsection(section: type[BaseModel], name: str) -> type[BaseModel] | None:
 
 def _dotted(location: Sequence[int | str], schema: type[BaseModel]) -> str:
     """The field at an error's location, without the names that pydantic adds for the alternatives
-    of a union."""
+    of a union.
+    """
     path: list[str] = []
     section: type[BaseModel] | None = schema
     for part in location:
@@ -110,7 +113,8 @@ def _sentence(field: str, problems: list[Any], schema: type[BaseModel]) -> str:
 
 def _suggestion(unknown: str, fields: list[str]) -> str:
     """The field of that name, nearly, in the same section; else in all of them; else the fields of
-    the section."""
+    the section.
+    """
     parent, _, last = unknown.rpartition(".")
     siblings = {
         name.rpartition(".")[2]: name for name in fields if name.rpartition(".")[0] == parent

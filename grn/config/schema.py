@@ -41,7 +41,8 @@ def _number(value: Any) -> Any:
 
 def _expanded(value: Any) -> Any:
     """A path with the home of the user in place of ~, which shells do not expand after an equals
-    sign."""
+    sign.
+    """
     return os.path.expanduser(value) if isinstance(value, str) else value
 
 
@@ -98,7 +99,8 @@ class SimulatedConfig(Section):
 
 class Simulation(SimulatedConfig):
     """What the generator can do besides, for benchmarks and tests; a configuration file has the
-    defaults."""
+    defaults.
+    """
 
     # most regulators that one target has; 0: there is no regulation at all
     regulators_per_target: int = Field(3, ge=0, le=1_000_000)
@@ -135,7 +137,8 @@ class DataConfig(Section):
     @classmethod
     def _without_targets(cls, values: Any) -> Any:
         """Read the files of earlier runs, which hold `targets: null`; refuse another value of this
-        removed field."""
+        removed field.
+        """
         if not isinstance(values, dict) or "targets" not in values:
             return values
         _refuse(
@@ -263,5 +266,6 @@ class Config(Section):
     @property
     def regulates(self) -> bool:
         """Whether the model has signed blocks: without genes to predict, a transformer alone reads
-        the cells."""
+        the cells.
+        """
         return bool(self.objectives.masked_multiplicity.weight) or self.model.reader == "linear"

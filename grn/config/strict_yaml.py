@@ -27,8 +27,10 @@ def dump_yaml(values: dict[str, Any]) -> str:
 
 
 def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
-    """The value of a YAML text and the line of each dotted key. Raises ConfigError, also where a
-    key is repeated."""
+    """The value of a YAML text and the line of each dotted key.
+
+    Raises ConfigError, also where a key is repeated.
+    """
     loader = None
     try:
         loader = _Loader(text)
@@ -81,8 +83,9 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that YAML 1.1 or 1.2 would read as something else, and writes no
-    aliases."""
+    """Quotes every text that YAML 1.1 or 1.2 would read as something else,
+    and writes no aliases.
+    """
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -113,7 +116,8 @@ _Loader.add_constructor(
 
 def _keys(node: Node, prefix: str = "") -> Iterator[tuple[str, int]]:
     """Each dotted key of a document with its line. Raises _Refused for what cannot be one, or is
-    twice."""
+    twice.
+    """
     seen: Lines = {}
     for key, value in node.value if isinstance(node, MappingNode) else []:
         line = key.start_mark.line + 1

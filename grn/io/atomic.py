@@ -1,5 +1,6 @@
 """Files and folders that are written completely or not at all, and outputs that are refused before
-work starts."""
+work starts.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ FULL = {
 
 def refuse_used_folder(output: Path | None) -> None:
     """Raises RunFolderError where `output` exists and is not an empty folder. Called before
-    anything is read."""
+    anything is read.
+    """
     if output is None:
         return
     if os.path.lexists(output) and (not output.is_dir() or any(output.iterdir())):
@@ -36,7 +38,8 @@ def refuse_used_folder(output: Path | None) -> None:
 
 def refuse_unwritable(path: Path) -> None:
     """Raises RunFolderError where nothing can be made at `path`. Called before anything is
-    computed."""
+    computed.
+    """
     above = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
     try:
         tempfile.TemporaryFile(dir=above).close()
@@ -103,7 +106,8 @@ def write_text(path: Path, text: str) -> None:
 
 def remove(path: Path) -> None:
     """Removes a file, a folder or a symbolic link (and not what it leads to); nothing where it does
-    not exist."""
+    not exist.
+    """
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -112,7 +116,8 @@ def remove(path: Path) -> None:
 
 def remove_leftovers(folder: Path, names: Collection[str]) -> None:
     """Removes temporary files and folders, at any depth, that a killed process left beside files of
-    these names."""
+    these names.
+    """
     left = re.compile(rf"\.({'|'.join(map(re.escape, names))})-\w{{8}}(-old|\.\w+)?")
     for above, folders, files in os.walk(folder):
         for name in filter(left.fullmatch, [*folders, *files]):

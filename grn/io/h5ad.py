@@ -56,8 +56,10 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
 
 
 def write_anndata(path: Path, adata: AnnData, compression: str | None = None) -> None:
-    """Writes `adata` as the .h5ad file `path`, completely or not at all. Raises RunFolderError on a
-    full disk."""
+    """Writes `adata` as the .h5ad file `path`, completely or not at all.
+
+    Raises RunFolderError on a full disk.
+    """
     from anndata.experimental import write_dispatched
 
     adata.strings_to_categoricals()
@@ -72,7 +74,8 @@ def write_anndata(path: Path, adata: AnnData, compression: str | None = None) ->
 def refuse_unwritable_parts(adata: AnnData, name: str) -> None:
     """Raises DataError where a table, or a part of uns, cannot be written: called before the work,
     whose result would be lost. Of obs, the first cells are tried. name: of the AnnData, in
-    messages."""
+    messages.
+    """
     import h5py
     from anndata.io import write_elem
 
@@ -92,8 +95,10 @@ def refuse_unwritable_parts(adata: AnnData, name: str) -> None:
 
 @contextmanager
 def new_h5ad(path: Path) -> Iterator[Any]:
-    """A new HDF5 file, which replaces `path` at the end if all was written. Raises RunFolderError
-    on a full disk."""
+    """A new HDF5 file, which replaces `path` at the end if all was written.
+
+    Raises RunFolderError on a full disk.
+    """
     import h5py
 
     with replacing_file(path) as beside, RememberingFile(beside) as file, of_any_pandas():
@@ -129,7 +134,8 @@ def _write_part(
     write: Any, store: Any, key: str, part: Any, dataset_kwargs: Any, iospec: Any
 ) -> None:
     """Writes a part of an AnnData; matrices in another file, which AnnData would read whole, are
-    copied in pieces."""
+    copied in pieces.
+    """
     import h5py
     from anndata.abc import CSCDataset, CSRDataset
 
@@ -154,7 +160,8 @@ def _copy(store: Any, key: str, source: Any) -> None:
 
 class RememberingFile(io.FileIO):
     """A new file whose writes never fail: the first error is kept in `problem`, and later writes
-    are dropped."""
+    are dropped.
+    """
 
     def __init__(self, path: Path):
         super().__init__(path, "w+b")

@@ -1,5 +1,6 @@
 """An AnnData whose counts are written a piece at a time: an .h5ad file or a .zarr folder,
-completely or not at all."""
+completely or not at all.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +22,10 @@ CHUNK, SHARD = (
 
 
 def write_in_pieces(path: Path, adata: AnnData, pieces: Iterator[sparse.csr_matrix]) -> None:
-    """Writes `adata`, which has no X, with the pieces as its X, CSR. Raises RunFolderError on a
-    full disk."""
+    """Writes `adata`, which has no X, with the pieces as its X, CSR.
+
+    Raises RunFolderError on a full disk.
+    """
     import anndata
     import zarr
 

@@ -1,5 +1,6 @@
 """The run folder: `runs/<config>-<date>-<n>` unless the user names one; never a folder with files
-in it."""
+in it.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +43,10 @@ WRITTEN = (
 
 
 def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:
-    """The configuration file in a run folder. Raises RunFolderError where a `needed` file is
-    missing or of another run."""
+    """The configuration file in a run folder.
+
+    Raises RunFolderError where a `needed` file is missing or of another run.
+    """
     if missing := [name for name in needed if not (run / name).is_file()]:
         raise RunFolderError(
             f"{run} is not a run folder: it has no {missing[0]}; give a folder that grn train made."
@@ -56,14 +59,16 @@ def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:
 
 def no_such_run(run: Path, otherwise: str) -> str:
     """The sentence about a run folder that does not exist, with a run of that name in `runs`, the
-    nearest or `otherwise`."""
+    nearest or `otherwise`.
+    """
     inside = RUNS / run
     return does_not_exist(run, f"did you mean {inside}?" if inside.is_dir() else otherwise)
 
 
 def refuse_cut_off(run: Path, needed: Iterable[str]) -> None:
     """Raises RunFolderError where a run has not written a `needed` file or folder yet, or has lost
-    it."""
+    it.
+    """
     missing = [name for name in needed if not (run / name).exists()]
     is_model = (run / "model.safetensors").is_file()  # a model folder has a config.yaml, too
     if not missing or is_model or not all((run / name).is_file() for name in (CONFIG, LOG)):
@@ -127,8 +132,10 @@ HASHES: dict[str, Callable[[Path], str]] = {
 
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """Locks a run folder until the end, also a kill, of this process. Raises RunFolderError where
-    it is locked."""
+    """Locks a run folder until the end, also a kill, of this process.
+
+    Raises RunFolderError where it is locked.
+    """
     with (run / LOG).open("a") as log:
         with suppress(ImportError):  # Windows has no such locks
             import fcntl
@@ -161,7 +168,8 @@ def make_run_folder(output: Path | None, config_name: str, root: Path = RUNS) ->
 
 def remove_run(folder: Path, *, keep_folder: bool) -> None:
     """Removes what a run has written into its folder, and the folder unless it was there before the
-    run."""
+    run.
+    """
     for path in folder.iterdir():
         remove(path)
     if not keep_folder:

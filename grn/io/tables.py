@@ -24,7 +24,8 @@ EDGE = ("source", "target", "weight")  # the columns that every table of edges h
 
 def does_not_exist(path: Path, otherwise: str) -> str:
     """The sentence about a path that does not exist, with the nearest name beside it, or else with
-    `otherwise`."""
+    `otherwise`.
+    """
     near = nearest_file(path)
     return f"{path} does not exist; " + (f"did you mean {near}?" if near else otherwise)
 
@@ -61,7 +62,8 @@ def unpacked(path: Path) -> Iterator[BufferedReader]:
 
 def encoding_of(start: bytes) -> str:
     """The encoding of a text by its first bytes: UTF-16, as Excel writes "Unicode text", or else
-    UTF-8."""
+    UTF-8.
+    """
     return "utf-16" if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
@@ -72,7 +74,8 @@ def decoded(content: bytes, errors: str = "strict") -> str:
 
 def number_advice(text: str) -> str | None:
     """What to do about a number with a decimal comma or with commas between its digits; None for
-    other texts."""
+    other texts.
+    """
     if re.fullmatch(r"[-+]?\d*(,\d+)+(\.\d*)?([eE][-+]?\d+)?", text.strip()):
         return "write numbers with a decimal point, and no comma in them"
     return None
@@ -81,7 +84,8 @@ def number_advice(text: str) -> str | None:
 @contextmanager
 def table_of_run(path: Path) -> Iterator[None]:
     """Within it, what pandas and pyarrow raise for a damaged table of a run becomes a DataError
-    about `path`."""
+    about `path`.
+    """
     try:
         yield
     except (OSError, ValueError, LookupError, TypeError, NotImplementedError) as problem:
@@ -92,8 +96,10 @@ def table_of_run(path: Path) -> Iterator[None]:
 
 
 def read_edge_table(path: Path, **options: Any) -> pd.DataFrame:
-    """An edges.parquet or edges_by_type.parquet. options: of pandas.read_parquet. Raises DataError
-    where damaged."""
+    """An edges.parquet or edges_by_type.parquet. options: of pandas.read_parquet.
+
+    Raises DataError where damaged.
+    """
     import pandas as pd
 
     with table_of_run(path):
@@ -107,7 +113,8 @@ def read_edge_table(path: Path, **options: Any) -> pd.DataFrame:
 
 def spreadsheet_safe(frame: pd.DataFrame) -> pd.DataFrame:
     """A table for a csv with an apostrophe before texts that a spreadsheet would run as formulas
-    (=, +, -, @)."""
+    (=, +, -, @).
+    """
 
     def safe(value: object) -> object:
         return (

@@ -43,7 +43,8 @@ class StaticAttention(nn.Module):
 
 class FeedForward(nn.Module):
     """h <- h + f(norm(h)), `iterations` times with the same weights; then a last norm. h [P, ..,
-    Z]."""
+    Z].
+    """
 
     def __init__(self, members: int, width: int, hidden: int, iterations: int, dropout: float):
         super().__init__()
@@ -104,5 +105,6 @@ class BasalGene(nn.Module):
     def states(self, m: Tensor) -> Tensor:
         """Log probabilities of the states of cells, from multiplicities without the mean over all
         cells [C, R + 1]:
-        [P, C, S]."""
+        [P, C, S].
+        """
         return (m @ self.state + self.state_bias).log_softmax(-1)

@@ -1,5 +1,6 @@
 """The files of a model folder and the hash over all of them, without torch, which takes seconds to
-import."""
+import.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ FILES = (CARD, *CONTENT)
 @dataclass(frozen=True)
 class ModelFiles:
     """The content of a model folder whose hash is right. card: the fields of TrainedModel that no
-    other file has. tensors: tables of whole numbers are flat."""
+    other file has. tensors: tables of whole numbers are flat.
+    """
 
     card: dict[str, Any]
     config: ModelConfig
@@ -43,8 +45,10 @@ class ModelFiles:
 
 
 def read_model_folder(folder: Path) -> ModelFiles:
-    """Reads a model folder, or the one in a run folder. Raises RunFolderError where it is missing
-    or damaged."""
+    """Reads a model folder, or the one in a run folder.
+
+    Raises RunFolderError where it is missing or damaged.
+    """
     if (folder / "model").is_dir():
         refuse_mixed_parts(folder)
         folder = folder / "model"

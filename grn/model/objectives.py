@@ -33,8 +33,11 @@ SUMMARISED = 256  # genes that a step predicts from the summaries of cells
 
 @dataclass(frozen=True)
 class Draw:
-    """What a training step draws: regulators and targets, positions among their kind, that it predicts.   hidden [P, C,
-    R + 1]: multiplicities that the basal gene does not see."""
+    """What a training step draws.
+
+    regulators, targets: positions among their kind, that it predicts.
+    hidden [P, C, R + 1]: multiplicities that the basal gene does not see.
+    """
 
     regulators: Tensor
     targets: Tensor
@@ -73,7 +76,8 @@ def members_cells(batch: Batch, model: Model) -> Tensor:
 
 def readers_cells(batch: Batch, model: Model, opened: bool = False) -> Tensor:
     """The same for the members of the identity token. opened: whether they learn from the cells of
-    their folds."""
+    their folds.
+    """
     learned = _learned(batch, model.identity.held_out)
     return torch.ones_like(learned) if opened else learned
 
@@ -95,7 +99,8 @@ def learns_genes(batch: Batch, model: Model) -> bool:
 def divisors(batch: Batch, model: Model, opened: bool) -> dict[str, Tensor]:
     """What the sum of each loss is divided by: the number of cells, of an average member [] for the
     genes that the regulators explain, of each member [P] for what the identity token is trained
-    for."""
+    for.
+    """
     found = {}
     if learns_genes(batch, model):
         found["masked_multiplicity"] = members_cells(batch, model).sum(1).mean()
@@ -197,7 +202,8 @@ def judged_genes(batch: Batch, model: Model) -> Judged:
 
 def of_cells(batch: Batch, model: Model, learned: Tensor, *, genes: bool) -> dict[str, Tensor]:
     """What the identity token is trained for, by name and member, [P] each: cell_type and, if
-    `genes`, the genes of the cell. learned [P, C]: which cells count for which member."""
+    `genes`, the genes of the cell. learned [P, C]: which cells count for which member.
+    """
     found, summaries = {}, summaries_of(batch, model)
     if model.classes:
         found["cell_type"] = cell_type(summaries, batch, model, learned)
@@ -222,7 +228,8 @@ def with_tokens(batch: Batch, model: Model) -> Batch:
 
 def summaries_of(batch: Batch, model: Model) -> Tensor:
     """What the identity token reads of the cells of a batch, [P, C, S]: genes are hidden, some
-    cells lack counts."""
+    cells lack counts.
+    """
     if batch.tokens is not None:
         assert isinstance(model.identity, Transformer), "tokens are a transformer's"
         return model.identity.read(batch.tokens)

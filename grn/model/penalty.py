@@ -16,7 +16,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Penalty:
-    """lam: lambda, times the number of cells.   rho.   t: in sds of the gene for an sd of the regulator."""
+    """The penalty on slopes (flashsign.slope_penalty).
+
+    lam: lambda, times the number of cells.
+    rho: how freely states deviate from the slope that they share.
+    t: in sds of the gene for an sd of the regulator.
+    """
 
     lam: float
     rho: float = 1.0

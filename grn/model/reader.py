@@ -27,9 +27,16 @@ LARGEST = 8.0
 
 @dataclass(frozen=True)
 class ReaderShape:
-    """members: of the ensemble.   classes: cell types, 0 without.   summary: width of a member's.   hidden: of the
-    feed-forward map.   embedding: width of X_grn.   held_out: number of held-out cells that are kept (see
-    `threshold`).   layers, query_heads, key_heads, iterations: of the transformer."""
+    """The sizes of a reader.
+
+    members: of the ensemble.
+    classes: cell types, 0 without.
+    summary: width of a member's.
+    hidden: of the feed-forward map.
+    embedding: width of X_grn.
+    held_out: number of held-out cells that are kept (see `threshold`).
+    layers, query_heads, key_heads, iterations: of the transformer.
+    """
 
     members: int = 8
     classes: int = 0
@@ -117,7 +124,8 @@ class Reader(nn.Module):
 
     def summaries(self, multiplicity: Tensor, standardised: Tensor) -> Tensor:
         """Each member's summary of every cell, [P, C, S]. A gene is hidden where both inputs [C, N]
-        are 0."""
+        are 0.
+        """
         raise NotImplementedError
 
     def of_members(self, summaries: Tensor) -> Tensor:

@@ -1,22 +1,27 @@
-"""The model of a run, top to bottom: blocks over bags of genes whose Q K^T are signed networks, and
-a reader of cells.
+"""The model of a run, top to bottom: blocks over bags of genes, and a reader of cells.
 
-Tokens are the genes, the basal gene b (the last key; its multiplicity is the cell's depth) and the
-identity token c.
+Q K^T of the blocks are signed networks. Tokens are the genes, the basal gene b (the last key; its
+multiplicity is the cell's depth) and the identity token c.
 
-    block 1    regulators read the regulators and b, with signs (signed_block.py). The residual stream of a regulator is
-               its multiplicity: what the others say of it replaces the part of it that counting
-               made,
-               m'_j = m_j + r_j (y_j - m_j)
-    block 2    genes read the regulators at m', with signs: direct effects. b reads them, too (basal_gene.py):
-               RMSNorm, feed-forward T times
-    next       genes read b:  y_i += gate p_i . z_b, learned from what the signed network leaves over
-    reader     an identity token reads all genes (transformer.py or linear_reader.py): the cell's type, X_grn and, in
-               training, every gene. It is never a key, and the only path from a cell to its type
+    block 1    regulators read the regulators and b, with signs (signed_block.py). The residual
+               stream of a regulator is its multiplicity: what the others say of it replaces the
+               part of it that counting made,
+
+                   m'_j = m_j + r_j (y_j - m_j)
+
+    block 2    genes read the regulators at m', with signs: direct effects. b reads them, too
+               (basal_gene.py): RMSNorm, feed-forward T times
+    next       genes read b, learned from what the signed network leaves over:
+
+                   y_i += gate p_i . z_b
+
+    reader     an identity token reads all genes (transformer.py or linear_reader.py): the cell's
+               type, X_grn and, in training, every gene. It is never a key, and the only path from
+               a cell to its type
 
 An ensemble of members is the first axis of every parameter (the reader has members of its own):
-they see the
-same cells, each without those of its own fold, and the mean of their predictions is the model's.
+they see the same cells, each without those of its own fold, and the mean of their predictions is
+the model's.
 
 Letters: P members, C cells, N genes, n genes that are asked for, R regulators, S states, K cell
 types, D width of X_grn.
@@ -53,7 +58,12 @@ AMONG = 1024
 
 @dataclass(frozen=True)
 class Prediction:
-    """multiplicity [C, N]: expected, from the regulators.   cell [C, D]: X_grn.   logits [C, K]: or None."""
+    """What the model predicts of cells.
+
+    multiplicity [C, N]: expected, from the regulators.
+    cell [C, D]: X_grn.
+    logits [C, K]: or None.
+    """
 
     multiplicity: Tensor
     cell: Tensor
@@ -71,8 +81,8 @@ class Blocks(nn.ModuleList):
 
 def width_of_scores(config: ModelConfig, genes: int, keys: int, states: int) -> int:
     """Width of queries and keys: that of the configuration; "auto": one for each key, so that
-    scores are free, and WIDE where their tables of all genes would take more than TABLES
-    numbers."""
+    scores are free, and WIDE where their tables of all genes would take more than TABLES numbers.
+    """
     if config.width != "auto":
         return config.width
     tables = config.members * genes * (1 + (states if states > 1 else 0))
@@ -162,8 +172,9 @@ class Model(nn.Module):
         self.identity: Reader = READERS[config.reader](genes, identity)
 
     def forward(self, bags: Bags) -> Prediction:
-        """The members' mean of the expected multiplicities, and what the reader says of the
-        cells."""
+        """The members' mean of the expected multiplicities,
+        and what the reader says of the cells.
+        """
         if not self.regulates:
             return Prediction(self.mean.expand(len(bags), -1), *self.identity(bags.multiplicity))
         m = self.inputs(bags.multiplicity[:, self.regulators], bags.basal)
@@ -179,8 +190,9 @@ class Model(nn.Module):
     # The genes: what the regulators say of them.
 
     def inputs(self, regulators: Tensor, basal: Tensor | None) -> Tensor:
-        """m: multiplicities of the regulators [C, R] and of the basal gene [C], in units -> [C, R +
-        1]."""
+        """m: multiplicities of the regulators [C, R] and of the basal gene [C], in units ->
+        [C, R + 1].
+        """
         mean, sd = self.mean[self.regulators], self.sd[self.regulators]
         depth = self.depth[0].expand(len(regulators)) if basal is None else basal
         depth = DEPTH + (depth - self.depth[0]) / self.depth[1]
@@ -221,7 +233,8 @@ class Model(nn.Module):
         not see of it.
 
         It reads regulators as they were counted, and no state, so that it is the same function
-        where states are inferred."""
+        where states are inferred.
+        """
         return self.basal(self.seen(m, hidden), pick)
 
     def seen(self, m: Tensor, hidden: Tensor | None = None) -> Tensor:
@@ -233,7 +246,8 @@ class Model(nn.Module):
 
     def expected(self, m: Tensor, states: Tensor, cut: Tensor | None = None) -> Tensor:
         """Every gene from the regulators m [C, R + 1]: [P, C, N] in sds of the genes. cut: see
-        `corrected`."""
+        `corrected`.
+        """
         parts = [
             direct + self.basal.gate[:, None, None] * context
             for _, direct, context in self.parts(m, states, cut)
@@ -247,7 +261,8 @@ class Model(nn.Module):
         """What the signed blocks leave of targets `pick` [n], true [C, n], as predictions have
         them: [P, C, n].
 
-        They infer states that training knows, and know the means of states in full."""
+        They infer states that training knows, and know the means of states in full.
+        """
         training, states, room = self.blocks.training, bags.states, bags.room
         assert states is not None, "training knows the states of its cells"
         self.blocks.eval()
@@ -272,7 +287,8 @@ class Model(nn.Module):
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Genes, positions, with what the signed blocks and the whole context say of them, [P, C,
         n] each: first the regulators, which read no context (0), then the targets, as many at once
-        as memory holds scores of."""
+        as memory holds scores of.
+        """
         y = self.among(m, states)
         yield self.regulators, y, y.new_zeros(1)
         corrected = self.corrected(m, y if self.layered else None, states, cut)

@@ -1,5 +1,6 @@
 """A trained model as a folder of plain files: safetensors, configuration, vocabulary, labels. No
-pickle."""
+pickle.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def round_as_saved(model: nn.Module) -> None:
 def _step(table: Tensor) -> Tensor:
     """Of each row, [.., 1]: the power of two of which all its numbers are fewer than 128 multiples,
     and the largest at least 64. Rows differ: those of genes that no regulator explains are small
-    throughout."""
+    throughout.
+    """
     largest = table.detach().abs().amax(-1, keepdim=True)
     # smaller numbers are 0: their step would be, too
     exponent = largest.frexp().exponent.clamp(min=LEAST_EXPONENT)
@@ -67,7 +69,8 @@ def _step(table: Tensor) -> Tensor:
 
 def _whole(table: Tensor) -> Tensor:
     """A table as multiples of its step, -127 to 127: rounded once, it has the same step and the
-    same multiples."""
+    same multiples.
+    """
     return (table / _step(table)).round().clamp(-127, 127)
 
 

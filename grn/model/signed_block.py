@@ -1,15 +1,19 @@
 """A block whose attention is a signed network: genes read the regulators and the basal gene.
 
-    s_ij(z) = m_j (q_i + d_iz) . k_j       z: the state of the cell (its type, for example); 0 on the gene itself
-    n_i^2   = b_i^2 + sum_j s_ij^2         b_i: the score of the basal gene, which bounds the norm from below
+    s_ij(z) = m_j (q_i + d_iz) . k_j
+    n_i^2   = b_i^2 + sum_j s_ij^2
     w_ij    = s_ij / n_i
-    y_i     = level_iz + sum over heads g_i sum_j (w_ij - w_ij at the state's mean multiplicities) a_j
+    y_i     = level_iz + sum over heads g_i sum_j (w_ij - w_ij at the state's means) a_j
+
+z: the state of the cell (its type, for example). s_ij is 0 on the gene itself.
+b_i: the score of the basal gene, which bounds the norm from below.
+The state's means are those of its multiplicities.
 
 Training does not identify the sign of an attention weight: k and v, or q and o, may change theirs
 together. Here the value of a regulator is a positive amount a_j and a gene's read-out a positive
 gain g_i, so that neither may, and the sign of a score is the sign of what the regulator does.
-Queries and keys belong to genes and states and not to cells:
-Q K^T is one matrix a state, read from the model's file without any cell.
+Queries and keys belong to genes and states and not to cells: Q K^T is one matrix a state, read from
+the model's file without any cell.
 
 Letters: P members, B cells, n genes, R regulators, H query heads, K key heads, E head width, S
 states.
@@ -67,7 +71,8 @@ class GeneEmbedding(nn.Module):
 
     def forward(self, pick: Tensor) -> tuple[Tensor, Tensor | None]:
         """The queries in each state, [P, H, S, n, E] (one state: S = 1), and the keys of each query
-        head."""
+        head.
+        """
         query = self.query.index_select(-2, pick)[:, :, None]
         if self.deviation.shape[2]:
             query = query + self.deviation.index_select(-2, pick)
@@ -150,10 +155,14 @@ class Scores(torch.autograd.Function):
 
 
 class SignedBlock(nn.Module):
-    """own [N]: position of each gene of the block among the regulators, -1 for others.   centre, square [P, S, R + 1]:
-    mean multiplicities of a state's cells, and mean squares.   level [P, S, N]: mean of the standardised genes.
+    """A block, with the means that its cells' states have.
+
+    own [N]: position of each gene of the block among the regulators, -1 for others.
+    centre, square [P, S, R + 1]: mean multiplicities of a state's cells, and mean squares.
+    level [P, S, N]: mean of the standardised genes.
     mixed [S, S]: how the means of states are mixed in training (regulation/levels.py); the identity
-    elsewhere."""
+        elsewhere.
+    """
 
     own: Tensor
     centre: Tensor
@@ -191,7 +200,8 @@ class SignedBlock(nn.Module):
 
     def means(self, of: Tensor) -> Tensor:
         """`centre` or `level`. In training a part of the differences between states may be left in,
-        so that they count as regulation; predictions know the means of states in full."""
+        so that they count as regulation; predictions know the means of states in full.
+        """
         if not self.training:
             return of
         with torch.autocast(of.device.type, enabled=False):  # depths are far from 0
@@ -287,7 +297,8 @@ class SignedBlock(nn.Module):
         self, read: Tensor, gain: Tensor, cell: Tensor, share: Tensor, states: Tensor, pick: Tensor
     ) -> Tensor:
         """What bags have read [P, H, cells in their states, n], added up for each cell: [P, B, n].
-        cell, share: see bags_of_states."""
+        cell, share: see bags_of_states.
+        """
         change = (read * gain[:, :, None]).sum(1) * share[:, None]
         level = (
             states @ self.means(self.level[..., pick])
@@ -296,8 +307,9 @@ class SignedBlock(nn.Module):
         return level.index_add(1, cell, change)
 
     def slopes(self, scores: Tensor, pick: Tensor) -> Tensor:
-        """What one unit of a regulator adds to a gene in an average cell of each state: [P, S, n, R
-        + 1]."""
+        """What one unit of a regulator adds to a gene in an average cell of each state:
+        [P, S, n, R + 1].
+        """
         gain, basal = self.gains(pick)
         norm = (
             scores.square() @ self.square[:, None, :, :, None] + basal.square()[:, :, None, :, None]
@@ -341,7 +353,8 @@ class SignedBlock(nn.Module):
         self, m: Tensor, state: int, pick: Tensor, scores: Tensor, heads: slice = slice(None)
     ) -> Tensor:
         """The mean over cells of w_ij = s_ij / n_i: [P, H, n, R + 1]. Arguments as for
-        `derivatives`."""
+        `derivatives`.
+        """
         s, basal = scores[:, heads, state], self.gains(pick)[1][:, heads]
         m = m if m.ndim == 2 else m[:, None]
         inverse = (m.square() @ s.square().mT + basal.square()[:, :, None]).rsqrt()

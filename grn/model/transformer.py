@@ -93,7 +93,8 @@ class Layer(nn.Module):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, tokens: Tokens, asking: Tensor) -> Tensor:
         """q of the tokens that ask, whose offsets are `asking`; k and v of all tokens -> what they
-        read, [P, .., D]."""
+        read, [P, .., D].
+        """
         signed = k * tokens.sign.view(*k.shape[:2], 1).to(k)
         of_q, of_k, of_v = (
             each.reshape(-1, each.shape[-1] // self.head, self.head) for each in (q, signed, v)
@@ -126,7 +127,8 @@ class Layers(nn.ModuleList):
 
 class Transformer(Reader):
     """Multiplicities of cells -> their types and X_grn; see Reader. All members are read in one
-    call a layer, as more cells."""
+    call a layer, as more cells.
+    """
 
     folds = 4
     of_genes = (1.0,)
@@ -190,7 +192,8 @@ class Transformer(Reader):
 
     def strength(self, multiplicity: Tensor, standardised: Tensor) -> Tensor:
         """The signed multiplicities [C, N] by which keys are scaled: 0 of genes that a cell does
-        not express."""
+        not express.
+        """
         return standardised * ((multiplicity > 0) & (self.sd < HIDDEN))
 
     def summaries(self, multiplicity: Tensor, standardised: Tensor) -> Tensor:
@@ -201,7 +204,8 @@ class Transformer(Reader):
 
     def read(self, cells: Tokens, watch: Watch = unwatched) -> Tensor:
         """Summaries of cells, [P, C, D]. watch: is called with the number of each layer, its
-        queries and its keys."""
+        queries and its keys.
+        """
         members = self.shape.members
         tokens = cells.repeated(members, self.genes + 2)
 
@@ -287,7 +291,8 @@ class Linear(torch.autograd.Function):
 
 def products(x: Tensor, y: Tensor, chunk: int) -> Tensor:
     """x^T y of every member, [P, T, D] and [P, T, F] -> [P, D, F]: sums over `chunk` tokens, then
-    added up."""
+    added up.
+    """
     tokens = x.shape[1]
     if chunk >= tokens:
         return x.mT @ y
@@ -309,5 +314,6 @@ def norm(h: Tensor) -> Tensor:
 
 def narrow(x: Tensor) -> Tensor:
     """16 bits a number on a GPU, for which its products and kernels are made; their sums are
-    float32, and so is h."""
+    float32, and so is h.
+    """
     return x.bfloat16() if x.is_cuda and x.dtype == torch.float32 else x

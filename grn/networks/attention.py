@@ -1,7 +1,8 @@
-"""The networks of the paper: what genes read of genes in each layer of the transformer, the mean
-over cells.
+"""The networks of the paper: what genes read of genes in each layer, the mean over cells.
 
-    w_ij = m_j q_i . k_j / n_i        m_j: the size of the multiplicity, so that the sign is that of q_i . k_j
+    w_ij = m_j q_i . k_j / n_i
+
+m_j: the size of the multiplicity, so that the sign is that of q_i . k_j.
 
 A positive weight is what the paper calls up-regulation. Nothing fixes that sign: a flip of queries
 and outputs, or of keys and values, leaves every output of the model as it is and turns all weights
@@ -48,10 +49,14 @@ DEFINITION = (
 
 @dataclass(frozen=True)
 class Attention:
-    """layers: of each layer but the last, the mean weights [N, N] over cells, heads and members:
-    row = target, column =
-    regulator.   sd: over members, of their mean over layers.   cells: how many of those that were read have both genes.
-    identity [N]: mean weights of the identity token on the genes, in the last layer."""
+    """What genes and the identity token read of genes, over cells.
+
+    layers: of each layer but the last, the mean weights [N, N] over cells, heads and members:
+        row = target, column = regulator.
+    sd: over members, of their mean over layers.
+    cells: how many of those that were read have both genes.
+    identity [N]: mean weights of the identity token on the genes, in the last layer.
+    """
 
     layers: tuple[np.ndarray, ...]
     sd: np.ndarray
@@ -127,10 +132,11 @@ def some_of(rows: np.ndarray, seed: int) -> np.ndarray:
 def edges_of_attention(
     found: Attention, genes: tuple[str, ...], top_k: int | None, least_cells: int
 ) -> pd.DataFrame:
-    """source, target, weight, sd, q_value, programme, cells of the strongest top_k regulators of
-    each target by
-    |weight|, the mean over layers; of pairs that so many cells have. Every q-value is 1: nothing tells these edges from
-    chance."""
+    """Return the edges of the strongest top_k regulators of each target by |weight|.
+
+    The columns are source, target, weight (the mean over layers), sd, q_value, programme and cells,
+    of pairs that so many cells have. Every q-value is 1: nothing tells these edges from chance.
+    """
     weight = np.where(found.cells >= least_cells, found.mean, 0)
     target, source = (strongest(weight, top_k) & (weight != 0)).nonzero()
     order = np.argsort(-np.abs(weight[target, source]), kind="stable")

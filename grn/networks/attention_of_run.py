@@ -1,5 +1,6 @@
 """The attention between genes of a run's transformer, as the files of a network and as the table of
-one layer."""
+one layer.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def attention_of_model(
     config: Config, trained: TrainedModel, cells: Cells
 ) -> tuple[AnnData, pd.DataFrame, pd.DataFrame]:
     """What `network_of_model` gives, of a transformer that has learned types alone: what genes read
-    of genes, layer by layer, over all cells and in those of each label."""
+    of genes, layer by layer, over all cells and in those of each label.
+    """
     reader, settings, seed = (
         trained.model.identity.to(own_device(config.trainer)),
         config.network,
@@ -102,7 +104,8 @@ def attention_again(
     names: Sequence[str] | None,
 ) -> pd.DataFrame:
     """The edges of one layer of a run's transformer: in the cells `names`, in those of a label, or
-    in all."""
+    in all.
+    """
     reader = trained.model.identity.to(own_device(config.trainer))
     if not isinstance(reader, Transformer):
         raise ConfigError(

@@ -106,7 +106,8 @@ def ridge_predictions(
 
 class _RidgeFit:
     """Ridge regressions on the same regulators, in double precision. inputs [C, R]: their
-    standardised multiplicities."""
+    standardised multiplicities.
+    """
 
     def __init__(self, inputs: np.ndarray, device: torch.device | str):
         self.inputs = torch.from_numpy(inputs).to(device)
@@ -114,8 +115,12 @@ class _RidgeFit:
         self.rotated = self.inputs @ self.vectors
 
     def coefficients(self, values: np.ndarray, some: slice, positions: np.ndarray) -> np.ndarray:
-        """[R, n] of the genes `some`, 0 for a gene on itself. values [C, n]: standardised.   positions [R]: of all
-        regulators among all genes; further inputs, which are no genes, come last."""
+        """Return the coefficients [R, n] of the genes `some`, 0 for a gene on itself.
+
+        values [C, n]: standardised.
+        positions [R]: of all regulators among all genes; further inputs, which are no genes, come
+            last.
+        """
         among = np.flatnonzero((positions >= some.start) & (positions < some.stop))
         here, genes = (
             torch.from_numpy(each).to(self.inputs.device)
@@ -162,7 +167,8 @@ def _positions(genes: Sequence[str], regulators: Sequence[str]) -> np.ndarray:
 
 def _standardised(matrix: np.ndarray) -> np.ndarray:
     """Columns with mean 0 and standard deviation 1 over the cells; all 0 for a gene that never
-    varies."""
+    varies.
+    """
     values = np.asarray(matrix, dtype=np.float64)
     values = values - values.mean(0)
     sd = values.std(0)

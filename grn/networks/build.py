@@ -1,5 +1,6 @@
 """The network of a run: read from its trained model, with what knock-offs and a prior say of it, as
-tables."""
+tables.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +62,15 @@ from grn.regulation.states import States
 
 @dataclass(frozen=True)
 class ReadNetwork:
-    """network: with its evidence and its prior applied.   prior: or None.   genes: of its rows.   regulators [R]: the
-    row of each column's gene.   found: see `found_edges`; None without knock-offs.   upstream: see `order_of`; None
-    without interventions."""
+    """A network, and what it was made of.
+
+    network: with its evidence and its prior applied.
+    prior: or None.
+    genes: of its rows.
+    regulators [R]: the row of each column's gene.
+    found: see `found_edges`; None without knock-offs.
+    upstream: see `order_of`; None without interventions.
+    """
 
     network: Network
     prior: Prior | None
@@ -89,7 +96,8 @@ def first_evidence(config: Config, cells: Cells, states: States, say: Say) -> Ev
     off.
 
     It needs no model, so `grn train` computes it first and says what is certain. Of a screen it
-    says nothing: there, interventions come first."""
+    says nothing: there, interventions come first.
+    """
     if not config.network.false_discovery:
         return None
     table = CellTable.of(
@@ -109,7 +117,8 @@ def help_to_read(
     config: Config, model: Model, cells: Cells, states: States, processes: Processes
 ) -> None:
     """What all processes but the first do while that calls `network_of` with the same model: some
-    of the states."""
+    of the states.
+    """
     seed, device = config.trainer.seed, own_device(config.trainer)
     slopes_of_states(model.to(device), cells, states, seed, processes)
     if config.network.false_discovery:
@@ -129,9 +138,14 @@ def network_of(
     processes: Processes = ALONE,
     fold: np.ndarray | None = None,
 ) -> ReadNetwork:
-    """The network of a trained model over its cells. states: those that it was trained with.   first: the evidence over
-    all cells, if it is known already.   processes: of which this is the first; see `help_to_read`.   fold [C]: which
-    members have not learned from a cell, for effects (`effects_of`); None: without them."""
+    """Return the network of a trained model over its cells.
+
+    states: those that it was trained with.
+    first: the evidence over all cells, if it is known already.
+    processes: of which this is the first; see `help_to_read`.
+    fold [C]: which members have not learned from a cell, for effects (`effects_of`); None: without
+        them.
+    """
     seed, device = config.trainer.seed, own_device(config.trainer)
     trained.model.to(device)
     merge = Merge.of(cells, trained.regulators)
@@ -179,7 +193,8 @@ def network_of(
 
 def with_effects(network: Network, effects: Effects, merge: Merge | None) -> Network:
     """The network with effects over all cells and in each state; a regulator's are those of its
-    messenger."""
+    messenger.
+    """
 
     def table(values: np.ndarray) -> np.ndarray:
         return values if merge is None else merge.observed(values)

@@ -1,5 +1,6 @@
 """The cells that a finished run was trained on, read again: refused where they are no longer the
-same."""
+same.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def cells_of_run(
 
 def refuse_lost_cells(run: Path, config: Config) -> None:
     """Raises DataError where the file that a run was trained on is not where its configuration
-    says."""
+    says.
+    """
     path = Path(config.data.path)
     if ":" in config.data.path or path.exists():
         return

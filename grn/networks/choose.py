@@ -1,5 +1,6 @@
 """The edges of a network that are exported: chosen by weight, confidence, q-value, sign, regulators
-and targets."""
+and targets.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +81,9 @@ def gene_names(
     choice: Sequence[str] | str | os.PathLike[str] | None, field: str
 ) -> list[str] | None:
     """Names of genes: a list of them, a file with one a line, or names with commas between them.
-    Raises DataError."""
+
+    Raises DataError.
+    """
     if choice is None:
         return None
     if isinstance(choice, (str, os.PathLike)):

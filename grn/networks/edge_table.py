@@ -79,8 +79,10 @@ class PredictedNetwork:
         return self.signs_have_meaning and bool((self.edges["weight"] < 0).any())
 
     def of_type(self, label: str | None) -> PredictedNetwork:
-        """The network of one cell type, among the same genes; None: itself. Raises DataError where
-        there is none."""
+        """The network of one cell type, among the same genes; None: itself.
+
+        Raises DataError where there is none.
+        """
         if label is None:
             return self
         by_type = self.read_types()
@@ -124,7 +126,8 @@ def open_network_file(path: Path, key: str = KEY) -> PredictedNetwork:
 
 def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork:
     """A table with one of the sets of columns in WEIGHTED; `where` names it in errors. Raises
-    DataError."""
+    DataError.
+    """
     table = table.rename(columns=str)
     columns = find_columns(table, (*WEIGHTED, BARE))
     if columns is None:
@@ -217,8 +220,12 @@ CURATED = ("TRRUST", "decoupler")
 
 @dataclass(frozen=True)
 class ReferenceNetwork:
-    """edges: source, target, sign, each pair once, no self loops.   format: a key of FORMATS.   conflicts: pairs listed
-    with both signs, which count as unknown.   by_type: edges of each cell type, by label; `edges` are their union.
+    """A network to compare with.
+
+    edges: source, target, sign, each pair once, no self loops.
+    format: a key of FORMATS.
+    conflicts: pairs listed with both signs, which count as unknown.
+    by_type: edges of each cell type, by label; `edges` are their union.
     """
 
     edges: pd.DataFrame
@@ -238,7 +245,8 @@ def open_reference_file(path: Path) -> ReferenceNetwork:
 
 def reference_of_table(table: pd.DataFrame, where: Path | str) -> ReferenceNetwork:
     """A table with the columns of one of FORMATS; a column cell_type gives each label edges of its
-    own."""
+    own.
+    """
     table = table.rename(columns=str)
     found = ((name, find_columns(table, accepted)) for name, accepted in FORMATS.items())
     name, columns = next((each for each in found if each[1]), ("", None))
@@ -266,7 +274,8 @@ def reference_of_table(table: pd.DataFrame, where: Path | str) -> ReferenceNetwo
 
 def unique_edges(reference: pd.DataFrame) -> pd.DataFrame:
     """Each pair once, without self loops; the sign of a pair that is listed with both signs is
-    unknown (0)."""
+    unknown (0).
+    """
     table = reference.loc[reference["source"] != reference["target"], ["source", "target", "sign"]]
     by_pair = table.groupby(["source", "target"], sort=False)["sign"]
     # Where a pair has both signs, its smallest and largest sign cancel; a known sign outweighs an
@@ -277,7 +286,8 @@ def unique_edges(reference: pd.DataFrame) -> pd.DataFrame:
 
 def _signs(where: Path | str, column: pd.Series) -> np.ndarray:
     """Signs from the words in WORDS, or from numbers equal to 1, -1 or 0; a missing sign is unknown
-    (0)."""
+    (0).
+    """
     words = column.astype(str).str.strip().str.casefold().mask(column.isna(), "")
     values = pd.to_numeric(words, errors="coerce")
     signs = words.map(WORDS).fillna(values.where(values.isin([-1, 0, 1])))
@@ -316,8 +326,8 @@ def read_table(path: Path) -> pd.DataFrame:
     named 0, 1, 2, ..., as they are under the header 0,1,2,... that pandas writes for a table
     without names. Rows may begin with R's row names, or end with a separator. Columns without a
     name are left out, and so is the second of two columns with one name, unless they differ and are
-    among READ. Spaces around separators are ignored. Raises DataError for files that are missing,
-    empty, damaged or not a table.
+    among READ. Spaces around separators are ignored.
+    Raises DataError for files that are missing, empty, damaged or not a table.
     """
     check_exists(path)
     name = path.name.lower()
@@ -343,7 +353,8 @@ def check_exists(path: Path) -> None:
 
 def find_columns(table: pd.DataFrame, accepted: Iterable[Columns]) -> Columns | None:
     """The first set of columns that the table has, in the table's own spelling; upper and lower
-    case are the same."""
+    case are the same.
+    """
     own = {str(column).casefold(): str(column) for column in reversed(list(table.columns))}
     for names in accepted:
         if all(name.casefold() in own for name in names):
@@ -375,8 +386,10 @@ def names(where: Path | str, column: pd.Series) -> np.ndarray:
 
 
 def cell_types(where: Path | str, table: pd.DataFrame) -> np.ndarray | None:
-    """The labels of the rows in the column cell_type; None without one. Raises DataError for an
-    empty label."""
+    """The labels of the rows in the column cell_type; None without one.
+
+    Raises DataError for an empty label.
+    """
     columns = find_columns(table, [("cell_type",)])
     return None if columns is None else _labels(where, table[columns[0]]).to_numpy(dtype=object)
 
@@ -469,7 +482,8 @@ def _read_text(path: Path) -> pd.DataFrame:
 
 def _is_edge(row: list[str]) -> bool:
     """Whether a line is an edge (regulator, target and a number or a word of TRRUST) and not a
-    header."""
+    header.
+    """
     # pandas writes 0, 1, 2, ... for columns without names
     counting = [str(number) for number in range(len(row))]
     if row == counting or ["", *counting[:-1]] == row:

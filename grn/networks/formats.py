@@ -110,7 +110,8 @@ def _pyscenic(chosen: ChosenEdges, path: Path) -> None:
 
 def _gmt(chosen: ChosenEdges, path: Path) -> None:
     """Gene sets, a line each: name, description, targets from the strongest on. SPI1(+) has the
-    genes that SPI1 raises, as pySCENIC calls its regulons, SPI1(-) those that it lowers."""
+    genes that SPI1 raises, as pySCENIC calls its regulons, SPI1(-) those that it lowers.
+    """
     if not chosen.signed:
         raise DataError(
             "gmt sets go up and down, and the signs of these weights mean nothing", field="format"
@@ -131,7 +132,8 @@ def _gmt(chosen: ChosenEdges, path: Path) -> None:
 
 def _graph(chosen: ChosenEdges) -> networkx.DiGraph:
     """Return the edges with their numbers, but for NaN, which JSON has not, and the programmes of
-    their targets; genes say whether they regulate another."""
+    their targets; genes say whether they regulate another.
+    """
     import networkx
 
     edges, graph = chosen.edges, networkx.DiGraph(name=f"grn, {chosen.cells}")
@@ -155,8 +157,8 @@ def _graphml(chosen: ChosenEdges, path: Path) -> None:
 
 def _cytoscape(chosen: ChosenEdges, path: Path) -> None:
     """cytoscape.js' JSON, which Cytoscape opens as a .cyjs file; edges say what their signs mean,
-    and are
-    in the order of certainty, which networkx does not keep."""
+    and are in the order of certainty, which networkx does not keep.
+    """
     import networkx
 
     graph = _graph(chosen)
@@ -175,7 +177,8 @@ def _cytoscape(chosen: ChosenEdges, path: Path) -> None:
 
 def _h5ad(chosen: ChosenEdges, path: Path) -> None:
     """AnnData of all genes with the edges in varp["grn"]: row = target, column = regulator, as in
-    network.h5ad."""
+    network.h5ad.
+    """
     import anndata
 
     genes, edges = pd.Index(chosen.genes, dtype=object), chosen.edges
@@ -195,7 +198,8 @@ def _h5ad(chosen: ChosenEdges, path: Path) -> None:
 def _genernib(chosen: ChosenEdges, path: Path) -> None:
     """The prediction of OpenProblems' GRN inference task (geneRNIB), by its schema, with as many
     edges as it reads; weights are text, as its own methods write them. dataset_id is the stem of
-    the name of the run's cells: give these the task's name for them."""
+    the name of the run's cells: give these the task's name for them.
+    """
     import anndata
 
     table = chosen.edges[EDGE].head(GENERNIB).astype(str).astype(object)

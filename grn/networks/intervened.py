@@ -35,12 +35,19 @@ SHARED, CHANCE = (
 
 @dataclass(frozen=True)
 class Merge:
-    """rows [n]: the genes that stay, positions in the vocabulary: those that were measured, and
-    those that were
-    intervened on without it.   regulators [r]: positions among these rows.   first [r]: the column [R] that a
-    regulator's evidence is from: its messenger's key where it has one.   pairs [2, T]: for each intervened gene, its
-    guides' column among [R] and its regulator's among [r].   names [n].   intervened [T]: names.   certain [N, T]: what
-    the guides' weights are multiplied by; None: 1."""
+    """How the evidence of guides' keys becomes that of the genes that were intervened on.
+
+    rows [n]: the genes that stay, positions in the vocabulary: those that were measured, and those
+        that were intervened on without it.
+    regulators [r]: positions among these rows.
+    first [r]: the column [R] that a regulator's evidence is from: its messenger's key where it has
+        one.
+    pairs [2, T]: for each intervened gene, its guides' column among [R] and its regulator's among
+        [r].
+    names [n]: of the rows.
+    intervened [T]: names.
+    certain [N, T]: what the guides' weights are multiplied by; None: 1.
+    """
 
     rows: np.ndarray
     regulators: np.ndarray
@@ -111,8 +118,7 @@ class Merge:
         return table[self.rows][:, self.first]
 
     def observed(self, weights: np.ndarray) -> np.ndarray:
-        """Of weights [N, R] those of the regulators' messengers, [n, r]; NaN of one that has
-        none."""
+        """Of weights [N, R] those of the regulators' messengers, [n, r]; NaN of one without."""
         return np.where(np.isin(self.first, self.pairs[0]), np.nan, self.columns(weights))
 
     def evidence(self, found: Evidence) -> Evidence:
@@ -138,7 +144,8 @@ class Merge:
 
 def compared(network: Network) -> list[str]:
     """Sentences: how many effects were caused, and how often observation had the sign or the
-    direction wrong."""
+    direction wrong.
+    """
     assert network.caused is not None and network.caused_q is not None, "the caller has asked"
     assert (
         network.caused_low is not None

@@ -33,8 +33,13 @@ MEANING = {
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """layer: number of a block, from 0.   head: number of a query head; None: the sum of effects, or the mean of scores
-    and weights, over all of them.   value: score | weight | effect, see MEANING."""
+    """Which layer and head is read, and what of it.
+
+    layer: number of a block, from 0.
+    head: number of a query head; None: the sum of effects, or the mean of scores and weights, over
+        all of them.
+    value: score | weight | effect, see MEANING.
+    """
 
     layer: int
     head: int | None = None
@@ -56,7 +61,8 @@ class LayerChoice:
 
     def check_attention(self, reader: Transformer) -> None:
         """Raises ConfigError where the transformer has no such layer between genes, or more is
-        asked for than a mean weight."""
+        asked for than a mean weight.
+        """
         layers = len(reader.layers) - 1
         if not 0 <= self.layer < layers:
             has = f"0 to {layers - 1}" if layers else "none"
@@ -75,7 +81,8 @@ def read_layer(
     model: Model, choice: LayerChoice, cells: Cells, states: States, chosen: Iterable[int]
 ) -> np.ndarray:
     """The values of a block, float32 [N, R], the mean over members and, by their cells, over the
-    states `chosen`."""
+    states `chosen`.
+    """
     block, device, regulators = (
         model.eval().blocks[choice.layer],
         model.mean.device,

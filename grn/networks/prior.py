@@ -37,8 +37,14 @@ Use = Literal["restrict", "weigh"]
 
 @dataclass(frozen=True)
 class Prior:
-    """factor [N, R], 0 to 1; 0: no candidate.   listed: pairs of the file among the genes.   pairs: of the file.
-    use: restrict | weigh.   path: of the file."""
+    """What is known of pairs beforehand.
+
+    factor [N, R]: 0 to 1; 0: no candidate.
+    listed: pairs of the file among the genes.
+    pairs: of the file.
+    use: restrict | weigh.
+    path: of the file.
+    """
 
     factor: np.ndarray
     listed: int
@@ -49,12 +55,14 @@ class Prior:
     @property
     def strength(self) -> np.ndarray:
         """[N, R], what the fit knows: 0 for a pair that is not listed, and up to 1, by the weights
-        of the file."""
+        of the file.
+        """
         return self.factor if self.use == "restrict" else (self.factor - UNLISTED) / (1 - UNLISTED)
 
     def applied(self, network: Network) -> Network:
         """The network of the candidates; other pairs have the weight 0, the confidence 0.5 and the
-        q-value 1."""
+        q-value 1.
+        """
         if self.use == "weigh":
             return network
         none = self.factor == 0

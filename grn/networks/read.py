@@ -38,7 +38,8 @@ NUMBERS, NUMBERS_ON_GPU = 2**24, 2**28  # predictions of heads that are in memor
 class Slopes:
     """Of some cells: direct [P, N, R], for a unit of the regulator as the target's block reads it;
     others [N, R], the members' mean of what goes through other regulators and the context, for a
-    unit of its multiplicity."""
+    unit of its multiplicity.
+    """
 
     direct: Tensor
     others: Tensor
@@ -150,7 +151,8 @@ def slopes_of(model: Model, m: Tensor, state: int, share: Tensor) -> Slopes:
 
 def in_parts(model: Model, block: SignedBlock, m: Tensor, state: int, share: Tensor) -> Tensor:
     """`derivatives` of all genes of a block by the regulators, some genes after the other: [P, n,
-    R]."""
+    R].
+    """
     most = max(1, (NUMBERS_ON_GPU if m.is_cuda else NUMBERS) // (model.config.members * len(m)))
     genes = torch.arange(block.genes, device=m.device)
     parts = [
@@ -231,7 +233,8 @@ def _network(
 
 def level_correlation(levels: np.ndarray, regulators: np.ndarray, cells: np.ndarray) -> np.ndarray:
     """Correlation of each gene's levels [S, N] with those of each regulator over states with shares
-    [S]: [N, R]."""
+    [S]: [N, R].
+    """
     centred = (levels - cells @ levels) * np.sqrt(cells)[:, None]
     size = np.sqrt(np.square(centred).sum(0))
     unit = centred / np.where(size > 1e-9, size, 1)
@@ -243,7 +246,8 @@ def read_cell(model: Model, cells: Cells, states: States, cell: int) -> np.ndarr
     """The weights in one cell, float32 [N, R]: the derivatives at its own multiplicities, for a
     usual sd of each regulator within states; 0 for a regulator that the cell lacks. A cell that
     belongs to several states in part has the mean of their effects. Knock-offs, which know many
-    cells, say nothing here. cell: its position."""
+    cells, say nothing here. cell: its position.
+    """
     model = model.eval()
     device, regulators = model.mean.device, model.regulators.cpu().numpy()
     measured = torch.as_tensor(cells.multiplicity[[cell]][:, regulators].toarray(), device=device)

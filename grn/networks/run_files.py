@@ -1,6 +1,7 @@
 """The files of a network in a run folder: network.h5ad (AnnData, signed CSR in varp), and
 edges.parquet and edges_by_type.parquet (a row per edge). signed_network.py reads the first one
-again."""
+again.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ RESERVED = re.compile(r"layer\d+|total")
 
 def slugs(labels: Sequence[str]) -> dict[str, str]:
     """Label -> a key of [A-Za-z0-9_], different for every label (keys of varp must not contain
-    '/')."""
+    '/').
+    """
     slug_of: dict[str, str] = {}
     for label in labels:
         base = re.sub(r"[^A-Za-z0-9_]+", "_", label).strip("_") or "type"
@@ -79,7 +81,8 @@ def least_of_states(network: Network, top_k: int | None) -> np.ndarray:
     """The size of the top_k-th strongest edge of each target over all states together, [N, 1].
 
     Files of states hold what is at least as strong, so that those of fifteen states are not fifteen
-    times as large."""
+    times as large.
+    """
     if top_k is None:
         return np.zeros((len(network.weight), 1))
     sizes = [np.where(of.cells > 0, np.abs(of.weight), 0) for of in network.of_states.values()]
@@ -93,7 +96,8 @@ def least_of_states(network: Network, top_k: int | None) -> np.ndarray:
 
 def certain_over_all(network: Network) -> np.ndarray | None:
     """bool [N, R]: the edges that are certain over all cells, which files hold of every state: of a
-    state that does not show one by itself, its effect there is known. None without q-values."""
+    state that does not show one by itself, its effect there is known. None without q-values.
+    """
     return None if network.q is None else network.q <= SIGNIFICANT
 
 
@@ -110,7 +114,8 @@ def edge_table(
     source, target, weight, sd, effect and effect_se, q_value and confidence if they are known,
     programme (of the target), between, indirect, cells, and caused, with its interval and q-value,
     where there were interventions. regulators [R]:
-    positions.   least, least_cells, also: see `kept`."""
+    positions.   least, least_cells, also: see `kept`.
+    """
     target, column = kept(network, top_k, least, least_cells, also).nonzero()
     others = target != regulators[column]
     target, column = target[others], column[others]
@@ -133,7 +138,8 @@ def edge_table(
 
 def edges_of(weight: np.ndarray, genes: Sequence[str], regulators: np.ndarray) -> pd.DataFrame:
     """source, target and weight of the edges [N, R] that are not 0, by falling |weight|. regulators
-    [R]: positions."""
+    [R]: positions.
+    """
     return edge_list(square_matrix(weight, regulators), pd.Index(genes))
 
 
@@ -147,7 +153,8 @@ def edges_by_type(
     """The edge tables of all states, one after the other, with a last column cell_type.
 
     Of each target they hold the certain edges, those that are certain over all cells and, over all
-    states together, the top_k strongest."""
+    states together, the top_k strongest.
+    """
     tables, names = [], list(network.of_states)
     if not names:
         return edge_table(network, genes, regulators, top_k).head(0).assign(cell_type="")
@@ -237,7 +244,8 @@ def network_anndata(
 
 def _texts(values: Iterable[str]) -> pd.Index:
     """An index of Python strings, which every version of h5ad can hold; pandas 3 would make string
-    arrays of them."""
+    arrays of them.
+    """
     return pd.Index(list(values), dtype=object)
 
 

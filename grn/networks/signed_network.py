@@ -1,5 +1,6 @@
 """A network read from network.h5ad or its AnnData: over all cells and for each cell type, by gene
-name."""
+name.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SignedNetwork:
-    """weights: CSR [N, N], row = target, column = regulator.   about: uns["grn"], which says what they mean.
+    """Weights of regulators on targets, over all cells and by type.
 
+    weights: CSR [N, N], row = target, column = regulator.
+    about: uns["grn"], which says what they mean.
     by_type: weights of each cell type, by label; the types with the most cells come first.
     levels: mean multiplicity of each gene (columns) in each type; None where these are not known.
     """
@@ -45,7 +48,9 @@ def sign_has_meaning(sign: str) -> bool:
 
 def read_about(path: Path) -> tuple[list[str], dict]:
     """The genes of a network.h5ad and its uns["grn"], {} without one; its matrices are not read.
-    Raises DataError."""
+
+    Raises DataError.
+    """
     import h5py
     from anndata.io import read_elem
 
@@ -64,8 +69,9 @@ def open_network(path: Path) -> SignedNetwork:
 
 
 def signed_network(adata: AnnData, file: Path | None = None) -> SignedNetwork:
-    """The network in an AnnData that was read from a network.h5ad of grn. Raises DataError for
-    anything else.
+    """The network in an AnnData that was read from a network.h5ad of grn.
+
+    Raises DataError for anything else.
 
     file: that it was read from, for messages.
     """

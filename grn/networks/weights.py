@@ -61,7 +61,8 @@ class Network:
 
 def seen_enough(network: Network, least: int) -> Network:
     """The network without weights of pairs that fewer than `least` cells have together: these are
-    chance."""
+    chance.
+    """
     few = network.cells < least
     tables = {
         name: np.where(few, 0, getattr(network, name))
@@ -98,7 +99,8 @@ def balanced(weight: Tensor) -> Tensor:
 
 def strongest(weight: np.ndarray, top_k: int | None) -> np.ndarray:
     """bool [N, R]: the top_k regulators of each target by |weight| (None: all); of equal ones, the
-    first are taken."""
+    first are taken.
+    """
     if top_k is None or top_k >= weight.shape[1]:
         return np.ones(weight.shape, dtype=bool)
     keep = np.empty(weight.shape, dtype=bool)
@@ -114,7 +116,8 @@ def strongest(weight: np.ndarray, top_k: int | None) -> np.ndarray:
 
 def without_self(weight: Table, regulators: np.ndarray) -> Table:
     """`weight` [N, R], set to 0 in place where a gene meets itself. regulators [R]: the row of each
-    column's gene."""
+    column's gene.
+    """
     weight[regulators, np.arange(len(regulators))] = 0
     return weight
 

@@ -41,8 +41,11 @@ def is_run(value: object) -> bool:
 
 
 def as_network(value: NetworkLike) -> SignedNetwork:
-    """The network in a Run, in its AnnData, or in a table of edges (with types: a column
-    cell_type). UserError."""
+    """The network in a Run, in its AnnData, or in a table of edges.
+
+    A table with types has a column cell_type.
+    Raises UserError.
+    """
     if isinstance(value, SignedNetwork):
         return value
     if isinstance(value, pd.DataFrame):
@@ -53,8 +56,10 @@ def as_network(value: NetworkLike) -> SignedNetwork:
 
 
 def weights_of(network: SignedNetwork, cell_type: str | None) -> tuple[sparse.csr_matrix, str]:
-    """The weights over all cells, or of a type, and whose they are. Raises DataError where there is
-    no such type."""
+    """The weights over all cells, or of a type, and whose they are.
+
+    Raises DataError where there is no such type.
+    """
     if cell_type is None and not network.about.get(ONLY_TYPES):
         return network.weights, "all cells"
     name = only_type(network.by_type) if cell_type is None else cell_type
@@ -64,8 +69,9 @@ def weights_of(network: SignedNetwork, cell_type: str | None) -> tuple[sparse.cs
 
 def edges_of(value: NetworkLike, cell_type: str | None) -> tuple[pd.DataFrame, str, SignedNetwork]:
     """The edges over all cells, or of a type, by falling |weight|, with q-values where these are
-    known; whose they are; and the network. Only a run and tables know q-values. Raises
-    UserError."""
+    known; whose they are; and the network. Only a run and tables know q-values.
+    Raises UserError.
+    """
     network = as_network(value)
     weights, whose = weights_of(network, cell_type)
     if is_run(value):
@@ -97,8 +103,10 @@ def targets_in_turn(edges: pd.DataFrame, regulators: Iterable[str], count: int) 
 
 
 def only_type(types: Iterable[str]) -> str:
-    """The one cell type of a table without edges over all cells. Raises DataError where there are
-    several."""
+    """The one cell type of a table without edges over all cells.
+
+    Raises DataError where there are several.
+    """
     names = list(types)
     if len(names) > 1:
         raise DataError(
@@ -163,7 +171,9 @@ def columns_of(
     gaps: tuple[str, ...] = (),
     optional: tuple[str, ...] = (),
 ) -> pd.DataFrame:
-    """`table` with texts as str, numbers as float64 and rows counted from 0. Raises DataError.
+    """`table` with texts as str, numbers as float64 and rows counted from 0.
+
+    Raises DataError.
 
     wanted: what the picture draws, in messages.
     texts, numbers, gaps: columns that it needs.

@@ -126,7 +126,8 @@ def _half_width(name: str) -> float:
 
 def _layout(names: list[str], edges: pd.DataFrame) -> np.ndarray:
     """Places [n, 2] in inches from the middle: springs along the edges, then boxes pushed apart
-    until none overlap, which networkx does not do: its nodes are points, and names are not."""
+    until none overlap, which networkx does not do: its nodes are points, and names are not.
+    """
     import networkx
 
     size, frame = len(names), np.array([WIDTH, HEIGHT]) / 2

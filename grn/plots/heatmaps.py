@@ -116,7 +116,8 @@ def clustered_heatmap(
 
 def _table(edges: pd.DataFrame, value: str, rows: list[str], columns: list[str]) -> pd.DataFrame:
     """A column of edges for some regulators (rows) and targets (columns), NaN for pairs that have
-    none."""
+    none.
+    """
     chosen = edges[edges["source"].isin(rows) & edges["target"].isin(columns)]
     return chosen.pivot(index="source", columns="target", values=value).reindex(
         index=rows, columns=columns

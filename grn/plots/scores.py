@@ -1,5 +1,6 @@
 """How good a model is: during training, in its test cells, and as precision against recall of
-networks."""
+networks.
+"""
 
 from __future__ import annotations
 

@@ -154,7 +154,8 @@ def as_png(picture: Figure | Axes) -> bytes:
 
 def save(picture: Figure | Axes, path: Path) -> None:
     """The figure, or that of the axes, as a file in the format of its ending (png, svg, pdf), never
-    half-written."""
+    half-written.
+    """
     # Without a date and the version of matplotlib in it, the same figure always gives the same
     # file.
     undated = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}

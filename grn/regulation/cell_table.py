@@ -31,12 +31,19 @@ LEAST_SD = 1e-3
 
 @dataclass(frozen=True)
 class CellTable:
-    """multiplicity: CSR float32 [C, N].   basal [C].   states [C, S]: see States.membership.   regulators [R]:
-    positions among the genes.   noise [C, R]: variance of the regulators by counting, CSR; None where cells have no
-    counts.   groups [C]: each cell's donor or batch, whose cells are held out together; None: each by itself.   device:
-    of the tensors.   levels, 0 to 1: the part of differences between states that counts.   keys: positions of guides'
-    keys, which nobody counted, among the genes.   cut [C, N]: genes of cells that an intervention set,
-    CSR; None: none."""
+    """The cells as exact solutions read them.
+
+    multiplicity: CSR float32 [C, N].
+    basal [C]: multiplicity of the basal gene.
+    states [C, S]: see States.membership.
+    regulators [R]: positions among the genes.
+    noise [C, R]: variance of the regulators by counting, CSR; None where cells have no counts.
+    groups [C]: each cell's donor or batch, whose cells are held out together; None: each by itself.
+    device: of the tensors.
+    levels: 0 to 1, the part of differences between states that counts.
+    keys: positions of guides' keys, which nobody counted, among the genes.
+    cut [C, N]: genes of cells that an intervention set, CSR; None: none.
+    """
 
     multiplicity: sp.csr_matrix
     basal: np.ndarray
@@ -188,7 +195,8 @@ class CellTable:
 
     def means(self, rows: np.ndarray | None = None) -> tuple[Tensor, Tensor]:
         """The means of the states, over some of the cells (None: all): of m, [S, R + 1], and of the
-        standardised genes, [S, N]."""
+        standardised genes, [S, N].
+        """
         states = self.states
         # the others count 0: a copy of nearly all cells would take their room once more
         if rows is not None:

@@ -1,17 +1,20 @@
-"""The exact solution of the linear problem behind a signed block: shared slopes, and what each
-state adds to them.
+"""The exact solution of the linear problem behind a signed block.
 
-    minimise  sum over cells (y - sum_s p_s x . (w + rho v_s))^2  +  lambda t^2 sum over keys log(1
-    + size_j / t^2)
-    size_j = w_j^2 + sum_s v_js^2            p_s: how much the cell belongs to state s
+It has shared slopes w, and what each state adds to them, v_s:
 
+    minimise  sum over cells (y - sum_s p_s x . (w + rho v_s))^2
+              + lambda t^2 sum over keys log(1 + size_j / t^2)
+
+    size_j = w_j^2 + sum_s v_js^2
+
+p_s: how much the cell belongs to state s.
 That is what a signed block learns while its norms hardly bend, with the penalty of training
 (grn/model/penalty.py). It needs sums over cells alone, `Moments`: a commutative monoid, so that
 parts of the cells add up in any order. Features are never written out for each state: where cells
 belong to one state, its products are those of its own cells.
 
-The logarithm is reweighted: its slope at the last solution weighs the squares of the next one. t =
-0 is ridge regression.
+The logarithm is reweighted: its slope at the last solution weighs the squares of the next one.
+t = 0 is ridge regression.
 
 Letters: C cells, K keys (the regulators and, last, the depth), S states, n targets, B pairs of
 states.
@@ -64,7 +67,12 @@ class Moments:
         rows: Tensor | None = None,
         gram: Tensor | None = None,
     ) -> Moments:
-        """x [C, K], y [C, n], share [C, S]; rows: of these cells; None: all.   gram: if it is known already."""
+        """Return the sums over some cells.
+
+        x [C, K], y [C, n], share [C, S]: of all cells.
+        rows: of these cells; None: all.
+        gram: if it is known already.
+        """
         x, y, share = (each if rows is None else each[rows] for each in (x, y, share))
         pairs = pairs_of_states(share)
         if gram is None:
@@ -161,7 +169,8 @@ class Solution:
 
 def pairs_of_states(share: Tensor) -> tuple[tuple[int, int], ...]:
     """The pairs of states of cells [C, S], each with itself first, that have more than APART of
-    either in common."""
+    either in common.
+    """
     size = share.sum(0)
     least = torch.minimum(size, size[:, None]) * APART
     common = (share.T @ share > least).nonzero().tolist()
@@ -212,8 +221,7 @@ def solve(
 def reweighted(
     system: System, t: float, there: Tensor | None, weight: Tensor | None, free: bool, start: Tensor
 ) -> Tensor:
-    """w [1 + S, K, n] of the logarithmic penalty, or of the squared one where t is 0, from
-    `start`."""
+    """w [1 + S, K, n] of the logarithmic penalty, or the squared one where t is 0, from `start`."""
     cross = system.right_side()
     weights = torch.ones_like(start[0]) if weight is None else weight.to(start)
     if not t:
@@ -309,8 +317,10 @@ class System:
         return torch.cat([shared[None], answers - moved])
 
     def without(self, w: Tensor, own: Tensor) -> Tensor:
-        """Solutions w [K, n] of one state without the key `own` [n] of each target (-1: with
-        all)."""
+        """Solutions w [K, n] of one state without the key `own` [n] of each target.
+
+        own: -1 of a target that has all keys.
+        """
         at = own.clamp(min=0)
         column = self.inverse[:, at] * (own >= 0)
         itself = torch.arange(len(w), device=own.device)[:, None] == own
@@ -331,8 +341,8 @@ def conjugate_gradients(
     start: Tensor,
     tolerance: float,
 ) -> Tensor:
-    """w [1 + S, K, n] of `system` with penalties times factor [K, n], and 0 outside of `there` [K,
-    n].
+    """w [1 + S, K, n] of `system` with penalties times factor [K, n], and 0 outside of `there`
+    [K, n].
 
     As factors are mostly near 1, a few products take the place of a factorisation for each target.
     """

@@ -86,7 +86,8 @@ def fits_with_knockoffs(
 
 def strata_of(table: CellTable) -> np.ndarray:
     """The stratum of each cell, int64 [C]: its state (the one it belongs to most) and, where it has
-    one, its donor."""
+    one, its donor.
+    """
     state, groups = table.states.argmax(1), table.groups
     # copies of cells that were left out
     if groups is None or len(np.unique(groups)) == len(groups):
@@ -151,7 +152,8 @@ class Order:
 
     def __call__(self, drawn: Tensor) -> Tensor:
         """The values [C, R], each column sorted into the order of the same column of `drawn` within
-        strata."""
+        strata.
+        """
         moved = torch.empty_like(drawn, dtype=self.ascending[0][1].dtype)
         for cells, sorted_values in self.ascending:
             order = ascending_order(drawn[cells].mT.contiguous())

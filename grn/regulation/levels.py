@@ -44,9 +44,13 @@ LONG = 4e9  # multiplications from which on few parts are tried, in one fold
 
 @dataclass(frozen=True)
 class Levels:
-    """part: of the differences between states that counts.   without, with_part: squared error of cells of states that
-    are left out, over that of the other states' means, with none and with the part that predicts best.   best: that
-    part, among those with which unseen cells of known states are predicted no worse."""
+    """How much of the differences between states counts.
+
+    part: of the differences between states that counts.
+    without, with_part: squared error of cells of states that are left out, over that of the other
+        states' means, with none and with the part that predicts best.
+    best: that part, among those with which unseen cells of known states are predicted no worse.
+    """
 
     part: float
     without: float
@@ -79,8 +83,8 @@ class Levels:
 @dataclass(frozen=True)
 class OfStates:
     """What the states' cells say: means x [S, K], y [S, n], number [S], and around the means gram
-    [S, K, K],
-    cross [S, K, n] and square [S, n]."""
+    [S, K, K], cross [S, K, n] and square [S, n].
+    """
 
     x: Tensor
     y: Tensor
@@ -116,7 +120,8 @@ class OfStates:
 
     def slopes(self, part: float) -> Iterator[Tensor]:
         """Ridge regression with a part of the differences between states, [K, n] for each of
-        PENALTIES, in units of the root mean square of a key."""
+        PENALTIES, in units of the root mean square of a key.
+        """
         x, y = (
             part * (each - mean) for each, mean in zip((self.x, self.y), self.centre(), strict=True)
         )
@@ -130,7 +135,8 @@ class OfStates:
 
     def errors(self, state: int, slopes: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Squared error of a state's cells that slopes predict from a point x [K], y [n], and the
-        part of it that is within the state: [n] each."""
+        part of it that is within the state: [n] each.
+        """
         within = (slopes * (self.gram[state] @ slopes - 2 * self.cross[state])).sum(
             0
         ) + self.square[state]
@@ -140,7 +146,8 @@ class OfStates:
     def left_out(self, part: float) -> tuple[Tensor, Tensor]:
         """Squared error of each state's cells by the others' slopes, from the others' means, with
         the best of PENALTIES, [n]; and what of it is within states, with each of them, the best
-        first, [L]."""
+        first, [L].
+        """
         total = self.square.new_zeros(len(PENALTIES), self.square.shape[1])
         within = torch.zeros_like(total)
         for state in range(len(self.number)):
@@ -156,7 +163,8 @@ class OfStates:
 
     def held_out(self, unseen: OfStates, part: float) -> float:
         """Squared error of unseen cells of the same states, from the means of these, with the best
-        of PENALTIES."""
+        of PENALTIES.
+        """
         errors = []
         for slopes in self.slopes(part):
             of_states = (

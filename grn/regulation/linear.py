@@ -29,7 +29,8 @@ COMMON = 10.0
 @dataclass(frozen=True)
 class Columns:
     """Targets [C, N] that are read some columns at a time. read: positions or a slice of columns ->
-    [C, n]."""
+    [C, n].
+    """
 
     shape: tuple[int, int]
     read: Callable[[Tensor | slice], Tensor]
@@ -55,7 +56,8 @@ class Columns:
 
 def slopes_on(features: Tensor, y: Tensor | Columns, own: Tensor, penalty: float) -> Tensor:
     """The slopes [N, F] of targets y [C, N] on features [C, F], both with mean 0; a gene that
-    regulates has none on itself and on its copies. own [R]: the gene that each regulator is."""
+    regulates has none on itself and on its copies. own [R]: the gene that each regulator is.
+    """
     targets = Columns.of(y)
     number = numbers_of(own, targets.shape[1])
     fit = (OfFeatures if features.shape[1] <= len(features) else OfCells)(features, penalty)
@@ -72,7 +74,8 @@ def slopes_on(features: Tensor, y: Tensor | Columns, own: Tensor, penalty: float
 
 def numbers_of(own: Tensor, genes: int) -> Tensor:
     """The number of each gene among the regulators, int64 [N]; -1 for others. own [R]: the gene
-    that each is."""
+    that each is.
+    """
     number = own.new_full((genes,), -1)
     number[own] = torch.arange(len(own), device=own.device)
     return number
@@ -97,7 +100,8 @@ class OfFeatures:
 
     def without(self, slopes: Tensor, out: Tensor) -> Tensor:
         """Slopes [F, n] without the features out [B, n] of each target: the inverse without these
-        rows."""
+        rows.
+        """
         columns = self.columns(out.flatten()).unflatten(1, out.shape)  # [F, B, n]
         block = columns.gather(0, out[:, None].expand(-1, len(out), -1))  # [B, B, n]
         weight = torch.linalg.solve(block.movedim(-1, 0), slopes.gather(0, out).mT[..., None])[

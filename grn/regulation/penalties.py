@@ -52,7 +52,8 @@ COUNTED = (
 
 def shares_of_counting(table: CellTable) -> tuple[Tensor, Tensor]:
     """r [R]: the share of counting in what the other regulators leave of each; and the sds of m',
-    [R + 1]."""
+    [R + 1].
+    """
     count = len(table.regulators)
     none = torch.zeros(count, device=table.device), torch.ones(count + 1, device=table.device)
     if table.counting is None or count < 2:
@@ -65,8 +66,9 @@ def shares_of_counting(table: CellTable) -> tuple[Tensor, Tensor]:
 
 
 def by_others(x: Tensor, of: Tensor, penalty: float = 10.0) -> Tensor:
-    """Each regulator of the cells `of` [C, R] as ridge regression on the others, fitted to x [C,
-    R], predicts it."""
+    """Each regulator of the cells `of` [C, R] as ridge regression on the others, fitted to x
+    [C, R], predicts it.
+    """
     inverse = torch.linalg.inv(
         x.T @ x + penalty * torch.eye(x.shape[1], device=x.device, dtype=x.dtype)
     )
@@ -112,19 +114,22 @@ class Shadow:
 
     def correct(self, others: Solution, counting: Tensor, unit: Tensor) -> None:
         """Lets block 2 read regulators that are moved to what the others say of them by their share
-        of counting [R], in units [K]. others: see `among`."""
+        of counting [R], in units [K]. others: see `among`.
+        """
         change = self.uncut(self.x @ others.shared - self.x[:, :-1])
         self.read = (self.x + F.pad(counting * change, (0, 1))) / unit
 
     def uncut(self, change: Tensor) -> Tensor:
         """change [C, R], 0 of regulators that an intervention has set: the others say nothing of
-        them."""
+        them.
+        """
         cut = self.table.is_cut(self.table.regulators)
         return change if cut is None else change.masked_fill(cut, 0.0)
 
     def targets(self, genes: np.ndarray) -> Tensor:
         """[C, n]: standardised, without the levels of their states; 0 where an intervention set
-        them, so that nothing is learned of what regulates them."""
+        them, so that nothing is learned of what regulates them.
+        """
         level = self.level[:, torch.as_tensor(genes, device=self.level.device)]
         found, cut = self.table.targets(genes).sub_(self.share @ level), self.table.is_cut(genes)
         return found if cut is None else found.masked_fill_(cut, 0.0)
@@ -140,7 +145,8 @@ class Shadow:
 
     def moments(self, genes: np.ndarray) -> Moments:
         """Of the cells that are learned from, for other targets; those of the keys are computed
-        once."""
+        once.
+        """
         found = Moments.of(self.read, self.targets(genes), self.share, self.learned, self.of_keys)
         self.of_keys = found.gram
         return found
@@ -184,7 +190,8 @@ def choose_penalties_of_blocks(
     table: CellTable, fold: np.ndarray, layered: bool, learned: int | None = None
 ) -> list[Penalty]:
     """The best penalties of block 2, the best first, and last that of block 1. fold [C]: folds 0
-    and 1 are held out. learned: how many cells are trained on; None: those of the table."""
+    and 1 are held out. learned: how many cells are trained on; None: those of the table.
+    """
     most = MOST * (learned or len(table))
     return [
         replace(each, lam=min(float(each.lam), most))

@@ -34,8 +34,12 @@ FEWEST, MOST = 64, 512  # targets that judge it
 
 @dataclass(frozen=True)
 class PriorError:
-    """Held-out squared error over the judging targets, in their variances, without a prior and with it.   unlisted: the
-    best factor of pairs that it does not list; 1: it does not help, and penalties leave it out."""
+    """Held-out squared error over the judging targets, in their variances.
+
+    without, with_prior: the error without a prior and with it.
+    unlisted: the best factor of pairs that it does not list; 1: it does not help, and penalties
+        leave it out.
+    """
 
     without: float
     with_prior: float

@@ -23,14 +23,16 @@ WORK = 2**37  # products that a fit with knock-offs may sum
 
 def held_out_penalty(table: CellTable, x: Tensor, y: Columns, rows: Tensor) -> float:
     """`choose_penalty` (linear.py) for the cells `rows` of a table, in the same folds whatever the
-    seed of a run."""
+    seed of a run.
+    """
     own = torch.as_tensor(table.regulators, device=x.device)
     return choose_penalty(x, y, own, folds_of(table, rows, 0).to(x.device))
 
 
 def folds_of(table: CellTable, rows: Tensor, seed: int) -> Tensor:
     """The fold of each of the cells `rows`; no group is in two. Without groups, surplus cells are
-    in the last one."""
+    in the last one.
+    """
     groups = None if table.groups is None else table.groups[rows.cpu().numpy()]
     groups = groups if groups is not None and (groups != groups[0]).any() else None
     order, fold, folds = cell_folds(len(rows), groups, FOLDS, torch.Generator().manual_seed(seed))
@@ -41,7 +43,8 @@ def folds_of(table: CellTable, rows: Tensor, seed: int) -> Tensor:
 
 def sampled(table: CellTable, seed: int) -> Tensor:
     """At most so many of the cells that a linear fit has room for their targets, and time for its
-    products."""
+    products.
+    """
     genes, features = table.multiplicity.shape[1], 2 * len(table.regulators)
     most = max(min(DENSE // genes, WORK // (features * (features + genes))), LEAST)
     rows = torch.arange(len(table))

@@ -61,7 +61,8 @@ def start_blocks(model: Model, table: CellTable, fold: np.ndarray) -> float:
 def start_states(model: Model, table: CellTable, fold: np.ndarray) -> None:
     """Sets the scores of states to those of a logistic regression on the regulators, of each member
     from the cells that it learns from. The cells that the first member does not learn from choose
-    its penalty."""
+    its penalty.
+    """
     if table.states.shape[1] < 2:
         return
     some = np.sort(np.random.default_rng(0).permutation(len(table))[:OF_STATES])
@@ -84,7 +85,8 @@ def start_states(model: Model, table: CellTable, fold: np.ndarray) -> None:
 
 def logistic(x: Tensor, share: Tensor, decay: float, start: Tensor | None = None) -> Tensor:
     """Weights and, last, intercepts [K + 1, S] with which x [C, K] predicts memberships [C, S]: the
-    least cross entropy with decay / 2 times the squared weights."""
+    least cross entropy with decay / 2 times the squared weights.
+    """
     weights = x.new_zeros(x.shape[1] + 1, share.shape[1]) if start is None else start.clone()
     weights.requires_grad_()
     optimizer = torch.optim.LBFGS(
@@ -116,8 +118,10 @@ def penalties_of(model: Model, fold: np.ndarray) -> list[Penalty]:
 def solved_in_parts(
     shadow: Shadow, targets: np.ndarray, penalty: Penalty, prior: Tensor | None
 ) -> Solution:
-    """Of all targets, some at a time: their multiplicities are dense then. prior [N, R]: see
-    Model."""
+    """Of all targets, some at a time: their multiplicities are dense then.
+
+    prior [N, R]: see Model.
+    """
     parts = []
     for first in range(0, len(targets), TARGETS):
         some = targets[first : first + TARGETS]

@@ -31,9 +31,13 @@ LEAST_GENES = 50  # with fewer genes, each one decides about the states, so that
 
 @dataclass(frozen=True)
 class States:
-    """membership: float32 [C, K], how much each cell belongs to each state; rows sum to 1.   names [K].
-    origin: labels | found | numeric | conditions | one | screen | together.   alone: cell types (in a condition) of one
-    cell each, which are no states."""
+    """The states that cells belong to.
+
+    membership: float32 [C, K], how much each cell belongs to each state; rows sum to 1.
+    names [K]: of the states.
+    origin: labels | found | numeric | conditions | one | screen | together.
+    alone: cell types (in a condition) of one cell each, which are no states.
+    """
 
     membership: np.ndarray
     names: tuple[str, ...]
@@ -128,7 +132,8 @@ def _of_conditions(cells: Cells) -> States | None:
 
 def _of_numbers(values: np.ndarray, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """Memberships [C, K] that change linearly between the quantiles KNOTS of values [C]; equal
-    where one is missing."""
+    where one is missing.
+    """
     known = np.isfinite(values)
     knots = np.unique(np.quantile(values[known], KNOTS))
     membership = np.stack([np.interp(values, knots, row) for row in np.eye(len(knots))], 1)
@@ -138,7 +143,8 @@ def _of_numbers(values: np.ndarray, name: str) -> tuple[np.ndarray, tuple[str, .
 
 def found_states(multiplicity: sp.csr_matrix, seed: int) -> States:
     """A mixture of normal distributions in the `leading_components` of multiplicity, CSR [C, N],
-    with the number of groups that has the lowest Bayesian information criterion."""
+    with the number of groups that has the lowest Bayesian information criterion.
+    """
     from sklearn.mixture import GaussianMixture
 
     cells, genes = multiplicity.shape
@@ -181,7 +187,8 @@ def found_states(multiplicity: sp.csr_matrix, seed: int) -> States:
 
 def without_traces(membership):
     """Memberships [.., K], array or tensor, of which those below TRACE are 0: each state of a cell
-    is a bag to read."""
+    is a bag to read.
+    """
     kept = membership * (membership >= TRACE)
     return kept / kept.sum(-1, keepdims=True)
 
@@ -190,7 +197,8 @@ def leading_components(
     values: np.ndarray, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Principal directions [d, N] of values [C, N] that explain more than shuffled genes do; means
-    and sds [N]."""
+    and sds [N].
+    """
     from sklearn.utils.extmath import randomized_svd
 
     mean, sd = values.mean(0), values.std(0)

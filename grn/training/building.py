@@ -1,5 +1,6 @@
 """What a run needs before its first step: the model in the units of its cells, its folds, and its
-penalties."""
+penalties.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +51,14 @@ MOST_HELD_OUT = 10_000  # cells that the thresholds of predictions are computed 
 
 @dataclass(frozen=True)
 class Fit:
-    """model: before its training.   fold [C]: see Batch; -1 for cells that are not trained on.   judging: labelled
-    cells, rows, that set what the members count and the thresholds of predictions.   states: of all cells."""
+    """A model, and the cells that it is fitted to.
+
+    model: before its training.
+    fold [C]: see Batch; -1 for cells that are not trained on.
+    judging: labelled cells, rows, that set what the members count and the thresholds of
+        predictions.
+    states: of all cells.
+    """
 
     model: Model
     fold: np.ndarray
@@ -96,7 +103,8 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
 
     def table(some: np.ndarray | slice = slice(None)) -> CellTable:
         """The training cells, or some of them. A table is a copy of the cells, so that none is kept
-        between steps."""
+        between steps.
+        """
         return CellTable.of(cells, split.train[some], states.membership, levels=part, device=device)
 
     if (levels := levels_of(table(few), own[few])) is not None:
@@ -139,7 +147,8 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
 @torch.no_grad()
 def set_units(model: Model, table: CellTable, fold: np.ndarray) -> None:
     """Sets units and means, those of each member from the cells that it learns from. fold [C]: of
-    the table's cells."""
+    the table's cells.
+    """
     model.mean.copy_(table.mean)
     model.sd.copy_(table.sd)
     model.depth.copy_(torch.tensor(table.depth))
@@ -171,7 +180,8 @@ def set_units(model: Model, table: CellTable, fold: np.ndarray) -> None:
 
 def set_penalties(model: Model, penalties: list[Penalty], fold: np.ndarray) -> None:
     """Members take the penalties of block 2 in turn, those of every second one with more freedom
-    for the states; per cell that a member learns from."""
+    for the states; per cell that a member learns from.
+    """
     of_members = [
         penalties[member % (len(penalties) - 1)] for member in range(model.config.members)
     ]
@@ -184,7 +194,8 @@ def set_penalties(model: Model, penalties: list[Penalty], fold: np.ndarray) -> N
 
 def folds_of(cells: Cells, rows: np.ndarray, states: States, folds: int, seed: int) -> np.ndarray:
     """The fold of each of the cells `rows`: stratified by label or state or, with groups, whole
-    groups in one fold."""
+    groups in one fold.
+    """
     groups = None if cells.groups is None else cells.groups[rows]
     if groups is not None and (groups != groups[0]).any():
         return group_folds(groups, min(folds, len(np.unique(groups))))
@@ -207,7 +218,8 @@ def folds_of_run(config: Config, cells: Cells, split: Split, states: States) -> 
 
 def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> Atlas | None:
     """The cells of the file that training reads, where the cells in memory are a sample of them and
-    it can."""
+    it can.
+    """
     if cells.sample is None:
         return None
     if reason := only_the_sample(config.data, cells, fit.states.origin):
@@ -241,7 +253,8 @@ def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> 
 
 def bytes_of_cell(cells: Cells) -> float:
     """The memory of a cell in training, as measured (docs/scale.md): a table of its genes, and its
-    counts twice, as they become multiplicities."""
+    counts twice, as they become multiplicities.
+    """
     values = cells.multiplicity
     return 4 * values.shape[1] + 16 * values.nnz / values.shape[0]
 
@@ -309,7 +322,8 @@ def refuse_too_many_scores(config: Config, genes: int, regulators: int, states: 
 
 def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
     """Raises DataError where genes or regulators do not differ between the training cells, and
-    ConfigError where cell types are the only objective and there are fewer than two."""
+    ConfigError where cell types are the only objective and there are fewer than two.
+    """
     settings = config.trainer
     # DataError: too few cells
     cells_each = cells_of_step(settings, len(split.train))

@@ -35,8 +35,10 @@ GENES_OF = 128  # cells whose genes are predicted at a time
 
 
 class Calibration(L.Callback):
-    """Sets importances and held-out confidences before step `opened`. rows: the cells that
-    judge."""
+    """Sets importances and held-out confidences before step `opened`.
+
+    rows: the cells that judge.
+    """
 
     def __init__(self, bags: BagMaker, rows: np.ndarray, opened: int, say: Say):
         self.bags, self.rows, self.opened, self.say = bags, rows, opened, say
@@ -68,7 +70,8 @@ def summaries_in(model: Model, bags: BagMaker, rows: np.ndarray) -> Tensor:
 @torch.no_grad()
 def judged_by_unseen(model: Model, bags: BagMaker, rows: np.ndarray) -> Judged:
     """What members say of the genes of those cells that they have not learned from, in the mode
-    that predicts."""
+    that predicts.
+    """
     training = model.training
     model.eval()
     found = [
@@ -121,7 +124,8 @@ def keep_what_helped(
 @torch.no_grad()
 def judge(model: Model, bags: BagMaker, rows: np.ndarray) -> float:
     """Sets importance, confidence and right of the identity token; returns the accuracy on the
-    judging cells."""
+    judging cells.
+    """
     identity = model.identity
     log_odds = identity.of_members(summaries_in(model, bags, rows)).cpu()
     assert bags.fold is not None, "training has folds"
@@ -172,7 +176,8 @@ def kind_importance(log_odds: Tensor, labels: Tensor) -> Tensor:
 @torch.no_grad()
 def set_axes(model: Model, bags: BagMaker, rows: np.ndarray) -> None:
     """Sets X_grn: the projection of the members' summaries to their leading directions in some of
-    the cells `rows`."""
+    the cells `rows`.
+    """
     some = np.sort(np.random.default_rng(0).permutation(rows)[:MOST_AXES])
     summaries = summaries_in(model, bags, some).transpose(0, 1).flatten(1).cpu()
     centre = summaries.mean(0)

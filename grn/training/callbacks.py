@@ -94,7 +94,8 @@ class Signals(L.Callback):
         has to call.
 
         at_once: processes wait until all have said whether they received one; else they stop by
-        what they said a step ago, for which none waits."""
+        what they said a step ago, for which none waits.
+        """
         stop = self.received is not None
         if self.group is not None:
             own = torch.tensor(stop)
@@ -134,7 +135,8 @@ def answer(asked: tuple[torch.distributed.Work, torch.Tensor] | None) -> bool:
 @contextmanager
 def exits_are_interruptions() -> Iterator[None]:
     """Raises Interrupted where Lightning answers a signal with SystemExit, as it does before
-    Signals handles them."""
+    Signals handles them.
+    """
     ctrl_c = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -156,7 +158,8 @@ def process_rank() -> int:
     in others.
 
     What Lightning starts under sbatch inherits the SLURM_PROCID of the first; by hand, nodes have a
-    NODE_RANK."""
+    NODE_RANK.
+    """
     of_names = [
         [int(os.environ[name]) for name in names if os.environ.get(name)] for names in RANKS
     ]

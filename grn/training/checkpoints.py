@@ -21,12 +21,16 @@ from grn.io.atomic import replacing_file
 from grn.io.h5ad import RememberingFile
 
 MONITOR = "validation/loss"
-INSTEAD = "restore it, copy the other checkpoint over it, or move the folder away to start again at step 0"
+INSTEAD = (
+    "restore it, copy the other checkpoint over it, or move the folder away to start again at "
+    "step 0"
+)
 
 
 class StreamedCheckpoints(TorchCheckpointIO):
     """Writes a checkpoint straight into its file. Lightning's own way has all its bytes in memory
-    first."""
+    first.
+    """
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
@@ -52,7 +56,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
     """Writes a checkpoint beside `path` and moves it to `path` when it is whole. Raises
-    RunFolderError."""
+    RunFolderError.
+    """
     if not trainer.is_global_zero:
         # takes part in the collectives; only the first process writes
         trainer.save_checkpoint(path)
@@ -76,7 +81,8 @@ def link_or_copy(path: Path, other: Path) -> None:
 
 class Checkpoints(L.Callback):
     """Keeps last.ckpt and best.ckpt (lowest validation loss), and stops training when that loss no
-    longer improves."""
+    longer improves.
+    """
 
     def __init__(self, folder: Path, patience: int):
         self.folder, self.patience = folder, patience

@@ -16,8 +16,13 @@ from torch.optim import Optimizer
 
 @dataclass(frozen=True)
 class Step:
-    """number: of the step.   cells: rows of its batch.   finite: bool [2], whether loss and gradient norm are finite,
-    on the host once `copied` has happened."""
+    """A step, and whether its numbers are finite.
+
+    number: of the step.
+    cells: rows of its batch.
+    finite: bool [2], whether loss and gradient norm are finite, on the host once `copied` has
+        happened.
+    """
 
     number: int
     cells: Tensor
@@ -42,7 +47,8 @@ class FiniteCheck:
         self, number: int, cells: Tensor, loss: Tensor, norm: Tensor, optimizer: Optimizer
     ) -> Step | None:
         """Called before the optimiser steps -> the step to read now: this one or, on a GPU, the
-        previous one."""
+        previous one.
+        """
         finite = torch.stack([loss.detach(), norm]).isfinite()
         if not (finite.is_cuda and optimizer.defaults.get("fused")):
             return Step(number, cells, finite)

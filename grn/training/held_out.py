@@ -1,5 +1,6 @@
 """The error of the model's genes on test cells, beside those of simple methods that know what the
-model knows."""
+model knows.
+"""
 
 from __future__ import annotations
 

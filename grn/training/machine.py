@@ -1,5 +1,6 @@
 """How Lightning uses this machine, what of its messages is shown, and errors for what it cannot do
-here."""
+here.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ def lightning_options(settings: TrainerConfig) -> dict[str, Any]:
 def _in_job_without_srun(settings: TrainerConfig) -> bool:
     """Whether this process runs in a SLURM job, and srun did not start it: under `sbatch -n 4`, as
     many tasks *may* be started, but a plain command is one. Lightning would take it for one of
-    four, and refuse or wait for the others."""
+    four, and refuse or wait for the others.
+    """
     elsewhere = {"SLURM_STEP_ID", "TORCHELASTIC_RUN_ID"} & set(os.environ)
     return "SLURM_NTASKS" in os.environ and not elsewhere and settings.num_nodes == 1
 
@@ -146,7 +148,8 @@ def refuse_impossible_training(settings: TrainerConfig) -> None:
 
 def started_together(settings: TrainerConfig) -> Processes:
     """The processes that train together, which know each other from here on: those that torchrun,
-    srun or mpirun has started, else those that Lightning starts, which it does here."""
+    srun or mpirun has started, else those that Lightning starts, which it does here.
+    """
     if processes(settings) == 1:
         return ALONE
     with quiet(), warnings.catch_warnings(action="ignore"):
@@ -166,7 +169,8 @@ def started_together(settings: TrainerConfig) -> Processes:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silences NOISE, and what Lightning logs below warnings (tips, the hardware it found, how it
-    saves)."""
+    saves).
+    """
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,5 +1,6 @@
 """Metrics of the test cells (losses, cell types, genes), and metrics.csv, which holds all metrics
-of a run."""
+of a run.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ class Scored:
 
 def metrics_of(batches: Sequence[Scored]) -> dict[str, Tensor]:
     """Scalars `<objective>_loss`, `accuracy`, `macro_f1`, `auroc`, `r2`; `f1_per_class`,
-    `confusion`; without those that no cell counts for."""
+    `confusion`; without those that no cell counts for.
+    """
     names = batches[0].sums if batches else ()
     sums = {name: sum((each.sums[name] for each in batches), torch.zeros(2)) for name in names}
     means = {name: total / count for name, (total, count) in sums.items() if count}
@@ -86,7 +88,8 @@ def metrics_of(batches: Sequence[Scored]) -> dict[str, Tensor]:
 
 def _of_cell_types(probabilities: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """macro_f1: mean over the classes with cells; auroc: over those without all cells. torchmetrics
-    counts 0s."""
+    counts 0s.
+    """
     given, classes = (probabilities, labels), probabilities.shape[1]
     confusion = multiclass_confusion_matrix(*given, classes)
     f1_per_class = multiclass_f1_score(*given, classes, average="none")
@@ -128,7 +131,8 @@ def scalars(found: dict[str, Tensor], stage: str) -> dict[str, float]:
 
 class MetricsFile(Logger):
     """Replaces metrics.csv as a whole each time; Lightning's CSVLogger would lose the rows of a
-    resumed run."""
+    resumed run.
+    """
 
     def __init__(self, path: Path, rows: Rows):
         super().__init__()
@@ -163,7 +167,8 @@ class MetricsFile(Logger):
 
 def rows_before(step: int, path: Path) -> Rows:
     """The rows of a metrics.csv for steps before `step`, without those of the test cells. Raises
-    RunFolderError."""
+    RunFolderError.
+    """
     if not path.exists():
         return []
     try:

@@ -79,12 +79,14 @@ class Recorder:
     def may_record(self, kind: Any) -> bool:
         """Whether a step of this kind is recorded, or can be. On GPUs that kernels were never seen
         on, these are checked first, and torch's operations in their place read offsets, which a
-        graph cannot."""
+        graph cannot.
+        """
         return kind in self.graphs or kernels_run()
 
     def backward(self, loss: Tensor) -> None:
         """Gives the parameters the gradients of the latest loss. A recorded step has them already
-        and keeps them: the optimiser finds none, and does nothing."""
+        and keeps them: the optimiser finds none, and does nothing.
+        """
         if self.latest is None:
             loss.backward()
         elif self.update is not None and self.update.processes > 1:
@@ -92,13 +94,15 @@ class Recorder:
 
     def step(self) -> Tensor:
         """What the optimiser does in a recorded step -> whether loss and gradient were finite, see
-        Update."""
+        Update.
+        """
         assert self.latest is not None and self.update is not None
         return self.latest.step(self.update.rates())
 
     def compile(self, batch: Batch, by: dict[str, Tensor], opened: bool) -> None:
         """A step for nothing: other room for cells may need other kernels, and none is compiled
-        within a graph."""
+        within a graph.
+        """
         with torch.random.fork_rng(devices=[batch.cells.device]):
             loss, _ = self.losses(batch, by, opened)
             torch.autograd.grad(loss, self.parameters, allow_unused=True)
@@ -107,7 +111,8 @@ class Recorder:
 
     def with_room(self, batch: Batch) -> Batch:
         """The batch with room for the cells of any so far. With more room than before, steps are
-        recorded anew."""
+        recorded anew.
+        """
         needed = batch.bags.room
         if needed is None:
             return batch
@@ -122,8 +127,11 @@ class Recorder:
 
 
 class Graph:
-    """One recorded kind of step. parts: of the loss, by name; new values take their place in every step.   gradient:
-    of all parameters, one after another."""
+    """One recorded kind of step.
+
+    parts: of the loss, by name; new values take their place in every step.
+    gradient: of all parameters, one after another.
+    """
 
     def __init__(
         self,

@@ -60,7 +60,9 @@ class Start:
 
     def with_its_steps(self, config: Config) -> Config:
         """The configuration with the cells per process that make a step of the interrupted run.
-        Raises ConfigError."""
+
+        Raises ConfigError.
+        """
         cells, count = (self.origin or {}).get("cells_of_step"), processes(config.trainer)
         if cells is None:  # nothing was trained, or by a version that did not record it
             return config
@@ -85,8 +87,10 @@ class Start:
 
 
 class Origin(L.Callback):
-    """Records in every checkpoint what the run was started with. cells_of_step: of all
-    processes."""
+    """Records in every checkpoint what the run was started with.
+
+    cells_of_step: of all processes.
+    """
 
     cells_of_step: int
 
@@ -103,8 +107,10 @@ class Origin(L.Callback):
 
 
 def find_start(folder: Path) -> Start:
-    """Where the run in `folder` resumes. Raises RunFolderError where that is complete or
-    damaged."""
+    """Where the run in `folder` resumes.
+
+    Raises RunFolderError where that is complete or damaged.
+    """
     refuse_lost(folder)
     if (folder / COMPLETE).exists():
         raise RunFolderError(f"The run in {folder} is complete; there is nothing to resume.")
@@ -119,7 +125,8 @@ def find_start(folder: Path) -> Start:
 
 def read_checkpoint(path: Path) -> tuple[int, int, dict[str, Any]]:
     """Its step, the step of the best one so far, and its origin. RunFolderError: damaged, or of
-    another version."""
+    another version.
+    """
     saved = load_checkpoint(path)
     callbacks = saved.get("callbacks", {})
     origin = callbacks.get("Origin", {"version": "another program"})

@@ -81,8 +81,13 @@ THREADED = 2.0**30  # multiplications of choosing penalties: worth all threads
 
 @dataclass(frozen=True)
 class TrainResult:
-    """metrics: of the test cells, by name.   per_class: columns class, f1, cells.   confusion: cells by true (rows) and
-    predicted (columns) type.   edges: see edge_table."""
+    """What a training ends with.
+
+    metrics: of the test cells, by name.
+    per_class: columns class, f1, cells.
+    confusion: cells by true (rows) and predicted (columns) type.
+    edges: see edge_table.
+    """
 
     folder: Path
     metrics: dict[str, float]
@@ -181,8 +186,10 @@ def train(
 def checked_cells(
     config: Config, adata: AnnData | None = None, together: Processes = ALONE
 ) -> tuple[Cells, Split]:
-    """The cells of a run and their split. Raises UserError for what can be known before anything is
-    trained."""
+    """The cells of a run and their split.
+
+    Raises UserError for what can be known before anything is trained.
+    """
     cells, split = load_cells(config.data, config.trainer.seed, adata, together)
     refuse_nothing_to_learn(config, cells, split)
     if config.network.prior is not None:
@@ -202,8 +209,10 @@ def train_in(
     terminal: bool,
     started: float,
 ) -> TrainResult | None:
-    """The run after its cells are read; arguments as for `train`. started: when reading them
-    began."""
+    """The run after its cells are read; arguments as for `train`.
+
+    started: when reading them began.
+    """
     first, folder = process_rank() == 0, start.folder
     for line in describe(cells, split):
         say(line)
@@ -305,7 +314,8 @@ def train_in(
 
 def fit_cells(config: Config, cells: Cells, states: States, say: Say) -> TrainedModel:
     """The same model of all cells: nothing is held out to test it, nothing evaluated, and no file
-    is left."""
+    is left.
+    """
     refuse_impossible_training(config.trainer)
     split = Split(np.arange(len(cells)), np.zeros(0, int))
     refuse_nothing_to_learn(config, cells, split)
@@ -348,7 +358,8 @@ def fit_model(
     """Trains the model in place, from `start` until its last step or until its patience is over.
 
     In the first process, blocks and context then have the weights that predicted held-out genes
-    best, and the identity token its last ones."""
+    best, and the identity token its last ones.
+    """
     settings, model = config.trainer, fit.model
     origin.cells_of_step = data.batch_size * processes(settings)
     per_epoch = data.steps_per_epoch(processes(settings))
@@ -442,7 +453,8 @@ def best_weights(path: Path) -> dict[str, torch.Tensor]:
 @torch.no_grad()
 def evaluate(model: Model, data: CellsDataModule, together: Processes) -> dict[str, torch.Tensor]:
     """The metrics of the test cells, in every process. together: those that call this, with the
-    same model, of which each scores some of the batches."""
+    same model, of which each scores some of the batches.
+    """
     own = []
     for given in data.test_dataloader(together):
         batch = given.to(model.mean.device)
@@ -452,7 +464,8 @@ def evaluate(model: Model, data: CellsDataModule, together: Processes) -> dict[s
 
 def metric_tables(found: dict[str, torch.Tensor], cells: Cells) -> dict:
     """The `metrics`, `per_class` and `confusion` of a TrainResult, empty tables where no cell types
-    are predicted."""
+    are predicted.
+    """
     metrics = {name: float(value) for name, value in found.items() if value.ndim == 0}
     if "confusion" not in found:
         return {"metrics": metrics, "per_class": pd.DataFrame(), "confusion": pd.DataFrame()}

@@ -87,11 +87,12 @@ class Task(L.LightningModule):
     def losses(
         self, batch: Batch, by: dict[str, Tensor], opened: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a step, which members share out evenly, and its parts by name, of an average
-        member.
+        """Return the loss of a step, which members share out evenly, and its parts.
 
-        by: `divisors`, the mean over processes; empty: those of this batch.   opened: whether members of the identity
-        token learn from the cells of their folds.
+        Parts are by name, of an average member.
+
+        by: `divisors`, the mean over processes; empty: those of this batch.
+        opened: whether members of the identity token learn from the cells of their folds.
         """
         model, objectives = self.model, self.objectives
         by = by or divisors(batch, model, opened)
@@ -117,7 +118,8 @@ class Task(L.LightningModule):
 
     def of_members(self, means: dict[str, Tensor]) -> Tensor:
         """The identity token's loss of each member, [P]: genes shape the summaries of every second
-        one more."""
+        one more.
+        """
         if "cell_type" not in means:
             return means["genes"]
         labels = self.objectives.cell_type.weight * means["cell_type"]
@@ -145,7 +147,8 @@ class Task(L.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
         """Seeds torch by step and process: a resumed run draws what it would have drawn without the
-        interruption."""
+        interruption.
+        """
         draws = state_of(self.settings.seed, STEPS, self.global_rank, self.global_step) % 2**64
         torch.default_generator.manual_seed(draws)
         # torch.manual_seed would look for every other kind of device, too: a millisecond
@@ -194,7 +197,8 @@ class Task(L.LightningModule):
 
         Nothing is clipped: members share the norm, and Adam's steps do not depend on the size of
         gradients. A recorded step moves the parameters here, and leaves no gradients to the
-        optimiser."""
+        optimiser.
+        """
         if self.recorder.latest is not None:
             finite = self.recorder.step()
             for each in self.averages:
@@ -237,7 +241,8 @@ class Task(L.LightningModule):
 
     def validation_step(self, batch: Batch, index: int) -> None:
         """The error of cells by the members that have not learned from them: of their genes, else
-        of their labels."""
+        of their labels.
+        """
         if self.model.genes_train:
             self.judged.update(judged_genes(batch, self.model))
         else:
@@ -297,14 +302,16 @@ class Task(L.LightningModule):
 
 def warmup_cosine(step: int, steps: int, warmup: int) -> float:
     """What the learning rate is multiplied by in a step, 0 to 1: a linear warm-up of `warmup`
-    steps, then a cosine that ends at 0 after `steps` steps."""
+    steps, then a cosine that ends at 0 after `steps` steps.
+    """
     after = min(max(0, step - warmup) / max(1, steps - warmup), 1.0)
     return min(1.0, (step + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * after))
 
 
 def as_fused_here(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
     """The state of a checkpoint with this optimiser's own choice of `fused`: another machine may
-    have written it."""
+    have written it.
+    """
     fused = optimizer.defaults["fused"]
     return state | {"param_groups": [group | {"fused": fused} for group in state["param_groups"]]}
 

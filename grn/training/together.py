@@ -1,5 +1,6 @@
 """Several processes that train one model: what they tell each other in a step, none of which makes
-the host wait for a GPU."""
+the host wait for a GPU.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +14,16 @@ from torch import Tensor, distributed
 def leave() -> None:
     """Ends Gloo's threads while Python still runs: a thread that drops its last tensor later aborts
     the process, and torchrun then ends the others, of which one may be reading the network.
-    Lightning leaves a group of Gloo open."""
+    Lightning leaves a group of Gloo open.
+    """
     if distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
 
 
 def mean_over_processes(values: Tensor) -> Tensor:
     """The mean of each number over the processes. (Lightning's `reduce` makes the processes wait
-    for each other.)"""
+    for each other.)
+    """
     if not distributed.is_initialized():
         return values
     total = values.detach().clone()

@@ -1,5 +1,6 @@
 """What follows the gradients of a step, as a CUDA graph can record it: the optimiser, and the
-average of weights."""
+average of weights.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +36,12 @@ class Update:
     def __call__(
         self, loss: Tensor, parameters: Sequence[Tensor], gradient: Tensor, rates: Tensor
     ) -> Tensor:
-        """gradient: of the parameters, one after another, summed over the processes.   rates: learning rates, on the
-        GPU -> whether the loss and the norm of the gradient are finite, bool [2]."""
+        """Update the parameters; return whether the loss and the gradient's norm are finite, bool
+        [2].
+
+        gradient: of the parameters, one after another, summed over the processes.
+        rates: learning rates, on the GPU.
+        """
         gradient.div_(self.processes)
         finite = torch.stack([loss, torch.linalg.vector_norm(gradient)]).isfinite()
         skip_unless_finite(self.optimizer, finite)

@@ -1,5 +1,6 @@
-"""The functions that `import grn` offers: AnnData or a path in, a Run, an AnnData or a table
-out."""
+"""The functions that `import grn` offers:
+AnnData or a path in, a Run, an AnnData or a table out.
+"""
 
 from grn.threads import wait_passively
 

@@ -48,27 +48,24 @@ def activity(
 
     Args:
         cells: an AnnData, cells x genes, or a file or source of cells, as `grn.train` takes them;
-            the values of an
-            .h5ad file are read in pieces. Counts are turned into log1p at the median total; other
-            values are used as they are.
+            the values of an .h5ad file are read in pieces. Counts are turned into log1p at the
+            median total; other values are used as they are.
         regulons: what regulates what: `collectri` or `dorothea`, once `grn data get` has got them;
-            a table of edges
-            with weights or signs, or its file, as CollecTRI's, DoRothEA's and TRRUST's; or a Run or
-            its folder. Of a network with q-values, as a run's, the edges with a q-value of at most
-            0.05 count.
+            a table of edges with weights or signs, or its file, as CollecTRI's, DoRothEA's and
+            TRRUST's; or a Run or its folder. Of a network with q-values, as a run's, the edges with
+            a q-value of at most 0.05 count.
         by: the column of obs with the cell types; None: all cells are one.
         compare: the column of obs with conditions, which are compared within each type.
         conditions: its two values, the first one subtracted from the second; None: the column's
-        only two.
+            only two.
         group: the column of obs with the donors, which then are the units: their mean activities
-        are compared, in pairs
-            where at least two donors are on both sides. None: cells are the units, though they are
-            no replicates.
+            are compared, in pairs where at least two donors are on both sides. None: cells are the
+            units, though they are no replicates.
         min_targets: regulators with fewer targets among the genes are left out.
         layer: the values to use; None: X.
         key_added: what follows `X_` in obsm.
         quiet: print nothing; otherwise what was used. `attrs["notes"]` of the table has these
-        lines, too.
+            lines, too.
 
     Returns:
         A row for each cell type and regulator: `cell_type` (`all` without `by`), `regulator`,
@@ -76,15 +73,14 @@ def activity(
         `activity_others` (means over the cells of the type, and over all others) or
         `activity_<condition>`, and, with `by` or `compare`, `effect` (the difference), its 95 %
         interval from `low` to `high`, `p_value` and `q_value` (Benjamini-Hochberg over the
-        regulators of a type). Of a type, differences with a q-value of at
-        most 0.05 come first, by their size.
+        regulators of a type). Of a type, differences with a q-value of at most 0.05 come first, by
+        their size.
 
     Raises:
         ConfigError: an argument that cannot be used.
         DataError: no such column or layer, no two conditions, too few cells or donors, values that
-        are not finite,
-            regulons that are not there, or a network of which no edge is certain or whose signs
-            mean nothing.
+            are not finite, regulons that are not there, or a network of which no edge is certain or
+            whose signs mean nothing.
         VocabularyMismatch: no regulator has enough targets among the genes.
 
     Source: Badia-i-Mompel et al. 2022 (decoupler's ulm); Welch 1947; Benjamini and Hochberg 1995.
@@ -95,7 +91,8 @@ def activity(
         >>> counts[:10, :4] += 20  # the genes that A raises are high in the first ten cells
         >>> names = pandas.DataFrame(index=[f"g{i}" for i in range(12)])
         >>> adata = anndata.AnnData(counts, var=names, obs={"type": ["x"] * 10 + ["y"] * 10})
-        >>> net = pandas.DataFrame({"source": "A", "target": adata.var_names[:8], "weight": [1.0] * 4 + [-1.0] * 4})
+        >>> net = pandas.DataFrame({"source": "A", "target": adata.var_names[:8]})
+        >>> net["weight"] = [1.0] * 4 + [-1.0] * 4
         >>> found = grn.activity(adata, net, by="type", quiet=True)
         >>> bool(found["low"][0] > 0), bool(found["q_value"][0] < 0.05)
         (True, True)

@@ -24,7 +24,8 @@ LEAST_TARGETS = 5  # of a regulator whose activity is compared
 
 class Comparison(NamedTuple):
     """The two tables that `grn.compare` returns; activity is None where no regulator has enough
-    targets."""
+    targets.
+    """
 
     activity: pd.DataFrame | None
     edges: pd.DataFrame
@@ -53,21 +54,19 @@ def compare(
 
     Args:
         run: a Run, or its folder. Its configuration names the cells, which are read again; the
-        model is not used. by: the column of obs with the conditions.
+            model is not used.
+        by: the column of obs with the conditions.
         conditions: the two values that are compared, the first one subtracted from the second.
-        None: the column's only
-            two, in the order of their names.
+            None: the column's only two, in the order of their names.
         group: the column of obs with the donors (or batches), whose cells are kept together. None:
-            the run's
-            `data.group_key`; without donors, each cell counts as independent.
+            the run's `data.group_key`; without donors, each cell counts as independent.
         cell_type: a label: the cells of this type alone. None: all types together, and each type
-            that has 20 cells in
-            both conditions.
+            that has 20 cells in both conditions.
         data: the cells, where the run was trained on an AnnData in memory.
         permutations: of the conditions, behind the p-values of edges.
         seed: of the permutations.
         quiet: print nothing; otherwise what was compared, in a line for each type.
-        `edges.attrs["notes"]` has them too.
+            `edges.attrs["notes"]` has them too.
 
     Returns:
         `activity`: a table as that of `grn.activity(compare=)`, by the run's `network.regulons` or
@@ -84,7 +83,7 @@ def compare(
         RunFolderError: `run` has no model or cannot be read.
         ConfigError: an argument that cannot be used.
         DataError: no such column, no two conditions, too few cells, cells that can no longer be
-        read.
+            read.
 
     Source: Badia-i-Mompel et al. 2022 (activity); White 1980 (errors); Chung and Romano 2013
         (permutations of studentised statistics); Benjamini and Hochberg 1995.
@@ -94,7 +93,8 @@ def compare(
         >>> counts = numpy.random.default_rng(0).poisson(2.0, (100, 20)).astype("float32")
         >>> adata = anndata.AnnData(counts, obs={"treated": ["no", "yes"] * 50})
         >>> run = grn.train(adata, max_steps=20, set={"model.members": 2}, quiet=True)
-        >>> activity, edges = grn.compare(run, by="treated", data=adata, permutations=20, quiet=True)
+        >>> options = {"data": adata, "permutations": 20, "quiet": True}
+        >>> activity, edges = grn.compare(run, by="treated", **options)
         >>> activity is None  # nothing regulates anything in random counts
         True
         >>> edges.columns.tolist()[:7]
@@ -148,7 +148,8 @@ def _activity(
     cells: Cells, compared: Compared, regulons: pd.DataFrame, say: Say
 ) -> pd.DataFrame | None:
     """The activity of regulators in each cell type, between the conditions; None where it cannot be
-    told."""
+    told.
+    """
     import numpy as np
     import pandas as pd
 

@@ -50,25 +50,24 @@ def evaluate(
     Args:
         network: anything that `read_network` reads.
         reference: the true edges: a table or a path to one, of BEELINE (Gene1, Gene2, Type),
-        TRRUST, decoupler (source,
-            target, weight or mor, of which the sign counts) or of simulated cells (source, target,
-            sign). With a column cell_type, the networks of these types are scored, too.
+            TRRUST, decoupler (source, target, weight or mor, of which the sign counts) or of
+            simulated cells (source, target, sign). With a column cell_type, the networks of these
+            types are scored, too.
         regulators: whose edges are judged: `reference`: genes with an edge in it; `all`: all of its
-            genes; names; or a
-            file with one a line.
+            genes; names; or a file with one a line.
         genes: genes that count: `reference`: all of it, `network`, `data`, names, or a file. None:
-            those of `data`, or
-            of a run, where there is one; else `reference`.
+            those of `data`, or of a run, where there is one; else `reference`.
         data: cells for the columns pearson and ridge: an AnnData or a path (counts in X, or as
-            `network` read them,
-            where it is a Run), a Run, whose cells are read again, or a configuration. None: no such
-            columns.
+            `network` read them, where it is a Run), a Run, whose cells are read again, or a
+            configuration. None: no such columns.
         cell_type: a label: the network of this type alone, against its edges where `reference` has
-        a column cell_type. key: of varp: which network of a run or of a network.h5ad is scored, as
-        `grn_layer1` or `grn_total`. permutations: of the weights, behind the p-values; 0: none.
+            a column cell_type.
+        key: of varp: which network of a run or of a network.h5ad is scored, as `grn_layer1` or
+            `grn_total`.
+        permutations: of the weights, behind the p-values; 0: none.
         seed: of the permutations.
         quiet: print nothing; otherwise what the scores rest on, in a few lines. `attrs["notes"]`
-        has them too.
+            has them too.
 
     Returns:
         A row per score (early_precision, auprc, auroc, sign_accuracy, ...: numbers from 0 to 1,
@@ -86,7 +85,8 @@ def evaluate(
 
     Examples:
         >>> import grn, pandas
-        >>> network = pandas.DataFrame({"source": ["A", "A", "B"], "target": ["B", "C", "C"], "weight": [3, -2, 1]})
+        >>> pairs = {"source": ["A", "A", "B"], "target": ["B", "C", "C"]}
+        >>> network = pandas.DataFrame(pairs | {"weight": [3, -2, 1]})
         >>> truth = pandas.DataFrame({"Gene1": ["A", "A"], "Gene2": ["B", "C"], "Type": ["+", "-"]})
         >>> scores = grn.evaluate(network, truth, permutations=100, quiet=True)
         >>> scores.loc[["early_precision", "sign_accuracy"], "network"].tolist()
@@ -170,7 +170,8 @@ def _cells_of_run(run: Path, config: Config) -> Cells:
 
 def cells_of_network(network: Path, say: Say) -> Cells | None:
     """Return the cells of a run whose network is judged; None, with a sentence, where they are
-    gone, and for other networks. The network can be scored without them."""
+    gone, and for other networks. The network can be scored without them.
+    """
     if not is_run(network):
         return None
     try:

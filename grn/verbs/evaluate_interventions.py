@@ -1,5 +1,6 @@
 """How well a run predicts interventions, in cells that it has not seen or that it would have to do
-without."""
+without.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +35,10 @@ def evaluate_interventions(
 
     Args:
         run: a Run, or its folder, trained with data.intervention_key. Its configuration names the
-        cells.
+            cells.
         leave_out: interventions that are left out in turn: names of genes, `A+B` for cells with
-        both, or `all`. data: the cells, where the run was trained on an AnnData in memory.
+            both, or `all`.
+        data: the cells, where the run was trained on an AnnData in memory.
         quiet: print nothing; otherwise how far the trainings are.
 
     Returns:
@@ -58,8 +60,9 @@ def evaluate_interventions(
 
     Examples:
         >>> import grn
-        >>> tiny = {"data.simulated.cells": 400, "data.simulated.genes": 30, "data.simulated.interventions": 0.2}
-        >>> tiny |= {"data.intervention_key": "intervention", "model.members": 2, "data.test_fraction": 0.5}
+        >>> tiny = {"data.simulated.cells": 400, "data.simulated.genes": 30}
+        >>> tiny |= {"data.simulated.interventions": 0.2, "data.test_fraction": 0.5}
+        >>> tiny |= {"data.intervention_key": "intervention", "model.members": 2}
         >>> run = grn.train("simulated:", max_steps=20, set=tiny, quiet=True)
         >>> table = grn.evaluate_interventions(run)
         >>> sorted(table["method"].unique())

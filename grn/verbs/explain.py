@@ -40,9 +40,10 @@ def explain(
         cells: as for `grn.predict`.
         run: the run whose model calls them.
         cell_type: explain the calls of this type alone; None: of every type that some cell is
-        called.
+            called.
         cell: explain the call of this cell, by its name in obs, for the type that it is called, or
-        for `cell_type`. map: other names for cell types, as for `grn.predict`.
+            for `cell_type`.
+        map: other names for cell types, as for `grn.predict`.
         sample: how many cells of a type are read, drawn from those that are called so.
         counts: as for `grn.predict`.
         gene_key: as for `grn.predict`.
@@ -58,7 +59,7 @@ def explain(
     Raises:
         ConfigError: the model calls no cell types.
         DataError: no such cell or cell type, no counts, no cell that is called so, and what
-        `grn.predict` raises.
+            `grn.predict` raises.
 
     Source: arXiv 2505.09326; hiding a gene is the masking that the model was trained with.
 

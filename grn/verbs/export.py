@@ -42,11 +42,12 @@ def export(
 
     Args:
         network: a Run or its folder, a table of edges as `read_network` gives, or any network that
-        it reads. output: the file to make; what its name must end in depends on the format. It
-        never replaces a file.
+            it reads.
+        output: the file to make; what its name must end in depends on the format. It never replaces
+            a file.
         format: parquet, csv, h5ad, graphml, cytoscape, pyscenic, gmt, beeline, decoupler or
-        genernib (docs/outputs.md
-            says what each is for); huggingface: of a run, the model as a folder with a card.
+            genernib (docs/outputs.md says what each is for); huggingface: of a run, the model as a
+            folder with a card.
         cell_type: the label of a cell type: its network; of our runs only.
         regulators: the edges of these regulators: names, or a file with one a line.
         targets: the edges into these genes: names, or a file with one a line.
@@ -55,10 +56,9 @@ def export(
         min_confidence: least confidence, 0 to 1.
         max_q_value: largest q-value, 0 to 1.
         top_k: most regulators of each target, the strongest ones among those left by all of the
-        above.
+            above.
         certain: of a network with q-values, only the edges with one of at most .05, by association
-        or by intervention,
-            unless `max_q_value` says otherwise; False: all edges.
+            or by intervention, unless `max_q_value` says otherwise; False: all edges.
         quiet: print nothing; otherwise a line about what was written.
 
     Returns:
@@ -73,7 +73,8 @@ def export(
 
     Examples:
         >>> import grn, pandas, tempfile
-        >>> net = pandas.DataFrame({"source": ["A", "A", "B"], "target": ["B", "C", "C"], "weight": [3.0, -2.0, 1.0]})
+        >>> pairs = {"source": ["A", "A", "B"], "target": ["B", "C", "C"]}
+        >>> net = pandas.DataFrame(pairs | {"weight": [3.0, -2.0, 1.0]})
         >>> with tempfile.TemporaryDirectory() as home:
         ...     written = grn.export(net, f"{home}/sets.gmt", format="gmt", top_k=1, quiet=True)
         ...     print(open(f"{home}/sets.gmt").read().expandtabs(2), end="")

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 @contextmanager
 def writing_into_views() -> Iterator[None]:
     """Without anndata's warnings about writing into a view of other cells: it turns into a copy, as
-    is meant."""
+    is meant.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", message="Trying to modify attribute|.*initializing view as actual"
@@ -42,13 +43,17 @@ def is_anndata(value: object) -> TypeGuard[AnnData]:
 
 def cells_of_caller(data: AnnData | None) -> AnnData | None:
     """`data=`: the cells of a run that was trained on an AnnData; None where they are not given.
-    Raises DataError."""
+
+    Raises DataError.
+    """
     return None if data is None else checked_anndata(data)
 
 
 def checked_anndata(adata: AnnData) -> AnnData:
-    """`adata`, if it has cells and genes, and every cell has one name of its own. Raises
-    DataError."""
+    """`adata`, if it has cells and genes, and every cell has one name of its own.
+
+    Raises DataError.
+    """
     if adata.n_obs == 0 or adata.n_vars == 0:
         raise DataError(
             f"The AnnData has {adata.n_obs} cells x {adata.n_vars} genes; give one that has both."

@@ -1,5 +1,6 @@
-"""Networks as tables of edges: of cells, without a run; and of a run, its cell types and its
-cells."""
+"""Networks as tables of edges: of cells, without a run;
+and of a run, its cell types and its cells.
+"""
 
 from __future__ import annotations
 
@@ -59,13 +60,14 @@ def network(
 
     Args:
         source: a Run or its folder; or cells: an AnnData or what `data.path` may name; or a
-        configuration.
+            configuration.
         cell: the name of a cell (of obs): its own network.
         cell_type: the name of a cell type, or of another state of cells: its network.
         data: the cells in memory, where a run was trained on an AnnData and `cell` is given.
         config: the configuration to start from where `source` are cells; None: the defaults.
         label: column of obs with the cell types, which cells are compared within; None: states are
-        found. group_key: column of obs (donor, batch) whose cells are held out together.
+            found.
+        group_key: column of obs (donor, batch) whose cells are held out together.
         state_key: as for `grn.train`.
         regulators: as for `grn.train`.
         genes: as for `grn.train`.
@@ -87,14 +89,17 @@ def network(
 
     Raises:
         DataError: cells that cannot be used, no such cell or cell type, a run whose cells can no
-        longer be read. ConfigError: an unknown field, a value that it cannot have, or options about
-        cells where a run is given. RunFolderError: the run cannot be read.
+            longer be read.
+        ConfigError: an unknown field, a value that it cannot have, or options about cells where a
+            run is given.
+        RunFolderError: the run cannot be read.
 
     Source: arXiv 2505.09326.
 
     Examples:
         >>> import grn
-        >>> tiny = {"data.simulated.cell_types": 2, "data.simulated.genes": 20, "trainer.max_steps": 20}
+        >>> tiny = {"data.simulated.cell_types": 2, "data.simulated.genes": 20}
+        >>> tiny |= {"trainer.max_steps": 20}
         >>> edges = grn.network("simulated:", label="cell_type", set=tiny, quiet=True)
         >>> edges.columns.tolist()
         ['source', 'target', 'weight', 'sd', 'effect', 'effect_se',

@@ -1,5 +1,6 @@
 """Knock-outs, knock-downs and overexpression as a model expects them, and a screen over all
-regulators."""
+regulators.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +64,7 @@ def perturb(
         knock_out: regulators whose multiplicity becomes 0: a name or several.
         knock_down: regulators of whose counts the share `remaining` is left.
         overexpress: regulators that are raised to the quantile `quantile` of their multiplicity
-        among the cells that
-            have them; cells above it stay as they are.
+            among the cells that have them; cells above it stay as they are.
         cell_type: a label: the cells of this type alone are perturbed. None: all cells.
         where: columns of obs and the value that chosen cells have there, as {"condition": "stim"}.
         steps: of propagation, at least 1.
@@ -78,34 +78,35 @@ def perturb(
 
             var["grn_change"]       mean change of the expected multiplicity
             var["grn_effect"]       the same in sds of the gene
-            var["grn_sd"]           sd of the effect over the ensemble members, NaN of one member alone; with a certain
-                                    edge, its standard error
+            var["grn_sd"]           sd of the effect over the ensemble members, NaN of one member
+                                    alone; with a certain edge, its standard error
             var["grn_before"]       mean multiplicity before
             var["grn_perturbed"]    whether the gene is one of those that were perturbed
             var["grn_low"], var["grn_high"]
                                     the 95 % interval of the effect, where a perturbed regulator has
                                     a certain edge to the gene in all of these cells, else NaN; not
                                     of a run without effects of edges
-            var["grn_size"]         of a run with interventions, where all genes have an interval: the size that the
-                                    effect is expected to have whatever its sign, which ranks the
-                                    genes that respond
-            layers["grn_change"]
-            float32 [cells, genes]: expected change in each cell; where a gene was not counted,
-                                    it may be below 0
+            var["grn_size"]         of a run with interventions, where all genes have an interval:
+                                    the size that the effect is expected to have whatever its sign,
+                                    which ranks the genes that respond
+            layers["grn_change"]    float32 [cells, genes]: expected change in each cell; where a
+                                    gene was not counted, it may be below 0
             obsm["X_grn"]           each cell's representation before, as from grn.predict
             obsm["X_grn_shift"]     how far it moves
-            obsm["<basis>_shift"]   with `basis`: the direction in that embedding, towards neighbours that lie there
+            obsm["<basis>_shift"]   with `basis`: the direction in that embedding, towards
+                                    neighbours that lie there
             obs["grn_cell_type_before"], obs["grn_cell_type_after"],
             obsm["grn_probabilities_change"]
                                     with cell types: what the identity token says
-            uns["grn_perturb"]      what was perturbed, steps, model; `sizes`, a sentence: which changes are not shrunk;
-                                    of a run with interventions never_intervened, the genes of which
-                                    no cell had this intervention: their effects are no more than
-                                    associations
+            uns["grn_perturb"]      what was perturbed, steps, model; `sizes`, a sentence: which
+                                    changes are not shrunk; of a run with interventions
+                                    never_intervened, the genes of which no cell had this
+                                    intervention: their effects are no more than associations
 
     Raises:
         DataError: a gene that is no regulator, no such cell type, no such column, cells that have
-        changed. ConfigError: nothing is perturbed, or the model predicts no genes.
+            changed.
+        ConfigError: nothing is perturbed, or the model predicts no genes.
         RunFolderError: `run` has no model or cannot be read.
 
     Source: arXiv 2505.09326; La Manno et al. 2018 (shifts in an embedding).

@@ -55,29 +55,29 @@ def predict(
 
         obs["KEY_cell_type"]             categorical: the most probable type
         obs["KEY_cell_type_confidence"]  its probability, 0 to 1
-        obsm["KEY_probabilities"]        float32 [cells, types], columns in the order of uns["KEY"]["classes"]
-        obsm["X_KEY"]                    float32 [cells, width]: the cell's representation, as for scanpy's neighbours
+        obsm["KEY_probabilities"]        float32 [cells, types], columns in the order of
+                                         uns["KEY"]["classes"]
+        obsm["X_KEY"]                    float32 [cells, width]: the cell's representation, as for
+                                         scanpy's neighbours
 
     Args:
         cells: an AnnData, cells x genes, or what `data.path` may name. Nothing is written to disk.
         run: the run whose model predicts: a Run, its folder, or its model folder.
         model: in place of a run, a model that comes with grn: `blood`
-        (grn/pretrained/blood/README.md).
+            (grn/pretrained/blood/README.md).
         key_added: KEY above.
         copy: write into a copy and leave `cells` as they are.
         counts: where the counts are: `X`, `raw`, `layer:NAME`, `recover`; None: as in training.
         gene_key: column of var with the gene names; None: as in training.
         orientation: what the rows of a text file are; None: as in training.
         error: the share of wrong labels that is accepted: less certain cells are "unassigned".
-        Held-out cells of the
-            training set the threshold, which is in uns["KEY"]; None: every cell has a label.
+            Held-out cells of the training set the threshold, which is in uns["KEY"]; None: every
+            cell has a label.
         map: other names for cell types, {"CD8 T": "T", ...}. Probabilities of types with one name
-            are added, and given
-            labels are renamed, too.
+            are added, and given labels are renamed, too.
         labels: a column of obs with labels to compare with. uns["KEY"] then has `accuracy`,
-            `macro_f1` and `confusion`
-            (cells by given type, in the order of `given`, and by predicted type, in that of
-            `predicted`).
+            `macro_f1` and `confusion` (cells by given type, in the order of `given`, and by
+            predicted type, in that of `predicted`).
         quiet: print nothing; otherwise what was found of the model's genes, in a few lines.
 
     Returns:
@@ -87,7 +87,8 @@ def predict(
         VocabularyMismatch: the cells have fewer than half of the model's genes.
         ConfigError: neither a run nor a model, or both.
         DataError: no such model, negative counts, log values given as counts, a column that is
-        missing, ... RunFolderError: the run cannot be read.
+            missing, ...
+        RunFolderError: the run cannot be read.
 
     Source: arXiv 2505.09326.
 
@@ -99,7 +100,8 @@ def predict(
         >>> grn.predict(adata, run, quiet=True).obsm["X_grn"].shape
         (100, 64)
         >>> import scanpy as sc
-        >>> blood = grn.predict(sc.datasets.pbmc68k_reduced(), model="blood", counts="recover", quiet=True)
+        >>> pbmc = sc.datasets.pbmc68k_reduced()
+        >>> blood = grn.predict(pbmc, model="blood", counts="recover", quiet=True)
         >>> str(blood.obs["grn_cell_type"].iloc[0])
         'CD14+ Monocyte'
     """
@@ -162,8 +164,10 @@ def predict_file(
 
 
 def run_or_pretrained(run: AnyRun | None, model: str | None, say: Say) -> AnyRun:
-    """The run, or the folder of the pretrained model of this name. Raises ConfigError,
-    DataError."""
+    """The run, or the folder of the pretrained model of this name.
+
+    Raises ConfigError, DataError.
+    """
     if run is not None and model is None:
         return run
     if model is None or run is not None:
@@ -189,7 +193,8 @@ def model_for(
     run: AnyRun, cells: AnnData | str | Path, **options: str | None
 ) -> tuple[TrainedModel, DataConfig]:
     """The model of a run, and the configuration by which it reads the cells. options: of
-    `data_config`."""
+    `data_config`.
+    """
     from grn.analysis.predict import data_config
     from grn.cells.readers.registry import MEMORY
 
@@ -212,8 +217,8 @@ def annotate(
     """Writes predictions for the cells of `adata` into it; arguments as for `predict`, whose `map`
     is `names`.
 
-    Returns the names of replaced values, and the scores against the given labels. Raises UserError
-    before anything is written.
+    Returns the names of replaced values, and the scores against the given labels.
+    Raises UserError before anything is written.
     """
     import numpy as np
 

@@ -36,32 +36,30 @@ def read_network(
 
     Args:
         network: a Run, its folder, its edges.parquet or network.h5ad, the AnnData of one
-            (`run.network`), or a table
-            (csv, tsv, parquet, also .gz) of GRNBoost2, GENIE3, pySCENIC, BEELINE or decoupler,
-            known by its columns. edges_by_type.parquet is one, too.
+            (`run.network`), or a table (csv, tsv, parquet, also .gz) of GRNBoost2, GENIE3,
+            pySCENIC, BEELINE or decoupler, known by its columns. edges_by_type.parquet is one, too.
         cell_type: the label of a cell type, for the network of differences between its cells.
         certain: of a network with q-values, only the edges with one of at most .05, by association
-        or by intervention;
-            False: all edges of its file. Networks without q-values, and blocks, are given whole.
+            or by intervention; False: all edges of its file. Networks without q-values, and blocks,
+            are given whole.
         layer: of a run: this block of the model in place of the network: 0, whose targets are the
-            regulators, or 1,
-            whose targets are all other genes. It is read again from the model and its cells.
+            regulators, or 1, whose targets are all other genes. It is read again from the model and
+            its cells.
         head: with `layer`: of this head. None: the sum of effects, or the mean of scores and
-        weights, over heads. value: with `layer`: `effect` (default), what the block's messages do
-        to the prediction, in sds of the target
-            per sd of the regulator as the block reads it; `score`, q.k for a multiplicity of 1, of
-            the parameters alone; `weight`, the mean over cells of the score over its norm. Positive
-            is up in each.
+            weights, over heads.
+        value: with `layer`: `effect` (default), what the block's messages do to the prediction, in
+            sds of the target per sd of the regulator as the block reads it; `score`, q.k for a
+            multiplicity of 1, of the parameters alone; `weight`, the mean over cells of the score
+            over its norm. Positive is up in each.
         data: with `layer`: the cells in memory, where the run was trained on an AnnData.
         cells: with `layer`, of a run whose cells are read by the transformer: obs names. The table
-        has what genes read
-            of genes in this layer of the transformer (0 is the first; of the last, only the
-            identity token reads), the mean attention weight over these cells. After the first
-            layer, queries and keys are functions of the cell. Nothing fixes the sign of these
-            weights, and types shape them, not regulation.
+            has what genes read of genes in this layer of the transformer (0 is the first; of the
+            last, only the identity token reads), the mean attention weight over these cells. After
+            the first layer, queries and keys are functions of the cell. Nothing fixes the sign of
+            these weights, and types shape them, not regulation.
         regulons: known pairs with signs, as `grn.activity` takes them, for a column `known` that
-            says of each edge
-            `confirmed` (listed with the same sign), `contradicted` (with the other) or `new`.
+            says of each edge `confirmed` (listed with the same sign), `contradicted` (with the
+            other) or `new`.
 
     Returns:
         Columns `source` (the regulator), `target`, `weight` (float64, signed where the tool gives
@@ -73,20 +71,23 @@ def read_network(
 
     Raises:
         DataError: no such file, no such columns, a weight that is no finite number, an unknown cell
-        type. ConfigError: no such layer or head, or a value that it cannot be read for.
+            type.
+        ConfigError: no such layer or head, or a value that it cannot be read for.
 
     Examples:
         >>> import grn, pandas, tempfile
-        >>> adjacencies = pandas.DataFrame({"TF": ["SPI1"], "target": ["CST3"], "importance": [2.5]})
+        >>> edge = {"TF": ["SPI1"], "target": ["CST3"], "importance": [2.5]}
+        >>> adjacencies = pandas.DataFrame(edge)
         >>> with tempfile.TemporaryDirectory() as home:
         ...     adjacencies.to_csv(f"{home}/adjacencies.tsv", sep="\\t", index=False)
         ...     grn.read_network(f"{home}/adjacencies.tsv")
           source target  weight
         0   SPI1   CST3     2.5
-        >>> net = pandas.DataFrame({"source": ["A", "B"], "target": ["x", "x"], "weight": [1.0, 2.0]})
-        >>> [len(grn.read_network(net.assign(q_value=[0.01, 0.4]), certain=certain)) for certain in (True, False)]
+        >>> net = pandas.DataFrame({"source": ["A", "B"], "target": "x", "weight": [1.0, 2.0]})
+        >>> net["q_value"] = [0.01, 0.4]
+        >>> [len(grn.read_network(net, certain=certain)) for certain in (True, False)]
         [1, 2]
-        >>> pairs = pandas.DataFrame({"source": ["A", "A"], "target": ["x", "y"], "weight": [1.0, -1.0]})
+        >>> pairs = pandas.DataFrame({"source": "A", "target": ["x", "y"], "weight": [1.0, -1.0]})
         >>> grn.read_network(pairs.assign(weight=0.5), regulons=pairs)["known"].tolist()
         ['confirmed', 'contradicted']
     """
@@ -128,7 +129,8 @@ def read_network(
 
 def only_certain(edges: pd.DataFrame) -> pd.DataFrame:
     """The edges with a q-value of at most SIGNIFICANT, by association or by intervention; all where
-    none has one."""
+    none has one.
+    """
     from grn.networks.evidence.false_discovery import SIGNIFICANT
 
     columns = [name for name in ("q_value", "caused_q") if name in edges]
@@ -139,7 +141,8 @@ def predicted_network(
     network: pd.DataFrame | Run | AnnData | str | os.PathLike[str], key: str = "grn"
 ) -> PredictedNetwork:
     """Any form of a network as the evaluation takes it. key: of varp, which of its networks. Raises
-    DataError."""
+    DataError.
+    """
     import pandas as pd
 
     from grn.networks.edge_table import network_of_anndata, network_of_table, open_network_file

@@ -136,7 +136,8 @@ def known_for(
 ) -> tuple[pd.DataFrame | None, str]:
     """Known regulons (source, target, weight), and whose: those given, else the run's own
     (network.regulons), else CollecTRI, where `grn data get` has got it and a regulator has enough
-    targets among the genes; None without any."""
+    targets among the genes; None without any.
+    """
     chosen = config.network.regulons if given is None else given
     if chosen is not None:
         return known_regulons(chosen), Path(str(chosen)).name
@@ -151,7 +152,8 @@ def report_with(
     folder: Path, config: Config, trained: TrainedModel, regulons: str | Path, say: Say
 ) -> None:
     """Writes activity.csv and known.csv of a finished run again, by these known regulons. Raises
-    DataError where they, or the run's cells, cannot be read."""
+    DataError where they, or the run's cells, cannot be read.
+    """
     known_regulons(regulons)  # before the cells, which take longer
     edges = read_edge_table(folder / "edges.parquet")
     write_activity(folder, config, cells_of_run(folder, config, trained), edges, say, regulons)
@@ -174,7 +176,8 @@ def read_table_of(folder: Path, name: str) -> pd.DataFrame | None:
 
 def edges_of_types(path: Path) -> pd.DataFrame:
     """The certain edges of each type and the strongest of each target, from a file that is read in
-    pieces: it may be large."""
+    pieces: it may be large.
+    """
     import pyarrow.parquet as pq
 
     kept: list[pd.DataFrame] = []
@@ -189,7 +192,8 @@ def edges_of_types(path: Path) -> pd.DataFrame:
 
 def scores_by_type(confusion: pd.DataFrame) -> pd.DataFrame:
     """Columns class, f1, cells, a row per cell type. confusion: cells by their true type (rows) and
-    predicted type."""
+    predicted type.
+    """
     counts = confusion.to_numpy(dtype=np.float32)  # as torchmetrics has it, to the last bit
     true, predicted = counts.sum(axis=1), counts.sum(axis=0)
     f1 = 2 * np.diagonal(counts) / np.maximum(true + predicted, 1)

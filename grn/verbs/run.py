@@ -50,7 +50,10 @@ class Run:
 
     @checked()
     def __init__(self, folder: str | os.PathLike[str], *, temporary: bool = False) -> None:
-        """folder: of a run that is complete, or a model folder.   temporary: the folder is removed with this object.
+        """Open the run or the model in a folder.
+
+        folder: of a run that is complete, or a model folder.
+        temporary: the folder is removed with this object.
 
         Raises RunFolderError where the folder holds neither, or a run that was cut off.
         """
@@ -62,7 +65,8 @@ class Run:
     @property
     def folder(self) -> Path:
         """Where the run's files are, a whole path. Trained without `output`, a run has a temporary
-        one until `save`."""
+        one until `save`.
+        """
         return self._folder
 
     @cached_property
@@ -75,8 +79,8 @@ class Run:
     @cached_property
     def metrics(self) -> dict[str, float]:
         """Scores of the test cells, as measured: accuracy, macro_f1, auroc, r2, error, ridge_error,
-        means_error
-        and the losses."""
+        means_error and the losses.
+        """
         test = self.history.filter(regex="^test/").dropna(how="all")
         scores = test.iloc[-1].dropna().to_dict() if len(test) else {}
         return {str(name).removeprefix("test/"): float(value) for name, value in scores.items()}
@@ -84,7 +88,8 @@ class Run:
     @cached_property
     def history(self) -> pd.DataFrame:
         """metrics.csv: `step` and `<stage>/<name>`, a row each time that something was logged; NaN
-        where it was not."""
+        where it was not.
+        """
         import pandas as pd
 
         from grn.io.tables import table_of_run
@@ -96,7 +101,8 @@ class Run:
     @cached_property
     def confusion(self) -> pd.DataFrame:
         """Test cells by their true type (rows) and the predicted one (columns); empty without
-        labelled test cells."""
+        labelled test cells.
+        """
         import pandas as pd
 
         from grn.io.tables import table_of_run
@@ -114,7 +120,8 @@ class Run:
 
         A row per candidate edge, the smallest q-values first and then by falling |weight|; no
         q_value and confidence without `network.false_discovery`. `read_network` gives those of them
-        that are certain."""
+        that are certain.
+        """
         from grn.io.tables import read_edge_table
 
         return read_edge_table(self._file("edges.parquet"))
@@ -134,7 +141,8 @@ class Run:
     @cached_property
     def cell_types(self) -> tuple[str, ...]:
         """The labels that the model tells apart, in the order of its probabilities; none without
-        labels."""
+        labels.
+        """
         from grn.model.folder import read_model_folder
 
         return read_model_folder(self._model).classes
@@ -163,7 +171,8 @@ class Run:
             >>> same = run.read_networks()
             >>> float(abs(same.varp["grn"] - run.network.varp["grn"]).max()) < 1e-6
             True
-            >>> _ = run.module.blocks[1].embedding.query.zero_()  # genes read nothing of the regulators any more
+            >>> # genes read nothing of the regulators any more
+            >>> _ = run.module.blocks[1].embedding.query.zero_()
             >>> int((run.read_networks().varp["grn_layer1"] != 0).sum())
             0
         """
@@ -264,8 +273,10 @@ class Run:
         return TrainedModel.load(self._there())
 
     def _there(self) -> Path:
-        """The run's folder. Raises RunFolderError where it was removed or moved since the run was
-        opened."""
+        """The run's folder.
+
+        Raises RunFolderError where it was removed or moved since the run was opened.
+        """
         if not self._folder.is_dir():
             raise RunFolderError(
                 f"The run's folder {self._folder} does not exist any more; load it from where it "
@@ -330,7 +341,8 @@ def _find(folder: Path) -> Path:
 
 def _regulators_and_cells(path: Path) -> tuple[int, int | None]:
     """How many genes of a network.h5ad are regulators, and how many cells it is of; its matrices
-    are not read."""
+    are not read.
+    """
     import h5py
     from anndata.io import read_elem
 

@@ -60,22 +60,23 @@ def train(
 
     Args:
         data: cells: an AnnData, cells x genes, which is not changed, or what `data.path` may name
-            (.h5ad, .zarr, 10x,
-            .csv, .tsv, `simulated:`, `scanpy:pbmc68k_reduced`). Or a configuration: its name, its
-            path or a Config.
+            (.h5ad, .zarr, 10x, .csv, .tsv, `simulated:`, `scanpy:pbmc68k_reduced`). Or a
+            configuration: its name, its path or a Config.
         config: the configuration to start from where `data` are cells; None: the defaults.
         output: the run folder to make; None: a temporary one, which goes with the Run unless
-        `Run.save` keeps it. label: column of obs with the cell types.
+            `Run.save` keeps it.
+        label: column of obs with the cell types.
         group_key: column of obs (donor, batch) whose cells stay together in the split.
         state_key: column of obs along which regulation may change: numbers, or conditions (treated,
-        control). regulators: names of the genes that may regulate, a file with one a line, or
-        `all`.
+            control).
+        regulators: names of the genes that may regulate, a file with one a line, or `all`.
         genes: how many of the most variable genes are used, a file with one a line, or `all`.
         orientation: what the rows and columns of a text file are.
         values: `counts`: UMI counts; `expression`: continuous or log values, taken as they are.
         counts: where the counts are: `X`, `raw`, `layer:NAME`, or `recover`, from log1p values.
         regulons: known ones, whose activity the report shows: `collectri` or `dorothea`, or a table
-        of edges. max_steps: optimiser steps.
+            of edges.
+        max_steps: optimiser steps.
         seed: of split, initialisation, order and masks. Global random states stay as they are.
         set: any other fields by dotted name, `{"network.top_k": 10}`.
         quiet: print nothing; otherwise one line per validation.
@@ -86,10 +87,11 @@ def train(
     Raises:
         ConfigError: an unknown field or a value that it cannot have.
         DataError: cells, labels or genes that cannot be used: negative counts, log values given as
-        counts, ... RunFolderError: `output` exists already or cannot be written.
+            counts, ...
+        RunFolderError: `output` exists already or cannot be written.
         TrainingDiverged: the loss is no longer finite.
         KeyboardInterrupt: after Ctrl-C. The folder `output` stays, and `grn train --resume`
-        continues the run.
+            continues the run.
 
     Source: arXiv 2505.09326.
 
@@ -144,7 +146,8 @@ def interrupted_as_python_is() -> Iterator[None]:
 
 def changed_fields(keywords: Mapping[str, Any], others: Mapping[str, Any] | None) -> dict[str, Any]:
     """The fields that a call changes: keywords by name, None for those that are not given, and
-    `set`."""
+    `set`.
+    """
     given = {name: _plain(value) for name, value in keywords.items() if value is not None}
     changes = {f"{SECTIONS.get(name, 'data')}.{name}": value for name, value in given.items()}
     for field, value in (others or {}).items():
@@ -238,8 +241,9 @@ def random_states_kept() -> Iterator[None]:
 
 
 def _plain(value: Any) -> Any:
-    """As YAML could hold it: texts, numbers, lists and mappings, whatever library they come
-    from."""
+    """As YAML could hold it:
+    texts, numbers, lists and mappings, whatever library they come from.
+    """
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):

@@ -1,25 +1,42 @@
 """FlashSign: spherical attention over bags, one of a family of folds over commutative monoids.
 
-    spherical_attention                  attention whose weights keep a sign, in torch or on the GPU
-    attention_by_scores                  the same where all bags share one table of scores: two matrix products
-    slope_penalty                        a penalty on what the edges of such a table do: few and strong ones
-    attention_and_penalty                both, which share passes over the table where it has at most 63 bags
-    edge_weights                         its weights themselves, every one of them in memory: the definition
-    EdgeSums -> EdgeMeans, TopEdges      sums of its weights over many bags, their means and the strongest edges
-    top_edges                            the strongest edges where a table of all pairs is too large for memory
-    monoid_reduce, fold, Fold            layers that are folds: of blocks A x B, of items, of items as they come
-    NAryFold, n_ary_reduce               folds of slices of one's own; fold_literal is the definition of fold
-    linear_cross_entropy, distribution_cross_entropy, weighted_cross_entropy     behind a linear layer without logits
-    mlp, rms_norm                        without a hidden layer, without a normalised copy
-    normalised_attention                 spherical, L1, squared ReLU or softmax attention, from one template
-    Monoid, check_monoid, with_unit, product            monoids of one's own, their laws, monoids made of others
+Attention:
+
+    spherical_attention      attention whose weights keep a sign, in torch or on the GPU
+    attention_by_scores      the same where all bags share one table of scores: two matrix products
+    slope_penalty            a penalty on what the edges of such a table do: few and strong ones
+    attention_and_penalty    both, which share passes over the table where it has at most 63 bags
+    normalised_attention     spherical, L1, squared ReLU or softmax attention, from one template
+
+Its weights:
+
+    edge_weights             every one of them in memory: the definition
+    EdgeSums                 sums of them over many bags; -> EdgeMeans, TopEdges, their means and
+                             the strongest edges
+    top_edges                the strongest edges where a table of all pairs is too large for memory
+
+Layers that are folds:
+
+    monoid_reduce            of blocks A x B
+    fold, Fold               of items, of items as they come; fold_literal is the definition of fold
+    NAryFold, n_ary_reduce   of slices of one's own
+    linear_cross_entropy, distribution_cross_entropy, weighted_cross_entropy
+                             behind a linear layer without logits
+    mlp, rms_norm            without a hidden layer, without a normalised copy
+
+Monoids:
+
+    Monoid, check_monoid     monoids of one's own, their laws
+    with_unit, product       monoids made of others
     SUM, WEIGHTED_SUM, WEIGHTED_MEAN, MAX, PRODUCT, LOG_SUM_EXP, LOG_WEIGHTED_SUM,
-    LOG_WEIGHTED_MEAN,
-    SAFE_EXPONENTIAL_SUM, SOFTMAX, DISTRIBUTION_CROSS_ENTROPY, WEIGHTED_CROSS_ENTROPY                 monoids
-    spherical_monoid, normalised_contraction, class_cross_entropy, mlp_monoid, rms_norm_monoid        return a monoid
-    ShapeMismatch, BrokenLaw, BackendUnavailable          the errors
-A call with an argument that a function does not have, or without one that it needs, raises
-TypeError.
+    LOG_WEIGHTED_MEAN, SAFE_EXPONENTIAL_SUM, SOFTMAX, DISTRIBUTION_CROSS_ENTROPY,
+    WEIGHTED_CROSS_ENTROPY
+                             monoids
+    spherical_monoid, normalised_contraction, class_cross_entropy, mlp_monoid, rms_norm_monoid
+                             return a monoid
+
+The errors are ShapeMismatch, BrokenLaw and BackendUnavailable. A call with an argument that a
+function does not have, or without one that it needs, raises TypeError.
 
 Which kernel runs for a call: flashsign.attention.dispatch.plan. Importing flashsign does not import
 Triton. The algebra is on one page in kernels/README.md.

@@ -1,8 +1,7 @@
-"""Checks kernels of this GPU against float64, and remembers what was found, so that no first use
-has to wait.
+"""Checks kernels of this GPU against float64 and remembers the result, so that no first use waits.
 
-    python -m flashsign.check                                      # all kernels of attention: minutes
-    python -m flashsign.check triton_moments bfloat16 64           # one, with heads of 64
+    python -m flashsign.check                               # all kernels of attention: minutes
+    python -m flashsign.check triton_moments bfloat16 64    # one, with heads of 64
 
 An installation calls check_kernels() for the dtypes and widths that it will use.
 """
@@ -46,7 +45,8 @@ __all__ = ["Checked", "check_kernels", "kernels_run", "main"]
 
 class Checked(NamedTuple):
     """A kernel with its dtype and width, the seconds that its check took, and what is wrong with
-    it, "" for nothing."""
+    it, "" for nothing.
+    """
 
     name: str
     seconds: float

@@ -1,16 +1,17 @@
 """The errors that flashsign defines. A message is a sentence that says what was found and what to
-do."""
+do.
+"""
 
 
 class ShapeMismatch(ValueError):
-    """Raised where tensors have shapes, dtypes, devices or offsets that do not fit together, or are
-    no tensors.
+    """Raised where shapes, dtypes, devices or offsets do not fit together, or are of no tensors.
 
     Example:
         >>> import torch
         >>> from flashsign import ShapeMismatch, spherical_attention
+        >>> q, k = torch.ones(1, 2, 3, 4), torch.ones(1, 2, 5, 8)
         >>> try:
-        ...     spherical_attention(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 5, 8), torch.ones(1, 2, 5, 8))
+        ...     spherical_attention(q, k, k)
         ... except ShapeMismatch as error:
         ...     print(error)
         q and k must have the same head width; found q [1, 2, 3, 4], k [1, 2, 5, 8], v [1, 2, 5, 8].

@@ -1,5 +1,6 @@
 """Planted slopes: cells whose targets follow known regulators, with known differences between two
-conditions."""
+conditions.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,11 @@ from grn.cells.cells import Cells
 
 @dataclass(frozen=True)
 class Planted:
-    """cells, and obs with condition (a, b), type and, with donors, donor.   delta [targets, R]: slope in b - in a."""
+    """Cells of two conditions with planted differences.
+
+    cells, obs: with condition (a, b), type and, with donors, donor.
+    delta [targets, R]: slope in b - in a.
+    """
 
     cells: Cells
     obs: pd.DataFrame
@@ -73,10 +78,16 @@ def plant(
     paired: bool = False,
     opposite_types: bool = False,
 ) -> Planted:
-    """changed: so many targets have one slope that differs.   share: of the cells that are in condition b.   levels: sd
-    of the shift of each gene in condition b.   scales, noises: in b, half of the regulators (noises of targets) vary
-    three times as much and the others a third as much.   donors: in each condition (paired: in both).   donor_slopes:
-    sd over donors of each slope.   opposite_types: slopes of the second type have the other sign, and it mostly in b.
+    """Return cells of two conditions with planted differences.
+
+    changed: so many targets have one slope that differs.
+    share: of the cells that are in condition b.
+    levels: sd of the shift of each gene in condition b.
+    scales, noises: in b, half of the regulators (noises of targets) vary three times as much and
+        the others a third as much.
+    donors: in each condition (paired: in both).
+    donor_slopes: sd over donors of each slope.
+    opposite_types: slopes of the second type have the other sign, and it mostly in b.
     """
     rng = np.random.default_rng(seed)
     in_b = np.arange(cells) >= round(cells * (1 - share))

@@ -1,5 +1,6 @@
 """Activity of regulators: decoupler's ulm, it follows planted regulators, and its differences have
-honest units."""
+honest units.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def net() -> pd.DataFrame:
 @pytest.fixture
 def cells() -> anndata.AnnData:
     """Counts of 30 cells: A is active in the first ten, B in the last ten; the cell in the middle
-    is empty."""
+    is empty.
+    """
     counts = np.random.default_rng(0).poisson(4.0, (30, 40)).astype(np.float32)
     counts[:10, :10] += 15
     counts[:10, 10:20] = 0
@@ -91,7 +93,8 @@ def test_a_file_that_is_read_in_pieces_gives_what_its_cells_in_memory_give(
 
 def test_a_run_with_two_conditions_compares_these_in_each_type(net, cells):
     """A rises in the second half of the first type alone; a cell without a condition is in neither
-    half."""
+    half.
+    """
     cells.obs["dose"] = ["none", "some"] * 15
     cells.obs.iloc[0, cells.obs.columns.get_loc("dose")] = None
     cells.X[2:10:2, :10] = 4
@@ -143,7 +146,8 @@ def test_it_is_decouplers_ulm_on_log_values(net, cells):
 
 def donors(effect: float, donors: int, *, paired: bool) -> tuple[anndata.AnnData, pd.DataFrame]:
     """40 cells a donor, each donor with a level of A's targets of its own; a treatment raises them
-    by `effect`."""
+    by `effect`.
+    """
     draw = np.random.default_rng(5)
     number = np.repeat(np.arange(donors), 40)
     treated = (np.arange(len(number)) % 2 if paired else number % 2).astype(bool)
@@ -178,7 +182,8 @@ def test_donors_are_the_units_where_they_are_given():
 @pytest.mark.parametrize("size", [3, 5, 30])
 def test_no_difference_is_certain_where_there_is_none(size):
     """A few cells beside 60 others: Welch's test finds a certain difference of 3 cells in half of
-    the draws."""
+    the draws.
+    """
     draw, wrong = np.random.default_rng(size), 0
     types = np.array(["few"] * size + ["others"] * 60, dtype=object)
     for _ in range(60):
@@ -238,7 +243,8 @@ def test_the_command_writes_the_table(tmp_path, net, cells, capsys):
 
 def test_interferon_raises_its_known_regulators_in_every_type():
     """STAT1, STAT2 and IRF9 lead. IRF7 does not: its nine curated targets here are chemokines
-    (docs/log.md)."""
+    (docs/log.md).
+    """
     folder = Path(os.environ.get("GRN_BENCHMARK_DATA", "nowhere"))
     if not (folder / "kang_ifnb.h5ad").is_file():
         pytest.skip("GRN_BENCHMARK_DATA names no folder with kang_ifnb.h5ad")

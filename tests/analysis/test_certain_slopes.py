@@ -1,5 +1,6 @@
 """Changes along certain edges: as large as planted, with intervals; without effects of edges, as
-the model has them."""
+the model has them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ OWN = [f"G{number}" for number in range(20, 25)]  # genes that R1 raises in one 
 
 def planted() -> np.ndarray:
     """Slopes in each of two types, [2, N, R]: R1 on ten genes, R2 on ten others, and R1 on five in
-    the first type."""
+    the first type.
+    """
     generator = np.random.default_rng(0)
     slopes = np.zeros((2, GENES, 4))
     slopes[:, :10, 0] = 0.3 * generator.choice([-1, 1], 10)
@@ -164,7 +166,8 @@ def test_a_model_that_was_changed_in_place_answers_for_itself(run, plain, cells)
 
 def test_the_error_of_a_mean_is_of_one_edge_or_of_several():
     """Two states of 1 and 3 cells: the error over all cells is one, those of states are
-    independent; a gene that one of the states knows nothing of has none."""
+    independent; a gene that one of the states knows nothing of has none.
+    """
     error = np.array([[[0.4, 0.4, 0.4]], [[0.4, 0.4, np.nan]]])
     shared = np.array([[[True, False, False]], [[True, False, False]]])
     moved = np.full((4, 1), -2.0)

@@ -1,5 +1,6 @@
-"""Edges that differ: planted ones are found, and nothing else is, whatever differs besides
-slopes."""
+"""Edges that differ:
+planted ones are found, and nothing else is, whatever differs besides slopes.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ SEEDS = range(4)
 
 def network_of(cells: Cells, condition: pd.Series) -> pd.DataFrame:
     """Every pair of a regulator and a gene that is none, by falling correlation within the
-    conditions."""
+    conditions.
+    """
     values, regulators = pd.DataFrame(cells.multiplicity.toarray()), len(cells.regulators)
     correlation = np.corrcoef((values - values.groupby(condition.to_numpy()).transform("mean")).T)
     correlation = np.nan_to_num(correlation[regulators:, :regulators])
@@ -130,7 +132,8 @@ def test_slopes_are_shared_within_types_alone(make_planted):
 
 def test_a_slope_that_the_depth_makes_is_not_regulation(make_planted):
     """The depth sets x and y more in one condition than in the other: their slopes differ until it
-    is taken out."""
+    is taken out.
+    """
     planted = make_planted(1, regulators=3)
     depth = np.random.default_rng(1).normal(size=len(planted.cells))
     shared = np.where(planted.condition == "b", 2, 0)[:, None] * depth[:, None]
@@ -229,7 +232,8 @@ def test_certain_edges_are_tested_or_the_strongest_where_they_are_few(make_plant
 
 def test_a_type_has_the_certain_edges_of_its_states_in_both_conditions(make_planted):
     """Of a run whose states are types in conditions (data.state_key); a pair that is certain in
-    both counts once."""
+    both counts once.
+    """
     planted, lines = make_planted(6, types=2, cells=600), []
     edges = network_of(planted.cells, planted.condition).assign(q_value=0.01)
     name, (first, second) = planted.cells.classes[0], sorted(planted.condition.unique())
@@ -340,7 +344,8 @@ def test_both_kinds_of_donors():
 @pytest.fixture
 def drawn():
     """x [3, 5, 80] and y [3, 80] of three targets, and the sign of each cell: features that vary
-    together."""
+    together.
+    """
     generator = torch.Generator().manual_seed(2)
     values = torch.randn(3, 6, 80, generator=generator, dtype=torch.float64)
     values += values[:, :1] + 0.5 * torch.randn(80, generator=generator, dtype=torch.float64)
@@ -389,7 +394,8 @@ def test_differences_are_those_of_least_squares(drawn, donors):
 
 def test_a_shared_slope_leaves_no_difference_however_a_regulator_varies(drawn):
     """Without errors the difference is 0, although the regulators vary four times as much where
-    sign is +1."""
+    sign is +1.
+    """
     x, _, sign = drawn
     x = torch.where(sign > 0, 4 * x, x)
     assert fit_of(x, x.sum(1)).differences(sign)[0].abs().max() < 1e-5

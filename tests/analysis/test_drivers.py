@@ -1,5 +1,6 @@
 """Who is named first: regulators whose activity and messenger change together, and none that rests
-on a programme."""
+on a programme.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +17,10 @@ TYPES = ("B", "T")
 def table(
     effects: dict[str, tuple[float, float]], sides=("ctrl", "stim"), **columns
 ) -> pd.DataFrame:
-    """Rows for both types. effects: regulator -> its change of activity and of its own
-    messenger."""
+    """Rows for both types.
+
+    effects: regulator -> its change of activity and of its own messenger.
+    """
     rows = [
         {"cell_type": of, "regulator": name, "targets": 9, "effect": effect, "messenger": own}
         for of in TYPES

@@ -47,7 +47,8 @@ def scores(predicted, truth=TRUTH, **options):
 
 def test_counted_by_hand():
     """Ranked: AB hit, AD miss, AC hit with the wrong sign, BA and BC level, DA; CD and five more
-    have no weight."""
+    have no weight.
+    """
     predicted = network(
         ("A", "B", 5), ("A", "D", -4), ("A", "C", 3), ("B", "A", -2), ("B", "C", 2), ("D", "A", 1)
     )
@@ -314,7 +315,8 @@ def test_guessing_scores_at_chance():
 
 def test_p_values_are_shares_of_all_permutations():
     """All 495 choices of four pairs of twelve, and all orders of the signs, counted out with
-    scikit-learn."""
+    scikit-learn.
+    """
     signs = [1, -1, 1, -1]
     truth = TRUTH.assign(sign=signs)
     weights = {

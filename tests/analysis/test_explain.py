@@ -1,5 +1,6 @@
 """Genes that speak for a cell type: those that were planted come first, in tables, on the command
-line and drawn."""
+line and drawn.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ TINY = {"model.members": 2, "model.width": 16, "network.false_discovery": False}
 @pytest.fixture(scope="module")
 def marked():
     """Cells of three types, each with two genes of its own, a pair of genes of a and b together;
-    and their run."""
+    and their run.
+    """
     generator = np.random.default_rng(0)
     types = np.repeat(["a", "b", "c"], 50)
     counts = generator.poisson(1.0, (150, 24)).astype(np.float32)

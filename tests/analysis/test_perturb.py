@@ -20,7 +20,8 @@ REGULATORS, TARGETS = 3, 30
 @pytest.fixture(scope="module")
 def cells():
     """R1 raises G1 to G10 and lowers G11 to G20, R2 raises R3, which raises G21 to G30. The types
-    differ in R1."""
+    differ in R1.
+    """
     generator = np.random.default_rng(0)
     types = np.repeat(["low", "high"], 150)
     r1 = generator.normal(0, 1, 300) + 1.5 * (types == "high")
@@ -55,7 +56,8 @@ def run(cells):
 @pytest.mark.parametrize(("shrunk", "times"), [(True, 2.0), (False, 1.5)])
 def test_the_direction_of_planted_effects_is_right(run, cells, monkeypatch, shrunk, times):
     """By the model alone, and by sizes that are not shrunk: with these, what R1 does to the depth
-    of a cell, and so to the share of all other genes, is as little shrunk."""
+    of a cell, and so to the share of all other genes, is as little shrunk.
+    """
     if shrunk:
         monkeypatch.setattr(perturb_module, "certain_slopes", lambda *_: (None, ""))
     found = grn.perturb(run, knock_out="R1", data=cells).var
@@ -71,7 +73,8 @@ def test_the_direction_of_planted_effects_is_right(run, cells, monkeypatch, shru
 
 def test_no_gene_loses_more_than_there_is_of_it(run, cells):
     """R1 of this run is far above 0 in every cell, so that its knock-out takes more than all of
-    some genes."""
+    some genes.
+    """
     found = grn.perturb(run, knock_out="R1", data=cells)
     gone = np.isclose(found.var["grn_change"], -found.var["grn_before"], rtol=1e-5)
     assert (

@@ -1,5 +1,6 @@
 """Perturbations of a run whose cells were intervened on: what was measured comes back, what was not
-says so."""
+says so.
+"""
 
 import anndata
 import numpy as np
@@ -120,7 +121,8 @@ def test_edges_carry_what_was_caused_beside_the_weight(run, screen):
 
 def test_new_cells_have_no_guides_whatever_genes_they_measured(run, screen):
     """A gene that guides alone stood for in training is not read as that key where new cells
-    measured it."""
+    measured it.
+    """
     cells = screen[0][:50].copy()
     more = anndata.AnnData(np.hstack([cells.X.toarray(), np.full((50, 1), 7.0, np.float32)]))
     more.var_names = [*cells.var_names, screen[1][0]]

@@ -69,7 +69,8 @@ def saved(model, tmp_path, adata, classes=()):
 
 def test_predictions_on_the_training_data_are_the_model_s_own(tiny_run, data, tmp_path):
     """From the training run's own multiplicities, in one dense batch, to the last digits of
-    float32."""
+    float32.
+    """
     before, simulated = data.read_bytes(), anndata.read_h5ad(data)
     found, _ = write_predictions(tiny_run, data, tmp_path / "out.h5ad")
     assert data.read_bytes() == before and (found.X != simulated.X).nnz == 0
@@ -158,7 +159,8 @@ def test_counts_and_gene_names_may_be_elsewhere(tiny_run, simulated, data, tmp_p
 
 def test_the_run_s_own_configuration_is_the_default(tiny_run, tmp_path):
     """Where counts and gene names were in training; what the model itself fixes is taken from the
-    model."""
+    model.
+    """
     shutil.copytree(tiny_run, tmp_path / "run")
     text = (tiny_run / "config.yaml").read_text()
     text = text.replace("counts: X", "counts: raw").replace("gene_key: null", "gene_key: symbol")
@@ -205,7 +207,8 @@ def test_explaining_hides_a_gene_as_if_it_were_not_there(
     make_model, simulated, data, tmp_path, genes_train
 ):
     """A gene with no count and at its mean: hiding it changes nothing where the token reads the
-    cells themselves."""
+    cells themselves.
+    """
     own = make_model(16, dtype=torch.float32, genes_train=genes_train)
     own.identity.mean[3] = 0
     model = saved(own, tmp_path, simulated, ("x", "y", "a/b"))

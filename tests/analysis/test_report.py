@@ -94,8 +94,13 @@ def report(
     values="counts",
     **others,
 ) -> str:
-    """beside: further columns of the edges.   without: columns that they lack.   values: see data.values.   others:
-    further tables."""
+    """Return the HTML of a report.
+
+    beside: further columns of the edges.
+    without: columns that they lack.
+    values: see data.values.
+    others: further tables.
+    """
     network, edges = network_file(folder, labelled=labelled)
     edges = edges.assign(**(beside or {})).drop(columns=list(without))
     per_class = (

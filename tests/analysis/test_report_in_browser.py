@@ -1,5 +1,6 @@
 """The report in a real Chromium, where one is installed: no error, each filter responds, names are
-never HTML."""
+never HTML.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ window.addEventListener("load", () => {
   const at = (id) => document.getElementById(id), seen = {};
   const set = (id, value) => { at(id).value = value; at(id).dispatchEvent(new Event("input")); };
   const look = (what) => {
-    const rows = [...at("edges").tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.textContent));
+    const text = (row) => [...row.cells].map((cell) => cell.textContent);
+    const rows = [...at("edges").tBodies[0].rows].map(text);
     seen[what] = { rows, found: at("found").textContent, drawn: +at("network").dataset.edges };
   };
   const reset = () => { at("reset").click(); at("certain").click(); };

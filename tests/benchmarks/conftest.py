@@ -1,5 +1,6 @@
 """The benchmarks are scripts, not a package: puts their folder on sys.path, as when one of them is
-run."""
+run.
+"""
 
 from __future__ import annotations
 

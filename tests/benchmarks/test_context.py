@@ -87,7 +87,8 @@ def test_one_network_for_all_types_is_not_specific(draw):
 
 def features(draw: Draw, rho: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """[x, rho x 1_1, ..., rho x 1_K] [C, R (K + 1)], standardised x [C, N] and the type of each
-    cell."""
+    cell.
+    """
     x = draw.one.multiplicities().astype(np.float64)
     rows = peers.by_label(draw.one.labels)
     kind = np.empty(len(x), dtype=int)

@@ -1,5 +1,6 @@
 """A short version of benchmarks/kill.py: runs that are killed, or meet a full disk, end as one that
-was left alone."""
+was left alone.
+"""
 
 from __future__ import annotations
 

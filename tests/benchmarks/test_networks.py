@@ -1,5 +1,6 @@
 """Tables of results, sets, and the benchmarks of networks: sizes, pictures, scores of known
-answers."""
+answers.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ REGULATORS = ["a", "NA", "c"]
 
 def planted(cells: int = 200) -> np.ndarray:
     """[C, 6]: up = 2a, down = -2c, each with a little noise; nothing else is linked and the last
-    gene never varies."""
+    gene never varies.
+    """
     generator = np.random.default_rng(0)
     values = generator.normal(size=(cells, 6))
     values[:, 3] = 2 * values[:, 0] + 0.3 * values[:, 3]

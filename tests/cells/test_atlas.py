@@ -1,5 +1,6 @@
 """Cells in a file of which a sample is in memory: the same values, no test cell, and a run that
-reads them all."""
+reads them all.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -117,7 +118,8 @@ def test_names_and_columns_of_obs_that_nobody_asks_for_are_not_read(path, adata)
 
 def test_columns_of_one_gene_and_entries_of_one_place_add_up(adata, tmp_path):
     """Each count is stored as two entries, in any order, and half of the counts in a second column
-    of its gene."""
+    of its gene.
+    """
     stored, counts = adata.copy(), sparse.coo_matrix(adata.X)
     order, second = np.random.default_rng(0).permutation(2 * counts.nnz), counts.data // 2
     column = np.concatenate([counts.col, counts.col + 60])[order]
@@ -269,7 +271,8 @@ def test_copies_of_test_cells_are_not_trained_on(adata, tmp_path):
 
 def test_a_few_copies_of_test_cells_in_the_sample_are_not_trained_on_either(adata, tmp_path):
     """So few that the split takes them for chance. Values differ beyond float32, which is what is
-    compared."""
+    compared.
+    """
     changed = adata.copy()
     rows = np.sort(np.random.default_rng(5).permutation(CELLS)[:SAMPLE])
     test = atlas_of_file(changed, tmp_path / "first.h5ad")[1].test
@@ -287,7 +290,8 @@ def test_a_few_copies_of_test_cells_in_the_sample_are_not_trained_on_either(adat
 
 def test_folds_that_divide_the_cells_of_one_donor_are_those_of_the_sample(adata, tmp_path):
     """With two donors one tests: all cells of the other, in the fold of one of them, would be
-    hidden from a member."""
+    hidden from a member.
+    """
     adata.obs["donor"] = np.where(np.arange(len(adata)) % 2, "A", "B")
     adata.write_h5ad(tmp_path / "cells.h5ad")
     config = DataConfig(

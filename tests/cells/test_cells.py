@@ -38,7 +38,8 @@ def test_labels_of_any_type_and_only_nan_none_and_empty_ones_are_missing(column,
 
 def test_copies_of_cells_are_told_and_stay_in_one_part_and_one_group(adata, write):
     """Three copies of each cell would make q-values too small; half a percent of equal cells is
-    chance."""
+    chance.
+    """
     generator = np.random.default_rng(0)
     once = generator.poisson(2.0, (60, 40)).astype(np.float32)
     plain = AnnData(
@@ -56,8 +57,9 @@ def test_copies_of_cells_are_told_and_stay_in_one_part_and_one_group(adata, writ
 
 
 def test_what_training_does_not_need_is_not_read(adata, write):
-    """uns and obsm may be huge or damaged; the planted edges in uns are read where they are
-    whole."""
+    """uns and obsm may be huge or damaged;
+    the planted edges in uns are read where they are whole.
+    """
     adata.uns["huge"], adata.obsm["X_pca"] = np.zeros(1000), np.ones((adata.n_obs, 2))
     adata.uns["truth"] = pd.DataFrame({"source": ["gene1"], "target": ["gene2"], "sign": [1]})
     expected, _ = load_cells(DataConfig(path=write(adata)))
@@ -93,7 +95,8 @@ def test_what_training_does_not_need_is_not_read(adata, write):
 )
 def test_columns_that_cannot_be_used_name_their_field(adata, write, fields, field):
     """That do not exist, hold nothing, a value for each cell, or the same number (in single
-    precision) in all."""
+    precision) in all.
+    """
     adata.obs["blank"], adata.obs["number"], adata.obs["one"] = np.nan, np.arange(adata.n_obs), 1.0
     adata.obs["same"] = "treated"
     adata.obs["large"] = np.arange(adata.n_obs) + 2**62
@@ -200,7 +203,8 @@ def test_genes_and_labels_are_placed_by_name_and_missing_ones_are_absent(adata, 
 
 def test_new_cells_are_judged_as_those_of_the_training_were(adata, write):
     """Log values are refused, counts times ten and cells far deeper than the training cells are
-    told."""
+    told.
+    """
     raw = np.random.default_rng(0).poisson(2.0, (40, 60)).astype(np.float32)
     adata = AnnData(raw, var=pd.DataFrame(index=[f"gene{i}" for i in range(60)]))
     config = DataConfig(path=write(adata), genes="all")

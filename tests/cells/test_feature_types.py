@@ -1,5 +1,6 @@
 """Antibodies, peaks and guides beside genes: left out of every format, and of everything that
-counts."""
+counts.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Published lists of transcription factors: checked, kept, and used by name; no test goes over the
-network."""
+network.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Names of genes that R has changed, that are numbers, or that stand in another column: found, and
-offered."""
+offered.
+"""
 
 from __future__ import annotations
 

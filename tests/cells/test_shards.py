@@ -15,7 +15,8 @@ from grn.io.h5ad import write_anndata
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     """Three files, in other formats, with their counts elsewhere, other orders of genes and the
-    same names of cells."""
+    same names of cells.
+    """
     monkeypatch.chdir(tmp_path)
     whole = simulate(Simulation(cells=1300, genes=40, regulators=8, cell_types=2, seed=3))
     whole.uns.clear()

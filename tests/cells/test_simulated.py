@@ -54,7 +54,8 @@ def test_any_network_is_acyclic_signed_and_gives_counts(
 
 def test_shares_of_repression_mean_counts_and_hubs():
     """A hub has many targets whatever its abundance: a correlation within three standard errors of
-    sixty regulators."""
+    sixty regulators.
+    """
     for share in (0.0, 0.35, 0.9):
         adata = simulate(Simulation(cells=100, genes=300, repression=share, depth=2.0))
         assert (read_truth(adata)["sign"] < 0).mean() == pytest.approx(share, abs=0.06)
@@ -124,7 +125,8 @@ def test_cells_without_context_are_those_of_the_first_version(config, known):
 
 def test_cascades_take_the_place_of_all_other_edges_to_their_genes():
     """Each ends in a target of its own; in every second one the first regulator acts on the target
-    directly, too."""
+    directly, too.
+    """
     config = Simulation(cells=30, genes=60, regulators=9, cascades=11)
     truth = read_truth(simulate(config))
     regulators_of = truth.groupby("target")["source"].agg(set).to_dict()

@@ -1,5 +1,6 @@
 """Likely mistakes on the command line: one sentence that names the cause, exit code 2, and nothing
-is left behind."""
+is left behind.
+"""
 
 from __future__ import annotations
 

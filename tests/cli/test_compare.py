@@ -15,7 +15,8 @@ COLUMNS = ["cell_type", "source", "target", "effect", "low", "high", "p_value", 
 @pytest.fixture
 def grn_compare(tiny_run, capsys, tmp_path, monkeypatch):
     """Runs the command on the tiny run in an empty folder: its code, what it printed, and its
-    error."""
+    error.
+    """
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments, folder=tiny_run):

@@ -23,7 +23,13 @@ from grn.networks.edge_table import open_network_file, open_reference_file
 
 NETWORK = "source,target,weight\nA,B,3\nA,C,-2\nB,A,1\nZ,A,9\n"
 REFERENCE = "Gene1,Gene2,Type\nA,B,+\nA,C,-\nB,C,+\n"
-TRRUST = "A\tB\tActivation\t1\nA\tC\tRepression\t2\nA\tC\tActivation\t3\nB\tC\tRepression\t4\nB\td\tUnknown\t5\n"
+TRRUST = (
+    "A\tB\tActivation\t1\n"
+    "A\tC\tRepression\t2\n"
+    "A\tC\tActivation\t3\n"
+    "B\tC\tRepression\t4\n"
+    "B\td\tUnknown\t5\n"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -219,7 +225,8 @@ def typed(folder):
 @pytest.fixture
 def typed_truth(tiny_run):
     """A truth of the tiny run's cells in which each type lacks some edges, and one edge changes its
-    sign."""
+    sign.
+    """
     truth = pd.read_csv(tiny_run / "truth.csv")
     labels = list(open_network_file(tiny_run).read_types())
     parts = [
@@ -298,7 +305,8 @@ def sign_accuracy(edges, truth):
 @pytest.mark.skipif("GRN_BENCHMARK_DATA" not in os.environ, reason="GRN_BENCHMARK_DATA is not set")
 def test_sergio_s_published_numbers(grn_evaluate):
     """The baselines of the project's design: 990 pairs, 258 true edges; Pearson and ridge 0.54 and
-    0.52."""
+    0.52.
+    """
     data = Path(os.environ["GRN_BENCHMARK_DATA"])
     truth = data / "sergio_ds1_network.csv"
     open_reference_file(truth).edges.rename(columns={"sign": "weight"}).to_csv(

@@ -1,5 +1,6 @@
-"""`grn export`: what the command writes is what grn.export writes, and cells are those of the
-run."""
+"""`grn export`:
+what the command writes is what grn.export writes, and cells are those of the run.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def test_cells_that_the_run_was_not_trained_on_are_refused(
     changed, value, tiny_run, tmp_path, capsys
 ):
     """Another seed of the simulation is what another file at the same path is: the same genes,
-    other counts."""
+    other counts.
+    """
     shutil.copytree(tiny_run, tmp_path / "run")
     config = load_config(tiny_run / "config.yaml")
     (tmp_path / "run" / "config.yaml").write_text(

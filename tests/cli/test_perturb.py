@@ -12,7 +12,8 @@ from grn.cli import main as cli
 @pytest.fixture
 def grn_perturb(tiny_run, capsys, tmp_path, monkeypatch):
     """Runs the command on the tiny run in an empty folder: its code, what it printed, and its
-    error."""
+    error.
+    """
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):

@@ -59,7 +59,8 @@ def test_own_data_shows_every_field_with_its_default():
 
 def test_own_data_gives_every_field_a_reason():
     """A comment stands above each field, or its section's comment covers it in `simulated`, the
-    seeds and the sizes."""
+    seeds and the sizes.
+    """
     lines = (shipped_configs() / "own_data.yaml").read_text().splitlines()
     bare = {
         "genes",

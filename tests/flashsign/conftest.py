@@ -1,5 +1,6 @@
 """Small bags in float64, where a law is a law to twelve digits; and, on a GPU, memory that holds
-NaN at first."""
+NaN at first.
+"""
 
 import os
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ if torch.cuda.is_available():  # deterministic products of cuBLAS need it, befor
 @pytest.fixture(autouse=True)
 def poisoned_on_a_gpu():
     """On a GPU uninitialised memory holds NaN in every test: a kernel that reads what nobody wrote
-    fails."""
+    fails.
+    """
     if not torch.cuda.is_available():
         yield
         return
@@ -27,7 +29,8 @@ def poisoned_on_a_gpu():
 @dataclass(frozen=True)
 class Call:
     """The tensors of one dense call, each a leaf that wants a gradient, and a gradient for the
-    output."""
+    output.
+    """
 
     q: Tensor
     k: Tensor

@@ -1,5 +1,6 @@
 """The public names of flashsign: complete, documented with shapes, with examples that run, and
-without Triton."""
+without Triton.
+"""
 
 import doctest
 import inspect

@@ -1,5 +1,6 @@
 """Uninitialised memory is poisoned in tests on a GPU, and only there: on a CPU kernels' tests ask
-for it by name."""
+for it by name.
+"""
 
 import torch
 from torch.utils import deterministic

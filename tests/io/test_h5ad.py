@@ -1,5 +1,6 @@
 """AnnData files: damage is a sentence, and so is a full disk, without a half file and without a
-crash of HDF5."""
+crash of HDF5.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ for size in (0, 10, 3000, 50_000, 200_000, 240_000):
 
 def test_hdf5_neither_crashes_nor_leaves_a_file_when_a_write_fails(tmp_path):
     """At exit, HDF5 would write again what it could not write, and end the process with a
-    segmentation fault."""
+    segmentation fault.
+    """
     code = FILLING.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")

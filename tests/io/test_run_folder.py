@@ -23,8 +23,7 @@ def test_the_same_command_works_twice(tmp_path):
 
 
 def test_temporary_files_of_everything_that_a_run_writes_are_known(tiny_run):
-    """A run that is killed while it writes one of these leaves nothing behind once it is
-    resumed."""
+    """A run that is killed while it writes one of these leaves nothing behind once it resumes."""
     there = {path.stem for path in (*tiny_run.iterdir(), *(tiny_run / "checkpoints").iterdir())}
     assert there <= {*WRITTEN, "log", "checkpoints"} and "edges_by_type" in there
 
@@ -34,7 +33,8 @@ def test_temporary_files_of_everything_that_a_run_writes_are_known(tiny_run):
 )
 def test_parts_of_different_runs_are_not_taken_for_one(part, tiny_run, tmp_path):
     """Each part is sound by itself, so that scores, pictures and predictions would be of two
-    networks."""
+    networks.
+    """
     run = tmp_path / "run"
     shutil.copytree(tiny_run, run)
     refuse_mixed_parts(run)

@@ -1,5 +1,6 @@
-"""Tables for spreadsheets: names that would be run as formulas are texts, and numbers are
-numbers."""
+"""Tables for spreadsheets:
+names that would be run as formulas are texts, and numbers are numbers.
+"""
 
 from __future__ import annotations
 

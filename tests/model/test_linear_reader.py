@@ -68,7 +68,8 @@ def test_without_each_gene_is_the_forward_pass_with_that_gene_hidden(token, cell
 @pytest.mark.parametrize(("error", "kept"), [(0.5, 10), (0.29, 8), (0.2, 5), (0.1, 0)])
 def test_the_threshold_keeps_its_error_on_held_out_cells(token, error, kept):
     """Five sure cells are right; of the five unsure ones two are wrong. One more may be wrong than
-    was seen to be."""
+    was seen to be.
+    """
     token.confidence = torch.tensor([0.99, 0.98, 0.97, 0.96, 0.95, 0.8, 0.7, 0.65, 0.6, 0.5])
     token.right = torch.tensor([True] * 5 + [False, True, True, False, True])
     found = token.threshold(error)
@@ -78,7 +79,8 @@ def test_the_threshold_keeps_its_error_on_held_out_cells(token, error, kept):
 
 def test_what_is_hidden_is_not_read(token, cells):
     """The keys of guides, which have this sd: cells with them and without are the same to the
-    token."""
+    token.
+    """
     token.sd[3] = HIDDEN
     others = cells.clone()
     others[:, 3] = 1 - others[:, 3]

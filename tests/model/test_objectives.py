@@ -54,7 +54,8 @@ def moved(batch: Batch, cells) -> Batch:
 
 def test_members_learn_from_all_cells_but_those_of_their_fold(make_model, batch):
     """Cells of fold -1 and of folds that no member holds out are learned by all. Members of the
-    identity token are pairs where there are cell types, one of each kind."""
+    identity token are pairs where there are cell types, one of each kind.
+    """
     fold_0, fold_1, every = [0, 1, 1, 0, 1], [1, 0, 1, 1, 1], [1, 1, 1, 1, 1]
     assert members_cells(batch, make_model()).tolist() == [fold_0, fold_1, every, every]
     assert readers_cells(batch, make_model()).tolist() == [fold_0, fold_0, fold_1, fold_1]
@@ -102,7 +103,8 @@ def test_the_context_learns_from_what_predictions_of_the_blocks_leave_over(
     make_model, batch, infers
 ):
     """These infer states that training knows, or know means of states of which training leaves a
-    part in."""
+    part in.
+    """
     model, bags = make_model(states=3), batch.bags
     for block in model.blocks:
         block.mixed.copy_(torch.full((3, 3), 1 / 3))
@@ -131,7 +133,8 @@ def test_the_context_learns_from_what_predictions_of_the_blocks_leave_over(
 
 def test_a_member_does_not_learn_from_the_cells_of_its_fold(make_model, batch):
     """Its gradient does not change in any bit when these cells have other genes; the other members'
-    do."""
+    do.
+    """
     model = make_model(states=3)
     one, other = (
         gradients(masked_multiplicity(each, model, whole(model))[0], model)
@@ -162,7 +165,8 @@ def test_neither_does_a_member_of_the_identity_token(make_model, batch, name):
 
 def test_what_context_learns_changes_nothing_in_the_signed_network(make_model, batch):
     """The network's gradient is that of its own error; the context's that of what the network
-    leaves over."""
+    leaves over.
+    """
     model = make_model(states=3)
     network = gradients(masked_multiplicity(batch, model, whole(model))[0], model)
     model.basal.query.data.mul_(3)
@@ -196,7 +200,8 @@ def test_multiplicities_that_are_hidden_from_the_basal_gene_are_not(make_model, 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_a_sample_of_genes_stands_for_all_of_them(make_model, batch, monkeypatch, layers):
     """The mean over all samples of a size is the whole loss, the penalty included. With two layers
-    all regulators are drawn, as block 2 reads them."""
+    all regulators are drawn, as block 2 reads them.
+    """
     model = make_model(states=3, layers=layers)
     model.penalty.copy_(torch.tensor([[2.0, 0.5, 0.1]]).expand(5, -1))
     expected = [
@@ -219,7 +224,8 @@ def test_a_sample_of_genes_stands_for_all_of_them(make_model, batch, monkeypatch
 @pytest.mark.parametrize("prior", [False, True])
 def test_the_penalty_is_that_of_the_slopes_of_both_blocks(make_model, batch, prior):
     """Block 1 of all members has one; with a prior, slopes on regulators are divided by its factor
-    first."""
+    first.
+    """
     model = make_model(states=3)
     model.penalty.copy_(torch.rand(5, 3, generator=torch.Generator().manual_seed(0)) + 0.1)
     factor = torch.ones(12, 3).double()

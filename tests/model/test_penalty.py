@@ -20,7 +20,8 @@ def slopes(states: int) -> torch.Tensor:
 @pytest.mark.parametrize("states", [1, 3])
 def test_it_is_the_formula_written_out(states, t):
     """Each member has a penalty of its own; t = 0 is that of ridge regression; the depth's shared
-    slope is free."""
+    slope is free.
+    """
     given = [Penalty(3.0, 0.5, t), Penalty(0.7, 2.0, t)]
     found = penalty_of(slopes(states), torch.stack([each.as_tensor() for each in given]).double())
     for member, penalty in enumerate(given):

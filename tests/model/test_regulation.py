@@ -103,7 +103,8 @@ def test_block_2_reads_regulators_in_the_place_of_what_counting_made_of_them(
     make_model, make_bags, layers
 ):
     """m'_j = m_j + r_j (y_j - m_j), both from the means of the cell's state; with one layer, m as
-    it was counted."""
+    it was counted.
+    """
     model, bags = make_model(states=3, layers=layers), make_bags(states=3)
     m, states = regulators_of(bags, model), bags.states
     y = model.blocks[0](m, states, torch.arange(3))
@@ -150,7 +151,8 @@ def test_the_context_reads_regulators_as_they_were_counted_and_no_state(make_mod
 
 def test_what_blocks_leave_over_is_that_of_predictions(make_model, make_bags):
     """In training, too, where they know states that predictions infer, and leave in a part of
-    levels."""
+    levels.
+    """
     model, bags = make_model(states=3), make_bags(states=3)
     m, true, pick = regulators_of(bags, model), torch.rand(5, 9).double(), torch.arange(9)
     for block in model.blocks:

@@ -90,7 +90,8 @@ def test_a_round_trip_changes_no_bit(trained, folder, make_bags):
 )
 def test_large_tables_are_whole_multiples_of_a_step_rounded_once(numbers, scale):
     """To 1/64 of their row's largest number; rounding again changes nothing, and the file holds
-    just that."""
+    just that.
+    """
     of_rows = np.array([1.0, 1e-3, 1e-36, 0.0]).repeat(16)[:, None]
     values = torch.from_numpy((numbers.reshape(64, 2**10) * scale * of_rows).astype(np.float32))
     table = torch.nn.Linear(2**10, 64, bias=False)
@@ -164,7 +165,8 @@ def test_the_hash_is_that_of_the_tensors(trained, folder):
 
 def rewrite(folder, card):
     """Writes card.json with the hash that belongs to it and to the other files, as someone who
-    means it would."""
+    means it would.
+    """
     content = {name: (folder / name).read_bytes() for name in CONTENT}
     with suppress(SafetensorError):
         own = hash_of(card, content, unpacked(load(content[WEIGHTS])))

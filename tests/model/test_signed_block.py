@@ -102,7 +102,8 @@ def test_scores_and_gradients_are_of_a_table_without_genes_on_themselves(states)
 @pytest.mark.parametrize("states", [1, 3])
 def test_without_keys_scores_are_those_of_keys_that_are_the_identity(monkeypatch, states):
     """And so are their gradients: many keys of full width are not learned, as their products would
-    take long."""
+    take long.
+    """
     pick, found = torch.tensor([4, 1, 2]), []
     for most in (REGULATORS + 1, REGULATORS):
         monkeypatch.setattr(module, "MOST_KEYS", most)
@@ -124,7 +125,8 @@ def test_without_keys_scores_are_those_of_keys_that_are_the_identity(monkeypatch
 
 def slopes_at(states: int, rank: int = REGULATORS + 1) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Shared slopes [n, R + 1] and deviations [S, n, R + 1] of states, of a low rank; no gene has
-    one on itself."""
+    one on itself.
+    """
     generator = torch.Generator().manual_seed(3)
     one, other = (
         torch.randn(shape, generator=generator)
@@ -216,7 +218,8 @@ def test_autocast_rounds_no_scores():
 @given(st.integers(0, 2**31), st.floats(0.01, 30), st.integers(0, 2))
 def test_the_sign_of_a_score_is_the_sign_of_what_the_regulator_does(seed, size, state):
     """For all values of the parameters: amounts and gains stay positive. Of each head, in an
-    average cell."""
+    average cell.
+    """
     block = some_block(3, seed, size)
     scores, (gain, basal) = block.scores(EVERY), block.gains(EVERY)
     assert (block.amounts() > 0).all() and (gain > 0).all() and (basal > 0).all()

@@ -1,5 +1,6 @@
 """The transformer of figure 4 against itself written out cell by cell, and that every part of it is
-read."""
+read.
+"""
 
 from dataclasses import replace
 
@@ -61,7 +62,8 @@ def read(reader: Transformer, cells: Tensor) -> Tensor:
 
 def written_out(reader: Transformer, strength: Tensor, member: int) -> Tensor:
     """One member's summary of one cell, from the signed multiplicities of all genes [N]: every
-    token in every layer."""
+    token in every layer.
+    """
     shape = reader.shape
     width, shared = shape.summary // shape.query_heads, shape.query_heads // shape.key_heads
     h = reader.embedding[member]  # genes, the basal gene, the identity token

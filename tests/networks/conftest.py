@@ -14,7 +14,8 @@ def some_cells(
     count: int = 9, states: int = 1, regulators=(0, 3, 5), soft: bool = True
 ) -> tuple[Cells, States]:
     """Multiplicities of 12 genes, a third of them 0, and states, to which cells belong in part if
-    `soft`."""
+    `soft`.
+    """
     generator = np.random.default_rng(4)
     values = generator.gamma(2.0, 1.0, (count, 12)) * (generator.random((count, 12)) < 0.7)
     share = generator.random((count, states)) if soft else np.eye(states)[np.arange(count) % states]

@@ -1,5 +1,6 @@
-"""The network of a finished run, read again from its model or from one that was changed in
-place."""
+"""The network of a finished run,
+read again from its model or from one that was changed in place.
+"""
 
 from dataclasses import replace
 from pathlib import Path

@@ -31,7 +31,8 @@ def chosen(edges, **filters):
 
 def test_without_filters_every_edge_with_a_weight_is_chosen_the_most_certain_first(edges):
     """And of those that are as certain, the strongest; an edge that nobody has judged is as one
-    that is not certain."""
+    that is not certain.
+    """
     edges["q_value"] = edges["q_value"].round(1).where(edges.index % 7 > 0)
     found = chosen(edges)
     assert len(found) == 96 and (found["weight"] != 0).all()

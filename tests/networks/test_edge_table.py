@@ -128,9 +128,11 @@ def test_a_file_without_a_network_is_refused_in_one_sentence(name, text, tmp_pat
 SIGNED = {("NA", "x"): 1, ("nan", "x"): -1, ("NA", "y"): 0}
 REFERENCES = {
     "TRRUST": "NA\tx\tActivation\t1;2\nnan\tx\tRepression\t3\nNA\ty\tUnknown\t4\n",
-    "numbered.TRRUST": "0\t1\t2\t3\nNA\tx\tActivation\t1;2\nnan\tx\tRepression\t3\nNA\ty\tUnknown\t4\n",
+    "numbered.TRRUST": "0\t1\t2\t3\nNA\tx\tActivation\t1;2\n"
+    "nan\tx\tRepression\t3\nNA\ty\tUnknown\t4\n",
     "spaced.TRRUST": "NA, x, Activation, 1\nnan, x, Repression, 3\nNA, y, Unknown, 4\n",
-    "headed.TRRUST": "TF\tTarget\tRegulation\nNA\tx\tActivation\nnan\tx\tRepression\nNA\ty\tUnknown\n",
+    "headed.TRRUST": "TF\tTarget\tRegulation\nNA\tx\tActivation\n"
+    "nan\tx\tRepression\nNA\ty\tUnknown\n",
     "decoupler": "source,target,weight\nNA,x,1\nnan,x,-0.5\nNA,y,0\n",
     "old.decoupler": "source,confidence,target,mor\nNA,A,x,1\nnan,A,x,-1\nNA,A,y,0\n",
     "BEELINE": "Gene1,Gene2,Type\nNA,x,+\nnan,x,-\nNA,y,\n",

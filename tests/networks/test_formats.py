@@ -27,7 +27,8 @@ ABOUT = {"sign": "positive: raises", "dataset_id": "cells"}
 @pytest.fixture
 def chosen() -> ChosenEdges:
     """Edges of three regulators, two of which regulate each other; one number is not known of one
-    edge."""
+    edge.
+    """
     generator = np.random.default_rng(0)
     pairs = [(source, target) for source in GENES[:3] for target in GENES[:-1] if source != target]
     edges = pd.DataFrame(pairs, columns=["source", "target"])
@@ -42,7 +43,8 @@ def chosen() -> ChosenEdges:
 
 def genesig():
     """The module of ctxcore (a part of pySCENIC) that reads gene sets, by its file: the package
-    itself needs pkg_resources, which newer setuptools lack."""
+    itself needs pkg_resources, which newer setuptools lack.
+    """
     package = find_spec("ctxcore")
     if package is None:
         pytest.skip("ctxcore is not installed")
@@ -124,7 +126,8 @@ def test_beeline_reads_back(chosen, tmp_path):
 
 def test_pyscenic_reads_back(chosen, tmp_path):
     """Read as pySCENIC 0.12.1 does (cli/utils.load_adjacencies); its column `regulation` has the
-    sign."""
+    sign.
+    """
     found = pd.read_csv(
         written(chosen, "pyscenic", tmp_path),
         sep="\t",
@@ -206,7 +209,8 @@ def test_h5ad_reads_back(chosen, tmp_path):
 
 def test_genernib_reads_back(chosen, tmp_path, monkeypatch):
     """The slots of the task's schema (file_prediction), with weights as text as its own methods
-    write them."""
+    write them.
+    """
     monkeypatch.setattr("grn.networks.formats.GENERNIB", 5)
     uns = anndata.read_h5ad(written(chosen, "genernib", tmp_path)).uns
     assert (
@@ -250,7 +254,8 @@ def test_names_end_as_the_program_expects_and_no_file_is_replaced(tmp_path):
 
 def test_a_spreadsheet_runs_no_name_of_a_csv(chosen, tmp_path):
     """`=cmd|' /C calc'!A0` and the like are written as text, and read back as they are; so is an
-    empty `between`."""
+    empty `between`.
+    """
     names = {"A&B": "=1+2", "x,y": "@SUM(A1)", "β2": "+x", "<x>": "-x"}
     evil = replace(chosen, edges=chosen.edges.replace({"source": names, "target": names}))
     path = tmp_path / "net.csv"

@@ -30,7 +30,8 @@ def written(tmp_path, table, name="prior.csv"):
 @pytest.fixture
 def pairs() -> pd.DataFrame:
     """Two pairs among the genes, one listed twice, a self loop, one of a gene that is no regulator
-    and one unknown."""
+    and one unknown.
+    """
     sources, targets = ["R1", "R1", "R1", "R2", "a", "X"], ["a", "a", "R1", "c", "b", "b"]
     return pd.DataFrame(
         {"source": sources, "target": targets, "weight": [1.0, 4.0, 9.0, -2.0, 1.0, 1.0]}

@@ -30,7 +30,8 @@ def in_state(model, m, state) -> torch.Tensor:
 
 def by_autograd(model, m, state, share) -> torch.Tensor:
     """[P, N, R]: of each gene in its block, for a unit of what the block reads, the mean over cells
-    with shares."""
+    with shares.
+    """
     of, found = in_state(model, m, state), torch.zeros(4, 12, 3).double()
     corrected = model.corrected(m, model.among(m, of) if model.layered else None, of).detach()
     for block, read, genes in (
@@ -87,8 +88,9 @@ def test_weights_are_derivatives_of_the_blocks_for_a_usual_sd_of_each_regulator(
 def test_direct_effects_and_those_through_others_add_up_to_what_the_model_predicts(
     make_model, make_cells, states, layers
 ):
-    """Of one cell, where means of products are products of means; members read the context in
-    part."""
+    """Of one cell, where means of products are products of means;
+    members read the context in part.
+    """
     model, (cells, _) = make_model(states=states, layers=layers), make_cells()
     model.basal.gate.copy_(torch.tensor([1.0, 0.5, 0.25, 0.0]))
     m = inputs_of(model, cells, [4])

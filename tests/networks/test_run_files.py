@@ -289,7 +289,8 @@ def test_edges_by_type_are_the_tables_of_the_types_one_after_the_other(sure):
 @pytest.mark.parametrize("top_k", [1, 3, 99])
 def test_files_hold_the_strongest_edges_of_a_target_over_all_types(top_k):
     """And each type's certain ones, and those that are certain over all cells; the matrices hold
-    the same."""
+    the same.
+    """
     read = network(LABELS)
     overall = edge_table(read, GENES, REGULATORS, None)
     overall = pd.MultiIndex.from_frame(

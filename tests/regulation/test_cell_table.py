@@ -1,5 +1,6 @@
 """The fitted cells in the model's units: inputs, targets, and the levels that states keep for
-themselves."""
+themselves.
+"""
 
 from dataclasses import replace
 

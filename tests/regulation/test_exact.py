@@ -1,5 +1,6 @@
 """The exact solution of the linear problem behind a signed block: laws of its sums, and that
-nothing is better."""
+nothing is better.
+"""
 
 import pytest
 import torch
@@ -16,7 +17,8 @@ close = {"rtol": 1e-9, "atol": 1e-9}
 
 def problem(soft: bool, states: int = STATES, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """x [C, K], y [C, n] and memberships [C, S], of one state each or soft; slopes differ between
-    states."""
+    states.
+    """
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(CELLS, KEYS, generator=generator).double() + 0.3
     state = torch.randint(states, (CELLS,), generator=generator)
@@ -46,7 +48,8 @@ def error_of(slopes: Tensor, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
 
 def loss_of(w: Tensor, deviations: Tensor | None, penalty: Penalty, weight, x, y, share) -> Tensor:
     """What `solve` minimises, as exact.py writes it: the shared slope of the depth is hardly
-    penalised."""
+    penalised.
+    """
     size = torch.cat([w[:-1].square(), torch.zeros_like(w[-1:])])
     slopes = w.expand(share.shape[1], -1, -1)
     if deviations is not None:

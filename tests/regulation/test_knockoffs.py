@@ -21,7 +21,8 @@ PLANTED = {10: (0, 1.0), 11: (2, -1.0), 12: (4, 1.0), 13: (5, -1.0), 14: (0, -1.
 
 def cells(planted: bool) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray]:
     """Multiplicities [C, N], basal [C], cell_types [C]; the regulators are correlated with each
-    other."""
+    other.
+    """
     generator = np.random.default_rng(4)
     values = generator.standard_normal((CELLS, GENES))
     values[:, REGULATORS] += 0.5 * generator.standard_normal((CELLS, 1))

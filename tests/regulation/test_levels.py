@@ -1,5 +1,6 @@
 """Differences between states count as regulation where their levels follow regulators, and not
-where they are composition."""
+where they are composition.
+"""
 
 from dataclasses import replace
 
@@ -23,7 +24,8 @@ def cells(make_table):
     ) -> CellTable:
         """Levels of the targets: `follows` times what the slopes make of those of the regulators,
         and own ones of sd `composition`. Within states, targets follow the regulators, beside
-        noise."""
+        noise.
+        """
         generator = np.random.default_rng(seed)
         slopes = generator.normal(size=(GENES, REGULATORS)) * (
             generator.random((GENES, REGULATORS)) < 0.5
@@ -49,7 +51,8 @@ def fold(table: CellTable) -> np.ndarray:
 @pytest.mark.parametrize("seed", range(3))
 def test_levels_that_follow_their_regulators_count(cells, seed):
     """Where there is little within states, so that they tell of slopes what cells of one state
-    hardly do."""
+    hardly do.
+    """
     table = cells(follows=1, composition=0, noise=3.0, seed=seed)
     found = levels_of(table, fold(table))
     assert found.part > 0 and found.part == found.best and found.with_part < found.without
@@ -77,7 +80,8 @@ def test_no_gene_explains_itself_where_every_gene_regulates(cells, composition):
 
 def test_slopes_of_other_cells_judge_held_out_ones(cells):
     """With the targets of held-out cells shuffled, no slope predicts them: the strongest penalty is
-    the best."""
+    the best.
+    """
     table = cells(follows=1, composition=0, states=2)
     own = fold(table)
     values, state = table.multiplicity.toarray(), table.states.argmax(1)
@@ -92,7 +96,8 @@ def test_slopes_of_other_cells_judge_held_out_ones(cells):
 
 def by_ridge(x: np.ndarray, y: np.ndarray, penalty: float) -> np.ndarray:
     """Slopes [K, n] by scikit-learn, with the penalty in units of the root mean square of each
-    input."""
+    input.
+    """
     unit = np.sqrt(np.square(x).mean(0)).clip(1e-6)
     return (
         Ridge(alpha=penalty, fit_intercept=False, solver="svd").fit(x / unit, y).coef_.T
@@ -128,7 +133,8 @@ def test_errors_of_unseen_cells_are_those_of_ridge_with_a_part_of_the_means_left
 @pytest.mark.parametrize("part", [0.0, 0.4, 1.0])
 def test_errors_of_states_that_are_left_out_are_those_of_ridge_on_the_other_states(cells, part):
     """By scikit-learn, cell by cell; a state is predicted from the mean of the others, and not by
-    its depth."""
+    its depth.
+    """
     table = cells(follows=0.5, composition=1, states=4)
     # states of different sizes
     table = table.some(np.flatnonzero(np.arange(len(table)) % 7 > table.states.argmax(1)))

@@ -112,7 +112,8 @@ def test_noise_chooses_a_larger_penalty_than_what_regulators_explain():
 
 def test_the_penalty_is_near_that_with_the_least_held_out_error():
     """Written out, fold by fold: no penalty that is tried has an error that is lower by a
-    hundredth."""
+    hundredth.
+    """
     x, y, _ = planted(120, noise=3.0)
     folds = folds_of(len(x))
 

@@ -30,7 +30,8 @@ def values_of(
     strength: float, *, states: int = 1, own: float = 0.0, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Values [C, N] of genes, of which the first regulate the others; `own`: how much slopes of
-    states differ."""
+    states differ.
+    """
     generator = np.random.default_rng(seed)
     state = np.arange(CELLS) % states
     x = generator.normal(size=(CELLS, REGULATORS))
@@ -76,7 +77,8 @@ def test_errors_are_those_of_ridge_regression_written_out(make_table, states):
 @pytest.mark.parametrize("states", [1, 2])
 def test_a_curved_penalty_ends_near_the_least_loss(make_table, states):
     """Rounds of ridge regression with weighted penalties, against the loss that the blocks are
-    trained with."""
+    trained with.
+    """
     values, state = values_of(0.3, states=states, own=0.3)
     basal = np.random.default_rng(1).random(CELLS)
     part = Shadow(make_table(values, state, range(REGULATORS), basal=basal), fold(), 0)
@@ -123,7 +125,8 @@ def test_no_penalty_is_so_large_that_the_optimiser_decides_the_signs(make_table)
 
 def test_of_many_cells_both_blocks_may_have_the_largest_penalty(make_table):
     """Of pure noise. With a smaller one, a block's edges would be larger than the other's by that
-    alone."""
+    alone.
+    """
     cells = 6000
     values = np.random.default_rng(2).normal(size=(cells, 50)) + 6
     table = make_table(values, np.zeros(cells, int), range(40))
@@ -187,7 +190,8 @@ def test_a_member_sees_cells_without_levels_of_states_of_the_cells_it_learns_fro
 
 def test_a_prior_weighs_penalties_by_pair(make_table):
     """A pair that is penalised a million times as much has no slope, and without weights all count
-    alike."""
+    alike.
+    """
     values, state = values_of(1.0)
     part = Shadow(make_table(values, state, range(REGULATORS)), fold(), 0)
     weight = torch.ones(GENES - REGULATORS, REGULATORS)
@@ -221,7 +225,8 @@ def test_what_regulators_say_of_each_other_is_least_squares_on_the_others(make_t
 
 def test_counting_s_share_is_that_of_what_the_others_leave(make_table):
     """Regulators with a common cause, of which the first is counted with noise: what the others say
-    of it replaces a part of it, and the more of it the noisier it is."""
+    of it replaces a part of it, and the more of it the noisier it is.
+    """
     generator = np.random.default_rng(0)
     cause = generator.normal(size=(CELLS, 1))
     x = cause + 0.3 * generator.normal(size=(CELLS, REGULATORS)) + 8

@@ -1,5 +1,6 @@
 """What ridge regressions read of a table: differences within states, folds of whole groups, a
-sample of cells."""
+sample of cells.
+"""
 
 import numpy as np
 import torch

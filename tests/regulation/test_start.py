@@ -1,5 +1,6 @@
 """Where training starts: signed blocks at the exact solution of their linear problem, states at a
-regression."""
+regression.
+"""
 
 import numpy as np
 import pytest
@@ -87,7 +88,8 @@ def started(make_table):
 
 def linear(model: Model, table, member: int) -> np.ndarray:
     """What the exact solution with a member's penalty says of the targets beside levels of states,
-    [C, n]."""
+    [C, n].
+    """
     shadow = Shadow(table, FOLD, member, genes=np.arange(REGULATORS, GENES))
     cells = int((member != FOLD).sum())
     lam, rho, t = PENALTIES[member]
@@ -108,7 +110,8 @@ def linear(model: Model, table, member: int) -> np.ndarray:
 
 def said(model: Model, table, member: int) -> np.ndarray:
     """What a member's second block says of the targets beside levels of states, in the mode that
-    trains."""
+    trains.
+    """
     m, states = table.inputs, table.membership
     model.blocks.train()
     with torch.no_grad():
@@ -127,8 +130,9 @@ def said(model: Model, table, member: int) -> np.ndarray:
     ids=str,
 )
 def test_a_module_that_was_started_gives_the_exact_linear_function(started, options, member):
-    """Its norms hardly bend; each member from the cells that it learns from, with its own
-    penalty."""
+    """Its norms hardly bend;
+    each member from the cells that it learns from, with its own penalty.
+    """
     model, table, left_out = started(**options)
     expected, found = linear(model, table, member), said(model, table, member)
     assert left_out == 0 and expected.std() > 0.3
@@ -138,7 +142,8 @@ def test_a_module_that_was_started_gives_the_exact_linear_function(started, opti
 
 def test_of_cells_that_belong_to_several_states_it_gives_that_function_nearly(started):
     """A block counts differences from each state's own mean, its shadow those from the mean of the
-    cell's states."""
+    cell's states.
+    """
     model, table, _ = started(soft=True)
     for member in (0, 1):
         expected, found = linear(model, table, member), said(model, table, member)
@@ -176,7 +181,8 @@ def test_block_1_starts_with_what_the_regulators_say_of_each_other(started):
 
 def test_members_start_from_the_cells_that_they_learn_from_alone(started, make_table):
     """With other genes in the cells of its fold, a member's queries are the same, and the other's
-    are not."""
+    are not.
+    """
     model, table, _ = started()
     other = values()
     own = FOLD == 0

@@ -104,7 +104,8 @@ def test_labels_and_numbers_are_crossed(simulated):
 
 def test_each_type_has_a_state_in_each_condition(simulated):
     """A cell without a condition, or without a type, belongs to all states, as much as other cells
-    do."""
+    do.
+    """
     condition = np.arange(60, dtype=np.float32) // 30
     condition[[0, 31]] = np.nan
     crossed = replace(simulated, state=condition, conditions=("control", "treated"))

@@ -1,5 +1,6 @@
 """What held-out cells decide of cell types: importances, confidences, and when members learn from
-them, too."""
+them, too.
+"""
 
 from dataclasses import replace
 
@@ -54,7 +55,8 @@ def test_the_kind_that_held_out_cells_agree_with_counts_for_more():
 
 def test_cells_are_judged_by_the_members_that_have_not_seen_them(fit):
     """One of each kind: confidence and accuracy are those of their log probabilities, times what
-    each kind counts."""
+    each kind counts.
+    """
     _, found, data = fit
     model, rows, identity = found.model, found.judging, found.model.identity
     accuracy = judge(model, data.validation, rows)

@@ -35,7 +35,8 @@ def standard(cells, split) -> np.ndarray:
 
 def written_out(cells, split, share, regulators) -> tuple[np.ndarray, np.ndarray]:
     """Test cells by scikit-learn's regressions of differences within states on regulators and
-    depth, none of itself; and by the means of their states alone."""
+    depth, none of itself; and by the means of their states alone.
+    """
     values = np.column_stack([cells.multiplicity.toarray(), cells.basal]).astype(np.float64)
     train, known = split.train, share[split.train].astype(np.float64)
     means = share.astype(np.float64) @ (known.T @ values[train] / known.sum(0)[:, None])
@@ -86,7 +87,8 @@ def test_errors_are_those_of_the_members_mean_and_of_ridge_and_means_within_stat
 
 def test_the_error_of_the_means_is_1(known):
     """A fresh model, whose scores are 0, predicts its states' means, and without levels those of
-    all cells."""
+    all cells.
+    """
     model, states, cells, split = known
     for block in model.blocks:
         block.embedding.query.data.zero_()

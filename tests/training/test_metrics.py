@@ -1,5 +1,6 @@
 """Metrics of test cells: of classes and objectives that only some cells, or none, have something
-for."""
+for.
+"""
 
 from dataclasses import replace
 

@@ -1,5 +1,6 @@
 """Training that is impossible is refused in one sentence, where possible before there is a run
-folder."""
+folder.
+"""
 
 from dataclasses import replace
 
@@ -27,8 +28,7 @@ def changed(config: Config, **sections) -> Config:
 
 @pytest.fixture
 def refused_field(tmp_path, monkeypatch):
-    """The field of the error of a run that is refused before its folder is made and a cell is
-    read."""
+    """The field of the error of a run that is refused before its folder is made or cells read."""
 
     def refused(config: Config) -> str | None:
         monkeypatch.setattr(
@@ -64,7 +64,8 @@ def test_one_process_of_a_job_that_may_have_four_trains_alone(
     refused_field, make_config, monkeypatch
 ):
     """After `sbatch --ntasks=4`, a command that srun does not start is one process; Lightning
-    raises a RuntimeError."""
+    raises a RuntimeError.
+    """
     for name, value in JOB.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     for devices in (1, 2):

@@ -1,5 +1,6 @@
-"""A resumed run ends as it would have without the interruption, or says why it cannot be
-resumed."""
+"""A resumed run ends as it would have without the interruption,
+or says why it cannot be resumed.
+"""
 
 import csv
 import json
@@ -30,8 +31,9 @@ class Cut(BaseException):
 
 
 def cut(monkeypatch, hook: str, at_call: int, how) -> None:
-    """Call number `at_call` of the task's `hook` calls `how` first; the other calls are
-    unchanged."""
+    """Call number `at_call` of the task's `hook` calls `how` first;
+    the other calls are unchanged.
+    """
     calls, original = [], getattr(Task, hook)
 
     def cutting(task, *arguments):

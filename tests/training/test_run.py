@@ -66,7 +66,8 @@ def test_blocks_are_of_the_best_checkpoint_and_the_identity_token_of_the_last(
     make_config, tmp_path, monkeypatch
 ):
     """Held-out genes have chosen the step; what reads the cells goes on learning. Saved in half
-    precision."""
+    precision.
+    """
     monkeypatch.setattr(run, "keep_what_helped", lambda *_: [])
     tiny_run = tmp_path / "run"
     train(make_config(), tiny_run, say=silent)
@@ -143,7 +144,8 @@ def test_every_gene_may_regulate_and_cells_need_no_labels(make_config, tmp_path,
 
 def test_cell_types_alone_train_the_blocks_too(make_config, tmp_path):
     """Their cells are then compared with each other, as states that are types would tell what is
-    asked."""
+    asked.
+    """
     config = change_config(make_config(max_steps=4), {"objectives.masked_multiplicity.weight": 0})
     lines: list[str] = []
     found = train(config, tmp_path / "run", say=lines.append)
@@ -162,8 +164,9 @@ def test_a_run_without_test_cells_goes_through(make_config, tmp_path):
 
 
 def test_checkpoints_hold_the_average_of_the_weights(make_config, tmp_path, monkeypatch):
-    """The average begins with the first step's weights; every later step has a share of 1 -
-    decay."""
+    """The average begins with the first step's weights;
+    every later step has a share of 1 - decay.
+    """
     steps = []
     training_step = Task.training_step
 
@@ -193,7 +196,8 @@ def test_checkpoints_hold_the_average_of_the_weights(make_config, tmp_path, monk
 
 def with_a_nan(config, batch: int):
     """The cells of `config` with a NaN in one cell that the training batch number `batch` holds;
-    the cell."""
+    the cell.
+    """
     cells, split = load_cells(config.data, seed=config.trainer.seed)
     order = EpochOrder(
         split.train, config.trainer.batch_size, config.trainer.seed, times=READ_EVERY
@@ -242,7 +246,8 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_take_it(
     make_config, tmp_path, monkeypatch
 ):
     """A finite loss may have one: that of the third step in which genes learn is infinite in one
-    number."""
+    number.
+    """
     calls, kept = [], {}
 
     def prepare_with_a_bad_gradient(*args):

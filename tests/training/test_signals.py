@@ -1,5 +1,6 @@
 """Signals during training: they save and raise Interrupted, wherever in a step or a validation they
-arrive."""
+arrive.
+"""
 
 import os
 import signal
@@ -22,7 +23,8 @@ EVERY = pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
 
 def send(monkeypatch, hook: str, at_call: int, *numbers: signal.Signals) -> None:
     """Call number `at_call` of the task's `hook` sends the signals first; the calls are unchanged
-    otherwise."""
+    otherwise.
+    """
     calls, original = [], getattr(Task, hook)
 
     def sending(task, *arguments):
@@ -89,7 +91,8 @@ def test_a_signal_during_a_step_saves_that_step(run, monkeypatch, number):
 @pytest.mark.parametrize("batch_size", [8, 3], ids=["one batch", "batches"])
 def test_a_signal_during_a_validation_ends_it_and_saves(run, monkeypatch, number, batch_size):
     """Lightning's own handler of SIGTERM would leave after the batch, with exit code 0 and nothing
-    saved."""
+    saved.
+    """
     send(monkeypatch, "validation_step", 1, number)
     code, stderr, saved = run(batch_size=batch_size)
     assert (code, saved) == (CODES[number], {"last": 2, "best": 2})

@@ -1,5 +1,6 @@
 """Each step: its loss, the moving average of the weights, and steps that are not finite, which
-leave the parameters alone."""
+leave the parameters alone.
+"""
 
 from dataclasses import replace
 
@@ -72,7 +73,8 @@ def test_a_fused_optimiser_leaves_a_bad_step_out():
 @pytest.mark.parametrize("fused", [None, True])
 def test_a_checkpoint_of_another_machine_leaves_the_choice_of_fused_kernels_here(fused):
     """A checkpoint holds its machine's choice: without the hook, a run from a CPU could not go on
-    where steps are told on the device to change nothing, as only fused kernels listen."""
+    where steps are told on the device to change nothing, as only fused kernels listen.
+    """
     weights = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
     there, here = (
         torch.optim.AdamW([w], fused=f)
@@ -92,7 +94,8 @@ def test_a_checkpoint_of_another_machine_leaves_the_choice_of_fused_kernels_here
 @pytest.fixture
 def task_and_batch(make_model, make_bags, monkeypatch):
     """A model in double precision, and five cells with two labels that the identity token reads;
-    nothing is hidden."""
+    nothing is hidden.
+    """
     config = Config.model_validate(
         {
             "data": {"path": "simulated:"},
@@ -111,7 +114,8 @@ def task_and_batch(make_model, make_bags, monkeypatch):
 
 def test_the_loss_of_a_step_is_that_of_all_members_by_the_weights_of_the_objectives(task_and_batch):
     """Genes learn in a step of their own, and the identity token in another. Of the token, genes
-    shape the summaries of every second member more."""
+    shape the summaries of every second member more.
+    """
     task, batch = task_and_batch
     model, of_genes = task.model, replace(batch, kept=None)
     torch.manual_seed(0)
@@ -165,7 +169,8 @@ def test_blocks_learn_in_smaller_steps_where_a_penalty_makes_slopes_smaller(task
 @pytest.mark.parametrize("opened", [False, True])
 def test_a_step_asks_for_no_number_so_that_a_gpu_can_record_it(task_and_batch, opened):
     """Fake tensors have shapes and no numbers. Without room for the cells of each state, their
-    number is asked for."""
+    number is asked for.
+    """
     task, read = task_and_batch
     by = divisors(read, task.model, opened)
     with FakeTensorMode(allow_non_fake_inputs=True):

@@ -1,5 +1,6 @@
 """Arguments of public functions: taken in any library's form, refused by name, and fields shown as
-arguments."""
+arguments.
+"""
 
 from __future__ import annotations
 

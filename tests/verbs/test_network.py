@@ -76,7 +76,8 @@ def test_one_cell_lacks_the_edges_of_regulators_that_it_lacks(adata, regulators)
 
 def test_the_mean_over_the_cells_of_a_state_is_close_to_its_network(make_model):
     """Every regulator is there in every cell, so presence plays no part, and all have one sd in the
-    model's units."""
+    model's units.
+    """
     model = make_model(states=2).float()
     generator = np.random.default_rng(0)
     multiplicity = (2 + 0.3 * model.sd.numpy() * generator.random((60, 12))).astype(np.float32)

@@ -1,5 +1,6 @@
 """Runs, tables and cells in odd forms, from Python: read for what they are, or refused for what is
-wrong."""
+wrong.
+"""
 
 from __future__ import annotations
 

@@ -78,7 +78,8 @@ def test_noise_in_the_identity_token_changes_labels_and_the_representation(run, 
 
 def test_training_makes_the_edges(make_config):
     """Heads of width 1 cannot hold the exact solution that blocks start at, so that training
-    improves them."""
+    improves them.
+    """
     narrow = {"model.width": 1, "network.false_discovery": False, "trainer.learning_rate": 0.05}
     steps = [
         grn.train(make_config(max_steps=count), set=narrow, quiet=True).edges for count in (1, 80)
@@ -91,7 +92,8 @@ def test_training_makes_the_edges(make_config):
 
 def test_finite_differences_have_the_sign_of_every_edge(run):
     """Each regulator in turn is raised in every cell; what genes read of the basal gene stays as it
-    is."""
+    is.
+    """
     model = run.module.double()
     cells = cells_of_run(run.folder, run.config, run._trained)
     membership = torch.as_tensor(
@@ -104,7 +106,8 @@ def test_finite_differences_have_the_sign_of_every_edge(run):
 
     def direct(raised: torch.Tensor) -> torch.Tensor:
         """The mean prediction of each gene. raised [R]: what is added to the regulators, as each
-        block reads them."""
+        block reads them.
+        """
         m = model.inputs(multiplicity[:, model.regulators], basal)
         y = model.among(m + raised, states)
         keys = model.corrected(m, model.among(m, states), states) + raised
@@ -125,7 +128,8 @@ def test_finite_differences_have_the_sign_of_every_edge(run):
 
 def test_a_type_s_derivatives_are_its_own(run):
     """Block 1 of one state, changed in its deviation alone, changes that type's network and the
-    global one."""
+    global one.
+    """
     with torch.no_grad():
         run.module.blocks[1].embedding.deviation[:, :, 0] += 1
     found = run.read_networks()

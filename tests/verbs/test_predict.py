@@ -46,7 +46,8 @@ def added(adata) -> dict[str, set[str]]:
 
 def test_the_pretrained_model_labels_blood_and_its_configuration_makes_it_again():
     """Of its size and by the fields of its configuration; its own training cells, and not all of
-    them rightly."""
+    them rightly.
+    """
     cells = scanpy.datasets.pbmc68k_reduced()
     grn.predict(cells, model="blood", counts="recover", quiet=True)
     right = cells.obs["grn_cell_type"].astype(str) == cells.obs["bulk_labels"].astype(str)

@@ -1,5 +1,6 @@
 """Calls from Python that gave a wrong answer without a word, another library's error, or advice
-that does not help."""
+that does not help.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ def temporary(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def handlers():
     """Ctrl-C as Python has it: a shell's background job is born with Ctrl-C ignored, and so would
-    be the tests'."""
+    be the tests'.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -64,7 +64,8 @@ def cell_states(seed: int, stream: int, epoch: int, cells: Tensor) -> Tensor:
 @lru_cache
 def state_of(*parts: int) -> int:
     """The state that all parts make, one after the other. By NumPy: a torch operation would hand
-    Python's lock to another thread."""
+    Python's lock to another thread.
+    """
     state = np.zeros(1, np.int64)
     for part in parts:
         state = _mix(state, np.array([part]))
@@ -78,7 +79,8 @@ def shifted(bits: Bits, by: int) -> Bits:
 
 def _mix(state: Bits | int, part: Bits) -> Bits:
     """A new state from a state and a number, modulo 2^64; computed in place, as it runs over all
-    genes of all cells."""
+    genes of all cells.
+    """
     bits = state + (part + 1) * STEP
     for shift, factor in ((30, FIRST), (27, SECOND)):
         bits ^= shifted(bits, shift)
@@ -151,7 +153,8 @@ class BagMaker(Dataset[Batch]):
 
     def hidden(self, batch: Batch, epoch: int, read: Rows, first: int) -> Batch:
         """The batch, with what the identity token reads of it. first: the row of its first cell, on
-        the host."""
+        the host.
+        """
         cells, bags, seen = batch.cells, batch.bags, None
         if self.thinning is not None:
             # Of the batch: torch draws for all its cells.

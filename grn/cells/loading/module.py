@@ -1,5 +1,6 @@
 """Data loaders for Lightning. They divide the cells over processes themselves:
-`use_distributed_sampler=False`."""
+`use_distributed_sampler=False`.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ class CellsDataModule(LightningDataModule):
 
     def steps_per_epoch(self, world: int = 1) -> int:
         """Optimiser steps of one pass, from the data alone: the schedule must not change when a run
-        resumes."""
+        resumes.
+        """
         return len(
             EpochOrder(
                 self.rows, self.batch_size, self.seed, 0, world, times=self.training.read_every
@@ -98,7 +100,8 @@ class CellsDataModule(LightningDataModule):
 
     def test_dataloader(self, processes: Processes = ALONE) -> DataLoader:
         """Batches of test cells, which are the same however many processes divide them: those of
-        this process."""
+        this process.
+        """
         batches = once_in_order(self.split.test, self.batch_size)
         return self._once(self.test, batches[processes.share(len(batches), 1)])
 

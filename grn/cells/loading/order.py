@@ -1,5 +1,6 @@
 """Which cells form which batch: P processes with batch size B train as one process with batch size
-P B does."""
+P B does.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +39,9 @@ class EpochOrder(Sampler[Request]):
     """The batches of one process, shuffled anew each epoch from (seed, epoch).
 
     The k-th batches of all `world` processes together are the k-th batch of one process with batch
-    size
-    world * batch_size. The last global batch is dropped where it is incomplete, unless it is the
-    only one.
-    After a resume, the first `start` batches of the epoch are left out: training has had them
-    before.
+    size world * batch_size. The last global batch is dropped where it is incomplete, unless it is
+    the only one. After a resume, the first `start` batches of the epoch are left out: training has
+    had them before.
 
     More than BUFFER rows are shuffled in two steps, so that few cells have to be in memory: blocks
     of BLOCK neighbours among each other, then the cells of BUFFER rows that follow each other, of
@@ -115,7 +114,8 @@ class EpochOrder(Sampler[Request]):
 
     def shuffled(self, epoch: int, mixed: int, size: int) -> np.ndarray:
         """The rows in the order of an epoch. mixed: batches of `size` rows whose rows are mixed
-        with each other."""
+        with each other.
+        """
         generator = np.random.default_rng((self.seed, epoch))
         if len(self.rows) <= BUFFER:
             return generator.permutation(self.rows)
@@ -135,7 +135,8 @@ def once_in_order(
     rows: np.ndarray, batch_size: int, rank: int = 0, world: int = 1
 ) -> list[Request]:
     """Every cell once over all processes, in order. With enough cells, each process has the same
-    number of batches."""
+    number of batches.
+    """
     own = np.array_split(rows, world)[rank]
     batches = -(-len(rows) // (world * batch_size))
     return [Request(0, batch) for batch in np.array_split(own, max(batches, 1)) if len(batch)]

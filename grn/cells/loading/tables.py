@@ -51,8 +51,12 @@ class Rows:
 
 @dataclass(frozen=True)
 class Table:
-    """first [C + 1]: where the numbers of each cell begin, on the host.   value, gene: of all cells.   basal, unit [C],
-    genes: see Rows."""
+    """All cells as arrays.
+
+    first [C + 1]: where the numbers of each cell begin, on the host.
+    value, gene: of all cells.
+    basal, unit [C], genes: see Rows.
+    """
 
     first: np.ndarray
     value: Tensor
@@ -69,8 +73,9 @@ class Table:
         unit: np.ndarray | None,
         device: torch.device | str,
     ) -> Table:
-        """Of multiplicities [C, N], no zeros among them, whose arrays a table on the host
-        shares."""
+        """Of multiplicities [C, N], no zeros among them,
+        whose arrays a table on the host shares.
+        """
         device = fitting(device, values.nnz)
         value, gene, known = (on(device, each) for each in (values.data, values.indices, basal))
         counted = None if unit is None else on(device, unit.astype(np.float32))
@@ -79,7 +84,8 @@ class Table:
     @classmethod
     def joined(cls, parts: list[Table]) -> Table:
         """The cells of all parts, one part after the other. parts: emptied, so that less of them is
-        in memory twice."""
+        in memory twice.
+        """
         first = np.append(0, np.cumsum(np.concatenate([np.diff(part.first) for part in parts])))
         basal, genes = torch.cat([part.basal for part in parts]), parts[0].genes
         units = [part.unit for part in parts if part.unit is not None]
@@ -136,7 +142,8 @@ def fitting(device: torch.device | str, numbers: int) -> torch.device | str:
 
 def give_back_on(device: torch.device | str) -> None:
     """Returns free memory to the system where tables are on the host. Beside a GPU it is left:
-    steps would wait."""
+    steps would wait.
+    """
     if torch.device(device).type == "cpu":
         give_back()
 
@@ -151,7 +158,8 @@ def empty_for(device: torch.device | str) -> Callable[..., np.ndarray]:
 
 def beside_steps(make: Callable[[], Table], device: torch.device | str) -> Table:
     """The table that `make` makes. What it gives a GPU to do does not wait for the training steps
-    that the GPU has been given before, and is done when this returns."""
+    that the GPU has been given before, and is done when this returns.
+    """
     if torch.device(device).type != "cuda":
         return make()
     stream, training = _stream(device), torch.cuda.current_stream(device)

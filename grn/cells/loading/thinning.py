@@ -41,7 +41,8 @@ class Thinning:
         self, rows: Rows, share: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """Multiplicities [B, N] and basal multiplicities [B] of cells that keep a share [B] of
-        their counts, each count with this probability; a cell with the share 1 is as it was."""
+        their counts, each count with this probability; a cell with the share 1 is as it was.
+        """
         cell, value, basal, unit = rows.cell, rows.value, rows.basal, rows.unit
         counts = value if unit is None else torch.expm1(value) / unit[cell]
         counts = torch.binomial(counts.round(), share[cell], generator=generator)
@@ -56,7 +57,8 @@ class Thinning:
 
 def shares(cells: int, least: float, whole: float, generator: torch.Generator) -> Tensor:
     """The share of its counts that each cell keeps, [cells]: 1 for a share `whole` of the cells,
-    for the others log-uniform between `least` and 1."""
+    for the others log-uniform between `least` and 1.
+    """
     drawn, chance = (
         torch.rand(cells, generator=generator, device=generator.device) for _ in range(2)
     )

@@ -30,7 +30,8 @@ SAMPLE = 500  # cells of a piece whose counts are compared with their smallest o
 
 Pieces = Callable[..., Iterable[sparse.csr_matrix]]
 """Clean CSR [<= rows, N] of consecutive cells, each time anew: of all cells or, called with a
-slice, of these."""
+slice, of these.
+"""
 
 NOT_WHOLE = "which is not a whole number"
 NO_COUNT = {
@@ -46,8 +47,12 @@ NO_EXPRESSION = {
 
 
 class Scope(NamedTuple):
-    """What is checked. pieces: of all cells.   own: those that this process has to read, from the cell `first` on.
-    cells: the names of some rows."""
+    """What is checked.
+
+    pieces: of all cells.
+    own: those that this process has to read, from the cell `first` on.
+    cells: the names of some rows.
+    """
 
     pieces: Pieces
     own: Iterable[sparse.csr_matrix]
@@ -104,7 +109,8 @@ class Part:
 
 def judge_counts(scope: Scope, weights: np.ndarray | None) -> tuple[str | None, Scale]:
     """The beginning of a sentence about the first value that cannot be a count (None: all can), and
-    their scale."""
+    their scale.
+    """
     parts = scope.processes.of_all(lambda: _counted(scope, weights))
     stored = sum(part.stored for part in parts)
     largest = max(part.largest for part in parts)
@@ -201,7 +207,8 @@ def _stands_alone(scope: Scope) -> str | None:
 
 def judge_expression(scope: Scope) -> str | None:
     """A sentence about values that cannot be multiplicities, which are finite, not negative, and
-    not all 0."""
+    not all 0.
+    """
 
     def looked() -> tuple[dict[str, str], float, str]:
         found: dict[str, str] = {}
@@ -234,16 +241,19 @@ def judge_expression(scope: Scope) -> str | None:
 def _note(
     found: dict[str, str], kinds: dict, values: sparse.csr_matrix, scope: Scope, first: int
 ) -> None:
-    """Notes the first value of each kind that cannot be one, where none was found so far. first:
-    cell of the piece."""
+    """Notes the first value of each kind that cannot be one, where none was found so far.
+
+    first: cell of the piece.
+    """
     for reason, test in kinds.items():
         if reason not in found and (at := test(values.data)).any():
             found[reason] = _named(values, int(at.argmax()), scope, first)
 
 
 def exact(value: np.floating) -> str:
-    """A number as it is: rounded where that does not change it, so that 4.9999999 is not called
-    5."""
+    """A number as it is:
+    rounded where that does not change it, so that 4.9999999 is not called 5.
+    """
     short = f"{value:g}"
     return short if float(short) == value else str(value)
 

@@ -32,8 +32,12 @@ Values = Literal["counts", "expression"]
 
 
 class Kept(NamedTuple):
-    """values: of the cells that were asked for, clean CSR float32 [S, N].   mark [C]: of each cell, see marks_of; NaN
-    where so few genes were detected that cells are equal by chance."""
+    """What is kept of the cells that were asked for.
+
+    values: clean CSR float32 [S, N].
+    mark [C]: of each cell, see marks_of; NaN where so few genes were detected that cells are equal
+        by chance.
+    """
 
     values: sparse.csr_matrix
     mark: np.ndarray
@@ -41,9 +45,16 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class Expression:
-    """pieces: the values as float32.   var: the genes.   origin: a sentence about where the values are from.
-    scale: of counts; None for expression.   kept: None if no cells were asked for.   left_out: a sentence about what
-    the matrix holds beside genes, which `pieces` and `var` do not; empty where there is nothing."""
+    """The values of a file, its genes, and where both are from.
+
+    pieces: the values as float32.
+    var: the genes.
+    origin: a sentence about where the values are from.
+    scale: of counts; None for expression.
+    kept: None if no cells were asked for.
+    left_out: a sentence about what the matrix holds beside genes, which `pieces` and `var` do not;
+        empty where there is nothing.
+    """
 
     pieces: Callable[[], Iterable[sparse.csr_matrix]]
     var: pd.DataFrame
@@ -85,7 +96,8 @@ def read_expression(
 
 def genes_of(adata: AnnData, choice: str) -> pd.DataFrame:
     """The table of the genes that a choice of `data.counts` has, without antibodies, peaks and the
-    like."""
+    like.
+    """
     var = features_of(adata, choice)
     genes = are_genes(var)
     return var if genes.all() else var[genes]
@@ -98,7 +110,8 @@ def features_of(adata: AnnData, choice: str) -> pd.DataFrame:
 
 def choices_that_hold(adata: AnnData, values: Values, rows: int | None = None) -> list[str]:
     """The choices of `data.counts` with which `adata` gives such values; each is read to see
-    whether it does."""
+    whether it does.
+    """
     layers = [f"layer:{layer}" for layer in adata.layers if layer is not None]
     found = ["X", "raw", *layers, *(["recover"] if values == "counts" else [])]
     return [choice for choice in found if _examined(adata, choice, values, rows)[1] is not None]
@@ -175,7 +188,8 @@ def _keeping(
     pieces: Iterable[sparse.csr_matrix], first: int, rows: np.ndarray, kept: list[Kept]
 ) -> Iterator[sparse.csr_matrix]:
     """The pieces, from the cell `first` on; as they pass, `kept` gets the cells `rows`, sorted, and
-    the marks, of each."""
+    the marks, of each.
+    """
     for piece in pieces:
         last = first + piece.shape[0]
         values = piece.astype(np.float32, copy=False)
@@ -227,7 +241,8 @@ def genes_only(features: pd.DataFrame) -> Callable[[sparse.csr_matrix], sparse.c
 
 def stored_matrix(adata: AnnData, choice: str) -> Any:
     """The matrix of a choice of `data.counts`, in memory or in a file, as it is stored; None where
-    there is none."""
+    there is none.
+    """
     if choice == "X":
         return adata.X if _has_x(adata) else None
     if choice == "raw":
@@ -239,14 +254,16 @@ def stored_matrix(adata: AnnData, choice: str) -> Any:
 
 def in_file(adata: AnnData, choice: str) -> bool:
     """Whether the matrix of a choice of `data.counts` is in a file, so that some of its cells can
-    be read."""
+    be read.
+    """
     own = choice if choice != "recover" else "X" if adata.raw is None else "raw"
     return isinstance(stored_matrix(adata, own), (CSRDataset, CSCDataset, *DENSE))
 
 
 def _has_x(adata: AnnData) -> bool:
     """A backed AnnData raises a KeyError where its file has no X; its `to_memory` may have closed
-    the file."""
+    the file.
+    """
     if adata.isbacked and not adata.file.is_open:
         adata.file.open()
     return "X" in adata.file if adata.isbacked else adata.X is not None

@@ -21,7 +21,8 @@ PIECE = 2**22  # values whose deviations are in memory at once
 
 def mean_and_sd(multiplicity: sparse.csr_matrix) -> tuple[Tensor, Tensor]:
     """Mean and sd of each gene over cells, float32 [N]; the sd of a constant gene is 1.
-    multiplicity: CSR [C, N]."""
+    multiplicity: CSR [C, N].
+    """
     mean, sd, varies = moments(multiplicity)
     return torch.as_tensor(mean, dtype=torch.float32), torch.as_tensor(
         np.where(varies, sd, 1), dtype=torch.float32
@@ -29,15 +30,18 @@ def mean_and_sd(multiplicity: sparse.csr_matrix) -> tuple[Tensor, Tensor]:
 
 
 def varying(multiplicity: sparse.csr_matrix) -> np.ndarray:
-    """Which genes vary between the cells by more than rounding, bool [N]. multiplicity: CSR [C,
-    N]."""
+    """Which genes vary between the cells by more than rounding, bool [N].
+
+    multiplicity: CSR [C, N].
+    """
     return moments(multiplicity)[2]
 
 
 def moments(multiplicity: sparse.csr_matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean, sd and whether it varies, of each gene, [N] each, in float64. Deviations are squared,
     and not values: the difference of the mean square and the squared mean would leave an sd of 3e-4
-    of the mean to a gene that is the same in every cell."""
+    of the mean to a gene that is the same in every cell.
+    """
     cells, genes = multiplicity.shape
     pieces = [slice(first, first + PIECE) for first in range(0, multiplicity.nnz, PIECE)]
     mean, total, stored = np.zeros(genes), np.zeros(genes), np.zeros(genes)

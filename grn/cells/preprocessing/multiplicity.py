@@ -55,7 +55,8 @@ def measures_depth(counts: sparse.csr_matrix, regulators: np.ndarray | None) -> 
 
 def totals(counts: sparse.csr_matrix, measures: np.ndarray) -> np.ndarray:
     """Total of each cell over the genes that measure depth, float64 [C]. counts: CSR [C, N];
-    measures: bool [N]."""
+    measures: bool [N].
+    """
     return weighted_sums(counts, measures.astype(np.float64))
 
 
@@ -68,14 +69,16 @@ def weighted_sums(values: sparse.csr_matrix, weight: np.ndarray) -> np.ndarray:
 
 def depth_share(counts: sparse.csr_matrix, measures: np.ndarray) -> np.ndarray:
     """Share of the sum of all totals in each gene, float64 [N]; 0 for genes that do not measure
-    depth."""
+    depth.
+    """
     held = np.asarray(counts.sum(axis=0, dtype=np.float64)).ravel() * measures
     return held / max(held.sum(), 1)
 
 
 def detected(values: sparse.csr_matrix) -> sparse.csr_matrix:
     """1 for each gene that was detected in a cell, CSR [C, N]. values: CSR [C, N] without stored
-    zeros."""
+    zeros.
+    """
     return sparse.csr_matrix(
         (np.ones_like(values.data), values.indices, values.indptr), shape=values.shape
     )
@@ -103,7 +106,8 @@ def depth_scale(total: np.ndarray) -> DepthScale | None:
 
 def basal_multiplicity(total: np.ndarray, scale: DepthScale | None) -> np.ndarray:
     """Multiplicity of the basal gene of each cell, float32 [C], from its total; 1 everywhere where
-    `scale` is None."""
+    `scale` is None.
+    """
     if scale is None:
         return np.ones(len(total), np.float32)
     mean, sd = scale

@@ -74,10 +74,13 @@ def recovery(
 
 
 class _Fit(NamedTuple):
-    """gap [C]: least unit that is compatible with the cell's values minus the largest one; above 0:
-    none is; -inf for
-    cells without values.   misses [C]: the cell's largest |log1p(u c) - v|.   chances: for each count above 1, the
-    probability that an arbitrary value lies within `rounding` of a whole count.
+    """How well units fit the values of cells.
+
+    gap [C]: least unit that is compatible with the cell's values minus the largest one; above 0:
+        none is; -inf for cells without values.
+    misses [C]: the cell's largest |log1p(u c) - v|.
+    chances: for each count above 1, the probability that an arbitrary value lies within `rounding`
+        of a whole count.
     """
 
     counts: sparse.csr_matrix

@@ -32,8 +32,10 @@ class Split:
 
 
 def copies_of(values: sparse.csr_matrix, kind: str = "counts") -> np.ndarray | None:
-    """`first_equal`; None where no more cells equal another one than by chance. kind:
-    `data.values`."""
+    """`first_equal`; None where no more cells equal another one than by chance.
+
+    kind: `data.values`.
+    """
     found = first_equal(values)
     large = np.diff(values.indptr) >= GENES
     return found if is_copy(found)[large].sum() > SHARE[kind] * large.sum() else None
@@ -41,7 +43,8 @@ def copies_of(values: sparse.csr_matrix, kind: str = "counts") -> np.ndarray | N
 
 def distinct_cells(values: sparse.csr_matrix) -> np.ndarray:
     """The rows of cells [C, N] of which none is a copy of another; of cells with few detected
-    genes, all."""
+    genes, all.
+    """
     return np.flatnonzero(
         (first_equal(values) == np.arange(values.shape[0])) | (np.diff(values.indptr) < GENES)
     )
@@ -72,7 +75,8 @@ def is_copy(copies: np.ndarray) -> np.ndarray:
 
 def joined(groups: np.ndarray | None, copies: np.ndarray | None) -> np.ndarray | None:
     """Numbers of the groups, int64 [C], where groups with copies of the same cell are one; None
-    without either."""
+    without either.
+    """
     if groups is None or copies is None:
         return copies if groups is None else groups
     cells = np.arange(len(groups))
@@ -148,7 +152,8 @@ def _stratified(labels: np.ndarray, test_fraction: float, seed: int) -> Split:
 
 def _share(fraction: float, size: int) -> int:
     """Number of cells for a fraction of a stratum; strata of fewer than three cells are not
-    divided."""
+    divided.
+    """
     return max(round(fraction * size), 1) if fraction > 0 and size >= 3 else 0
 
 
@@ -156,7 +161,8 @@ def _divide(
     rows: np.ndarray, groups: np.ndarray, fraction: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows of the groups that stay and of those that are taken; at least one is taken, and at least
-    one stays."""
+    one stays.
+    """
     if fraction == 0:
         return rows, rows[:0]
     count = np.unique(groups).size

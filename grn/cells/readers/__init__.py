@@ -1,5 +1,6 @@
 """One module for each family of file formats, which makes an AnnData of a file; registry.py chooses
-the reader."""
+the reader.
+"""
 
 from __future__ import annotations
 

@@ -83,7 +83,8 @@ def h5ad_in_file(
 def matrix_in_file(path: Path, choice: str) -> Iterator[tuple[Any, pd.DataFrame]]:
     """The matrix of a choice of data.counts but `recover` in a modern .h5ad file or a .zarr folder,
     as h5ad_in_file leaves it there, and the table of its genes; nothing else is read. Raises
-    DataError where damaged."""
+    DataError where damaged.
+    """
     import zarr
     from anndata.experimental import read_dispatched
 
@@ -107,8 +108,9 @@ def read_zarr_folder(
     path: Path, config: DataConfig, *, everything: bool = True, columns: Columns | None = None
 ) -> AnnData:
     """The AnnData in a .zarr folder, in memory. everything: False: not what h5ad_in_file then
-    leaves out, and matrices stay in the folder. columns: see there. Raises DataError where
-    damaged."""
+    leaves out, and matrices stay in the folder. columns: see there.
+    Raises DataError where damaged.
+    """
     import anndata
     import zarr
 
@@ -129,7 +131,8 @@ def names_of(adata: AnnData, rows: Any) -> pd.Index:
 
 def _named(adata: AnnData) -> AnnData:
     """The AnnData, whose tables have no column `_index`, which SeuratDisk writes and AnnData does
-    not."""
+    not.
+    """
     for table in (adata.obs, adata.var, *([] if adata.raw is None else [adata.raw.var])):
         _name_rows(table)
     return adata
@@ -137,7 +140,8 @@ def _named(adata: AnnData) -> AnnData:
 
 def _name_rows(table: pd.DataFrame) -> None:
     """Makes a column `_index` the names of the rows where these are only numbered, else a column of
-    another name."""
+    another name.
+    """
     if "_index" not in table:
         return
     if is_numbered(table.index):
@@ -150,7 +154,8 @@ def _name_rows(table: pd.DataFrame) -> None:
 def _opened(path: Path, store: Any, everything: bool, columns: Columns | None) -> AnnData:
     """The AnnData of an open file, see h5ad_in_file. Names of cells, if none is missing, are left
     there for `names_of`: to read 5 million, and for AnnData to look whether two are equal, takes 7
-    s and .4 GB."""
+    s and .4 GB.
+    """
     from anndata.experimental import read_dispatched
 
     if columns is None or "obs" not in store:
@@ -184,7 +189,8 @@ def _read_part(
     everything: bool, columns: Columns | None, read: Any, name: str, stored: Any, iospec: Any
 ) -> Any:
     """Called by AnnData for every part: what is not needed is not read, and large matrices stay in
-    the file."""
+    the file.
+    """
     if columns is not None and stored.name.startswith("/obs/"):
         # of a column and, of some, of what it consists of
         parts = stored.name.removeprefix("/obs/").split("/")
@@ -217,7 +223,8 @@ def _planted_edges(uns: Any) -> dict[str, Any]:
 
 def _refuse_other(path: Path, store: Any) -> None:
     """Raises DataError for a network, and for cells whose genes have no names (AnnData would number
-    them)."""
+    them).
+    """
     network = "varp/grn" in store and "uns/grn/sign" in store
     if network or "var" not in store:
         problem = (

@@ -18,7 +18,8 @@ KINDS = {
 
 def kind_of(path: Path) -> str | None:
     """A key of KINDS, or 10x; None: none of these, or no HDF5 file that can be read, which its
-    reader then says."""
+    reader then says.
+    """
     if not (path.is_file() and path.name.lower().endswith(ENDINGS)):
         return None
     try:

@@ -35,7 +35,9 @@ ROWS = 512  # genes that are read at a time
 
 def read_loom(path: Path, config: DataConfig) -> AnnData:
     """The cells of a Loom file, with its layers; attributes of one value each go to obs and var.
-    Raises DataError."""
+
+    Raises DataError.
+    """
     with reading(f"{path} cannot be read as a Loom file"), h5py.File(path, "r") as file:
         var, obs = (
             _table(file["row_attrs"], GENES, "genes"),

@@ -50,8 +50,12 @@ def csr_pieces(
 
 
 class StoredRows(NamedTuple):
-    """Rows as a file stores them. value (float32), column (int32): of the numbers of one row after another.   size: how
-    many each row has.   place (int32): of each row among the R that were asked for; R for one between them."""
+    """Rows as a file stores them.
+
+    value (float32), column (int32): of the numbers of one row after another.
+    size: how many each row has.
+    place (int32): of each row among the R that were asked for; R for one between them.
+    """
 
     value: np.ndarray
     column: np.ndarray
@@ -66,9 +70,13 @@ def rows_of(
     ends: np.ndarray | None,
     empty: Callable[..., np.ndarray] = np.empty,
 ) -> StoredRows:
-    """Some rows [R], sorted, of a matrix that a file stores by rows, with those between them that
-    are cheaper to read
-    than to skip. ends: the row pointers of a sparse matrix.   empty: makes the arrays of values and columns."""
+    """Return some rows [R], sorted, of a matrix that a file stores by rows.
+
+    Rows between them that are cheaper to read than to skip are there, too.
+
+    ends: the row pointers of a sparse matrix.
+    empty: makes the arrays of values and columns.
+    """
     with reading(f"{where} cannot be read", field=None):
         near = np.split(rows, np.flatnonzero(np.diff(rows) > GAP) + 1)
         spans = [slice(int(each[0]), int(each[-1]) + 1) for each in near]
@@ -150,7 +158,8 @@ def _spans(values, step: int, some: slice) -> Iterator[slice]:
 
 def _rows_of(values: CSRDataset, rows: int | None, some: slice) -> Iterator[sparse.csr_matrix]:
     """Blocks of rows, from the stored arrays: AnnData's own slicing would use indices before they
-    are checked."""
+    are checked.
+    """
     ends = check_pointers(values)
     start, end, _ = some.indices(values.shape[0])
     last = max(end, start + 1)
@@ -168,8 +177,10 @@ def _rows_of(values: CSRDataset, rows: int | None, some: slice) -> Iterator[spar
 
 
 def check_pointers(values: CSRDataset | CSCDataset) -> np.ndarray:
-    """The row (or column) pointers of a matrix on disk. Raises ValueError where they are
-    impossible."""
+    """The row (or column) pointers of a matrix on disk.
+
+    Raises ValueError where they are impossible.
+    """
     data, indices, indptr = (values.group[name] for name in ("data", "indices", "indptr"))
     check_kind(indices, indptr)
     ends = indptr[:]
@@ -189,7 +200,8 @@ def check_format(matrix: sparse.csr_matrix | sparse.csc_matrix) -> None:
 
 def check_kind(*positions, kinds: str = "iu") -> None:
     """Raises ValueError for arrays of other kinds of numbers: SciPy would cut fractions of indices
-    off."""
+    off.
+    """
     if odd := [array.dtype for array in positions if array.dtype.kind not in kinds]:
         raise ValueError(
             f"it has values of type {odd[0]} where {'whole ' if kinds == 'iu' else ''}numbers "

@@ -1,5 +1,6 @@
 """Files that people have and grn does not read: what each is, and how its cells are made into one
-that it does."""
+that it does.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ ADDRESSES = ("http://", "https://", "ftp://", "s3://", "gs://")
 
 def advice_about(path: str) -> Advice | None:
     """What is known about a path that is none of grn's formats; None: nothing, or it is one of
-    them."""
+    them.
+    """
     if path.lower().startswith(ADDRESSES):
         return Advice("is an address", "download the file first, and give its path")
     if (kind := kind_of(Path(path))) is not None:

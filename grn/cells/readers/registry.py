@@ -42,14 +42,16 @@ from grn.io.tables import does_not_exist
 
 MEMORY = "memory:"
 """The data.path of cells that were an AnnData in memory, as `grn.train` takes it: it leads to no
-file."""
+file.
+"""
 
 Reader = Callable[[Path, DataConfig], AnnData]
 
 
 def open_source(config: DataConfig) -> AnnData:
     """The AnnData behind `data.path`, whole and in memory; its contents are checked later. Raises
-    DataError."""
+    DataError.
+    """
     read = _find(config)
     adata = read()
     if config.path not in SOURCES and (place := read.args[0]) != Path(config.path):
@@ -81,7 +83,8 @@ def source_in_file(
 def counts_in_file(config: DataConfig) -> AbstractContextManager[tuple[Any, pd.DataFrame]]:
     """The matrix of data.counts, in its file, and the table of its genes, where `counts.in_file`
     says that it is there:
-    nothing of the cells is read."""
+    nothing of the cells is read.
+    """
     return matrix_in_file(Path(config.path), config.counts)
 
 
@@ -92,7 +95,8 @@ def name_of(config: DataConfig) -> str:
 
 def is_data_file(name: str) -> bool:
     """Whether a name can be that of cells: a source, the ending of a format, or a folder with a
-    matrix."""
+    matrix.
+    """
     path = Path(name)
     reader = _reader(path)
     if path.is_dir() and reader is read_mtx:
@@ -169,7 +173,8 @@ def _pbmc68k_reduced(config: DataConfig) -> AnnData:
 
 def _pbmc3k(config: DataConfig) -> AnnData:
     """Counts of the 2638 cells that scanpy's processed set labels, with those labels in
-    obs["louvain"]."""
+    obs["louvain"].
+    """
     import scanpy
 
     advice = "connect to the network, or use scanpy:pbmc68k_reduced, which needs no download"

@@ -55,7 +55,9 @@ def holds_matrix(folder: Path) -> bool:
 
 def place_within(folder: Path) -> Path:
     """The folder itself; or where it is that of a run of Cell Ranger, the folder, or the .h5 file,
-    of the matrix of its cells. Raises DataError where a run has several."""
+    of the matrix of its cells.
+    Raises DataError where a run has several.
+    """
     if holds_matrix(folder):
         return folder
     found = [
@@ -76,7 +78,8 @@ def place_within(folder: Path) -> Path:
 
 def read_mtx(path: Path, config: DataConfig) -> AnnData:
     """The genes of a 10x folder, or of one matrix in it where `path` is that file. Raises
-    DataError."""
+    DataError.
+    """
     with reading(f"{path} cannot be read as a 10x folder"):
         matrix, *beside = _files(path)
         barcodes, features = map(_table, beside)
@@ -112,7 +115,8 @@ def _cells_by_genes(
     path: Path, values: sparse.coo_matrix, cells: int, features: int
 ) -> sparse.csr_matrix:
     """Rows are features, as 10x has it, unless the numbers of names say that they are cells. Raises
-    DataError."""
+    DataError.
+    """
     if values.shape == (features, cells):
         return values.T.tocsr()
     if values.shape == (cells, features):
@@ -137,8 +141,11 @@ def _mtx(folder: Path) -> list[Path]:
 
 
 def _files(path: Path) -> tuple[Path, Path, Path]:
-    """The matrix, its barcodes and its features. Raises DataError where there are several matrices,
-    ValueError where files are missing or could belong to another matrix."""
+    """The matrix, its barcodes and its features.
+
+    Raises DataError where there are several matrices, ValueError where files are missing or could
+    belong to another matrix.
+    """
     folder, matrices = (path, _mtx(path)) if path.is_dir() else (path.parent, [path])
     if not matrices:
         raise DataError(
@@ -168,7 +175,8 @@ def _files(path: Path) -> tuple[Path, Path, Path]:
 
 def _beside(folder: Path, form: re.Pattern[str], sample: str, others: set[str], name: str) -> Path:
     """The file of this kind of the sample, or, where none has its prefix, the only one that is not
-    of the others. Of two, plain and .gz, either could belong to the other files."""
+    of the others. Of two, plain and .gz, either could belong to the other files.
+    """
     every = [
         path for path in sorted(folder.iterdir()) if path.is_file() and form.fullmatch(path.name)
     ]

@@ -54,8 +54,8 @@ def read_text(path: Path, config: DataConfig) -> AnnData:
 
     The header may lack the corner, as R writes it. Columns of texts may follow the names of the
     rows, as gene_name or a cell type: they go to var or obs. Genes may repeat, cells may not. Names
-    that are listed in data.regulators and data.genes count as genes. Raises DataError, also where
-    data.orientation is wrong.
+    that are listed in data.regulators and data.genes count as genes.
+    Raises DataError, also where data.orientation is wrong.
     """
     known = {
         *listed_genes(config.regulators, "data.regulators"),
@@ -98,7 +98,9 @@ Texts = dict[str, list[str]]
 
 def _read(path: Path, file: TextIO) -> tuple[list[str], list[str], sparse.csr_matrix, Texts]:
     """Names of the rows, names of the columns, the values, float32 where that is exact, and columns
-    of texts between the names of the rows and the values. Raises ValueError, DataError."""
+    of texts between the names of the rows and the values.
+    Raises ValueError, DataError.
+    """
     lines = _lines(file)
     _, header = next(lines, (0, []))
     columns: list[str] = []
@@ -134,7 +136,8 @@ def _read(path: Path, file: TextIO) -> tuple[list[str], list[str], sparse.csr_ma
 
 def _described(columns: Sequence[str], fields: Sequence[str]) -> int:
     """How many columns, from the first, describe the rows, by the fields of a row: texts that
-    nobody could mean as numbers, or the places of genes, as featureCounts has them."""
+    nobody could mean as numbers, or the places of genes, as featureCounts has them.
+    """
     if [name.casefold() for name in columns[: len(PLACES)]] == PLACES:
         return len(PLACES)
     meant = (
@@ -147,7 +150,8 @@ def _described(columns: Sequence[str], fields: Sequence[str]) -> int:
 
 def _symbols(ids: list[str], texts: Texts) -> tuple[list[str], Texts]:
     """Names of genes, and columns of var: of ids beside symbols, the symbols are the names; of an
-    empty one, the id."""
+    empty one, the id.
+    """
     key, symbols = next(iter(texts.items()))
     are_ids = first_of_most(ids, ENSEMBL_ID) or all(math.isfinite(_number(each)) for each in ids)
     if not are_ids or key.casefold() in PLACES or first_of_most(symbols, OF_ENSEMBL):
@@ -161,7 +165,8 @@ def _symbols(ids: list[str], texts: Texts) -> tuple[list[str], Texts]:
 
 def _lines(file: TextIO) -> Iterator[tuple[int, list[str]]]:
     """The fields of each line that holds something, and its number. The first such line decides the
-    separator; comments above it, as featureCounts and BD Rhapsody write them, do not count."""
+    separator; comments above it, as featureCounts and BD Rhapsody write them, do not count.
+    """
     filled = (
         each for each in enumerate(file, 1) if each[1].strip() and not each[1].startswith(COMMENTS)
     )

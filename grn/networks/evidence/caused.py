@@ -28,8 +28,13 @@ NORMAL = 1.959964  # 95 % of a normal distribution lie within so many sds
 
 @dataclass(frozen=True)
 class Caused:
-    """effect [N, T]: in sds of the gene.   error [N, T]: its standard error.   q [N, T]. NaN for a gene's own row, and
-    where there are too few cells.   sd [N]: of the genes' multiplicities in control cells, within strata."""
+    """The effects of interventions; NaN for a gene's own row, and where there are too few cells.
+
+    effect [N, T]: in sds of the gene.
+    error [N, T]: its standard error.
+    q [N, T]: its q-value.
+    sd [N]: of the genes' multiplicities in control cells, within strata.
+    """
 
     effect: np.ndarray
     error: np.ndarray
@@ -40,7 +45,8 @@ class Caused:
     def certainty(self) -> np.ndarray:
         """How much of an estimate of an effect is to be believed, [N, T], 0 to 1: by its q-value,
         and by its error beside the usual size of effects, as what few cells or weak guides say is
-        mostly noise."""
+        mostly noise.
+        """
         usual = max(float(np.nanmean(np.square(self.effect) - np.square(self.error))), 0.0)
         shrunk = usual / np.maximum(usual + np.square(self.error), 1e-12)
         return np.nan_to_num(shrunk * (1 - self.q))
@@ -59,7 +65,8 @@ def caused_effects(
     cells: Cells, states: States | None = None, rows: np.ndarray | None = None
 ) -> Caused:
     """Of every intervention of the cells, alone in a cell. rows: of the cells that are read; None:
-    all."""
+    all.
+    """
     done = cells.interventions
     assert done is not None, "the caller has asked"
     rows = np.arange(len(cells)) if rows is None else rows

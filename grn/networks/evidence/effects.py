@@ -4,7 +4,8 @@ A weight is made for ranking: its penalty shrinks it, in blood to next to nothin
 debiasing takes that back. Of a cell that a member has not learned from, e_j is what the other
 regulators leave of regulator j, and r_i what the member's signed block leaves of gene i:
 
-    slope_ij = (slope of the block along e_j + d_ij) / known_j                    d_ij = sum r_i e_j / sum e_j^2
+    d_ij     = sum r_i e_j / sum e_j^2
+    slope_ij = (slope of the block along e_j + d_ij) / known_j
     se_ij^2  = sum (r_i - d_ij e_j)^2 e_j^2 / (sum e_j^2)^2 / known_j^2
 
 known_j: the share of e_j that is not noise of counting, which hides as much of a slope. From slopes
@@ -50,10 +51,13 @@ LEAST = 1e-3  # mean count below which no fold change is told
 
 @dataclass(frozen=True)
 class Effects:
-    """effect, error [N, R]: log2 fold changes for a doubling of the regulator (of values that are
-    no counts: change in
-    their own unit for a unit of the regulator) and their standard errors; NaN where there is none.   of_states: of each
-    state alone."""
+    """The effects of regulators on genes, over all cells and in states.
+
+    effect, error [N, R]: log2 fold changes for a doubling of the regulator (of values that are no
+        counts: change in their own unit for a unit of the regulator) and their standard errors; NaN
+        where there is none.
+    of_states: of each state alone.
+    """
 
     effect: np.ndarray
     error: np.ndarray
@@ -62,9 +66,12 @@ class Effects:
 
 @dataclass
 class Sums:
-    """Over cells: residuals times what is left of regulators, [N, R], and powers of both.   slope [N, R]: those of the
-    blocks, times `size`.   size, fourth [R]: sums of squares and of fourth powers of what is left.   noise [R]: of
-    variances by counting."""
+    """Sums over cells: residuals times what is left of regulators, [N, R], and powers of both.
+
+    slope [N, R]: those of the blocks, times `size`.
+    size, fourth [R]: sums of squares and of fourth powers of what is left.
+    noise [R]: of variances by counting.
+    """
 
     product: Tensor
     squares: Tensor
@@ -98,7 +105,8 @@ def effects_of(model: Model, cells: Cells, states: States, fold: np.ndarray) -> 
     """Over all cells and in each state. fold [C]: of each cell, see Model.held_out; -1: no member
     has learned from it.
 
-    Each cell is read by one member that has not learned from it."""
+    Each cell is read by one member that has not learned from it.
+    """
     model = model.eval()
     regulators, held_out = len(model.regulators), model.held_out.tolist()
     reader = np.where(np.isin(fold, held_out), fold, held_out[0])
@@ -119,7 +127,8 @@ def effects_of(model: Model, cells: Cells, states: States, fold: np.ndarray) -> 
 
 def rows_of_states(model: Model, states: States) -> list[np.ndarray]:
     """Of each state the cells that are read, those that belong to it most: all, or of many cells a
-    sample, which is the same whenever it is drawn on the same kind of device."""
+    sample, which is the same whenever it is drawn on the same kind of device.
+    """
     work = WORK_ON_GPU if model.mean.device.type == "cuda" else WORK
     most = int(
         np.clip(
@@ -195,7 +204,8 @@ def fold_changes(
     slopes: tuple[Tensor, Tensor], model: Model, scale: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Slopes and errors in sds of the genes as log2 fold changes. scale [N]: mu h'(mu); None:
-    values are no counts."""
+    values are no counts.
+    """
     regulators = model.regulators.cpu().numpy()
     sd = model.sd.cpu().double().numpy()
     unit = sd if scale is None else sd / scale  # of the gene's log mean, or of its value, for an sd
@@ -210,7 +220,8 @@ def fold_changes(
 
 def scale_of(cells: Cells, rows: np.ndarray) -> np.ndarray | None:
     """mu h'(mu) of each gene in the cells `rows`, [N], NaN for next to no counts; None where values
-    are no counts."""
+    are no counts.
+    """
     if cells.counting is None:
         return None
     logarithmic = cells.counting.unit is not None

@@ -36,17 +36,21 @@ from grn.regulation.sorting import ascending
 DRAWS = 20
 """Draws of knock-offs in one round. By symmetry, the strongest of all pairs is stronger than all
 knock-offs of 20 draws in one of 21 data sets in which no gene depends on another, however the
-pairs' weights depend on each other."""
+pairs' weights depend on each other.
+"""
 STRONGEST = 2
 """Knock-offs more that count as the strongest of all. With one, one of 21 of these data sets would
 have a certain edge, which is the rate as promised. With two, no edge is certain alone, and hardly
-any has one (benchmarks/nulls.py)."""
+any has one (benchmarks/nulls.py).
+"""
 ROUNDS = 49
 """The most rounds. The rates of one round hold, but which edges near a threshold are below it is
-chance there. So an edge's q-value is the median over the rounds."""
+chance there. So an edge's q-value is the median over the rounds.
+"""
 SETTLED = 0.9
 """Rounds end where the certain edges of the first half and of the second half have this Jaccard
-index, as those of another seed would."""
+index, as those of another seed would.
+"""
 WORK, WORK_ON_GPU = 1.2e12, 1.5e12  # multiplications that all rounds may take
 LEAST_WORK = 2e9  # what a draw takes however few cells there are, in multiplications
 NUMBERS = 2**26  # q-values of all rounds that are in memory
@@ -61,10 +65,15 @@ SMOOTHED = 2**20  # most weights and knock-offs that local rates are estimated f
 
 @dataclass(frozen=True)
 class Evidence:
-    """q [N, R]: q-values, 1 for pairs that are no candidates.   confidence [N, R], 0.5 to 1.   Both NaN where the cells
-    are too few.   cells: how many there are, each copy counted once.   least_effect: the smallest partial correlation
-    that they can show (NaN: none).   slope [N, R]: of each gene on the regulator beside the others and their
-    knock-offs, balanced, 0 for pairs that are no candidates."""
+    """What knock-offs say of every pair.
+
+    q [N, R]: q-values, 1 for pairs that are no candidates; NaN where the cells are too few.
+    confidence [N, R]: 0.5 to 1; NaN where the cells are too few.
+    cells: how many there are, each copy counted once.
+    least_effect: the smallest partial correlation that they can show (NaN: none).
+    slope [N, R]: of each gene on the regulator beside the others and their knock-offs, balanced, 0
+        for pairs that are no candidates.
+    """
 
     q: np.ndarray
     confidence: np.ndarray
@@ -97,7 +106,8 @@ def evidence_of_states(
     table: CellTable, *, seed: int, least_cells: int, processes: Processes = ALONE
 ) -> list[Evidence]:
     """The second of `edge_evidence`, in the first process; none where there is one state.
-    processes: that call this together, of which each computes some of the states."""
+    processes: that call this together, of which each computes some of the states.
+    """
     states = table.states.shape[1]
 
     def own(state: int) -> Evidence:
@@ -110,7 +120,8 @@ def evidence_of_states(
 
 def table_of_state(table: CellTable, state: int) -> CellTable:
     """The cells that belong to a state more than to others, in their own units and as if there were
-    no others."""
+    no others.
+    """
     own = table.some(np.flatnonzero(table.states.argmax(1) == state))
     return replace(own, states=np.ones((len(own), 1), np.float32))
 
@@ -164,7 +175,8 @@ def until_settled(
     another: Callable[[], tuple[Tensor, Tensor, Tensor]], most: int
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Rounds (`one_round`), an odd number, until both halves of them have the same certain edges,
-    or `most`."""
+    or `most`.
+    """
 
     def certain(rounds: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
         return torch.stack([q for _, q, _ in rounds]).median(0)[0] <= SIGNIFICANT
@@ -208,7 +220,8 @@ def one_round(
 
 def rounds_of(table: CellTable, pairs: int, share: float = 1.0) -> int:
     """How many rounds of draws for the cells of a table take so large a share of WORK: an odd
-    number."""
+    number.
+    """
     genes, features = table.multiplicity.shape[1], 2 * len(table.regulators)
     cells = min(len(table), len(sampled(table, 0)))
     inverse = min(cells, features)
@@ -282,13 +295,15 @@ def of_certain(found: Evidence) -> int:
 
 def knows_no_signs(network: Network, found: Evidence) -> bool:
     """Whether the network has the other sign in about half of the certain associations, as by
-    chance."""
+    chance.
+    """
     return of_other_sign(network, found) > UNKNOWING * of_certain(found)
 
 
 def of_other_sign(network: Network, found: Evidence) -> int:
     """How many certain associations the network has with the other sign, and so not among its
-    certain edges."""
+    certain edges.
+    """
     return int((np.less_equal(found.q, SIGNIFICANT) & (network.weight * found.slope < 0)).sum())
 
 
@@ -342,7 +357,8 @@ def certain_pairs(network: Network) -> np.ndarray:
 
 def summary(found: pd.DataFrame) -> list[str]:
     """What the knock-offs found, in a few sentences: first what is certain, then what more would
-    need."""
+    need.
+    """
     every, states = found.iloc[0], found.iloc[1:]
     lines = [
         f"{every.edges} edges are certain over all cells (false discovery rate {SIGNIFICANT}): "
@@ -446,7 +462,8 @@ def _chosen(count: int, chosen: int) -> np.ndarray:
 
 def _interpolated(x: Tensor, at: Tensor, values: Tensor) -> Tensor:
     """The piecewise linear function that has `values` [B] at `at` [B] (ascending), at x [n];
-    constant outside."""
+    constant outside.
+    """
     after = torch.searchsorted(at, x).clamp(1, max(len(at) - 1, 1))
     left, right = at[after - 1], at[after.clamp(max=len(at) - 1)]
     share = ((x - left) / (right - left).clamp(min=1e-300)).clamp(0, 1)

@@ -2,8 +2,8 @@
 
     q [C', H, N, E], k [C', K, M, E], v [C', K, M, V], multiplicity m [C', 1 or K, M] float32
 
-Dense calls have C' = C bags. Packed calls have C' = 1, all bags one after the other, and offsets [C
-+ 1].
+Dense calls have C' = C bags. Packed calls have C' = 1, all bags one after the other, and offsets
+[C + 1].
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ class AttentionCall:
 
     def empty_gradients(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return tensors for dq, dk, dv, and dm [C', K, M] float32 of every key head,
-        uninitialised."""
+        uninitialised.
+        """
         dm = torch.empty(self.k.shape[:3], device=self.k.device, dtype=torch.float32)
         return torch.empty_like(self.q), torch.empty_like(self.k), torch.empty_like(self.v), dm
 

@@ -9,15 +9,16 @@ Which kernel runs for q in float16 with 3000 genes?
 Decisions are made in this order, from shapes, dtypes, flags and facts about a device (Question):
 
     1. torch or Triton          choose_backend: dtype, head width, device, transforms
-    2. the stream or moments    triton_method: measured times; torch_method: operations (flashsign.tuning.costs)
+    2. the stream or moments    triton_method: measured times; torch_method: operations
+                                (flashsign.tuning.costs)
     3. the stream's kernel      plan_stream: for small bags, for Hopper or the plain one
 
 They make one Plan, which is executed forward and backward. plan() makes it of shapes alone, also
 for a device that is not present, plan_call() of a call's tensors; only() asks for one path. Tables
 of scores, edge sums and folds take the first decision alone, each with reasons of its own. Block
-sizes: flashsign.tuning.choose.
-Letters as in flashsign.attention.spherical_attention. Triton is imported where a kernel is about to
-run, not before.
+sizes: flashsign.tuning.choose. Triton is imported where a kernel is about to run, not before.
+
+Letters: as in flashsign.attention.spherical_attention.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ KERNELS: dict[Kernel, tuple[Literal["triton", "torch"], Literal["stream", "momen
     "triton_moments": ("triton", "moments"),
 }
 """The backend and the method of every path. In `triton_small_bags` one program does a whole bag;
-the forward kernel of `triton_stream_hopper` is written for Hopper."""
+the forward kernel of `triton_stream_hopper` is written for Hopper.
+"""
 
 WIDEST = {"stream": 256, "moments": 128, "auto": 256}
 """The widest heads that the Triton kernels of a method take."""
@@ -68,13 +70,16 @@ GRID_LIMIT = 65535
 """The most programs on the second and third axis of a grid."""
 FEWEST_HOPPER_KEYS = 2048
 """With fewer keys the plain kernel is faster: each program of the one for Hopper takes a whole
-multiprocessor."""
+multiprocessor.
+"""
 MOMENT_KEYS_PER_WIDTH = 8
 """dq comes from moments where keys > this * width: two products of width E instead of three with
-every key."""
+every key.
+"""
 HOPPER_TRITON = ("3.6.", "3.7.")
 """The releases of Triton with which the Hopper kernel was seen working: Gluon changes from release
-to release."""
+to release.
+"""
 
 
 # --- torch or Triton
@@ -125,7 +130,8 @@ def why_not_triton(
     in_transform: bool,
 ) -> str:
     """Return the reason why no Triton kernel can take a call, "" where one can; arguments as of
-    choose_backend."""
+    choose_backend.
+    """
     if not (device.kind == "cuda" or device.interpreted):
         return f"The Triton kernels run on CUDA devices, and the tensors are on {device.kind}"
     if not device.triton:
@@ -168,7 +174,8 @@ class Plan:
     dq_from_moments: bool = False
     asked: Method = field(default="auto", compare=False, repr=False)
     """The method that a call in torch asks for; "auto": torch chooses for every group of similar
-    bags."""
+    bags.
+    """
 
     @property
     def backend(self) -> Literal["triton", "torch"]:
@@ -182,7 +189,8 @@ class Plan:
 class Question(NamedTuple):
     """All on which a plan depends. q, k: shapes; values: width of v; bags: how many; largest:
     numbers of keys and of queries of the largest bag, None where they are not known; requested:
-    what `only` asks for."""
+    what `only` asks for.
+    """
 
     device: Device
     dtype: torch.dtype
@@ -214,11 +222,11 @@ def plan(
 ) -> Plan:
     """Return what runs for a call of spherical_attention, from its shapes alone.
 
-    queries, keys: the shapes of q and k; values: the width of v (default: as q). Dense: [C, H, N,
-        E] and [C, K, M, E] (default: that of q). Packed: [T, H, E] and [S, K, E], with `bags`, the
-        number of bags, and `largest`, the numbers of keys and of queries of the largest bag
-        (default: all bags have one size). In torch a packed call chooses a method for every group
-        of similar bags, and the plan is that of bags of the largest size.
+    queries, keys: the shapes of q and k; values: the width of v (default: as q). Dense:
+        [C, H, N, E] and [C, K, M, E] (default: that of q). Packed: [T, H, E] and [S, K, E], with
+        `bags`, the number of bags, and `largest`, the numbers of keys and of queries of the largest
+        bag (default: all bags have one size). In torch a packed call chooses a method for every
+        group of similar bags, and the plan is that of bags of the largest size.
     gradients: whether a backward will follow; in_transform: whether it is inside forward mode or a
         torch.func transform; device: facts, or a device of this machine (default: the current CUDA
         device where there is one, else the CPU).
@@ -415,7 +423,8 @@ def plan_stream(
 
 def plan_kernels(call: AttentionCall, method: Method) -> Plan:
     """Return the plan of a call that is in the kernels' layout already, by one method: for compiled
-    code."""
+    code.
+    """
     if method == "moments":
         return Plan("triton_moments")
     device, size, width, values = (

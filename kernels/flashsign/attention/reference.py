@@ -24,8 +24,8 @@ def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) 
     Training does not identify its sign.
 
     w_ij = s_ij / sqrt(sum_j s_ij^2 + eps |q_i|^2 sum_j m_j^2 |k_j|^2 + tiny), s_ij = m_j q_i . k_j,
-    so that a row's norm is at most 1. q [C, H, N, E], k [C, K, M, E], multiplicity [C, M] or [C, K,
-    M] -> [C, H, N, M], in the inputs' own dtype.
+    so that a row's norm is at most 1. q [C, H, N, E], k [C, K, M, E], multiplicity [C, M] or
+    [C, K, M] -> [C, H, N, M], in the inputs' own dtype.
     Raises ShapeMismatch as spherical_attention does.
     Source: spherical attention, arXiv 2505.09326.
 
@@ -71,8 +71,8 @@ def normalised_weights(
 
 
 def weights_of_products(products: Tensor, m: Tensor, normaliser: Normaliser) -> Tensor:
-    """Return the weights (normalised_weights) of products q.k [.., N, M] and multiplicities m [..,
-    1, M].
+    """Return the weights (normalised_weights) of products q.k [.., N, M] and multiplicities m
+    [.., 1, M].
 
     Not of the spherical one.
     """
@@ -92,8 +92,8 @@ def reference_spherical_attention(
 ) -> Tensor:
     """Return edge weights times values.
 
-    q [C, H, N, E], k [C, K, M, E], v [C, K, M, V], multiplicity [C, M] or [C, K, M] -> [C, H, N,
-    V], in the inputs' own dtype.
+    q [C, H, N, E], k [C, K, M, E], v [C, K, M, V], multiplicity [C, M] or [C, K, M] ->
+    [C, H, N, V], in the inputs' own dtype.
     """
     v, _ = _per_query_head(q, v, multiplicity)
     return edge_weights(q, k, multiplicity, eps) @ v

@@ -33,11 +33,11 @@ def spherical_attention(
     method: Method = "auto",
     backend: Backend = "auto",
 ) -> Tensor:
-    """Attend over bags with weights that keep their sign: they are normalised by an L2 norm instead
-    of a softmax.
+    """Attend over bags with weights that keep their sign: an L2 norm normalises them, not softmax.
 
-    s_ij = m_j (q_i . k_j),  o_i = sum_j s_ij v_j / sqrt(sum_j s_ij^2 + eps |q_i|^2 sum_j m_j^2 |k_j|^2 + tiny)
-
+        s_ij = m_j (q_i . k_j)
+        t    = sum_j m_j^2 |k_j|^2
+        o_i  = sum_j s_ij v_j / sqrt(sum_j s_ij^2 + eps |q_i|^2 t + tiny)
     Dense: q [C, H, N, E], k [C, K, M, E], v [C, K, M, V], multiplicity [C, M] or [C, K, M] -> [C,
         H, N, V].
     Packed: q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K] -> [T, H, V]; bag c

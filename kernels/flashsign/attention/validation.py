@@ -211,7 +211,8 @@ def check_layer(
     h: Tensor, weight: Tensor, bias: Tensor | None, name: str = "h", of_weight: str = "weight"
 ) -> None:
     """Raise ShapeMismatch unless h [..., D], weight [V, D] and bias [V] fit together in shape,
-    dtype and device."""
+    dtype and device.
+    """
     found = f"{name} {list(h.shape)}, {of_weight} {list(weight.shape)}"
     if h.ndim < 2 or weight.ndim != 2 or h.shape[-1] != weight.shape[1]:
         raise ShapeMismatch(
@@ -254,13 +255,15 @@ def check_cut(name: str, offsets: Tensor, rows: int) -> None:
 
 def largest_bag_size(offsets: Tensor) -> int:
     """Return rows of the largest bag. Does not synchronise with the GPU if check_cut has seen these
-    offsets before."""
+    offsets before.
+    """
     return cached(offsets, "cut", lambda: _cut(offsets))[3]
 
 
 def _cut(offsets: Tensor) -> tuple[int, int, bool, int]:
     """Return the first and the last offset, whether offsets never fall, and the size of the largest
-    bag."""
+    bag.
+    """
     sizes = offsets.diff()
     # An empty bag is added because aminmax refuses an empty tensor, and there may be no bags.
     fewest, most = torch.cat([sizes, sizes.new_zeros(1)]).aminmax()

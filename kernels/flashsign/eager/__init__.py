@@ -1,2 +1,3 @@
 """Spherical attention in torch operations, on any device, and what packed bags and derivatives need
-there."""
+there.
+"""

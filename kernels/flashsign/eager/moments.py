@@ -21,7 +21,8 @@ from flashsign.eager.transforms import differentiable_gradients, transformed, wi
 
 ILL_CONDITIONED = 1e-4
 """Rows with rho = z / (|q|^2 tr G) below this are ill-conditioned: float32 moments cancel, and z
-has a relative error of 0.13 u / rho, u the unit roundoff."""
+has a relative error of 0.13 u / rho, u the unit roundoff.
+"""
 
 
 class Moments(NamedTuple):
@@ -45,8 +46,8 @@ class Moments(NamedTuple):
         return self.g.diagonal(dim1=-2, dim2=-1).sum(-1)
 
     def attend(self, q: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Return outputs o [B, N, V], 1 / n [B, N, 1], and which rows are ill-conditioned, bool [B,
-        N, 1].
+        """Return outputs o [B, N, V], 1 / n [B, N, 1], and which rows are ill-conditioned, bool
+        [B, N, 1].
 
         q [B, N, E].
         """
@@ -158,8 +159,9 @@ def _moments_backward(
 
 
 def bags_with_rows(marked: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Yield each bag that has marked rows, and which of its rows they are; marked [B, N, 1]
-    bool."""
+    """Yield each bag that has marked rows, and which of its rows they are;
+    marked [B, N, 1] bool.
+    """
     bag_of_row, row, _ = marked.nonzero(as_tuple=True)
     bags, counts = torch.unique_consecutive(bag_of_row, return_counts=True)
     yield from zip(bags.tolist(), torch.split(row, counts.tolist()), strict=True)

@@ -18,7 +18,8 @@ from flashsign.attention.validation import check_cut
 
 class Slots(NamedTuple):
     """The rows of some bags, padded to L: row [C', L], their numbers in the packed tensor, and
-    present [C', L], False for padding, which repeats the first row of its bag."""
+    present [C', L], False for padding, which repeats the first row of its bag.
+    """
 
     row: Tensor
     present: Tensor
@@ -26,7 +27,8 @@ class Slots(NamedTuple):
     @classmethod
     def of(cls, starts: Tensor, sizes: Tensor) -> Slots:
         """Return slots of bags that begin at rows starts [C'] and have sizes [C'] rows; L is the
-        largest size."""
+        largest size.
+        """
         position = torch.arange(int(sizes.max()), device=starts.device)
         present = position < sizes[:, None]
         first = torch.where(sizes > 0, starts, 0)[:, None]
@@ -42,7 +44,8 @@ class Slots(NamedTuple):
 
     def pad_numbers(self, numbers: Tensor) -> Tensor:
         """Return numbers of rows [T] as [C', L], [T, heads] as [C', heads, L], 0 for padding: it is
-        absent."""
+        absent.
+        """
         padded = self.pad(numbers)
         if padded.ndim == 2:
             return torch.where(self.present, padded, 0)
@@ -65,9 +68,8 @@ class Group(NamedTuple):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the group's bags of a packed call as a dense one.
 
-        q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K] -> q [C', H, N, E], k [C',
-        K, M, E],
-        v [C', K, M, V], multiplicity [C', M] or [C', K, M], 0 for padding.
+        q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K] -> q [C', H, N, E], k
+        [C', K, M, E], v [C', K, M, V], multiplicity [C', M] or [C', K, M], 0 for padding.
         """
         keys = self.keys
         return (
@@ -89,8 +91,8 @@ def groups_of_bags(
 
     offsets and query_offsets [C + 1] cut `keys` and `queries` packed rows into bags;
     at_once(queries, keys): how many bags a group may have at most, given the largest numbers of
-    queries and of keys in it (default: any number). Raises ShapeMismatch unless the offsets cut the
-    rows exactly.
+    queries and of keys in it (default: any number).
+    Raises ShapeMismatch unless the offsets cut the rows exactly.
     """
     check_cut("offsets", offsets, keys)
     check_cut("query_offsets", query_offsets, queries)
@@ -130,10 +132,9 @@ def packed_attention(
 ) -> Tensor:
     """Attend over packed bags by `dense`, which computes dense ones (dense_attention).
 
-    q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K], offsets and query_offsets [C
-    + 1]
-    -> [T, H, V]. The queries of a bag without keys get zeros. Raises ShapeMismatch unless the
-    offsets cut the rows exactly.
+    q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K], offsets and query_offsets
+    [C + 1] -> [T, H, V]. The queries of a bag without keys get zeros.
+    Raises ShapeMismatch unless the offsets cut the rows exactly.
     """
     unpadded, rows = [], []
     for group in groups_of_bags(offsets, query_offsets, len(k), len(q)):

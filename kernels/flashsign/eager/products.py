@@ -53,7 +53,8 @@ def unit_of(*numbers: Tensor) -> Tensor:
 
 def _rounded(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
     """Return x in a 16-bit dtype, and the unit that it is in, if any: bfloat16 has the range of
-    float32."""
+    float32.
+    """
     if x.dtype == dtype or dtype == torch.bfloat16 or not x.numel():
         return x.to(dtype), None
     unit = unit_of(x)

@@ -90,8 +90,11 @@ def stream_backward(
 
     With g_i = do_i / n_i, delta_i = <do_i, o_i> and c_i = delta_i / n_i^2:
 
-        ds_ij = <g_i, v_j> - c_i s_ij      dq_i = sum_j ds_ij k_j - c_i eps t q_i      dv_j = sum_i s_ij g_i
-        dk_j = sum_i ds_ij q_i + 2 dt k_j      2 dt = -sum_i c_i eps |q_i|^2
+        ds_ij = <g_i, v_j> - c_i s_ij
+        dq_i  = sum_j ds_ij k_j - c_i eps t q_i
+        dk_j  = sum_i ds_ij q_i + 2 dt k_j
+        dv_j  = sum_i s_ij g_i
+        2 dt  = -sum_i c_i eps |q_i|^2
     """
     g = grad * inverse
     c = (g * o).sum(-1, keepdim=True) * inverse

@@ -1,5 +1,6 @@
 """Modes of differentiation that custom autograd functions do not support, and gradients that
-support all of them."""
+support all of them.
+"""
 
 from __future__ import annotations
 

@@ -116,8 +116,8 @@ class EdgeSums:
         >>> import torch
         >>> from flashsign import EdgeSums
         >>> sums = EdgeSums(targets=3, regulators=5)
-        >>> for batch in range(2):
-        ...     q, k = torch.randn(4, 2, 3, 8), torch.randn(4, 2, 5, 8)  # cells, heads, genes, width
+        >>> for batch in range(2):  # cells, heads, genes, width
+        ...     q, k = torch.randn(4, 2, 3, 8), torch.randn(4, 2, 5, 8)
         ...     sums = sums.add(q, k)
         >>> sums.mean().signed.shape
         torch.Size([3, 5])
@@ -139,10 +139,10 @@ class EdgeSums:
 
         targets: how many, or a range of step 1 for these rows of a larger table; regulators: how
         many; absolute, pairs:
-        whether these tables are kept; dtype: of signed and absolute. Raises ShapeMismatch for
-        targets that are neither, ValueError for another number, dtype or device that is none,
-        BackendUnavailable for a GPU that is not there, MemoryError for tables that do not fit into
-        a CPU's.
+        whether these tables are kept; dtype: of signed and absolute.
+        Raises ShapeMismatch for targets that are neither, ValueError for another number, dtype or
+        device that is none, BackendUnavailable for a GPU that is not there, MemoryError for tables
+        that do not fit into a CPU's.
         """
         self.targets = targets if isinstance(targets, range) else range(targets)
         if self.targets.step != 1:
@@ -193,9 +193,8 @@ class EdgeSums:
 
         A query or key whose number is not in these sums (-1, say) counts in the norms only. A bag
         lists no number twice. heads [H]: the weight of each head in the mean over heads, not
-        negative (default: equal). inverse
-        [C, H, n], packed [T, H]: 1 / n_i where it is known already; by default it is computed from
-        the keys' moments. Not differentiable.
+        negative (default: equal). inverse [C, H, n], packed [T, H]: 1 / n_i where it is known
+        already; by default it is computed from the keys' moments. Not differentiable.
 
         backend: "triton" is the GPU's kernel (float16, bfloat16 and float32, with float32 sums),
         "torch" runs anywhere, "auto" takes the kernel where it can run. The same call gives the
@@ -286,8 +285,9 @@ class EdgeSums:
 
         by: "absolute" ranks by the mean of |w|, "signed" by |mean of w|; over: as in mean. same
         [R]: the number of the target that each regulator is (-1: none); then no target is its own
-        regulator. Pairs without a bag are left out. Raises ValueError for an unknown `by` or
-        `over`, and where these sums do not keep what they need, ShapeMismatch for another `same`.
+        regulator. Pairs without a bag are left out.
+        Raises ValueError for an unknown `by` or `over`, and where these sums do not keep what they
+        need, ShapeMismatch for another `same`.
         """
         if by not in ("absolute", "signed"):
             raise ValueError(f"by must be absolute or signed, not {by!r}.")
@@ -320,8 +320,9 @@ class EdgeSums:
         return stacked(found, min(k, regulators), self.absolute is not None, self.signed)
 
     def _add_weights(self, part: Part) -> None:
-        """Add signed and absolute weights, for as many bags or targets at a time as WEIGHTS
-        allows."""
+        """Add signed and absolute weights,
+        for as many bags or targets at a time as WEIGHTS allows.
+        """
         bags, heads, queries, width = part.q.shape
         key_heads, keys = part.k.shape[1:3]
         if self.absolute is None:
@@ -340,7 +341,8 @@ class EdgeSums:
 
     def _add_signed(self, part: Part) -> None:
         """Add signed weights only: the sum over bags and heads is then the inner axis of one matrix
-        product."""
+        product.
+        """
         k = part.k.repeat_interleave(part.q.shape[1] // part.k.shape[1], 1).mT.flatten(0, 2)
         for rows in _tiles(part.q.shape[2], max(1, k.shape[1])):
             q = part.q[:, :, rows] * part.inverse[:, :, rows, None].to(part.q.dtype)
@@ -428,8 +430,10 @@ def top_edges(
 
 
 def _choose(backend: Backend, q: Tensor, sums: torch.dtype) -> Literal["triton", "torch"]:
-    """Return the backend that adds weights to sums of a dtype. Raises BackendUnavailable,
-    ValueError."""
+    """Return the backend that adds weights to sums of a dtype.
+
+    Raises BackendUnavailable, ValueError.
+    """
     reason = (
         "" if sums == torch.float32 else f"The kernel's sums are float32, and these sums are {sums}"
     )
@@ -447,7 +451,8 @@ def _choose(backend: Backend, q: Tensor, sums: torch.dtype) -> Literal["triton",
 
 def kernel_problem(dtype: torch.dtype, width: int, device: torch.device) -> str:
     """Return what is wrong with the kernel, the end of a sentence, "" where nothing is: it is
-    compared with float64."""
+    compared with float64.
+    """
     sizes = (1, 7, 113, 1025) if device.type == "cuda" else (1, 7, 33)
     for genes in sizes:
         bag = Bag(genes, width, dtype, device)
@@ -473,7 +478,8 @@ def kernel_problem(dtype: torch.dtype, width: int, device: torch.device) -> str:
 
 def _tiles(rows: int, width: int) -> Iterator[slice]:
     """Yield slices of `rows` rows of `width` numbers each, so that a slice has at most WEIGHTS
-    numbers."""
+    numbers.
+    """
     step = max(1, WEIGHTS // width)
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 

@@ -22,10 +22,12 @@ from flashsign.errors import ShapeMismatch
 
 NUMBERS = 2**24
 """Most numbers of queries and keys that are converted to float64 or padded at one time (128 MiB in
-float64)."""
+float64).
+"""
 LAID_OUT = 2**27
 """Most numbers of queries and keys that are laid out by target and regulator at one time (512 MiB
-in float32)."""
+in float32).
+"""
 
 Index = slice | Tensor
 """Row or column numbers of the sums: a slice where they follow each other, else an int64 tensor."""
@@ -70,7 +72,8 @@ class EdgeCall(NamedTuple):
         dtype: torch.dtype,
     ) -> EdgeCall:
         """Raise ShapeMismatch unless all tensors fit together, ValueError for head weights that are
-        negative, not finite or all zero."""
+        negative, not finite or all zero.
+        """
         packed = offsets is not None
         check_tensors(q, k, k, multiplicity, packed)
         offsets, query_offsets = check_packing(q, k, offsets, query_offsets)
@@ -236,8 +239,8 @@ def _inverse(call: EdgeCall, given: Tensor | None, q: Tensor, k: Tensor, unit: T
     """Return 1 / n of every query in the unit of the scaled keys, times the weight of its head: [C,
     H, n] float64.
 
-    given [C, H, n]: 1 / n in the unit of the multiplicities, None where it is not known; unit [C,
-        K].
+    given [C, H, n]: 1 / n in the unit of the multiplicities, None where it is not known; unit
+        [C, K].
     """
     if given is None:
         inverse = inverse_norms(q, k, call.eps)
@@ -248,7 +251,8 @@ def _inverse(call: EdgeCall, given: Tensor | None, q: Tensor, k: Tensor, unit: T
 
 class _Padded(NamedTuple):
     """As Part, but each bag has its own rows [C, n] and columns [C, m] of the sums, -1 for what is
-    not in them."""
+    not in them.
+    """
 
     q: Tensor
     k: Tensor
@@ -371,7 +375,8 @@ def _inside(name: str, ids: Tensor, listed: Tensor, first: int, size: int) -> Te
 
 def _run(ids: Tensor) -> Index:
     """Return ids as a slice where they follow each other, so that the sums are indexed without a
-    copy."""
+    copy.
+    """
     if not len(ids):
         return slice(0, 0)
     first = int(ids[0])

@@ -1,2 +1,3 @@
 """The Triton kernels as operators of torch: registration, autograd, and the layout in which they
-are called."""
+are called.
+"""

@@ -1,5 +1,6 @@
 """Attention in torch: of calls that no kernel takes, for derivatives that no kernel has, and in a
-kernel's place."""
+kernel's place.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def chosen_attention(
     asked: Literal["auto", "stream", "moments"],
 ) -> Tensor:
     """Compute a dense call (flashsign.eager.dense) by the method that was asked for, or by the one
-    with less work."""
+    with less work.
+    """
     queries = q.shape[1] // k.shape[1] * q.shape[2]
     method = torch_method(asked, queries, k.shape[2], q.shape[3], transformed())
     return dense_attention(q, k, v, multiplicity, eps, method)
@@ -57,7 +59,8 @@ def attention(method: Method, call: AttentionCall) -> Tensor:
 
 def gradients(method: Method, call: AttentionCall, grad: Tensor) -> tuple[Tensor, ...]:
     """Return dq, dk, dv like q, k, v, and dm [C', K, M] of every key head, for grad of o; o is
-    computed again."""
+    computed again.
+    """
     with torch.enable_grad():
         given = (call.q, call.k, call.v, call.m.expand(call.k.shape[:3]))
         q, k, v, m = leaves = [x.detach().requires_grad_() for x in given]

@@ -1,7 +1,9 @@
 """The Triton kernels of attention as operators of torch, with their derivatives.
 
-    flashsign::stream, flashsign::moments                       q, k, v, m -> o, 1 / n, and of moments sums and totals
-    flashsign::stream_backward, flashsign::moments_backward     do, q, k, v, m and those outputs -> dq, dk, dv, dm
+    flashsign::stream              q, k, v, m -> o, 1 / n
+    flashsign::moments             q, k, v, m -> o, 1 / n, sums and totals
+    flashsign::stream_backward     do, q, k, v, m and the outputs of stream -> dq, dk, dv, dm
+    flashsign::moments_backward    do, q, k, v, m and the outputs of moments -> dq, dk, dv, dm
 
 torch.compile and torch.export see a call as one node of these, and tensors without values (fake or
 meta) go through them. Eager mode calls the functions behind them, because torch's dispatcher takes
@@ -104,7 +106,8 @@ LIBRARY = torch.library.Library("flashsign", "DEF")  # type: ignore[no-untyped-c
 
 _OF_TORCH: dict[int, Any] = {}
 """Weak references to storages of 1 / n, of compiled forwards for which torch computed: their
-backwards are torch's too, also where a kernel was found to be right meanwhile."""
+backwards are torch's too, also where a kernel was found to be right meanwhile.
+"""
 
 
 def _storage(x: Tensor) -> Any:
@@ -129,8 +132,10 @@ def _empty_outputs(method: in_torch.Method, *arguments: Any) -> Tensors:
 
 
 def _forward(method: in_torch.Method, *arguments: Any) -> Tensors:
-    """Run a forward. Sizes of bags are known here, so the plan is made here, as _backward makes
-    it."""
+    """Run a forward.
+
+    Sizes of bags are known here, so the plan is made here, as _backward makes it.
+    """
     call = AttentionCall(*arguments)
     plan = plan_kernels(call, method)
     if known_problem(plan, call) == "":

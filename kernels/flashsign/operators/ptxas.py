@@ -18,7 +18,8 @@ from flashsign.tuning.device import capability
 
 NONE, UNKNOWN = "none", "unknown"
 """Where kernels are not assembled by ptxas, as in the interpreter, and where it is missing or says
-no version."""
+no version.
+"""
 
 
 def ptxas_version(device: torch.device) -> str:

@@ -6,8 +6,8 @@ pair of GPU and Triton that tables.SEEN does not list, a kernel runs only after 
 gradients were compared with float64, for small bags with edges, dense and packed, at all of its
 block sizes. That takes 10 to 20 seconds, mostly to compile, so a process of its own does it (python
 -m flashsign.check), and torch computes in the kernel's place until it has ended: in eager and in
-compiled code, and in a CUDA graph that is recorded meanwhile. A kernel
-that is off, or does not compile, is never used, and a warning says so once.
+compiled code, and in a CUDA graph that is recorded meanwhile. A kernel that is off, or does not
+compile, is never used, and a warning says so once.
 
 What was found is kept in the user's cache, by the GPU, its driver, Triton, ptxas and the kernels'
 source. FLASHSIGN_VERIFY:
@@ -48,13 +48,14 @@ from flashsign.tuning.device import capability, device_name
 
 SOURCES = [Path(__file__).parents[1] / room for room in ("triton", "tuning", "operators")]
 """The folders whose files decide what a kernel computes: a result of a check is known as long as
-they stay."""
+they stay.
+"""
 DRIVER = Path("/proc/driver/nvidia/version")
 VARIABLE = "FLASHSIGN_VERIFY"
 CHOICES = ("never", "once", "always")
 SIZES = {"triton_small_bags": (1, 7, 64), "": (1, 7, 113, 1025)}
-"""Numbers of genes of the bags that are checked, by kernel: around and between the sizes of
-tiles."""
+"""Numbers of genes of the bags that are checked, by kernel: around and between the sizes of tiles.
+"""
 INTERPRETED_SIZES = (1, 7, 33)
 """Numbers of genes in Triton's interpreter, which is slow."""
 AT_ONCE = 2
@@ -71,7 +72,8 @@ CHECKING = (
 class Place(NamedTuple):
     """A kernel as it is compiled: for a dtype, a width of heads and one of values, on a device.
     Kernels of tables of scores have room for so many bags in place of a width, and heads in place
-    of values where they have any."""
+    of values where they have any.
+    """
 
     kernel: str
     dtype: torch.dtype
@@ -174,7 +176,8 @@ def _find_out(place: Place, check: Callable[[], str]) -> str | None:
 
 def _started(place: Place) -> subprocess.Popen[str]:
     """Start a process that checks a kernel. A kernel that breaks the GPU's state breaks its state
-    alone."""
+    alone.
+    """
     kernel, dtype, width, values, device = place
     command = [
         "-m",
@@ -349,7 +352,8 @@ def _source() -> str:
 
 def digest_of(folders: Iterable[Path]) -> str:
     """Return twelve hexadecimal digits that change with any byte of any Python file below the
-    folders."""
+    folders.
+    """
     sources = (path for folder in folders for path in sorted(folder.rglob("*.py")))
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
 

@@ -37,13 +37,15 @@ KERNEL = "attention_by_scores"
 """The name by which the check of a kernel knows those of this file."""
 ALLOWED = 4e-5
 """The largest relative error of a right kernel: products are exact to 20 bits, and sums of a
-program have 256 terms."""
+program have 256 terms.
+"""
 MOST_BAGS = 64
 """The most bags of a table for which the kernels have tiles; torch takes twice as long."""
 CHECKED = ((1, 1), (130, 16), (33, 30), (70, 512), (40, 530))
 INTERPRETED = ((1, 1), (5, 30), (33, 70))
 """Queries and keys of the tables with which kernels are checked, around the sizes of tiles; the
-latter for Triton's interpreter, which is slow."""
+latter for Triton's interpreter, which is slow.
+"""
 
 
 def attention_by_scores(
@@ -64,13 +66,13 @@ def attention_by_scores(
         values: [..., M, E], of every key.
         multiplicity: [C, M], the same for all leading axes, or [..., C, M]; 0: the key is absent.
         centre: [..., M], multiplicities whose message is subtracted, under the same norm. None:
-        nothing is.
+            nothing is.
         basal: [..., N], a score b_i of every query that is part of its norm and has no value. None:
-        0.
+            0.
         eps: added under the root.
         groups: sizes of groups of bags that follow one another, C bags in all. Then `scores` are
-        [..., G, N, M] and
-            `centre` [..., G, M], those of each group; the other arguments are the same for all.
+            [..., G, N, M] and `centre` [..., G, M], those of each group; the other arguments are
+            the same for all.
 
     Returns:
         [..., C, N, E], in the dtype of `scores`.
@@ -164,8 +166,9 @@ def _bags(groups: Sequence[int]) -> Iterator[tuple[int, slice]]:
 
 
 def _products(multiplicity: Tensor, table: Tensor) -> Tensor:
-    """Return products of multiplicity [C, M] or [..., C, M] with a table [..., F, M]: [..., C,
-    F]."""
+    """Return products of multiplicity [C, M] or [..., C, M] with a table [..., F, M]:
+    [..., C, F].
+    """
     if multiplicity.ndim > 2 or table.ndim == 2:
         return multiplicity @ table.mT
     every = multiplicity @ table.flatten(0, -2).mT  # one product for all leading axes
@@ -295,7 +298,8 @@ class InTorch:
         of_multiplicity: bool,
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
         """Return gradients of scores, values, multiplicity and centre. of_sums, bend [..., C, N]:
-        that of u, and h."""
+        that of u, and h.
+        """
         of_scores = torch.empty_like(scores) if all(groups) else torch.zeros_like(scores)
         of_values, of_centre = torch.zeros_like(values), torch.zeros_like(centre)
         of_m = torch.zeros_like(multiplicity) if of_multiplicity else None

@@ -1,13 +1,14 @@
-"""A penalty on what the edges of a table of scores do: a key acts on a query in some state, or in
-none.
+"""A penalty on what the edges of a table of scores do.
 
-    slope_ij = sum over heads g_i s_ij a_j / n_i,                n_i^2 = b_i^2 + sum_j E[m_j^2] s_ij^2
-    lambda t^2 log(1 + size / t^2),       size = shared slope^2 + sum over states of (deviation / rho)^2
+    slope_ij = sum over heads g_i s_ij a_j / n_i
+    n_i^2    = b_i^2 + sum_j E[m_j^2] s_ij^2
+    size     = shared slope^2 + sum over states of (deviation / rho)^2
+    penalty  = lambda t^2 log(1 + size / t^2)
 
-The scores are those of attention_by_scores, with a table for each state. The logarithm lets few
-strong slopes be strong and shrinks many weak ones; t = 0 is lambda size, the penalty of ridge
-regression. rho is how freely states deviate from the slope that they share. The last key has a
-shared slope that is free; its deviations are not.
+A key acts on a query in some state, or in none. The scores are those of attention_by_scores, with a
+table for each state. The logarithm lets few strong slopes be strong and shrinks many weak ones;
+t = 0 is lambda size, the penalty of ridge regression. rho is how freely states deviate from the
+slope that they share. The last key has a shared slope that is free; its deviations are not.
 
 Letters: P members, H heads, S states, N queries, K keys.
 """
@@ -59,7 +60,7 @@ def slope_penalty(
 
     Args:
         scores: [P, H, S, N, K], of every query with every key in every state, for a multiplicity of
-        1.
+            1.
         amount: [P, H, K], a_j.
         gain: [P, H, N], g_i.
         basal: [P, H, N], b_i.
@@ -123,8 +124,7 @@ def attention_and_penalty(
     Args:
         scores, amount, gain, basal, square, penalty, prior: as for slope_penalty.
         multiplicity, centre, groups: as for attention_by_scores: [C, K] or [P or 1, H or 1, C, K],
-        [P or 1, H or 1,
-            S, K], and the bags of each state. A key's value is its amount.
+            [P or 1, H or 1, S, K], and the bags of each state. A key's value is its amount.
 
     Returns:
         [P, H, C, N], what attention_by_scores returns, and [P], what slope_penalty returns.
@@ -138,9 +138,10 @@ def attention_and_penalty(
         >>> import torch
         >>> from flashsign import attention_and_penalty
         >>> scores, one = torch.tensor([3.0, 4.0]).view(1, 1, 1, 1, 2), torch.ones(1, 1, 1)
-        >>> given = {"gain": one, "basal": 0 * one, "centre": torch.zeros(1, 1, 1, 2), "square": torch.ones(1, 1, 2)}
-        >>> ridge = torch.tensor([[1.0, 1.0, 0.0]])
-        >>> attention_and_penalty(scores, torch.ones(1, 1, 2), torch.ones(1, 2), **given, penalty=ridge, groups=[1])
+        >>> amount, multiplicity = torch.ones(1, 1, 2), torch.ones(1, 2)
+        >>> given = {"centre": torch.zeros(1, 1, 1, 2), "square": amount, "groups": [1]}
+        >>> given |= {"gain": one, "basal": 0 * one, "penalty": torch.tensor([[1.0, 1.0, 0.0]])}
+        >>> attention_and_penalty(scores, amount, multiplicity, **given)
         (tensor([[[[1.4000]]]]), tensor([0.3600]))
     """
     tensors = scores, amount, multiplicity, centre, gain, basal, square, penalty
@@ -174,7 +175,8 @@ def _by_kernels(tensors: Sequence[Tensor], bags: int) -> bool:
 
 def _refuse_other_slopes(scores: Tensor, **given: Tensor | None) -> None:
     """Raise ShapeMismatch unless these arguments of slope_penalty fit the scores: kernels would
-    read beside them."""
+    read beside them.
+    """
     members, heads, states, queries, keys = scores.shape
     of_keys, of_queries = (members, heads, keys), (members, heads, queries)
     expected: dict[str, tuple[int, ...]] = {
@@ -193,7 +195,8 @@ def _refuse_other_slopes(scores: Tensor, **given: Tensor | None) -> None:
 
 def penalty_of(slopes: Tensor, penalty: Tensor) -> Tensor:
     """Return the penalty by its definition: slopes [P, S, N, K], penalty [P, 3] (lambda, rho, t) ->
-    [P]."""
+    [P].
+    """
     lam, rho, t = _in_range(penalty, len(slopes))[..., None, None].unbind(1)
     shared = slopes.mean(1)
     deviations = (slopes - shared[:, None]).square().sum(1) / rho.square()
@@ -208,7 +211,8 @@ def penalty_of(slopes: Tensor, penalty: Tensor) -> Tensor:
 
 class _SlopePenalty(torch.autograd.Function):
     """In torch operations, a third of those that autograd would make. The gradient of the slopes is
-    known with the value, so forward keeps it."""
+    known with the value, so forward keeps it.
+    """
 
     @staticmethod
     def forward(
@@ -278,7 +282,8 @@ class _SlopePenalty(torch.autograd.Function):
 
 class _Together(torch.autograd.Function):
     """Attention (tables.shared_scores.OneNumber) and the penalty by kernels, with one gradient of
-    the scores."""
+    the scores.
+    """
 
     @staticmethod
     def forward(
@@ -339,7 +344,8 @@ def _kernels() -> list[Any]:
 
 def _in_range(penalty: Tensor, members: int) -> Tensor:
     """Return lambda, rho and t of each member, [P, 3]; a t of 0, the penalty of ridge regression,
-    stays 0."""
+    stays 0.
+    """
     lam, rho, t = penalty.expand(members, -1).unbind(1)
     return torch.stack(
         [lam, rho.clamp(min=LEAST_RHO), torch.where(t > 0, t.clamp(min=LEAST_T), 0)], 1
@@ -350,7 +356,8 @@ def _of_factors(
     of_factor: Tensor, upstream: Tensor, gain: Tensor, basal: Tensor, norm: Tensor, factor: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return gradients of gain, basal and n^2, from that of the factors g / n for an `upstream` of
-    1."""
+    1.
+    """
     change = of_factor * upstream[:, None, None, None] * factor
     of_norm = -0.5 * change / norm  # [P, H, S, N]
     return change.sum(2) / gain, 2 * basal * of_norm.sum(2), of_norm

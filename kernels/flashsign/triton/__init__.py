@@ -1,2 +1,3 @@
 """The Triton kernels. What they compute is written in torch operations in flashsign.eager and
-flashsign.edges."""
+flashsign.edges.
+"""

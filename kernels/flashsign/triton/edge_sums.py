@@ -45,7 +45,8 @@ def edge_sums(
     ABSOLUTE: tl.constexpr,
 ):
     """A program does one tile of targets and regulators. q, k (scaled): descriptors; inverse [C, H,
-    N]: 1 / n, 0 for targets that a bag does not list. Adds to signed and absolute [N, R]."""
+    N]: 1 / n, 0 for targets that a bag does not list. Adds to signed and absolute [N, R].
+    """
     target, regulator = tl.program_id(0) * TARGETS, tl.program_id(1) * REGULATORS
     row = target + tl.arange(0, TARGETS)
     column = regulator + tl.arange(0, REGULATORS)

@@ -1,12 +1,16 @@
-"""Attention over tables of scores, of at most 64 bags each: every score is read once forward and
-once backward.
+"""Attention over tables of scores, of at most 64 bags each, which reads every score once a pass.
 
-    u_ci = sum_j (m_cj - c_j) v_j s_ij        n_ci^2 = b_i^2 + sum_j m_cj^2 s_ij^2 + eps        o_ci = u_ci / n_ci
+    u_ci   = sum_j (m_cj - c_j) v_j s_ij
+    n_ci^2 = b_i^2 + sum_j m_cj^2 s_ij^2 + eps
+    o_ci   = u_ci / n_ci
 
-Sums are matrix products of a tile of the table with its bags. With G, H [C, N] the gradient of u
-and twice that of n^2,
+The passes are one forward and one backward. Sums are matrix products of a tile of the table with
+its bags. With G, H [C, N] the gradient of u and twice that of n^2,
 
-    A = H^T m^2      B = G^T (m - c)      d s_ij = s_ij A_ij + v_j B_ij      d v_j = sum_i s_ij B_ij
+    A      = H^T m^2
+    B      = G^T (m - c)
+    d s_ij = s_ij A_ij + v_j B_ij
+    d v_j  = sum_i s_ij B_ij
 
 Where slopes are penalised, too (flashsign.slope_penalty), their norm is that of one more bag, and
 the backward kernel adds the penalty's gradient before it writes that of the scores.
@@ -19,8 +23,7 @@ In torch operations: flashsign.tables.shared_scores, which also has the gradient
 and centres.
 
 Letters: L leading axes in one, C bags, G groups, N queries, M keys. Tensors that several tables
-share have fewer rows:
-table l has row l // share.
+share have fewer rows: table l has row l // share.
 """
 
 from __future__ import annotations
@@ -43,12 +46,13 @@ BACKWARD = {16: (16, 64, 4), 32: (16, 64, 4), 64: (16, 64, 4)}
 """Queries and keys of a tile and its warps, by the room for bags."""
 MOST_KEYS = 256
 """Keys of a program: tensor cores round towards 0 whenever they add, and after 1500 keys the sum is
-1e-5 too small."""
+1e-5 too small.
+"""
 SPLIT = 512
 """Keys of a program of split_kernel."""
 CHANGING = ["bags", "groups", "queries", "each", "m_share", "centre_share", "share", "heads"]
-"""Numbers for which no kernel is compiled of its own: a training step has a few cells more or
-less."""
+"""Numbers for which no kernel is compiled of its own: a training step has a few cells more or less.
+"""
 
 
 @triton.jit
@@ -60,7 +64,8 @@ def high(x):
 @triton.jit
 def with_bags(x, bags, found):
     """found + x [Q, K] times bags [K, 2 C], high bits of the bags in the first C columns and the
-    rests in others."""
+    rests in others.
+    """
     most = high(x)
     found = tl.dot(x - most, bags, found, input_precision="tf32")
     return tl.dot(most, bags, found, input_precision="tf32")
@@ -96,7 +101,8 @@ def split_kernel(
 ):
     """halves [L / share, G, 4, ROOM, pitch]: m - c of each bag in high bits and a rest, m^2
     likewise; 0 where a group has no bag or no key. SLOPES: the last bag of each group has the m^2
-    of square [L / heads, G, M]."""
+    of square [L / heads, G, M].
+    """
     table, number, key = (
         tl.program_id(0),
         tl.program_id(1),
@@ -145,7 +151,8 @@ def forward_kernel(
 ):
     """A program does a tile of queries of one table with `each` of the keys. sums, squares [parts,
     L, C, N]: what these keys add to u and to n^2. SLOPES: norms [parts, L, G, N] gets what they add
-    to that of the last bag."""
+    to that of the last bag.
+    """
     table, tile, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     tables = tl.num_programs(0).to(tl.int64) // groups
     lead, group = (table // groups).to(tl.int64), table % groups
@@ -210,8 +217,8 @@ def backward_kernel(
     """A program does a tile of keys of one table with `each` of the queries. of_sums, bend [L, C,
     N]: G and H. of_scores [L, G, N, M]; of_values [parts, L, G, M]: what these queries add. SLOPES:
     of_slopes [L / heads, G, N, M] is the gradient of the slopes where that of the penalty is 1;
-    scaled [L, G, N] is g / n times the latter, of_norm [L, G, N] the gradient of the slopes'
-    n^2."""
+    scaled [L, G, N] is g / n times the latter, of_norm [L, G, N] the gradient of the slopes' n^2.
+    """
     table, tile, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     lead, group = (table // groups).to(tl.int64), table % groups
     first, end = tl.load(ends + group), tl.load(ends + group + 1)

@@ -79,7 +79,8 @@ def value_kernel(
 ):
     """A program does a tile of queries and keys in all states of a member. factor [P, H, S, N]: g /
     n; of_slopes [P, S, N, K]: the gradient of the slopes; of_factor [tiles of keys, P, H, S, N] and
-    value [P, tiles]: what the tile adds to the gradient of the factors and to the penalty."""
+    value [P, tiles]: what the tile adds to the gradient of the factors and to the penalty.
+    """
     member, tile = tl.program_id(1).to(tl.int64), tl.program_id(0)
     across = tl.cdiv(keys, COLUMNS)
     query = tile // across * ROWS + tl.arange(0, ROWS)
@@ -184,8 +185,9 @@ def value_kernel(
 def value(
     scores: Tensor, amount: Tensor, factor: Tensor, penalty: Tensor, prior: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the penalty [P], and its gradient by the slopes, [P, S, N, K], and by the factors, [P,
-    H, S, N]."""
+    """Return the penalty [P], and its gradient by the slopes, [P, S, N, K], and by the factors,
+    [P, H, S, N].
+    """
     members, heads, states, queries, keys = scores.shape
     rows, columns, warps = fitting(keys, TILE)
     across, down = cdiv(keys, columns), cdiv(queries, rows)

@@ -1,13 +1,19 @@
-"""Small bags, whose keys fit into one tile: one kernel forward and one backward, a program for each
-bag and key head.
+"""Small bags, whose keys fit into one tile: one kernel forward and one backward.
 
-    s_ij = m_j q_i.k_j      n_i = sqrt(sum_j s_ij^2 + eps |q_i|^2 t + tiny)      w = s / n      o = w v
+    s_ij = m_j q_i.k_j
+    n_i  = sqrt(sum_j s_ij^2 + eps |q_i|^2 t + tiny)
+    w    = s / n
+    o    = w v
 
-A program has all scores of a row at once, so the norm is known before weights are rounded: 16-bit
-numbers hold weights here and not scores, which may have any size. Backward, with p = do v^T and 2
-dt = -eps sum_i |q_i|^2 delta_i / n_i^2:
+A program does one bag and key head. It has all scores of a row at once, so the norm is known before
+weights are rounded: 16-bit numbers hold weights here and not scores, which may have any size.
+Backward, with p = do v^T:
 
-    ds = p - w delta      dv = w^T do      dk' = (ds / n)^T q + 2 dt k'      dq = (m ds) k / n - eps t delta q / n^2
+    2 dt = -eps sum_i |q_i|^2 delta_i / n_i^2
+    ds   = p - w delta
+    dv   = w^T do
+    dk'  = (ds / n)^T q + 2 dt k'
+    dq   = (m ds) k / n - eps t delta q / n^2
 
 In every product, q, k, v and do are not scaled by multiplicities or norms, only by powers of two.
 Multiplicities and norms scale the scores or the other operand, where a rounding error is relative
@@ -16,9 +22,9 @@ of its score, could flip.
 
 The backward computes everything transposed, w^T = m k q^T / n and dq^T = k^T (m ds)^T, because
 Triton 3.4 to 3.7.0 on Hopper computes a wrong product if an operand is the rounded and transposed
-result of another product.
-Letters: E head width, E_PAD the power of two above it. Equations: kernels/README.md, "Spherical
-attention".
+result of another product. Equations: kernels/README.md, "Spherical attention".
+
+Letters: E head width, E_PAD the power of two above it.
 """
 
 from __future__ import annotations
@@ -75,7 +81,8 @@ def load_bag(
 ):
     """This program's bag and key head: index, key head, first query, number of queries, first key,
     mask of keys there, rows of keys [KEYS, 1], multiplicities [KEYS], keys [KEYS, E_PAD] and values
-    [KEYS, V_PAD]."""
+    [KEYS, V_PAD].
+    """
     bag, key_head = tl.program_id(0) // key_heads, tl.program_id(0) % key_heads
     first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
     first_key, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
@@ -100,7 +107,8 @@ def load_bag(
 @triton.jit
 def query_rows(step, tiles, key_head, group, first_query, queries, QUERIES: tl.constexpr):
     """The tile of a step: head, queries [QUERIES], their rows and mask [QUERIES, 1]. Steps go
-    through the tiles of one head after the other."""
+    through the tiles of one head after the other.
+    """
     head = key_head * group + step // tiles
     query = step % tiles * QUERIES + tl.arange(0, QUERIES)
     return head, query, (first_query + query).to(tl.int64)[:, None], (query < queries)[:, None]

@@ -5,26 +5,28 @@ so it is the same on every machine, and it does not depend on what torch loses i
 float16 torch overflows). The check before a kernel's first use, benchmarks/tiles.py and the tests
 share it.
 
-Unit roundoffs: u of the kernel's dtype, s of its sums (float32). With q~_i = q_i / n_i, k'_j = m_j
-k_j and the rest as in kernels/README.md, a row's condition number is kappa_i = |q~_i| sqrt(t) = 1 /
-sqrt(rho_i). Where queries and keys cancel, a weight has an absolute error of s |q~_i| |k'_j|, to
-which 16-bit numbers may add u |w_ij| only.
+Unit roundoffs: u of the kernel's dtype, s of its sums (float32). With q~_i = q_i / n_i,
+k'_j = m_j k_j and the rest as in kernels/README.md, a row's condition number is
+kappa_i = |q~_i| sqrt(t) = 1 / sqrt(rho_i). Where queries and keys cancel, a weight has an absolute
+error of s |q~_i| |k'_j|, to which 16-bit numbers may add u |w_ij| only.
+
 To first order, independent errors added as squares, N queries, M keys, E wide:
 
-    weight      a_ij = (u^2 + s^2 L) w_ij^2 + s^2 |q~_i|^2 |k'_j|^2               L = M (o) or N (dv): terms of the sum
-    norm        b_i = s^2 (kappa_i^2 + (0.13 min(kappa_i^2, 1 / LEAST_RHO))^2)     relative, of all weights of a row
+    weight      a_ij = (u^2 + s^2 L) w_ij^2 + s^2 |q~_i|^2 |k'_j|^2
+    norm        b_i = s^2 (kappa_i^2 + (0.13 min(kappa_i^2, 1 / LEAST_RHO))^2)
     o           |err o_i|^2 = sum_j a_ij |v_j|^2 + (b_i + u^2) |o_i|^2
     pair        p_ij = <do_i, v_j> - w_ij delta_i, which is ds_ij n_i
     its factor  c_ij = u^2 p_ij^2 + w_ij^2 ((b_i + u^2) delta_i^2 + |do_i|^2 |err o_i|^2)
-    its sums    f_ij = s^2 (|do_i|^2 |v_j|^2 + delta_i^2 |q~_i|^2 |k'_j|^2 + L p_ij^2)  in any direction
+    its sums    f_ij = s^2 (|do_i|^2 |v_j|^2 + delta_i^2 |q~_i|^2 |k'_j|^2 + L p_ij^2)
     dq          |err dq_i|^2 = sum_j (c_ij + f_ij) |k'_j|^2 / n_i^2
     dk          |err dk_j|^2 = m_j^2 sum_i (c_ij + f_ij) |q~_i|^2
     dv          |err dv_j|^2 = sum_i (a_ij + b_i w_ij^2) |do_i|^2
     dm          (err dm_j)^2 = sum_i c_ij (q~_i . k_j)^2 + f_ij |q~_i|^2 |k_j|^2 / E
 
-Last, dq, dk and dv are rounded to u, and dm to the roundoff of m. An error c_ij multiplies q~_i or
-k'_j exactly, so in dm it multiplies the true q~_i . k_j. An error f_ij has any direction: 1 /
-sqrt(E) of it remains in a product with k_j.
+L = M (o) or N (dv) is the number of terms of the sum. The norm's error b_i is relative, and that of
+all weights of a row. Last, dq, dk and dv are rounded to u, and dm to the roundoff of m. An error
+c_ij multiplies q~_i or k'_j exactly, so in dm it multiplies the true q~_i . k_j. An error f_ij has
+any direction: 1 / sqrt(E) of it remains in a product with k_j.
 """
 
 from __future__ import annotations
@@ -46,15 +48,18 @@ TENSORS = ("o", "dq", "dk", "dv", "dm")
 """Names of a call's results, in the order of this module's tuples."""
 MARGIN = 2.0
 """The bound in units of the first-order error. Right kernels reach at most half of it, sabotaged
-ones exceed it."""
+ones exceed it.
+"""
 SUMS = 2.0**-24
 """s, the unit roundoff of float32, which three TF32 products keep."""
 SQUARES = 0.13
 """Error of a norm that comes from moments, in units of s kappa^2 (kernels/README.md, Moments,
-Accuracy)."""
+Accuracy).
+"""
 LEAST_RHO = {2: 1e-4, 4: 1e-3}
 """By bytes of a number: rows whose rho is smaller are streamed, so their norms do not come from
-moments."""
+moments.
+"""
 
 
 class Verdict(NamedTuple):
@@ -92,7 +97,8 @@ class Case:
 
     def computed_in(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Return results of attention with all weights in memory, computed in a dtype, by the names
-        of TENSORS."""
+        of TENSORS.
+        """
         leaves = [x.to(dtype, copy=True).requires_grad_() for x in (self.q, self.k, self.v, self.m)]
         q, k, v, m = leaves
         output = reference_spherical_attention(q, k, v, m, self.eps)
@@ -102,7 +108,8 @@ class Case:
     @cached_property
     def bounds(self) -> dict[str, float]:
         """The bounds of the results' relative errors. Variables are squares of quantities in the
-        module's docstring."""
+        module's docstring.
+        """
         u, s = (torch.finfo(self.q.dtype).eps / 2) ** 2, SUMS**2
         q, grad, o = self.q.double(), self.grad.double(), self.true["o"]
         group = q.shape[1] // self.k.shape[1]
@@ -195,7 +202,8 @@ class Bag(Case):
 
     def call(self, packed: bool) -> tuple[AttentionCall, Tensor]:
         """Return the call and the output's gradient in the kernels' layout; packed: the two cells
-        as packed bags."""
+        as packed bags.
+        """
         rows, offsets = [self.q, self.k, self.v, self.m[:, None], self.grad], None
         if packed:
             rows = [x.transpose(0, 1).flatten(1, 2)[None] for x in rows]
@@ -215,7 +223,8 @@ class Bag(Case):
 
 def error(found: Tensor, true: Tensor) -> float:
     """Return ||found - true|| / ||true||, Frobenius norms over tensors of one shape; true is
-    float64."""
+    float64.
+    """
     return float((found.double() - true).norm() / true.norm().clamp_min(1e-30))
 
 

@@ -50,7 +50,8 @@ class BlockSizes:
 @dataclass(frozen=True)
 class RowBlockSizes:
     """Block sizes of a kernel that passes over rows once: rows of a tile, warps of a program,
-    stages of the pipeline, and programs per multiprocessor."""
+    stages of the pipeline, and programs per multiprocessor.
+    """
 
     rows: int
     warps: int
@@ -61,7 +62,8 @@ class RowBlockSizes:
 @dataclass(frozen=True)
 class SmallBagBlockSizes:
     """Block sizes of a kernel whose program does a whole bag: the most queries in a tile, warps of
-    a program, and the most scores (queries times keys) in a tile."""
+    a program, and the most scores (queries times keys) in a tile.
+    """
 
     queries: int
     warps: int

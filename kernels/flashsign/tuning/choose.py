@@ -1,5 +1,6 @@
 """Choice of the block sizes of a launch: those that it is given, or an entry of the tables that
-fits the device."""
+fits the device.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from flashsign.tuning.device import device_limits
 
 Tiles = Mapping[str, BlockSizes | RowBlockSizes]
 """Block sizes of some kernels, by the names of tables.TABLES and tables.PASSES, which a launch
-takes for its own."""
+takes for its own.
+"""
 TABLES_ALONE: Tiles = MappingProxyType({})
 
 
@@ -58,7 +60,8 @@ def choose_row_block_sizes(
     name: str, rows: Tensor, width: int, tiles: Tiles = TABLES_ALONE
 ) -> RowBlockSizes:
     """Return block sizes of a kernel of tables.PASSES over rows [C', heads, rows, E]; width: E,
-    padded."""
+    padded.
+    """
     key = rows.element_size(), width
     own = tiles.get(name)
     if isinstance(own, RowBlockSizes):

@@ -17,7 +17,8 @@ from flashsign.tuning.tables import MOST_QUERIES
 class Costs(NamedTuple):
     """Microseconds of a call by each method: a fixed time, and a time per unit of work. The unit of
     the stream is 1e9 pairs of a query and a key times E, that of moments 1e6 queries and keys times
-    E."""
+    E.
+    """
 
     stream: tuple[float, float]
     moments: tuple[float, float]
@@ -44,17 +45,20 @@ BOTH_COSTS: dict[tuple[int, int], Costs] = {
     (4, 128): Costs((200, 1000), (247, 26)),
 }
 """Costs of a forward alone, and of a forward with its backward, by (bytes of a number, padded head
-width). Measured by benchmarks/crossing.py."""
+width). Measured by benchmarks/crossing.py.
+"""
 
 PACKED_COST = 40.0
 """Microseconds that the stream takes longer for packed bags: it makes a schedule of tiles, and
-zeros between bags."""
+zeros between bags.
+"""
 
 
 TORCH_MOMENT_COST = {False: 1, True: 4}
 """Time of an operation of torch's moments relative to one of its stream, outside of a transform
 (False) and inside (True): inside, moments are summed in float64 and took four times as long on a
-CPU."""
+CPU.
+"""
 
 
 def faster(

@@ -1,5 +1,6 @@
 """Facts about a device, each asked once: what decides which kernels can run there, and with which
-block sizes."""
+block sizes.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ def _triton_version() -> str:
 @cache
 def device_limits(device: torch.device) -> tuple[int, int]:
     """Return the number of multiprocessors and the bytes of shared memory of a program; of a CPU 1
-    and 1 GiB."""
+    and 1 GiB.
+    """
     if device.type != "cuda":
         return 1, 2**30
     limits = torch.cuda.get_device_properties(device)
@@ -93,5 +95,6 @@ def device_name(device: torch.device) -> str:
 @cache
 def capability(device: torch.device) -> tuple[int, int]:
     """Return the compute capability of a CUDA device; cached, because torch.compile cannot trace
-    the call."""
+    the call.
+    """
     return torch.cuda.get_device_capability(device)

@@ -18,7 +18,8 @@ MOST_SPLITS = 4
 """Into how many splits the keys of a tile are divided at most."""
 SPLIT_COST = 512
 """The fixed cost of a split, in keys: starting it, writing its sums and reading them (H200;
-docs/log.md)."""
+docs/log.md).
+"""
 SHORT_TILE_COST = 1.07
 """Cost of a pair of query and key in tiles of 128 queries, relative to tiles of 256 (H200)."""
 
@@ -48,7 +49,8 @@ class SplitKeys:
 
         def keys_in_last_wave(splits: int) -> int:
             """Return keys that a multiprocessor works through while the tiles that are left are
-            done."""
+            done.
+            """
             rounds = -(-left * splits // multiprocessors)
             return rounds * (-(-keys // splits) + (SPLIT_COST if splits > 1 else 0))
 

@@ -14,27 +14,30 @@ from flashsign.tuning.block_sizes import BlockSizes, RowBlockSizes, SmallBagBloc
 
 SEEN = frozenset({((9, 0), "3.6"), ((9, 0), "3.7")})
 """Compute capabilities with the releases of Triton with which all kernels were seen right on GPUs
-of that kind (H100, H200). Elsewhere a kernel is checked before its first use (operators.verify)."""
+of that kind (H100, H200). Elsewhere a kernel is checked before its first use (operators.verify).
+"""
 FALLBACK, SMALLEST = BlockSizes(32, 16, 4, 1), BlockSizes(16, 16, 4, 1)
-"""Block sizes for GPUs whose shared memory is too small for every measured entry, and for
-FALLBACK."""
+"""Block sizes for GPUs whose shared memory is too small for every measured entry, and for FALLBACK.
+"""
 
 HOPPER: dict[tuple[int, int], list[BlockSizes]] = {
     (2, 64): [BlockSizes(256, 128, 8, 5), BlockSizes(128, 128, 8, 5)],
     (2, 128): [BlockSizes(256, 64, 8, 5), BlockSizes(128, 64, 8, 5)],
 }
 """The forward kernel for Hopper: tiles of queries by tiles of keys. Other widths and dtypes take
-the plain kernel."""
+the plain kernel.
+"""
 
 NAN_REPAIR = BlockSizes(128, 32, 8, 1)
-"""triton/streaming/nan_repair.py: little shared memory, as nearly all of its programs end at
-once."""
+"""triton/streaming/nan_repair.py: little shared memory, as nearly all of its programs end at once.
+"""
 
 
 @dataclass(frozen=True)
 class SmallBags:
     """The most keys of a bag that one program can do, and its block sizes. 64 KiB of shared memory
-    are enough."""
+    are enough.
+    """
 
     keys: int
     forward: SmallBagBlockSizes
@@ -49,11 +52,13 @@ SMALL_BAGS: dict[tuple[int, int], SmallBags] = {
     (4, 32): SmallBags(64, SmallBagBlockSizes(64, 4), SmallBagBlockSizes(16, 4)),
 }
 """The kernels in which one program does a whole bag. With aligned rows none of them spills even 3
-registers."""
+registers.
+"""
 
 MOST_QUERIES = 128
 """The most queries of a small bag: with more, the other kernels are faster, as they start more
-programs."""
+programs.
+"""
 
 
 KEPT = {"forward": 1, "key_gradients": 2, "query_gradient": 2, "edge_sums": 0}
@@ -180,7 +185,8 @@ IN_LITTLE_MEMORY: dict[str, dict[tuple[int, int], RowBlockSizes]] = {
 }
 """Other entries of PASSES for GPUs whose programs have less than LITTLE_MEMORY bytes of shared
 memory (capabilities 8.6, 8.9 and 12: 99 KiB), where those of the H200 do not fit. They were
-compiled for such GPUs, never timed on one."""
+compiled for such GPUs, never timed on one.
+"""
 LITTLE_MEMORY = 160 * 1024
 NARROW: dict[str, dict[tuple[int, int], list[BlockSizes]]] = {
     "hopper": {
@@ -202,7 +208,8 @@ def is_narrow(width: int, values: int | None) -> bool:
 
 def tiles_of(name: str, size: int, width: int, values: int | None = None) -> list[BlockSizes]:
     """Return block sizes of a kernel of TABLES, or "hopper", for numbers of `size` bytes and padded
-    widths."""
+    widths.
+    """
     table = HOPPER if name == "hopper" else TABLES[name]
     own = NARROW.get(name, {}).get((size, width)) if is_narrow(width, values) else None
     return own or table[size, width]

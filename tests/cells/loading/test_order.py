@@ -36,7 +36,8 @@ def test_processes_share_the_batches_of_one(cells, size, world, epoch):
 @given(cells=st.integers(300, 2000), size=sizes, world=worlds, start=st.integers(0, 3))
 def test_many_cells_are_mixed_in_buffers_of_few_blocks(cells, size, world, start):
     """The same batches with and without a file, and after a resume; what a batch needs is in the
-    buffer it names."""
+    buffer it names.
+    """
     rows = np.arange(7, 7 + cells)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading_order, "BUFFER", 256)

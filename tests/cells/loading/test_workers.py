@@ -17,13 +17,15 @@ from grn.cells.load import load_cells
 from grn.cells.loading.module import CellsDataModule
 from grn.config.schema import DataConfig
 print("script")
-cells, split = load_cells(DataConfig(path="simulated:", simulated={"cells": 80, "genes": 16, "regulators": 4}))
+simulated = {"cells": 80, "genes": 16, "regulators": 4}
+cells, split = load_cells(DataConfig(path="simulated:", simulated=simulated))
 batches = []
 for number in (0, 1):
     data = CellsDataModule(cells, split, batch_size=8, seed=0, num_workers=number)
     batches.append(list(data.train_dataloader()))
 assert len(batches[0]) == len(batches[1]) > 3
-assert all((one.bags.multiplicity == other.bags.multiplicity).all() for one, other in zip(*batches, strict=True))
+for one, other in zip(*batches, strict=True):
+    assert (one.bags.multiplicity == other.bags.multiplicity).all()
 print("equal")
 """
 

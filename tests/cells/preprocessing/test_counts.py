@@ -51,7 +51,8 @@ def test_a_value_that_is_not_a_count_is_named_with_its_cell_and_gene(adata, valu
 @pytest.mark.parametrize("rows", [None, 7])
 def test_a_single_absurd_count_is_refused_and_one_of_many_large_ones_is_not(adata, rows):
     """A count of 200 000 where the gene's next largest is far below; genes of bulk samples have
-    many such counts."""
+    many such counts.
+    """
     counts = adata.X.toarray()
     counts[33, 4] = 2e5
     adata.X = sparse.csr_matrix(counts)

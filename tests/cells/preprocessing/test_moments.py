@@ -33,7 +33,8 @@ def test_a_gene_that_is_the_same_in_every_cell_does_not_vary_and_has_an_sd_of_1(
 
 def test_residual_variance_is_that_of_scanpy_and_one_for_counting_noise(monkeypatch):
     """300 cells of different depths, 80 genes of different means; 7, 30 and 31 differ between
-    halves of the cells."""
+    halves of the cells.
+    """
     scanpy = pytest.importorskip("scanpy")
     generator = np.random.default_rng(0)
     rates = generator.gamma(5, 0.2, (300, 1)) * generator.gamma(0.5, 4, (1, 80))

@@ -40,8 +40,9 @@ TOTALS = np.array([4.0, 8, 0])
     ],
 )
 def test_each_transform_keeps_zeros_and_leaves_the_counts_as_they_were(transform, totals, expected):
-    """Totals may leave out genes, which are scaled, too: the sum of a cell may be above the
-    target."""
+    """Totals may leave out genes, which are scaled, too:
+    the sum of a cell may be above the target.
+    """
     before = COUNTS.copy()
     found = to_multiplicity(COUNTS, transform, totals, 6.0)
     np.testing.assert_allclose(found.toarray(), expected, rtol=1e-6)
@@ -169,8 +170,9 @@ def test_the_depth_of_a_cell_does_not_change_when_a_regulator_s_count_does(adata
 
 @pytest.fixture
 def new_cells(tiny_run):
-    """A trained model, its cells, their source, and how another source becomes cells for the
-    model."""
+    """A trained model, its cells, their source,
+    and how another source becomes cells for the model.
+    """
     trained, run = TrainedModel.load(tiny_run), load_config(tiny_run / "config.yaml").data
 
     def read(adata, share=None):
@@ -202,7 +204,8 @@ def test_new_cells_have_their_depth_over_the_genes_of_the_training(new_cells):
 
 def test_cells_that_lack_genes_have_the_depth_that_they_would_have_with_them(new_cells):
     """A quarter of the genes, with a third of the counts or more, is missing; the others keep their
-    multiplicities."""
+    multiplicities.
+    """
     trained, cells, adata, read = new_cells
     rank = np.argsort(-np.asarray(adata.X.sum(0)).ravel())
     regulators = np.isin(adata.var_names, np.array(trained.vocabulary)[trained.regulators])

@@ -1,5 +1,6 @@
 """The same cells in every format are read as the same cells; a damaged or ambiguous file is refused
-in one sentence."""
+in one sentence.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ BARCODES = [
 @pytest.fixture
 def plain(adata) -> AnnData:
     """Counts with names that other readers take for missing values, numbers or comments; var has
-    ids, too."""
+    ids, too.
+    """
     adata.var_names = NAMES
     adata.var["gene_ids"] = [f"ENSG{place:011d}" for place in range(len(NAMES))]
     adata.obs_names = BARCODES
@@ -56,7 +58,8 @@ def write_tenx(
     path: Path, adata: AnnData, types=None, names=None, genomes=("GRCh38",), legacy=False
 ) -> Path:
     """As Cell Ranger writes it: the columns of a matrix of features by barcodes, texts of a fixed
-    length."""
+    length.
+    """
     names = np.array(adata.var_names if names is None else names, dtype="S")
     ids = np.array(adata.var["gene_ids"], dtype="S")
     counts = sparse.csr_matrix(adata.X)

@@ -1,5 +1,6 @@
 """Calls that would give a wrong answer in silence, or that are likely mistakes, are refused by
-their own error."""
+their own error.
+"""
 
 import pytest
 import torch

@@ -1,5 +1,6 @@
 """Calls whose tensors have shapes and no values: on the meta device, in FakeTensorMode, and under
-torch.export."""
+torch.export.
+"""
 
 import pytest
 import torch

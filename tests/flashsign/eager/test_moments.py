@@ -1,5 +1,6 @@
 """What moments, packed bags and the stream have of their own in torch; laws of all:
-test_attention.py."""
+test_attention.py.
+"""
 
 import pytest
 import torch
@@ -20,7 +21,8 @@ def tensors(bags=3, queries=6, keys=20, width=4, dtype=torch.float64, seed=0):
 
 def ill_conditioned_call(condition=1e3, dtype=torch.float32):
     """Keys with one direction `condition` times weaker than the rest; every third query points
-    along it."""
+    along it.
+    """
     q, k, v = tensors(queries=30, keys=200, width=8)
     rotation = torch.linalg.qr(
         torch.randn(8, 8, generator=torch.Generator().manual_seed(5), dtype=torch.float64)

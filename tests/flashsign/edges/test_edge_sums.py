@@ -24,7 +24,8 @@ def assert_same(found: EdgeSums, expected: EdgeSums) -> None:
 
 def pack(call, seed=0, genes=12):
     """Every bag's queries and keys under gene numbers of its own, as a packed call; the dense
-    tables beside it."""
+    tables beside it.
+    """
     random = torch.Generator().manual_seed(seed)
     cells, _, queries, _ = call.q.shape
     keys = call.k.shape[2]
@@ -85,7 +86,8 @@ def test_batches_add_up_however_they_are_cut(draw, cut):
 
 def test_multiplicity_zero_is_absent(draw):
     """It adds no weight, is no pair, and whatever the key holds does no harm; the target was listed
-    all the same."""
+    all the same.
+    """
     call = draw()
     m = call.m.detach().clone()
     m[:, 2], m[0, 5] = 0, 0

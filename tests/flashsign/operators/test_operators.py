@@ -23,7 +23,8 @@ pytest.importorskip("triton")
 @pytest.mark.parametrize("name", ["stream", "moments"])
 def test_opcheck(name, form):
     """The operators themselves have no derivative: autograd is the function around them, checked
-    below."""
+    below.
+    """
     q, k, v, m, grad = draw(cells=1, heads=2, key_heads=1, queries=12, keys=12)
     offsets = torch.tensor([0, 5, 12], device=DEVICE) if form == "packed" else None
     arguments = (q, k, v, m[:, None])
@@ -52,7 +53,8 @@ def test_gradcheck_of_the_operators(kernel):
 @pytest.mark.parametrize("kernel", ["triton_stream", "triton_moments"])
 def test_a_compiled_call_has_no_graph_break(kernel):
     """float32 heads of 128, of which no bag is small: compiled backwards on a GPU do not know of
-    `only`."""
+    `only`.
+    """
     *tensors, grad = draw(cells=1, heads=2, key_heads=1, queries=12, keys=12, width=128)
     kernels = functools.partial(
         spherical_attention, method=dispatch.KERNELS[kernel][1], backend="triton"

@@ -44,7 +44,8 @@ def fresh(monkeypatch, tmp_path):
 @pytest.fixture
 def planted(monkeypatch):
     """planted(kernel, part): from here on, a part of what the kernel computes is off by a
-    hundredth, at an edge."""
+    hundredth, at an edge.
+    """
     right = {"forward": run_kernels.forward, "backward": run_kernels.backward}
     parts = {"forward": ("o", "inverse"), "backward": ("dq", "dk", "dv", "dm")}
 
@@ -326,7 +327,8 @@ TABLES = [
 @pytest.fixture
 def tables(monkeypatch):
     """tables(together): values and gradients of attention over tables of scores, alone or with the
-    penalty, by its kernels if they are known to be right; a few small tables are checked."""
+    penalty, by its kernels if they are known to be right; a few small tables are checked.
+    """
     for module in TABLES:
         monkeypatch.setattr(module, "choose_for_tables", lambda *_: "triton")
         monkeypatch.setattr(module, "INTERPRETED", ((5, 7), (5, 7)))
@@ -379,7 +381,8 @@ def by_torch_alone(monkeypatch, tables, together):
 
 def counted(monkeypatch, module, name, calls, factor=1.0):
     """Calls of a launch are counted, and the first of its results is off by a factor, in its last
-    row."""
+    row.
+    """
     real = getattr(module, name)
 
     def run(*arguments, **options):

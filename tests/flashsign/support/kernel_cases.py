@@ -98,7 +98,8 @@ def errors(found, true):
 
 def assert_accurate(attend, tensors, grad, **options):
     """Output and gradients of attend(q, k, v, m) are within the bounds of
-    flashsign.tuning.accuracy."""
+    flashsign.tuning.accuracy.
+    """
     found = with_gradients(attend, tensors, grad)
     verdicts = Case(*tensors, grad, **options).judge(dict(zip(TENSORS, found, strict=True)))
     assert all(verdict.good for verdict in verdicts.values()), table(verdicts)

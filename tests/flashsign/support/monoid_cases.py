@@ -17,7 +17,8 @@ QUERIES, WIDTH, CLASSES = 3, 2, 9
 @dataclass(frozen=True)
 class Row:
     """draw(random, n): items [n, ...] and shared tensors; rows: shared has a row for each row of
-    the total."""
+    the total.
+    """
 
     monoid: Monoid
     draw: Callable[[torch.Generator, int], tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]

@@ -10,7 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 class PeakBytes(TorchDispatchMode):
     """`with PeakBytes() as memory: ...; memory.peak`: of storages that were made inside and were
-    alive together."""
+    alive together.
+    """
 
     def __init__(self):
         super().__init__()

@@ -17,7 +17,8 @@ def some(
     leading: tuple[int, ...] = (), own: bool = False, width: int = WIDTH
 ) -> dict[str, torch.Tensor]:
     """Arguments with leading axes; `own`: with multiplicities for each of them. Some keys are
-    absent."""
+    absent.
+    """
     multiplicity = drawn(*(leading if own else ()), BAGS, KEYS, seed=2).clamp(min=0)
     return {
         "scores": drawn(*leading, QUERIES, KEYS),

@@ -1,5 +1,6 @@
 """The kernels that read tables of scores, against torch in float64: on a GPU where there is one,
-else interpreted."""
+else interpreted.
+"""
 
 import importlib
 from functools import partial

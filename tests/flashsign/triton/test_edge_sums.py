@@ -1,5 +1,6 @@
 """The kernel of edge sums against float64: on a GPU where there is one, else in Triton's
-interpreter."""
+interpreter.
+"""
 
 import pytest
 import torch

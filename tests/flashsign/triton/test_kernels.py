@@ -32,7 +32,8 @@ stream = pytest.importorskip("flashsign.triton.streaming.stream_launches")
 @pytest.fixture(params=["triton_stream", "triton_small_bags", "triton_moments"])
 def kernels(request):
     """spherical_attention by the streamed kernels, by those of small bags, or by those of moments,
-    and no others."""
+    and no others.
+    """
     method = dispatch.KERNELS[request.param][1]
     with dispatch.only(request.param):
         yield functools.partial(spherical_attention, method=method, backend="triton")

@@ -1,5 +1,6 @@
 """Launches without Triton's check of every argument: what counts as the same kernel, on kernels
-that only count."""
+that only count.
+"""
 
 import pytest
 import torch

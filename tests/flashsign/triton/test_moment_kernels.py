@@ -20,7 +20,8 @@ def kernels(*tensors, **options):
 
 def test_the_parts_of_a_bag_add_up(monkeypatch):
     """Many programs on one bag, as on a GPU: some without rows, each with multiplicities of its own
-    size."""
+    size.
+    """
     *tensors, grad = draw(keys=300, queries=290, cells=1, values=20, width=32)
     tensors[3][:, 128:256] *= 1e4
     tensors[3][:, 256:] = 0
@@ -33,7 +34,8 @@ def test_the_parts_of_a_bag_add_up(monkeypatch):
 @pytest.mark.parametrize(("condition", "values"), [(1.0, None), (1e2, 5), (1e3, None), (1e3, 5)])
 def test_ill_conditioned_rows_are_accurate(condition, values, dtype):
     """The same bounds refuse a single TF32 product, m k rounded to 16 bits and more:
-    test_accuracy.py."""
+    test_accuracy.py.
+    """
     assert_accurate(kernels, *ill_conditioned(condition, dtype, values=values))
 
 
@@ -45,7 +47,8 @@ def test_fewer_keys_than_the_width_of_a_head():
 @pytest.mark.parametrize("seed", [7, 22, 48])
 def test_two_keys_leave_a_direction_of_a_narrow_head_empty(seed):
     """Absent keys along it, whose multiplicities have the largest gradients, show every error of
-    the norms."""
+    the norms.
+    """
     *tensors, grad = draw(keys=20, queries=50, width=3, values=33, dtype=torch.float16, seed=seed)
     tensors[3][:, 2:] = 0
     assert_accurate(kernels, tensors, grad)

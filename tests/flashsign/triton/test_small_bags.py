@@ -1,5 +1,6 @@
 """What the kernels that do a small bag in one program have of their own; laws of all kernels:
-test_kernels.py."""
+test_kernels.py.
+"""
 
 import pytest
 import torch

@@ -1,5 +1,6 @@
 """Split keys: which tiles have their keys split, that the splits' sums are those of all keys, and
-NaN repair."""
+NaN repair.
+"""
 
 import pytest
 import torch
@@ -36,8 +37,9 @@ def test_every_tile_is_done_once_and_splitting_never_costs_more(tiles, keys, mul
     ("dtype", "values"), [(torch.float32, 32), (torch.float16, 32), (torch.float16, 16)]
 )
 def test_sums_of_splits_are_the_output(dtype, values):
-    """Of tiles of 32 queries from the third on, in three splits; the other tiles stay as they
-    were."""
+    """Of tiles of 32 queries from the third on, in three splits;
+    the other tiles stay as they were.
+    """
     q, k, v, m, grad = draw(queries=50, keys=40, width=32, values=values, dtype=dtype)
     call = AttentionCall(q, k, v, m[:, None], None, None, 1e-6)
     expected, inverse = stream.forward(call, tiles={"forward": BlockSizes(32, 16, 4, 1)})

@@ -1,5 +1,6 @@
 """The one rule of accuracy: right kernels are far within its bounds, and every sabotage of a kernel
-is refused."""
+is refused.
+"""
 
 import functools
 import itertools
@@ -90,7 +91,8 @@ SABOTAGES = [
     ("normaliser rounded to float16", torch.float32, 1e2),
 ]
 """What is wrong, in a kernel of which dtype, and the condition number of the keys where it must be
-seen."""
+seen.
+"""
 
 
 @pytest.mark.parametrize(("what", "dtype", "condition"), SABOTAGES, ids=str)

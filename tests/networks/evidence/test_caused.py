@@ -1,5 +1,6 @@
 """What interventions caused: found where it is planted, within strata, and not where nothing was
-done."""
+done.
+"""
 
 from dataclasses import replace
 
@@ -68,7 +69,8 @@ def test_effects_have_the_planted_signs_and_reach_nothing_upstream(planted):
 
 def test_controls_called_intervened_have_no_effects(planted):
     """Standardised effects of three interventions that did nothing have about the sd 1: genes go
-    together, so that 180 of them say less than as many independent ones."""
+    together, so that 180 of them say less than as many independent ones.
+    """
     _, cells = planted
     controls = np.flatnonzero(cells.interventions.control)
     number = np.random.default_rng(0).integers(0, 4, len(controls))
@@ -145,7 +147,8 @@ def test_two_keys_of_a_gene_become_one_column(planted):
 
 def test_what_few_cells_say_is_hardly_believed(planted):
     """An effect counts by its q-value and its error, so that a guide in few cells does not lead the
-    network."""
+    network.
+    """
     found = caused_effects(planted[1])
     effect, error = np.array([[0.5, 0.5, 0.0]]), np.array([[0.02, 0.5, 0.02]])
     certain = replace(found, effect=effect, error=error, q=np.array([[0.0, 0.3, 0.9]])).certainty[0]

@@ -1,5 +1,6 @@
 """Effects: as large as those that were planted, where a penalty makes slopes of them that are next
-to nothing."""
+to nothing.
+"""
 
 from dataclasses import replace
 
@@ -59,7 +60,8 @@ def cells_of(values: np.ndarray, counting: Counting | None = None) -> Cells:
 
 def linear_cells(slopes: np.ndarray, seed: int = 1) -> Cells:
     """Values that are no counts, of units that differ; the regulators are correlated. slopes: one
-    table for all cells, or one for each of two states in turn."""
+    table for all cells, or one for each of two states in turn.
+    """
     generator = np.random.default_rng(seed)
     x = generator.normal(size=(CELLS, REGULATORS)) + 0.5 * generator.normal(size=(CELLS, 1))
     of_cells = np.broadcast_to(slopes, (2, GENES, REGULATORS))[np.arange(CELLS) % 2]
@@ -98,7 +100,8 @@ def shrunk(found: np.ndarray, truth: np.ndarray) -> float:
 @pytest.mark.parametrize("lam", [0.3, 3.0])
 def test_effects_are_close_to_the_truth_and_less_shrunk_than_slopes(lam):
     """lam: over the cells; slopes of a regulator with an sd of 1 lose lam / (1 + lam) of their
-    size."""
+    size.
+    """
     truth, cells = planted(), linear_cells(planted())
     model = started(cells, ONE, lam)
     found = effects_of(model, cells, ONE, FOLD)
@@ -149,7 +152,8 @@ def test_each_state_has_effects_of_its_own():
 @pytest.mark.parametrize("layers", [1, 2])
 def test_of_counts_they_are_fold_changes_for_a_doubling_without_noise_of_counting(layers, unit):
     """A gene's mean is a power of that of its regulator: the exponent is its log2 fold change for a
-    doubling."""
+    doubling.
+    """
     generator = np.random.default_rng(0)
     power = planted() * 0.8
     log = 0.3 * generator.normal(size=(CELLS, REGULATORS))
@@ -171,7 +175,8 @@ def test_of_counts_they_are_fold_changes_for_a_doubling_without_noise_of_countin
 
 def test_a_fold_change_is_the_slope_again_by_the_scale_of_the_cells_that_were_read(monkeypatch):
     """So that what a perturbation needs is in a run's tables (grn/analysis/certain_slopes.py); of a
-    sample, too."""
+    sample, too.
+    """
     monkeypatch.setattr(module, "CELLS", 300)
     generator, made = np.random.default_rng(0), []
     cells = cells_of(
@@ -231,7 +236,8 @@ def test_cells_are_read_by_members_that_have_not_learned_from_them(monkeypatch):
 
 def test_a_step_of_the_expected_logarithm_is_its_slope():
     """h(mu) = E log(1 + K) of Poisson numbers, summed and differentiated by SciPy's probabilities;
-    of large means, that of the logarithm is close."""
+    of large means, that of the logarithm is close.
+    """
     from scipy.stats import poisson
 
     number = np.arange(600)

@@ -1,5 +1,6 @@
 """q-values and confidences: their order, their range, and what they find with and without true
-edges."""
+edges.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +145,8 @@ EDGE = {20 + gene: gene % 6 for gene in range(18)}
 
 def some_table(make_table, sizes=(300, 40, 12), planted=(0, 1), seed=5, **known):
     """Cells of three types; in those `planted`, regulators raise their targets. The last ten genes
-    are hardly seen."""
+    are hardly seen.
+    """
     generator = np.random.default_rng(seed)
     types = np.repeat(np.arange(len(sizes)), sizes)
     values = generator.standard_normal((len(types), GENES))
@@ -165,7 +167,8 @@ def is_edge() -> np.ndarray:
 
 def test_each_type_is_judged_by_its_own_cells(make_table):
     """Edges in 300 and 40 cells; 12 cells have no evidence of their own, however strong that of
-    others is."""
+    others is.
+    """
     together, (large, small, tiny) = edge_evidence(some_table(make_table), seed=0, least_cells=10)
     edges = is_edge()
     for found in (together, large, small):
@@ -205,7 +208,8 @@ def test_what_is_certain_before_training_has_the_planted_signs(make_table):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_group_in_which_every_gene_was_permuted_has_no_edge_beside_real_ones(make_table, seed):
     """benchmarks/nulls.py has more draws, sizes and kinds of nulls. Copies of the permuted cells
-    change nothing."""
+    change nothing.
+    """
     table = some_table(make_table, sizes=(200, 100, 30, 5), planted=(0, 1, 2, 3), seed=seed)
     values, types = table.multiplicity.toarray(), table.states.argmax(1)
     for one in (1, 2, 3):
@@ -249,7 +253,8 @@ def test_genes_that_exclude_each_other_are_no_certain_edge(make_table):
 
 def test_levels_of_donors_are_no_evidence(make_table):
     """Genes of a donor are higher or lower together: without its levels, they seem to depend on
-    each other."""
+    each other.
+    """
     generator = np.random.default_rng(0)
     donors = np.repeat(np.arange(6), 50)
     values = (generator.normal(5, 1, (300, 30)) + generator.normal(0, 1, (6, 30))[donors]).clip(0)
@@ -264,7 +269,8 @@ def test_levels_of_donors_are_no_evidence(make_table):
 
 def test_the_least_effect_is_the_one_that_is_found_in_half_of_all_samples():
     """A correlation of this size among independent pairs, by the p-value of scipy and Benjamini and
-    Hochberg."""
+    Hochberg.
+    """
     from scipy.stats import pearsonr
 
     generator, cells, pairs = np.random.default_rng(1), 60, 1000
@@ -300,8 +306,9 @@ def test_an_edge_is_certain_with_the_sign_of_the_association_alone():
 
 
 def test_a_model_that_knows_no_signs_has_no_certain_edge():
-    """Where half of the certain associations have another sign in it, the others' agree by
-    chance."""
+    """Where half of the certain associations have another sign in it,
+    the others' agree by chance.
+    """
     generator = np.random.default_rng(0)
     slope = generator.normal(size=(40, 5))
     q = np.where(generator.random((40, 5)) < 0.5, 0.01, 0.9)

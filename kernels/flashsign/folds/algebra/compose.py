@@ -24,10 +24,14 @@ def with_unit(semigroup: Monoid, empty: float = 0.0) -> Monoid:
         >>> from flashsign import Monoid, fold, with_unit
         >>> def smaller(a, b):
         ...     return (torch.minimum(a[0], b[0]),)
-        >>> numbers = Monoid("least", None, lambda items, _: items, smaller, lambda total, _: total[0])
+        >>> def same(items, shared):
+        ...     return items
+        >>> numbers = Monoid("least", None, same, smaller, lambda total, _: total[0])
         >>> least = with_unit(numbers, empty=-1)
-        >>> [least.finish(fold(least, (torch.tensor(x, dtype=torch.int64),)), ()).item() for x in ([7, 3, 5], [])]
-        [3, -1]
+        >>> for x in ([7, 3, 5], []):
+        ...     least.finish(fold(least, (torch.tensor(x, dtype=torch.int64),)), ()).item()
+        3
+        -1
     """
 
     def identity(like: Total) -> Total:
@@ -92,24 +96,32 @@ def product(
 ) -> Monoid:
     """Return two folds over the same items as one.
 
-    The total is a's tensors, then b's; finish(total, shared) sees both. of_a: how many tensors a's total has.   name:
-    by default of both. Raises ValueError for what is none of these. shared_weight (i, j): tensor i
-    of a's total and tensor j of b's are one and the same weight, such as the log-weight of a
-    numerator and of its denominator. It is then kept once, in a's place, and b's tensors follow
-    without it: the pullback over the weight, of v [n, E] and 1 [n, 1] under x [n] for example.
+    The total is a's tensors, then b's; finish(total, shared) sees both.
+
+    of_a: how many tensors a's total has.
+    name: by default of both.
+    shared_weight: (i, j): tensor i of a's total and tensor j of b's are one and the same weight,
+        such as the log-weight of a numerator and of its denominator. It is then kept once, in a's
+        place, and b's tensors follow without it: the pullback over the weight, of v [n, E] and
+        1 [n, 1] under x [n] for example.
+
+    Raises ValueError for what is none of these.
     Sources: MonoidReduce, A. Cuba Gyllensten, 2025; safe exponential sums and their pullback,
-    heidemann.me/blog/ 2026-03-06-attention-monoid.
+    heidemann.me/blog/2026-03-06-attention-monoid.
 
     Example: softmax attention as the quotient of two sums of exponentials, x [n] and v [n, E] ->
         [E], 0 of no items.
         >>> import torch
         >>> from flashsign import SAFE_EXPONENTIAL_SUM, check_monoid, fold, product
         >>> x, v = torch.randn(50), torch.randn(50, 8)
-        >>> below = SAFE_EXPONENTIAL_SUM.after(lambda items, _: (torch.ones_like(items[0][:, :1]), items[1]))
+        >>> def ones(items, shared):
+        ...     return torch.ones_like(items[0][:, :1]), items[1]
+        >>> below = SAFE_EXPONENTIAL_SUM.after(ones)
         >>> quotient = lambda total, _: total[0] / torch.where(total[2] == 0, 1.0, total[2])
         >>> softmax = product(SAFE_EXPONENTIAL_SUM, below, quotient, of_a=2, shared_weight=(1, 1))
         >>> check_monoid(softmax, (v, x))
-        >>> torch.allclose(softmax.finish(fold(softmax, (v, x)), ()), torch.softmax(x, 0) @ v, atol=1e-5)
+        >>> output = softmax.finish(fold(softmax, (v, x)), ())
+        >>> torch.allclose(output, torch.softmax(x, 0) @ v, atol=1e-5)
         True
     """
 

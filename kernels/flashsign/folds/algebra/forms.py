@@ -98,7 +98,8 @@ def _fits(form: str, items: list[Shape], shared: list[Shape]) -> bool:
 
 def _binds(letters: list[str], shape: Shape, sizes: dict[str, Any]) -> bool:
     """Return whether a shape is what its letters say, as far as their sizes are known; new ones are
-    learned."""
+    learned.
+    """
     whole: list[Any] = list(shape)
     if "..." in letters:
         at, free = letters.index("..."), len(shape) - len(letters) + 1

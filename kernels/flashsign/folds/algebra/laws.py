@@ -1,5 +1,6 @@
 """Laws of a monoid that can be folded in any slices and any order, checked in float64 on items of
-one's own."""
+one's own.
+"""
 
 from __future__ import annotations
 
@@ -134,8 +135,9 @@ def _laws(monoid: Monoid, items: Total, shared: Total) -> Iterator[Equal]:
 
 
 def _gradient_laws(monoid: Monoid, items: Total, shared: Total, whole: Total) -> Iterator[Equal]:
-    """Yield the laws of the gradient of the total, for random gradients of it, and of the
-    output."""
+    """Yield the laws of the gradient of the total,
+    for random gradients of it, and of the output.
+    """
     grads = _random(whole)
 
     def slopes(total: Total, leaves: Total) -> Total:
@@ -185,7 +187,8 @@ def _partial_laws(monoid: Monoid, lifted: Total) -> Iterator[Equal]:
 
 def lifted_items(monoid: Monoid, items: Total, shared: Total) -> Total:
     """Return the totals of single items, [n, ...], by the lift itself where there is one: no
-    identity enters them."""
+    identity enters them.
+    """
     if monoid.lift is None:
         ones = [_single(monoid, items, shared, at) for at in range(len(items[0]))]
         return tuple(torch.stack(parts) for parts in zip(*ones, strict=True))

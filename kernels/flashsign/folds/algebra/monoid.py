@@ -29,37 +29,31 @@ class Monoid:
     """One row of the table in kernels/README.md.
 
     identity(like): the total of no items, shaped like the given total. None: there is none (see
-    with_unit). lift(items, shared): the totals of single items. items: tensors [n, ...], one item a
-    row; shared: tensors that
-        every item meets (queries). Each tensor of the result is [n, ...], and [n, N, ...] where
-        shared has N rows.
+        with_unit).
+    lift(items, shared): the totals of single items. items: tensors [n, ...], one item a row;
+        shared: tensors that every item meets (queries). Each tensor of the result is [n, ...], and
+        [n, N, ...] where shared has N rows.
     combine(a, b): the total of a's and b's items; combines identities without making NaN. Folds map
-    it over axes of
-        bags and slices, so it is written for tensors shaped like one total: [N], [N, E].
+        it over axes of bags and slices, so it is written for tensors shaped like one total: [N],
+        [N, E].
     finish(total, shared): the layer's output.
     local_gradient(combined, item, grad): D(combined, item)(grad), the gradient for `item` (a lifted
-    item or a partial
-        total that `combined` contains), where grad is the gradient for `combined`. None: folds
-        differentiate combine.
+        item or a partial total that `combined` contains), where grad is the gradient for
+        `combined`. None: folds differentiate combine.
     commutative: False makes monoid_reduce refuse it; fold keeps the order of the items.
-        proj_fold(shared, items): the total of a slice, [N, ...], without lifting its items one by
-        one: a product of
-        matrices instead of a tensor of items x rows x width. None: the slice is lifted and
-        combined.
+    proj_fold(shared, items): the total of a slice, [N, ...], without lifting its items one by one:
+        a product of matrices instead of a tensor of items x rows x width. None: the slice is lifted
+        and combined.
     proj_fold_bwd(shared, items, total, grad): the slice's part of the gradients, (of shared, of
-    items), where total and
-        grad are those of all items. None in place of a gradient for integers. Left out: autograd of
-        proj_fold, with D.
+        items), where total and grad are those of all items. None in place of a gradient for
+        integers. Left out: autograd of proj_fold, with D.
     numbered: lift and proj_fold get one tensor more at the end of items and of shared (unless that
-        is empty), the int64
-        positions of these rows among all.
+        is empty), the int64 positions of these rows among all.
     needs_items: a fold of no items has no output (log 0, say), and layers refuse it.
     forms: which items and shared tensors it takes, "(k [M, E], m [M]), shared (q [N, E])" or
-        several of these, so that
-        others are refused in a sentence. Empty: any.
+        several of these, so that others are refused in a sentence. Empty: any.
     broadcasts: combine and local_gradient take totals with any axes in front of their own; nothing
-        is mapped then,
-        which saves time. check_monoid tests it.
+        is mapped then, which saves time. check_monoid tests it.
 
     Folds raise ValueError where a function returns no tuple of tensors, or combine tensors of
     another shape.
@@ -74,7 +68,11 @@ class Monoid:
         ...     return (torch.maximum(a[0], b[0]),)
         >>> def minus_infinity(like):
         ...     return (torch.full_like(like[0], -torch.inf),)
-        >>> maximum = Monoid("maximum", minus_infinity, lambda items, shared: items, largest, lambda total, _: total[0])
+        >>> def same(items, shared):
+        ...     return items
+        >>> def first(total, shared):
+        ...     return total[0]
+        >>> maximum = Monoid("maximum", minus_infinity, same, largest, first)
         >>> total = fold(maximum, (torch.tensor([[1.0, 5.0], [4.0, 2.0]]),))
         >>> maximum.finish(total, ())
         tensor([4., 5.])
@@ -105,8 +103,10 @@ class Monoid:
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """The depths that this monoid can be folded at, in rising order. Raises ValueError where
-        there is none."""
+        """The depths that this monoid can be folded at, in rising order.
+
+        Raises ValueError where there is none.
+        """
         with_d = self.local_gradient is not None
         whole = self.proj_fold is not None and (self.proj_fold_bwd is not None or with_d)
         kinds = {1: self.lift is not None, 2: self.lift is not None and with_d, 3: whole}
@@ -120,17 +120,18 @@ class Monoid:
         return depths
 
     def after(self, prepare: Callable[[Total, Total], Total], name: str | None = None) -> Monoid:
-        """Return this monoid over items that prepare(items, shared) makes first, such as scores
-        from queries and keys.
+        """Return this monoid over items that prepare(items, shared) makes first.
 
-        Only the lift and D remain, because proj_fold knows the old items.
+        These may be scores from queries and keys. Only the lift and D remain, because proj_fold
+        knows the old items.
 
         Example: log sum_j e^(q . k_j) from the log-sum-exp of numbers.
             >>> import torch
             >>> from flashsign import LOG_SUM_EXP, monoid_reduce
             >>> scores = LOG_SUM_EXP.after(lambda items, shared: (items[0] @ shared[0].mT,))
             >>> q, k = torch.randn(4, 8), torch.randn(50, 8)
-            >>> torch.allclose(monoid_reduce(scores, (q,), (k,)), torch.logsumexp(q @ k.mT, -1), atol=1e-5)
+            >>> sums = monoid_reduce(scores, (q,), (k,))
+            >>> torch.allclose(sums, torch.logsumexp(q @ k.mT, -1), atol=1e-5)
             True
         """
         lift = self.lift
@@ -151,7 +152,8 @@ class Monoid:
 
     def combined(self, a: Total, b: Total, axes: int) -> Total:
         """Return combine, mapped over so many axes in front of the totals' own: of bags, of the
-        items of a slice."""
+        items of a slice.
+        """
         combine: Callable[..., Total] = self.combine
         for _ in range(0 if self.broadcasts else axes):
             combine = torch.vmap(combine)
@@ -186,7 +188,8 @@ class Monoid:
 
 def constants(*values: float) -> Callable[[Total], Total]:
     """Return an identity whose tensors are each filled with one number: constants(-inf, 0) ->
-    identity(like)."""
+    identity(like).
+    """
 
     def identity(like: Total) -> Total:
         for part, value in zip(like, values, strict=True):
@@ -226,13 +229,15 @@ def as_they_are(items: Total, shared: Total) -> Total:
 
 def wide(x: Tensor) -> Tensor:
     """Return x in float32 at least: sums of thousands of numbers need more than the 8 or 11 bits of
-    half precision."""
+    half precision.
+    """
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def with_axes(x: Tensor, like: Tensor) -> Tensor:
     """Return x with axes of size 1 at its end, so that it broadcasts over the numbers of every row
-    of like."""
+    of like.
+    """
     return x[(..., *(None,) * (like.ndim - x.ndim))]
 
 

@@ -31,13 +31,12 @@ class NAryFold:
 
     init(*x): the identity, one tensor for each of the total, in its final shape.
     chunker(*x) -> (aslice, xslice) for every slice: aslice has an index into each tensor of the
-    total, xslice one into
-        each of x, as in x[index]; indices are made of slices and integers, so that they give views.
+        total, xslice one into each of x, as in x[index]; indices are made of slices and integers,
+        so that they give views.
     proj_fold(x): the total of a slice, shaped like that part of the total; x: its tensors.
     binary_reduce(p, q): the total of both; it commutes.
     proj_fold_bwd(x, a, ga): the slice's part of the gradients for x, where a and ga are that part
-    of the final total
-        and of its gradient. None for integers.
+        of the final total and of its gradient. None for integers.
 
     Example: sums over a window of three, whose slices overlap.
         >>> import torch

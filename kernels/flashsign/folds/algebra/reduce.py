@@ -21,7 +21,8 @@ from flashsign.folds.algebra.monoid import Monoid, Total, refuse_no_items
 
 CHUNK = {1: 128, 2: 128, 3: 2048}
 """Rows of a slice by depth: at depths 1 and 2 a slice has rows x items x width numbers, at depth 3
-rows x items."""
+rows x items.
+"""
 
 
 def monoid_reduce(
@@ -45,9 +46,9 @@ def monoid_reduce(
         1, 2 or 3, by default the deepest that the monoid has; all give the same result.
     order: "rows" takes all items of some rows, then the next rows; "items" all rows of some items;
         "tree" as many slices of items side by side as rows are missing in a slice, combined as a
-        tree; "auto" takes the tree where N is at most half of a_chunk. where [..., M] or [..., N,
-        M], bool: the identity stands for pairs where it is False, which must be finite all the same
-        (depth 1 or 2).
+        tree; "auto" takes the tree where N is at most half of a_chunk. where [..., M] or
+        [..., N, M], bool: the identity stands for pairs where it is False, which must be finite all
+        the same (depth 1 or 2).
 
     Differentiable: once in slices; second derivatives, forward mode and torch.func in plain
         operations, with every slice in memory. Where B needs no gradient and a row's total is a few
@@ -60,7 +61,8 @@ def monoid_reduce(
         >>> import torch
         >>> from flashsign import SOFTMAX, monoid_reduce
         >>> q, k, v = torch.randn(2, 20, 8), torch.randn(2, 500, 8), torch.randn(2, 500, 8)
-        >>> output = monoid_reduce(SOFTMAX, (q,), (k, v, torch.ones(2, 500)), b_chunk=100, batch_dims=1)
+        >>> keys = k, v, torch.ones(2, 500)
+        >>> output = monoid_reduce(SOFTMAX, (q,), keys, b_chunk=100, batch_dims=1)
         >>> torch.allclose(output, torch.softmax(q @ k.mT, -1) @ v, atol=1e-5)
         True
     """

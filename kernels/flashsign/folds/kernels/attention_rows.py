@@ -1,14 +1,13 @@
-"""Rows of the template of attention: what a score is lifted to, how totals are normalised, if they
-are rescaled.
+"""Rows of the template of attention: what a score is lifted to, and how totals are normalised.
 
 A row's totals are u = sum_j a1(s_ij) v_j and z = sum_j a2(s_ij), its output u r(z):
 
     spherical      a1 = s          a2 = s^2       r = 1 / sqrt(z + eps |q|^2 t + tiny)
     L1             a1 = s          a2 = |s|       r = 1 / z
     squared ReLU   a1 = max(s, 0)^2 = a2          r = 1 / z
-    softmax        a1 = e^s = a2                  r = 1 / z; scores are taken less the largest one so far, and
-                                                  totals rescaled when that grows
+    softmax        a1 = e^s = a2                  r = 1 / z
 
+Of softmax, scores are taken less the largest one so far, and totals rescaled when that grows.
 A row of one's own is four functions of tiles in float32, with triton.jit. Where z is 0, r is 0.
 """
 

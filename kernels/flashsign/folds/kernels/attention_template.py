@@ -1,16 +1,25 @@
-"""One template of streamed attention, forward and backward, for every row of attention_rows: two
-running sums a query.
+"""One template of streamed attention for every row of attention_rows: two running sums a query.
 
     s_ij = m_j q_i.k_j, or q_i.k_j + log m_j where the row is exponential
-    forward        u_i = sum_j a1(s_ij) v_j, z_i = sum_j a2(s_ij), o_i = u_i r(z_i)
-    backward       ds_ij = a1'(s_ij) r_i <do_i, v_j> + a2'(s_ij) dz_i,  dz_i = <do_i, o_i> r'(z_i) / r(z_i)
 
-An exponential row is taken back with the log of its sum: then z and r are 1, and the same two lines
-hold. Nothing is transposed between two products: the pass over keys computes s^T = K Q^T and p^T =
-V dO^T. Dense bags only; the tuned kernels of the spherical row are in flashsign.triton.streaming.
+Forward:
 
-Letters: C bags, H query heads, K key heads, N queries, M keys, E width. q [C, H, N, E], k and v [C,
-K, M, E].
+    u_i  = sum_j a1(s_ij) v_j
+    z_i  = sum_j a2(s_ij)
+    o_i  = u_i r(z_i)
+
+Backward:
+
+    dz_i  = <do_i, o_i> r'(z_i) / r(z_i)
+    ds_ij = a1'(s_ij) r_i <do_i, v_j> + a2'(s_ij) dz_i
+
+An exponential row is taken back with the log of its sum: then z and r are 1, and the same lines
+hold. Nothing is transposed between two products: the pass over keys computes s^T = K Q^T and
+p^T = V dO^T. Dense bags only; the tuned kernels of the spherical row are in
+flashsign.triton.streaming.
+
+Letters: C bags, H query heads, K key heads, N queries, M keys, E width.
+q [C, H, N, E], k and v [C, K, M, E].
 """
 
 from __future__ import annotations
@@ -40,7 +49,8 @@ LN_2 = tl.constexpr(0.6931471805599453)
 @triton.jit
 def multiplicities(m, key, there, EXPONENTIAL: tl.constexpr):
     """What scores of these keys are multiplied with, or, where the row is exponential, what is
-    added in log2."""
+    added in log2.
+    """
     if m is None:
         if EXPONENTIAL:
             return tl.where(there, 0.0, float("-inf"))
@@ -171,7 +181,8 @@ def query_gradients(
     RELATIVE: tl.constexpr,
 ):
     """Program (tile of queries, head, bag) writes d_q [C, H, N, E]. grad: a descriptor like q;
-    inverse: r."""
+    inverse: r.
+    """
     start_row, head, bag = tl.program_id(0) * QUERIES, tl.program_id(1), tl.program_id(2)
     key_head = head // (heads // key_heads)
     rows = q.load([bag, head, start_row, 0]).reshape(QUERIES, E_PAD)
@@ -307,7 +318,8 @@ def key_gradients(
 
 class Totals(NamedTuple):
     """What the backward needs of every query, [C, H, N] float32: log2 of an exponential row's sum,
-    r, and r' / r; and t [C, K] of a relative row."""
+    r, and r' / r; and t [C, K] of a relative row.
+    """
 
     log_sum: Tensor | None
     inverse: Tensor
@@ -374,7 +386,8 @@ def backward(
     key_sizes: BlockSizes | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return gradients for q, k, v and, of every key head, m [C, K, M] float32. grad: like q,
-    aligned."""
+    aligned.
+    """
     (bags, heads, queries, width), (key_heads, keys) = q.shape, k.shape[1:3]
     log_sum, inverse, dz_scale, t = totals
     dz = (grad.float() * o).sum(-1) * dz_scale

@@ -34,10 +34,12 @@ from flashsign.tuning.device import multiprocessor_count
 
 SLICE_BYTES = 2**27
 """Gradients of logits that exist at one time, 128 MiB: all rows and 4096 classes where there are 16
-384 rows."""
+384 rows.
+"""
 CACHED_BYTES = 2**24
 """Rows that programs read at one time, again and again: a third of the second-level cache of an
-H100 or H200."""
+H100 or H200.
+"""
 NARROWEST = 512
 """The fewest classes of a slice, whatever its bytes."""
 
@@ -180,7 +182,8 @@ def distribution_gradients(
     sizes: BlockSizes | None = None,
 ) -> tuple[Tensor | None, ...]:
     """Return gradients for s, s_layer, t and t_layer from that of the losses [N]; totals: of
-    distribution_totals."""
+    distribution_totals.
+    """
     (rows, width), classes = s.shape, len(s_layer)
     sizes = sizes or of_logits(DISTRIBUTION_GRADIENTS, s)
     unit = unit_of(grad)
@@ -235,8 +238,9 @@ def distribution_gradients(
 
 
 def listed_logits(h: Tensor, c: Tensor, bias: Tensor | None, listed: Tensor) -> Tensor:
-    """Return the logits of the listed classes [N, L] of every row, 0 for those that are none: [N,
-    L] float32."""
+    """Return the logits of the listed classes [N, L] of every row, 0 for those that are none:
+    [N, L] float32.
+    """
     rows, length = listed.shape
     out = h.new_empty(rows, length, dtype=torch.float32)
     if not out.numel():
@@ -272,7 +276,8 @@ def _of_both(
 
 def _grid(rows: int, classes: int, sizes: BlockSizes, x: Tensor) -> tuple[int, int, int]:
     """Return tiles of rows, tiles of classes that a program loops over, and programs for one tile
-    of rows."""
+    of rows.
+    """
     own, others = cdiv(rows, sizes.own), cdiv(classes, sizes.other)
     # Eight programs for every multiprocessor: the last ones to end keep few of them waiting.
     programs = 8 * multiprocessor_count(x.device) if x.is_cuda else 2
@@ -304,7 +309,8 @@ def _slices(
 
 def _replace(d_x: Tensor, classes: Tensor, grads: Tensor, first: int, last: int) -> None:
     """Write the gradients of listed classes [N, L] into the slice of the classes from first to
-    last."""
+    last.
+    """
     inside = (classes >= first) & (classes < last)
     # Those outside of the slice go to its last column, which belongs to no class.
     d_x.scatter_(1, torch.where(inside, classes - first, d_x.shape[1] - 1), grads.to(d_x.dtype))

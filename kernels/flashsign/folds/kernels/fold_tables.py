@@ -80,7 +80,8 @@ CLASS_TOTALS: Table = {
 }
 """Tiles of rows by tiles of classes, whose log-sum-exp is taken. Widths here are the least for
 which an entry is: with few features the exponentials of a tile take as long as its products, and
-two programs a multiprocessor overlap them."""
+two programs a multiprocessor overlap them.
+"""
 
 CLASS_GRADIENTS: Table = {
     (2, 0): [BlockSizes(128, 256, 8, 3), BlockSizes(128, 128, 4, 3), BlockSizes(64, 64, 4, 2)],

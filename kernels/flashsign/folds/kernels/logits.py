@@ -1,13 +1,18 @@
-"""Cross entropies behind a linear layer, a tile of logits at a time: their totals, and their
-gradients.
+"""Cross entropies behind a linear layer, a tile of logits at a time: totals, and gradients.
 
-    class_totals             log sum_j e^x_ij of every row, and its target's logit: tiles of logits in registers alone
-    class_gradients          d x_ij = a_i e^(x_ij - p_i) - c_i - [j = t_i] b_i of a slice of classes, in 16 bits, for
-                             the two products with matrices that follow
-    distribution_totals      the same of a student's and a teacher's logits together, and the mean of the student's
-    distribution_gradients   under the teacher
+    class_totals             log sum_j e^x_ij of every row, and its target's logit: tiles of logits
+                             in registers alone
+    class_gradients          of a slice of classes, in 16 bits, for the two products with matrices
+                             that follow:
+
+                                 d x_ij = a_i e^(x_ij - p_i) - c_i - [j = t_i] b_i
+
+    distribution_totals, distribution_gradients
+                             the same of a student's and a teacher's logits together, and the mean
+                             of the student's under the teacher
 
 Logits are x_ij = h_i . C_j + bias_j. Exponentials are powers of two of logits times log2(e).
+
 Letters: N rows, V classes, D and D' widths.
 """
 
@@ -24,7 +29,8 @@ LN_2 = tl.constexpr(0.6931471805599453)
 def tile_and_part(group):
     """The tile of rows and the part of the classes of this program, in an order in which programs
     that run at one time have `group` tiles of rows: these are read again for every tile of classes,
-    and then from the second-level cache."""
+    and then from the second-level cache.
+    """
     tiles, parts = tl.num_programs(0), tl.num_programs(1)
     number = tl.program_id(1) * tiles + tl.program_id(0)
     first = number // (group * parts) * group
@@ -47,7 +53,8 @@ def logits_tile(
     PRECISION: tl.constexpr,
 ):
     """h_i . C_j [ROWS, CLASSES] of the rows from `row` and the classes from `column`; h, c:
-    descriptors."""
+    descriptors.
+    """
     x = tl.zeros([ROWS, CLASSES], tl.float32)
     for d in tl.range(0, D, WIDTH, num_stages=STAGES):
         x = tl.dot(h.load([row, d]), c.load([column, d]).T, x, input_precision=PRECISION)
@@ -57,7 +64,8 @@ def logits_tile(
 @triton.jit
 def with_bias(x, bias, column, classes):
     """x [ROWS, CLASSES] plus the classes' bias, and -inf beyond the last class; column
-    [CLASSES]."""
+    [CLASSES].
+    """
     there = column < classes
     if bias is not None:
         x += tl.load(bias + column, mask=there, other=0.0).to(tl.float32)[None, :]
@@ -67,7 +75,8 @@ def with_bias(x, bias, column, classes):
 @triton.jit
 def grown(x, top, total):
     """A row's largest x so far, its sum of 2^(x - top), what older sums are multiplied with, and
-    x's weights."""
+    x's weights.
+    """
     new = tl.maximum(top, tl.max(x, 1))
     # All classes of a tile may have a logit of -inf.
     shift = tl.where(new == float("-inf"), 0.0, new)
@@ -204,7 +213,8 @@ def distribution_totals(
     PRECISION: tl.constexpr,
 ):
     """Program (tile of rows, part of the classes): q, p (student, teacher) and mean [parts, N]
-    float32."""
+    float32.
+    """
     tile, part = tile_and_part(group)
     row, first = tile * ROWS, part * tiles * CLASSES
     index = row + tl.arange(0, ROWS)

@@ -32,7 +32,8 @@ def norm_forward(
     ROWS: tl.constexpr,
 ):
     """A program does a tile of rows. weight [D]; out [N, D]; inverse [N] float32: 1 / sqrt(mean of
-    x^2 + eps)."""
+    x^2 + eps).
+    """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, D_PAD)
     here = (row < rows)[:, None] & (column < D)[None, :]
@@ -61,7 +62,8 @@ def norm_backward(
     ROWS: tl.constexpr,
 ):
     """A program does some tiles of rows. d_x [N, D]; d_weight [programs, D] float32: each program's
-    part."""
+    part.
+    """
     program = tl.program_id(0)
     column = tl.arange(0, D_PAD)
     scale = tl.load(weight + column, mask=column < D, other=0.0).to(tl.float32)

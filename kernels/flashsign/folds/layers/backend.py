@@ -15,7 +15,8 @@ from flashsign.tuning.device import facts_of
 FoldKernel = Literal["logits", "mlp", "rms_norm", "attention"]
 WIDEST = {"mlp": 256, "rms_norm": 8192, "attention": 128}
 """The widest rows of which a kernel holds whole tiles; logits are sums over tiles of any number of
-features."""
+features.
+"""
 
 
 def choose_fold(
@@ -48,7 +49,8 @@ def why_no_kernel(
     kernel: FoldKernel, rows: Tensor, widths: Sequence[int], narrow: Sequence[int]
 ) -> str:
     """Return the reason why the shapes of a fold fit no kernel, "" where they do; arguments as of
-    choose_fold."""
+    choose_fold.
+    """
     if not rows.numel() or 0 in widths:
         return "There is nothing to compute"
     step = 16 // rows.element_size()

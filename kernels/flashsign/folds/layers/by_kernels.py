@@ -23,7 +23,8 @@ Plain = Callable[..., Tensor]
 
 def contiguous(x: Any) -> Any:
     """Return x with adjacent rows that begin at a multiple of 16 bytes, as descriptors read them;
-    None as it is."""
+    None as it is.
+    """
     if x is None:
         return None
     x = x.contiguous()
@@ -32,14 +33,16 @@ def contiguous(x: Any) -> Any:
 
 def beyond_kernels(grad: Tensor) -> bool:
     """Return whether a backward is differentiated itself, or over batched gradients: then it takes
-    plain operations."""
+    plain operations.
+    """
     return torch.is_grad_enabled() or in_batches(grad)
 
 
 @contextmanager
 def around_kernels(x: Tensor) -> Iterator[None]:
     """Make x's device the current one, on which kernels start, and keep autocast from rounding
-    products beside them."""
+    products beside them.
+    """
     with without_autocast(x):
         if x.is_cuda and x.get_device() != torch.cuda.current_device():
             with torch.cuda.device(x.device):
@@ -314,8 +317,9 @@ class _DistributionLosses(torch.autograd.Function):
 
 
 def weights_of_class(classes: Tensor, weights: Tensor) -> Tensor:
-    """Return, for every entry of lists [N, L], the sum of the row's weights on the entry's
-    class."""
+    """Return, for every entry of lists [N, L],
+    the sum of the row's weights on the entry's class.
+    """
     ordered, order = classes.sort(1)
     new = torch.nn.functional.pad(ordered[:, 1:] != ordered[:, :-1], (1, 0), value=False)
     group = new.cumsum(1)

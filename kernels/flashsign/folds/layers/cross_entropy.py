@@ -145,7 +145,8 @@ def distribution_cross_entropy(
     Example:
         >>> import torch
         >>> from flashsign import distribution_cross_entropy
-        >>> s, t, s_weight, t_weight = (torch.randn(shape) for shape in ((6, 8), (6, 4), (50, 8), (50, 4)))
+        >>> s, s_weight = torch.randn(6, 8), torch.randn(50, 8)
+        >>> t, t_weight = torch.randn(6, 4), torch.randn(50, 4)
         >>> loss = distribution_cross_entropy(s, s_weight, t, t_weight)
         >>> p = (t @ t_weight.T).softmax(-1)
         >>> torch.allclose(loss, torch.nn.functional.cross_entropy(s @ s_weight.T, p), atol=1e-5)
@@ -204,18 +205,19 @@ def weighted_cross_entropy(
     the same, weights [N, L]; classes below 0 are padding. Packed: classes and weights [T], offsets
     [N + 1]; row i has the slice offsets[i]:offsets[i + 1]. -> float32 at least: [N] for reduction
     "none", else a number; "mean" is over rows. The weights of a row need not add up to one: a row
-    without any has loss 0. Gradients go to h, weight, bias and weights. Raises ShapeMismatch, and
-    ValueError for numbers above the classes (on a GPU the loss of their row is NaN), an unknown
-    reduction or backend.
+    without any has loss 0. Gradients go to h, weight, bias and weights.
+    Raises ShapeMismatch, and ValueError for numbers above the classes (on a GPU the loss of their
+    row is NaN), an unknown reduction or backend.
 
     Example:
         >>> import torch
         >>> from flashsign import weighted_cross_entropy
         >>> h, weight = torch.randn(3, 8), torch.randn(50, 8)
         >>> counts = torch.tensor([[2.0, 1.0], [0.0, 4.0], [1.0, 1.0]])  # of classes 7 and 9
-        >>> losses = weighted_cross_entropy(h, weight, torch.tensor([7, 9]), counts, reduction="none")
+        >>> classes = torch.tensor([7, 9])
+        >>> losses = weighted_cross_entropy(h, weight, classes, counts, reduction="none")
         >>> log_softmax = (h @ weight.T).log_softmax(-1)
-        >>> torch.allclose(losses, -(counts * log_softmax[:, [7, 9]]).sum(-1), atol=1e-4)
+        >>> torch.allclose(losses, -(counts * log_softmax[:, classes]).sum(-1), atol=1e-4)
         True
     """
     h, weight = as_autocast(h, weight)
@@ -246,9 +248,10 @@ def weighted_cross_entropy(
     if offsets is None and classes.ndim == 1:
         classes = classes.expand(len(h), -1)
     if classes.shape != weights.shape or len(classes) != len(h):
+        hint = "; for packed rows, pass offsets" if weights.ndim == 1 else ""
         raise ShapeMismatch(
             f"classes and weights must be [{len(h)}, L], a row of h each; found classes {given} "
-            f"and weights {list(weights.shape)}{'; for packed rows, pass offsets' if weights.ndim == 1 else ''}."
+            f"and weights {list(weights.shape)}{hint}."
         )
     wrong = (classes >= len(weight)).any(-1)
     if h.device.type == "cpu" and bool(wrong.any()):

@@ -21,8 +21,8 @@ from flashsign.folds.layers.by_kernels import hidden_layer
 CHUNK = 512
 """Rows and hidden units of a slice in torch: 1 MiB of float32."""
 GPU_ROWS = 8192
-"""Rows of a slice in torch on a GPU, where smaller slices end before Python has started the
-next."""
+"""Rows of a slice in torch on a GPU, where smaller slices end before Python has started the next.
+"""
 
 
 def mlp(
@@ -48,7 +48,8 @@ def mlp(
     and x's gradient in float32 (by the GPU's kernel, for D and D' up to 256) or slices of row_chunk
     x hidden_chunk (in torch; row_chunk: by default CHUNK, on a GPU GPU_ROWS). The kernel adds x's
     gradient in any order; where torch is asked for deterministic algorithms, torch's slices are
-    taken. Raises ShapeMismatch, ValueError for an unknown activation or backend.
+    taken.
+    Raises ShapeMismatch, ValueError for an unknown activation or backend.
 
     Example:
         >>> import torch

@@ -31,7 +31,8 @@ from flashsign.folds.layers.by_kernels import attention
 
 WEIGHTS = 2**24
 """Most weights that torch writes out at one time (64 MiB in float32), which is twice as fast as
-their fold."""
+their fold.
+"""
 
 
 def _or_one(z: Tensor) -> Tensor:
@@ -66,13 +67,17 @@ def normalised_attention(
     eps: float = 1e-6,
     backend: Backend = "auto",
 ) -> Tensor:
-    """Return sum_j a1(s_ij) v_j / b(sum_j a2(s_ij)) over dense or packed bags, with scores s_ij =
-    m_j q_i.k_j.
+    """Return sum_j a1(s_ij) v_j / b(sum_j a2(s_ij)) over dense or packed bags.
 
-        spherical      s / sqrt(sum s^2 + eps |q|^2 t + tiny), as in spherical_attention, whose kernels are faster
+    Scores are s_ij = m_j q_i.k_j, and weights
+
+        spherical      s / sqrt(sum s^2 + eps |q|^2 t + tiny)
         l1             s / sum |s|
         squared_relu   max(s, 0)^2 / sum max(s, 0)^2
-        softmax        e^s / sum e^s, with scores as they are (scale q yourself), where m_j is how often j is listed
+        softmax        e^s / sum e^s
+
+    The kernels of spherical_attention are faster than those of spherical here. Softmax takes scores
+    as they are (scale q yourself), and m_j is how often j is listed.
 
     q [C, H, N, E], k and v [C, K, M, E], H a multiple of K, multiplicity [C, M] or [C, K, M], one
     floating dtype for q, k and v -> like q. Packed, as in spherical_attention: q [T, H, E], k and v
@@ -121,7 +126,8 @@ def _written_out(
     q: Tensor, k: Tensor, v: Tensor, m: Tensor, normaliser: Normaliser, eps: float
 ) -> Tensor:
     """Compute the definition, in float32 at least, with every weight in memory; m [C or 1, K or 1,
-    M]."""
+    M].
+    """
     with torch.autocast(q.device.type, enabled=False):
         sums = torch.promote_types(q.dtype, torch.float32)
         rows, k, v, m = (

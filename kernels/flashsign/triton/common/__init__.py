@@ -1,2 +1,3 @@
 """Shared by all Triton kernels: launching, layout, the assignment of tiles to programs, and device
-functions."""
+functions.
+"""

@@ -17,13 +17,15 @@ import triton.language as tl
 
 HIGH_PRECISION = tl.constexpr(0.125)
 """A row with rho E below this takes moments that are not rounded to 16 bits; rho = z / (|q|^2 t) is
-1 / E at random."""
+1 / E at random.
+"""
 
 
 @triton.jit
 def bag_rows(bag, offsets, rows, PACKED: tl.constexpr):
     """The first row of a bag, its number of rows, and its index on the first axis; rows: of the
-    tensor."""
+    tensor.
+    """
     if PACKED:
         first = tl.load(offsets + bag)
         # Clamped, so that no program leaves the tensor, whatever the offsets hold.
@@ -51,7 +53,8 @@ def program_tile(schedule, tiles, heads, BLOCK: tl.constexpr, PACKED: tl.constex
 @triton.jit
 def load_rows(x, row, x_row, there, column, E: tl.constexpr):
     """A tile [rows, E_PAD] of x; row [rows, 1]: its rows. Zeros where not there [rows] or beyond
-    the head's width."""
+    the head's width.
+    """
     return tl.load(
         x + row * x_row + column[None, :], mask=there[:, None] & (column < E)[None, :], other=0.0
     )
@@ -60,7 +63,8 @@ def load_rows(x, row, x_row, there, column, E: tl.constexpr):
 @triton.jit
 def multiple_of_four(row):
     """row rounded down to a multiple of four, where a descriptor of float32 numbers may begin to
-    read."""
+    read.
+    """
     return row // 4 * 4
 
 
@@ -77,14 +81,16 @@ def power_of_two(x):
 @triton.jit
 def unit_of(t):
     """A power of two near sqrt(t). q / n has length 1 / sqrt(t) or so, and q / n times this has
-    numbers near one."""
+    numbers near one.
+    """
     return 1.0 / power_of_two(tl.sqrt(t))
 
 
 @triton.jit
 def inverse_norm(z, floor):
     """1 / sqrt(z + floor + tiny), and 0 where z + floor = 0: see
-    flashsign.eager.streaming.inverse_norm."""
+    flashsign.eager.streaming.inverse_norm.
+    """
     square = z + floor
     return tl.where(square > 0, tl.rsqrt(square + 1.1754943508222875e-38), 0.0)
 
@@ -92,13 +98,15 @@ def inverse_norm(z, floor):
 @triton.jit
 def marked(inverse_n, broken):
     """1 / n with its sign bit set where broken, also of 0: the mark that streaming/nan_repair.py
-    looks for."""
+    looks for.
+    """
     sign = tl.where(broken, -2147483648, 0)
     return (inverse_n.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def not_finite(k_tile, v_tile):
-    """Which rows of two tiles, [rows, E_PAD] and [rows, V_PAD], hold a NaN or an infinity,
-    [rows]."""
+    """Which rows of two tiles,
+    [rows, E_PAD] and [rows, V_PAD], hold a NaN or an infinity, [rows].
+    """
     return tl.sum(k_tile * 0, 1) + tl.sum(v_tile.to(tl.float32) * 0, 1) != 0

@@ -1,5 +1,6 @@
 """Launching a kernel: arguments by name, checked when it is compiled, and a fast look-up of
-compiled kernels."""
+compiled kernels.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from flashsign.tuning.device import capability
 FAST_LAUNCH = triton.__version__.startswith(("3.6.", "3.7.")) and torch.version.hip is None
 FUSED = {"enable_fp_fusion": True}
 """A product and a sum in one instruction: what releases of Triton do unless they are asked, but not
-from 3.10 on."""
+from 3.10 on.
+"""
 MOST_COMPILED = 4096
 """The table of compiled kernels is emptied when it has so many entries."""
 _COMPILED: dict[tuple[Hashable, ...], Any] = {}
@@ -91,7 +93,8 @@ def start(
 
 def check_names(kernel: Any, names: Sequence[str]) -> None:
     """Raise TypeError unless `names` are the names of all of the kernel's arguments, in the order
-    of its signature."""
+    of its signature.
+    """
     expected = kernel.arg_names
     for position, (wanted, given) in enumerate(zip_longest(expected, names), 1):
         if wanted == given:

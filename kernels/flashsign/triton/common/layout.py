@@ -1,5 +1,6 @@
-"""Layout of a call's tensors for a kernel: by pointer and strides or by descriptor, tile by
-tile."""
+"""Layout of a call's tensors for a kernel:
+by pointer and strides or by descriptor, tile by tile.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +19,14 @@ PROGRAMS = 1024
 """Fewer programs leave multiprocessors idle."""
 GAP = 256
 """Rows of zeros behind the scaled keys, queries and gradients of every packed bag: the most rows
-that a tile has."""
+that a tile has.
+"""
 
 
 class UncheckedDescriptor(TensorDescriptor):  # type: ignore[misc]
     """A descriptor without Triton's checks, which take ten times as long as making it: aligned()
-    fulfils them."""
+    fulfils them.
+    """
 
     def __post_init__(self) -> None: ...
 
@@ -63,7 +66,8 @@ def precision(dtype: torch.dtype) -> str:
 
 def descriptor(rows: Tensor, block: int) -> TensorDescriptor:
     """Return tiles [1, 1, block, E_PAD] of rows [C', heads, rows, E]; what lies outside reads as
-    zero."""
+    zero.
+    """
     shape = rows.shape
     a, b, c, _ = rows.stride()
     # The stride of an axis of length one is never used, but a descriptor takes multiples of 16

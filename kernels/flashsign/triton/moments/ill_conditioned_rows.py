@@ -2,11 +2,10 @@
 keys instead.
 
 They are the rows with rho = z / (|q|^2 t) below ILL_CONDITIONED, as float32 sums leave a relative
-error of
-0.13 2^-24 / rho in z. They are few and may be anywhere; the passes over queries list them on the
-device, without synchronising with the host. Program (p, key head, bag) of P takes tiles p, p + P, p
-+ 2 P, ... of its bag's list. The order of a list differs from run to run, but no row's result
-depends on it.
+error of 0.13 2^-24 / rho in z. They are few and may be anywhere; the passes over queries list them
+on the device, without synchronising with the host. Program (p, key head, bag) of P takes tiles p,
+p + P, p + 2 P, ... of its bag's list. The order of a list differs from run to run, but no row's
+result depends on it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from flashsign.triton.moments.moment_sums import read_totals
 
 ILL_CONDITIONED = tl.constexpr(1e-4)
 """The bound on rho for 16-bit numbers. For float32, whose results must be more accurate, it is ten
-times this."""
+times this.
+"""
 
 
 @triton.jit
@@ -35,7 +35,8 @@ def list_start(row_list, index, first, key_head, queries_all, heads, group):
 @triton.jit
 def append_rows(ill_conditioned, row_list, row_count, number):
     """Appends those of the numbers [rows] whose rows are ill_conditioned [rows] to the list of a
-    bag and key head."""
+    bag and key head.
+    """
     ill_conditioned = ill_conditioned.to(tl.int32)
     found = tl.sum(ill_conditioned)
     if found > 0:
@@ -70,7 +71,8 @@ def bag_of_list(
 ):
     """Of a bag and key head: pointers to its keys, values, multiplicities and list, its index,
     first query head, first query, number of queries, first key, number of keys, scale of
-    multiplicities, and t."""
+    multiplicities, and t.
+    """
     group = heads // key_heads
     first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
     first, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
@@ -99,7 +101,8 @@ def bag_of_list(
 @triton.jit
 def listed_rows(row_list, tile, count, first_head, first, queries, QUERIES: tl.constexpr):
     """The mask of a list's tile [QUERIES], and the head and row of each entry, int64 [QUERIES];
-    row_list: the bag's list, of `count` entries."""
+    row_list: the bag's list, of `count` entries.
+    """
     slot = tile * QUERIES + tl.arange(0, QUERIES)
     number = tl.load(row_list + slot, mask=slot < count, other=0)
     member, row = number // queries, first + number % queries
@@ -134,7 +137,8 @@ def score_keys(
 ):
     """Scores [QUERIES, KEYS] of rows with the keys from `start` on, these keys [KEYS, E_PAD] and
     values, and their multiplicities [KEYS] times scale. Keys that are absent or beyond the bag's
-    end are zeros, as are their values."""
+    end are zeros, as are their values.
+    """
     key = start + tl.arange(0, KEYS)
     m = tl.load(multiplicity + key, mask=key < keys, other=0.0)
     present = (m != 0)[:, None]

@@ -254,7 +254,8 @@ def store_query_gradient(
     do_a, q_g, rows, floor, inverse, delta, query, there, to, column, E: tl.constexpr
 ):
     """Stores dq of a tile of rows; do_a = do A^T, q_g = q G, floor = eps t, to: pointers [rows,
-    E_PAD]."""
+    E_PAD].
+    """
     inverse_n = tl.load(inverse + query, mask=there, other=0.0)
     delta_over_n = tl.load(delta + query, mask=there, other=0.0) * inverse_n
     d_q = (do_a - (q_g + floor * rows.to(tl.float32)) * delta_over_n[:, None]) * inverse_n[:, None]
@@ -302,7 +303,8 @@ def key_gradients(
     PACKED: tl.constexpr,
 ):
     """Program (part, key head, bag) writes dk, dv, and dm [C', K, rows] float32; gradients: dA and
-    D of all queries."""
+    D of all queries.
+    """
     head, bag = tl.program_id(1), tl.program_id(2)
     first, keys, index = bag_rows(bag, offsets, rows, PACKED)
     begin, last = rows_of_program(keys, KEYS)
@@ -427,7 +429,8 @@ def store_keys(
     V_PAD: tl.constexpr,
 ):
     """Stores dk, dv and dm of a tile of keys; v_da = v dA^T, k_d = k D, k_da = k dA, all without
-    multiplicities, which are applied here in float32."""
+    multiplicities, which are applied here in float32.
+    """
     m = tl.load(multiplicity + key, mask=there, other=0.0) * scale
     k_wide = k_tile.to(tl.float32)
     # An absent key has a derivative with respect to m too, unless it holds a NaN or an infinity.

@@ -1,7 +1,11 @@
-"""Outputs from the moments of a bag's keys: one pass over the queries, and nothing of size queries
-x keys.
+"""Outputs from the moments of a bag's keys: one pass over the queries.
 
-    u_i = q_i A      z_i = (q_i G).q_i      o_i = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)      t = tr G
+    u_i = q_i A
+    z_i = (q_i G).q_i
+    o_i = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)
+    t   = tr G
+
+Nothing has the size queries x keys.
 
 The accuracy of z depends on rho_i = z_i / (|q_i|^2 t). Rows with rho of about 1 / E, as random ones
 have, take A and G rounded to 16 bits. If a program has a row with rho below 1 / (8 E), it does all

@@ -40,9 +40,10 @@ FEWEST_ROWS = 256
 
 
 class MatrixPair(NamedTuple):
-    """Two matrices for each bag and key head, A and G or dA and 2 dG: sums [bags K, E_PAD V_PAD +
-    E_PAD E_PAD] float32, and their scales, maxima and trace, totals [bags K, 4, blocks]
-    (moment_sums.add_parts)."""
+    """Two matrices for each bag and key head, A and G or dA and 2 dG: sums
+    [bags K, E_PAD V_PAD + E_PAD E_PAD] float32, and their scales, maxima and trace, totals
+    [bags K, 4, blocks] (moment_sums.add_parts).
+    """
 
     sums: Tensor
     totals: Tensor
@@ -50,7 +51,8 @@ class MatrixPair(NamedTuple):
 
 class IllConditionedRows(NamedTuple):
     """Lists of ill-conditioned rows, one for each bag and key head: row_list [C' H N] int32, and
-    how many are on each, row_count [bags K] int32 (moment_forward.attend_moments)."""
+    how many are on each, row_count [bags K] int32 (moment_forward.attend_moments).
+    """
 
     row_list: Tensor
     row_count: Tensor
@@ -98,7 +100,8 @@ def backward(
 @dataclass(frozen=True)
 class Passes:
     """The launches of a call's kernels; tiles: block sizes of some kernels. What writes into
-    arguments returns None."""
+    arguments returns None.
+    """
 
     call: AttentionCall
     tiles: Tiles = field(default_factory=dict)
@@ -131,7 +134,8 @@ class Passes:
 
     def empty_lists(self) -> IllConditionedRows:
         """Return uninitialised lists, long enough for all rows; add_parts sets their counts to
-        zero."""
+        zero.
+        """
         rows, bags_and_heads = self.call.q.shape[:3].numel(), self.call.bags * self.call.heads[1]
         return IllConditionedRows(
             *(self.empty(count, dtype=torch.int32) for count in (rows, bags_and_heads))
@@ -228,8 +232,10 @@ class Passes:
     def add(
         self, parts: Tensor, scales: Tensor, listed: IllConditionedRows, scaled: bool
     ) -> MatrixPair:
-        """Return the sum of parts [parts, bags K, ...]: see moment_sums.add_parts. Empty the
-        lists."""
+        """Return the sum of parts [parts, bags K, ...]: see moment_sums.add_parts.
+
+        Empty the lists.
+        """
         blocks = self.call.width**2 // self.block
         sums, totals = self.empty(*parts.shape[1:]), self.empty(parts.shape[1], 4, blocks)
         start(
@@ -263,7 +269,8 @@ class Passes:
         numbers: Arguments,
     ) -> None:
         """Launch a pass over queries or keys that sums nothing; name: of its block sizes in
-        tables.PASSES."""
+        tables.PASSES.
+        """
         over = self.call.q if rows == "QUERIES" else self.call.k
         sizes = choose_row_block_sizes(name, over, self.call.width, self.tiles)
         half = over.element_size() == 2
@@ -312,7 +319,8 @@ class Passes:
         listed: IllConditionedRows,
     ) -> None:
         """Write dq, like q, and list ill-conditioned rows; moments: A and G, gradients: dA and 2
-        dG."""
+        dG.
+        """
         tensors = {
             "q": self.call.q,
             "grad": grad,
@@ -396,7 +404,8 @@ class Passes:
 
     def over_listed(self, kernel: Any, tensors: Arguments, numbers: Arguments) -> None:
         """Launch a pass over the listed rows, with few programs, as lists are mostly empty.
-        numbers: strides."""
+        numbers: strides.
+        """
         q, (_, key_heads) = self.call.q, self.call.heads
         programs = max(1, 2 * multiprocessor_count(q.device) // (self.call.bags * key_heads))
         start(

@@ -29,7 +29,8 @@ NARROW = tl.constexpr(48)  # heads
 @triton.jit
 def rows_of_program(rows, BLOCK: tl.constexpr):
     """Begin and end of the rows that this program takes, in whole blocks; axis 0 of the grid counts
-    parts."""
+    parts.
+    """
     part = tl.program_id(0)
     size = tl.cdiv(tl.cdiv(rows, tl.num_programs(0)), BLOCK) * BLOCK
     return part * size, tl.minimum((part + 1) * size, rows)
@@ -63,9 +64,9 @@ def sum_keys(
     PRECISION: tl.constexpr,
     PACKED: tl.constexpr,
 ):
-    """Program (part, key head, bag) writes A and G of its keys to parts [parts, B, K, E_PAD V_PAD +
-    E_PAD E_PAD], and the scale of its multiplicities to scales [parts, B, K]. M_BLOCK:
-    multiplicities read at once to find the largest.
+    """Program (part, key head, bag) writes A and G of its keys to parts
+    [parts, B, K, E_PAD V_PAD + E_PAD E_PAD], and the scale of its multiplicities to scales
+    [parts, B, K]. M_BLOCK: multiplicities read at once to find the largest.
     """
     head, bag = tl.program_id(1), tl.program_id(2)
     first, keys, index = bag_rows(bag, offsets, rows, PACKED)
@@ -134,8 +135,8 @@ def add_parts(
     PARTS: tl.constexpr,
     SCALED: tl.constexpr,
 ):
-    """Program (block of BLOCK entries, bag and key head) adds parts [count, B K, E_PAD V_PAD +
-    E_PAD E_PAD] up.
+    """Program (block of BLOCK entries, bag and key head) adds parts
+    [count, B K, E_PAD V_PAD + E_PAD E_PAD] up.
 
     out [B K, E_PAD V_PAD + E_PAD E_PAD]: their sum. totals [B K, 4, blocks] float32, for each
         block: of scales [count, B K] the smallest (SCALED: the scale of the sum) or the largest,
@@ -176,7 +177,8 @@ def add_parts(
 @triton.jit
 def read_totals(totals, bag, E_PAD: tl.constexpr, BLOCK: tl.constexpr):
     """From totals of one bag and key head: scale, trace, and units, powers of two that bring each
-    matrix near one."""
+    matrix near one.
+    """
     BLOCKS: tl.constexpr = E_PAD * E_PAD // BLOCK
     totals += bag * (4 * BLOCKS)
     block = tl.arange(0, BLOCKS)
@@ -233,8 +235,9 @@ def high_precision_product(
 def rounded_matrices(
     matrices, a_unit, g_unit, dtype: tl.constexpr, E_PAD: tl.constexpr, V_PAD: tl.constexpr
 ):
-    """A pair of matrices (store_pair) times the units that bring them near one, rounded to 16
-    bits."""
+    """A pair of matrices (store_pair) times the units that bring them near one,
+    rounded to 16 bits.
+    """
     row, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     a = tl.load(matrices + row[:, None] * V_PAD + of_value[None, :]) * a_unit
     g = tl.load(matrices + E_PAD * V_PAD + row[:, None] * E_PAD + row[None, :]) * g_unit
@@ -245,7 +248,8 @@ def rounded_matrices(
 def tile_rows(start, last, first, BLOCK: tl.constexpr):
     """The tile that begins at row `start` of a bag: its rows in the bag [BLOCK], their mask
     [BLOCK], and their rows in the tensor [BLOCK, 1]; last: end of the program's rows; first: the
-    bag's first row."""
+    bag's first row.
+    """
     row = start + tl.arange(0, BLOCK)
     return row, row < last, (first + row).to(tl.int64)[:, None]
 
@@ -255,7 +259,8 @@ def query_part(
     query_offsets, queries_all, heads, key_heads, QUERIES: tl.constexpr, PACKED: tl.constexpr
 ):
     """What program (part, head, bag) does: head, bag, key head, query heads of a key head, the
-    bag's index, first row and number of queries, and begin and end of the program's queries."""
+    bag's index, first row and number of queries, and begin and end of the program's queries.
+    """
     head, bag = tl.program_id(1), tl.program_id(2)
     group = heads // key_heads
     key_head = head // group

@@ -1,18 +1,20 @@
-"""The forward of spherical attention on Hopper, in Gluon: keeps the tensor cores of every
-multiprocessor busy.
+"""The forward of spherical attention on Hopper, in Gluon: keeps the tensor cores busy.
 
 Sums and arguments are those of forward.py:
 
-    s_ij = q_i.k'_j      u_i = sum_j s_ij v_j      z_i = sum_j s_ij^2      o_i = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)
-
+    s_ij = q_i.k'_j
+    u_i  = sum_j s_ij v_j
+    z_i  = sum_j s_ij^2
+    o_i  = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)
 A program has one tile of queries and eight warps. A ring buffer of STAGES slots holds tiles of keys
 and values; a slot that is no longer needed is loaded again, several steps ahead. An item is a block
 of 128 queries with a tile of keys. Two items, a and b, alternate, so that one never writes what the
 other reads: while the warps square and round the scores of one item, the tensor cores add the
 previous item to its u.
 
-    PARTS = 2:  a, b = first and second 128 queries with one tile of keys    (a program's tile: 256 queries)
-    PARTS = 1:  a, b = 128 queries with one tile of keys and with the next   (128 queries)
+    PARTS    a, b                                                  a program's tile
+    2        first and second 128 queries with one tile of keys    256 queries
+    1        128 queries with one tile of keys and with the next   128 queries
 
 Step n uses keys n and values n - 1, so these are in one slot: there is one wait and one load a
 step. The scores of the next item overwrite those of the last (use_acc=never, which is False at run
@@ -172,7 +174,8 @@ def zeros(COLUMNS: gl.constexpr):
 @gluon.jit
 def row_squares(s, KEYS: gl.constexpr):
     """Sums of s * s over the numbers of a row that one thread holds, [BLOCK, 4]: all_squares adds
-    the four threads."""
+    the four threads.
+    """
     own = s.reshape([BLOCK, KEYS // 8, 4, 2]).permute([0, 2, 1, 3]).reshape([BLOCK, 4, KEYS // 4])
     return gl.sum(own * own, 2)
 
@@ -180,7 +183,8 @@ def row_squares(s, KEYS: gl.constexpr):
 @gluon.jit
 def rounded(s, dtype: gl.constexpr, V: gl.constexpr):
     """Scores, rounded, as the left operand of u's product: no thread needs numbers of another one
-    for that."""
+    for that.
+    """
     layout: gl.constexpr = product_layout(V)
     return gl.convert_layout(s.to(dtype), gl.DotOperandLayout(0, layout, 2), assert_trivial=True)
 
@@ -216,7 +220,8 @@ def sum_keys(
     STAGES: gl.constexpr,
 ):
     """Both sums of both items over `steps` tiles of keys: u_a, u_b, z_a, z_b. Loads of the first
-    STAGES slots have been started."""
+    STAGES slots have been started.
+    """
     k_ring, v_ring, full = ring
     slot, phase, coming = 0, 0, STAGES
     mbarrier.wait(full.index(slot), phase)
@@ -268,7 +273,8 @@ def sum_keys(
 @gluon.jit
 def own_rows(start, COLUMNS: gl.constexpr):
     """Numbers of a block's rows from `start` on, [BLOCK], and of its columns, in the layout of a
-    product."""
+    product.
+    """
     layout: gl.constexpr = product_layout(COLUMNS)
     return start + gl.arange(0, BLOCK, gl.SliceLayout(1, layout)), gl.arange(
         0, COLUMNS, gl.SliceLayout(0, layout)
@@ -293,7 +299,8 @@ def store_split(u, z, sums, squares, row, V: gl.constexpr):
 @gluon.jit
 def store_q_squared(q, inverse, start, queries, E: gl.constexpr):
     """Writes |q|^2 of a block's rows to `inverse` until the loop has ended, because the loop is
-    short of registers."""
+    short of registers.
+    """
     layout: gl.constexpr = product_layout(E)
     rows = q.load(layout).to(gl.float32)
     query, _ = own_rows(start, E)
@@ -305,7 +312,8 @@ def store_rows(
     u, z, o, inverse, start, queries, floor, o_row, V: gl.constexpr, V_PAD: gl.constexpr
 ):
     """Writes o and 1 / n of a block, with the sign bit set where u is NaN (nan_repair.py); floor:
-    eps t."""
+    eps t.
+    """
     query, column = own_rows(start, V_PAD)
     q_squared = gl.load(inverse + query, mask=query < queries, other=0.0)
     inverse_n = inverse_norm(all_squares(z, V_PAD), floor * q_squared)
@@ -319,7 +327,8 @@ def store_rows(
 @gluon.jit
 def total_squares(totals, parts, bag, head, key_heads):
     """t = sum |k'|^2 of a bag, whose parts are added in a fixed order: see
-    scaled_keys.bag_totals."""
+    scaled_keys.bag_totals.
+    """
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     part = gl.arange(0, MOST_PARTS, layout)
     totals += (bag * key_heads + head).to(gl.int64) * (1 + MOST_PARTS)
@@ -450,11 +459,11 @@ def forward(
     o: Tensor,
     inverse: Tensor,
 ) -> None:
-    """Write, as stream_launches.forward does by its kernel, o [C', H, N, V], and inverse [C', H,
-    N], 1 / n.
+    """Write, as stream_launches.forward does by its kernel, o [C', H, N, V], and inverse
+    [C', H, N], 1 / n.
 
-    Numbers have 16 bits; sizes: tables.HOPPER, of 128 or 256 queries; plan: which tiles
-    have their keys split.
+    Numbers have 16 bits; sizes: tables.HOPPER, of 128 or 256 queries; plan: which tiles have their
+    keys split.
     """
     q, v = call.q, call.v
     assert plan.splits <= max(1, cdiv(v.shape[2], 2 * sizes.other)), "a split has no keys"

@@ -1,13 +1,15 @@
-"""dq of the streamed attention. Where keys are many, it is computed from the keys' moments instead
-of by a stream:
+"""dq of the streamed attention.
 
-    dq_i = do_i A^T / n_i - (delta_i / n_i^2) q_i (G + eps t)      A = sum_j k'_j^T v_j      G = sum_j k'_j^T k'_j
+Where keys are many, it is computed from the keys' moments instead of by a stream:
 
-That is two products of width E instead of three with every key. Tiles of rows whose rho = z /
-(|q|^2 t) is about 1 / E, as those of random rows are, take A and G rounded to 16 bits, as
+    dq_i = do_i A^T / n_i - (delta_i / n_i^2) q_i (G + eps t)
+    A    = sum_j k'_j^T v_j
+    G    = sum_j k'_j^T k'_j
+That is two products of width E instead of three with every key. Tiles of rows whose
+rho = z / (|q|^2 t) is about 1 / E, as those of random rows are, take A and G rounded to 16 bits, as
 moments/forward.py does, and others take them exact. Ill-conditioned rows, with a small rho, lie
-along directions that the keys hardly have and that G has lost to rounding:
-tiles with such a row are streamed.
+along directions that the keys hardly have and that G has lost to rounding: tiles with such a row
+are streamed.
 """
 
 from __future__ import annotations
@@ -105,7 +107,8 @@ def near_one(matrix, dtype: tl.constexpr):
 @triton.jit
 def exact_product(x, matrix, total, PRECISION: tl.constexpr, HALF: tl.constexpr):
     """total + x matrix^T. HALF: x holds 16-bit numbers, which are exact in TF32; the matrix becomes
-    two TF32 ones."""
+    two TF32 ones.
+    """
     if HALF:
         high = (matrix.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
         total = tl.dot(x, high.T, total, input_precision="tf32")

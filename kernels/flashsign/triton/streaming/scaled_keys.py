@@ -109,7 +109,8 @@ def scaled_keys(
 @triton.jit
 def bag_totals(totals, parts, bag, head, key_heads):
     """The scale of a bag's multiplicities, and t = sum |k'|^2, whose parts are added in a fixed
-    order."""
+    order.
+    """
     totals += (bag * key_heads + head).to(tl.int64) * (1 + MOST_PARTS)
     part = tl.arange(0, MOST_PARTS)
     return tl.load(totals), tl.sum(tl.load(totals + 1 + part, mask=part < parts, other=0.0))

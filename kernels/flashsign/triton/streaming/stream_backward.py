@@ -1,19 +1,21 @@
 """Gradients of the streamed attention for keys, values and multiplicities: a stream over queries.
-dq: query_gradient.
 
-1 / n_i is split into a power of two, which makes q~_i = q_i / 2^a_i exact, and a rest r_i, 1/2 <=
-r_i < 1:
+1 / n_i is split into a power of two, which makes q~_i = q_i / 2^a_i exact, and a rest r_i,
+1/2 <= r_i < 1:
 
-    1 / n_i = r_i / 2^a_i      q~_i = q_i / 2^a_i      do~_i = r_i do_i      w_ij = q~_i.k'_j, which is s_ij / (n_i r_i)
-    dv_j = sum_i w_ij do~_i
-    dk'_j = sum_i (p_ij - w_ij r_i^2 delta_i) q~_i + 2 dt k'_j      p_ij = <do~_i, v_j>
-    2 dt = -sum_i eps |q_i|^2 delta_i / n_i^2
+    1 / n_i = r_i / 2^a_i
+    q~_i    = q_i / 2^a_i
+    do~_i   = r_i do_i
+    w_ij    = q~_i.k'_j = s_ij / (n_i r_i)
+    p_ij    = <do~_i, v_j>
+    2 dt    = -sum_i eps |q_i|^2 delta_i / n_i^2
+    dv_j    = sum_i w_ij do~_i
+    dk'_j   = sum_i (p_ij - w_ij r_i^2 delta_i) q~_i + 2 dt k'_j
 
 If q_i / n_i were rounded instead, the weight of a key that is alone in its bag would not be exactly
 a sign, because n_i is the size of the score that was not rounded. A program keeps one tile of keys
 and computes the scores transposed, w^T = K' Q~^T, as they are summed over queries: no accumulator
-is ever transposed.
-Equations: kernels/README.md, "Spherical attention".
+is ever transposed. dq: query_gradient. Equations: kernels/README.md, "Spherical attention".
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from flashsign.triton.streaming.scaled_keys import bag_totals
 @triton.jit
 def row_unit(t):
     """The factor by which q~ is stored: then its numbers are near one, and a weight, up to twice
-    this, fits fp16."""
+    this, fits fp16.
+    """
     return tl.minimum(0.5 * unit_of(t), 16384.0)
 
 

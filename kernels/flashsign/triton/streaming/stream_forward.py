@@ -1,8 +1,11 @@
-"""Spherical attention as a stream over keys: two running sums a query, no rescaling, nothing of
-size queries x keys.
+"""Spherical attention as a stream over keys: two running sums a query, no rescaling.
 
-    s_ij = q_i.k'_j      u_i = sum_j s_ij v_j      z_i = sum_j s_ij^2      o_i = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)
+    s_ij = q_i.k'_j
+    u_i  = sum_j s_ij v_j
+    z_i  = sum_j s_ij^2
+    o_i  = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)
 
+Nothing has the size queries x keys.
 Keys are scaled by their multiplicity before (scaled_keys). Rows beyond the end of a bag read as
 zeros and add nothing, so the loop has no masks. In torch operations: flashsign.eager.streaming.
 """
@@ -52,7 +55,8 @@ def stream_forward(
     PACKED: tl.constexpr,
 ):
     """A program does one tile of queries. q, k (scaled), v: descriptors. Writes o, and inverse [C',
-    H, rows]: 1 / n."""
+    H, rows]: 1 / n.
+    """
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
     if bag < 0:
         return
@@ -128,7 +132,8 @@ def sum_without_absent_keys(
     PRECISION: tl.constexpr,
 ):
     """u [rows, V_PAD] of a tile of queries, without the values of absent keys. Arguments as in
-    load_present."""
+    load_present.
+    """
     u = tl.zeros([rows.shape[0], V_PAD], tl.float32)
     for begin in tl.range(0, keys, KEYS, num_stages=1):
         k_tile, v_tile = load_present(

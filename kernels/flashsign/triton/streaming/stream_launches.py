@@ -1,5 +1,6 @@
 """Launches of the stream's kernels: one pass forward, and backward one pass for keys and one for
-queries."""
+queries.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +44,12 @@ if triton.__version__.startswith(HOPPER_TRITON):
 
 KEYS_PER_PROGRAM = 1024
 """Keys whose moments one program sums: few enough for float32 sums, many enough to be worth a
-program."""
+program.
+"""
 FEWEST_KEYS = 128
 """The least keys of a program where a device would not be full otherwise: adding up more parts
-takes too long."""
+takes too long.
+"""
 
 
 def forward(
@@ -165,8 +168,8 @@ def backward(
 class QueryTotals:
     """The results of stream_backward.scaled_queries.
 
-    rows (q~), grads (do~) and delta have the gaps of ScaledKeys between packed bags; twice_dt [C',
-    H, N].
+    rows (q~), grads (do~) and delta have the gaps of ScaledKeys between packed bags; twice_dt
+    [C', H, N].
     """
 
     rows: Tensor
@@ -280,7 +283,8 @@ class Passes:
         self, totals: QueryTotals, dq: Tensor, sizes: BlockSizes, tiles: TileAssignment
     ) -> Tensor:
         """Write dq from the keys' moments. Returns, for each program, int32 1 if its tile must be
-        streamed, else 0."""
+        streamed, else 0.
+        """
         call, q, grad, keys = self.call, self.call.q, self.grad, self.keys
         ill_conditioned = torch.empty(tiles.grid(q.shape[1]), device=q.device, dtype=torch.int32)
         start(
@@ -330,7 +334,8 @@ class Passes:
         ill_conditioned: Tensor | None,
     ) -> None:
         """Write dq by a stream over the keys, for all tiles or for those that ill_conditioned
-        marks."""
+        marks.
+        """
         call, keys = self.call, self.keys
         loop = loop_constants(call, sizes.own, sizes.other, sizes.stages)
         start(
@@ -371,8 +376,10 @@ class Passes:
         )
 
     def key_moments(self) -> Tensor:
-        """Return A and G of every bag and key head, [bags, K, E_PAD V_PAD + E_PAD E_PAD]
-        float32."""
+        """Return A and G of every bag and key head.
+
+        They are one tensor [bags, K, E_PAD V_PAD + E_PAD E_PAD], float32.
+        """
         call, keys, v, (_, key_heads) = self.call, self.keys, self.call.v, self.call.heads
         mean = cdiv(v.shape[2], call.bags) if call.packed else v.shape[2]
         # As few parts as precision allows, or more to fill the device, unless adding them up would

@@ -21,7 +21,8 @@ def generator(seed=0):
 
 def geometric():
     """The mean of products, (a, b) -> a b, of positive numbers with how many they are: it has no
-    unit among them."""
+    unit among them.
+    """
 
     def local(combined, item, grad):
         (c, c_n), (a, a_n), (g, g_n) = combined, item, grad

@@ -1,5 +1,6 @@
 """Bytes: a fold holds its inputs, its output and one slice, however many slices there are, forward
-and backward."""
+and backward.
+"""
 
 import pytest
 import torch
@@ -42,8 +43,9 @@ CASES = {
 
 
 def extra_bytes(monoid, a, b, depth, **options):
-    """Peak of forward and backward, beyond outputs (of the layer and of its totals) and
-    gradients."""
+    """Peak of forward and backward,
+    beyond outputs (of the layer and of its totals) and gradients.
+    """
     a, b = ([x.requires_grad_(x.is_floating_point()) for x in each] for each in (a, b))
     leaves = [x for x in (*a, *b) if x.requires_grad]
     with PeakBytes() as memory:
@@ -85,8 +87,9 @@ def test_at_depth_three_a_slice_is_rows_times_items(name):
 
 
 def test_the_count_itself_sees_what_plain_torch_stores():
-    """What the tests above guard against: the plain layer holds all scores, and the count says
-    so."""
+    """What the tests above guard against:
+    the plain layer holds all scores, and the count says so.
+    """
     (q,), (k, v, _) = attention(512, 2048)
     q.requires_grad_()
     with PeakBytes() as memory:

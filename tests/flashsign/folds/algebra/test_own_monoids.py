@@ -1,5 +1,6 @@
 """Monoids and n-ary folds that someone else wrote, from their tables alone: each folds like torch's
-own."""
+own.
+"""
 
 from dataclasses import replace
 
@@ -113,7 +114,8 @@ def paper_attention():
 @pytest.mark.parametrize("bags", [(), (2,)])
 def test_a_combine_for_one_total_is_right_where_rows_equal_the_width(order, depth, bags):
     """Broadcast over a slice's axis in front, [:, None] would stand for another axis, of the same
-    size."""
+    size.
+    """
     q, k, v = (
         normal(*bags, n, 4, seed=seed).requires_grad_() for seed, n in enumerate((4, 40, 40))
     )
@@ -135,7 +137,8 @@ def test_the_laws_hold_for_it_and_find_that_it_does_not_broadcast():
 
 def windowed(block: int, reach: int) -> NAryFold:
     """Softmax attention in which the queries of a block see the keys of the blocks at most `reach`
-    away."""
+    away.
+    """
 
     def init(q, k, v, m):
         return q.new_full((len(q),), -torch.inf), torch.zeros_like(q[:, : v.shape[1]])

@@ -1,5 +1,6 @@
 """monoid_reduce: what it refuses, masks, causal positions, 16-bit inputs, second derivatives,
-collected gradients."""
+collected gradients.
+"""
 
 import pytest
 import torch

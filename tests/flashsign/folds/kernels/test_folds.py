@@ -1,5 +1,6 @@
 """The folds' kernels against float64, through the layers that call them; on a GPU, or in Triton's
-interpreter."""
+interpreter.
+"""
 
 import pytest
 import torch
@@ -107,7 +108,8 @@ def test_classes(small_slices, dtype, label_smoothing, reduction, with_bias):
 
 def test_gradients_of_a_mean_do_not_vanish_in_float16(small_slices):
     """Of 3e6 rows, of which these are a few, each would have gradients below float16's smallest
-    number."""
+    number.
+    """
     h, c = (
         normal(ROWS, WIDTH, dtype=torch.float16),
         normal(CLASSES, WIDTH, seed=1, dtype=torch.float16, scale=0.2),
@@ -148,7 +150,8 @@ def test_weights_with_classes_listed_twice_and_none(small_slices, dtype, shared)
 
 def test_weights_that_are_met_exactly_have_gradients_without_cancelled_digits(small_slices):
     """A composition that is nearly fitted: W softmax and w are nearly equal, and their difference
-    is rounded once."""
+    is rounded once.
+    """
     h, c = normal(20, 16, dtype=torch.float16), normal(30, 16, seed=1, dtype=torch.float16)
     true = wide(h, c)
     listed = torch.arange(30, device=DEVICE)

@@ -1,5 +1,6 @@
 """Cross entropies behind a linear layer are torch's own on the logits, with a fraction of their
-memory."""
+memory.
+"""
 
 import pytest
 import torch
@@ -196,7 +197,8 @@ def losses_at_full_size():
 @pytest.mark.parametrize("name", ["classes", "distributions", "weights"])
 def test_extra_memory_at_full_size_is_under_five_percent_of_the_logits(name):
     """On the meta device, which has shapes and no numbers: forward and backward, beyond inputs and
-    gradients."""
+    gradients.
+    """
     call, leaves = losses_at_full_size()[name]
     with PeakBytes() as memory:
         gradients = torch.autograd.grad(call(), leaves)

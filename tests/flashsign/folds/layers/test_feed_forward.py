@@ -1,5 +1,6 @@
-"""MLPs without a hidden layer in memory are the plain ones, for 14 operations where those take
-12."""
+"""MLPs without a hidden layer in memory are the plain ones,
+for 14 operations where those take 12.
+"""
 
 import pytest
 import torch
@@ -79,7 +80,8 @@ NARROW = 128
 @pytest.mark.parametrize("gated", [False, True])
 def test_extra_memory_at_full_size_is_three_percent_of_the_hidden_tensors(gated):
     """B = K = 16 384, D = 128, bf16, counted on the meta device: beyond inputs, output and
-    gradients."""
+    gradients.
+    """
     x, up, down, gate = (
         torch.empty(shape, device="meta", dtype=torch.bfloat16, requires_grad=True)
         for shape in (

@@ -1,5 +1,6 @@
 """Attention by any normaliser is the written-out one, with groups of heads and multiplicities, from
-one call."""
+one call.
+"""
 
 import pytest
 import torch
@@ -63,7 +64,8 @@ def test_the_spherical_one_is_spherical_attention():
 @pytest.mark.parametrize("per_head", [False, True])
 def test_packed_bags_are_dense_ones(normaliser, per_head):
     """Bags of 3, 0 and 4 keys with 2, 1 and 3 queries, each alone as a dense call; values and
-    gradients."""
+    gradients.
+    """
     q, k, v = normal(6, 4, 3), normal(7, 2, 3, seed=1), normal(7, 2, 3, seed=2)
     m = normal(7, *(2,) * per_head, seed=3).detach().abs()
     m[1] = 0

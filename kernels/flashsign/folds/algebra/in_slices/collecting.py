@@ -25,7 +25,8 @@ from flashsign.folds.algebra.monoid import Gradients, Total, with_axes
 
 class WithSlopes(NamedTuple):
     """A total and slopes[k][t], the derivative of its number k for the wanted tensor t of A, shaped
-    like that."""
+    like that.
+    """
 
     total: Total
     slopes: list[Total]
@@ -33,7 +34,8 @@ class WithSlopes(NamedTuple):
 
 def collects(plan: Plan, a: Total, b: Total, wanted: tuple[bool, ...]) -> bool:
     """Return whether it is worth it: D is known, B wants no gradient, and the total of a row is a
-    few numbers."""
+    few numbers.
+    """
     of_a, of_b = any(wanted[: plan.count]), any(wanted[plan.count :])
     if plan.monoid.local_gradient is None or not plan.rows or of_b or not of_a:
         return False
@@ -47,7 +49,8 @@ def collecting_forward(
     plan: Plan, a: Total, b: Total, wanted: tuple[bool, ...]
 ) -> tuple[Total, Total]:
     """Return the total of every row, and the slopes as one tuple: number by number, for all wanted
-    tensors."""
+    tensors.
+    """
     of_rows = []
     for i in plan.a_parts(a):
         joined: WithSlopes | None = None
@@ -107,7 +110,8 @@ def collected_gradients(
 
 def _slopes(number: Tensor, leaves: Total) -> Total:
     """Return the derivatives of one number of each row for that row of every leaf: rows do not
-    depend on each other."""
+    depend on each other.
+    """
     wanted = [x for x in leaves if x.requires_grad]
     if not number.requires_grad:
         return tuple(torch.zeros_like(x) for x in wanted)

@@ -94,8 +94,9 @@ def _chain(
     wanted: tuple[bool, ...],
     sums: GradientSums,
 ) -> Total:
-    """Add the gradients of these slices, whose items follow prefix; return the gradient for
-    prefix."""
+    """Add the gradients of these slices, whose items follow prefix;
+    return the gradient for prefix.
+    """
     if len(parts) > 1:
         half = len(parts) // 2
         middle = prefix
@@ -125,7 +126,8 @@ def _chain(
 
 class GradientSums:
     """The gradients of all tensors, filled slice by slice; sums of 16-bit numbers are float32 until
-    the end."""
+    the end.
+    """
 
     def __init__(self, tensors: Total, wanted: tuple[bool, ...], axis: int):
         self.tensors, self.wanted, self.axis = tensors, wanted, axis

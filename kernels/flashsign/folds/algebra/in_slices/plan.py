@@ -21,7 +21,8 @@ Order = Literal["rows", "items", "tree"]
 
 class Part(NamedTuple):
     """Some rows of A or of B. shares: how many slices of B these are, which are folded side by
-    side."""
+    side.
+    """
 
     start: int
     stop: int
@@ -80,7 +81,8 @@ class Plan:
 
     def b_parts(self, a: Total, b: Total) -> list[Part]:
         """Return slices of B's rows, at least one, so that a fold of no items still has the shape
-        of a total."""
+        of a total.
+        """
         items = b[0].shape[self.axis]
         rows = a[0].shape[self.axis] if self.rows else self.a_chunk
         shares = max(1, self.a_chunk // max(1, rows)) if self.order == "tree" else 1
@@ -97,7 +99,8 @@ class Plan:
 
     def blocks(self, a: Total, b: Total) -> Iterator[tuple[Part, Part, bool]]:
         """Yield every pair of a slice of rows and one of items, and whether it is the first of its
-        rows."""
+        rows.
+        """
         rows, items = self.a_parts(a), self.b_parts(a, b)
         if self.order == "items":
             return ((i, j, j is items[0]) for j in items for i in rows)
@@ -143,7 +146,8 @@ class Plan:
 
     def place(self, part: Part, number: int) -> Part | None:
         """Return where the gradient of tensor `number` for this part belongs; None: to the whole
-        tensor."""
+        tensor.
+        """
         return None if number < self.count and not self.rows else part
 
     def room(self, part: Tensor, a: Total) -> Tensor:

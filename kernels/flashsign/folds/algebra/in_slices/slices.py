@@ -2,8 +2,8 @@
 each of three depths.
 
 Depth 1: a lift, differentiated by autograd along the chain of totals (chain.py). Depth 2: a lift
-and the
-local gradient D. Depth 3: proj_fold, a product of matrices, with its own gradient or with D.
+and the local gradient D. Depth 3: proj_fold, a product of matrices, with its own gradient or with
+D.
 
 Letters: n items, N rows of A, C bags (the batch axis, where there is one), S shares of the items,
 side by side.
@@ -25,7 +25,8 @@ from flashsign.folds.algebra.monoid import Gradients, Monoid, Total, reduce_lift
 @dataclass(frozen=True)
 class Slices:
     """How a monoid treats a slice. batched: every tensor has a first axis of bags, over which
-    functions are mapped."""
+    functions are mapped.
+    """
 
     monoid: Monoid
     depth: int
@@ -53,7 +54,8 @@ class Slices:
         shares: int,
     ) -> Gradients:
         """Return the slice's part of the gradients for (*a, *b), from the total of all items and
-        its gradient."""
+        its gradient.
+        """
         if self.depth == 3 and self.monoid.proj_fold_bwd is not None:
             return self._projected_gradients(a, b, total, grads, shares)
         leaves = as_leaves((*a, *b), wanted)
@@ -147,7 +149,8 @@ def as_leaves(tensors: Total, wanted: tuple[bool, ...]) -> Total:
 
 def pull(outputs: Total, grads: Total, inputs: Total) -> Gradients:
     """Return gradients for inputs (None where none is wanted), grads broadcast to the outputs'
-    shapes."""
+    shapes.
+    """
     graded = [
         (out, grad.expand_as(out))
         for out, grad in zip(outputs, grads, strict=True)

@@ -77,7 +77,8 @@ class _Reduce(torch.autograd.Function):
 
 def plain_total(plan: Plan, *tensors: Tensor) -> Total:
     """Return the total in plain operations, all slices in memory: differentiable in any mode and
-    order."""
+    order.
+    """
     a, b = tensors[: plan.count], tensors[plan.count :]
     of_rows = []
     for i in plan.a_parts(a):

@@ -144,7 +144,7 @@ def normalised_contraction(
     Example: weights divided by the sum of their sizes.
         >>> import torch
         >>> from flashsign import monoid_reduce, normalised_contraction
-        >>> monoid = normalised_contraction("L1 attention", lambda s: s, torch.abs, lambda z: z + 1e-6)
+        >>> monoid = normalised_contraction("L1", lambda s: s, torch.abs, lambda z: z + 1e-6)
         >>> q, k, v = torch.randn(20, 8), torch.randn(50, 8), torch.randn(50, 8)
         >>> monoid_reduce(monoid, (q,), (k, v, torch.ones(50))).shape
         torch.Size([20, 8])

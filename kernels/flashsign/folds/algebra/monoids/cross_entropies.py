@@ -48,7 +48,8 @@ def class_cross_entropy(
         >>> from flashsign import class_cross_entropy, monoid_reduce
         >>> h, weight, target = torch.randn(6, 8), torch.randn(50, 8), torch.randint(0, 50, (6,))
         >>> losses = monoid_reduce(class_cross_entropy(50), (h, target), (weight,))
-        >>> torch.allclose(losses, torch.nn.functional.cross_entropy(h @ weight.T, target, reduction="none"), atol=1e-5)
+        >>> plain = torch.nn.functional.cross_entropy(h @ weight.T, target, reduction="none")
+        >>> torch.allclose(losses, plain, atol=1e-5)
         True
     """
     if not 0 <= label_smoothing < 1:
@@ -102,7 +103,8 @@ def class_cross_entropy(
 
 def _refuse_no_class(target: Tensor, classes: int, ignore_index: int) -> None:
     """Raise ValueError for a target that is no class, where its values are data on a CPU; on a GPU
-    none is read."""
+    none is read.
+    """
     if torch.compiler.is_compiling() or target.device.type != "cpu" or not is_plain(target):
         return
     wrong = (target != ignore_index) & ((target < 0) | (target >= classes))
@@ -114,7 +116,8 @@ def _refuse_no_class(target: Tensor, classes: int, ignore_index: int) -> None:
 
 def logits(h: Tensor, layer: Total) -> Tensor:
     """Return the logits [N, n] of h [N, D] and a layer (C [n, D],) or (C, bias [n]), float32 at
-    least."""
+    least.
+    """
     c, *bias = layer
     x = wide_product(h, c.mT)
     return x + wide(bias[0]) if bias else x
@@ -128,8 +131,7 @@ def of_logits(d_x: Tensor, h: Tensor, layer: Total) -> Total:
 
 def within(classes: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Return where classes [N, L] are among the consecutive positions [n] (0 where they are not),
-    and whether
-    they are.
+    and whether they are.
     """
     at = classes - positions[:1]
     inside = (at >= 0) & (at < len(positions))

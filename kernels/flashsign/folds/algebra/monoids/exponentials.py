@@ -53,7 +53,8 @@ def combine_means(a: Total, b: Total) -> Total:
 
 def local_means(combined: Total, item: Total, grad: Total) -> Total:
     """Return the gradients of combine_means; z: (g_z + <g_v, a_v - c_v>) e^(a_z - c_z); v: g_v
-    e^(a_z - c_z)."""
+    e^(a_z - c_z).
+    """
     (z, v), (item_z, item_v), (d_z, d_v) = combined, item, grad
     weight = relative_weight(item_z, z)
     return (d_z + (d_v * (item_v - v)).sum(-1)) * weight, d_v * weight[..., None]

@@ -43,7 +43,8 @@ def mlp_monoid(
         >>> import torch
         >>> from flashsign import mlp_monoid, monoid_reduce
         >>> x, p, q = torch.randn(5, 8), torch.randn(64, 8), torch.randn(64, 8)
-        >>> torch.allclose(monoid_reduce(mlp_monoid("relu"), (x,), (p, q)), torch.relu(x @ p.T) @ q, atol=1e-4)
+        >>> output = monoid_reduce(mlp_monoid("relu"), (x,), (p, q))
+        >>> torch.allclose(output, torch.relu(x @ p.T) @ q, atol=1e-4)
         True
     """
     if activation not in ACTIVATIONS:
@@ -52,7 +53,8 @@ def mlp_monoid(
 
     def hidden(x: Tensor, layer: Total) -> tuple[Tensor, Tensor | None]:
         """Return the argument of the activation, and what its value is multiplied with: [N, n]
-        each."""
+        each.
+        """
         h = wide_product(x, layer[int(gated)].mT)
         if bias:
             h = h + wide(layer[-1])

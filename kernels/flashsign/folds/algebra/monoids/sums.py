@@ -87,13 +87,14 @@ WEIGHTED_MEAN = Monoid(
     broadcasts=True,
 )
 """Items (x [n, ..., E], w [n, ...] >= 0) -> sum w x / sum w [..., E], and the total weight; no
-weight gives 0."""
+weight gives 0.
+"""
 
 WEIGHTED_SUM = replace(
     WEIGHTED_MEAN, name="weighted sum", finish=lambda total, _: total[0] * total[1][..., None]
 )
-"""Items (x [n, ..., E], w [n, ...] >= 0) -> sum w x [..., E], as the mean times the total
-weight."""
+"""Items (x [n, ..., E], w [n, ...] >= 0) -> sum w x [..., E], as the mean times the total weight.
+"""
 
 MAX = Monoid(
     "largest",
@@ -107,7 +108,8 @@ MAX = Monoid(
     broadcasts=True,
 )
 """Items (x [n, ...],) -> the largest x, and how many items attain it; these share its gradient
-evenly, as in amax."""
+evenly, as in amax.
+"""
 
 PRODUCT = Monoid(
     "product",
@@ -119,7 +121,8 @@ PRODUCT = Monoid(
     broadcasts=True,
 )
 """Items (x [n, ...],) -> product of x. It has no D: where one x is 0, a total and an item do not
-tell the others."""
+tell the others.
+"""
 
 
 def rms_norm_monoid(eps: float = 1e-6) -> Monoid:
