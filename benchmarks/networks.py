@@ -152,7 +152,7 @@ def methods() -> list[str]:
 def score(one: NetworkSet, network: pd.DataFrame) -> dict[str, float]:
     """All scores of a network, and density and edges of the set; sign scores are nan where the set
     has no signs."""
-    from grn.analysis.evaluate import checked_edges, evaluate_on, make_universe
+    from grn.features.evaluate.scores import checked_edges, evaluate_on, make_universe
 
     regulators = "reference" if one.universe == "reference" else None
     universe = make_universe(one.reference, regulators, one.genes)

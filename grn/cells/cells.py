@@ -66,7 +66,7 @@ class Cells:
     digest: of everything that training reads from the cells and their split; empty for cells of
         another source.
     truth: the planted edges of simulated cells: source, target, sign, and cell_type where edges
-        differ by it (see grn.cells.simulated_network); None for other cells.
+        differ by it (see grn.cells.simulated.network); None for other cells.
     sample: which cells of the source these are; None where they are all.
     donors: names of the donors or batches (data.group_key).
     hint: see Source.

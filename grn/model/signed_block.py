@@ -152,7 +152,7 @@ class Scores(torch.autograd.Function):
 class SignedBlock(nn.Module):
     """own [N]: position of each gene of the block among the regulators, -1 for others.   centre, square [P, S, R + 1]:
     mean multiplicities of a state's cells, and mean squares.   level [P, S, N]: mean of the standardised genes.
-    mixed [S, S]: how the means of states are mixed in training (regulation/levels.py); the identity
+    mixed [S, S]: how the means of states are mixed in training (evidence/levels.py); the identity
     elsewhere."""
 
     own: Tensor

@@ -15,7 +15,7 @@ import lightning as L
 import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from grn.errors import Interrupted
+from grn.runtime.errors import Interrupted
 from grn.training.checkpoints import save_checkpoint
 from grn.training.together import leave
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.autograd.functional import jacobian
 
+from grn.edges.weights import balanced, presence
+from grn.evidence.levels import state_levels
 from grn.networks import read as module
 from grn.networks.read import level_correlation, read_cell, read_network, slopes_of
-from grn.networks.weights import balanced, presence
-from grn.regulation.levels import state_levels
 
 REGULATORS = np.array([0, 3, 5])
 OTHERS = np.setdiff1d(np.arange(12), REGULATORS)

@@ -16,7 +16,7 @@ from scipy import sparse
 from torch import Tensor
 
 from grn.bags import map_tensors
-from grn.process_memory import give_back
+from grn.runtime.process_memory import give_back
 
 PIECE = 2**22  # numbers, or rows, that are copied to a GPU at a time
 NUMBER = 8  # bytes of a number above 0 and its gene
