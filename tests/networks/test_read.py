@@ -158,7 +158,7 @@ def test_one_member_has_no_sd_and_genes_in_parts_are_those_at_once(
     assert (read_network(model, cells, known, 0).sd == 0).all()
     model = make_model()
     whole = read_network(model, cells, known, 0)
-    monkeypatch.setattr(module, "NUMBERS", 2 * 16 * 9)
+    monkeypatch.setattr("grn.model.derivatives.NUMBERS", 2 * 16 * 9)
     np.testing.assert_allclose(read_network(model, cells, known, 0).weight, whole.weight, **close)
 
 

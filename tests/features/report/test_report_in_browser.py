@@ -10,7 +10,8 @@ import shutil
 import subprocess
 
 import pytest
-from tests.analysis.test_report import GENES, LABELS, TYPED, report
+
+from tests.features.report.test_report import GENES, LABELS, TYPED, report
 
 BROWSERS = (
     "chromium-headless-shell",
