@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grn.features.arguments.given_cells import is_anndata
-from grn.features.run import Run
+from grn.features.run import Run, folder_of
 from grn.runtime.errors import DataError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def predicted_network(
     from grn.edges.edge_table import network_of_anndata, network_of_table, open_network_file
 
     if isinstance(network, Run):
-        return open_network_file(network._there(), key)
+        return open_network_file(folder_of(network), key)
     if isinstance(network, pd.DataFrame):
         return network_of_table(network, "The network")
     if is_anndata(network):

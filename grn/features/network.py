@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from grn.features.arguments.checked import Positive, Seed, checked
 from grn.features.arguments.given_cells import cells_of_caller
-from grn.features.run import Run, as_run
+from grn.features.run import Run, as_run, trained_of
 from grn.features.train import (
     changed_fields,
     interrupted_as_python_is,
@@ -139,7 +139,7 @@ def _of_run(
         return run.edges if cell_type is None else read_edges(run.folder, cell_type)[0]
     from grn.networks.cells_of_run import cells_of_run, states_of_run
 
-    settings, trained = run.config, run._trained
+    settings, trained = run.config, trained_of(run)
     cells = cells_of_run(run.folder, settings, trained, cells_of_caller(adata))
     states = states_of_run(run.folder, cells, settings.trainer.seed, trained)
     return _of_cell(trained, cells, states, cell)

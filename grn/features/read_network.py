@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from grn.features.arguments.checked import Whole, checked
 from grn.features.arguments.given_cells import cells_of_caller
 from grn.features.given_networks import known_regulons, only_certain, predicted_network
-from grn.features.run import Run
+from grn.features.run import Run, folder_of
 from grn.runtime.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def read_network(
         from grn.networks.build import read_layer_again
         from grn.networks.one_layer import LayerChoice
 
-        folder = network._there() if isinstance(network, Run) else network
+        folder = folder_of(network) if isinstance(network, Run) else network
         if not isinstance(folder, (str, os.PathLike)) or not Path(folder).is_dir():
             raise DataError(
                 "{field} reads the model of a run; give the run or its folder", field="layer"

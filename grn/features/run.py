@@ -309,9 +309,25 @@ def load(run: str | os.PathLike[str]) -> Run:
 
 def as_run(run: Run | str | os.PathLike[str]) -> Run:
     if isinstance(run, Run):
-        run._there()
+        folder_of(run)
         return run
     return load(run)
+
+
+def folder_of(run: Run) -> Path:
+    """Return the run's folder. Raises RunFolderError where it was removed since the run was
+    opened."""
+    return run._there()
+
+
+def trained_of(run: Run) -> TrainedModel:
+    """Return the model of a run, read when it is first asked for; `Run.module` is its module."""
+    return run._trained
+
+
+def write_report_of(run: Run) -> Path:
+    """Write the report of a run again, and return its path."""
+    return run._write_report(run.folder)
 
 
 def _find(folder: Path) -> Path:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grn.features.arguments.checked import Positive, Seed, checked
 from grn.features.arguments.given_cells import checked_anndata, is_anndata
-from grn.features.run import Run
+from grn.features.run import Run, write_report_of
 from grn.runtime.errors import ConfigError, Interrupted
 from grn.runtime.messages import Say, silent
 
@@ -117,7 +117,7 @@ def train(
         refuse_missing_lists(settings.data)
         if output is not None:
             run = Run(_train(settings, Path(output), adata, silent if quiet else _print_but(None)))
-            run._write_report(run.folder)
+            write_report_of(run)
             return run
         home = Path(tempfile.mkdtemp(prefix="grn-"))
         try:

@@ -11,6 +11,7 @@ import torch
 
 import grn
 from grn.cells.readers.registry import open_source
+from grn.features.run import trained_of
 from grn.networks.cells_of_run import cells_of_run, states_of_run
 from grn.runtime.errors import DataError, RunFolderError
 
@@ -93,9 +94,9 @@ def test_finite_differences_have_the_sign_of_every_edge(run):
     """Each regulator in turn is raised in every cell; what genes read of the basal gene stays as it
     is."""
     model = run.module.double()
-    cells = cells_of_run(run.folder, run.config, run._trained)
+    cells = cells_of_run(run.folder, run.config, trained_of(run))
     membership = torch.as_tensor(
-        states_of_run(run.folder, cells, run.config.trainer.seed, run._trained).membership
+        states_of_run(run.folder, cells, run.config.trainer.seed, trained_of(run)).membership
     )
     states = membership.double()
     multiplicity = torch.as_tensor(cells.multiplicity.toarray()).double()

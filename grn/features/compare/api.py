@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from grn.features.arguments.checked import Positive, Seed, checked
 from grn.features.arguments.given_cells import cells_of_caller
 from grn.features.given_networks import known_regulons
-from grn.features.run import Run, as_run
+from grn.features.run import Run, as_run, trained_of
 from grn.runtime.errors import ConfigError, DataError, check_known
 from grn.runtime.messages import Say, kept_in
 
@@ -111,7 +111,7 @@ def compare(
     say = kept_in(notes, quiet)
     opened, adata = as_run(run), cells_of_caller(data)
     config = opened.config
-    cells = cells_of_run(opened.folder, config, opened._trained, adata)
+    cells = cells_of_run(opened.folder, config, trained_of(opened), adata)
     donors = group or config.data.group_key
     if donors == by:
         raise ConfigError(

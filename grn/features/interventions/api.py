@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from grn.features.arguments.checked import checked
 from grn.features.arguments.given_cells import cells_of_caller
-from grn.features.run import Run, as_run
+from grn.features.run import Run, as_run, trained_of
 from grn.runtime.errors import ConfigError
 from grn.runtime.messages import silent
 
@@ -75,7 +75,7 @@ def evaluate_interventions(
 
     opened, say = as_run(run), silent if quiet else print
     given = cells_of_caller(data)
-    subject = Subject.of_run(opened.folder, opened.config, opened._trained, given)
+    subject = Subject.of_run(opened.folder, opened.config, trained_of(opened), given)
     cells, done = subject.cells, subject.cells.interventions
     if done is None:
         raise ConfigError(

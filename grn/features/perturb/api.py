@@ -11,7 +11,7 @@ from annotated_types import Interval
 
 from grn.features.arguments.checked import Share, checked
 from grn.features.arguments.given_cells import cells_of_caller
-from grn.features.run import Run, as_run
+from grn.features.run import Run, as_run, trained_of
 from grn.runtime.messages import silent
 
 if TYPE_CHECKING:
@@ -191,4 +191,4 @@ def _subject(run: Run | str | os.PathLike[str], data: AnnData | None) -> Subject
     from grn.features.perturb.perturbed import Subject
 
     opened = as_run(run)
-    return Subject.of_run(opened.folder, opened.config, opened._trained, cells_of_caller(data))
+    return Subject.of_run(opened.folder, opened.config, trained_of(opened), cells_of_caller(data))

@@ -17,7 +17,7 @@ from grn.features.arguments.given_cells import (
     is_anndata,
     writing_into_views,
 )
-from grn.features.run import Run, as_run
+from grn.features.run import Run, as_run, trained_of
 from grn.runtime.errors import ConfigError, check_known
 from grn.runtime.messages import Say, silent
 
@@ -195,7 +195,8 @@ def model_for(
 
     opened = as_run(run)
     path = Path(MEMORY if is_anndata(cells) else cells)  # type: ignore[arg-type]
-    return opened._trained, data_config(opened._trained, opened.folder, path, **options)
+    trained = trained_of(opened)
+    return trained, data_config(trained, opened.folder, path, **options)
 
 
 def annotate(

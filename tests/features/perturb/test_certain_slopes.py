@@ -15,6 +15,7 @@ import grn
 from grn.features.perturb.certain_slopes import CertainSlopes
 from grn.features.perturb.mechanism import effects
 from grn.features.perturb.perturbed import Subject
+from grn.features.run import trained_of
 
 CELLS, GENES, REGULATORS = 800, 40, ["R1", "R2", "R3", "R4"]
 FIELDS = {"model.members": 2, "model.width": 16, "data.values": "expression"}
@@ -143,7 +144,7 @@ def test_a_run_without_effects_is_perturbed_as_its_model_has_it(plain, cells):
         f"grn_{name}" for name in ("change", "effect", "sd", "before", "perturbed")
     ]
     assert "holds no effects" in found.uns["grn_perturb"]["sizes"]
-    subject = Subject.of_run(plain.folder, plain.config, plain._trained, cells)
+    subject = Subject.of_run(plain.folder, plain.config, trained_of(plain), cells)
     measured, basal, states = subject.inputs(subject.rows("a"))
     model = effects(subject.model, measured, basal, states, {0: torch.zeros(len(measured))}, 1)
     np.testing.assert_allclose(
