@@ -36,7 +36,7 @@ test: install-dev
 # Left out: compilers, caches, processes, counts of bytes and file formats, which have no bars of their own, and most of
 # the kernels' tests: blocks fix the order of sums there, and ill-conditioned rows, whose bars are narrow, stay in.
 FULL := test_extra_memory_at_full_size_is
-NUMERICAL_TESTS := tests/flashsign tests/model tests/networks tests/regulation \
+NUMERICAL_TESTS := tests/flashsign tests/model tests/edges tests/evidence tests/networks \
   $(addprefix --ignore=tests/flashsign/,tuning operators test_public.py attention/test_dispatch.py) \
   $(addprefix --ignore=tests/flashsign/,triton/test_kernels.py folds/kernels tables/test_table_kernels.py) \
   $(addprefix --ignore-glob=*/,test_memory.py test_saved.py test_formats.py test_file_formats.py) \

@@ -9,7 +9,8 @@
     # by torchrun
     python benchmarks/atlas.py run atlas.h5ad --processes 2 --set trainer.max_steps=400
 
-`make` simulates 100 000 cells of 2000 genes (grn/cells/simulated.py), whose counts every part keeps
+`make` simulates 100 000 cells of 2000 genes (grn/cells/simulated/cells.py), whose counts every part
+keeps
 with a chance of .9 each, so that no two cells are equal, beside genes that nothing regulates; parts
 are joined as anyone would join files. `run` is `grn train` in a process of its own; its log, its
 time and its peak memory are printed.
@@ -59,7 +60,7 @@ def make(path: Path, cells: int, genes: int, regulators: int, depth: float, proc
     import anndata
     from anndata.experimental import concat_on_disk
 
-    from grn.cells.simulated import TRUTH, simulate
+    from grn.cells.simulated.cells import TRUTH, simulate
     from grn.config.schema import Simulation
 
     started = time.monotonic()

@@ -32,7 +32,7 @@ from grn.cells.preprocessing.counts import read_expression
 from grn.cells.readers.registry import open_source
 from grn.config.files import change_config
 from grn.config.schema import Config
-from grn.messages import silent
+from grn.runtime.messages import silent
 from grn.training.run import train
 
 # CellTypist's own classifier, trained on the labelled cells, runs in a Python of its own, which

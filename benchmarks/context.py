@@ -61,7 +61,7 @@ from scipy.stats import t as student
 from sets import NetworkSet, sergio
 from threadpoolctl import threadpool_limits
 
-from grn.analysis.evaluate import rank, ranking_scores
+from grn.features.evaluate.scores import rank, ranking_scores
 from grn.networks.baselines import pearson, ridge
 
 START = {"trainer.max_steps": 1, "trainer.learning_rate": 1e-9}

@@ -12,7 +12,7 @@
     composition    composition alone
 
 Written after the published equations of SERGIO (Dibaeinia and Sinha 2020) and apart from
-grn/cells/simulated.py, so that two generators have to agree.
+grn/cells/simulated/cells.py, so that two generators have to agree.
 
 Letters: C cells, N genes, R regulators, K cell types.
 """
@@ -228,7 +228,7 @@ def simulated_cascades(seed: int, depth: float, types: int = 1) -> Draw:
     """Cascades of the project's own generator: the cells of `path: "simulated:"`, half of whose
     targets end one.
     """
-    from grn.cells.simulated import read_truth, simulate
+    from grn.cells.simulated.cells import read_truth, simulate
     from grn.config.schema import Simulation
 
     config = Simulation(

@@ -6,7 +6,7 @@
     python benchmarks/false_discovery.py --seeds 1 --sets default --knockoffs knockoffs
 
 Compares nominal false discovery rates with the true ones on planted networks. The cells are
-simulated (grn/cells/simulated.py) and loaded as by the default configuration; with
+simulated (grn/cells/simulated/cells.py) and loaded as by the default configuration; with
 GRN_BENCHMARK_DATA, also SERGIO's two sets. An entry of the table has three proportions, means over
 the generator's seeds:
 
@@ -36,10 +36,10 @@ from torch import Tensor
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
 from grn.config.schema import Config, Simulation
-from grn.networks.evidence.false_discovery import evidence_of
-from grn.regulation.cell_table import CellTable
-from grn.regulation.knockoffs import knockoffs
-from grn.regulation.states import states_of
+from grn.evidence.cell_table import CellTable
+from grn.evidence.knockoffs import knockoffs
+from grn.evidence.q_values import evidence_of
+from grn.evidence.states import states_of
 
 LEVELS = (0.05, 0.1, 0.2, 0.5)
 SIMULATED: dict[str, dict[str, float]] = {

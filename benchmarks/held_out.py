@@ -32,8 +32,8 @@ from results_file import merged, ordered, write
 from sets import SETS, NetworkSet, folder, load_sets
 
 from grn.bags import Bags
+from grn.evidence.states import states_of
 from grn.networks.baselines import ridge_predictions
-from grn.regulation.states import states_of
 
 METHODS = ("model", "ridge", "perceptron")
 OBSERVED = {"kang": "kang_ifnb", "papalexi": "papalexi_eccite_thp1", "pbmc3k": "pbmc3k"}

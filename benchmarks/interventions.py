@@ -46,16 +46,16 @@ from scipy.stats import spearmanr
 from sets import folder
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from grn.analysis.perturb import Plan, Subject, perturb_cells
 from grn.cells.load import load_cells
 from grn.cells.readers.registry import MEMORY
-from grn.cells.simulated import simulate
+from grn.cells.simulated.cells import simulate
 from grn.config.files import change_config
 from grn.config.schema import Simulation
-from grn.messages import silent
+from grn.evidence.states import states_of
+from grn.features.perturb.perturbed import Plan, Subject, perturb_cells
 from grn.networks.baselines import pearson, ridge
 from grn.networks.build import network_of
-from grn.regulation.states import states_of
+from grn.runtime.messages import silent
 from grn.training.run import fit_cells
 
 PATHWAY = ("IFNGR1", "IFNGR2", "JAK2", "STAT1")

@@ -39,8 +39,8 @@ import torch
 
 from grn.config.files import load_config
 from grn.config.schema import Config
-from grn.errors import RunFolderError
-from grn.io.run_folder import config_of
+from grn.runtime.errors import RunFolderError
+from grn.runtime.run_folder import config_of
 from grn.training.run import train
 
 MOST_KILLS = 3  # of one trial
@@ -223,7 +223,7 @@ import sys
 from pathlib import Path
 import kill
 from grn.config.files import load_config
-from grn.io.run_folder import config_of
+from grn.runtime.run_folder import config_of
 from grn.training.run import train
 run = Path(sys.argv[1])
 said = lambda line: None

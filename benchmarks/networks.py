@@ -15,9 +15,8 @@ that a method can be added alone.
 Our own method is in `benchmarks/ours.py`, which holds
 
     # plain values that decide its results (configuration, version), for the key of the cache
-    SETTINGS: dict
-    # source, target, weight
-    def infer(one: NetworkSet, seed: int, device: str) -> DataFrame
+    SETTINGS: dict # source, target, weight def infer(one: NetworkSet, seed: int, device: str) ->
+    DataFrame
 """
 
 from __future__ import annotations
@@ -157,7 +156,7 @@ def score(one: NetworkSet, network: pd.DataFrame) -> dict[str, float]:
     """All scores of a network, and density and edges of the set; sign scores are nan where the set
     has no signs.
     """
-    from grn.analysis.evaluate import checked_edges, evaluate_on, make_universe
+    from grn.features.evaluate.scores import checked_edges, evaluate_on, make_universe
 
     regulators = "reference" if one.universe == "reference" else None
     universe = make_universe(one.reference, regulators, one.genes)

@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from grn.analysis.predict import predict_cells
 from grn.cells.load import load_cells
 from grn.config.files import load_config
+from grn.features.predict.predictions import predict_cells
 from grn.model.reader import Reader
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Transformer

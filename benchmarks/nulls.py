@@ -31,11 +31,11 @@ from scipy import sparse
 from sets import VARIABLE, folder
 
 from grn.cells.load import load_cells
-from grn.cells.simulated import simulate
+from grn.cells.simulated.cells import simulate
 from grn.config.schema import Config, Simulation
-from grn.networks.evidence.false_discovery import SIGNIFICANT, evidence_of, table_of_state
-from grn.regulation.cell_table import CellTable
-from grn.regulation.states import states_of
+from grn.evidence.cell_table import CellTable
+from grn.evidence.q_values import SIGNIFICANT, evidence_of, table_of_state
+from grn.evidence.states import states_of
 
 SIZES = (3, 5, 10, 30, 100, 300, 1000)
 DONORS, SPREAD = 4, 0.7  # donors, and the sd of the logarithm of their genes' levels

@@ -23,10 +23,10 @@ from grn.cells.preprocessing.split import Split
 from grn.cells.readers.registry import MEMORY
 from grn.config.files import change_config
 from grn.config.schema import Config
-from grn.messages import Say, silent
+from grn.evidence.states import States, states_of
 from grn.model.saved import TrainedModel
 from grn.networks.build import network_of
-from grn.regulation.states import States, states_of
+from grn.runtime.messages import Say, silent
 from grn.training.run import fit_cells, train
 
 SETTINGS = {"version": grn.__version__, "revision": 9}  # raise revision when the numbers change

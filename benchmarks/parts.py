@@ -43,11 +43,11 @@ from flashsign import rms_norm
 from flashsign.tables.slope_penalty import penalty_of
 from grn.cells.preprocessing.split import split_cells
 from grn.config.files import change_config
+from grn.evidence.cell_table import CellTable
 from grn.model.basal_gene import EPS, BasalGene, FeedForward
 from grn.model.linear_reader import LinearReader
 from grn.model.regulation import DEPTH, LIMIT, Model
 from grn.model.signed_block import SignedBlock
-from grn.regulation.cell_table import CellTable
 
 Patches = list[tuple[object, str, object]]
 PLANTED = "depth 4, 150 cells a type"

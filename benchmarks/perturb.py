@@ -45,16 +45,16 @@ from scipy.stats import spearmanr
 from sets import NetworkSet, folder, load_sets
 from sklearn.metrics import roc_auc_score
 
-from grn.analysis.perturb_mechanism import effects, slices
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
 from grn.cells.readers.registry import MEMORY
 from grn.config.files import change_config
 from grn.config.schema import Config
-from grn.messages import silent
+from grn.evidence.states import States, states_of
+from grn.features.perturb.mechanism import effects, slices
 from grn.model.regulation import Model
 from grn.networks.baselines import pearson, ridge
-from grn.regulation.states import States, states_of
+from grn.runtime.messages import silent
 from grn.training.run import fit_cells
 
 SIMPLE = {"pearson": pearson, "ridge": ridge}

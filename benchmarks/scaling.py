@@ -3,7 +3,8 @@
     python benchmarks/scaling.py    # 45 minutes of one CPU thread
     python benchmarks/scaling.py --methods grn genie3 --limit 60
 
-Times grn and seven other methods. The cells are simulated (grn/cells/simulated.py), and a tenth of
+Times grn and seven other methods. The cells are simulated (grn/cells/simulated/cells.py), and a
+tenth of
 the genes are regulators: 100 to 800 genes at 1000 cells, and 500 to 4000 cells at 100 genes. Every
 method runs once per size, with one thread and one process. Compare the CPU time, of the process and
 of those that it starts, since wall time includes waiting for other work on the machine. The time of
@@ -87,7 +88,7 @@ KEYS = ["method", "genes", "cells"]
 
 def planted(genes: int, cells: int) -> NetworkSet:
     """Simulated counts; the generator's defaults but for the sizes."""
-    from grn.cells.simulated import TRUTH, simulate
+    from grn.cells.simulated.cells import TRUTH, simulate
     from grn.config.schema import SimulatedConfig
 
     adata = simulate(SimulatedConfig(genes=genes, cells=cells, regulators=genes // 10))

@@ -17,22 +17,22 @@ Nothing is imported before it is used, so that `import grn` takes no time.
 # Type checkers and editors take this for True. The one of `typing` would cost an import.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from grn import errors as errors
     from grn import plots as plots
-    from grn.verbs.activity import activity as activity
-    from grn.verbs.compare import compare as compare
-    from grn.verbs.evaluate import evaluate as evaluate
-    from grn.verbs.evaluate_interventions import evaluate_interventions as evaluate_interventions
-    from grn.verbs.explain import explain as explain
-    from grn.verbs.export import export as export
-    from grn.verbs.network import network as network
-    from grn.verbs.perturb import perturb as perturb
-    from grn.verbs.perturb import screen as screen
-    from grn.verbs.predict import predict as predict
-    from grn.verbs.read_network import read_network as read_network
-    from grn.verbs.run import Run as Run
-    from grn.verbs.run import load as load
-    from grn.verbs.train import train as train
+    from grn.features.activity.api import activity as activity
+    from grn.features.compare.api import compare as compare
+    from grn.features.evaluate.api import evaluate as evaluate
+    from grn.features.explain import explain as explain
+    from grn.features.export.api import export as export
+    from grn.features.interventions.api import evaluate_interventions as evaluate_interventions
+    from grn.features.network import network as network
+    from grn.features.perturb.api import perturb as perturb
+    from grn.features.perturb.api import screen as screen
+    from grn.features.predict.api import predict as predict
+    from grn.features.read_network import read_network as read_network
+    from grn.features.run import Run as Run
+    from grn.features.run import load as load
+    from grn.features.train import train as train
+    from grn.runtime import errors as errors
 
 __version__ = "0.1.0"
 __all__ = [
@@ -55,15 +55,23 @@ __all__ = [
     "train",
 ]
 
-_ELSEWHERE = {
-    "Run": "run",
-    "load": "run",
-    "screen": "perturb",
-}  # what the module of the same name does not define
-_NO_VERBS = ("__version__", "errors", "plots")
 _MODULES = {
-    name: f"grn.verbs.{_ELSEWHERE.get(name, name)}" for name in __all__ if name not in _NO_VERBS
-}
+    "Run": "grn.features.run",
+    "activity": "grn.features.activity.api",
+    "compare": "grn.features.compare.api",
+    "evaluate": "grn.features.evaluate.api",
+    "evaluate_interventions": "grn.features.interventions.api",
+    "explain": "grn.features.explain",
+    "export": "grn.features.export.api",
+    "load": "grn.features.run",
+    "network": "grn.features.network",
+    "perturb": "grn.features.perturb.api",
+    "predict": "grn.features.predict.api",
+    "read_network": "grn.features.read_network",
+    "screen": "grn.features.perturb.api",
+    "train": "grn.features.train",
+}  # where each name is defined
+_WHOLE = {"errors": "grn.runtime.errors", "plots": "grn.plots"}  # modules that are offered whole
 
 
 def __getattr__(name: str) -> object:
@@ -71,8 +79,8 @@ def __getattr__(name: str) -> object:
 
     if name in _MODULES:
         value = getattr(import_module(_MODULES[name]), name)
-    elif name in __all__:
-        value = import_module(f"grn.{name}")
+    elif name in _WHOLE:
+        value = import_module(_WHOLE[name])
     else:
         raise AttributeError(
             f"module 'grn' has no attribute {name!r}; it offers {', '.join(sorted(__all__))}"

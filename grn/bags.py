@@ -50,8 +50,8 @@ class Tokens:
     """The tokens of some cells, packed: those of a cell follow each other, its basal gene and
     identity token last.
 
-    gene [T]: 0 to N - 1, N for basal genes and N + 1 for identity tokens.
-    multiplicity [T], not negative; sign [T].
+    gene [T]: 0 to N - 1, N for basal genes and N + 1 for identity tokens. multiplicity [T], not
+        negative; sign [T].
     offsets [B + 1]: the tokens of bag b are offsets[b] to offsets[b + 1]. Bags are the C cells or,
         where tokens are filled up, these and one more, which holds what fills them up and has no
         identity token.

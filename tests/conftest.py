@@ -20,10 +20,10 @@ if not torch.cuda.is_available():
 
 from grn.bags import Bags
 from grn.config.schema import Config, ModelConfig
+from grn.evidence.cell_table import CellTable
 from grn.model.reader import ReaderShape
 from grn.model.regulation import Model
 from grn.model.signed_block import SignedBlock
-from grn.regulation.cell_table import CellTable
 
 # tests never judge times: machines are busy, first calls compile
 settings.register_profile("untimed", deadline=None)

@@ -20,7 +20,7 @@ from grn.cli import main as cli
 from grn.cli.console import print_table
 from grn.cli.exit_codes import exit_code_of
 from grn.config.files import dump_config, load_config
-from grn.errors import DataError, Interrupted
+from grn.runtime.errors import DataError, Interrupted
 
 ROOT = Path(__file__).parents[1]
 

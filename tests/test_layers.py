@@ -17,13 +17,25 @@ ROOT = Path(__file__).parents[1]
 # Groups on one level are separated by |. A group may hold several modules and folders.
 LEVELS = {
     "grn": (
-        "__init__ errors messages bags io process_memory processes devices threads config",
+        "__init__ runtime config",
+        "bags",
         "cells | model",
-        "regulation",
+        "edges",
+        "evidence",
         "networks",
-        "plots | analysis | training",
-        "verbs",
+        "plots | training",
+        "features",
         "cli __main__",
+    ),
+    "grn.features": (
+        "__init__",
+        "arguments | findings",
+        "report",
+        "run",
+        "given_networks",
+        "activity | evaluate | export | predict | read_network",
+        "compare | explain | perturb | train",
+        "interventions | network",
     ),
     "flashsign": (
         "errors | tensor_cache",
@@ -47,6 +59,7 @@ LEVELS = {
 }
 FOLDERS = {
     "grn": ROOT / "grn",
+    "grn.features": ROOT / "grn/features",
     "flashsign": ROOT / "kernels/flashsign",
     "flashsign.folds": ROOT / "kernels/flashsign/folds",
     "flashsign.triton": ROOT / "kernels/flashsign/triton",

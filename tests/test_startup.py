@@ -27,7 +27,7 @@ STEPS = [
     "import grn; dir(grn)",
     "import grn.plots; dir(grn.plots)",
     "import grn.config.schema, grn.config.files",
-    "import grn.errors, grn.io.atomic, grn.messages, grn.io.run_folder",
+    "import grn.runtime.errors, grn.runtime.atomic, grn.runtime.messages, grn.runtime.run_folder",
     *(f"from grn.cli.main import main; main({command})" for command in COMMANDS),
 ]
 

@@ -113,9 +113,9 @@ def test_the_wheel_holds_both_packages_the_configurations_and_nothing_else(wheel
         name.removeprefix("grn/configs/") for name in names if name.startswith("grn/configs/")
     } == shipped
     assert {"grn/py.typed", "flashsign/py.typed"} <= set(names)
-    lists = {path.name for path in (ROOT / "grn/cells/programme_lists").glob("*.txt")}
+    lists = {path.name for path in (ROOT / "grn/cells/genes/programme_lists").glob("*.txt")}
     assert lists and lists == {
-        Path(name).name for name in names if name.startswith("grn/cells/programme_lists/")
+        Path(name).name for name in names if name.startswith("grn/cells/genes/programme_lists/")
     }
 
 

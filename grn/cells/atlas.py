@@ -22,7 +22,7 @@ from anndata.abc import CSCDataset, CSRDataset
 from torch.nn import functional as F
 
 from grn.cells.cells import Cells
-from grn.cells.feature_types import are_genes
+from grn.cells.genes.feature_types import are_genes
 from grn.cells.load import to_vocabulary_of
 from grn.cells.loading.tables import Table, beside_steps, empty_for, fitting, give_back_on, on
 from grn.cells.obs import MISSING
@@ -31,7 +31,7 @@ from grn.cells.preprocessing.split import Split
 from grn.cells.readers.matrix import StoredRows, check_pointers, rows_of
 from grn.cells.readers.registry import counts_in_file
 from grn.config.schema import DataConfig
-from grn.threads import ahead
+from grn.runtime.threads import ahead
 
 AT_ONCE = {
     "cpu": 2**18,

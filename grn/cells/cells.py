@@ -49,8 +49,7 @@ class Sample(NamedTuple):
 class Cells:
     """C cells over the N genes of a vocabulary.
 
-    multiplicity: CSR float32 [C, N], no stored zeros.
-    vocabulary [N].
+    multiplicity: CSR float32 [C, N], no stored zeros. vocabulary [N].
     regulators: positions in the vocabulary, int64, or None where every gene may regulate.
     labels [C]: position in classes, -1 where missing.
     basal [C]: float32, multiplicity of the basal gene, computed from the cell's sequencing depth.
@@ -72,7 +71,7 @@ class Cells:
     digest: of everything that training reads from the cells and their split; empty for cells of
         another source.
     truth: the planted edges of simulated cells: source, target, sign, and cell_type where edges
-        differ by it (see grn.cells.simulated_network); None for other cells.
+        differ by it (see grn.cells.simulated.network); None for other cells.
     sample: which cells of the source these are; None where they are all.
     donors: names of the donors or batches (data.group_key).
     hint: see Source.

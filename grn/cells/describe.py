@@ -11,13 +11,13 @@ from typing import get_args
 import pandas as pd
 from anndata import AnnData
 
-from grn.cells.feature_types import are_genes, left_out
-from grn.cells.genes import ENSEMBL_ID, gene_names, once_each, refuse_cells_as_genes
+from grn.cells.genes.feature_types import are_genes, left_out
+from grn.cells.genes.names import ENSEMBL_ID, gene_names, once_each, refuse_cells_as_genes
 from grn.cells.obs import condition_column
 from grn.cells.preprocessing.counts import choices_that_hold, features_of, genes_of, read_expression
 from grn.cells.readers.registry import is_text, open_source, source_in_file
 from grn.config.schema import DataConfig, Orientation
-from grn.errors import DataError
+from grn.runtime.errors import DataError
 
 LABELS = (
     *(

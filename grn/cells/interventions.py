@@ -24,7 +24,7 @@ from scipy import sparse
 
 from grn.cells.obs import column_of
 from grn.config.schema import DataConfig
-from grn.errors import DataError
+from grn.runtime.errors import DataError
 
 CONTROLS = (
     "control",

@@ -16,7 +16,7 @@ from anndata import AnnData
 from scipy import sparse
 
 from grn.cells.cells import Cells, CellsInPieces, Known, Sample, Source, digest_of_cells
-from grn.cells.genes import (
+from grn.cells.genes.names import (
     ENSEMBL_ID,
     ToVocabulary,
     choose,
@@ -61,11 +61,11 @@ from grn.cells.preprocessing.split import Split, copies_of, joined, split_cells
 from grn.cells.readers import take_notes
 from grn.cells.readers.anndata_files import names_of
 from grn.cells.readers.registry import name_of, source_in_file
-from grn.cells.simulated import read_truth
+from grn.cells.simulated.cells import read_truth
 from grn.config.schema import DataConfig
-from grn.errors import DataError, VocabularyMismatch
-from grn.process_memory import give_back
-from grn.processes import ALONE, Processes
+from grn.runtime.errors import DataError, VocabularyMismatch
+from grn.runtime.process_memory import give_back
+from grn.runtime.processes import ALONE, Processes
 
 
 def load_cells(

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from grn.cells.cells import Cells, Source
-from grn.cells.genes import (
+from grn.cells.genes.names import (
     DATE,
     Chosen,
     ToVocabulary,

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from grn.cells.preprocessing.split import MANY
-from grn.errors import DataError, nearest
-from grn.io.tables import CONTROL
+from grn.runtime.errors import DataError, nearest
+from grn.runtime.tables import CONTROL
 
 MISSING = -1
 CONDITIONS = (

@@ -21,7 +21,7 @@ from anndata import AnnData
 from anndata.utils import make_index_unique
 from scipy import sparse
 
-from grn.cells.genes import gene_names, merge_duplicates, once_each
+from grn.cells.genes.names import gene_names, merge_duplicates, once_each
 from grn.cells.load import PIECE
 from grn.cells.preprocessing.counts import (
     choices_that_hold,
@@ -33,9 +33,9 @@ from grn.cells.preprocessing.counts import (
 from grn.cells.readers.matrix import csr_pieces
 from grn.cells.readers.registry import is_text, source_in_file
 from grn.config.schema import DataConfig
-from grn.errors import DataError
-from grn.io.in_pieces import write_in_pieces
-from grn.messages import Say
+from grn.runtime.errors import DataError
+from grn.runtime.in_pieces import write_in_pieces
+from grn.runtime.messages import Say
 
 # the column of obs that says where a cell is from, unless a file has such a column itself
 FILE = "file"

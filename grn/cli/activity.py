@@ -58,9 +58,9 @@ def command(
 
     refuse_output(output)
 
-    from grn.analysis.summary import activity_texts
     from grn.cli.console import console, print_table
-    from grn.verbs.activity import activity
+    from grn.features.activity.api import activity
+    from grn.features.findings.summary import activity_texts
 
     to = console()
     table = activity(

@@ -42,10 +42,10 @@ def command(
 
     refuse_output(output)
 
-    from grn.analysis.summary import activity_texts
     from grn.cli.console import console, print_table
-    from grn.networks.evidence.false_discovery import SIGNIFICANT
-    from grn.verbs.compare import compare
+    from grn.evidence.q_values import SIGNIFICANT
+    from grn.features.compare.api import compare
+    from grn.features.findings.summary import activity_texts
 
     to = console()
     activity, edges = compare(run, by, conditions=conditions, group=group, quiet=to.quiet)

@@ -29,7 +29,7 @@ def start(context: typer.Context) -> None:
 @app.command("list", epilog=EVERYWHERE)
 def list_() -> None:
     """Print the lists that --regulators takes by name, and the regulons that --regulons does."""
-    from grn.cells.gene_lists import LISTS, REGULONS, path_of
+    from grn.cells.genes.lists import LISTS, REGULONS, path_of
     from grn.cli.console import print_table
 
     for title, lists in (
@@ -52,7 +52,7 @@ def get(
     ] = None,
 ) -> None:
     """Download a list, check it, and keep it for use by its name."""
-    from grn.cells.gene_lists import get_list, known, path_of
+    from grn.cells.genes.lists import get_list, known, path_of
     from grn.cli.console import console, plain
 
     names, wanted, say = get_list(name, file), known(name), plain(console())

@@ -70,7 +70,7 @@ def command(
     """Score a network against known edges (early precision, AUPRC, signs), with Pearson and ridge
     for comparison.
     """
-    from grn.errors import ConfigError
+    from grn.runtime.errors import ConfigError
 
     if interventions == (reference is not None) or (leave_out and not interventions):
         raise ConfigError(
@@ -80,19 +80,19 @@ def command(
     if reference is None:
         _of_interventions(network, leave_out or [], output)
         return
-    from grn.io.atomic import refuse_used_folder, replacing_folder, write_text
+    from grn.runtime.atomic import refuse_used_folder, replacing_folder, write_text
 
     if output is not None:
         refuse_used_folder(output)
 
-    from grn.analysis.comparison import TYPE_SCORES, compare_networks, score_table
-    from grn.analysis.evaluate import SCORES
     from grn.cli.console import console, print_table
-    from grn.messages import kept_in
+    from grn.features.evaluate.api import cells_behind, cells_of_network, reference_of
+    from grn.features.evaluate.comparison import TYPE_SCORES, compare_networks, score_table
+    from grn.features.evaluate.scores import SCORES
+    from grn.features.given_networks import predicted_network
     from grn.plots.scores import precision_recall_curves
     from grn.plots.style import save
-    from grn.verbs.evaluate import cells_behind, cells_of_network, reference_of
-    from grn.verbs.read_network import predicted_network
+    from grn.runtime.messages import kept_in
 
     to, notes = console(), list[str]()
     say = kept_in(notes, to.quiet)
@@ -147,7 +147,7 @@ def _of_interventions(run: Path, leave_out: list[str], output: Path | None) -> N
     import pandas as pd
 
     from grn.cli.console import console, print_table
-    from grn.verbs.evaluate_interventions import evaluate_interventions
+    from grn.features.interventions.api import evaluate_interventions
 
     to = console()
     table = evaluate_interventions(run, leave_out=leave_out, quiet=to.quiet)

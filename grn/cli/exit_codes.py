@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from grn.errors import Interrupted, Mistakes, UserError, one_line
+from grn.runtime.errors import Interrupted, Mistakes, UserError, one_line
 
 INTERNAL_ERROR, USER_ERROR, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 SIGNALS = ("SIGTERM", "SIGUSR1", "SIGHUP")

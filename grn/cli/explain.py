@@ -31,7 +31,7 @@ def command(
     refuse_output(output, (".csv", ".parquet", ".png") if cell_type else (".csv", ".parquet"))
 
     from grn.cli.console import console, plain, print_table
-    from grn.verbs.explain import explain
+    from grn.features.explain import explain
 
     to = console()
     say = plain(to)

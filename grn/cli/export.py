@@ -62,8 +62,8 @@ def command(
     its certain edges, all of them, or a choice.
     """
     from grn.cli.console import console
-    from grn.errors import called
-    from grn.verbs.export import export
+    from grn.features.export.api import export
+    from grn.runtime.errors import called
 
     with called({"certain": "--all"}.get):
         export(

@@ -25,7 +25,7 @@ def command(
     found in them.
     """
     from grn.cli.tables import refuse_output
-    from grn.io.atomic import write_text
+    from grn.runtime.atomic import write_text
 
     name = re.sub(r"[^\w.-]+", "_", Path(path).stem).strip("_") or "cells"
     output = output or Path(f"{name}.yaml")

@@ -30,8 +30,8 @@ from grn.cli import (
 from grn.cli.console import be_quiet
 from grn.cli.exit_codes import exit_code_of, exit_with
 from grn.cli.options import EVERYWHERE
-from grn.errors import called
-from grn.threads import wait_passively
+from grn.runtime.errors import called
+from grn.runtime.threads import wait_passively
 
 app = typer.Typer(
     name="grn",

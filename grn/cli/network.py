@@ -32,10 +32,10 @@ def command(
 
     refuse_output(output)
 
-    from grn.analysis.summary import certain, edge_texts
     from grn.cli.console import console, print_table
     from grn.cli.train import loaded_config
-    from grn.verbs.network import network
+    from grn.features.findings.summary import certain, edge_texts
+    from grn.features.network import network
 
     to = console()
     edges = network(loaded_config(source, None, label_key, regulators), quiet=to.quiet)

@@ -62,7 +62,7 @@ def command(
     They are sizes of associations, not of causes.
     """
     from grn.cli.tables import pairs_of, refuse_output, write
-    from grn.errors import ConfigError
+    from grn.runtime.errors import ConfigError
 
     refuse_output(output, (".csv", ".parquet") if towards else (".csv", ".parquet", ".h5ad"))
     if towards and (cell_type is None or knock_out or knock_down or overexpress or where):
@@ -73,7 +73,7 @@ def command(
     chosen = pairs_of(where, "where")
 
     from grn.cli.console import console, print_table
-    from grn.verbs.perturb import perturb, screen
+    from grn.features.perturb.api import perturb, screen
 
     to = console()
     if towards and cell_type:
@@ -121,7 +121,7 @@ def command(
             )
     print_table(title, list(table), table.head(PRINTED).itertuples(index=False), to)
     if output is not None and output.suffix == ".h5ad":
-        from grn.io.h5ad import write_anndata
+        from grn.runtime.h5ad import write_anndata
 
         write_anndata(output, cells)
         to.print(f"\nCells: {output}", markup=False)

@@ -51,7 +51,7 @@ def command(
 ) -> None:
     """Predict the cell types of new cells, with their confidence and representation."""
     from grn.cli.tables import refuse_output
-    from grn.verbs.predict import confusion_of, predict_file
+    from grn.features.predict.api import confusion_of, predict_file
 
     refuse_output(output, (".h5ad",))
     if labels is not None:

@@ -26,11 +26,11 @@ def command(
     regulons.
     """
     from grn.cli.console import console, plain
-    from grn.verbs.run import load
+    from grn.features.run import load, trained_of, write_report_of
 
     opened, say = load(run), plain(console())
     if regulons is not None:
-        from grn.verbs.report import report_with
+        from grn.features.activity.of_run import report_with
 
-        report_with(opened.folder, opened.config, opened._trained, regulons, say)
-    say(f"Report: {opened._write_report(opened.folder)}")
+        report_with(opened.folder, opened.config, trained_of(opened), regulons, say)
+    say(f"Report: {write_report_of(opened)}")

@@ -15,8 +15,8 @@ def refuse_output(output: Path | None, endings: Sequence[str] = (".csv", ".parqu
     """Raises a UserError where the file exists or cannot be written, or its name has none of the
     endings.
     """
-    from grn.errors import RunFolderError
-    from grn.io.atomic import refuse_unwritable
+    from grn.runtime.atomic import refuse_unwritable
+    from grn.runtime.errors import RunFolderError
 
     if output is None:
         return
@@ -33,7 +33,7 @@ def pairs_of(texts: Sequence[str] | None, field: str) -> dict[str, str]:
 
     Raises ConfigError, also for a name that comes twice.
     """
-    from grn.errors import ConfigError
+    from grn.runtime.errors import ConfigError
 
     found = dict(text.partition("=")[::2] for text in texts or ())
     if not all(found.values()) or len(found) < len(texts or ()):
@@ -45,8 +45,8 @@ def write(table: pd.DataFrame, output: Path, to: Console) -> None:
     """The file `output`, completely or not at all; names that a spreadsheet would run as formulas
     get an apostrophe.
     """
-    from grn.io.atomic import replacing_file
-    from grn.io.tables import spreadsheet_safe
+    from grn.runtime.atomic import replacing_file
+    from grn.runtime.tables import spreadsheet_safe
 
     with replacing_file(output) as beside:
         if output.suffix == ".csv":

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from grn.config.schema import Config
-    from grn.networks.signed_network import SignedNetwork
+    from grn.edges.signed_network import SignedNetwork
     from grn.training.run import TrainResult
 
 DEFAULTS = "own_data.yaml"
@@ -70,8 +70,8 @@ def command(
     """Train a model, and write its predictions of cell types and its network into a run folder."""
     from grn.cli.console import console, plain
     from grn.config.schema import WHERE
-    from grn.errors import ConfigError
-    from grn.io.run_folder import COMPLETE, config_of, refuse_lost
+    from grn.runtime.errors import ConfigError
+    from grn.runtime.run_folder import COMPLETE, config_of, refuse_lost
 
     to = console()
     if resume is not None:
@@ -92,18 +92,19 @@ def command(
     # The configuration is checked before torch and Lightning are imported, which takes seconds.
     loaded = loaded_config(path, config, label_key, regulators, orientation, overrides)
     name = re.sub(r"[^\w.-]+", "_", Path(config or path or "").stem).strip("_")
-    from grn.cells.gene_lists import refuse_missing_lists
+    from grn.cells.genes.lists import refuse_missing_lists
 
     refuse_missing_lists(loaded.data)
 
     import pandas as pd
 
-    from grn.analysis.activity import ACTIVITY
-    from grn.analysis.summary import certain
-    from grn.networks.signed_network import open_network
+    from grn.edges.signed_network import open_network
+    from grn.features.activity.of_run import write_activity
+    from grn.features.findings.drivers import ACTIVITY
+    from grn.features.findings.summary import certain
+    from grn.features.given_networks import known_regulons
+    from grn.features.report.write import edges_of_types, read_table_of, write_run_report
     from grn.training.run import train
-    from grn.verbs.activity import known_regulons
-    from grn.verbs.report import edges_of_types, read_table_of, write_activity, write_run_report
 
     if loaded.network.regulons is not None:
         # what is wrong with them is said before the training
@@ -137,8 +138,8 @@ def loaded_config(
 ) -> Config:
     """The configuration of a run: `config` (None: the defaults) with what the options say."""
     from grn.config.files import change_config, is_configuration, parse_override
-    from grn.errors import ConfigError
-    from grn.verbs.train import changed_fields
+    from grn.features.train import changed_fields
+    from grn.runtime.errors import ConfigError
 
     both = is_configuration(path) and config is not None
     if both or (path is None and config is None):
@@ -174,8 +175,10 @@ def print_result(
     of_types: certain edges of single types.
     activity: of activity.csv, None where there is none.
     """
-    from grn.analysis.drivers import named
-    from grn.analysis.summary import (
+    from grn.cli.console import print_table
+    from grn.evidence.q_values import SIGNIFICANT
+    from grn.features.findings.drivers import named
+    from grn.features.findings.summary import (
         CLASS_COLUMNS,
         activity_texts,
         caused,
@@ -186,8 +189,6 @@ def print_result(
         found_texts,
         score_rows,
     )
-    from grn.cli.console import print_table
-    from grn.networks.evidence.false_discovery import SIGNIFICANT
 
     tables: list[tuple[str, list[str], list]] = []
     if len(effects := caused(result.edges)):

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from grn.config.mistakes import LIKE, mistakes, subsection
 from grn.config.schema import Config
 from grn.config.strict_yaml import dump_yaml, parse_yaml
-from grn.errors import ConfigError, nearest
+from grn.runtime.errors import ConfigError, nearest
 
 
 def shipped_configs() -> Path:

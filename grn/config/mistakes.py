@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from grn.errors import Mistakes, nearest
+from grn.runtime.errors import Mistakes, nearest
 
 LIKE = 0.7  # how like a name of a field must be to be the one that was meant: many are alike
 

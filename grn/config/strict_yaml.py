@@ -16,7 +16,7 @@ from yaml.error import Mark, MarkedYAMLError
 from yaml.events import AliasEvent
 from yaml.nodes import MappingNode, Node
 
-from grn.errors import ConfigError
+from grn.runtime.errors import ConfigError
 
 Lines = dict[str, int]  # dotted key -> line number
 

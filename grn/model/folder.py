@@ -20,8 +20,8 @@ from safetensors.numpy import load
 
 from grn.config.schema import ModelConfig
 from grn.config.strict_yaml import parse_yaml
-from grn.errors import ConfigError, RunFolderError
-from grn.io.run_folder import no_such_run, refuse_cut_off, refuse_mixed_parts
+from grn.runtime.errors import ConfigError, RunFolderError
+from grn.runtime.run_folder import no_such_run, refuse_cut_off, refuse_mixed_parts
 
 FORMAT = 14
 CARD = "card.json"

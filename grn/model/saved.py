@@ -17,7 +17,6 @@ import yaml
 from safetensors.numpy import save
 from torch import Tensor, nn
 
-from grn.io.atomic import replacing_folder
 from grn.model.folder import (
     CARD,
     FORMAT,
@@ -32,6 +31,7 @@ from grn.model.folder import (
 )
 from grn.model.reader import ReaderShape
 from grn.model.regulation import Model
+from grn.runtime.atomic import replacing_folder
 
 MEASURES, SHARE = "measures_depth", "depth_share"
 

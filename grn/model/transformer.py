@@ -248,10 +248,11 @@ class Transformer(Reader):
 
 
 def between_types(strength: Tensor, labels: np.ndarray) -> Tensor:
-    """Return the deviations of the types' means, [K, N], each times the root of its number of cells.
+    """Return the deviations of the types' means, [K, N], each times the root of its number of
+    cells.
 
-    Their squares add up to the squared deviations between types of the labelled cells.
-    strength [C, N].
+    Their squares add up to the squared deviations between types of the labelled cells. strength [C,
+    N].
     labels [C]: -1 where missing.
     """
     if not (labels >= 0).any():

@@ -1,3 +1,1 @@
-"""Signed gene regulatory networks: read from a model, and written as AnnData and as a table of
-edges.
-"""
+"""Networks as they are read from a trained model, with their evidence, and the files of a run."""

@@ -25,10 +25,10 @@ from torch import Tensor
 from flashsign import EdgeSums
 from grn.bags import Tokens
 from grn.cells.cells import Cells
-from grn.cells.programmes import with_programme
+from grn.cells.genes.programmes import with_programme
+from grn.edges.weights import strongest
 from grn.model.transformer import Transformer
 from grn.networks.run_files import square_matrix
-from grn.networks.weights import strongest
 
 CELLS = 64  # that are read at a time
 MOST = 512  # cells of a type that are read: a mean weight settles soon

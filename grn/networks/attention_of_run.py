@@ -14,8 +14,6 @@ from anndata import AnnData
 import grn
 from grn.cells.cells import Cells
 from grn.config.schema import Config
-from grn.devices import own_device
-from grn.errors import ConfigError, DataError, check_known
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Transformer
 from grn.networks.attention import (
@@ -30,6 +28,8 @@ from grn.networks.attention import (
 from grn.networks.cells_of_run import cells_of_run
 from grn.networks.one_layer import LayerChoice
 from grn.networks.run_files import edges_of, slugs
+from grn.runtime.devices import own_device
+from grn.runtime.errors import ConfigError, DataError, check_known
 
 
 def attention_of_model(

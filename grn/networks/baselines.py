@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from scipy import sparse
 
-from grn.processes import ALONE, Processes
+from grn.runtime.processes import ALONE, Processes
 
 PENALTIES = np.logspace(0, 5, 11)
 TOGETHER, NUMBERS = (

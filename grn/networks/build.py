@@ -14,21 +14,17 @@ import pandas as pd
 from anndata import AnnData
 
 import grn
-from grn.cells import programmes
 from grn.cells.cells import Cells
+from grn.cells.genes import programmes
 from grn.config.files import change_config, load_config
 from grn.config.schema import Config
-from grn.devices import own_device
-from grn.io.run_folder import CONFIG, config_of, refuse_cut_off
-from grn.messages import Say, silent
-from grn.model.regulation import Model
-from grn.model.saved import TrainedModel
-from grn.networks.attention import SIGN
-from grn.networks.attention_of_run import attention_again, attention_of_model
-from grn.networks.cells_of_run import cells_of_run, states_of_run
-from grn.networks.evidence.caused import caused_effects
-from grn.networks.evidence.effects import Effects, effects_of
-from grn.networks.evidence.false_discovery import (
+from grn.edges.weights import Network, seen_enough
+from grn.evidence.caused import caused_effects
+from grn.evidence.cell_table import CellTable
+from grn.evidence.effects import Effects, effects_of
+from grn.evidence.prior import Prior, prior_of
+from grn.evidence.prior import summary as prior_summary
+from grn.evidence.q_values import (
     SIGNIFICANT,
     Evidence,
     edge_evidence,
@@ -39,11 +35,15 @@ from grn.networks.evidence.false_discovery import (
     vetoed,
     with_evidence,
 )
-from grn.networks.evidence.false_discovery import summary as evidence_summary
+from grn.evidence.q_values import summary as evidence_summary
+from grn.evidence.states import States
+from grn.model.regulation import Model
+from grn.model.saved import TrainedModel
+from grn.networks.attention import SIGN
+from grn.networks.attention_of_run import attention_again, attention_of_model
+from grn.networks.cells_of_run import cells_of_run, states_of_run
 from grn.networks.intervened import Merge, compared, in_words, order_of
 from grn.networks.one_layer import LayerChoice, read_layer
-from grn.networks.prior import Prior, prior_of
-from grn.networks.prior import summary as prior_summary
 from grn.networks.read import read_network, slopes_of_states
 from grn.networks.run_files import (
     edge_table,
@@ -53,11 +53,11 @@ from grn.networks.run_files import (
     refuse_unknown_type,
     write_network,
 )
-from grn.networks.weights import Network, seen_enough
-from grn.process_memory import give_back
-from grn.processes import ALONE, Processes
-from grn.regulation.cell_table import CellTable
-from grn.regulation.states import States
+from grn.runtime.devices import own_device
+from grn.runtime.messages import Say, silent
+from grn.runtime.process_memory import give_back
+from grn.runtime.processes import ALONE, Processes
+from grn.runtime.run_folder import CONFIG, config_of, refuse_cut_off
 
 
 @dataclass(frozen=True)

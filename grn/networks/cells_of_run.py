@@ -11,10 +11,10 @@ from anndata import AnnData
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
 from grn.config.schema import Config
-from grn.errors import DataError, RunFolderError, VocabularyMismatch
-from grn.io.tables import nearest_file
+from grn.evidence.states import States, states_of
 from grn.model.saved import TrainedModel
-from grn.regulation.states import States, states_of
+from grn.runtime.errors import DataError, RunFolderError, VocabularyMismatch
+from grn.runtime.tables import nearest_file
 
 
 def cells_of_run(

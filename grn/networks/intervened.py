@@ -21,9 +21,9 @@ from scipy.stats import hypergeom
 from torch import Tensor
 
 from grn.cells.cells import Cells
-from grn.networks.evidence.caused import Caused
-from grn.networks.evidence.false_discovery import SIGNIFICANT, Evidence
-from grn.networks.weights import Network, Table
+from grn.edges.weights import Network, Table
+from grn.evidence.caused import Caused
+from grn.evidence.q_values import SIGNIFICANT, Evidence
 
 NOTHING = 0.2  # sds; an effect whose 95 % interval is within it is none
 LEAST = 10  # effects of a gene whose place in the order is asked for

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 
 from grn.cells.cells import Cells
-from grn.errors import ConfigError
+from grn.edges.weights import without_self
+from grn.evidence.states import States
 from grn.model.regulation import Model
 from grn.model.transformer import Transformer
 from grn.networks.read import CELLS
-from grn.networks.weights import without_self
-from grn.regulation.states import States
+from grn.runtime.errors import ConfigError
 
 MEANING = {
     "score": "positive: the regulator raises the target; q_i.k_j for a multiplicity of 1",

@@ -20,18 +20,17 @@ from torch import Tensor
 
 from grn.cells.cells import Cells
 from grn.cells.preprocessing.moments import seen_together
+from grn.edges.weights import Network, presence, row_factors, without_self
+from grn.evidence.caused import caused_effects
+from grn.evidence.levels import state_levels
+from grn.evidence.states import States
+from grn.model.derivatives import in_parts
 from grn.model.regulation import Model
-from grn.model.signed_block import SignedBlock
-from grn.networks.evidence.caused import caused_effects
 from grn.networks.intervened import Merge
-from grn.networks.weights import Network, presence, row_factors, without_self
-from grn.processes import ALONE, Processes
-from grn.regulation.levels import state_levels
-from grn.regulation.states import States
+from grn.runtime.processes import ALONE, Processes
 
 CELLS = 1024  # of a state, whose derivatives are averaged
 OF_CONTEXT = 64  # of these, for what goes through the basal gene: the mean settles soon
-NUMBERS, NUMBERS_ON_GPU = 2**24, 2**28  # predictions of heads that are in memory at once
 
 
 @dataclass(frozen=True)
@@ -147,19 +146,6 @@ def slopes_of(model: Model, m: Tensor, state: int, share: Tensor) -> Slopes:
     others = m.new_zeros(model.genes, regulators)
     others[model.targets] = (through + context).mean(0)
     return Slopes(found, others)
-
-
-def in_parts(model: Model, block: SignedBlock, m: Tensor, state: int, share: Tensor) -> Tensor:
-    """`derivatives` of all genes of a block by the regulators, some genes after the other: [P, n,
-    R].
-    """
-    most = max(1, (NUMBERS_ON_GPU if m.is_cuda else NUMBERS) // (model.config.members * len(m)))
-    genes = torch.arange(block.genes, device=m.device)
-    parts = [
-        block.derivatives(m, state, pick, block.scores(pick), share)[..., :-1]
-        for pick in genes.split(min(most, model.genes_at_once))
-    ]
-    return torch.cat(parts, 1)
 
 
 def through_context(model: Model, m: Tensor) -> Tensor:

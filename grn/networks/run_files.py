@@ -14,19 +14,19 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from grn.cells.programmes import with_programme
+from grn.cells.genes.programmes import with_programme
 from grn.config.files import load_config
-from grn.errors import DataError, RunFolderError, nearest
-from grn.io.atomic import replacing_file
-from grn.io.h5ad import write_anndata
-from grn.io.run_folder import CONFIG, MODEL_HASH, refuse_cut_off, refuse_mixed_parts
-from grn.io.tables import read_edge_table
-from grn.networks.choose import NUMBERS
-from grn.networks.evidence.false_discovery import SIGNIFICANT
-from grn.networks.signed_network import edge_list, read_about
-from grn.networks.weights import Network, strongest
-from grn.regulation.levels import state_levels
-from grn.regulation.states import States
+from grn.edges.choose import NUMBERS
+from grn.edges.signed_network import edge_list, read_about
+from grn.edges.weights import Network, strongest
+from grn.evidence.levels import state_levels
+from grn.evidence.q_values import SIGNIFICANT
+from grn.evidence.states import States
+from grn.runtime.atomic import replacing_file
+from grn.runtime.errors import DataError, RunFolderError, nearest
+from grn.runtime.h5ad import write_anndata
+from grn.runtime.run_folder import CONFIG, MODEL_HASH, refuse_cut_off, refuse_mixed_parts
+from grn.runtime.tables import read_edge_table
 
 SIGN = (
     "positive: more of the regulator raises the target's predicted multiplicity (sds per sd, "

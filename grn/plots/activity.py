@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.networks.evidence.false_discovery import SIGNIFICANT
+from grn.evidence.q_values import SIGNIFICANT
 from grn.plots.given import columns_of
 from grn.plots.style import (
     INK,

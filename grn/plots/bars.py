@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.errors import check_known
 from grn.plots.given import columns_of, only_type
 from grn.plots.style import DOWN, UP, canvas, note, plain, short, shorten, shown
+from grn.runtime.errors import check_known
 
 
 def cell_type_genes(

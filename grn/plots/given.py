@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from grn.errors import DataError, check_known
+from grn.edges.signed_network import SignedNetwork, edge_list, signed_network
 from grn.networks.run_files import read_edges
-from grn.networks.signed_network import SignedNetwork, edge_list, signed_network
+from grn.runtime.errors import DataError, check_known
 
 if TYPE_CHECKING:
     from anndata import AnnData

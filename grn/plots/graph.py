@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch
 
-from grn.networks.evidence.false_discovery import SIGNIFICANT
+from grn.evidence.q_values import SIGNIFICANT
 from grn.plots.given import NetworkLike, edges_of, genes_of
 from grn.plots.style import DOWN, INK, UP, canvas, note, short, shown, sign_legend
 

@@ -11,9 +11,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from grn.errors import UserError
-from grn.networks.evidence.false_discovery import SIGNIFICANT
-from grn.networks.signed_network import block, edge_list, similarity_order, weights_in
+from grn.edges.signed_network import block, edge_list, similarity_order, weights_in
+from grn.evidence.q_values import SIGNIFICANT
 from grn.plots.given import NetworkLike, RunLike, edges_of, genes_of, is_run, targets_in_turn
 from grn.plots.style import (
     INK,
@@ -29,6 +28,7 @@ from grn.plots.style import (
     unframed,
     whole,
 )
+from grn.runtime.errors import UserError
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 
-from grn.errors import UserError
-from grn.io.atomic import replacing_file
+from grn.runtime.atomic import replacing_file
+from grn.runtime.errors import UserError
 
 # Blue and red differ in lightness as well as hue, so they stay apart for colour-blind readers.
 UP, DOWN = "#b2182b", "#2166ac"

@@ -18,21 +18,21 @@ from grn.cells.notes import listed
 from grn.cells.preprocessing.moments import varying
 from grn.cells.preprocessing.split import Split
 from grn.config.schema import Config
-from grn.devices import own_device, uses_gpu
-from grn.errors import ConfigError, DataError
-from grn.messages import Say
+from grn.evidence.cell_table import CellTable
+from grn.evidence.folds import group_folds
+from grn.evidence.levels import levels_of
+from grn.evidence.penalties import choose_penalties_of_blocks, enough_cells, shares_of_counting
+from grn.evidence.prior import prior_of
+from grn.evidence.prior_strength import prior_factor
+from grn.evidence.start import start_blocks, start_states
+from grn.evidence.states import States
 from grn.model.penalty import Penalty
 from grn.model.reader import HIDDEN
 from grn.model.regulation import READERS, Model
 from grn.model.saved import TrainedModel
-from grn.networks.prior import prior_of
-from grn.regulation.cell_table import CellTable
-from grn.regulation.folds import group_folds
-from grn.regulation.levels import levels_of
-from grn.regulation.penalties import choose_penalties_of_blocks, enough_cells, shares_of_counting
-from grn.regulation.prior_strength import prior_factor
-from grn.regulation.start import start_blocks, start_states
-from grn.regulation.states import States
+from grn.runtime.devices import own_device, uses_gpu
+from grn.runtime.errors import ConfigError, DataError
+from grn.runtime.messages import Say
 from grn.training.machine import cells_of_step, processes
 
 FEWEST_FOLDS = 5

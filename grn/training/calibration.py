@@ -21,10 +21,10 @@ from torch.nn import functional as F
 
 from grn.cells.loading.batches import BagMaker
 from grn.cells.loading.order import once_in_order
-from grn.messages import Say
 from grn.model.objectives import Judged, judged_genes, summaries_of
 from grn.model.regulation import Model
 from grn.model.saved import round_as_saved
+from grn.runtime.messages import Say
 
 PRIOR = 4.0  # pulls the halves' importances to 1/2 each, as so many held-out cells would
 CHUNK, MOST_AXES = (

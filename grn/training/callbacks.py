@@ -15,7 +15,7 @@ import lightning as L
 import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from grn.errors import Interrupted
+from grn.runtime.errors import Interrupted
 from grn.training.checkpoints import save_checkpoint
 from grn.training.together import leave
 
@@ -94,7 +94,7 @@ class Signals(L.Callback):
         has to call.
 
         at_once: processes wait until all have said whether they received one; else they stop by
-        what they said a step ago, for which none waits.
+            what they said a step ago, for which none waits.
         """
         stop = self.received is not None
         if self.group is not None:

@@ -16,9 +16,9 @@ import lightning as L
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from grn.errors import RunFolderError, TrainingDiverged, one_line
-from grn.io.atomic import replacing_file
-from grn.io.h5ad import RememberingFile
+from grn.runtime.atomic import replacing_file
+from grn.runtime.errors import RunFolderError, TrainingDiverged, one_line
+from grn.runtime.h5ad import RememberingFile
 
 MONITOR = "validation/loss"
 INSTEAD = (

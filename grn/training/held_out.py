@@ -11,10 +11,10 @@ from grn.bags import Bags
 from grn.cells.cells import Cells
 from grn.cells.interventions import cut_rows
 from grn.cells.preprocessing.split import Split
+from grn.evidence.states import States
 from grn.model.regulation import Model
 from grn.networks.baselines import ridge_predictions
-from grn.processes import ALONE, Processes
-from grn.regulation.states import States
+from grn.runtime.processes import ALONE, Processes
 
 LARGEST_RIDGE = 2**27  # most numbers that ridge is fitted on: more take minutes
 NAMES = ("error", "ridge_error", "means_error")

@@ -22,9 +22,9 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import distributed
 
 from grn.config.schema import TrainerConfig
-from grn.devices import uses_gpu
-from grn.errors import ConfigError, one_line
-from grn.processes import ALONE, Processes
+from grn.runtime.devices import uses_gpu
+from grn.runtime.errors import ConfigError, one_line
+from grn.runtime.processes import ALONE, Processes
 from grn.training.together import MeanGradients, leave
 
 # Variables of torchrun, srun, mpirun, LSF and manual starts about the other machines.

@@ -24,10 +24,10 @@ from torchmetrics.functional.classification import (
 )
 
 from grn.bags import Batch
-from grn.errors import RunFolderError
-from grn.io.atomic import replacing_file
 from grn.model.objectives import Judged
 from grn.model.regulation import Model, Prediction
+from grn.runtime.atomic import replacing_file
+from grn.runtime.errors import RunFolderError
 
 METRICS = "metrics.csv"
 Rows = list[dict[str, Any]]

@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning as L
 
-from grn.messages import PAUSE, Say
+from grn.runtime.messages import PAUSE, Say
 from grn.training.checkpoints import MONITOR
 
 

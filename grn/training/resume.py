@@ -19,8 +19,8 @@ import grn
 from grn.cells.cells import Cells
 from grn.config.files import change_config
 from grn.config.schema import WHERE, Config
-from grn.errors import ConfigError, DataError, RunFolderError
-from grn.io.run_folder import CHECKPOINTS, COMPLETE, CONFIG, refuse_lost
+from grn.runtime.errors import ConfigError, DataError, RunFolderError
+from grn.runtime.run_folder import CHECKPOINTS, COMPLETE, CONFIG, refuse_lost
 from grn.training.checkpoints import INSTEAD, load_checkpoint
 from grn.training.machine import processes
 from grn.training.metrics import METRICS, Rows, rows_before

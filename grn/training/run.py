@@ -22,10 +22,20 @@ from grn.cells.loading.module import CellsDataModule
 from grn.cells.preprocessing.split import Split
 from grn.config.files import dump_config
 from grn.config.schema import Config
-from grn.devices import own_device
-from grn.errors import Interrupted
-from grn.io.atomic import refuse_used_folder, remove_leftovers, write_text
-from grn.io.run_folder import (
+from grn.evidence.prior import prior_of
+from grn.evidence.states import States, states_of
+from grn.model.objectives import GENES
+from grn.model.regulation import Model
+from grn.model.saved import TrainedModel, round_as_saved
+from grn.networks.build import first_evidence, help_to_read, write_network_files
+from grn.networks.cells_of_run import refuse_lost_cells
+from grn.runtime.atomic import refuse_used_folder, remove_leftovers, write_text
+from grn.runtime.devices import own_device
+from grn.runtime.errors import Interrupted
+from grn.runtime.messages import Say, patient, silent
+from grn.runtime.process_memory import give_back, keeping_pieces, returning_large_pieces
+from grn.runtime.processes import ALONE, Processes
+from grn.runtime.run_folder import (
     CHECKPOINTS,
     CONFIG,
     LOG,
@@ -35,17 +45,7 @@ from grn.io.run_folder import (
     make_run_folder,
     remove_run,
 )
-from grn.messages import Say, patient, silent
-from grn.model.objectives import GENES
-from grn.model.regulation import Model
-from grn.model.saved import TrainedModel, round_as_saved
-from grn.networks.build import first_evidence, help_to_read, write_network_files
-from grn.networks.cells_of_run import refuse_lost_cells
-from grn.networks.prior import prior_of
-from grn.process_memory import give_back, keeping_pieces, returning_large_pieces
-from grn.processes import ALONE, Processes
-from grn.regulation.states import States, states_of
-from grn.threads import threads_for
+from grn.runtime.threads import threads_for
 from grn.training.building import (
     Fit,
     atlas_of,

@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 from grn.bags import Batch
 from grn.cells.loading.batches import STEPS, state_of
 from grn.config.schema import ObjectivesConfig, TrainerConfig
-from grn.errors import TrainingDiverged
 from grn.model.objectives import (
     Draw,
     Judged,
@@ -31,6 +30,7 @@ from grn.model.objectives import (
     with_tokens,
 )
 from grn.model.regulation import Model
+from grn.runtime.errors import TrainingDiverged
 from grn.training.calibration import opened_at
 from grn.training.finite import FiniteCheck, Step
 from grn.training.metrics import SumOfJudged

@@ -17,10 +17,10 @@ from grn.cells.load import load_cells
 from grn.cells.loading.batches import BagMaker
 from grn.cells.loading.order import EpochOrder
 from grn.cells.readers.registry import source_in_file
-from grn.cells.simulated import simulate
+from grn.cells.simulated.cells import simulate
 from grn.config.schema import DataConfig, SimulatedConfig
-from grn.errors import DataError
-from grn.processes import Processes
+from grn.runtime.errors import DataError
+from grn.runtime.processes import Processes
 
 CELLS, SAMPLE = 2400, 1000
 gpu = pytest.param(

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 from anndata import AnnData
 
-from grn.cells.genes import choose_genes
+from grn.cells.genes.names import choose_genes
 from grn.cells.load import cells_in_pieces, load_cells
 from grn.cells.obs import read_labels
 from grn.cells.readers.registry import open_source
 from grn.config.schema import DataConfig
-from grn.errors import DataError, VocabularyMismatch
+from grn.runtime.errors import DataError, VocabularyMismatch
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from anndata import AnnData
 from grn.cells.interventions import cut_rows, read_interventions
 from grn.cells.load import load_cells
 from grn.cells.loading.batches import BagMaker
-from grn.cells.simulated import simulate
+from grn.cells.simulated.cells import simulate
 from grn.config.schema import DataConfig, Simulation
-from grn.errors import DataError
+from grn.runtime.errors import DataError
 
 SCREEN = {"path": "simulated:", "genes": "all", "intervention_key": "intervention"}
 

@@ -5,11 +5,11 @@ import pytest
 from anndata import read_h5ad, read_zarr
 
 import grn
-from grn.cells.simulated import simulate
+from grn.cells.simulated.cells import simulate
 from grn.cli.main import main
 from grn.config.schema import Simulation
-from grn.io import in_pieces
-from grn.io.h5ad import write_anndata
+from grn.runtime import in_pieces
+from grn.runtime.h5ad import write_anndata
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ import pandas as pd
 import pytest
 
 import grn
-from grn.analysis.comparison import CAUTION
-from grn.analysis.evaluate import OF_SIGNS, SCORES, checked_edges, evaluate_on, make_universe
 from grn.cells.load import load_cells
-from grn.cells.simulated import simulate
+from grn.cells.simulated.cells import simulate
 from grn.cli import main as cli
 from grn.config.files import change_config, dump_config, load_config
 from grn.config.schema import DataConfig, SimulatedConfig
-from grn.errors import DataError
+from grn.edges.edge_table import open_network_file, open_reference_file
+from grn.features.evaluate.comparison import CAUTION
+from grn.features.evaluate.scores import OF_SIGNS, SCORES, checked_edges, evaluate_on, make_universe
 from grn.networks.baselines import pearson, ridge
-from grn.networks.edge_table import open_network_file, open_reference_file
+from grn.runtime.errors import DataError
 
 NETWORK = "source,target,weight\nA,B,3\nA,C,-2\nB,A,1\nZ,A,9\n"
 REFERENCE = "Gene1,Gene2,Type\nA,B,+\nA,C,-\nB,C,+\n"

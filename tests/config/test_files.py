@@ -8,7 +8,7 @@ import yaml
 
 from grn.config.files import change_config, dump_config, load_config, shipped_configs
 from grn.config.schema import Config, DataConfig, ModelConfig
-from grn.errors import ConfigError
+from grn.runtime.errors import ConfigError
 
 SHIPPED = sorted(path.name for path in shipped_configs().glob("*.yaml"))
 

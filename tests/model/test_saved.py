@@ -13,9 +13,9 @@ from hypothesis.extra.numpy import arrays
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from grn.errors import RunFolderError
 from grn.model.folder import CONTENT, WEIGHTS, hash_of, packed, unpacked
 from grn.model.saved import TrainedModel, packed_parameters, round_as_saved, unpacked_parameters
+from grn.runtime.errors import RunFolderError
 
 VOCABULARY = (
     "NA",

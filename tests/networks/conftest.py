@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from grn.cells.cells import Cells
-from grn.regulation.states import States
+from grn.evidence.states import States
 
 GENES = tuple(f"g{gene}" for gene in range(12))
 

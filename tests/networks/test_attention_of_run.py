@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import grn
-from grn.errors import ConfigError, DataError
+from grn.runtime.errors import ConfigError, DataError
 
 SMALL = {
     "data.simulated.cells": 200,

@@ -13,12 +13,12 @@ import torch
 import grn
 from grn.cells.load import load_cells
 from grn.config.files import change_config
-from grn.errors import RunFolderError
-from grn.messages import silent
+from grn.edges.signed_network import open_network
+from grn.evidence.states import States, states_of
 from grn.networks.build import network_of_model, opened, read_again
 from grn.networks.cells_of_run import cells_of_run
-from grn.networks.signed_network import open_network
-from grn.regulation.states import States, states_of
+from grn.runtime.errors import RunFolderError
+from grn.runtime.messages import silent
 from grn.training.building import folds_of_run
 
 

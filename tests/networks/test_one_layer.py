@@ -7,10 +7,10 @@ import torch
 from safetensors.numpy import load_file
 
 from grn import read_network
-from grn.errors import ConfigError, DataError
+from grn.edges.weights import balanced
 from grn.networks.one_layer import LayerChoice, read_layer
 from grn.networks.read import read_network as read_whole
-from grn.networks.weights import balanced
+from grn.runtime.errors import ConfigError, DataError
 
 REGULATORS = np.array([0, 3, 5])
 HEADS = 4, 2  # of blocks that have several

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.autograd.functional import jacobian
 
+from grn.edges.weights import balanced, presence
+from grn.evidence.levels import state_levels
 from grn.networks import read as module
 from grn.networks.read import level_correlation, read_cell, read_network, slopes_of
-from grn.networks.weights import balanced, presence
-from grn.regulation.levels import state_levels
 
 REGULATORS = np.array([0, 3, 5])
 OTHERS = np.setdiff1d(np.arange(12), REGULATORS)
@@ -160,7 +160,7 @@ def test_one_member_has_no_sd_and_genes_in_parts_are_those_at_once(
     assert (read_network(model, cells, known, 0).sd == 0).all()
     model = make_model()
     whole = read_network(model, cells, known, 0)
-    monkeypatch.setattr(module, "NUMBERS", 2 * 16 * 9)
+    monkeypatch.setattr("grn.model.derivatives.NUMBERS", 2 * 16 * 9)
     np.testing.assert_allclose(read_network(model, cells, known, 0).weight, whole.weight, **close)
 
 

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
-from grn.networks import weights as network_weights
+from grn.edges import weights as network_weights
+from grn.edges.signed_network import open_network
+from grn.edges.weights import Network, strongest
+from grn.evidence.states import States
 from grn.networks.run_files import (
     RESERVED,
     edge_table,
@@ -23,9 +26,6 @@ from grn.networks.run_files import (
     square_matrix,
     write_network,
 )
-from grn.networks.signed_network import open_network
-from grn.networks.weights import Network, strongest
-from grn.regulation.states import States
 
 GENES = ("NA", "g1", "g2", "g3", "nan")
 REGULATORS = np.array([1, 4])

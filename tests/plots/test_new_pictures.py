@@ -12,10 +12,10 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
 
 import grn
-from grn.errors import UserError
-from grn.networks.signed_network import signed_network
+from grn.edges.signed_network import signed_network
 from grn.plots.given import as_network, edges_of
 from grn.plots.style import DOWN, UP
+from grn.runtime.errors import UserError
 
 OF_NETWORKS = [
     "clustered_heatmap",

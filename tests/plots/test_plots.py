@@ -12,11 +12,11 @@ from matplotlib.image import imread
 from matplotlib.text import Text
 
 import grn
-from grn.errors import UserError
 from grn.plots import clustered_heatmap, network_graph
 from grn.plots.activity import activity_heatmap
 from grn.plots.scores import confusion_matrix, precision_recall_curves, training_curves
 from grn.plots.style import save, whole
+from grn.runtime.errors import UserError
 
 LABELS = ["CD4+/CD25 T Reg", "a type with a very long name that goes on and on", "$x_1$ & <b>"]
 

@@ -9,11 +9,11 @@ import torch
 from grn.cells.load import load_cells
 from grn.config.files import change_config
 from grn.config.schema import TrainerConfig
-from grn.errors import ConfigError
-from grn.messages import silent
-from grn.regulation.cell_table import CellTable
-from grn.regulation.levels import Levels
-from grn.regulation.states import states_of
+from grn.evidence.cell_table import CellTable
+from grn.evidence.levels import Levels
+from grn.evidence.states import states_of
+from grn.runtime.errors import ConfigError
+from grn.runtime.messages import silent
 from grn.training import building, machine
 from grn.training.building import FEWEST_FOLDS, FREER, data_module, folds_of, prepare
 from grn.training.machine import cells_of_step

@@ -11,12 +11,12 @@ from torch.nn import functional as F
 
 import grn
 from grn.cells.load import load_cells
-from grn.cells.simulated import simulate
+from grn.cells.simulated.cells import simulate
 from grn.config.files import change_config
-from grn.messages import silent
+from grn.evidence.states import states_of
 from grn.model.objectives import judged_genes, summaries_of
 from grn.model.saved import round_as_saved
-from grn.regulation.states import states_of
+from grn.runtime.messages import silent
 from grn.training.building import data_module, prepare
 from grn.training.calibration import (
     Calibration,

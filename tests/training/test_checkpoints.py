@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grn.errors import RunFolderError, TrainingDiverged
+from grn.runtime.errors import RunFolderError, TrainingDiverged
 from grn.training.checkpoints import MONITOR, Checkpoints, save_checkpoint
 
 

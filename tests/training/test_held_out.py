@@ -8,10 +8,10 @@ import torch
 from sklearn.linear_model import RidgeCV
 
 from grn.cells.load import load_cells
-from grn.messages import silent
+from grn.evidence.states import states_of
 from grn.networks import baselines
 from grn.networks.baselines import PENALTIES
-from grn.regulation.states import states_of
+from grn.runtime.messages import silent
 from grn.training import held_out
 from grn.training.building import prepare
 from grn.training.held_out import held_out_errors

@@ -21,10 +21,10 @@ from anndata import read_h5ad
 
 from grn.config.files import change_config, load_config
 from grn.config.schema import Config
-from grn.devices import own_device
-from grn.errors import ConfigError
-from grn.messages import silent
-from grn.processes import ALONE
+from grn.runtime.devices import own_device
+from grn.runtime.errors import ConfigError
+from grn.runtime.messages import silent
+from grn.runtime.processes import ALONE
 from grn.training.run import checked_cells, evaluate, held_out_errors, scalars, states_of, train
 from grn.training.task import Task
 

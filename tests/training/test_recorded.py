@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from grn.bags import Bags, Batch
-from grn.messages import silent
+from grn.runtime.messages import silent
 from grn.training import recorded as module
 from grn.training.finite import FiniteCheck, Step, skip_unless_finite
 from grn.training.recorded import EAGER, Recorder, tensors_of

@@ -13,8 +13,8 @@ from anndata import AnnData
 
 from grn.cells.load import load_cells
 from grn.config.schema import Config
-from grn.errors import ConfigError, DataError, RunFolderError
 from grn.model.saved import TrainedModel
+from grn.runtime.errors import ConfigError, DataError, RunFolderError
 from grn.training import machine, run
 from grn.training.run import train
 

@@ -17,9 +17,9 @@ import grn.training.run
 from grn.cli.main import main
 from grn.config.files import dump_config, load_config
 from grn.config.schema import Config
-from grn.errors import ConfigError, DataError, Interrupted, RunFolderError
-from grn.io.run_folder import locked
-from grn.messages import silent
+from grn.runtime.errors import ConfigError, DataError, Interrupted, RunFolderError
+from grn.runtime.messages import silent
+from grn.runtime.run_folder import locked
 from grn.training.metrics import MetricsFile, rows_before
 from grn.training.resume import find_start
 from grn.training.run import train

@@ -13,9 +13,9 @@ import torch
 from grn.cells.load import load_cells
 from grn.cells.loading.order import EpochOrder
 from grn.config.files import change_config, load_config
-from grn.errors import TrainingDiverged
-from grn.messages import silent
 from grn.model.saved import TrainedModel
+from grn.runtime.errors import TrainingDiverged
+from grn.runtime.messages import silent
 from grn.training import run
 from grn.training.building import READ_EVERY, prepare
 from grn.training.calibration import Calibration

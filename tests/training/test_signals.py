@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from grn.cli.exit_codes import exit_code_of
-from grn.errors import Interrupted
+from grn.runtime.errors import Interrupted
 from grn.training.callbacks import Signals
 from grn.training.run import train
 from grn.training.task import Task

@@ -21,8 +21,8 @@ from grn.cells.loading.batches import BagMaker
 from grn.cells.loading.order import EpochOrder, Request, once_in_order
 from grn.cells.loading.thinning import Thinning
 from grn.cells.preprocessing.split import Split
-from grn.processes import ALONE, Processes
-from grn.threads import ahead
+from grn.runtime.processes import ALONE, Processes
+from grn.runtime.threads import ahead
 
 
 class CellsDataModule(LightningDataModule):

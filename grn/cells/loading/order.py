@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from torch.utils.data import Sampler
 
-from grn.errors import DataError
+from grn.runtime.errors import DataError
 
 BLOCK, BUFFER = (
     128,

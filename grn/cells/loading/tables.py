@@ -16,7 +16,7 @@ from scipy import sparse
 from torch import Tensor
 
 from grn.bags import map_tensors
-from grn.process_memory import give_back
+from grn.runtime.process_memory import give_back
 
 PIECE = 2**22  # numbers, or rows, that are copied to a GPU at a time
 NUMBER = 8  # bytes of a number above 0 and its gene
@@ -54,8 +54,7 @@ class Table:
     """All cells as arrays.
 
     first [C + 1]: where the numbers of each cell begin, on the host.
-    value, gene: of all cells.
-    basal, unit [C], genes: see Rows.
+    value, gene: of all cells. basal, unit [C], genes: see Rows.
     """
 
     first: np.ndarray

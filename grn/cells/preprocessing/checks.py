@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from grn.processes import Processes
+from grn.runtime.processes import Processes
 
 LARGEST = 1e7  # count: more than a gene has in any cell
 ALONE, TIMES = 1e5, 1000  # a count above ALONE and above TIMES the gene's next largest is a mistake

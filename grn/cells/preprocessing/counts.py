@@ -17,16 +17,16 @@ from anndata import AnnData
 from anndata.abc import CSCDataset, CSRDataset
 from scipy import sparse
 
-from grn.cells.feature_types import are_genes, left_out
+from grn.cells.genes.feature_types import are_genes, left_out
 from grn.cells.preprocessing.checks import Pieces, Scale, Scope, judge_counts, judge_expression
 from grn.cells.preprocessing.recover import recovery
 from grn.cells.preprocessing.split import GENES, marks_of
 from grn.cells.readers.anndata_files import names_of
 from grn.cells.readers.matrix import ALL, DENSE, csr_pieces, to_csr
 from grn.config.schema import DataConfig
-from grn.errors import DataError
-from grn.processes import ALONE, Processes
-from grn.threads import ahead
+from grn.runtime.errors import DataError
+from grn.runtime.processes import ALONE, Processes
+from grn.runtime.threads import ahead
 
 Values = Literal["counts", "expression"]
 

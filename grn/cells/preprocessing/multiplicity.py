@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from grn.errors import DataError
+from grn.runtime.errors import DataError
 
 STEP = 0.5  # change of the basal multiplicity for one sd of the log total
 LEAST = (

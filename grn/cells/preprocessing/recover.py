@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from grn.errors import DataError
+from grn.runtime.errors import DataError
 
 
 @dataclass(frozen=True)

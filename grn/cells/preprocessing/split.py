@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.model_selection import GroupShuffleSplit
 
 from grn.cells.preprocessing.multiplicity import weighted_sums
-from grn.errors import DataError
+from grn.runtime.errors import DataError
 
 MANY = 20  # cells; of fewer, each may well be of another type
 GENES = 20  # detected genes of a cell that no other cell equals by chance

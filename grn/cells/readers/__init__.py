@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from grn.errors import DataError, UserError, one_line
+from grn.runtime.errors import DataError, UserError, one_line
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 from anndata import AnnData
 
-from grn.cells.genes import is_numbered
+from grn.cells.genes.names import is_numbered
 from grn.cells.readers import reading
 from grn.cells.readers.matrix import DENSE, check_pointers
-from grn.cells.simulated import TRUTH
+from grn.cells.simulated.cells import TRUTH
 from grn.config.schema import DataConfig
-from grn.errors import DataError
+from grn.runtime.errors import DataError
 
 LARGE = (
     "/X",

@@ -53,8 +53,8 @@ class StoredRows(NamedTuple):
     """Rows as a file stores them.
 
     value (float32), column (int32): of the numbers of one row after another.
-    size: how many each row has.
-    place (int32): of each row among the R that were asked for; R for one between them.
+    size: how many each row has. place (int32): of each row among the R that were asked for; R for
+        one between them.
     """
 
     value: np.ndarray

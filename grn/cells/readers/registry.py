@@ -35,10 +35,10 @@ from grn.cells.readers.tenx import read_tenx_h5
 from grn.cells.readers.tenx_folder import holds_matrix, place_within, read_mtx
 from grn.cells.readers.text_matrix import ENDINGS as TEXT_ENDINGS
 from grn.cells.readers.text_matrix import read_text
-from grn.cells.simulated import simulate
+from grn.cells.simulated.cells import simulate
 from grn.config.schema import DataConfig
-from grn.errors import CellsNotStored, DataError
-from grn.io.tables import does_not_exist
+from grn.runtime.errors import CellsNotStored, DataError
+from grn.runtime.tables import does_not_exist
 
 MEMORY = "memory:"
 """The data.path of cells that were an AnnData in memory, as `grn.train` takes it: it leads to no

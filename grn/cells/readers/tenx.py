@@ -15,11 +15,11 @@ import pandas as pd
 from anndata import AnnData
 from scipy import sparse
 
-from grn.cells.feature_types import are_genes, left_out
+from grn.cells.genes.feature_types import are_genes, left_out
 from grn.cells.readers import add_note, reading
 from grn.cells.readers.matrix import check_format, check_kind
 from grn.config.schema import DataConfig
-from grn.errors import DataError
+from grn.runtime.errors import DataError
 
 
 def read_tenx_h5(path: Path, config: DataConfig) -> AnnData:

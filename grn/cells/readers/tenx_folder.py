@@ -20,8 +20,8 @@ from scipy.io import mmread
 from grn.cells.readers import reading
 from grn.cells.readers.tenx import of_features
 from grn.config.schema import DataConfig
-from grn.errors import DataError
-from grn.io.tables import decoded, unpacked
+from grn.runtime.errors import DataError
+from grn.runtime.tables import decoded, unpacked
 
 NUMBERS = b"0123456789+-.eE \t\r\n"
 PACKED = r"(\.gz)?"

@@ -22,11 +22,11 @@ import pandas as pd
 from anndata import AnnData
 from scipy import sparse
 
-from grn.cells.genes import ENSEMBL_ID, OF_CELLS, first_of_most, listed_genes
+from grn.cells.genes.names import ENSEMBL_ID, OF_CELLS, first_of_most, listed_genes
 from grn.cells.readers import add_note, reading
 from grn.config.schema import DataConfig
-from grn.errors import DataError
-from grn.io.tables import encoding_of, number_advice, unpacked
+from grn.runtime.errors import DataError
+from grn.runtime.tables import encoding_of, number_advice, unpacked
 
 OF_ENSEMBL = re.compile(r"ENS[A-Z]*\d{6,}(\.\d+)?")  # genes, transcripts, proteins
 PLACES = ["chr", "start", "end", "strand", "length"]  # of genes, in the tables of featureCounts

@@ -24,8 +24,8 @@ def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) 
     Training does not identify its sign.
 
     w_ij = s_ij / sqrt(sum_j s_ij^2 + eps |q_i|^2 sum_j m_j^2 |k_j|^2 + tiny), s_ij = m_j q_i . k_j,
-    so that a row's norm is at most 1. q [C, H, N, E], k [C, K, M, E], multiplicity [C, M] or
-    [C, K, M] -> [C, H, N, M], in the inputs' own dtype.
+    so that a row's norm is at most 1. q [C, H, N, E], k [C, K, M, E], multiplicity [C, M] or [C, K,
+    M] -> [C, H, N, M], in the inputs' own dtype.
     Raises ShapeMismatch as spherical_attention does.
     Source: spherical attention, arXiv 2505.09326.
 

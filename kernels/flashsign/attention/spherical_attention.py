@@ -48,12 +48,11 @@ def spherical_attention(
 
     q, k, v share one floating dtype, which the output has too; sums are float32 at least.
     multiplicity: real numbers of any dtype, not negative, by default all ones. On a CPU, negative,
-    infinite and NaN ones are refused, unless they require a gradient; on a GPU, where reading them
-    would wait for the device, they turn signs or make NaN. A key of multiplicity 0 is absent,
-    whatever its k and v hold (NaN too); its derivative with respect to multiplicity is the true
-    one, or 0 where its k or v is not finite.
-    Differentiable in q, k, v and multiplicity: in reverse, forward and batched mode, and more than
-    once.
+        infinite and NaN ones are refused, unless they require a gradient; on a GPU, where reading
+        them would wait for the device, they turn signs or make NaN. A key of multiplicity 0 is
+        absent, whatever its k and v hold (NaN too); its derivative with respect to multiplicity is
+        the true one, or 0 where its k or v is not finite. Differentiable in q, k, v and
+        multiplicity: in reverse, forward and batched mode, and more than once.
 
     V may be any width; where it is wider than E, q and k are filled up with zeros. The kernels fill
     up both to a multiple of 16.

@@ -138,8 +138,7 @@ class EdgeSums:
         """Make sums of zero bags.
 
         targets: how many, or a range of step 1 for these rows of a larger table; regulators: how
-        many; absolute, pairs:
-        whether these tables are kept; dtype: of signed and absolute.
+            many; absolute, pairs: whether these tables are kept; dtype: of signed and absolute.
         Raises ShapeMismatch for targets that are neither, ValueError for another number, dtype or
         device that is none, BackendUnavailable for a GPU that is not there, MemoryError for tables
         that do not fit into a CPU's.
@@ -185,11 +184,11 @@ class EdgeSums:
         weights; return self.
 
         Dense: q [C, H, n, E], k [C, K, m, E], multiplicity [C, m] or [C, K, m] (default: ones).
-        Query i is target targets[i] and key j is regulator regulators[j]; by default i and j
-        themselves.
+            Query i is target targets[i] and key j is regulator regulators[j]; by default i and j
+            themselves.
         Packed: q [T, H, E], k [S, K, E], multiplicity [S] or [S, K], targets [T], regulators [S],
-        where bag c owns the keys offsets[c]:offsets[c + 1] and the queries
-        query_offsets[c]:query_offsets[c + 1] (default: the same).
+            where bag c owns the keys offsets[c]:offsets[c + 1] and the queries
+            query_offsets[c]:query_offsets[c + 1] (default: the same).
 
         A query or key whose number is not in these sums (-1, say) counts in the norms only. A bag
         lists no number twice. heads [H]: the weight of each head in the mean over heads, not
@@ -197,8 +196,8 @@ class EdgeSums:
         already; by default it is computed from the keys' moments. Not differentiable.
 
         backend: "triton" is the GPU's kernel (float16, bfloat16 and float32, with float32 sums),
-        "torch" runs anywhere, "auto" takes the kernel where it can run. The same call gives the
-        same bits again on each of them.
+            "torch" runs anywhere, "auto" takes the kernel where it can run. The same call gives the
+            same bits again on each of them.
         Raises ShapeMismatch (tensors that do not fit), BackendUnavailable (backend="triton" cannot
         run), ValueError (head weights, an unknown backend). Source: spherical attention, arXiv
         2505.09326.
@@ -267,7 +266,7 @@ class EdgeSums:
         bag counts.
 
         over: "pairs" counts bags that list the target and in which the regulator is present;
-        "targets" counts all bags that list the target, where an absent regulator has weight 0.
+            "targets" counts all bags that list the target, where an absent regulator has weight 0.
         Raises ValueError for another `over`, and for "pairs" where these sums do not count pairs.
         """
         count = self._counts(rows, over)
@@ -284,8 +283,8 @@ class EdgeSums:
         Ties in any order.
 
         by: "absolute" ranks by the mean of |w|, "signed" by |mean of w|; over: as in mean. same
-        [R]: the number of the target that each regulator is (-1: none); then no target is its own
-        regulator. Pairs without a bag are left out.
+            [R]: the number of the target that each regulator is (-1: none); then no target is its
+            own regulator. Pairs without a bag are left out.
         Raises ValueError for an unknown `by` or `over`, and where these sums do not keep what they
         need, ShapeMismatch for another `same`.
         """

@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import LambdaCallback
 from grn.cells.load import load_cells
 from grn.cells.loading.module import CellsDataModule
 from grn.config.schema import DataConfig, SimulatedConfig
-from grn.processes import Processes
+from grn.runtime.processes import Processes
 
 SIMULATED = SimulatedConfig(cells=120, genes=20, regulators=4)
 

@@ -8,7 +8,7 @@ from scipy import sparse
 from grn.cells.notes import _of_scale
 from grn.cells.preprocessing.counts import choices_that_hold, read_expression
 from grn.config.schema import DataConfig
-from grn.errors import DataError
+from grn.runtime.errors import DataError
 
 
 def config(**fields) -> DataConfig:

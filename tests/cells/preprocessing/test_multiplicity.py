@@ -6,7 +6,6 @@ import pytest
 from anndata import AnnData
 from scipy import sparse
 
-from grn.analysis.predict import data_config
 from grn.cells.load import cells_in_pieces, load_cells
 from grn.cells.preprocessing.multiplicity import (
     FEWEST,
@@ -24,6 +23,7 @@ from grn.cells.preprocessing.multiplicity import (
 from grn.cells.readers.registry import open_source
 from grn.config.files import load_config
 from grn.config.schema import DataConfig
+from grn.features.predict.predictions import data_config
 from grn.model.saved import TrainedModel
 
 COUNTS = sparse.csr_matrix(np.array([[1.0, 3, 0], [0, 0, 8], [0, 0, 0]], np.float32))

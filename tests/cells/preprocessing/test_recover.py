@@ -9,7 +9,7 @@ from scipy import sparse
 from grn.cells.preprocessing.counts import read_expression
 from grn.cells.preprocessing.recover import recovery
 from grn.config.schema import DataConfig
-from grn.errors import DataError
+from grn.runtime.errors import DataError
 
 
 def counts_with_a_one(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from grn.cells.preprocessing.split import copies_of, is_copy, joined, split_cells
-from grn.errors import UserError
+from grn.runtime.errors import UserError
 
 seeds = st.integers(0, 2**31)
 fractions = st.floats(0.05, 0.9)

@@ -22,7 +22,7 @@ from scipy.io import mmwrite
 from grn.cells.load import load_cells
 from grn.cells.readers.registry import is_data_file, open_source, source_in_file
 from grn.config.schema import DataConfig
-from grn.errors import DataError
+from grn.runtime.errors import DataError
 
 GENES = [f"GENE{place}" for place in range(12)]
 IDS = [f"ENSG{place:011d}" for place in range(12)]

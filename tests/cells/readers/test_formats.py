@@ -21,7 +21,7 @@ from scipy.io import mmwrite
 from grn.cells.load import cells_in_pieces, load_cells
 from grn.cells.readers.registry import is_data_file, open_source
 from grn.config.schema import DataConfig
-from grn.errors import DataError, UserError
+from grn.runtime.errors import DataError, UserError
 
 NAMES = [
     "NA",

@@ -12,7 +12,7 @@ from grn.cells.load import load_cells
 from grn.cells.readers import matrix
 from grn.cells.readers.registry import open_source
 from grn.config.schema import DataConfig
-from grn.errors import DataError
+from grn.runtime.errors import DataError
 
 FORMATS = {"dense": lambda x: x.toarray(), "csr": sparse.csr_matrix, "csc": sparse.csc_matrix}
 

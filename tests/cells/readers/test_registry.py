@@ -10,7 +10,7 @@ import pytest
 from grn.cells.load import load_cells
 from grn.cells.readers.registry import open_source
 from grn.config.schema import DataConfig
-from grn.errors import DataError
+from grn.runtime.errors import DataError
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def product(
 
     Raises ValueError for what is none of these.
     Sources: MonoidReduce, A. Cuba Gyllensten, 2025; safe exponential sums and their pullback,
-    heidemann.me/blog/2026-03-06-attention-monoid.
+        heidemann.me/blog/2026-03-06-attention-monoid.
 
     Example: softmax attention as the quotient of two sums of exponentials, x [n] and v [n, E] ->
         [E], 0 of no items.

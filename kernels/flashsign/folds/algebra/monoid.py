@@ -32,7 +32,7 @@ class Monoid:
         with_unit).
     lift(items, shared): the totals of single items. items: tensors [n, ...], one item a row;
         shared: tensors that every item meets (queries). Each tensor of the result is [n, ...], and
-        [n, N, ...] where shared has N rows.
+            [n, N, ...] where shared has N rows.
     combine(a, b): the total of a's and b's items; combines identities without making NaN. Folds map
         it over axes of bags and slices, so it is written for tensors shaped like one total: [N],
         [N, E].
@@ -41,7 +41,8 @@ class Monoid:
         item or a partial total that `combined` contains), where grad is the gradient for
         `combined`. None: folds differentiate combine.
     commutative: False makes monoid_reduce refuse it; fold keeps the order of the items.
-    proj_fold(shared, items): the total of a slice, [N, ...], without lifting its items one by one:
+        proj_fold(shared, items): the total of a slice, [N, ...], without lifting its items one by
+        one:
         a product of matrices instead of a tensor of items x rows x width. None: the slice is lifted
         and combined.
     proj_fold_bwd(shared, items, total, grad): the slice's part of the gradients, (of shared, of

@@ -45,10 +45,10 @@ def mlp(
     x [..., D], up and gate [K, D], down [D', K], bias [K], down_bias [D'], as in torch.nn.Linear,
     one floating dtype -> [..., D'], the same dtype; sums over hidden units are float32 at least.
     activation: gelu, silu or relu; gate with silu is a SwiGLU. Memory: inputs, output, gradients,
-    and x's gradient in float32 (by the GPU's kernel, for D and D' up to 256) or slices of row_chunk
-    x hidden_chunk (in torch; row_chunk: by default CHUNK, on a GPU GPU_ROWS). The kernel adds x's
-    gradient in any order; where torch is asked for deterministic algorithms, torch's slices are
-    taken.
+        and x's gradient in float32 (by the GPU's kernel, for D and D' up to 256) or slices of
+        row_chunk x hidden_chunk (in torch; row_chunk: by default CHUNK, on a GPU GPU_ROWS). The
+        kernel adds x's gradient in any order; where torch is asked for deterministic algorithms,
+        torch's slices are taken.
     Raises ShapeMismatch, ValueError for an unknown activation or backend.
 
     Example:

@@ -140,8 +140,8 @@ def add_parts(
 
     out [B K, E_PAD V_PAD + E_PAD E_PAD]: their sum. totals [B K, 4, blocks] float32, for each
         block: of scales [count, B K] the smallest (SCALED: the scale of the sum) or the largest,
-        the largest entry of the first matrix and of the second, and the block's part of the
-        second's trace. row_count [B K] is set to zero, for the lists of ill-conditioned rows.
+            the largest entry of the first matrix and of the second, and the block's part of the
+            second's trace. row_count [B K] is set to zero, for the lists of ill-conditioned rows.
     """
     block, bag, bags = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     BLOCKS: tl.constexpr = E_PAD * E_PAD // BLOCK

@@ -36,7 +36,7 @@ class Slices:
         """Return the slice's total.
 
         a: tensors [(C), N, ...], b: [(C), n, ...], mask: see masked; shares: 1, or what divides n
-        at depth 3, whose shares are then folded side by side.
+            at depth 3, whose shares are then folded side by side.
         """
         if self.depth == 3 and (b[0].shape[int(self.batched)] or self.monoid.lift is None):
             parts = self._project(a, b, shares)

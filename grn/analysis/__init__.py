@@ -1,1 +1,0 @@
-"""Uses of a trained model: predictions for cells, evaluation of networks, reports."""

@@ -1,0 +1,326 @@
+"""Lists of genes: published ones by name (`data.regulators: human_tfs`), known regulons
+(`collectri`), and files.
+
+Published lists are not part of grn: `grn data get NAME` downloads one, or takes a copy of it, and
+keeps its names in the cache. A list is checked by the SHA-256 of its names (see `digest`), which
+line ends and further columns do not change.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from grn.cells.readers import reading
+from grn.config.schema import DataConfig
+from grn.runtime.atomic import write_text
+from grn.runtime.errors import DataError, nearest
+from grn.runtime.tables import CONTROL, decoded, unpacked
+
+LARGEST = 20_000_000  # bytes of a download
+QUOTED = re.compile(r'"([^"]*)"')  # as R writes names
+SEPARATED = re.compile(r"[,;\t]")
+
+
+@dataclass(frozen=True)
+class GeneList:
+    """A published list of genes that grn can download.
+
+    name: as in data.regulators.
+    names: what kind of names.
+    column: of the file; None: one name a line.
+    edges: it is a network, of which a `name` is a line: regulator, gene and sign, with commas
+        between them.
+    digest: SHA-256 of the list that grn was tested with; None: it could not be downloaded where grn
+        was written. Then the digest of the first download is kept, and later ones are compared with
+        that.
+    """
+
+    name: str
+    species: str
+    source: str
+    licence: str
+    url: str
+    names: str
+    column: str | None = None
+    digest: str | None = None
+    edges: bool = False
+
+    def size(self, lines: int) -> str:
+        return f"{lines - 1} edges" if self.edges else f"{lines} genes"
+
+
+SCENIC = "cisTarget resources of SCENIC (Aibar et al. 2017, Nature Methods 14, 1083-1086)"
+ITS_PAGE = "that of its publisher: see its page; cite the paper"
+LISTS = {
+    each.name: each
+    for each in (
+        GeneList(
+            *("human_tfs", "human"),
+            "Lambert et al. 2018, The Human Transcription Factors, Cell 172, 650-665",
+            *(
+                ITS_PAGE,
+                "https://humantfs.ccbr.utoronto.ca/download/v_1.01/TF_names_v_1.01.txt",
+                "HGNC symbols",
+            ),
+            digest="ddc47f22ec27f0df5613449b9b3d2d5860f50eb8f8f1bf9dcbf8dc5c94e9592b",
+        ),
+        GeneList(
+            *("mouse_tfs", "mouse", SCENIC, ITS_PAGE),
+            *("https://resources.aertslab.org/cistarget/tf_lists/allTFs_mm.txt", "MGI symbols"),
+        ),
+        GeneList(
+            *("fly_tfs", "fly (Drosophila melanogaster)", SCENIC, ITS_PAGE),
+            *(
+                "https://resources.aertslab.org/cistarget/tf_lists/allTFs_dmel.txt",
+                "FlyBase symbols",
+            ),
+        ),
+        GeneList(
+            *("zebrafish_tfs", "zebrafish (Danio rerio)"),
+            *("AnimalTFDB 4.0 (Shen et al. 2023, Nucleic Acids Research 51, D39-D45)", ITS_PAGE),
+            "https://guolab.wchscu.cn/AnimalTFDB4_static/download/TF_list_final/Danio_rerio_TF",
+            *("ZFIN symbols", "Symbol"),
+        ),
+        GeneList(
+            *("yeast_tfs", "yeast (Saccharomyces cerevisiae)"),
+            "regulators of YEASTRACT as the Inferelator ships them (Skok Gibbs et al. 2022, "
+            "Bioinformatics 38, 2519)",
+            "BSD-2-Clause (of the Inferelator); cite YEASTRACT",
+            "https://raw.githubusercontent.com/flatironinstitute/inferelator/"
+            "8e0c089e0b4b2f31647014be0a4361a47e9fbf7d/data/yeast/tf_names_yeastract.txt",
+            "systematic names, as YAL051W",
+        ),
+    )
+}
+
+REGULONS = {
+    each.name: each
+    for each in (
+        GeneList(
+            *(
+                "collectri",
+                "human",
+                "CollecTRI (Müller-Dott et al. 2023, Nucleic Acids Research 51, 10934-10949)",
+            ),
+            "freely available; its resources keep their licences, listed at "
+            "https://github.com/saezlab/CollecTRI",
+            "https://zenodo.org/records/8192729/files/CollecTRI_regulons.csv?download=1",
+            "HGNC symbols",
+            edges=True,
+        ),
+        GeneList(
+            *("dorothea", "human"),
+            "DoRothEA, levels A to C (Garcia-Alonso et al. 2019, Genome Research 29, 1363-1375), "
+            "from OmniPath",
+            "free for academic use; its resources keep their licences, listed at "
+            "https://omnipathdb.org",
+            "https://omnipathdb.org/interactions/?genesymbols=1&datasets=dorothea&dorothea_levels=A,B,C&license=academic",
+            "HGNC symbols",
+            edges=True,
+        ),
+    )
+}
+
+
+def digest(names: Iterable[str]) -> str:
+    """SHA-256 of the names, sorted, each once, a line each, in UTF-8."""
+    return hashlib.sha256("".join(f"{name}\n" for name in sorted(set(names))).encode()).hexdigest()
+
+
+def known(name: str) -> GeneList:
+    """The list of this name. Raises DataError."""
+    every = LISTS | REGULONS
+    if name not in every:
+        raise DataError(f"There is no list {name!r}", advice=f"the lists are {', '.join(every)}")
+    return every[name]
+
+
+def path_of(name: str) -> Path:
+    """Where the names of a list are kept: in $GRN_CACHE, else grn in the user's cache
+    ($XDG_CACHE_HOME, ~/.cache).
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grn"
+    return Path(os.environ.get("GRN_CACHE") or cache) / f"{name}.txt"
+
+
+def read_list(name: str) -> list[str]:
+    """The names of a list in the cache.
+
+    Raises DataError where it is not there, or is no longer as it was got.
+    """
+    path = path_of(known(name).name)
+    names = path.read_text("utf-8").splitlines() if path.is_file() else []
+    if not names or digest(names) != _kept_digest(path):
+        problem = "is not as it was downloaded" if names else "is not on this machine yet"
+        raise DataError(
+            f"The list {name} ({path}) {problem}", advice=f"get it with: grn data get {name}"
+        )
+    return names
+
+
+def get_list(
+    name: str, file: Path | None = None, download: Callable[[str], bytes] | None = None
+) -> list[str]:
+    """Keeps a list in the cache and returns its names: from `file`, a copy of what its address
+    offers, or downloaded.
+
+    download: the function that is given the address; None: over the network.
+    Raises DataError.
+    """
+    wanted, path = known(name), path_of(name)
+    where = wanted.url if file is None else str(file)
+    with reading(
+        f"{where} cannot be read",
+        f"download {wanted.url} elsewhere and give it with --file FILE",
+        None,
+    ):
+        content = (download or _downloaded)(wanted.url) if file is None else _content_of(file)
+        names = names_in(content, wanted)
+    found, expected = (
+        digest(names),
+        wanted.digest or (_kept_digest(path) if path.is_file() else None),
+    )
+    if not names or expected not in (None, found):
+        kind = "network with signs" if wanted.edges else "list of genes, one a line"
+        problem = f"{where} is not a {kind}"
+        if names:
+            by = "grn knows" if wanted.digest else "was got before"
+            problem = (
+                f"The {len(names)} names of {where} are not those of the {name} that {by} (by "
+                "their SHA-256)"
+            )
+        own = "regulons" if wanted.edges else "data.regulators"
+        raise DataError(
+            problem, advice=f"give --file a copy of {wanted.url}, or set {own} to your own file"
+        )
+    write_text(path, "".join(f"{each}\n" for each in names))
+    write_text(
+        path.with_suffix(".json"),
+        json.dumps({"digest": found, "from": where, "genes": len(names)}, indent=1) + "\n",
+    )
+    return names
+
+
+def names_in(content: bytes, wanted: GeneList) -> list[str]:
+    """The names in a published file, each once, in its order; none where it holds anything else, as
+    an error page.
+    """
+    text = decoded(content, errors="replace")
+    if wanted.edges:
+        return _edges_in(text)
+    found = [line.strip().strip('"') for line in text.splitlines()]
+    if wanted.column is not None:
+        rows = csv.DictReader(io.StringIO(text), delimiter="\t")
+        found = [(row.get(wanted.column) or "").strip() for row in rows]
+    names = list(
+        dict.fromkeys(name for name in found if name and name != "-" and not name.startswith("#"))
+    )
+    return (
+        [] if any(len(name) > 40 or set(name) & set(" <>{}\t,;\ufffd") for name in names) else names
+    )
+
+
+def _edges_in(text: str) -> list[str]:
+    """A header and a line for each edge; columns as CollecTRI and decoupler have them, or as
+    OmniPath.
+    """
+    rows = csv.DictReader(
+        io.StringIO(text), delimiter="\t" if "\t" in text.partition("\n")[0] else ","
+    )
+    edges: dict[tuple[str, str], str] = {}
+    for row in rows:
+        ends = tuple(
+            (row.get(end) or row.get(f"{end}_genesymbol") or "").strip()
+            for end in ("source", "target")
+        )
+        weight = (row.get("weight") or "").strip()
+        if not weight:
+            raises, lowers, less = (
+                row.get(name) in ("1", "True")
+                for name in ("is_stimulation", "is_inhibition", "consensus_inhibition")
+            )
+            weight = "-1" if lowers and (less or not raises) else "1"
+        if not all(ends) or ("is_stimulation" not in row and "weight" not in row):
+            return []
+        edges.setdefault((ends[0], ends[1]), weight)
+    lines = [",".join((*ends, weight)) for ends, weight in edges.items()]
+    return ["source,target,weight", *lines] if lines else []
+
+
+def _content_of(file: Path) -> bytes:
+    with unpacked(file) as opened:
+        return opened.read()
+
+
+def _downloaded(url: str) -> bytes:
+    from urllib.request import Request, urlopen
+
+    with urlopen(Request(url, headers={"User-Agent": "grn"}), timeout=30) as answer:
+        return bytes(answer.read(LARGEST))
+
+
+def _kept_digest(path: Path) -> str | None:
+    """The digest that is written beside a list; None where that is damaged or missing."""
+    try:
+        return str(json.loads(path.with_suffix(".json").read_text("utf-8"))["digest"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def refuse_missing_lists(config: DataConfig) -> None:
+    """Raises DataError where a list that the configuration names is not there: before anything else
+    is read.
+    """
+    for choice, field in ((config.genes, "data.genes"), (config.regulators, "data.regulators")):
+        listed_genes(choice, field)
+
+
+def listed_genes(choice: int | str | list[str], field: str) -> list[str]:
+    """The genes that `data.regulators` or `data.genes` lists;
+    none where it is `all` or a number.
+    """
+    if isinstance(choice, int) or choice == "all":
+        return []
+    return (
+        read_gene_list(choice, field) if isinstance(choice, str) else [str(name) for name in choice]
+    )
+
+
+def read_gene_list(name: str, field: str) -> list[str]:
+    """The genes in a file, one a line; blank lines and lines with # are skipped; or those of a
+    published list (LISTS).
+
+    field: the one that has the name.
+    Raises DataError for a file that does not exist or lists no genes.
+    """
+    path = Path(name)
+    if name in LISTS and not path.is_file():
+        return read_list(name)
+    genes, odd, advice = [], [], "give a file with one gene a line, or names of genes as [A, B]"
+    if path.is_file():
+        with unpacked(path) as file:
+            lines = [line.strip() for line in decoded(file.read(), errors="replace").splitlines()]
+        genes = list(
+            dict.fromkeys(
+                QUOTED.sub(r"\1", line) for line in lines if line and not line.startswith("#")
+            )
+        )
+        odd = [line for line in genes if SEPARATED.search(line) or line.startswith("<")]
+        problem = f"{path} {f'has {odd[0][:40]!r} on a line' if odd else 'lists no genes'}"
+        if any(CONTROL.search(line.replace("\t", "")) for line in lines):
+            genes, problem = [], f"{path} is no text, as a spreadsheet or a packed file is not"
+    else:
+        problem = f"{{field}} is {name[:80]!r}, but there is no such file"
+        if near := nearest(name, ["all", *LISTS], likeness=0.7):
+            advice = f"did you mean {near}?"
+    if not genes or 2 * len(odd) > len(genes):
+        raise DataError(problem, field=field, advice=advice)
+    return genes

@@ -1,0 +1,347 @@
+"""Genes: their names, which of them are used, and which of those are regulators.
+
+Names are plain strings throughout: "NA" and "nan" are genes.
+
+Letters: C cells, N genes.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from grn.cells.genes.lists import listed_genes
+from grn.cells.obs import column_of
+from grn.cells.preprocessing.moments import residual_variance, variance
+from grn.config.schema import DataConfig
+from grn.runtime.errors import DataError
+from grn.runtime.tables import CONTROL
+
+# barcodes (R writes a dot), numbered cells
+OF_CELLS = re.compile(r"[ACGT]{8,}([-.]\d+)?|cell[ _.-]?\d+", re.I)
+MONTH = "(?:Mar|Sep|Dec|Oct|Nov|Apr|Feb)"
+DATE = re.compile(rf"\d{{1,2}}-{MONTH}|{MONTH}-\d{{1,2}}|\d{{4}}-\d\d-\d\d.*", re.I)
+ENSEMBL_ID = re.compile(r"ENS[A-Z]*G\d{6,}(\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The genes that are used.
+
+    positions: in the data, sorted, int64.
+    regulators: positions among the chosen ones; None: every gene may regulate.
+    named: positions in the data of the named regulators; None: none were named.
+    listed, listed_regulators: the names in data.genes and data.regulators, where they list any.
+    """
+
+    positions: np.ndarray
+    regulators: np.ndarray | None
+    named: np.ndarray | None
+    listed: list[str]
+    listed_regulators: list[str]
+
+
+class ToVocabulary(NamedTuple):
+    """What takes values of M features to N genes of a vocabulary.
+
+    matrix: CSR float32 [M, N].
+    shared: which genes of the vocabulary are there, bool [N].
+    names [M]: of the features.
+    repeated: genes that are there several times, whose values are added.
+    """
+
+    matrix: sparse.csr_matrix
+    shared: np.ndarray
+    names: list[str]
+    repeated: list[str]
+
+
+def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
+    """Names from column `gene_key` of var (None: its index); where the column has no name, that of
+    the index is used.
+
+    Raises DataError where var has no such column.
+    """
+    index = [str(name) for name in var.index]
+    if gene_key is None:
+        return index
+    column, absent = column_of(var, gene_key, "data.gene_key", "var"), without_name(var, gene_key)
+    return [
+        own if missing else str(name)
+        for name, own, missing in zip(column, index, absent, strict=True)
+    ]
+
+
+def without_name(var: pd.DataFrame, gene_key: str | None) -> np.ndarray:
+    """Which rows of var name no gene in the column `gene_key`, bool [N]."""
+    if gene_key is None:
+        return np.zeros(len(var), dtype=bool)
+    return (var[gene_key].isna() | (var[gene_key].astype(str) == "")).to_numpy()
+
+
+def is_numbered(names: Sequence[object]) -> bool:
+    """Whether names are 0, 1, 2, ... or 1, 2, 3, ..., as AnnData and R call rows that have none."""
+    first = str(names[0]) if len(names) > 1 else ""
+    return first in ("0", "1") and all(
+        str(name) == str(place) for place, name in enumerate(names, int(first))
+    )
+
+
+def column_of_names(var: pd.DataFrame) -> str | None:
+    """A column of var that could hold the names of genes: texts, nearly all of them different and
+    no numbers.
+    """
+    for key in var.columns:
+        texts = var[key].astype(str)
+        named = (
+            2 * texts.nunique() > len(texts)
+            and not pd.to_numeric(texts, errors="coerce").notna().any()
+        )
+        if named and texts.str.fullmatch(r"\S+").all():
+            return str(key)
+    return None
+
+
+def column_with(wanted: Iterable[str], var: pd.DataFrame) -> tuple[str, int]:
+    """The column of var that has most of some names, as data.gene_key calls it (null: the index),
+    and how many.
+    """
+    columns = {"null": var.index.to_series(), **{str(key): var[key] for key in var}}
+    names = set(wanted)
+    found = {key: len(names.intersection(column.astype(str))) for key, column in columns.items()}
+    best = max(found, key=lambda key: found[key])
+    return best, found[best]
+
+
+def refuse_control_characters(names: Sequence[str]) -> None:
+    """Raises DataError for a name that tables, lists with one name a line, or XML could not hold,
+    or that is empty.
+    """
+    odd = next(
+        (place for place, name in enumerate(names) if not name.strip() or CONTROL.search(name)),
+        None,
+    )
+    if odd is not None:
+        raise DataError(
+            f"Gene {odd + 1} of {len(names)} has a name that no table can hold ({names[odd]!r}); "
+            "rename it"
+        )
+
+
+def once_each(names: Sequence[str], config: DataConfig) -> tuple[list[str], np.ndarray]:
+    """The names of the genes, each once, and to which of them each column of the data belongs,
+    int64.
+
+    Raises DataError where a name occurs more than once and data.duplicates is refuse, or where that
+    adds logarithms.
+    """
+    refuse_control_characters(names)
+    position = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    summed, repeated = (
+        config.duplicates == "sum",
+        [name for name, times in Counter(names).items() if times > 1],
+    )
+    if (summed and config.values == "expression") or (repeated and not summed):
+        problem = f"Some gene names occur more than once ({len(repeated)}: {examples(repeated)})"
+        advice = (
+            "set {field} to sum to add their counts, or data.gene_key to a column of var with "
+            "unique names"
+        )
+        if summed:
+            problem, advice = (
+                "{field} is sum, but data.values is expression",
+                "set {field} to refuse: counts alone add",
+            )
+        elif any(map(DATE.fullmatch, repeated)):
+            advice = (
+                "they look like dates, which spreadsheets make of names such as MARCH1: export "
+                "them as text"
+            )
+        raise DataError(problem, field="data.duplicates", advice=advice)
+    return list(position), np.array([position[name] for name in names], np.int64)
+
+
+def merge_duplicates(values: sparse.csr_matrix, place: np.ndarray) -> sparse.csr_matrix:
+    """Values, CSR [C, N], with the columns of each gene added up. place: see once_each."""
+    if np.array_equal(place, np.arange(len(place))):
+        return values
+    merged = (
+        values
+        @ sparse.csr_matrix((np.ones(len(place), np.float32), (np.arange(len(place)), place)))
+    ).tocsr()
+    merged.sort_indices()
+    return merged
+
+
+def choose(
+    training: sparse.csr_matrix,
+    names: Sequence[str],
+    config: DataConfig,
+    var: pd.DataFrame | None = None,
+) -> Chosen:
+    """The genes and regulators of `data.genes` and `data.regulators`. training: CSR [C, N] of the
+    training cells.
+
+    var: which may have the listed names in another column.
+    Raises DataError where none is found.
+    """
+    named = choose_regulators(names, config.regulators, var)
+    positions = choose_genes(training, names, config.genes, named, config.values, var)
+    listed, wanted = (
+        listed_genes(config.genes, "data.genes"),
+        listed_genes(config.regulators, "data.regulators"),
+    )
+    vocabulary = [names[position] for position in positions]
+    regulators = (
+        None
+        if named is None
+        else _found(wanted, vocabulary, "data.regulators", "among the chosen genes")
+    )
+    return Chosen(positions, regulators, named, listed, wanted)
+
+
+def choose_genes(
+    counts: sparse.csr_matrix,
+    names: Sequence[str],
+    choice: int | str,
+    keep: np.ndarray | None,
+    values: str,
+    var: pd.DataFrame | None = None,
+) -> np.ndarray:
+    """Positions of the chosen genes, in the order of the data.
+
+    Raises DataError where no listed gene is found.
+
+    counts: CSR [C, N] of the training cells.
+    choice: `data.genes`.
+    values: `data.values`.
+    keep: positions of the named regulators; the expressed ones are kept in addition to the most
+        variable genes.
+    """
+    if choice == "all" or (isinstance(choice, int) and choice >= len(names)):
+        return np.arange(len(names))
+    if isinstance(choice, str):
+        return _found(listed_genes(choice, "data.genes"), names, "data.genes", var=var)
+    scores = variance(counts) if values == "expression" else residual_variance(counts)
+    chosen = np.argsort(-scores, kind="stable")[:choice]
+    if keep is not None:
+        expressed = np.asarray((counts > 0).sum(axis=0)).ravel() > 0
+        chosen = np.union1d(chosen, keep[expressed[keep]])
+    return np.sort(chosen)
+
+
+def choose_regulators(
+    names: Sequence[str], choice: str | list[str], var: pd.DataFrame | None = None
+) -> np.ndarray | None:
+    """Positions of the regulators, int64; None: every gene. choice: `data.regulators`. Raises
+    DataError.
+    """
+    if choice == "all":
+        return None
+    return _found(listed_genes(choice, "data.regulators"), names, "data.regulators", var=var)
+
+
+def _found(
+    listed: Sequence[str],
+    names: Sequence[str],
+    field: str,
+    where: str = "in the data",
+    var: pd.DataFrame | None = None,
+) -> np.ndarray:
+    """Positions of the listed genes among the names, int64."""
+    found = np.flatnonzero(np.isin(names, listed)).astype(np.int64)
+    if found.size == 0:
+        problem = (
+            f"None of the genes of {{field}} ({examples(listed)}) is {where} ({examples(names)})"
+        )
+        key, number = ("", 0) if var is None else column_with(listed, var)
+        advice = (
+            near_miss(listed, names)
+            or "use other genes, or set data.gene_key to a column of var with such names"
+        )
+        if number:
+            advice = f"set data.gene_key to {key}, which has {number} of them"
+        raise DataError(problem, field=field, advice=advice)
+    return found
+
+
+def refuse_cells_as_genes(names: Sequence[str], cells: Sequence[str], where: str) -> None:
+    """Raises DataError where most names of genes look like those of cells, and those of the cells
+    do not (both do where the genes are short sequences). where: the data, for messages.
+    """
+    if (example := first_of_most(names, OF_CELLS)) and not first_of_most(cells, OF_CELLS):
+        problem = f"The genes of {where} are named like cells ({example!r})"
+        raise DataError(
+            problem, field="data.path", advice="transpose it, so that a row is a cell (adata.T)"
+        )
+
+
+def first_of_most(names: Sequence[str], pattern: re.Pattern) -> str:
+    """The first name that matches, where more than half of the names do; else an empty text."""
+    matching = [name for name in names if pattern.fullmatch(name)]
+    return matching[0] if 2 * len(matching) > len(names) else ""
+
+
+def near_miss(wanted: Iterable[str], known: Iterable[str]) -> str | None:
+    """Why names of two lists do not match that nearly do, how many these are, and what to do; None
+    where none do.
+    """
+    known = list(map(str, known))
+    exact = set(known)
+    wanted = [name for name in dict.fromkeys(map(str, wanted)) if name not in exact]
+    for form, why in (
+        (plain, "spaces or unusual characters ({}); correct the names"),
+        (
+            str.casefold,
+            "upper and lower case ({}), as mouse and human symbols do; use the names of one "
+            "species",
+        ),
+        (
+            without_version,
+            "the versions of their Ensembl ids ({}); write both with them or both without",
+        ),
+        (
+            as_r_writes,
+            "signs that R replaces ({}); write the names as they were (in R: check.names = FALSE)",
+        ),
+    ):
+        own = {form(name): name for name in reversed(known)}
+        if near := [name for name in wanted if form(name) in own]:
+            how_many = "1 name differs" if len(near) == 1 else f"{len(near)} names differ"
+            return f"{how_many} only in " + why.format(f"{near[0]!a} and {own[form(near[0])]!a}")
+    return None
+
+
+def plain(name: str) -> str:
+    """A name without spaces and invisible characters, and with - for every dash."""
+    letters = unicodedata.normalize("NFKC", name)
+    kinds = [(letter, unicodedata.category(letter)) for letter in letters]
+    return "".join(
+        "-" if kind == "Pd" else letter for letter, kind in kinds if kind not in ("Zs", "Cf")
+    )
+
+
+def without_version(name: str) -> str:
+    """An Ensembl id without its version; any other name as it is."""
+    return name.partition(".")[0] if ENSEMBL_ID.fullmatch(name) else name
+
+
+def as_r_writes(name: str) -> str:
+    """A name as R's make.names leaves it, with a dot for every sign; Seurat's - for _ becomes the
+    same.
+    """
+    dotted = re.sub(r"[^0-9A-Za-z.]", ".", name)
+    return f"X{dotted}" if dotted[:1].isdigit() else dotted
+
+
+def examples(names: Sequence[str], most: int = 3) -> str:
+    """Names in quotes; of many, the first."""
+    return ", ".join(map(repr, names[:most])) + (", ..." if len(names) > most else "")

@@ -1,0 +1,121 @@
+"""Programmes: groups of genes that rise and fall together, whoever regulates them in a cell.
+
+They do so in most tissues: ribosomal genes follow growth and the depth, mitochondrial ones damage,
+heat shock and immediate-early ones how cells were taken out of a tissue, haemoglobin burst red
+cells. An edge to
+such a target may be true, and is rarely what was asked. The lists are files in programme_lists,
+each with its source; a gene of two lists has the first of NAMES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+import pandas as pd
+
+NAMES = ("ribosomal", "mitochondrial", "haemoglobin", "heat_shock", "immediate_early", "cell_cycle")
+MOSTLY = 0.5  # more of a regulator's weight in one programme: its activity is that programme's
+
+
+def programme_of(gene: str) -> str:
+    """The programme of a gene by its symbol, human or mouse, in any case; "" for none.
+
+    >>> names = ["RPL13A", "Rpl13a", "RPS6KA1", "mt-Co1", "MT.CO1", "Hspa1a", "STAT1"]
+    >>> [programme_of(name) for name in names]
+    ['ribosomal', 'ribosomal', '', 'mitochondrial', 'mitochondrial', 'heat_shock', '']
+    """
+    name = gene.upper().replace(".", "-")  # R writes a dot for a hyphen
+    return next((programme for programme in NAMES if _rule(programme).holds(name)), "")
+
+
+def programmes_of(genes: Iterable[str]) -> np.ndarray:
+    """`programme_of` each gene, as objects [genes]: each name is looked up once."""
+    names = pd.Series(list(genes), dtype=object).astype(str)
+    known: Mapping[str, str] = {name: programme_of(name) for name in names.unique()}
+    return names.map(known).to_numpy(object)
+
+
+def with_programme(edges: pd.DataFrame) -> pd.DataFrame:
+    """A table of edges with the column programme, of the target, before `between` and `cells`."""
+    place = next(
+        (place for place, name in enumerate(edges.columns) if name in ("between", "cells")),
+        edges.shape[1],
+    )
+    edges.insert(place, "programme", programmes_of(edges["target"]))
+    return edges
+
+
+def sentence(targets: Iterable[str]) -> str:
+    """How many certain edges, by their targets, are in each programme; "" where none is.
+
+    >>> sentence(["RPL3", "RPS2", "FOS", "STAT1"])
+    'Of 4 certain edges, 3 (75 %) have a target of a common programme, \
+rarely the regulation that is asked for: \
+ribosomal 2, immediate-early 1.'
+    """
+    found = pd.Series(programmes_of(targets), dtype=object)
+    inside = found[found != ""].value_counts()  # the largest first
+    if inside.empty:
+        return ""
+    said = ", ".join(f"{in_words(str(name))} {number}" for name, number in inside.items())
+    have = "has" if inside.sum() == 1 else "have"
+    return (
+        f"Of {len(found)} certain edges, {inside.sum()} ({inside.sum() / len(found):.0%}) {have} a "
+        "target of a common "
+        f"programme, rarely the regulation that is asked for: {said}.".replace("%)", " %)")
+    )
+
+
+def mostly_of(regulons: pd.DataFrame, genes: pd.Index) -> dict[str, str]:
+    """Regulator -> the programme in which more than MOSTLY of the weight of its targets is; others
+    are left out.
+
+    regulons: source, target, weight.
+    genes: of the cells; other targets do not count.
+    """
+    there = regulons[regulons["target"].isin(genes)].drop_duplicates(["source", "target"])
+    size = there["weight"].abs()
+    own = size.groupby(
+        [there["source"], pd.Series(programmes_of(there["target"]), there.index)]
+    ).sum()
+    share = own / own.groupby(level=0).transform("sum")
+    return {str(source): str(name) for source, name in share[share > MOSTLY].index if name}
+
+
+def in_words(programme: str) -> str:
+    """A programme for a reader.
+
+    >>> in_words("immediate_early"), in_words("heat_shock")
+    ('immediate-early', 'heat shock')
+    """
+    return programme.replace("immediate_early", "immediate-early").replace("_", " ")
+
+
+class Rule:
+    """The genes of one list: whole names, and beginnings of names but for exceptions."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        entries = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        listed = [entry for entry in entries if not entry.startswith("!")]
+        self.names = frozenset(entry for entry in listed if not entry.endswith("*"))
+        self.beginnings = tuple(entry[:-1] for entry in listed if entry.endswith("*"))
+        self.exceptions = tuple(entry[1:].rstrip("*") for entry in entries if entry.startswith("!"))
+
+    def holds(self, name: str) -> bool:
+        begins = bool(self.beginnings) and name.startswith(self.beginnings)
+        return name in self.names or (
+            begins and not (self.exceptions and name.startswith(self.exceptions))
+        )
+
+
+@cache
+def _rule(programme: str) -> Rule:
+    return Rule(
+        files("grn.cells.genes")
+        .joinpath("programme_lists", f"{programme}.txt")
+        .read_text("utf-8")
+        .splitlines()
+    )

@@ -1,0 +1,1 @@
+"""Cells with a planted network, and what interventions do to them."""

@@ -1,0 +1,1 @@
+"""What callers give: checked, and in the form that features take."""

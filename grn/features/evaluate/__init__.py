@@ -1,0 +1,1 @@
+"""Networks beside references: scores, ridge and Pearson beside them."""

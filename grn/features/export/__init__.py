@@ -1,0 +1,1 @@
+"""Networks and models as files for other programs."""

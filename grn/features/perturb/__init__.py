@@ -1,0 +1,1 @@
+"""What changes where regulators are knocked out or overexpressed."""

@@ -1,0 +1,1 @@
+"""Cell types and representations of cells."""

@@ -1,1 +1,0 @@
-"""What is known of an edge besides its weight: how sure it is, and what interventions caused."""

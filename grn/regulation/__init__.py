@@ -1,3 +1,0 @@
-"""What cells say before and beside the training:
-their states, folds and penalties, and knock-offs.
-"""

@@ -1,0 +1,163 @@
+"""What interventions caused: found where it is planted, within strata, and not where nothing was
+done.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+from grn.cells.load import load_cells
+from grn.cells.simulated.cells import simulate
+from grn.config.schema import DataConfig, Simulation
+from grn.edges.weights import Network
+from grn.evidence.caused import caused_effects
+from grn.networks.intervened import Merge, compared, in_words, order_of
+
+# In a panel of sixty genes a cell's total is biology: divided by it, genes would rise where others
+# fall.
+SCREEN = DataConfig(
+    path="simulated:",
+    genes="all",
+    intervention_key="intervention",
+    depth="none",
+    multiplicity="log1p",
+)
+
+
+def cells_of(**fields):
+    adata = simulate(
+        Simulation(
+            **{"cells": 2000, "genes": 60, "regulators": 20, "cell_types": 1, "seed": 5} | fields
+        )
+    )
+    return adata, load_cells(SCREEN, adata=adata)[0]
+
+
+@pytest.fixture(scope="module")
+def planted():
+    return cells_of(interventions=0.2)
+
+
+def test_effects_have_the_planted_signs_and_reach_nothing_upstream(planted):
+    adata, cells = planted
+    found, done = caused_effects(cells), cells.interventions
+    truth = adata.uns["truth"]
+    place = {name: number for number, name in enumerate(cells.vocabulary)}
+    for number, name in enumerate(done.names):
+        below, new = {name}, {name}
+        while new:
+            new = set(truth[truth["source"].isin(new)]["target"]) - below
+            below |= new
+        above = [place[gene] for gene in adata.var_names if gene not in below]
+        assert (found.q[above, number] <= 0.05).mean() <= 0.05, (
+            "what is not downstream did not change"
+        )
+        direct = truth[truth["source"] == name]
+        rows = [place[gene] for gene in direct["target"]]
+        certain = found.q[rows, number] <= 0.05
+        assert certain.mean() > 0.6
+        assert (np.sign(found.effect[rows, number]) == direct["sign"])[certain].mean() > 0.9
+    measured = done.place
+    assert (
+        np.isnan(found.effect[measured, np.arange(len(measured))]).all()
+        and np.isnan(found.q[done.key]).all()
+    )
+
+
+def test_controls_called_intervened_have_no_effects(planted):
+    """Standardised effects of three interventions that did nothing have about the sd 1: genes go
+    together, so that 180 of them say less than as many independent ones.
+    """
+    _, cells = planted
+    controls = np.flatnonzero(cells.interventions.control)
+    number = np.random.default_rng(0).integers(0, 4, len(controls))
+    given = sparse.csr_matrix(np.eye(4, dtype=np.float32)[number][:, :3])
+    nothing = replace(
+        cells.interventions.some(controls),
+        names=("a", "b", "c"),
+        given=given,
+        control=number == 3,
+        key=np.zeros(0, int),
+        place=np.full(3, -1),
+    )
+    found = caused_effects(
+        replace(
+            cells,
+            multiplicity=cells.multiplicity[controls],
+            interventions=nothing,
+            groups=None,
+            obs_names=cells.obs_names[controls],
+        )
+    )
+    z = found.effect / found.error
+    assert 0.6 < np.nanstd(z) < 1.25
+    assert not (found.q <= 0.05).any()
+
+
+def test_a_difference_between_replicates_is_no_effect(planted):
+    """A gene that one replicate has more of, in which most intervened cells are."""
+    _, cells = planted
+    done, generator = cells.interventions, np.random.default_rng(1)
+    second = np.where(done.control, 0.2, 0.8) > generator.random(len(cells))
+    shifted = cells.multiplicity.tolil()
+    shifted[:, 50] = (generator.normal(3, 0.5, len(cells)) + 2 * second)[:, None].astype(np.float32)
+    moved = replace(cells, multiplicity=shifted.tocsr())
+    within = caused_effects(replace(moved, groups=second.astype(np.int64)))
+    assert (within.q[50] > 1e-3).all() and (np.abs(within.effect[50]) < 0.4).all()
+    assert (caused_effects(moved).q[50] < 1e-6).all()
+
+
+def test_the_order_of_a_chain_is_read_from_nested_effects(planted):
+    _, cells = planted
+    found = caused_effects(cells)
+    effect, q = np.zeros((60, 3)), np.ones((60, 3))
+    for number, last in enumerate((24, 16, 12)):
+        effect[:last, number], q[:last, number] = 1, 0
+    table = order_of(replace(found, effect=effect, q=q), ("first", "second", "third"))
+    assert set(zip(table["source"], table["target"], strict=True)) == {
+        ("first", "second"),
+        ("first", "third"),
+        ("second", "third"),
+    }
+    opposite = effect * [1, -1, 1]
+    assert len(order_of(replace(found, effect=opposite, q=q), ("first", "second", "third"))) == 1
+
+
+def test_two_keys_of_a_gene_become_one_column(planted):
+    _, cells = planted
+    done = cells.interventions
+    merge = Merge.of(cells, cells.regulators)
+    assert merge.names == cells.vocabulary[:60] and len(merge.regulators) == 60
+    network = Network(
+        *(np.zeros((60, 60), np.float32) for _ in range(6)), q=np.ones((60, 60), np.float32)
+    )
+    found = replace(merge.with_caused(network, caused_effects(cells)), observed=np.zeros((60, 60)))
+    assert list(np.flatnonzero(np.isfinite(found.caused).any(0))) == sorted(done.place)
+    assert (found.caused_low <= found.caused)[np.isfinite(found.caused)].all()
+    assert (
+        len(compared(found)) == 1
+        and in_words(order_of(caused_effects(cells), done.names).head(0)) == []
+    )
+    certain = replace(found, q=np.zeros((60, 60)), observed=-np.nan_to_num(found.caused))
+    assert "100% with the wrong sign" in compared(certain)[1]
+
+
+def test_what_few_cells_say_is_hardly_believed(planted):
+    """An effect counts by its q-value and its error, so that a guide in few cells does not lead the
+    network.
+    """
+    found = caused_effects(planted[1])
+    effect, error = np.array([[0.5, 0.5, 0.0]]), np.array([[0.02, 0.5, 0.02]])
+    certain = replace(found, effect=effect, error=error, q=np.array([[0.0, 0.3, 0.9]])).certainty[0]
+    assert certain[0] > 0.9 and certain[1] < 0.3 and certain[2] < 0.15
+    merge, plain = (Merge.of(planted[1], planted[1].regulators, each) for each in (found, None))
+    regulators = torch.as_tensor(planted[1].regulators)
+    units, one = torch.ones(len(regulators)), torch.ones(len(planted[1].vocabulary))
+    weights = torch.ones(len(one), len(units))
+    believed, every = (each.map(one, one, units, regulators)(weights) for each in (merge, plain))
+    column = merge.pairs[1, 0]
+    of_guides = torch.as_tensor(found.certainty[:60, 0]).float()
+    torch.testing.assert_close(believed[:, column] - 1, (every[:, column] - 1) * of_guides)

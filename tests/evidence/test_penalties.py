@@ -1,0 +1,253 @@
+"""Penalties that held-out cells choose, and what counting has to do with a regulator."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from flashsign.tables.slope_penalty import penalty_of
+from grn.evidence import penalties as module
+from grn.evidence.penalties import (
+    COUNTED,
+    KEPT,
+    MOST,
+    RIDGE,
+    Shadow,
+    best_penalties,
+    by_others,
+    choose_penalties_of_blocks,
+    shares_of_counting,
+)
+from grn.model.penalty import Penalty
+
+CELLS, GENES, REGULATORS = 200, 12, 3
+OTHERS = np.arange(REGULATORS, GENES)
+
+
+def values_of(
+    strength: float, *, states: int = 1, own: float = 0.0, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Values [C, N] of genes, of which the first regulate the others; `own`: how much slopes of
+    states differ.
+    """
+    generator = np.random.default_rng(seed)
+    state = np.arange(CELLS) % states
+    x = generator.normal(size=(CELLS, REGULATORS))
+    slopes = generator.normal(size=(GENES - REGULATORS, REGULATORS))
+    slopes = slopes + own * generator.normal(size=(states, *slopes.shape))
+    y = strength * np.einsum("cij,cj->ci", slopes[state], x) + generator.normal(
+        size=(CELLS, GENES - REGULATORS)
+    )
+    return np.concatenate([x, y], 1) + 6 + state[:, None], state
+
+
+def fold() -> np.ndarray:
+    return np.arange(CELLS) // 2 % 5
+
+
+@pytest.mark.parametrize("states", [1, 2])
+def test_errors_are_those_of_ridge_regression_written_out(make_table, states):
+    """One regression a gene, by scikit-learn, with deviations by state as features of their own."""
+    from sklearn.linear_model import Ridge
+
+    values, state = values_of(1.0, states=states)
+    table = make_table(
+        values, state, range(REGULATORS), basal=np.random.default_rng(1).random(CELLS)
+    )
+    part, rho = Shadow(table, fold(), 1, genes=OTHERS), 0.7
+    (found,) = part.errors([Penalty(30.0, rho if states > 1 else 0.0)], GENES)
+    seen, judged = fold() != 1, fold() == 1
+    known = np.eye(states)[state]
+    means = np.linalg.lstsq(known[seen], values[seen], rcond=None)[0]
+    sd = (values - known @ np.linalg.lstsq(known, values, rcond=None)[0]).std(0)
+    rest = (values - known @ means) / sd
+    depth = part.x[:, -1:].numpy()
+    features = [rest[:, :REGULATORS], 1e3 * depth]  # the depth is hardly penalised
+    if states > 1:
+        read = np.column_stack([rest[:, :REGULATORS], depth])
+        features.append(rho * (known[:, :, None] * read[:, None]).reshape(CELLS, -1))
+    features = np.concatenate(features, 1)
+    ridge = Ridge(alpha=30.0, fit_intercept=False).fit(features[seen], rest[seen, REGULATORS:])
+    expected = np.square(ridge.predict(features[judged]) - rest[judged, REGULATORS:]).mean(0)
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("states", [1, 2])
+def test_a_curved_penalty_ends_near_the_least_loss(make_table, states):
+    """Rounds of ridge regression with weighted penalties, against the loss that the blocks are
+    trained with.
+    """
+    values, state = values_of(0.3, states=states, own=0.3)
+    basal = np.random.default_rng(1).random(CELLS)
+    part = Shadow(make_table(values, state, range(REGULATORS), basal=basal), fold(), 0)
+    t, lam, rho, seen = 0.2, 20.0, 0.7, part.learned
+    slopes = torch.zeros(1, states, GENES - REGULATORS, REGULATORS + 1).double().requires_grad_()
+    penalty = Penalty(lam, rho, t).as_tensor()[None].double()
+    optimizer = torch.optim.LBFGS([slopes], max_iter=200, line_search_fn="strong_wolfe")
+
+    def predicted():
+        return torch.einsum("cs,sij,cj->ci", part.share.double(), slopes[0], part.x)
+
+    def loss():
+        optimizer.zero_grad()
+        total = (predicted() - part.y)[seen].square().sum() + penalty_of(slopes, penalty).sum()
+        total.backward()
+        return total
+
+    optimizer.step(loss)
+    expected = float((predicted() - part.y)[part.judged].square().mean().detach())
+    found = part.errors([Penalty(lam, rho if states > 1 else 0.0, t)], GENES).mean()
+    assert float(found) == pytest.approx(expected, rel=0.02)
+
+
+def test_noise_is_penalised_more_than_what_regulators_explain(make_table):
+    found = []
+    for strength in (0.0, 1.0):
+        values, state = values_of(strength)
+        found.append(
+            choose_penalties_of_blocks(make_table(values, state, range(REGULATORS)), fold(), False)
+        )
+    noise, signal = ([each.lam for each in penalties[:-1]] for penalties in found)
+    assert min(noise) > 10 * max(signal) and len(signal) == len(noise) == KEPT
+
+
+def test_no_penalty_is_so_large_that_the_optimiser_decides_the_signs(make_table):
+    """Of pure noise, the larger the better; it is cut off in proportion to the cells."""
+    values, state = values_of(0.0)
+    table = make_table(values, state, range(REGULATORS))
+    assert max(each.lam for each in best_penalties(table, fold(), False)) > MOST * CELLS
+    assert (
+        max(each.lam for each in choose_penalties_of_blocks(table, fold(), False)) == MOST * CELLS
+    )
+
+
+def test_of_many_cells_both_blocks_may_have_the_largest_penalty(make_table):
+    """Of pure noise. With a smaller one, a block's edges would be larger than the other's by that
+    alone.
+    """
+    cells = 6000
+    values = np.random.default_rng(2).normal(size=(cells, 50)) + 6
+    table = make_table(values, np.zeros(cells, int), range(40))
+    found = choose_penalties_of_blocks(table, np.arange(cells) % 5, False)
+    assert MOST * cells > RIDGE[-1] and {each.lam for each in found} == {MOST * cells}
+
+
+def test_states_are_as_free_as_their_slopes_differ(make_table):
+    """A deviation costs lambda / rho^2; rho 0: states share their slopes."""
+    same, other = (values_of(1.0, states=2, own=own) for own in (0.0, 1.5))
+    cost = []
+    for values, state in (same, other):
+        best = choose_penalties_of_blocks(
+            make_table(values, state, range(REGULATORS)), fold(), False
+        )[0]
+        cost.append(best.lam / best.rho**2 if best.rho else np.inf)
+    assert cost[0] > 10 * cost[1]
+
+
+def test_where_comparing_forms_takes_too_long_the_usual_form_is_taken(make_table, monkeypatch):
+    values, state = values_of(1.0, states=2)
+    table = make_table(values, state, range(REGULATORS))
+    monkeypatch.setattr(module, "OPERATIONS", 1e4)
+    first, among = best_penalties(table, fold(), True)
+    assert (
+        (first.rho, first.t) == module.USUAL[:2]
+        and first.lam in [lam * 2 for lam in RIDGE]
+        and among.lam in RIDGE
+    )
+    pooled, _ = best_penalties(replace(table, levels=0.4), fold(), True)
+    assert (pooled.rho, pooled.t) == (0.0, module.USUAL[1]), "states would take up their levels"
+
+
+def test_where_levels_count_states_share_their_slopes(make_table):
+    """Slopes of single states would take up their levels."""
+    values, state = values_of(1.0, states=2, own=1.5)
+    table = make_table(values, state, range(REGULATORS))
+    assert all(each.rho > 0 for each in best_penalties(table, fold(), False)[:-1])
+    assert all(
+        each.rho == 0 for each in best_penalties(replace(table, levels=0.2), fold(), False)[:-1]
+    )
+
+
+@pytest.mark.parametrize("levels", [0.0, 0.3, 1.0])
+def test_a_member_sees_cells_without_levels_of_states_of_the_cells_it_learns_from(
+    make_table, levels
+):
+    """As far as differences between states do not count."""
+    values, state = values_of(1.0, states=2)
+    table = make_table(values, state, range(REGULATORS), levels=levels)
+    part = Shadow(table, fold(), 3, genes=np.array([7, 4]))
+    seen, m, y = fold() != 3, table.inputs.numpy(), table.targets(np.array([7, 4])).numpy()
+    even = np.array([0.5, 0.5])  # of all cells, as many are of each state
+    for found, of in ((part.x, m), (part.y, y)):
+        means = np.stack([of[seen & (state == each)].mean(0) for each in (0, 1)])
+        expected = of - ((1 - levels) * means + levels * even @ means)[state]
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert part.learned.tolist() == np.flatnonzero(seen).tolist()
+    assert part.judged.tolist() == np.flatnonzero(~seen).tolist()
+
+
+def test_a_prior_weighs_penalties_by_pair(make_table):
+    """A pair that is penalised a million times as much has no slope, and without weights all count
+    alike.
+    """
+    values, state = values_of(1.0)
+    part = Shadow(make_table(values, state, range(REGULATORS)), fold(), 0)
+    weight = torch.ones(GENES - REGULATORS, REGULATORS)
+    plain = part.errors([Penalty(10.0, 0.0)], GENES)
+    torch.testing.assert_close(part.errors([Penalty(10.0, 0.0)], GENES, weight), plain)
+    weight[0] = 1e6
+    found = part.errors([Penalty(10.0, 0.0)], GENES, weight)
+    torch.testing.assert_close(found[:, 1:], plain[:, 1:])
+    assert float(found[0, 0]) == pytest.approx(
+        float(part.y[part.judged, 0].square().mean()), rel=0.02
+    )
+
+
+def test_where_every_gene_regulates_none_is_predicted_from_itself(make_table):
+    values = np.random.default_rng(0).normal(size=(CELLS, GENES)) + 6
+    part = Shadow(make_table(values, np.zeros(CELLS, int), range(GENES)), fold(), 0)
+    assert sorted(part.own.tolist()) == list(range(GENES))
+    assert float(part.errors([Penalty(10.0, 0.0)], GENES).min()) > 0.7
+
+
+def test_what_regulators_say_of_each_other_is_least_squares_on_the_others(make_table):
+    """Block 1's start, and what block 2's shadow reads."""
+    values = np.random.default_rng(0).normal(size=(CELLS, 5)) + 6
+    values[:, 0] += values[:, 1] - values[:, 2]
+    part = Shadow(make_table(values, np.arange(CELLS) % 2, range(4)), fold(), 1)
+    shared = part.among(Penalty(10.0, 0.0)).shared
+    assert shared.shape == (5, 4) and (shared.diagonal() == 0).all()
+    x = part.x[part.learned, :-1]
+    torch.testing.assert_close(x @ shared[:-1], by_others(x, x), rtol=1e-6, atol=1e-8)
+
+
+def test_counting_s_share_is_that_of_what_the_others_leave(make_table):
+    """Regulators with a common cause, of which the first is counted with noise: what the others say
+    of it replaces a part of it, and the more of it the noisier it is.
+    """
+    generator = np.random.default_rng(0)
+    cause = generator.normal(size=(CELLS, 1))
+    x = cause + 0.3 * generator.normal(size=(CELLS, REGULATORS)) + 8
+    x[:, 0] += generator.normal(size=CELLS)
+    noise = np.tile([1.0, 0.0, 0.02], (CELLS, 1))
+    table = make_table(
+        x, np.zeros(CELLS, int), range(REGULATORS), noise=sp.csr_matrix(noise.astype(np.float32))
+    )
+    share, unit = shares_of_counting(table)
+    z = (x - x.mean(0)) / x.std(0)
+    hat = np.empty_like(z)
+    for gene in range(REGULATORS):
+        others = np.delete(z, gene, 1)
+        hat[:, gene] = others @ np.linalg.solve(
+            others.T @ others + 10 * np.eye(2), others.T @ z[:, gene]
+        )
+    left = (z - hat).var(0, ddof=1)
+    expected = np.clip(noise[0] / x.var(0) / left, 0, COUNTED)
+    np.testing.assert_allclose(share, expected, rtol=1e-3, atol=1e-6)
+    assert share[0] > 0.7 and share[1] == 0 and 0 < share[2] < 0.5
+    np.testing.assert_allclose(unit[:-1], (z + expected * (hat - z)).std(0, ddof=1), rtol=1e-3)
+    assert unit[-1] == 1
+    none, ones = shares_of_counting(make_table(x, np.zeros(CELLS, int), range(REGULATORS)))
+    assert (none == 0).all() and (ones == 1).all(), "without counts, nothing is counted"
