@@ -42,7 +42,7 @@ FILE = "file"
 
 
 @dataclass(frozen=True)
-class Part:
+class Shard:
     """A file.
 
     config: how it is read.
@@ -86,7 +86,7 @@ def shard(files: Sequence[Path], output: Path, say: Say) -> None:
     )
 
 
-def _examined(path: Path, say: Say) -> Part:
+def _examined(path: Path, say: Say) -> Shard:
     """The file, after all of its counts were checked. They are in X or, if they are not, where they
     are found first.
     """
@@ -120,10 +120,10 @@ def _examined(path: Path, say: Say) -> Part:
         say(f"{path}: {adata.n_obs} cells, {len(names)} genes. {read}{added}")
         first = np.unique(column, return_index=True)[1]
         var = found.var.iloc[first].set_axis(pd.Index(names, dtype=object))
-        return Part(config, adata.obs, var, names, column)
+        return Shard(config, adata.obs, var, names, column)
 
 
-def _joined(parts: Sequence[Part], files: Sequence[Path]) -> pd.DataFrame:
+def _joined(parts: Sequence[Shard], files: Sequence[Path]) -> pd.DataFrame:
     """All columns of all cells. Where a name of a cell occurs twice, all names end with that of
     their file.
     """
@@ -157,7 +157,7 @@ def _storable(table: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def _pieces(part: Part, genes: Sequence[str]) -> Iterator[sparse.csr_matrix]:
+def _pieces(part: Shard, genes: Sequence[str]) -> Iterator[sparse.csr_matrix]:
     """The counts of the file, clean CSR float32 [<= PIECE, N], in the order of `genes`."""
     place = {name: number for number, name in enumerate(part.names)}
     order = np.array([place[gene] for gene in genes])

@@ -86,7 +86,7 @@ class Scale:
 
 
 @dataclass
-class Part:
+class Tally:
     """What the pieces of one process say, in any order of pieces.
 
     stored: numbers above 0.
@@ -155,8 +155,8 @@ def judge_counts(scope: Scope, weights: np.ndarray | None) -> tuple[str | None, 
     return None, scale
 
 
-def _counted(scope: Scope, weights: np.ndarray | None) -> Part:
-    part, first = Part(), scope.first
+def _counted(scope: Scope, weights: np.ndarray | None) -> Tally:
+    part, first = Tally(), scope.first
     for values in scope.own:
         data = values.data
         _note(part.wrong, NO_COUNT, values, scope, first)

@@ -53,7 +53,7 @@ Choice = str | os.PathLike[str] | Sequence[str]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ScoredNetworks:
     """The scores of several methods against one reference.
 
     evaluations: by method, `network` first.
@@ -77,7 +77,7 @@ def compare_networks(
     permutations: int,
     seed: int,
     say: Say,
-) -> Comparison:
+) -> ScoredNetworks:
     """Scores of a network, of Pearson and of ridge on one universe, and of the networks of cell
     types.
 
@@ -128,7 +128,7 @@ def compare_networks(
         for name, edges in baseline_networks(cells, rows, universe, say).items():
             evaluations[name] = evaluate_on(universe, edges, signed=True, permutations=0)
     types = compare_types(*every, universe, say) if cell_type is None else None
-    return Comparison(evaluations, genes_of, types)
+    return ScoredNetworks(evaluations, genes_of, types)
 
 
 def chosen_regulators(choice: Choice) -> list[str] | str | None:
