@@ -175,13 +175,14 @@ def test_what_is_hidden_is_not_read(reader, cells):
 
 def test_gradients_under_autocast_are_those_without_it_but_for_rounding(cells):
     reader, cells = transformer().float().requires_grad_(True), cells.float()
+    towards = torch.randn(SHAPE.summary, generator=torch.Generator().manual_seed(2))
     found = []
     for enabled in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             summaries = reader.summaries(cells, reader.standardised(cells))
         found.append(
             torch.autograd.grad(
-                summaries.float().square().sum(), [reader.embedding, reader.layers[0].up]
+                (summaries.float() @ towards).sum(), [reader.embedding, reader.layers[0].up]
             )
         )
     for exact, rounded in zip(*found, strict=True):
@@ -231,7 +232,7 @@ def test_genes_start_at_the_leading_directions_of_a_members_cells():
     reader.mean, reader.sd = cells.mean(0), cells.std(0)
     fold = np.arange(200) % 2
     cells[1::2] = cells[1::2].flip(1)  # the second member's cells differ along another direction
-    reader.start(sp.csr_matrix(cells.numpy()), fold)
+    reader.start(sp.csr_matrix(cells.numpy()), fold, np.full(200, -1))
     for member, others in ((0, 1), (1, 0)):
         basis = torch.linalg.qr(reader.embedding[member, :50].detach())[0]
         for number, inside in ((others, True), (member, False)):
@@ -239,6 +240,34 @@ def test_genes_start_at_the_leading_directions_of_a_members_cells():
                 reader.standardised(cells[fold == number]), full_matrices=False
             )[2][0]
             assert (float((leading @ basis).norm()) > 0.98) == inside
+
+
+def test_genes_start_at_what_tells_types_apart():
+    """Two types differ in four genes of sixty, and nine programmes vary more than these."""
+    generator = torch.Generator().manual_seed(8)
+    programmes = torch.randn(9, 60, generator=generator)
+    cells = 8 + torch.randn(400, 9, generator=generator) @ programmes / 4
+    cells += torch.randn(400, 60, generator=generator) / 4
+    labels = np.arange(400) // 2 % 2
+    difference = torch.zeros(60)
+    difference[:4] = 1.5
+    cells[labels == 1] += difference
+    reader = Transformer(60, replace(SHAPE, summary=8))
+    reader.mean, reader.sd = cells.mean(0), cells.std(0)
+
+    def inside(known: np.ndarray) -> float:
+        """Return how much of the types' difference the first member's loadings span, 0 to 1."""
+        torch.manual_seed(5)
+        torch.nn.init.normal_(reader.embedding)
+        reader.start(sp.csr_matrix(cells.numpy()), np.arange(400) % 2, known)
+        basis = torch.linalg.qr(reader.embedding[0, :60].detach())[0]
+        way = difference / reader.sd
+        return float((way / way.norm() @ basis).norm())
+
+    assert inside(labels) > 0.9 > 0.7 > inside(np.full(400, -1))
+    # a member does not learn from the labels of the cells that judge it
+    of_others = np.where(np.arange(400) % 2 == reader.held_out[0].item(), labels, -1)
+    assert inside(of_others) < 0.7
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

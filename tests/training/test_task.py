@@ -4,7 +4,9 @@ leave the parameters alone.
 
 from dataclasses import replace
 
+import anndata
 import lightning as L
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging
@@ -16,7 +18,10 @@ from grn.config.schema import Config
 from grn.model import objectives
 from grn.model.linear_reader import LinearReader
 from grn.model.objectives import Draw, divisors, masked_multiplicity, of_cells, readers_cells
+from grn.model.saved import TrainedModel
+from grn.runtime.messages import silent
 from grn.training.finite import skip_unless_finite
+from grn.training.run import train
 from grn.training.task import MovingAverage, Task, as_fused_here
 
 
@@ -206,3 +211,31 @@ def test_the_mean_over_processes_is_the_loss_of_the_whole_batch(task_and_batch, 
     losses = [task.losses(each, by, opened=False)[0] for each in parts]
     torch.testing.assert_close(torch.stack(losses).mean(), whole)
     assert (losses[0] - losses[1]).abs() > 0.01
+
+
+def test_genes_stop_learning_where_unseen_cells_say_that_it_does_not_help(
+    make_config, tmp_path, monkeypatch
+):
+    """Counts that do not depend on each other: every step makes the error of unseen cells larger.
+    Cell types go on learning, and a run that is resumed knows it.
+    """
+    learned: list[int] = []
+
+    def counted(batch, model, draw):
+        learned.append(len(batch.cells))
+        return masked_multiplicity(batch, model, draw)
+
+    monkeypatch.setattr("grn.training.task.masked_multiplicity", counted)
+    config = make_config(max_steps=24, validate_every=6, learning_rate=0.02)
+    cells = anndata.AnnData(np.random.default_rng(3).poisson(3.0, (90, 16)).astype(np.float32))
+    cells.var_names = [f"R{i}" for i in range(1, 5)] + [f"T{i}" for i in range(12)]
+    cells.obs["cell_type"] = np.array(["a", "b"])[np.arange(90) % 2]
+    folder = tmp_path / "run"
+    train(config, folder, adata=cells, say=silent)
+    state = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    assert state["settled"] and state["latest"]["cell_type"] > 0
+    assert len(learned) == 3, "every second step of the first six"
+    task = Task(TrainedModel.load(folder).model, config.objectives, config.trainer, 24)
+    assert not task.settled
+    task.on_load_checkpoint(state)
+    assert task.settled
