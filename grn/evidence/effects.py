@@ -32,6 +32,7 @@ from grn.cells.cells import Cells
 from grn.cells.interventions import cut_rows
 from grn.evidence.states import States
 from grn.model.derivatives import in_parts
+from grn.model.one_member import one_member
 from grn.model.regulation import Model
 
 OF_SLOPES = 64  # of these, at which the slopes of the blocks are read
@@ -110,15 +111,16 @@ def effects_of(model: Model, cells: Cells, states: States, fold: np.ndarray) -> 
     model = model.eval()
     regulators, held_out = len(model.regulators), model.held_out.tolist()
     reader = np.where(np.isin(fold, held_out), fold, held_out[0])
+    members = [one_member(model, member) for member in range(len(held_out))]
     total, found = Sums.none(model.genes, regulators, model.mean), []
     for state, rows in enumerate(rows_of_states(model, states)):
         own = Sums.none(model.genes, regulators, model.mean)
-        for member, number in enumerate(held_out):
+        for member, number in zip(members, held_out, strict=True):
             for some in np.array_split(
                 rows[reader[rows] == number], max(1, -(-len(rows) // TOGETHER))
             ):
                 if len(some):
-                    own = own + sums_of(model, cells, states, some, state, member)
+                    own = own + sums_of(member, cells, states, some, state)
         total = total + own
         found.append(fold_changes(own.slopes(), model, scale_of(cells, rows)))
     overall = fold_changes(total.slopes(), model, scale_of(cells, np.arange(len(cells))))
@@ -142,10 +144,8 @@ def rows_of_states(model: Model, states: States) -> list[np.ndarray]:
     ]
 
 
-def sums_of(
-    model: Model, cells: Cells, states: States, rows: np.ndarray, state: int, member: int
-) -> Sums:
-    """Of some cells of a state, by one member."""
+def sums_of(model: Model, cells: Cells, states: States, rows: np.ndarray, state: int) -> Sums:
+    """Return the sums over some cells of a state. model: of one member."""
     device = model.mean.device
     true = model.standardised(torch.as_tensor(cells.multiplicity[rows].toarray(), device=device))
     m = model.inputs(
@@ -162,9 +162,9 @@ def sums_of(
     of_keys = None if cut is None else cut[:, model.regulators]
     corrected = model.corrected(m, among if model.layered else None, share, of_keys)
     left = true.clone()
-    left[:, model.regulators] -= among[member]
+    left[:, model.regulators] -= among[0]
     for pick in torch.arange(len(model.targets), device=device).split(model.genes_at_once):
-        left[:, model.targets[pick]] -= model.blocks[1](corrected, share, pick)[member]
+        left[:, model.targets[pick]] -= model.blocks[1](corrected, share, pick)[0]
     if cut is not None:  # nothing is left of what regulates them
         left = left.masked_fill(cut, 0.0)
     rest = left[:, model.regulators]
@@ -172,12 +172,10 @@ def sums_of(
     few = slice(None, None, -(-len(m) // OF_SLOPES))  # the mean of derivatives settles soon
     even = m.new_full((len(m[few]),), 1 / len(m[few]))
     slope = m.new_zeros(model.genes, len(model.counting))
-    slope[model.regulators] = in_parts(model, model.blocks[0], m[few], state, even)[member]
+    slope[model.regulators] = in_parts(model, model.blocks[0], m[few], state, even)[0]
     # A unit of e_j moves what block 2 reads by the part of it that is not corrected.
     own = ((1 - model.counting) if model.layered else 1) / model.unit[:-1]
-    slope[model.targets] = (
-        in_parts(model, model.blocks[1], corrected[:, few], state, even)[member] * own
-    )
+    slope[model.targets] = in_parts(model, model.blocks[1], corrected[:, few], state, even)[0] * own
     noise = m.new_zeros(len(model.counting))
     if cells.counting is not None:
         unit = cells.counting.unit

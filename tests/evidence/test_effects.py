@@ -216,12 +216,15 @@ def test_cells_are_read_by_members_that_have_not_learned_from_them(monkeypatch):
     cells, read = linear_cells(planted()), []
     sums_of = module.sums_of
 
-    def recorded(model, cells, states, rows, state, member):
-        read.append((rows, state, member))
-        return sums_of(model, cells, states, rows, state, member)
+    model = started(cells, STATES, 0.3)
+    model.blocks[1].bias.data += torch.arange(2.0)[:, None]  # by which members are told apart
+
+    def recorded(one, cells, states, rows, state):
+        offset = one.blocks[1].bias - model.blocks[1].bias[0]
+        read.append((rows, state, round(float(offset.mean()))))
+        return sums_of(one, cells, states, rows, state)
 
     monkeypatch.setattr(module, "sums_of", recorded)
-    model = started(cells, STATES, 0.3)
     whole = effects_of(model, cells, STATES, FOLD)
     every = np.concatenate([rows for rows, _, _ in read])
     assert sorted(every) == list(range(CELLS))
