@@ -59,7 +59,8 @@ def explain(
         cell_type: explain the calls of this type alone; None: of every type that some cell is
             called.
         cell: explain the call of this cell, by its name in obs, for the type that it is called, or
-            for `cell_type`. map: other names for cell types, as for `grn.predict`.
+            for `cell_type`.
+        map: other names for cell types, as for `grn.predict`.
         sample: how many cells of a type are read, drawn from those that are called so.
         counts: as for `grn.predict`.
         gene_key: as for `grn.predict`.

@@ -211,7 +211,7 @@ def test_genernib_reads_back(chosen, tmp_path, monkeypatch):
     """The slots of the task's schema (file_prediction), with weights as text as its own methods
     write them.
     """
-    monkeypatch.setattr("grn.networks.formats.GENERNIB", 5)
+    monkeypatch.setattr("grn.edges.formats.GENERNIB", 5)
     uns = anndata.read_h5ad(written(chosen, "genernib", tmp_path)).uns
     assert (
         isinstance(uns["dataset_id"], str)

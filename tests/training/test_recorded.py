@@ -100,7 +100,9 @@ class OnAProcessor:
 
 
 def test_a_run_of_recorded_steps_is_that_of_eager_ones(make_config, tmp_path, monkeypatch):
-    config, recorded, eager = make_config(max_steps=20), [], Recorder.__call__
+    # without a validation on the way, after which genes may stop learning
+    config = make_config(max_steps=20, validate_every=20)
+    recorded, eager = [], Recorder.__call__
 
     def call(recorder, *given):
         if len(recorded) % 4 == 0:  # these are eager, as the first of each kind are
