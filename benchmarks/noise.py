@@ -35,7 +35,7 @@ DRAWS = 3
 @contextmanager
 def noise_in(parameter: nn.Parameter, draw: int) -> Iterator[None]:
     before = parameter.detach().clone()
-    noise = torch.randn(before.shape, generator=torch.Generator().manual_seed(draw))
+    noise = torch.randn(before.shape, generator=torch.Generator().manual_seed(draw)).to(before)
     parameter.data = before.mean() + before.std() * noise
     try:
         yield

@@ -13,6 +13,7 @@ import torch
 from grn.cells.load import load_cells
 from grn.cells.loading.order import EpochOrder
 from grn.config.files import change_config, load_config
+from grn.model.objectives import Judged
 from grn.model.saved import TrainedModel
 from grn.runtime.errors import TrainingDiverged
 from grn.runtime.messages import silent
