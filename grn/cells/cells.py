@@ -75,6 +75,7 @@ class Cells:
     sample: which cells of the source these are; None where they are all.
     donors: names of the donors or batches (data.group_key).
     hint: see Source.
+    programmes: float32 [C, G], scores of the programmes of `data.regress_out`; None without.
     interventions: what was done to the cells; their guides' keys are the last entries of the
         vocabulary. guides: the table of `guides.with_weights`. None without interventions, and
         without guides.
@@ -106,6 +107,7 @@ class Cells:
     sample: Sample | None = None
     donors: tuple[str, ...] = ()
     hint: str = ""
+    programmes: np.ndarray | None = None
 
     def __len__(self) -> int:
         return self.multiplicity.shape[0]
@@ -194,6 +196,8 @@ def digest_of_cells(
             done.control,
             done.guide,
         ]
+    if cells.programmes is not None:
+        arrays.append(np.asarray(config.regress_out, dtype=np.bytes_))
     for array in [*arrays, cells.labels, cells.groups, cells.state, cells.regulators]:
         found.update(b"none" if array is None else f"{array.dtype}{array.shape}".encode())
         if array is not None:

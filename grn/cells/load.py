@@ -29,6 +29,7 @@ from grn.cells.genes.names import (
     once_each,
     refuse_cells_as_genes,
 )
+from grn.cells.genes.programmes import parts_of, score
 from grn.cells.guides import with_weights
 from grn.cells.interventions import Interventions, read_interventions, with_keys
 from grn.cells.notes import notes_on_cells, notes_on_interventions, notes_on_new_cells
@@ -83,6 +84,7 @@ def load_cells(
     copies = copies_of(source.values, config.values)
     split = split_cells(source.labels, source.groups, config.test_fraction, seed, copies)
     values, training = source.values, source.values[split.train]
+    listed = listed_values(source, config)
     chosen = choose(training, source.names, config, source.expression.var)
     if len(chosen.positions) < len(source.names):
         values, training = (each[:, chosen.positions] for each in (values, training))
@@ -124,6 +126,12 @@ def load_cells(
         sample=source.sample,
         donors=tuple(source.donors),
         hint=source.hint,
+        programmes=None
+        if listed is None
+        else np.stack(
+            [score(to_multiplicity(part, transform, total, target).toarray()) for part in listed],
+            axis=1,
+        ),
     )
     notes = notes_on_cells(cells, source, chosen, split, copies, config)
     if source.interventions is not None:
@@ -132,6 +140,25 @@ def load_cells(
         )
         notes = (*notes, *notes_on_interventions(cells))
     return replace(cells, notes=notes, digest=digest_of_cells(cells, values, config, split)), split
+
+
+def listed_values(source: Source, config: DataConfig) -> list[sparse.csr_matrix] | None:
+    """The values of the genes of each part of the programmes of `data.regress_out`, whether they are
+    chosen or not; None without. Raises DataError where the cells have none of a programme's
+    genes."""
+    parts = []
+    for programme in config.regress_out:
+        found = parts_of(programme, source.names)
+        if not found:
+            raise DataError(
+                f"{name_of(config)} has no gene of the programme {programme}, whose score would be "
+                "regressed out",
+                field="data.regress_out",
+                advice="leave it out of {field}, or set data.gene_key to the column of var with "
+                "gene symbols",
+            )
+        parts += [source.values[:, part] for part in found]
+    return parts or None
 
 
 def intervened(
@@ -215,7 +242,9 @@ def cells_in_pieces(
     Raises VocabularyMismatch where the data have fewer than half of the genes, and DataError.
     """
     var = genes_of(adata, config.counts)
-    found = to_vocabulary_of(var, adata.obs_names, config, vocabulary[: len(vocabulary) - keys])
+    raw = None if adata.raw is None else adata.raw.var_names
+    genes = vocabulary[: len(vocabulary) - keys]
+    found = to_vocabulary_of(var, adata.obs_names, config, genes, raw)
     to_vocabulary = found.matrix
     to_vocabulary.resize(to_vocabulary.shape[0], len(vocabulary))
     shared = np.concatenate([found.shared, np.zeros(keys, bool)])
@@ -298,6 +327,7 @@ def transformed(
     )
 
 
+FULL = 10_000  # genes that a transcriptome has at least
 PIECE = 4096  # cells of a file that are checked at a time
 
 
@@ -349,10 +379,14 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Proce
 
 
 def to_vocabulary_of(
-    var: pd.DataFrame, obs_names: pd.Index, config: DataConfig, vocabulary: Sequence[str]
+    var: pd.DataFrame,
+    obs_names: pd.Index,
+    config: DataConfig,
+    vocabulary: Sequence[str],
+    raw: pd.Index | None = None,
 ) -> ToVocabulary:
     """Where the genes of a vocabulary are among those of `var`. Genes outside of it, and their
-    names, do not matter.
+    names, do not matter. raw: names of the genes of adata.raw, for advice.
 
     Counts of genes that occur several times are added, as they are parts of one count. Raises
     VocabularyMismatch where fewer than half of the genes are there, and DataError where logarithms
@@ -365,11 +399,13 @@ def to_vocabulary_of(
     times = np.bincount(place[known], minlength=len(vocabulary))
     shared = times > 0
     if 2 * shared.sum() < len(vocabulary):
-        advice = _advice(var, obs_names, names, vocabulary, int(shared.sum()))
+        field, advice = _advice(var, obs_names, names, vocabulary, int(shared.sum()), raw)
+        absent = [gene for gene, there in zip(vocabulary, shared, strict=True) if not there]
         problem = (
-            f"{name_of(config)} shares {shared.sum()} of {len(vocabulary)} genes with the model"
+            f"{name_of(config)} shares {shared.sum()} of {len(vocabulary)} genes with the model; "
+            f"{len(absent)} are missing among its {len(names)} ({examples(absent)})"
         )
-        raise VocabularyMismatch(problem, field="data.gene_key", advice=advice)
+        raise VocabularyMismatch(problem, field=field, advice=advice)
     repeated = [gene for gene, number in zip(vocabulary, times, strict=True) if number > 1]
     if repeated and config.values == "expression":
         raise DataError(
@@ -401,20 +437,25 @@ def _advice(
     names: Sequence[str],
     vocabulary: Sequence[str],
     shared: int,
-) -> str:
-    """What the names of genes that a model does not know look like, and the column of var that fits
-    better, if any.
-    """
+    raw: pd.Index | None,
+) -> tuple[str, str]:
+    """The field to set, and what to do: what the names of genes that a model does not know look
+    like, and where the cells have them, if anywhere: in another column of var, in adata.raw, or
+    among genes that were left out."""
     best, number = column_with(vocabulary, var)
     ids = "Ensembl ids, " if first_of_most(names, ENSEMBL_ID) else ""
     looks = f"its names look like {ids}{', '.join(map(repr, names[:1]))}"
     if number > shared:
-        return f"{looks}: set {{field}} to {best}"
+        return "data.gene_key", f"{looks}: set {{field}} to {best}"
     if obs_names.astype(str).isin(vocabulary).sum() > shared:
-        return (
-            "its cells have names of the model's genes: exchange rows and columns, as adata.T does"
-        )
-    return (
-        near_miss(names, vocabulary)
-        or f"{looks}, the model's like {vocabulary[0]!r}, and half of them are needed"
+        advice = "exchange rows and columns, as adata.T does"
+        return "data.gene_key", f"its cells have names of the model's genes: {advice}"
+    if raw is not None and (in_raw := int(np.isin(vocabulary, raw.astype(str)).sum())) > shared:
+        return "data.counts", f"adata.raw has {in_raw} of them: set {{field}} to raw"
+    near = near_miss(names, vocabulary)
+    if shared and near is None and len(names) < FULL:
+        advice = "give the cells with all of theirs"
+        return "data.gene_key", f"{len(names)} genes look like a choice of genes: {advice}"
+    return "data.gene_key", (
+        near or f"{looks}, the model's like {vocabulary[0]!r}, and half of them are needed"
     )

@@ -18,6 +18,7 @@ from grn.cells.genes.names import (
     near_miss,
     without_name,
 )
+from grn.cells.genes.programmes import in_words
 from grn.cells.guides import summary as of_guides
 from grn.cells.obs import MISSING
 from grn.cells.preprocessing.counts import Scale
@@ -118,6 +119,8 @@ def notes_on_cells(
         f"{len(dates)} gene names look like dates ({examples(dates)}), which spreadsheets make of "
         "names such as "
         "MARCH1; if that was not meant, export the data again, with the names as text.": dates,
+        "Regressed out, so that what genes have in common by them is no edge: "
+        f"{listed([in_words(each) for each in config.regress_out])}.": config.regress_out,
         "Every gene may regulate.": chosen.named is None,
         f"{0 if chosen.named is None else chosen.named.size} of {len(wanted)} regulators were found"
         + (f"; {len(absent)} are {_absent(absent, names)}." if absent else "."): chosen.named
@@ -181,7 +184,10 @@ def notes_on_new_cells(
     usual: total of a training cell.
     """
     shared, total = int(found.shared.sum()), len(found.shared)
-    note = f"{shared} of the model's {total} genes are in the data; the others count as absent."
+    note = (
+        f"{shared} of the model's {total} genes ({shared / total:.0%}) are in the data; the others "
+        "count as absent."
+    ).replace("%)", " %)")
     if lost > 0:
         note += (
             f" They held {lost:.0%} of the training cells' depth; the depth of each cell is "

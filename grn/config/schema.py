@@ -32,6 +32,9 @@ Rate = Annotated[float, Field(gt=0, le=100)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]
 Spread = Annotated[float, Field(ge=0, le=10)]  # sd of a logarithm
 Orientation = Literal["cells_by_genes", "genes_by_cells"]
+Programme = Literal[
+    "ribosomal", "mitochondrial", "haemoglobin", "heat_shock", "immediate_early", "cell_cycle"
+]
 
 
 def _number(value: Any) -> Any:
@@ -127,6 +130,7 @@ class DataConfig(Section):
     control: str | list[str] | None = None
     guide_key: str | None = None
     regulators: File | list[str] = "all"
+    regress_out: list[Programme] = []
     multiplicity: Literal["counts", "log1p", "log1p_normalised"] = "log1p_normalised"
     depth: Literal["auto", "none"] = "auto"
     sample: int = Field(36_000, ge=1000, le=1_000_000_000)

@@ -43,6 +43,7 @@ class CellTable:
     levels: 0 to 1, the part of differences between states that counts.
     keys: positions of guides' keys, which nobody counted, among the genes.
     cut [C, N]: genes of cells that an intervention set, CSR; None: none.
+    programmes [C, G]: scores whose part in every gene is no regulation; None: none.
     """
 
     multiplicity: sp.csr_matrix
@@ -55,6 +56,7 @@ class CellTable:
     levels: float = 0.0
     keys: tuple[int, ...] = ()
     cut: sp.csr_matrix | None = None
+    programmes: np.ndarray | None = None
 
     @classmethod
     def of(
@@ -87,7 +89,8 @@ class CellTable:
         told = cells.basal[rows], states[rows], regulators
         done = cells.interventions
         cut = None if done is None else sp.csr_matrix(cut_rows(done, rows, len(cells.vocabulary)))
-        return cls(multiplicity, *told, noise, groups, device, levels, keys, cut)
+        scores = None if cells.programmes is None else cells.programmes[rows]
+        return cls(multiplicity, *told, noise, groups, device, levels, keys, cut, scores)
 
     def __len__(self) -> int:
         return len(self.basal)
@@ -100,9 +103,9 @@ class CellTable:
         groups = None if self.groups is None else self.groups[rows]
         cells = self.multiplicity[rows], self.basal[rows], self.states[rows]
         cut = None if self.cut is None else self.cut[rows]
-        return CellTable(
-            *cells, self.regulators, noise, groups, self.device, self.levels, self.keys, cut
-        )
+        scores = None if self.programmes is None else self.programmes[rows]
+        known = self.device, self.levels, self.keys
+        return CellTable(*cells, self.regulators, noise, groups, *known, cut, scores)
 
     # Units.
 
@@ -158,6 +161,12 @@ class CellTable:
     @cached_property
     def membership(self) -> Tensor:
         return torch.as_tensor(self.states, dtype=torch.float32, device=self.device)
+
+    @cached_property
+    def scores(self) -> Tensor:
+        """Of programmes, [C, G]; G is 0 without."""
+        found = np.zeros((len(self), 0)) if self.programmes is None else self.programmes
+        return torch.as_tensor(found, dtype=torch.float32, device=self.device)
 
     @cached_property
     def by_gene(self) -> sp.csc_matrix:

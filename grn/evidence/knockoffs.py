@@ -4,7 +4,8 @@ A knock-off has the multiplicities of its regulator, moved to other cells of the
 donor: it correlates with other regulators, and with their knock-offs, as its own regulator does.
 The fit reads regulators and knock-offs side by side, under one penalty; targets stay as they are,
 and no knock-off is a target. A pair stands out only where its regulator predicts the target beyond
-what the cell's state, its donor, the depth and the other regulators predict together.
+what the cell's state, its donor, the depth, the scores of programmes that are regressed out and the
+other regulators predict together.
 
 This does not control false *causes*: a regulator that was not measured, or measured with noise,
 leaves what it explains to those that correlate with it (Kernfeld et al. 2024).
@@ -59,7 +60,9 @@ def fits_with_knockoffs(
     stratum = strata_of(table)[here]
     levels = torch.as_tensor(stratum[:, None] == np.unique(stratum), device=table.device)
     depth = table.inputs[rows, -1:]
-    rest = without(torch.cat([table.membership[rows], levels, depth - depth.mean()], 1))
+    scores = table.scores[rows]
+    scores = scores - scores.mean(0)
+    rest = without(torch.cat([table.membership[rows], levels, depth - depth.mean(), scores], 1))
 
     def standardised(values: Tensor) -> Tensor:
         x = rest(((values - mean) / sd).clamp(max=LIMIT))
@@ -77,8 +80,10 @@ def fits_with_knockoffs(
     # would choose a smaller one, and with it have larger slopes than those of knock-offs elsewhere.
     penalty = held_out_penalty(table, x, y, rows)
     basal = torch.as_tensor(table.basal[here], device=table.device)
+    powers = basal[:, None].double() ** torch.arange(1, BASAL_POWERS + 1, device=table.device)
+    followed = torch.cat([powers, scores.double()], 1)
     for false in (draws or knockoffs)(
-        real, basal, stratum, torch.Generator(table.device).manual_seed(seed)
+        real, followed, stratum, torch.Generator(table.device).manual_seed(seed)
     ):
         slopes = slopes_on(torch.cat([x, standardised(false)], 1), y, own, penalty)
         yield slopes[:, : len(own)], slopes[:, len(own) :]
@@ -96,20 +101,20 @@ def strata_of(table: CellTable) -> np.ndarray:
 
 
 def knockoffs(
-    values: Tensor, basal: Tensor, strata: np.ndarray, generator: torch.Generator
+    values: Tensor, followed: Tensor, strata: np.ndarray, generator: torch.Generator
 ) -> Iterator[Tensor]:
     """Draws without end of values [C, R], each column permuted within strata into the order of a
     Gaussian knock-off.
 
-    The means that follow from stratum and depth stay. Around them, the knock-offs correlate among
-    each other and with the other regulators as the regulators themselves do. basal [C]; strata [C]:
-    the number of each.
+    The means that follow from stratum, depth and programmes stay. Around them, the knock-offs
+    correlate among each other and with the other regulators as the regulators themselves do.
+    followed [C, F]: what means follow, powers of the basal gene's multiplicity and scores of
+    programmes; strata [C]: the number of each.
     """
     from sklearn.covariance import ledoit_wolf
 
     levels = torch.as_tensor(strata[:, None] == np.unique(strata), device=values.device)
-    powers = basal[:, None].double() ** torch.arange(1, BASAL_POWERS + 1, device=values.device)
-    rest = without(torch.cat([levels, powers], 1))(values.double())
+    rest = without(torch.cat([levels, followed.double()], 1))(values.double())
     expected = values - rest
     spread = rest.std(0, correction=0)
     spread[spread < 1e-6] = 1

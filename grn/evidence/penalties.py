@@ -99,7 +99,8 @@ class Shadow:
         self.judged = torch.as_tensor(np.flatnonzero(fold == held_out), device=device)
         centre, self.level = (table.mixed @ each for each in table.means(rows))
         self.table = table
-        self.x = (table.inputs - self.share @ centre).double()
+        self.scores = self.scores_of(rows)
+        self.x = self.without_programmes((table.inputs - self.share @ centre).double())
         if genes is None:
             every = np.arange(table.multiplicity.shape[1])
             others = np.setdiff1d(every, table.regulators)
@@ -111,6 +112,23 @@ class Shadow:
         self.own = torch.as_tensor(number[genes], device=device)
         self.read = self.x
         self.of_keys: Tensor | None = None
+
+    def scores_of(self, rows: np.ndarray) -> Tensor:
+        """The scores of programmes around the means of states, [C, G], as the cells `rows` have
+        them; G is 0 without programmes."""
+        scores = self.table.scores.double()
+        share = self.share.double()
+        size = share[rows].sum(0)[:, None].clamp(min=1e-9)
+        return scores - share @ (share[rows].mT @ scores[rows] / size)
+
+    def without_programmes(self, values: Tensor) -> Tensor:
+        """values [C, V] without what the scores of programmes predict of them in the cells that are
+        learned from."""
+        if not self.scores.shape[1]:
+            return values
+        scores = self.scores.to(values)
+        known = torch.linalg.pinv(scores[self.learned]) @ values[self.learned]
+        return torch.addmm(values, scores, known, alpha=-1)
 
     def correct(self, others: Solution, counting: Tensor, unit: Tensor) -> None:
         """Lets block 2 read regulators that are moved to what the others say of them by their share
@@ -131,7 +149,8 @@ class Shadow:
         them, so that nothing is learned of what regulates them.
         """
         level = self.level[:, torch.as_tensor(genes, device=self.level.device)]
-        found, cut = self.table.targets(genes).sub_(self.share @ level), self.table.is_cut(genes)
+        found = self.without_programmes(self.table.targets(genes).sub_(self.share @ level))
+        cut = self.table.is_cut(genes)
         return found if cut is None else found.masked_fill_(cut, 0.0)
 
     def among(self, penalty: Penalty) -> Solution:

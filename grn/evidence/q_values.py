@@ -141,7 +141,8 @@ def evidence_of(
     expected, seen = cells_with_both(table)
     pairs = np.greater_equal(expected, least_cells)
     pairs[table.regulators, np.arange(len(table.regulators))] = False
-    effect = least_effect(len(table) - len(np.unique(strata_of(table))), int(pairs.sum()))
+    levels = len(np.unique(strata_of(table))) + table.scores.shape[1]
+    effect = least_effect(len(table) - levels, int(pairs.sum()))
     if not effect <= PLAUSIBLE:
         nothing = np.broadcast_to(np.float32(np.nan), pairs.shape)
         return Evidence(nothing, nothing, len(table), effect, np.zeros(pairs.shape, np.float32))

@@ -229,6 +229,14 @@ def test_new_cells_are_judged_as_those_of_the_training_were(adata, write):
 def test_too_few_genes_are_a_mismatch_and_the_fitting_column_is_named(adata):
     with pytest.raises(VocabularyMismatch, match="shares 1 of 3 genes"):
         next(cells_in_pieces(adata, DataConfig(path="x"), ["gene1", "SPI1", "CD3E"]).pieces())
+    adata.raw = adata.copy()
+    some = adata[:, :2].copy()
+    with pytest.raises(VocabularyMismatch, match=r"missing among its 2 .*set data\.counts to raw"):
+        next(cells_in_pieces(some, DataConfig(path="x"), list(adata.var_names)).pieces())
+    del some.raw
+    with pytest.raises(VocabularyMismatch, match="look like a choice"):
+        next(cells_in_pieces(some, DataConfig(path="x"), list(adata.var_names)).pieces())
+    del adata.raw
     adata.var["symbol"] = names = list(adata.var_names)
     adata.var_names = [f"ENSG{number:011d}" for number in range(adata.n_vars)]
     with pytest.raises(VocabularyMismatch, match=r"Ensembl ids, .*data\.gene_key to symbol"):

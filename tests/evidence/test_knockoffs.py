@@ -63,7 +63,7 @@ def draws(values, basal, strata):
     """Knock-offs as arrays."""
     given = (
         torch.as_tensor(values),
-        torch.as_tensor(basal),
+        torch.as_tensor(basal)[:, None],
         strata,
         torch.Generator().manual_seed(0),
     )

@@ -9,14 +9,19 @@ each with its source; a gene of two lists has the first of NAMES.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
+from typing import get_args
 
 import numpy as np
 import pandas as pd
 
-NAMES = ("ribosomal", "mitochondrial", "haemoglobin", "heat_shock", "immediate_early", "cell_cycle")
+from grn.config.schema import Programme
+
+NAMES: tuple[str, ...] = get_args(Programme)
+LEAST_SD = 1e-6
 MOSTLY = 0.5  # more of a regulator's weight in one programme: its activity is that programme's
 
 
@@ -85,6 +90,21 @@ def mostly_of(regulons: pd.DataFrame, genes: pd.Index) -> dict[str, str]:
     return {str(source): str(name) for source, name in share[share > MOSTLY].index if name}
 
 
+def parts_of(programme: str, genes: Iterable[str]) -> list[np.ndarray]:
+    """Which genes each part of a programme has, positions: the cell cycle has two phases, the
+    others have one part. Parts without a gene are left out."""
+    names = [gene.upper().replace(".", "-") for gene in genes]
+    found = (np.flatnonzero([rule.holds(name) for name in names]) for rule in _parts_of(programme))
+    return [part for part in found if len(part)]
+
+
+def score(values: np.ndarray) -> np.ndarray:
+    """A programme's score in each cell, float32 [C]: the mean of its standardised genes, values
+    [C, n]."""
+    sd = values.std(0)
+    return ((values - values.mean(0)) / np.where(sd > LEAST_SD, sd, 1)).mean(1).astype(np.float32)
+
+
 def in_words(programme: str) -> str:
     """A programme for a reader.
 
@@ -98,7 +118,7 @@ class Rule:
     """The genes of one list: whole names, and beginnings of names but for exceptions."""
 
     def __init__(self, lines: Iterable[str]) -> None:
-        entries = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        entries = [line.strip() for line in lines if line.strip() and line[0] not in "#["]
         listed = [entry for entry in entries if not entry.startswith("!")]
         self.names = frozenset(entry for entry in listed if not entry.endswith("*"))
         self.beginnings = tuple(entry[:-1] for entry in listed if entry.endswith("*"))
@@ -113,9 +133,17 @@ class Rule:
 
 @cache
 def _rule(programme: str) -> Rule:
-    return Rule(
-        files("grn.cells.genes")
-        .joinpath("programme_lists", f"{programme}.txt")
-        .read_text("utf-8")
-        .splitlines()
+    return Rule(_list_of(programme).splitlines())
+
+
+@cache
+def _parts_of(programme: str) -> list[Rule]:
+    """One for each heading in brackets; one without headings."""
+    parts = re.split(r"^\[.*\]$", _list_of(programme), flags=re.MULTILINE)
+    return [Rule(part.splitlines()) for part in (parts[1:] or parts)]
+
+
+def _list_of(programme: str) -> str:
+    return (
+        files("grn.cells.genes").joinpath("programme_lists", f"{programme}.txt").read_text("utf-8")
     )

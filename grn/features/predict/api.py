@@ -228,6 +228,7 @@ def annotate(
         READ,
         UNASSIGNED,
         add_predictions,
+        cells_by_type,
         pieces_of,
         predict_pieces,
     )
@@ -272,10 +273,12 @@ def annotate(
     if names and predictions.probabilities is not None:
         probabilities, classes = merged(predictions.probabilities, classes, names)
         predictions = replace(predictions, probabilities=probabilities)
-    scores = None
-    if labels is not None and predictions.probabilities is not None:
+    scores, found = None, np.zeros(0, dtype=object)
+    if predictions.probabilities is not None:
         found = np.array(classes, dtype=object)[predictions.probabilities.argmax(1)]
         found = np.where(unassigned, UNASSIGNED, found)
+        say(cells_by_type(found))
+    if labels is not None and len(found):
         scores = score_labels(given_labels(adata, labels, names), found, classes, UNASSIGNED)
         say(scores.sentence)
     replaced = add_predictions(

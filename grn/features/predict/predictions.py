@@ -119,6 +119,20 @@ def predict_pieces(trained: TrainedModel, cells: CellsInPieces) -> tuple[Predict
     return Predictions(**found), empty
 
 
+def cells_by_type(labels: np.ndarray) -> str:
+    """How many of the cells have each label, the most frequent first, and which have none.
+
+    >>> cells_by_type(np.array(["B", "T", "unassigned", "T"], dtype=object))
+    'Of 4 cells: T 2 (50 %), B 1 (25 %); 1 unassigned (25 %).'
+    """
+    number = pd.Series(labels, dtype=object).value_counts()
+    left = int(number.pop(UNASSIGNED)) if UNASSIGNED in number else 0
+    order = sorted(number.items(), key=lambda each: (-each[1], str(each[0])))
+    said = ", ".join(f"{name} {cells} ({cells / len(labels):.0%})" for name, cells in order)
+    rest = f"{left} {UNASSIGNED} ({left / len(labels):.0%})" if left else f"none {UNASSIGNED}"
+    return f"Of {len(labels)} cells: {'; '.join(filter(None, [said, rest]))}.".replace("%)", " %)")
+
+
 def without_counts(cells: Cells) -> np.ndarray:
     """Which cells have none of the genes, bool [C]: nothing can be predicted for them."""
     return np.diff(cells.multiplicity.indptr) == 0

@@ -105,7 +105,10 @@ def test_order_and_number_of_genes_do_not_matter(tiny_run, simulated, data, tmp_
     shuffled.write_h5ad(tmp_path / "shuffled.h5ad")
     found, messages = write_predictions(tiny_run, tmp_path / "shuffled.h5ad", tmp_path / "out.h5ad")
     np.testing.assert_allclose(found.obsm["X_grn"], expected.obsm["X_grn"], rtol=1e-4, atol=1e-5)
-    assert "16 of the model's 16 genes are in the data" in messages.text
+    assert "16 of the model's 16 genes (100 %) are in the data" in messages.text
+    counted = found.obs["grn_cell_type"].value_counts()
+    assert all(f"{label} {cells} (" in messages.text for label, cells in counted.items() if cells)
+    assert "; none unassigned." in messages.text
 
 
 def test_cells_without_any_gene_are_unassigned(tiny_run, simulated, tmp_path):
