@@ -39,6 +39,7 @@ ENOUGH = 5
 # added to correlations, so that regulators which never vary leave the matrix positive definite
 RIDGE = 1e-3
 READ_ONCE = 2**26  # numbers of targets that a processor keeps in memory for all draws
+CHANCE = 2e10  # multiplications that the search for the largest correlation by chance may take
 BASAL_POWERS = 3  # of the basal gene's multiplicity that a regulator's mean may follow
 
 Draws = Callable[[Tensor, Tensor, np.ndarray, torch.Generator], Iterator[Tensor]]
@@ -54,24 +55,10 @@ def fits_with_knockoffs(
     states.
     draws: in place of `knockoffs`.
     """
-    rows, own = sampled(table, seed), torch.as_tensor(table.regulators)
-    mean, sd = (each[own].to(table.device) for each in (table.mean, table.sd))
-    here = rows.cpu().numpy()
-    stratum = strata_of(table)[here]
-    levels = torch.as_tensor(stratum[:, None] == np.unique(stratum), device=table.device)
-    depth = table.inputs[rows, -1:]
-    scores = table.scores[rows]
-    scores = scores - scores.mean(0)
-    rest = without(torch.cat([table.membership[rows], levels, depth - depth.mean(), scores], 1))
-
-    def standardised(values: Tensor) -> Tensor:
-        x = rest(((values - mean) / sd).clamp(max=LIMIT))
-        return x / x.square().mean(0).sqrt().clamp(min=1e-6)
-
-    real = torch.as_tensor(
-        table.multiplicity[here][:, table.regulators].toarray(), device=table.device
-    )
-    x = standardised(real)
+    read = Read.of(table, seed)
+    rows, rest, real, own = read.rows, read.rest, read.values, torch.as_tensor(table.regulators)
+    here, scores = rows.cpu().numpy(), table.scores[rows]
+    x = read.standardised(real)
     y, own = columns_of(table, rows, x).each(rest), own.to(x.device)
     # a GPU has the GiB that they are at most (`sampled`)
     if x.is_cuda or y.shape[0] * y.shape[1] <= READ_ONCE:
@@ -83,10 +70,78 @@ def fits_with_knockoffs(
     powers = basal[:, None].double() ** torch.arange(1, BASAL_POWERS + 1, device=table.device)
     followed = torch.cat([powers, scores.double()], 1)
     for false in (draws or knockoffs)(
-        real, followed, stratum, torch.Generator(table.device).manual_seed(seed)
+        real, followed, read.stratum, torch.Generator(table.device).manual_seed(seed)
     ):
-        slopes = slopes_on(torch.cat([x, standardised(false)], 1), y, own, penalty)
+        slopes = slopes_on(torch.cat([x, read.standardised(false)], 1), y, own, penalty)
         yield slopes[:, : len(own)], slopes[:, len(own) :]
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a fit reads of a table: some cells, of whose genes only what their strata, depth and
+    programmes leave counts.
+
+    rows [C]: of the table.
+    stratum [C]: see strata_of.
+    rest: values [C, V] -> what is left of them.
+    values [C, R]: multiplicities of the regulators.
+    mean, sd [R].
+    """
+
+    rows: Tensor
+    stratum: np.ndarray
+    rest: Callable[[Tensor], Tensor]
+    values: Tensor
+    mean: Tensor
+    sd: Tensor
+
+    @classmethod
+    def of(cls, table: CellTable, seed: int) -> Read:
+        rows, own = sampled(table, seed), torch.as_tensor(table.regulators)
+        here = rows.cpu().numpy()
+        stratum = strata_of(table)[here]
+        levels = torch.as_tensor(stratum[:, None] == np.unique(stratum), device=table.device)
+        depth, scores = table.inputs[rows, -1:], table.scores[rows]
+        known = [table.membership[rows], levels, depth - depth.mean(), scores - scores.mean(0)]
+        values = torch.as_tensor(
+            table.multiplicity[here][:, table.regulators].toarray(), device=table.device
+        )
+        units = (each[own].to(table.device) for each in (table.mean, table.sd))
+        return cls(rows, stratum, without(torch.cat(known, 1)), values, *units)
+
+    def standardised(self, values: Tensor) -> Tensor:
+        """What is left of the regulators' multiplicities [C, R], in its own sds."""
+        return unit_columns(self.rest(((values - self.mean) / self.sd).clamp(max=LIMIT)))
+
+
+def unit_columns(values: Tensor) -> Tensor:
+    """values [C, V] with mean 0, each column in its root mean square."""
+    return values / values.square().mean(0).sqrt().clamp(min=1e-6)
+
+
+def strongest_by_chance(table: CellTable, pairs: Tensor, *, seed: int, draws: int) -> float:
+    """The largest correlation, over pairs and draws, of genes with regulators whose values are
+    permuted within strata; both without what strata, depth and programmes say of them.
+
+    Genes that few cells have correlate by chance far more than those that most have.
+    pairs [N, R]: bool.
+    draws: at most so many; where they take more than CHANCE multiplications, fewer.
+    """
+    read, largest = Read.of(table, seed), 0.0
+    draws = int(np.clip(CHANCE // (len(read.rows) * pairs.numel()), 1, draws))
+    order, generator = Order.of(read.values, read.stratum), torch.Generator(table.device)
+    generator.manual_seed(seed)
+    permuted = []
+    for _ in range(draws):
+        noise = torch.rand(read.values.shape, generator=generator, device=table.device)
+        permuted.append(read.standardised(order(noise)))
+    columns = columns_of(table, read.rows, read.values).each(read.rest)
+    for some, values in columns.blocks():
+        y = unit_columns(values) / len(values)
+        for x in permuted:
+            found = (y.mT @ x).abs().masked_fill(~pairs[some], 0)
+            largest = max(largest, float(found.max()))
+    return largest
 
 
 def strata_of(table: CellTable) -> np.ndarray:

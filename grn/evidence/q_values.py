@@ -28,7 +28,12 @@ from grn.cells.preprocessing.moments import seen_together
 from grn.cells.preprocessing.split import distinct_cells
 from grn.edges.weights import Network, balanced
 from grn.evidence.cell_table import CellTable
-from grn.evidence.knockoffs import Draws, fits_with_knockoffs, strata_of
+from grn.evidence.knockoffs import (
+    Draws,
+    fits_with_knockoffs,
+    strata_of,
+    strongest_by_chance,
+)
 from grn.evidence.regressions import sampled
 from grn.evidence.sorting import ascending
 from grn.runtime.processes import ALONE, Processes
@@ -70,7 +75,8 @@ class Evidence:
     q [N, R]: q-values, 1 for pairs that are no candidates; NaN where the cells are too few.
     confidence [N, R]: 0.5 to 1; NaN where the cells are too few.
     cells: how many there are, each copy counted once.
-    least_effect: the smallest partial correlation that they can show (NaN: none).
+    least_effect: the smallest partial correlation that they can show: that of the function of this
+        name, or the largest that chance gives, whichever is larger (NaN: none).
     slope [N, R]: of each gene on the regulator beside the others and their knock-offs, balanced, 0
         for pairs that are no candidates.
     """
@@ -169,6 +175,7 @@ def evidence_of(
     confidence[pairs] = of_confidence.median(0)[0].cpu().numpy()
     slope = np.zeros(pairs.shape, np.float32)
     slope[pairs] = weights.mean(0).cpu().numpy()
+    effect = max(effect, strongest_by_chance(part, chosen, seed=seed, draws=DRAWS))
     return Evidence(q, confidence, len(table), effect, slope)
 
 
@@ -387,7 +394,10 @@ def needed(cells: int, least_effect: float) -> str:
         return (
             f"{cells} cells are too few, as they show correlations above {least_effect:.2f} alone"
         )
-    return f"with {cells} cells only correlations above {least_effect:.2f} can be seen"
+    return (
+        f"with {cells} cells only correlations above {least_effect:.2f} can be seen, as chance "
+        "alone gives smaller ones, and only where several pairs have them"
+    )
 
 
 def most_certain(

@@ -172,7 +172,7 @@ def certain_sentence(about: Mapping) -> str:
         return none
     shown = (
         f"{none} With {every['cells']} cells, only correlations above {least:.2f} within a type "
-        "could have been seen"
+        "could have been seen, as chance alone gives smaller ones"
     )
     # the error of a correlation falls with the root of the cells
     more = every["cells"] * (least / VISIBLE) ** 2
