@@ -35,7 +35,9 @@ def pictures(run: grn.Run, cells) -> dict[str, object]:
     # of all edges, as few are certain after a short run
     weights = run.edges[["source", "target", "weight"]]
     table = grn.activity(active, weights, by="bulk_labels", quiet=True)
-    monocytes, dendritic = "CD14+ Monocyte", "Dendritic"
+    monocytes = "CD14+ Monocyte"
+    certain = run.edges[run.edges["q_value"] <= 0.05]
+    who, whom = (list(dict.fromkeys(certain[end])) for end in ("source", "target"))
     knocked_out = grn.perturb(run, knock_out="SPI1", cell_type=monocytes, data=cells)
     found = np.linspace(0.02, 1, 50)
     curves = {
@@ -45,8 +47,8 @@ def pictures(run: grn.Run, cells) -> dict[str, object]:
     plots = grn.plots
     return {
         "network_graph": plots.network_graph(run),
-        "network_graph_one": plots.network_graph(run, "SPI1", cell_type=dendritic, certain=False),
-        "clustered_heatmap": plots.clustered_heatmap(run),
+        "network_graph_one": plots.network_graph(run, certain["source"].mode()[0]),
+        "clustered_heatmap": plots.clustered_heatmap(run, regulators=who, targets=whom),
         "activity_heatmap": plots.activity_heatmap(table),
         "attention_layers": plots.attention_layers(run),
         "perturbation_volcano": plots.perturbation_volcano(knocked_out),

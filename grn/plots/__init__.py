@@ -3,8 +3,8 @@
 Pictures with one panel take `ax`, the matplotlib axes to draw into (None: those of a new figure),
 and `show`, whether a notebook displays the figure (None: it does, unless an `ax` was given). They
 return the axes; write the figure with `ax.figure.savefig(PATH)`. Pictures with several panels,
-`attention_layers` and `training_curves`, return their figure, which a notebook shows where it
-stands last in a cell.
+`attention_layers` (whose `ax` are the axes of all panels) and `training_curves`, return their
+figure, which a notebook shows where it stands last in a cell.
 
 Pictures of networks are given a run, its network (`run.network`) or a table of edges.
 docs/gallery.md shows all. Functions are imported when they are used, from one file each.

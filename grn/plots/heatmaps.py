@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from grn.edges.signed_network import block, edge_list, similarity_order, weights_in
 from grn.evidence.q_values import SIGNIFICANT
@@ -19,6 +20,7 @@ from grn.plots.style import (
     SIGNED,
     canvas,
     colour_bar,
+    colour_bar_beside_names,
     figure,
     note,
     plain,
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 
 TREE = "#999999"
+TITLED = 6.8  # inches of width that a title takes
+ABOVE = 0.2  # of the height of a clustered heat map: its tree and its title, above it
 LAYER = re.compile(r"grn_layer\d+")
 
 
@@ -75,7 +79,7 @@ def clustered_heatmap(
         return shown(
             note(canvas(ax, 6, 2), "The network has no edges between these genes."), ax, show
         )
-    axes = canvas(ax, 1.9 + 0.21 * len(columns), 1.9 + 0.21 * len(rows))
+    axes = canvas(ax, max(1.9 + 0.21 * len(columns), TITLED), 1.9 + 0.21 * len(rows))
     frame = _table(edges, "weight", rows, columns).fillna(0)
     row_tree, column_tree = _tree(frame.to_numpy()), _tree(frame.to_numpy().T)
     leaves = [
@@ -110,7 +114,11 @@ def clustered_heatmap(
     meaning = (
         "weight: red raises, blue lowers" if found.signed else "weight (the sign has no meaning)"
     )
-    colour_bar(whole(axes), image, meaning, ax=axes, shrink=0.5, aspect=14, pad=0.02, extend="both")
+    if isinstance(whole(axes).get_layout_engine(), ConstrainedLayoutEngine):
+        place = {"ax": axes, "shrink": 0.5, "aspect": 14, "pad": 0.02}
+        colour_bar(whole(axes), image, meaning, extend="both", **place)
+    else:
+        colour_bar_beside_names(axes, image, meaning, above=ABOVE)
     return shown(axes, ax, show)
 
 
@@ -152,7 +160,11 @@ def _draw_tree(axes: Axes, tree: np.ndarray | None, count: int, side: str) -> No
 
 
 def attention_layers(
-    network: AnnData | RunLike, *, regulators: int = 12, targets: int = 18
+    network: AnnData | RunLike,
+    *,
+    regulators: int = 12,
+    targets: int = 18,
+    ax: Sequence[Axes] | None = None,
 ) -> Figure:
     """A heat map for each block of the model, one beside the other: red raises, blue lowers.
 
@@ -160,6 +172,7 @@ def attention_layers(
     has its own regulators (rows) and targets (columns), those of its strongest weights, on a scale
     of its own.
     network: a run, or its network (varp["grn_layer<i>"]).
+    ax: the axes to draw into, as many as there are blocks or layers; None: those of a new figure.
     Raises UserError.
     """
     adata = network.network if is_run(network) else network  # type: ignore[union-attr]
@@ -168,6 +181,10 @@ def attention_layers(
         raise UserError(
             "This picture draws the networks of layers (run, or run.network), and none is in this "
             "object."
+        )
+    if ax is not None and np.size(ax) != len(keys):
+        raise UserError(
+            f"ax has {np.size(ax)} axes, and the network {len(keys)} layers", advice="give each one"
         )
     genes: pd.Index = adata.var_names  # type: ignore[union-attr]
     what = "Block" if "grn_total" in adata.varp else "Layer"  # type: ignore[union-attr]  # signed blocks, or attention
@@ -180,8 +197,12 @@ def attention_layers(
         order = (similarity_order(each) for each in (frame.to_numpy(), frame.to_numpy().T))
         frames.append(frame.iloc[next(order), next(order)])
     width = [1.9 + 0.22 * max(frame.shape[1], 3) for frame in frames]
-    picture = figure(sum(width), 1.5 + 0.22 * max(len(frame) for frame in frames))
-    panels = picture.subplots(1, len(frames), squeeze=False, gridspec_kw={"width_ratios": width})[0]
+    if ax is None:
+        new = figure(sum(width), 1.5 + 0.22 * max(len(frame) for frame in frames))
+        panels = new.subplots(1, len(frames), squeeze=False, gridspec_kw={"width_ratios": width})[0]
+    else:
+        panels = np.ravel(np.array(ax, dtype=object))
+    picture = whole(panels[0])
     for key, panel, frame in zip(keys, panels, frames, strict=True):
         plain(panel, f"{what} {int(key.removeprefix('grn_layer')) + 1}")
         unframed(panel)

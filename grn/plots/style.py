@@ -29,6 +29,8 @@ SHARE = "Blues"
 LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 INK = "#333333"
 RASTER = 140  # dots per inch
+BAR = 0.8  # inches that a colour bar takes beside names, with its own numbers and label
+SMALLEST = 0.3  # of their width, to which axes are made smaller at most
 LONGEST = 28  # characters of a label before it is cut in the middle
 
 
@@ -69,6 +71,26 @@ def colour_bar(
     bar.set_label(label, fontsize=size)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8)
+
+
+def colour_bar_beside_names(axes: Axes, image: Any, label: str, *, above: float) -> None:
+    """A colour bar right of the names at the right of the axes, where their figure's layout would
+    put it over the names: any but the constrained one.
+
+    above: the part of the height of the axes that is drawn above them. Axes that no layout arranges
+    are made smaller, so that names, bar and what is above are where the axes were.
+    """
+    picture = whole(axes)
+    names = max(name.get_window_extent().width for name in axes.get_yticklabels())
+    room = names + BAR * picture.dpi
+    if picture.get_layout_engine() is None:
+        place, width = axes.get_position(), axes.bbox.width
+        share = max(1 - room / width, SMALLEST)
+        axes.set_position((place.x0, place.y0, place.width * share, place.height / (1 + above)))
+    width = axes.bbox.width
+    left = 1 + (names + BAR / 4 * picture.dpi) / width
+    inset = axes.inset_axes((left, 0.25, BAR / 8 * picture.dpi / width, 0.5))
+    colour_bar(picture, image, label, cax=inset, extend="both")
 
 
 def short(label: object, longest: int = LONGEST) -> str:

@@ -6,6 +6,7 @@ import anndata
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
@@ -102,6 +103,26 @@ def test_a_network_is_drawn_as_far_as_it_is_certain(typed):
     assert len(dots) == 2, "of the certain edges"
 
 
+@pytest.mark.parametrize("layout", [None, "constrained", "tight"])
+def test_the_bar_of_a_heat_map_in_given_axes_covers_no_name_and_all_is_inside(layout):
+    generator = np.random.default_rng(0)
+    pairs = [(f"REGULATOR{i}", f"TARGET{j}") for i in range(12) for j in range(20)]
+    edges = pd.DataFrame(pairs, columns=["source", "target"])
+    edges = edges.assign(weight=generator.standard_normal(len(edges)))
+    picture = Figure(figsize=(14, 5), layout=layout)
+    panels = picture.subplots(1, 2)
+    for axes in panels:
+        grn.plots.clustered_heatmap(edges, ax=axes)
+    picture.draw_without_rendering()
+    bars = [each for each in picture.findobj(Axes) if each.get_ylabel().startswith("weight")]
+    assert len(bars) == 2
+    boxes = [bar.get_window_extent() for bar in bars]
+    for axes in panels:
+        names = [name.get_window_extent() for name in axes.get_yticklabels()]
+        assert not any(box.overlaps(name) for box in boxes for name in names)
+        assert axes.title.get_window_extent().y1 <= picture.bbox.y1
+
+
 def test_layers_are_side_by_side_with_their_own_targets_and_signs(run):
     picture = grn.plots.attention_layers(run, regulators=3, targets=5)
     maps = [axes for axes in picture.axes if axes.get_title(loc="left")]
@@ -120,6 +141,12 @@ def test_layers_are_side_by_side_with_their_own_targets_and_signs(run):
         )
     with pytest.raises(UserError, match="layers"):
         grn.plots.attention_layers(anndata.AnnData(np.ones((2, 2))))
+    own = Figure()
+    panels = own.subplots(1, 2)
+    assert grn.plots.attention_layers(run, ax=panels) is own
+    assert [len(axes.images) for axes in panels] == [1, 1]
+    with pytest.raises(UserError, match="2 layers"):
+        grn.plots.attention_layers(run, ax=panels[:1])
 
 
 def test_a_volcano_colours_what_the_members_agree_on():
