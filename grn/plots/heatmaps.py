@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -115,7 +115,7 @@ def clustered_heatmap(
         "weight: red raises, blue lowers" if found.signed else "weight (the sign has no meaning)"
     )
     if isinstance(whole(axes).get_layout_engine(), ConstrainedLayoutEngine):
-        place = {"ax": axes, "shrink": 0.5, "aspect": 14, "pad": 0.02}
+        place: dict[str, Any] = {"ax": axes, "shrink": 0.5, "aspect": 14, "pad": 0.02}
         colour_bar(whole(axes), image, meaning, extend="both", **place)
     else:
         colour_bar_beside_names(axes, image, meaning, above=ABOVE)
@@ -182,9 +182,10 @@ def attention_layers(
             "This picture draws the networks of layers (run, or run.network), and none is in this "
             "object."
         )
-    if ax is not None and np.size(ax) != len(keys):
+    given = None if ax is None else list(np.array(ax, dtype=object).flat)
+    if given is not None and len(given) != len(keys):
         raise UserError(
-            f"ax has {np.size(ax)} axes, and the network {len(keys)} layers", advice="give each one"
+            f"ax has {len(given)} axes, and the network {len(keys)} layers", advice="give each one"
         )
     genes: pd.Index = adata.var_names  # type: ignore[union-attr]
     what = "Block" if "grn_total" in adata.varp else "Layer"  # type: ignore[union-attr]  # signed blocks, or attention
@@ -197,11 +198,12 @@ def attention_layers(
         order = (similarity_order(each) for each in (frame.to_numpy(), frame.to_numpy().T))
         frames.append(frame.iloc[next(order), next(order)])
     width = [1.9 + 0.22 * max(frame.shape[1], 3) for frame in frames]
-    if ax is None:
+    if given is None:
         new = figure(sum(width), 1.5 + 0.22 * max(len(frame) for frame in frames))
-        panels = new.subplots(1, len(frames), squeeze=False, gridspec_kw={"width_ratios": width})[0]
+        grid = new.subplots(1, len(frames), squeeze=False, gridspec_kw={"width_ratios": width})
+        panels = list(grid[0])
     else:
-        panels = np.ravel(np.array(ax, dtype=object))
+        panels = given
     picture = whole(panels[0])
     for key, panel, frame in zip(keys, panels, frames, strict=True):
         plain(panel, f"{what} {int(key.removeprefix('grn_layer')) + 1}")
