@@ -143,9 +143,10 @@ def load_cells(
 
 
 def listed_values(source: Source, config: DataConfig) -> list[sparse.csr_matrix] | None:
-    """The values of the genes of each part of the programmes of `data.regress_out`, whether they are
-    chosen or not; None without. Raises DataError where the cells have none of a programme's
-    genes."""
+    """The values of the genes of each part of the programmes of `data.regress_out`, whether they
+    are chosen or not; None without. Raises DataError where the cells have none of a programme's
+    genes.
+    """
     parts = []
     for programme in config.regress_out:
         found = parts_of(programme, source.names)

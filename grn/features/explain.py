@@ -28,6 +28,7 @@ from grn.features.run import Run
 from grn.model.regulation import Model
 from grn.model.saved import TrainedModel
 from grn.runtime.errors import ConfigError, DataError, check_known
+from grn.runtime.messages import show
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -102,12 +103,11 @@ def explain(
     (read,) = pieces_of(source, trained, config, None).pieces()
     empty = int(without_counts(read).sum())
     for line in () if quiet else (read.counts_from, *read.notes):
-        print(line, flush=True)
+        show(line)
     if empty and not quiet:
-        print(
+        show(
             f"{empty} of {len(read)} cells have none of the model's genes: there is nothing to "
-            "explain.",
-            flush=True,
+            "explain."
         )
     return explain_types(trained, read, names=names, cell_type=cell_type, cell=cell, most=sample)
 

@@ -162,11 +162,11 @@ def _of_cells(
     from grn.evidence.states import states_of
     from grn.networks.build import first_evidence, network_of
     from grn.networks.run_files import refuse_unknown_type
-    from grn.runtime.messages import silent
+    from grn.runtime.messages import show, silent
     from grn.training.building import folds_of_run
     from grn.training.run import fit_cells
 
-    say = silent if quiet else print
+    say = silent if quiet else show
     cells, _ = load_cells(settings.data, settings.trainer.seed, adata)
     states = states_of(
         cells,

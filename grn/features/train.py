@@ -17,7 +17,7 @@ from grn.features.arguments.checked import Positive, Seed, checked
 from grn.features.arguments.given_cells import checked_anndata, is_anndata
 from grn.features.run import Run, write_report_of
 from grn.runtime.errors import ConfigError, Interrupted
-from grn.runtime.messages import Say, silent
+from grn.runtime.messages import Say, show, silent
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -216,7 +216,7 @@ def _train(settings: Config, folder: Path, adata: AnnData | None, say: Say) -> P
 
 def _print_but(temporary: Path | None) -> Say:
     """Prints lines, except those that name a temporary folder: nothing in it can be used later."""
-    return lambda line: None if temporary and str(temporary) in line else print(line, flush=True)
+    return lambda line: None if temporary and str(temporary) in line else show(line)
 
 
 @contextmanager

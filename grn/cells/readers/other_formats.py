@@ -27,12 +27,8 @@ MOLECULES = Advice(
     "is Cell Ranger's list of molecules, and no matrix of cells",
     "give filtered_feature_bc_matrix.h5, which lies beside it",
 )
-MUDATA = Advice(
-    "is a MuData file of several kinds of data",
-    "write the genes alone: mudata.read(FILE).mod['rna'].write(NEW)",
-)
 SEURAT = Advice("is a file of Seurat (R)", OF_SEURAT)
-KINDS = {"molecules": MOLECULES, "h5mu": MUDATA, "h5seurat": SEURAT}
+KINDS = {"molecules": MOLECULES, "h5seurat": SEURAT}
 ENDINGS = {
     (".h5ad.gz", ".h5.gz", ".loom.gz"): Advice(
         "is packed, and a packed file cannot be read in parts", f"{UNPACK}: gunzip FILE"
@@ -41,7 +37,6 @@ ENDINGS = {
     (".zip",): Advice("is an archive", f"{UNPACK}: unzip FILE"),
     (".rds", ".rda", ".rdata", ".qs"): Advice("is a file of R", OF_SEURAT),
     (".h5seurat",): SEURAT,
-    (".h5mu",): MUDATA,
     (".xlsx", ".xls"): Advice(
         "is a spreadsheet, which may have changed names such as MARCH1", "save it as .csv"
     ),

@@ -30,6 +30,7 @@ from grn.cells.readers.anndata_files import (
 )
 from grn.cells.readers.hdf5 import kind_of
 from grn.cells.readers.loom import read_loom
+from grn.cells.readers.multimodal import is_zarr, read_h5mu, table_within
 from grn.cells.readers.other_formats import advice_about
 from grn.cells.readers.tenx import read_tenx_h5
 from grn.cells.readers.tenx_folder import holds_matrix, place_within, read_mtx
@@ -85,7 +86,8 @@ def counts_in_file(config: DataConfig) -> AbstractContextManager[tuple[Any, pd.D
     says that it is there:
     nothing of the cells is read.
     """
-    return matrix_in_file(Path(config.path), config.counts)
+    path = Path(config.path)
+    return matrix_in_file(table_within(path) if path.is_dir() else path, config.counts)
 
 
 def name_of(config: DataConfig) -> str:
@@ -117,6 +119,8 @@ def _find(config: DataConfig) -> partial[AnnData]:
         path = Path(config.path)
         if path.is_dir() and _reader(path) is read_mtx:
             path = place_within(path)
+        elif path.is_dir() and _reader(path) is read_zarr_folder:
+            path = table_within(path)
         reader = _reader(path)
         if (known := advice_about(config.path)) is not None:
             raise DataError(
@@ -150,7 +154,7 @@ def _reader(path: Path) -> Reader | None:
         (read for ending, read in READERS.items() if path.name.lower().endswith(ending)), None
     )
     if path.is_dir():
-        return found if found is read_zarr_folder else read_mtx
+        return read_zarr_folder if found is read_zarr_folder or is_zarr(path) else read_mtx
     return BY_KIND.get(kind_of(path), found)
 
 
@@ -196,11 +200,17 @@ READERS: dict[str, Reader] = {
     ".h5": read_tenx_h5,
     ".zarr": read_zarr_folder,
     ".loom": read_loom,
+    ".h5mu": read_h5mu,
     **dict.fromkeys((".mtx", ".mtx.gz"), read_mtx),
     **dict.fromkeys(TEXT_ENDINGS, read_text),
 }
 # By what an HDF5 file holds, whatever it is called.
-BY_KIND: dict[str | None, Reader] = {"h5ad": read_h5ad, "10x": read_tenx_h5, "loom": read_loom}
+BY_KIND: dict[str | None, Reader] = {
+    "h5ad": read_h5ad,
+    "10x": read_tenx_h5,
+    "loom": read_loom,
+    "h5mu": read_h5mu,
+}
 # Sources without a file of the user's.
 SOURCES: dict[str, Callable[[DataConfig], AnnData]] = {
     "scanpy:pbmc68k_reduced": _pbmc68k_reduced,

@@ -13,7 +13,7 @@ from grn.features.arguments.checked import Positive, Share, checked
 from grn.features.given_networks import only_certain, predicted_network
 from grn.features.run import Run, as_run
 from grn.runtime.errors import ConfigError, DataError
-from grn.runtime.messages import silent
+from grn.runtime.messages import show, silent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +85,7 @@ def export(
     from grn.edges.formats import refuse_output, write_file
     from grn.networks.run_files import read_edges
 
-    path, say = Path(output), silent if quiet else print
+    path, say = Path(output), silent if quiet else show
     filters: dict[str, Any] = {
         "regulators": regulators,
         "targets": targets,

@@ -12,7 +12,7 @@ from grn.features.arguments.checked import checked
 from grn.features.arguments.given_cells import cells_of_caller
 from grn.features.run import Run, as_run, trained_of
 from grn.runtime.errors import ConfigError
-from grn.runtime.messages import silent
+from grn.runtime.messages import show, silent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +76,7 @@ def evaluate_interventions(
     from grn.networks.baselines import pearson, ridge
     from grn.training.run import fit_cells
 
-    opened, say = as_run(run), silent if quiet else print
+    opened, say = as_run(run), silent if quiet else show
     given = cells_of_caller(data)
     subject = Subject.of_run(opened.folder, opened.config, trained_of(opened), given)
     cells, done = subject.cells, subject.cells.interventions

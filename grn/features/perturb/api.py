@@ -13,7 +13,7 @@ from annotated_types import Interval
 from grn.features.arguments.checked import Share, checked
 from grn.features.arguments.given_cells import cells_of_caller
 from grn.features.run import Run, as_run, trained_of
-from grn.runtime.messages import silent
+from grn.runtime.messages import show, silent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,7 +185,7 @@ def screen(
 
     subject = _subject(run, data)
     return screen_regulators(
-        subject, cell_type, towards, kind=kind, steps=steps, say=silent if quiet else print
+        subject, cell_type, towards, kind=kind, steps=steps, say=silent if quiet else show
     )
 
 

@@ -19,7 +19,7 @@ from grn.features.arguments.given_cells import (
 )
 from grn.features.run import Run, as_run, trained_of
 from grn.runtime.errors import ConfigError, check_known
-from grn.runtime.messages import Say, silent
+from grn.runtime.messages import Say, show, silent
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -107,7 +107,7 @@ def predict(
     """
     from grn.cells.readers.registry import open_source
 
-    say = silent if quiet else print
+    say = silent if quiet else show
     chosen = run_or_pretrained(run, model, say)
     trained, config = model_for(
         chosen, cells, counts=counts, gene_key=gene_key, orientation=orientation

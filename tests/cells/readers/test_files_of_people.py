@@ -214,7 +214,6 @@ NAMED = {
     "cells.tar.gz": "tar -xf",
     "cells.zip": "unzip",
     "cells.rds": "write10xCounts",
-    "cells.h5mu": "MuData",
     "cells.xlsx": "spreadsheet",
 }
 
