@@ -17,6 +17,15 @@ PUBLISH = ROOT / "publish"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CONDA_NAMES = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
 # Of the registry's schema; project_home, documentation_home and contact need a public repository.
+REQUIRED = {"name", "description", "install", "primary_category", "tags", "license", "language"}
+OPTIONAL = {"tutorials_home", "publications", "logo", "test_command", "category", "inventory"}
+TAGS = {  # those of its vocabulary that fit
+    "scRNA-seq",
+    "gene regulatory networks",
+    "cell-type annotation",
+    "deep learning",
+    "benchmarking",
+}
 
 
 def read(name: str) -> dict:
@@ -47,12 +56,22 @@ def test_the_metadata_of_the_wheel_is_valid_and_its_description_is_the_readme(
 def test_versions_and_licences_are_the_same_everywhere():
     recipe, entry = read("recipe.yaml"), read("scverse.yaml")
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    versions = [recipe["context"]["version"], entry["version"], citation["version"]]
+    versions = [recipe["context"]["version"], citation["version"]]
     assert set(map(str, versions)) == {grn.__version__}
     assert {recipe["about"]["license"], entry["license"], citation["license"]} == {
         PROJECT["license"]
     }
     assert recipe["about"]["summary"] == PROJECT["description"]
+
+
+def test_the_entry_of_scverse_has_the_fields_and_the_tags_of_its_schema():
+    entry = read("scverse.yaml")
+    assert REQUIRED <= set(entry) <= REQUIRED | OPTIONAL
+    assert entry["primary_category"] in entry["tags"] and set(entry["tags"]) <= TAGS
+    assert len(set(entry["tags"])) == len(entry["tags"])
+    assert set(entry["install"]) <= {"pypi", "conda"} and entry["install"]["pypi"] == grn.__name__
+    sentences = entry["description"].strip().split(". ")
+    assert len(sentences) <= 2, "one or two, as the schema says"
 
 
 def test_the_recipe_has_the_dependencies_and_the_command_of_the_project():

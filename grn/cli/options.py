@@ -26,7 +26,9 @@ EVERYWHERE = (
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="A run folder of grn train.", show_default=False)
 ]
-MODEL = typer.Argument(help="A run folder, or the model folder inside one.", show_default=False)
+MODEL = typer.Argument(
+    help="A run folder, the model folder inside one, or hf://OWNER/NAME.", show_default=False
+)
 ModelFolder = Annotated[Path, MODEL]
 Counts = Annotated[
     str | None,

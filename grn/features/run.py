@@ -299,7 +299,8 @@ def load(run: str | os.PathLike[str]) -> Run:
 
     Args:
         run: its folder, or its `model` folder; a model folder without its run has only `cell_types`
-            and predictions.
+            and predictions. Or hf://OWNER/NAME, a model on the Hugging Face Hub that `grn export
+            --format huggingface` has written (needs `pip install huggingface_hub`).
 
     Returns:
         The run; its tables are read when they are asked for.
@@ -315,7 +316,9 @@ def load(run: str | os.PathLike[str]) -> Run:
         ['source', 'target', 'weight', 'sd', 'effect', 'effect_se',
          'q_value', 'confidence', 'programme', 'between', 'indirect', 'cells']
     """
-    return Run(run)
+    from grn.features.hub import local_folder
+
+    return Run(local_folder(run))
 
 
 def as_run(run: Run | str | os.PathLike[str]) -> Run:

@@ -1,6 +1,9 @@
 """Predictions written into a copy of the cells, and a model that is exported predicts the same."""
 
 import shutil
+import sys
+import types
+from pathlib import Path
 
 import anndata
 import h5py
@@ -24,7 +27,7 @@ from grn.features.predict.api import predict_file
 from grn.features.predict.predictions import add_predictions, data_config, pieces_of, predict_cells
 from grn.model.saved import TrainedModel, round_as_saved
 from grn.runtime import h5ad as disk
-from grn.runtime.errors import DataError, VocabularyMismatch
+from grn.runtime.errors import DataError, RunFolderError, VocabularyMismatch
 from grn.runtime.h5ad import write_anndata
 
 ALL = np.ones(16, dtype=bool)
@@ -346,6 +349,28 @@ def test_a_bad_value_in_the_last_piece_is_refused_as_in_memory(
         write_predictions(tiny_run, tmp_path / "cells.h5ad", tmp_path / "out.h5ad")
     assert str(found.value) == str(expected.value)
     assert [path.name for path in tmp_path.iterdir()] == ["cells.h5ad"]
+
+
+def test_a_model_on_the_hub_is_loaded_by_its_address(tiny_run, monkeypatch):
+    asked = []
+
+    def snapshot_download(name, revision):
+        asked.append((name, revision))
+        if name == "no/such":
+            raise OSError("404\nnot found")
+        return str(tiny_run / "model")
+
+    stub = types.SimpleNamespace(snapshot_download=snapshot_download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", stub)
+    assert grn.load("hf://owner/name").cell_types == grn.load(tiny_run).cell_types
+    # as the command line has it
+    assert grn.load(Path("hf://owner/name@v2")).cell_types
+    assert asked == [("owner/name", None), ("owner/name", "v2")]
+    with pytest.raises(RunFolderError, match="404"):
+        grn.load("hf://no/such")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(RunFolderError, match="pip install huggingface_hub"):
+        grn.load("hf://owner/name")
 
 
 def test_the_exported_folder_loads_and_predicts_as_the_run_and_has_a_card(
