@@ -203,9 +203,9 @@
 
   function frame() {
     waiting = false;
-    const until = performance.now() + 10;
+    const until = performance.now() + 10, moves = heat > 0.02;
     while (heat > 0.02 && performance.now() < until) { step(); if (nodes.length > 400) break; }
-    if (heat > 0.02 && !drag && view.fit !== false) fit();
+    if (moves && !drag && view.fit !== false) fit(); // a small network comes to rest within one frame
     paint();
     if (heat > 0.02) draw();
   }

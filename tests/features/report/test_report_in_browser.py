@@ -70,6 +70,30 @@ window.addEventListener("load", () => {
 </script>"""
 
 
+MEASURE = """<script>
+window.addEventListener("load", () => setTimeout(() => {
+  const canvas = document.getElementById("network");
+  const painted = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  const columns = new Set(), rows = new Set();
+  for (let at = 3; at < painted.length; at += 4) {
+    if (!painted[at]) continue;
+    const pixel = (at - 3) / 4;
+    columns.add(pixel % canvas.width); rows.add(Math.floor(pixel / canvas.width));
+  }
+  const result = document.createElement("pre");
+  result.id = "result";
+  result.textContent = JSON.stringify({
+    page: document.documentElement.scrollWidth,
+    heads: [...document.querySelectorAll("th")]
+      .map((each) => [each.textContent, each.clientHeight, each.clientWidth]),
+    drawing: [Math.min(...columns), Math.max(...columns), Math.min(...rows), Math.max(...rows)],
+    canvas: [canvas.width, canvas.height],
+  });
+  document.body.append(result);
+}, 2000));
+</script>"""
+
+
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
     """What the page showed after each action."""
@@ -78,7 +102,11 @@ def seen(tmp_path_factory):
     label, other = (json.dumps(name).replace("<", "\\u003c") for name in LABELS)
     drive = DRIVE.replace("LABEL", label).replace("OTHER", other)
     page = page.replace("<head>", f"<head>{LISTEN}").replace("</body>", f"{drive}</body>")
-    path = folder / "driven.html"
+    return result_of(page, folder / "driven.html")
+
+
+def result_of(page: str, path, *options: str):
+    """What a page's script has written into its element `result`, in a browser with options."""
     path.write_text(page, "utf-8")
     command = [
         BROWSER,
@@ -86,6 +114,7 @@ def seen(tmp_path_factory):
         "--no-sandbox",
         "--disable-gpu",
         "--virtual-time-budget=4000",
+        *options,
         "--dump-dom",
     ]
     done = subprocess.run([*command, path.as_uri()], capture_output=True, text=True, timeout=120)
@@ -148,3 +177,16 @@ def test_a_column_sorts_a_click_looks_up_and_the_mouse_tells(seen):
     )
     gene, *edges = seen["tip"].splitlines()
     assert gene in GENES and edges and all(gene in edge for edge in edges)
+
+
+def test_on_a_telephone_nothing_is_wider_than_it_no_word_is_a_column_of_letters(tmp_path):
+    page = report(tmp_path, of_types=TYPED).replace("</body>", f"{MEASURE}</body>")
+    found = result_of(page, tmp_path / "narrow.html", "--window-size=420,900")
+    assert found["page"] <= 420
+    for text, height, width in found["heads"]:
+        longest = max(map(len, text.split()), default=0)
+        assert not height or width > 3.5 * longest, (text, height, width)
+    left, right, top, bottom = found["drawing"]
+    width, height = found["canvas"]
+    assert left > 0 and right < width - 1 and top > 0 and bottom < height - 1, "all is inside"
+    assert max((right - left) / width, (bottom - top) / height) > 0.5, "and fills it"
