@@ -7,7 +7,9 @@ called candidates. A regulator whose targets are mostly of one programme
 (grn/cells/genes/programmes.py)
 is not named: its activity is that programme's. Those whose own messenger changes with their
 activity come first: regulators share targets, and many that do not change at all (IRF3, REL) look
-active beside one that does (IRF9, STAT1, IRF7, whose messengers interferon raises).
+active beside one that does (IRF9, STAT1, IRF7, whose messengers interferon raises). Where none
+does, known regulons name candidates, too: after a knock-out of IRF1, whose targets are not among
+the genes, they name SPI1 and ESR1 (docs/log.md).
 """
 
 from __future__ import annotations
@@ -149,7 +151,10 @@ def headline(activity: pd.DataFrame | None) -> str:
         )
     low, high, types = first["types"].min(), first["types"].max(), activity["cell_type"].nunique()
     among = f"{low}" if low == high else f"{low} to {high}"
-    own = ", and their own messengers change with it" if len(with_own) else ""
+    own = ", and their own messengers change with it"
+    if not len(with_own):
+        # regulators share targets, so that these alone name others than the cause, too
+        who, own, how = "Candidates", "", how.replace("targets", "targets alone", 1)
     said = (
         f"{who} of {sides[1]} against {sides[0]}: {_changes(first)}, in {among} of {types} cell "
         f"types, {how}{own}."

@@ -65,14 +65,16 @@ def test_regulators_whose_messenger_changes_with_their_activity_are_named_first(
     assert second == "IRF3 (+3.0)." and "JUN" not in said, "its messenger falls"
 
 
-def test_where_no_messenger_is_known_targets_alone_name_them():
+def test_where_no_messenger_changes_targets_alone_name_candidates():
     for lacking in (
         response(messenger=np.nan, messenger_p=np.nan),
         response().drop(columns=["messenger", "messenger_p"]),
+        response().assign(messenger_p=0.9),
     ):
         said = headline(lacking)
         assert (
-            said.startswith("Drivers of stim against ctrl: IRF9 (+5.0), JUN (+4.0)")
+            said.startswith("Candidates of stim against ctrl: IRF9 (+5.0), JUN (+4.0)")
+            and "targets alone (collectri)" in said
             and "messenger" not in said
         )
 

@@ -318,7 +318,7 @@ def test_certain_activities_are_listed(tmp_path):
     )
     page = report(tmp_path, activity=between)
     assert "Effect: the mean in some minus that in none" in page
-    assert page.count("Drivers of some against none: R2 (+0.8), in 1 of 2 cell types") == 1, (
+    assert page.count("Candidates of some against none: R2 (+0.8), in 1 of 2 cell types") == 1, (
         "the mean over both"
     )
     page = report(tmp_path, activity=table)
