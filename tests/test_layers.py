@@ -29,7 +29,7 @@ LEVELS = {
     ),
     "grn.features": (
         "__init__",
-        "arguments | findings",
+        "arguments | findings | hub",
         "report",
         "run",
         "given_networks",
