@@ -50,6 +50,7 @@ KINDS = {"knock_out": "knock-out", "knock_down": "knock-down", "overexpress": "o
 NEIGHBOURS = 30  # cells among which a shift finds its direction in an embedding
 SCREENED = 200  # cells of a type, in which each regulator is perturbed: a mean effect settles soon
 MESSAGES = 10  # of progress
+FURTHEST = 2.0  # as far as in interventions that were made, what was learned from them is believed
 SHARPNESS = 0.1  # temperature of the cosines: as in the projections of RNA velocity
 
 
@@ -332,13 +333,13 @@ def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1
         change *= np.divide(there, fall, out=np.ones(len(sd)), where=fall > there).astype(
             np.float32
         )
-    moved = {}
-    for gene, new in unmade.items():
-        learned, own = _unmade(subject, gene, rows, new)
-        change, moved[own] = change + learned, learned[:, own]
-        mean = mean + learned.mean(0, dtype=np.float64) / sd
-    for own, by in moved.items():
-        change[:, own], mean[:, own] = by, by.mean() / sd[own]
+    learned = {gene: _unmade(subject, gene, rows, new) for gene, new in unmade.items()}
+    for of_all, _ in learned.values():
+        change += of_all.astype(np.float32)
+        mean += of_all / sd
+    for gene, (_, moved) in learned.items():
+        own = cells.vocabulary.index(gene)
+        change[:, own], mean[:, own] = moved, moved.mean() / sd[own]
     return _perturbed(subject, plan, rows, mean, change, error, sizes)
 
 
@@ -349,12 +350,13 @@ def _column(subject: Subject, gene: str) -> int:
 
 def _unmade(
     subject: Subject, gene: str, rows: np.ndarray, values: np.ndarray
-) -> tuple[np.ndarray, int]:
-    """Changes [C, N] of the cells `rows` after an intervention that nobody made, and the gene's own
-    place.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean changes [N] of the cells `rows` after an intervention that nobody made, and the gene's
+    own in each [C].
 
     values [C]: the gene's new multiplicities. What was learned is of the kind of intervention that
-    was made, in controls; other cells and kinds move by as much as their messenger does beside it.
+    was made, in controls; in other cells, or of another kind, genes move by as much more or less as
+    the gene itself does, at most FURTHEST times as far.
     """
     cells, done = subject.cells, subject.cells.interventions
     assert done is not None, "the caller has asked"
@@ -363,10 +365,10 @@ def _unmade(
     after = Plan(**kind).new_values(gene, cells, control, subject.logarithmic).numpy()
     usual = float((after - cells.multiplicity[control][:, [own]].toarray()[:, 0]).mean())
     moved = values - cells.multiplicity[rows][:, [own]].toarray()[:, 0]
-    share = moved / usual if usual else np.zeros(len(rows))
-    change = np.outer(share, subject.unmade.effect(own) * subject.caused.sd).astype(np.float32)
-    change[:, own] = moved
-    return change, own
+    share = float(np.clip(moved.mean() / usual, -FURTHEST, FURTHEST)) if usual else 0.0
+    change = share * subject.unmade.effect(own) * subject.caused.sd
+    change[own] = moved.mean()
+    return change, moved
 
 
 def _perturbed(
@@ -612,8 +614,7 @@ def screen_regulators(
         values = plan.fixed(cells, regulators, rows, subject.logarithmic)
         effect = np.zeros((model.config.members, len(vocabulary)))
         if done is not None and plan.never_intervened(cells):
-            added, _ = _unmade(subject, gene, rows, values[column].numpy())
-            effect += added.mean(0, dtype=np.float64) / sd
+            effect += _unmade(subject, gene, rows, values[column].numpy())[0] / sd
         else:
             for part in slices(model, len(rows)):
                 some = measured[part], basal[part], states[part]

@@ -47,11 +47,25 @@ class Terms:
     """What is expected of one intervention.
 
     direction [3, N]: a, m and l, each of unit size.
-    size: of a: by how many of their sds the other genes would move with a loss of all of the gene.
+    size: of a, |a|: by how many of their sds the other genes go with an sd of the gene.
     """
 
     direction: np.ndarray
     size: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What some of the cells say of their genes.
+
+    keep [C]: bool, these cells.
+    inverse [n, n]: of the correlations and RIDGE.
+    embedding [N, D].
+    """
+
+    keep: np.ndarray
+    inverse: np.ndarray
+    embedding: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -79,7 +93,8 @@ class Unmade:
     @cached_property
     def sd(self) -> np.ndarray:
         """How far genes may be from `effect`, [N] in `caused.sd`: 95 % of the effects that were
-        left out lie within NORMAL of it and of their own errors."""
+        left out lie within NORMAL of it and of their own errors.
+        """
         every = np.arange(len(self.done.names))
         found = np.zeros(self.multiplicity.shape[1])
         found[self._genes] = self._response_sd(every) * self._width
@@ -111,7 +126,8 @@ class Unmade:
     @cached_property
     def _chosen(self) -> np.ndarray:
         """The genes [n] that explain others: those of the largest variance, and those that were
-        intervened on."""
+        intervened on.
+        """
         largest = np.argsort(-self._sd, kind="stable")[:LARGEST]
         varies = largest[self._sd[largest] > 1e-5]
         return np.union1d(varies, self._position(self.done.place[self.done.place >= 0]))
@@ -156,44 +172,57 @@ class Unmade:
         effects = np.nan_to_num(self.caused.effect).T[:, self._genes]
         return effects.astype(np.float64) * self._share[:, None]
 
-    def _terms(self, place: int, without: int | None) -> Terms:
-        """Of the gene `place`, from cells and interventions without one of them."""
+    def _fit(self, without: int | None) -> Fit:
+        """From cells without one of the interventions."""
         keep = np.ones(len(self._rows), bool)
         gram = self._gram
         if without is not None:
             keep[self.done.given[self._rows][:, [without]].nonzero()[0]] = False
             gone = self._x[~keep]
             gram = gram - gone.T @ gone
-        count, x, values = keep.sum(), self._x[keep], self._values[keep]
-        correlation = gram / count
-        own = int(self._position(np.array(place)))
-        at = np.flatnonzero(self._chosen == own)
-        inverse = np.linalg.inv(correlation + RIDGE * np.eye(len(gram)))
-        if len(at):
-            slopes = -inverse[:, at[0]] / inverse[at[0], at[0]]
-            slopes[at] = 0
-        else:
-            slopes = inverse @ (x.T @ self._centred(np.array([own]))[keep, 0] / count)
+        correlation = gram / keep.sum()
         top = [max(len(gram) - DIRECTIONS, 0), len(gram) - 1]
         size, vectors = eigh(correlation, subset_by_index=top)
         axes = vectors / np.sqrt(np.maximum(size, 1e-6))
-        scores = self._within(x @ np.column_stack([slopes, axes]), keep)
-        along = (values.T @ scores).astype(np.float64) / count / self._sd[:, None]
-        going, embedding = along[:, 0], along[:, 1:]
-        going[own] = 0
-        others = [number for number in range(len(self._effects)) if number != without]
-        shared = self._effects[others].mean(0) if others else np.zeros(len(going))
-        special = self._special(
-            embedding, own, [each for each in others if self.done.place[each] >= 0]
-        )
-        control = self.done.control[self._rows]
-        level = float(self._values[control][:, [own]].mean()) / self._sd[own]
-        return Terms(
-            unit(np.stack([going, shared, special])),
-            float(np.sqrt(np.square(going).mean())) * level,
-        )
+        inverse = np.linalg.inv(correlation + RIDGE * np.eye(len(gram)))
+        return Fit(keep, inverse, self._along(axes, keep))
 
-    def _special(self, embedding: np.ndarray, own: int, known: list[int]) -> np.ndarray:
+    @cached_property
+    def _of_all(self) -> Fit:
+        return self._fit(None)
+
+    def _along(self, slopes: np.ndarray, keep: np.ndarray) -> np.ndarray:
+        """How all genes go with sums of the chosen ones, [N, .], in their sds. slopes [n, .]."""
+        scores = self._within(self._x[keep] @ slopes, keep)
+        covariance = (self._values[keep].T @ scores).astype(np.float64) / keep.sum()
+        return covariance / self._sd[:, None]
+
+    def _going(self, own: int, fit: Fit) -> np.ndarray:
+        """How the other genes go with gene `own`, as far as they explain it, [N]."""
+        at = np.flatnonzero(self._chosen == own)
+        if len(at):
+            slopes = -fit.inverse[:, at] / fit.inverse[at, at]
+            slopes[at] = 0
+        else:
+            x, values = self._x[fit.keep], self._centred(np.array([own]))[fit.keep]
+            slopes = fit.inverse @ (x.T @ values) / len(x)
+        found = self._along(slopes, fit.keep)[:, 0]
+        found[own] = 0
+        return found
+
+    def _terms(self, place: int, without: int | None) -> Terms:
+        """Of the gene `place`, from cells and interventions without one of these."""
+        fit = self._of_all if without is None else self._fit(without)
+        own = int(self._position(np.array(place)))
+        others = np.array([each for each in range(len(self._effects)) if each != without], int)
+        known = others[self.done.place[others] >= 0]
+        going = self._going(own, fit)
+        shared = self._effects[others].sum(0) / max(len(others), 1)
+        special = self._special(fit.embedding, own, known)
+        size = float(np.sqrt(np.square(going).mean()))
+        return Terms(unit(np.stack([going, shared, special])), size)
+
+    def _special(self, embedding: np.ndarray, own: int, known: np.ndarray) -> np.ndarray:
         """The effects of gene `own` less the mean, [N], from those of interventions `known`."""
         if len(known) < 2:
             return np.zeros(len(embedding))
@@ -219,8 +248,9 @@ class Unmade:
 
     @cached_property
     def _agreement(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """Of each intervention left out: products of the terms [3, 3], and of the terms with what was
-        measured [3], in its errors."""
+        """Of each intervention left out: products of the terms [3, 3], and of the terms with what
+        was measured [3], in its errors.
+        """
         found = {}
         for number, terms in self._left_out.items():
             known = np.isfinite(self._z[number])
@@ -286,17 +316,16 @@ class Unmade:
     @cached_property
     def _width(self) -> float:
         """What the expected sizes of residuals are multiplied by, so that those of interventions
-        that are left out are within their intervals."""
+        that are left out are within their intervals.
+        """
         every, ratio = np.arange(len(self.done.names)), []
         for number in self._left_out:
             sd = self._response_sd(every[every != number])
             width = np.hypot(sd, self.caused.error[self._genes, number])
             ratio.append(np.abs(self._residual[:, number]) / width)
-        return (
-            float(np.nanquantile(np.concatenate(ratio), 0.95)) / NORMAL
-            if len(every) > 2 and ratio
-            else 1.0
-        )
+        if len(every) < 3 or not ratio:
+            return 1.0
+        return float(np.nanquantile(np.concatenate(ratio), 0.95)) / NORMAL
 
 
 def at_one_total(cells: Cells) -> sparse.csr_matrix:
