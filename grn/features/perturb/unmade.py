@@ -38,6 +38,7 @@ CELLS, LARGEST = 20_000, 1000  # cells and genes whose correlations are read
 RIDGE = 1.0  # of the regression on other genes, in a gene's variance
 DIRECTIONS, PENALTY = 10, 0.1  # of the embeddings, and of the linear model from them
 BELIEF, COSINE = 0.1, 0.5  # in a: as so many interventions that it agrees with so well
+CHANCE = 2.0  # sds of the mean of squares of noise, above which effects are no noise
 LEFT_OUT = 30  # most interventions that are left out in turn
 FEWEST = 50  # cells that are left without an intervention
 
@@ -163,8 +164,10 @@ class Unmade:
     def _share(self) -> np.ndarray:
         """How much of the measured effects of each intervention is no noise, [T], 0 to 1."""
         known = np.isfinite(self._z)
-        square = np.where(known, np.square(self._z) - 1, 0).sum(1) / np.maximum(known.sum(1), 1)
-        return np.maximum(square, 0) / (1 + np.maximum(square, 0))
+        count = np.maximum(known.sum(1), 1)
+        square = np.where(known, np.square(self._z), 0).sum(1) / count
+        real = np.maximum(square - 1 - CHANCE * np.sqrt(2 / count), 0)  # 2 / count: its variance
+        return real / (1 + real)
 
     @cached_property
     def _effects(self) -> np.ndarray:
