@@ -8,9 +8,10 @@ The folder that GRN_BENCHMARK_DATA names has log2 fold changes of 573 targets an
 induction of each. Methods learn from the deletions of all other factors, and say for each target
 whether the factor raises it:
 
-- known targets: the recipe of docs/yeast.md. A factor's activity in each of the other deletions is the sum
-  of its known targets there, by their known signs (`yeast_curated_signed.csv.gz`), in sds; a target
-  goes with this activity (Pearson). The pair that is asked for is left out of the known ones.
+- known targets: the recipe of docs/yeast.md. A factor's activity in each of the other deletions is
+  the sum of its known targets there, by their known signs (`yeast_curated_signed.csv.gz`), in sds;
+  a target goes with this activity (Pearson). The pair that is asked for is left out of the known
+  ones.
 - pearson, ridge, genie3: with the factor's messenger, where it is among the 50. Ridge and GENIE3
   leave out the deletions of half of these at a time; GENIE3 has 20 trees for 1000, and the sign of
   Pearson's correlation.
@@ -18,11 +19,11 @@ whether the factor raises it:
 - own deletion: minus what the deletion of the factor itself did, which no other method sees.
 
 Scores are of pairs of a factor and a gene that is not its own: `both`, |log2 fold change| of at
-least 1 in the induction and in the deletion, of which the truth is sure; `same`, those of which known
-targets and Pearson say something; `induced`, at least 1 in the induction; `curated`, the known edges, each
-left out in turn. `signs` are the share of right ones among the pairs of which the method says
-something, `pairs`; `auroc` is how |score| ranks these pairs among all of which it says something.
-Prints a table and writes `yeast.csv`.
+least 1 in the induction and in the deletion, of which the truth is sure; `same`, those of which
+known targets and Pearson say something; `induced`, at least 1 in the induction; `curated`, the
+known edges, each left out in turn. `signs` are the share of right ones among the pairs of which the
+method says something, `pairs`; `auroc` is how |score| ranks these pairs among all of which it says
+something. Prints a table and writes `yeast.csv`.
 """
 
 from __future__ import annotations
