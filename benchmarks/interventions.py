@@ -23,6 +23,10 @@ What is predicted:
   intervened regulators' edges whose weight is above that of the other direction, and `guides`, the
   share of those whose gene's loss shows that are told right.
 
+- unmade: simulated screens (3000 cells, 120 genes, 12 regulators cut), each intervention left out
+  with its cells in turn. `within` is the share of genes whose measured change is within the
+  interval, here and on Papalexi's cells.
+
 Beside grn: Pearson correlation and ridge regression of the gene with all others, the mean of all
 other interventions, a linear model with gene embeddings (change = G W p^T + mean: principal
 components of the correlations as G and p, W by ridge; Ahlmann-Eltze et al. 2025), and what sees the
@@ -46,13 +50,17 @@ from scipy.stats import spearmanr
 from sets import folder
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from grn.cells.cells import Cells
 from grn.cells.load import load_cells
 from grn.cells.readers.registry import MEMORY
 from grn.cells.simulated.cells import simulate
 from grn.config.files import change_config
 from grn.config.schema import Simulation
+from grn.evidence.caused import NORMAL, Caused, caused_effects
 from grn.evidence.states import states_of
-from grn.features.perturb.perturbed import Plan, Subject, perturb_cells
+from grn.features.interventions.scores import scores, simple_changes
+from grn.features.perturb.perturbed import Plan, Subject, expected_size, perturb_cells
+from grn.features.perturb.unmade import Unmade, at_one_total
 from grn.networks.baselines import pearson, ridge
 from grn.networks.build import network_of
 from grn.runtime.messages import silent
@@ -176,7 +184,20 @@ class Ours:
         table = perturb_cells(
             self.subject, Plan(knock_out=(target,)), self.rows, steps
         ).table.set_index("gene")
-        return table["size"].reindex(genes).to_numpy(), table["effect"].reindex(genes).to_numpy()
+        table = table.reindex(genes)
+        self.interval = table["low"].to_numpy(), table["high"].to_numpy()
+        return table["size"].to_numpy(), table["effect"].to_numpy()
+
+    def coverage(self, screen: Screen, target: str) -> float:
+        """The share of genes whose measured change is within the interval of the last prediction,
+        as far as its own error allows."""
+        values = screen.values
+        given, control = screen.target == target, screen.control
+        change = (values[given].mean(0) - values[control].mean(0)) / values.std(0)
+        error = np.sqrt(1 / given.sum() + 1 / control.sum())
+        middle, half = (sum(self.interval) / 2, np.diff(self.interval, axis=0)[0] / 2)
+        others = np.array([gene != target for gene in screen.genes])
+        return float((np.abs(change - middle) < np.hypot(half, NORMAL * error))[others].mean())
 
 
 def planted_rows(seed: int) -> Iterator[dict]:
@@ -225,9 +246,44 @@ def planted_rows(seed: int) -> Iterator[dict]:
             yield found
 
 
+def unmade_rows(seed: int) -> Iterator[dict]:
+    """Each intervention of one simulated screen, left out with its cells."""
+    size = {"cells": 3000, "genes": 120, "regulators": 40, "cell_types": 1, "seed": 500 + seed}
+    adata = simulate(Simulation(**size, interventions=0.3, failing=0.2))
+    fields = {"data.path": MEMORY, "data.genes": "all", "data.intervention_key": "intervention"}
+    config = change_config(None, fields | {"data.guide_key": "guide"})
+
+    def read(some: anndata.AnnData) -> tuple[Cells, Caused, Unmade]:
+        cells, _ = load_cells(config.data, seed=seed, adata=some)
+        states = states_of(cells, seed)
+        caused = caused_effects(cells, states)
+        own = at_one_total(cells), states.membership, cells.interventions, caused
+        return cells, caused, Unmade(*own)
+
+    whole, caused, _ = read(adata)
+    for number, name in enumerate(whole.interventions.names):
+        cells, training, learned = read(adata[adata.obs["intervention"] != name].copy())
+        place = [cells.vocabulary.index(gene) for gene in adata.var_names]
+        effect = learned.effect(cells.vocabulary.index(name))[place]
+        sd = learned.sd[place]
+        measured = whole.interventions.sign * caused.effect[: len(place), number]
+        error = caused.error[: len(place), number]
+        predicted = {"grn": (expected_size(effect, sd), effect)}
+        for way, each in simple_changes(cells, name, training):
+            predicted[way] = np.abs(each[place]), each[place]
+        for way, (ranked, change) in predicted.items():
+            found = {"protocol": "unmade", "method": way, "target": name, "left": "none"}
+            found |= scores(ranked, change, measured / error, measured)
+            if way == "grn":
+                known = np.isfinite(measured)
+                half = NORMAL * np.hypot(sd, error)
+                found["within"] = float((np.abs(measured - effect) < half)[known].mean())
+            yield found
+
+
 def rows_of(screen: Screen, protocol: str, seed: int, grn: bool) -> Iterator[dict]:
-    if protocol == "planted":
-        yield from planted_rows(seed)
+    if protocol in ("planted", "unmade"):
+        yield from (planted_rows if protocol == "planted" else unmade_rows)(seed)
         return
     factors = set((folder() / "human_tfs.txt").read_text().split()) | set(screen.targets)
     regulators = [gene for gene in screen.genes if gene in factors]
@@ -267,18 +323,17 @@ def rows_of(screen: Screen, protocol: str, seed: int, grn: bool) -> Iterator[dic
         for steps in (1, STEPS) if model else ():
             predicted[f"grn, {steps} steps"] = model.predicted(target, screen.genes, steps)
         for name, (size, change) in predicted.items():
-            yield {
-                "protocol": protocol,
-                "method": name,
-                "target": target,
-                "left": "none",
-            } | screen.score(size, change, target, screen.z(target))
+            found = {"protocol": protocol, "method": name, "target": target, "left": "none"}
+            found |= screen.score(size, change, target, screen.z(target))
+            if name.startswith("grn"):
+                found["within"] = model.coverage(screen, target)
+            yield found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--protocols", nargs="+", default=["pathway", "each", "replicate", "planted"]
+        "--protocols", nargs="+", default=["pathway", "each", "replicate", "planted", "unmade"]
     )
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--first-seed", type=int, default=0)
@@ -300,7 +355,13 @@ def main() -> None:
                 means = part.groupby("method", sort=False)[PLANTED].mean()
                 print(f"\nplanted\n{means.to_string(float_format='%.3f')}")
                 continue
-            for value in ("auroc", "signs"):
+            if name == "unmade":
+                by = part.groupby("method", sort=False)[["auroc", "signs", "error", "within"]]
+                print(f"\nunmade\n{by.agg(['mean', 'min', 'max']).to_string(float_format='%.3f')}")
+                continue
+            for value in ("auroc", "signs", "within"):
+                if value not in part:
+                    continue
                 wide = part.pivot_table(index="method", columns="target", values=value, sort=False)
                 shown = wide.assign(mean=wide.mean(1)).to_string(float_format="%.3f")
                 print(f"\n{name}: {value}\n{shown}", flush=True)

@@ -113,10 +113,9 @@ def command(
         title = "Strongest changes"
         if len(never := cells.uns["grn_perturb"].get("never_intervened", ())):
             to.print(
-                f"{', '.join(never)}: no cell of this run had this intervention. The direction of "
-                "an effect is that of "
-                "an association in observed cells, and need not be a cause; its size is what genes "
-                "moved by elsewhere.",
+                f"{', '.join(never)}: no cell of this run had this intervention. What is expected "
+                "is learned from the interventions that were made and from what goes with the gene "
+                "in the cells; it need not be what the gene causes.",
                 markup=False,
             )
     print_table(title, list(table), table.head(PRINTED).itertuples(index=False), to)

@@ -134,7 +134,7 @@ def predicted_change(subject: Subject, genes: tuple[str, ...]) -> tuple[np.ndarr
     table = perturb_cells(subject, Plan(**made), np.sort(controls), STEPS).table.set_index("gene")
     table = table.reindex(list(cells.vocabulary))
     # a perturbation's effects are in sds over all cells
-    unit = subject.sd / caused_effects(cells, subject.states).sd
+    unit = subject.sd / subject.caused.sd
     return table["size"].to_numpy(float) * unit, table["effect"].to_numpy(float) * unit
 
 

@@ -54,10 +54,11 @@ def perturb(
     along certain edges, too. The identity token then reads the changed cells.
 
     Where the run's cells were intervened on (data.intervention_key), genes that were have the
-    effect of their own intervention, and other regulators what goes with them in the cells, as far
-    as interventions bear such associations out. Observed cells alone do not distinguish a cause
-    from a correlation (docs/usage.md): the size of a knock-out and its interval are those of an
-    association.
+    effect of their own intervention. That of other regulators is learned from those: from what goes
+    with the regulator in the cells, what all interventions share, and a linear model from gene
+    embeddings, as far as each told the others' effects (docs/interventions.md). Observed cells
+    alone do not distinguish a cause from a correlation (docs/usage.md): without interventions, the
+    size of a knock-out and its interval are those of an association.
 
     Args:
         run: a Run, or its folder. Its configuration names the cells, which are read again.
@@ -102,7 +103,7 @@ def perturb(
             uns["grn_perturb"]      what was perturbed, steps, model; `sizes`, a sentence: which
                                     changes are not shrunk; of a run with interventions
                                     never_intervened, the genes of which no cell had this
-                                    intervention: their effects are no more than associations
+                                    intervention: their effects are learned from others
 
     Raises:
         DataError: a gene that is no regulator, no such cell type, no such column, cells that have
@@ -148,7 +149,8 @@ def screen(
     towards another type.
 
     Changes are the model's own, which its penalty shrinks: compare regulators, and do not read the
-    shares as sizes.
+    shares as sizes. Of a run with interventions, those of regulators that nobody intervened on are
+    learned as in `perturb`.
 
     Args:
         run: a Run, or its folder. Its configuration names the cells, which are read again.

@@ -17,7 +17,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,12 +33,11 @@ from grn.cells.cells import Cells
 from grn.cells.load import read_columns
 from grn.cells.readers.registry import open_source
 from grn.config.schema import Config
-from grn.evidence.caused import NORMAL, caused_effects
+from grn.evidence.caused import NORMAL, Caused, caused_effects
 from grn.evidence.states import States
-from grn.features.perturb.associations import Associations
 from grn.features.perturb.certain_slopes import certain_slopes
 from grn.features.perturb.mechanism import effects, slices
-from grn.features.perturb.responsiveness import explained_share, response_sd
+from grn.features.perturb.unmade import Unmade, at_one_total
 from grn.features.predict.predictions import predict_cells
 from grn.model.regulation import Model
 from grn.model.saved import TrainedModel
@@ -49,6 +50,7 @@ KINDS = {"knock_out": "knock-out", "knock_down": "knock-down", "overexpress": "o
 NEIGHBOURS = 30  # cells among which a shift finds its direction in an embedding
 SCREENED = 200  # cells of a type, in which each regulator is perturbed: a mean effect settles soon
 MESSAGES = 10  # of progress
+FURTHEST = 2.0  # as far as in interventions that were made, what was learned from them is believed
 SHARPNESS = 0.1  # temperature of the cosines: as in the projections of RNA velocity
 
 
@@ -136,22 +138,6 @@ class Plan:
             if done is None or gene not in of_kind or gene not in done.names
         ]
 
-    def error(self, cells: Cells, states: States) -> np.ndarray:
-        """How far genes may be from the predicted changes of their multiplicities, [N]: by the
-        noise of the measured effects, and for a gene that was never intervened on as far as genes
-        have moved in other interventions.
-        """
-        done = cells.interventions
-        assert done is not None, "the caller has asked"
-        caused, never = caused_effects(cells, states), self.never_intervened(cells)
-        own = [done.names.index(gene) for gene in self.genes if gene not in never]
-        square = np.square(np.nan_to_num(caused.error[:, own])).sum(1)
-        if never:
-            square += len(never) * np.square(
-                response_sd(explained_share(cells.multiplicity), caused)
-            )
-        return np.sqrt(square) * caused.sd
-
     def new_values(self, gene: str, cells: Cells, rows: np.ndarray, logarithmic: bool) -> Tensor:
         """The multiplicities of a perturbed gene in the cells `rows`, float32 [C].
 
@@ -231,6 +217,18 @@ class Subject:
         )
         return measured, basal, states
 
+    @cached_property
+    def caused(self) -> Caused:
+        """What interventions caused in the cells, which had some."""
+        return caused_effects(self.cells, self.states)
+
+    @cached_property
+    def unmade(self) -> Unmade:
+        """What interventions would do that nobody made, learned from those of the cells."""
+        done = self.cells.interventions
+        assert done is not None, "the caller has asked"
+        return Unmade(at_one_total(self.cells), self.states.membership, done, self.caused)
+
     @property
     def logarithmic(self) -> bool:
         return self.trained.values == "counts" and self.trained.multiplicity != "counts"
@@ -294,8 +292,9 @@ def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1
 
     Raises DataError.
 
-    Direct changes along certain edges are not shrunk (certain_slopes.py); with interventions, all
-    are as the model has them or as they were measured.
+    Direct changes along certain edges are not shrunk (certain_slopes.py). With interventions, genes
+    that were intervened on have what the model has of their guides, and others what was learned
+    from these (unmade.py).
     """
     model, cells, regulators, sd = (
         subject.model,
@@ -304,16 +303,18 @@ def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1
         subject.sd,
     )
     fixed = plan.fixed(cells, regulators, rows, subject.logarithmic)
-    slopes, sizes = None, ""
+    slopes, sizes, never = None, "", []
     if cells.interventions is None:
         slopes, sizes = certain_slopes(
             subject.folder, subject.trained, cells, subject.states, rows, fixed
         )
-    elif len(plan.never_intervened(cells)) == len(plan.genes):
-        return _associated(subject, plan, fixed, rows)
-    change = np.empty((len(rows), len(sd)), np.float32)
-    total = np.zeros((model.config.members, len(sd)))
-    for part in slices(model, len(rows)):
+    else:
+        never = plan.never_intervened(cells)
+    unmade = {gene: fixed.pop(_column(subject, gene)).numpy() for gene in never}
+    change = np.zeros((len(rows), len(sd)), np.float32)
+    by_model = len(never) < len(plan.genes)
+    total = np.zeros((model.config.members if by_model else 1, len(sd)))
+    for part in slices(model, len(rows)) if by_model else ():
         measured, basal, states = inputs = subject.inputs(rows[part])
         of_part = {column: values[part] for column, values in fixed.items()}
         added = None if slopes is None else slopes.added(model, inputs, of_part, part)
@@ -332,7 +333,42 @@ def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1
         change *= np.divide(there, fall, out=np.ones(len(sd)), where=fall > there).astype(
             np.float32
         )
+    learned = {gene: _unmade(subject, gene, rows, new) for gene, new in unmade.items()}
+    for of_all, _ in learned.values():
+        change += of_all.astype(np.float32)
+        mean += of_all / sd
+    for gene, (_, moved) in learned.items():
+        own = cells.vocabulary.index(gene)
+        change[:, own], mean[:, own] = moved, moved.mean() / sd[own]
     return _perturbed(subject, plan, rows, mean, change, error, sizes)
+
+
+def _column(subject: Subject, gene: str) -> int:
+    """Of the gene's messenger among the regulators."""
+    return int(np.searchsorted(subject.trained.regulators, subject.cells.vocabulary.index(gene)))
+
+
+def _unmade(
+    subject: Subject, gene: str, rows: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean changes [N] of the cells `rows` after an intervention that nobody made, and the gene's
+    own in each [C].
+
+    values [C]: the gene's new multiplicities. What was learned is of the kind of intervention that
+    was made, in controls; in other cells, or of another kind, genes move by as much more or less as
+    the gene itself does, at most FURTHEST times as far.
+    """
+    cells, done = subject.cells, subject.cells.interventions
+    assert done is not None, "the caller has asked"
+    own, control = cells.vocabulary.index(gene), np.flatnonzero(done.control)
+    kind: dict[str, Any] = {each: (gene,) for each, word in KINDS.items() if word == done.kind}
+    after = Plan(**kind).new_values(gene, cells, control, subject.logarithmic).numpy()
+    usual = float((after - cells.multiplicity[control][:, [own]].toarray()[:, 0]).mean())
+    moved = values - cells.multiplicity[rows][:, [own]].toarray()[:, 0]
+    share = float(np.clip(moved.mean() / usual, -FURTHEST, FURTHEST)) if usual else 0.0
+    change = share * subject.unmade.effect(own) * subject.caused.sd
+    change[own] = moved.mean()
+    return change, moved
 
 
 def _perturbed(
@@ -354,7 +390,7 @@ def _perturbed(
     genes = np.arange(len(sd)) if done is None else np.setdiff1d(np.arange(len(sd)), done.key)
     names = tuple(cells.vocabulary[gene] for gene in genes)
     if done is not None:
-        error = plan.error(cells, subject.states) / sd
+        error = _error(subject, plan) / sd
     own = None if error is None else error[genes]
     before = cells.multiplicity[rows][:, genes]
     table = gene_table(
@@ -363,27 +399,18 @@ def _perturbed(
     return Perturbed(table, change[:, genes], rows, genes, sizes)
 
 
-def _associated(
-    subject: Subject, plan: Plan, fixed: dict[int, Tensor], rows: np.ndarray
-) -> Perturbed:
-    """What goes with regulators that nobody intervened on, as far as other interventions bear
-    associations out.
+def _error(subject: Subject, plan: Plan) -> np.ndarray:
+    """How far genes may be from the predicted changes of their multiplicities, [N]: by the noise of
+    the measured effects, and for a gene that was never intervened on by what such predictions
+    missed.
     """
-    cells, sd, done = subject.cells, subject.sd, subject.cells.interventions
+    done, never = subject.cells.interventions, plan.never_intervened(subject.cells)
     assert done is not None, "the caller has asked"
-    found = Associations(cells.multiplicity, subject.states.membership, done)
-    level = np.asarray(cells.multiplicity[done.control].mean(0)).ravel()
-    places = [cells.vocabulary.index(gene) for gene in plan.genes]
-    slopes = found.slopes(places) * found.borne_out(caused_effects(cells, subject.states), level)
-    columns = [int(np.searchsorted(subject.trained.regulators, place)) for place in places]
-    before = cells.multiplicity[rows]
-    moved = (
-        np.stack([fixed[column].numpy() for column in columns], 1) - before[:, places].toarray()
-    )  # [C, j]
-    change = (moved @ slopes).astype(np.float32)
-    change[:, places] = moved
-    mean = change.mean(0, dtype=np.float64)[None] / sd
-    return _perturbed(subject, plan, rows, mean, np.maximum(change, -before.toarray()))
+    own = [done.names.index(gene) for gene in plan.genes if gene not in never]
+    square = np.square(np.nan_to_num(subject.caused.error[:, own])).sum(1)
+    if never:
+        square += len(never) * np.square(subject.unmade.sd)
+    return np.sqrt(square) * subject.caused.sd
 
 
 def gene_table(
@@ -583,15 +610,17 @@ def screen_regulators(
         if kind == "overexpress" and not cells.multiplicity[:, [position]].nnz:
             continue
         knock_out, knock_down, overexpress = ((gene,) if kind == each else () for each in KINDS)
-        values = Plan(knock_out, knock_down, overexpress).fixed(
-            cells, regulators, rows, subject.logarithmic
-        )
+        plan = Plan(knock_out, knock_down, overexpress)
+        values = plan.fixed(cells, regulators, rows, subject.logarithmic)
         effect = np.zeros((model.config.members, len(vocabulary)))
-        for part in slices(model, len(rows)):
-            some = measured[part], basal[part], states[part]
-            fixed = {at: each[part] for at, each in values.items()}
-            effect += effects(model, *some, fixed, steps).sum(1).double().cpu().numpy()
-        effect /= len(rows)
+        if done is not None and plan.never_intervened(cells):
+            effect += _unmade(subject, gene, rows, values[column].numpy())[0] / sd
+        else:
+            for part in slices(model, len(rows)):
+                some = measured[part], basal[part], states[part]
+                fixed = {at: each[part] for at, each in values.items()}
+                effect += effects(model, *some, fixed, steps).sum(1).double().cpu().numpy()
+            effect /= len(rows)
         effect[:, position] = 0
         others = np.arange(len(way)) != position
         share = effect @ way / np.square(way[others]).sum()
