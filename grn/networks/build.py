@@ -17,7 +17,7 @@ import grn
 from grn.cells.cells import Cells
 from grn.cells.genes import programmes
 from grn.config.files import change_config, load_config
-from grn.config.schema import Config
+from grn.config.schema import Config, NetworkConfig, TrainerConfig
 from grn.edges.weights import Network, seen_enough
 from grn.evidence.caused import caused_effects
 from grn.evidence.cell_table import CellTable
@@ -79,10 +79,10 @@ class ReadNetwork:
     found: pd.DataFrame | None = None
     upstream: pd.DataFrame | None = None
 
-    def tables(self, config: Config) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def tables(self, settings: NetworkConfig) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The edges over all cells, and those of each state."""
-        given = self.network, self.genes, self.regulators, config.network.top_k
-        least = config.network.least_cells
+        given = self.network, self.genes, self.regulators, settings.top_k
+        least = settings.least_cells
         edges, by_type = (table(*given, least_cells=least) for table in (edge_table, edges_by_type))
         if self.prior is None:
             return edges, by_type
@@ -91,19 +91,21 @@ class ReadNetwork:
         )
 
 
-def first_evidence(config: Config, cells: Cells, states: States, say: Say) -> Evidence | None:
+def first_evidence(
+    network: NetworkConfig, trainer: TrainerConfig, cells: Cells, states: States, say: Say
+) -> Evidence | None:
     """What knock-offs say of the edges over all cells, or None where `network.false_discovery` is
     off.
 
     It needs no model, so `grn train` computes it first and says what is certain. Of a screen it
     says nothing: there, interventions come first.
     """
-    if not config.network.false_discovery:
+    if not network.false_discovery:
         return None
     table = CellTable.of(
-        cells, np.arange(len(cells)), states.membership, device=own_device(config.trainer)
+        cells, np.arange(len(cells)), states.membership, device=own_device(trainer)
     )
-    found = evidence_of(table, seed=config.trainer.seed, least_cells=config.network.least_cells)
+    found = evidence_of(table, seed=trainer.seed, least_cells=network.least_cells)
     if cells.interventions is None:
         merge = Merge.of(cells, table.regulators)
         if merge is None:
@@ -114,22 +116,26 @@ def first_evidence(config: Config, cells: Cells, states: States, say: Say) -> Ev
 
 
 def help_to_read(
-    config: Config, model: Model, cells: Cells, states: States, processes: Processes
+    network: NetworkConfig,
+    trainer: TrainerConfig,
+    model: Model,
+    cells: Cells,
+    states: States,
+    processes: Processes,
 ) -> None:
     """What all processes but the first do while that calls `network_of` with the same model: some
     of the states.
     """
-    seed, device = config.trainer.seed, own_device(config.trainer)
+    seed, device = trainer.seed, own_device(trainer)
     slopes_of_states(model.to(device), cells, states, seed, processes)
-    if config.network.false_discovery:
+    if network.false_discovery:
         table = CellTable.of(cells, np.arange(len(cells)), states.membership, device=device)
-        evidence_of_states(
-            table, seed=seed, least_cells=config.network.least_cells, processes=processes
-        )
+        evidence_of_states(table, seed=seed, least_cells=network.least_cells, processes=processes)
 
 
 def network_of(
-    config: Config,
+    network: NetworkConfig,
+    trainer: TrainerConfig,
     trained: TrainedModel,
     cells: Cells,
     states: States,
@@ -146,17 +152,17 @@ def network_of(
     fold [C]: which members have not learned from a cell, for effects (`effects_of`); None: without
         them.
     """
-    seed, device = config.trainer.seed, own_device(config.trainer)
+    seed, device = trainer.seed, own_device(trainer)
     trained.model.to(device)
     merge = Merge.of(cells, trained.regulators)
     found = read_network(trained.model, cells, states, seed, processes)
     if fold is not None:
         found = with_effects(found, effects_of(trained.model, cells, states, fold), merge)
-    found = seen_enough(found, config.network.least_cells)
+    found = seen_enough(found, network.least_cells)
     evidence = None
-    if config.network.false_discovery:
+    if network.false_discovery:
         table = CellTable.of(cells, np.arange(len(cells)), states.membership, device=device)
-        least_cells = config.network.least_cells
+        least_cells = network.least_cells
         together, of_states = edge_evidence(
             table, seed=seed, least_cells=least_cells, together=first, processes=processes
         )
@@ -168,8 +174,8 @@ def network_of(
         found, evidence = with_evidence(found, together, of_states), (together, of_states)
         give_back()
     prior = None
-    if config.network.prior is not None:
-        prior = prior_of(config.network, cells)
+    if network.prior is not None:
+        prior = prior_of(network, cells)
         if merge is not None:
             prior = replace(prior, factor=merge.columns(prior.factor))
         found = prior.applied(found)
@@ -210,7 +216,8 @@ def with_effects(network: Network, effects: Effects, merge: Merge | None) -> Net
 
 
 def network_of_model(
-    config: Config,
+    network: NetworkConfig,
+    trainer: TrainerConfig,
     trained: TrainedModel,
     cells: Cells,
     states: States,
@@ -224,21 +231,20 @@ def network_of_model(
 
     first, processes, fold: see `network_of`.
     """
-    settings = config.network
     if not trained.model.regulates:
-        return attention_of_model(config, trained, cells)
-    read = network_of(config, trained, cells, states, say, first, processes, fold)
+        return attention_of_model(network, trainer, trained, cells)
+    read = network_of(network, trainer, trained, cells, states, say, first, processes, fold)
     rows = np.flatnonzero(np.isin(np.array(cells.vocabulary, object), np.array(read.genes, object)))
     every = len(rows) == len(cells.vocabulary)
     about: dict[str, Any] = {
         "model_hash": trained.hash,
         "version": grn.__version__,
         "parameters": {
-            "members": config.model.members,
+            "members": trained.model.config.members,
             "cells": len(cells),
             "donors": len(cells.donors),
-            "top_k": settings.top_k or 0,
-            "seed": config.trainer.seed,
+            "top_k": network.top_k or 0,
+            "seed": trainer.seed,
         },
     }
     if cells.hint:
@@ -255,11 +261,11 @@ def network_of_model(
         regulators=read.regulators,
         states=states,
         multiplicity=cells.multiplicity if every else cells.multiplicity[:, rows],
-        top_k=settings.top_k,
+        top_k=network.top_k,
         var_names=None if cells.var_names is None else [cells.var_names[row] for row in rows],
         about=about,
     )
-    edges, by_type = read.tables(config)
+    edges, by_type = read.tables(network)
     if read.found is not None and (
         line := programmes.sentence(edges["target"][edges["q_value"] <= SIGNIFICANT])
     ):
@@ -268,7 +274,8 @@ def network_of_model(
 
 
 def write_network_files(
-    config: Config,
+    network: NetworkConfig,
+    trainer: TrainerConfig,
     trained: TrainedModel,
     cells: Cells,
     folder: Path,
@@ -285,7 +292,7 @@ def write_network_files(
     first, processes, fold: see `network_of`.
     """
     adata, edges, by_type = network_of_model(
-        config, trained, cells, states, say, first, processes, fold
+        network, trainer, trained, cells, states, say, first, processes, fold
     )
     write_network(folder, adata, edges, by_type)
     return edges
@@ -315,7 +322,7 @@ def read_again(
     cells = cells_of_run(run, config, saved, adata)
     states = states_of_run(run, cells, config.trainer.seed, saved)
     config = change_config(config, {"network.top_k": None})
-    return network_of_model(config, trained, cells, states, silent)[0]
+    return network_of_model(config.network, config.trainer, trained, cells, states, silent)[0]
 
 
 def read_layer_again(

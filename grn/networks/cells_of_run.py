@@ -10,7 +10,7 @@ from anndata import AnnData
 
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
-from grn.config.schema import Config
+from grn.config.schema import Config, DataConfig
 from grn.evidence.states import States, states_of
 from grn.model.saved import TrainedModel
 from grn.runtime.errors import DataError, RunFolderError, VocabularyMismatch
@@ -28,7 +28,7 @@ def cells_of_run(
     section.
     """
     if adata is None:
-        refuse_lost_cells(run, config)
+        refuse_lost_cells(run, config.data)
     cells, _ = load_cells(config.data, config.trainer.seed, adata)
     where = config.data.path if adata is None else "the AnnData"
     other_genes = cells.vocabulary != trained.vocabulary
@@ -42,12 +42,12 @@ def cells_of_run(
     return cells
 
 
-def refuse_lost_cells(run: Path, config: Config) -> None:
+def refuse_lost_cells(run: Path, settings: DataConfig) -> None:
     """Raises DataError where the file that a run was trained on is not where its configuration
     says.
     """
-    path = Path(config.data.path)
-    if ":" in config.data.path or path.exists():
+    path = Path(settings.path)
+    if ":" in settings.path or path.exists():
         return
     seen = "" if path.is_absolute() else ", seen from this folder"
     raise DataError(

@@ -17,7 +17,7 @@ from grn.cells.loading.order import EpochOrder
 from grn.cells.notes import listed
 from grn.cells.preprocessing.moments import varying
 from grn.cells.preprocessing.split import Split
-from grn.config.schema import Config
+from grn.config.schema import Config, DataConfig, ModelConfig, ObjectivesConfig, TrainerConfig
 from grn.evidence.cell_table import CellTable
 from grn.evidence.folds import group_folds
 from grn.evidence.levels import levels_of
@@ -66,19 +66,19 @@ class Fit:
     states: States
 
 
-def trained_classes(config: Config, cells: Cells) -> tuple[str, ...]:
+def trained_classes(objectives: ObjectivesConfig, cells: Cells) -> tuple[str, ...]:
     """The cell types that the model is trained to predict: two or more, or none."""
-    return cells.classes if config.objectives.cell_type.weight and len(cells.classes) > 1 else ()
+    return cells.classes if objectives.cell_type.weight and len(cells.classes) > 1 else ()
 
 
 def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say) -> Fit:
     """A model in the units of the training cells, with the penalties that held-out cells choose."""
     settings, objectives, seed = config.model, config.objectives, config.trainer.seed
-    classes = trained_classes(config, cells)
+    classes = trained_classes(objectives, cells)
     regulators = np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
     if config.regulates:
-        refuse_too_many_scores(config, len(cells.vocabulary), len(regulators), len(states))
-    fold = folds_of_run(config, cells, split, states)
+        refuse_too_many_scores(settings, len(cells.vocabulary), len(regulators), len(states))
+    fold = folds_of_run(cells, split, states, members=settings.members, seed=seed)
     # Each of the first folds judges the members of the reader that have not learned from it.
     reader = READERS[settings.reader]
     judging = (
@@ -208,28 +208,30 @@ def folds_of(cells: Cells, rows: np.ndarray, states: States, folds: int, seed: i
     return found
 
 
-def folds_of_run(config: Config, cells: Cells, split: Split, states: States) -> np.ndarray:
+def folds_of_run(
+    cells: Cells, split: Split, states: States, *, members: int, seed: int
+) -> np.ndarray:
     """The fold of every cell that a run's members learn from or not, [C]; -1 for test cells."""
     fold = np.full(len(cells), -1)
-    members = max(config.model.members, FEWEST_FOLDS)
-    fold[split.train] = folds_of(cells, split.train, states, members, config.trainer.seed)
+    fold[split.train] = folds_of(cells, split.train, states, max(members, FEWEST_FOLDS), seed)
     return fold
 
 
-def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> Atlas | None:
+def atlas_of(
+    data: DataConfig, trainer: TrainerConfig, cells: Cells, split: Split, fit: Fit, say: Say
+) -> Atlas | None:
     """The cells of the file that training reads, where the cells in memory are a sample of them and
     it can.
     """
     if cells.sample is None:
         return None
-    if reason := only_the_sample(config.data, cells, fit.states.origin):
+    if reason := only_the_sample(data, cells, fit.states.origin):
         say(f"Training reads the {len(cells)} cells in memory alone, as {reason}.")
         return None
-    atlas = Atlas(config.data, cells, split, fit.states.membership, fit.fold)
+    atlas = Atlas(data, cells, split, fit.states.membership, fit.fold)
     # A penalty is over the cells that are learned from, each of which counts once however often it
     # is seen.
-    settings = config.trainer
-    visited = settings.max_steps * cells_of_step(settings, len(atlas.rows)) * processes(settings)
+    visited = trainer.max_steps * cells_of_step(trainer, len(atlas.rows)) * processes(trainer)
     read = min(len(atlas.rows), visited)
     fit.model.penalty[:, 0] *= len(split.train) / max(read, len(split.train))
     some = "" if read == len(atlas.rows) else f" of {len(atlas.rows)}"
@@ -244,7 +246,7 @@ def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> 
         f"about {more * bytes_of_cell(cells) / 1e6:.0f} MB."
     )
     if some:
-        say(f"More steps read more of them (trainer.max_steps is {settings.max_steps}).")
+        say(f"More steps read more of them (trainer.max_steps is {trainer.max_steps}).")
     if atlas.absent:
         names = listed([repr(name) for name in atlas.absent], most=5)
         say(f"The sample lacks types of the file ({names}), whose cells count as unlabelled.")
@@ -260,7 +262,12 @@ def bytes_of_cell(cells: Cells) -> float:
 
 
 def data_module(
-    config: Config, cells: Cells, split: Split, fit: Fit, atlas: Atlas | None = None
+    data: DataConfig,
+    trainer: TrainerConfig,
+    cells: Cells,
+    split: Split,
+    fit: Fit,
+    atlas: Atlas | None = None,
 ) -> CellsDataModule:
     """Batches for Lightning."""
     judges = fit.model.held_out if fit.model.genes_train else fit.model.identity.held_out
@@ -268,35 +275,37 @@ def data_module(
     return CellsDataModule(
         cells,
         split,
-        batch_size=cells_of_step(config.trainer, len(split.train if atlas is None else atlas.rows)),
-        seed=config.trainer.seed,
+        batch_size=cells_of_step(trainer, len(split.train if atlas is None else atlas.rows)),
+        seed=trainer.seed,
         states=fit.states.membership,
         fold=fit.fold,
         judged=np.sort(np.random.default_rng(0).permutation(judged)[:MOST_JUDGED]),
         states_are_known=fit.states.origin != "found",
-        multiplicity=config.data.multiplicity,
+        multiplicity=data.multiplicity,
         read_every=READ_EVERY if fit.model.genes_train else 1,
-        most_read=most_read(config, fit.model),
-        num_workers=config.trainer.workers,
-        device=own_device(config.trainer),
+        most_read=most_read(trainer, fit.model),
+        num_workers=trainer.workers,
+        device=own_device(trainer),
         atlas=atlas,
     )
 
 
-def most_read(config: Config, model: Model) -> int | None:
+def most_read(trainer: TrainerConfig, model: Model) -> int | None:
     """Most cells that a process's step reads for their types; None: all of its batch."""
-    cells = model.identity.most_cells(uses_gpu(config.trainer))
-    return None if cells is None else max(cells // processes(config.trainer), 1)
+    cells = model.identity.most_cells(uses_gpu(trainer))
+    return None if cells is None else max(cells // processes(trainer), 1)
 
 
-def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:
+def trained_model(
+    data: DataConfig, objectives: ObjectivesConfig, cells: Cells, model: Model
+) -> TrainedModel:
     """The model with everything that the model folder needs for reading new cells."""
     return TrainedModel(
         model=model,
         vocabulary=cells.vocabulary,
-        classes=trained_classes(config, cells),
-        values=config.data.values,
-        multiplicity=config.data.multiplicity,
+        classes=trained_classes(objectives, cells),
+        values=data.values,
+        multiplicity=data.multiplicity,
         target_total=cells.target_total,
         depth=cells.depth,
         measures_depth=cells.measures_depth,
@@ -306,14 +315,14 @@ def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:
     )
 
 
-def refuse_too_many_scores(config: Config, genes: int, regulators: int, states: int) -> None:
+def refuse_too_many_scores(settings: ModelConfig, genes: int, regulators: int, states: int) -> None:
     """Raises ConfigError where the scores would take too much memory."""
-    scores = config.model.members * states * genes
-    scores *= min(regulators, 64 if config.model.width == "auto" else config.model.width)
+    scores = settings.members * states * genes
+    scores *= min(regulators, 64 if settings.width == "auto" else settings.width)
     if scores > MOST_SCORES:
         raise ConfigError(
             f"{regulators} regulators of {genes} genes in {states} states and "
-            f"{config.model.members} members "
+            f"{settings.members} members "
             "(model.members) give more scores than memory holds",
             field="data.regulators",
             advice="list the regulators ({field}), or choose fewer genes (data.genes) or members",
@@ -324,7 +333,7 @@ def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
     """Raises DataError where genes or regulators do not differ between the training cells, and
     ConfigError where cell types are the only objective and there are fewer than two.
     """
-    settings = config.trainer
+    settings, objectives = config.trainer, config.objectives
     # DataError: too few cells
     cells_each = cells_of_step(settings, len(split.train))
     EpochOrder(split.train, cells_each, settings.seed, 0, processes(settings))
@@ -340,7 +349,7 @@ def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
             field="data.regulators",
             advice="give more cells or genes, or other regulators ({field})",
         )
-    if not config.objectives.masked_multiplicity.weight and not trained_classes(config, cells):
+    if not objectives.masked_multiplicity.weight and not trained_classes(objectives, cells):
         column = f"The obs column {config.data.label_key!r}"
         found = (
             f"{column} has one cell type only, {cells.classes[0]!r}"

@@ -21,7 +21,7 @@ from grn.cells.load import load_cells
 from grn.cells.loading.module import CellsDataModule
 from grn.cells.preprocessing.split import Split
 from grn.config.files import dump_config
-from grn.config.schema import Config
+from grn.config.schema import Config, ObjectivesConfig, TrainerConfig
 from grn.evidence.prior import prior_of
 from grn.evidence.states import States, states_of
 from grn.model.objectives import GENES
@@ -132,7 +132,7 @@ def train(
             start.refuse_another_configuration(config)
             shared = start.with_its_steps(config)
             if adata is None:
-                refuse_lost_cells(resume, config)
+                refuse_lost_cells(resume, config.data)
         elif first:
             refuse_used_folder(output)
 
@@ -226,20 +226,27 @@ def train_in(
     evidence = None
     if first and config.regulates:
         with patient(say, "Comparing regulators with knock-offs"):
-            evidence = first_evidence(config, cells, states, say)
+            evidence = first_evidence(config.network, config.trainer, cells, states, say)
     with (
         threads_for(THREADED),
         patient(say if first else silent, "Looking for penalties and the exact start"),
     ):
         fit = prepare(config, cells, split, states, say)
-    atlas = atlas_of(config, cells, split, fit, say)
-    model, data = fit.model, data_module(config, cells, split, fit, atlas)
+    atlas = atlas_of(config.data, config.trainer, cells, split, fit, say)
+    model, data = fit.model, data_module(config.data, config.trainer, cells, split, fit, atlas)
     give_back()
     say(f"Ready to train after {time.monotonic() - started:.0f} s.")
     started = time.monotonic()
     with quiet(), keeping_pieces():
         trainer, checkpoints = fit_model(
-            config, fit, data, start, origin, say=say, terminal=terminal
+            config.objectives,
+            config.trainer,
+            fit,
+            data,
+            start,
+            origin,
+            say=say,
+            terminal=terminal,
         )
     if not first and together.world == 1:  # Lightning divides the weights over processes
         return None
@@ -263,7 +270,7 @@ def train_in(
     )
     if not first:
         if model.regulates:
-            help_to_read(config, model, cells, states, together)
+            help_to_read(config.network, config.trainer, model, cells, states, together)
         return None
     metrics |= {name: torch.tensor(value) for name, value in held_out.items()}
     for logger in trainer.loggers:
@@ -282,7 +289,7 @@ def train_in(
             f"{held_out['ridge_error']:.4f}, "
             f"the model {held_out['error']:.4f}."
         )
-    trained = trained_model(config, cells, model)
+    trained = trained_model(config.data, config.objectives, cells, model)
     trained.save(folder / "model")
     # What nothing reads any more makes room: averaged weights and the optimiser's state.
     fold = fit.fold
@@ -294,7 +301,8 @@ def train_in(
     started = time.monotonic()
     with patient(say, "Reading the network"):
         edges = write_network_files(
-            config,
+            config.network,
+            config.trainer,
             trained,
             cells,
             folder,
@@ -322,11 +330,21 @@ def fit_cells(config: Config, cells: Cells, states: States, say: Say) -> Trained
     L.seed_everything(config.trainer.seed, verbose=False)
     with threads_for(THREADED):
         fit = prepare(config, cells, split, states, say)
-    data = data_module(config, cells, split, fit, atlas_of(config, cells, split, fit, say))
+    atlas = atlas_of(config.data, config.trainer, cells, split, fit, say)
+    data = data_module(config.data, config.trainer, cells, split, fit, atlas)
     origin = Origin(config, cells)
     with TemporaryDirectory(prefix="grn-") as folder, quiet(), keeping_pieces():
-        fit_model(config, fit, data, Start(Path(folder)), origin, say=say, terminal=False)
-    return trained_model(config, cells, fit.model.requires_grad_(False))
+        fit_model(
+            config.objectives,
+            config.trainer,
+            fit,
+            data,
+            Start(Path(folder)),
+            origin,
+            say=say,
+            terminal=False,
+        )
+    return trained_model(config.data, config.objectives, cells, fit.model.requires_grad_(False))
 
 
 def describe(cells: Cells, split: Split) -> list[str]:
@@ -346,7 +364,8 @@ def describe(cells: Cells, split: Split) -> list[str]:
 
 
 def fit_model(
-    config: Config,
+    objectives: ObjectivesConfig,
+    settings: TrainerConfig,
     fit: Fit,
     data: CellsDataModule,
     start: Start,
@@ -360,7 +379,7 @@ def fit_model(
     In the first process, blocks and context then have the weights that predicted held-out genes
     best, and the identity token its last ones.
     """
-    settings, model = config.trainer, fit.model
+    model = fit.model
     origin.cells_of_step = data.batch_size * processes(settings)
     per_epoch = data.steps_per_epoch(processes(settings))
     total = min(settings.max_steps, (settings.max_epochs or settings.max_steps) * per_epoch)
@@ -371,7 +390,7 @@ def fit_model(
         at_start = float(judged_by_unseen(model, data.validation, data.judged).error())
         say(f"step 0/{total}  validation loss {at_start:.4f}")
         model.cpu()
-    task = Task(model, config.objectives, settings, total)
+    task = Task(model, objectives, settings, total)
     task.at_start = at_start
     checkpoints = Checkpoints(start.folder / CHECKPOINTS, settings.patience)
     # The average comes first: checkpoints, which follow it, save it, and validation uses it.
