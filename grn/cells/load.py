@@ -302,7 +302,7 @@ PIECE = 4096  # cells of a file that are checked at a time
 
 
 def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Processes) -> Source:
-    """What training needs of the source, checked, each gene once."""
+    """Return what training needs of the source, checked, each gene once."""
     used = (
         config.label_key,
         config.group_key,
@@ -351,8 +351,8 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Proce
 def to_vocabulary_of(
     var: pd.DataFrame, obs_names: pd.Index, config: DataConfig, vocabulary: Sequence[str]
 ) -> ToVocabulary:
-    """Where the genes of a vocabulary are among those of `var`. Genes outside of it, and their
-    names, do not matter.
+    """Return where the genes of a vocabulary are among those of `var`. Genes outside of it, and
+    their names, do not matter.
 
     Counts of genes that occur several times are added, as they are parts of one count. Raises
     VocabularyMismatch where fewer than half of the genes are there, and DataError where logarithms
@@ -402,8 +402,8 @@ def _advice(
     vocabulary: Sequence[str],
     shared: int,
 ) -> str:
-    """What the names of genes that a model does not know look like, and the column of var that fits
-    better, if any.
+    """Return what the names of genes that a model does not know look like, and the column of var
+    that fits better, if any.
     """
     best, number = column_with(vocabulary, var)
     ids = "Ensembl ids, " if first_of_most(names, ENSEMBL_ID) else ""

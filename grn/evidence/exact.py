@@ -107,7 +107,7 @@ class Moments:
         )
 
     def together(self) -> Moments:
-        """The same cells as if they were of one state."""
+        """Return the moments of all cells as if they were of one state."""
         if len(self.cross) == 1:
             return self
         gram = sum(
@@ -122,7 +122,7 @@ class Moments:
         )
 
     def to(self, dtype: torch.dtype) -> Moments:
-        """The same in another dtype."""
+        """Return these moments in another dtype."""
         return replace(
             self, **{name: getattr(self, name).to(dtype) for name in ("gram", "cross", "square")}
         )
@@ -165,8 +165,8 @@ class Solution:
 
 
 def pairs_of_states(share: Tensor) -> tuple[tuple[int, int], ...]:
-    """The pairs of states of cells [C, S], each with itself first, that have more than APART of
-    either in common.
+    """Return the pairs of states of cells [C, S], each with itself first, that have more than APART
+    of either in common.
     """
     size = share.sum(0)
     least = torch.minimum(size, size[:, None]) * APART
@@ -191,7 +191,7 @@ def solve(
     weight: Tensor | None = None,
     free: bool = True,
 ) -> Solution:
-    """The minimiser.
+    """Return the minimiser.
 
     own [n]: the key that each target is, whose slopes are 0; -1: none.
     weight [K, n]: what each pair's penalty is multiplied by; None: 1.
@@ -275,7 +275,7 @@ class System:
         )
 
     def to(self, dtype: torch.dtype) -> System:
-        """The same in another dtype."""
+        """Return this system in another dtype."""
         base, inverse = self.base.to(dtype), self.inverse.to(dtype)
         of_states = None if self.of_states is None else self.of_states.to(dtype)
         return System(self.moments.to(dtype), self.lam, self.rho, base, inverse, of_states)
@@ -296,7 +296,10 @@ class System:
         return torch.cat([found.sum(0, keepdim=True), self.rho * found])
 
     def penalties(self, factor: Tensor) -> Tensor:
-        """What each slope is multiplied by, [1 + S, K, n], for factors [K, n] of keys."""
+        """Return the penalty of each slope, [1 + S, K, n].
+
+        factor [K, n]: what the penalties of each key are multiplied by.
+        """
         shared = self.base[:, None] * factor
         if self.base[-1] == FREE:
             shared[-1] = FREE

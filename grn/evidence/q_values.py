@@ -65,7 +65,7 @@ SMOOTHED = 2**20  # most weights and knock-offs that local rates are estimated f
 
 @dataclass(frozen=True)
 class Evidence:
-    """What knock-offs say of every pair.
+    """The q-value and the confidence of every pair, from knock-offs.
 
     q [N, R]: q-values, 1 for pairs that are no candidates; NaN where the cells are too few.
     confidence [N, R]: 0.5 to 1; NaN where the cells are too few.
@@ -90,8 +90,8 @@ def edge_evidence(
     together: Evidence | None = None,
     processes: Processes = ALONE,
 ) -> tuple[Evidence, list[Evidence]]:
-    """What knock-offs say of the edges within all states together, and what they say of each
-    state's own cells.
+    """Return the evidence for edges over all states together, and for those within each state's own
+    cells.
 
     together: the first of the two, if it is known already.
     processes: of which this is the first; the others call `evidence_of_states`.
@@ -105,7 +105,9 @@ def edge_evidence(
 def evidence_of_states(
     table: CellTable, *, seed: int, least_cells: int, processes: Processes = ALONE
 ) -> list[Evidence]:
-    """The second of `edge_evidence`, in the first process; none where there is one state.
+    """Return the evidence of each state's own cells, in the first process; none where there is one
+    state.
+
     processes: that call this together, of which each computes some of the states.
     """
     states = table.states.shape[1]
@@ -119,8 +121,8 @@ def evidence_of_states(
 
 
 def table_of_state(table: CellTable, state: int) -> CellTable:
-    """The cells that belong to a state more than to others, in their own units and as if there were
-    no others.
+    """Return the cells that belong to a state more than to others, in their own units and as if
+    there were no other states.
     """
     own = table.some(np.flatnonzero(table.states.argmax(1) == state))
     return replace(own, states=np.ones((len(own), 1), np.float32))
@@ -129,7 +131,7 @@ def table_of_state(table: CellTable, state: int) -> CellTable:
 def evidence_of(
     table: CellTable, *, seed: int, least_cells: int, draws: Draws | None = None, share: float = 1.0
 ) -> Evidence:
-    """What knock-offs say of the edges within the states of a table.
+    """Return the evidence of knock-offs for the edges within the states of a table.
 
     The weights of these fits, in which every regulator competes with its knock-off, are close to
     those of the network and not the same. least_cells: a pair is tested where so many cells would
@@ -174,8 +176,8 @@ def evidence_of(
 def until_settled(
     another: Callable[[], tuple[Tensor, Tensor, Tensor]], most: int
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Rounds (`one_round`), an odd number, until both halves of them have the same certain edges,
-    or `most`.
+    """Return an odd number of rounds (`one_round`): until both halves of them have the same certain
+    edges, or `most`.
     """
 
     def certain(rounds: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
@@ -195,8 +197,8 @@ def until_settled(
 def one_round(
     fits: Iterable[tuple[Tensor, Tensor]], chosen: Tensor, enough: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights, q-values and confidences of the pairs `chosen` [N, R], [P] each, by some draws of
-    knock-offs.
+    """Return weights, q-values and confidences of the pairs `chosen` [N, R], [P] each, by some
+    draws of knock-offs.
 
     fits: slopes of regulators and of knock-offs, [N, R] each.
     enough [P]: pairs that enough cells have.
@@ -219,9 +221,7 @@ def one_round(
 
 
 def rounds_of(table: CellTable, pairs: int, share: float = 1.0) -> int:
-    """How many rounds of draws for the cells of a table take so large a share of WORK: an odd
-    number.
-    """
+    """Return how many rounds of draws take so large a share of WORK, an odd number."""
     genes, features = table.multiplicity.shape[1], 2 * len(table.regulators)
     cells = min(len(table), len(sampled(table, 0)))
     inverse = min(cells, features)
@@ -234,8 +234,8 @@ def rounds_of(table: CellTable, pairs: int, share: float = 1.0) -> int:
 
 
 def cells_with_both(table: CellTable) -> tuple[np.ndarray, np.ndarray]:
-    """In how many cells a gene and a regulator would both be seen if they did not depend on each
-    other within states, float [N, R], and in how many they are, [N, R].
+    """Return in how many cells a gene and a regulator would both be seen if they did not depend on
+    each other within states, float [N, R], and in how many they are, [N, R].
 
     The first chooses the pairs that are tested. The second would choose those that are seen
     together by chance.
@@ -250,8 +250,8 @@ def cells_with_both(table: CellTable) -> tuple[np.ndarray, np.ndarray]:
 
 
 def least_effect(cells: int, pairs: int) -> float:
-    """The smallest partial correlation with a q-value of at most SIGNIFICANT, if it is the only one
-    among the pairs.
+    """Return the smallest partial correlation with a q-value of at most SIGNIFICANT, if it is the
+    only one among the pairs.
 
     cells: less one for each level of states and donors that was taken out.
     pairs: how many are tested. NaN without pairs, or where the cells leave no degree of freedom. Of
@@ -268,7 +268,7 @@ def least_effect(cells: int, pairs: int) -> float:
 
 
 def with_evidence(network: Network, together: Evidence, of_states: list[Evidence]) -> Network:
-    """The network with confidences and q-values; no weight is changed.
+    """Return the network with confidences and q-values; no weight is changed.
 
     They are about a weight and its sign: where the association has the other one, nothing is known
     of the edge. Where that is so of about half of the certain associations, the model's signs are
@@ -289,26 +289,28 @@ def with_evidence(network: Network, together: Evidence, of_states: list[Evidence
 
 
 def of_certain(found: Evidence) -> int:
-    """How many associations are certain."""
+    """Return how many associations are certain."""
     return int(np.less_equal(found.q, SIGNIFICANT).sum())
 
 
 def knows_no_signs(network: Network, found: Evidence) -> bool:
-    """Whether the network has the other sign in about half of the certain associations, as by
-    chance.
+    """Return whether the network has the other sign in about half of the certain associations, as
+    by chance.
     """
     return of_other_sign(network, found) > UNKNOWING * of_certain(found)
 
 
 def of_other_sign(network: Network, found: Evidence) -> int:
-    """How many certain associations the network has with the other sign, and so not among its
-    certain edges.
+    """Return how many certain associations have the other sign in the network, and so are not among
+    its certain edges.
     """
     return int((np.less_equal(found.q, SIGNIFICANT) & (network.weight * found.slope < 0)).sum())
 
 
 def vetoed(network: Network, found: Evidence) -> list[str]:
-    """What the model's signs take from the certain associations, in a sentence, if anything."""
+    """Return a sentence about the certain associations that the model's signs exclude, if there are
+    any.
+    """
     other, certain = of_other_sign(network, found), of_certain(found)
     if knows_no_signs(network, found):
         return [
@@ -325,8 +327,8 @@ def vetoed(network: Network, found: Evidence) -> list[str]:
 
 
 def found_edges(network: Network, together: Evidence, of_states: list[Evidence]) -> pd.DataFrame:
-    """A row for all cells and for each state: label, cells, edges, borrowed, least_effect (see
-    `Evidence`).
+    """Return a row for all cells and for each state: label, cells, edges, borrowed, least_effect
+    (see `Evidence`).
 
     edges: how many have a q-value of at most SIGNIFICANT, by evidence of these cells alone.
     borrowed: how many more have it over all cells, among the pairs that are seen together in some
@@ -356,7 +358,7 @@ def certain_pairs(network: Network) -> np.ndarray:
 
 
 def summary(found: pd.DataFrame) -> list[str]:
-    """What the knock-offs found, in a few sentences: first what is certain, then what more would
+    """Return a few sentences about the edges found: first what is certain, then what more would
     need.
     """
     every, states = found.iloc[0], found.iloc[1:]
@@ -379,7 +381,7 @@ def summary(found: pd.DataFrame) -> list[str]:
 
 
 def needed(cells: int, least_effect: float) -> str:
-    """What so many cells can show, in words."""
+    """Return in words what so many cells can show."""
     if math.isnan(least_effect):
         return f"in {cells} cells no regulator and gene are seen together often enough"
     if least_effect > PLAUSIBLE:
@@ -392,8 +394,8 @@ def needed(cells: int, least_effect: float) -> str:
 def most_certain(
     found: Evidence, genes: Sequence[str], regulators: np.ndarray, count: int = 10
 ) -> str:
-    """How many associations are certain over all cells, and the `count` strongest of these with
-    their signs; without any, what so many cells can show.
+    """Return a sentence with the number of certain associations over all cells and the `count`
+    strongest of them with their signs; without any, one about what so many cells can show.
 
     genes: of the rows.
     regulators [R]: the row of each column's gene.
@@ -456,12 +458,14 @@ def _sample(values: Tensor) -> Tensor:
 
 @lru_cache(maxsize=1)
 def _chosen(count: int, chosen: int) -> np.ndarray:
-    """The same numbers for all states, as to choose among millions takes a second."""
+    """Return `chosen` random positions below `count`, drawn once for all states: among millions
+    that takes a second.
+    """
     return np.random.default_rng(0).choice(count, chosen, replace=False)
 
 
 def _interpolated(x: Tensor, at: Tensor, values: Tensor) -> Tensor:
-    """The piecewise linear function that has `values` [B] at `at` [B] (ascending), at x [n];
+    """Return the piecewise linear function that has `values` [B] at `at` [B] (ascending), at x [n];
     constant outside.
     """
     after = torch.searchsorted(at, x).clamp(1, max(len(at) - 1, 1))

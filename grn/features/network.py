@@ -215,7 +215,10 @@ def _of_cell(trained: TrainedModel, cells: Cells, states: States, cell: str) -> 
 
 
 def _position(cells: Cells, cell: str) -> int:
-    """Where a cell of this name is. Raises DataError."""
+    """Return where a cell of this name is.
+
+    Raises DataError.
+    """
     found = (cells.obs_names == cell).nonzero()[0]
     if not len(found):
         near = nearest(cell, cells.obs_names[:5000])

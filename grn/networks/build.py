@@ -80,7 +80,7 @@ class ReadNetwork:
     upstream: pd.DataFrame | None = None
 
     def tables(self, settings: NetworkConfig) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """The edges over all cells, and those of each state."""
+        """Return the edges over all cells, and those of each state."""
         given = self.network, self.genes, self.regulators, settings.top_k
         least = settings.least_cells
         edges, by_type = (table(*given, least_cells=least) for table in (edge_table, edges_by_type))
@@ -94,8 +94,8 @@ class ReadNetwork:
 def first_evidence(
     network: NetworkConfig, trainer: TrainerConfig, cells: Cells, states: States, say: Say
 ) -> Evidence | None:
-    """What knock-offs say of the edges over all cells, or None where `network.false_discovery` is
-    off.
+    """Return the evidence of knock-offs for the edges over all cells, or None where
+    `network.false_discovery` is off.
 
     It needs no model, so `grn train` computes it first and says what is certain. Of a screen it
     says nothing: there, interventions come first.
@@ -123,8 +123,8 @@ def help_to_read(
     states: States,
     processes: Processes,
 ) -> None:
-    """What all processes but the first do while that calls `network_of` with the same model: some
-    of the states.
+    """Compute some of the states for the first process, which calls `network_of` with the same
+    model meanwhile.
     """
     seed, device = trainer.seed, own_device(trainer)
     slopes_of_states(model.to(device), cells, states, seed, processes)
@@ -198,8 +198,8 @@ def network_of(
 
 
 def with_effects(network: Network, effects: Effects, merge: Merge | None) -> Network:
-    """The network with effects over all cells and in each state; a regulator's are those of its
-    messenger.
+    """Return the network with effects over all cells and in each state; a regulator's are those of
+    its messenger.
     """
 
     def table(values: np.ndarray) -> np.ndarray:
@@ -226,8 +226,8 @@ def network_of_model(
     processes: Processes = ALONE,
     fold: np.ndarray | None = None,
 ) -> tuple[AnnData, pd.DataFrame, pd.DataFrame]:
-    """The network of a trained model: as AnnData, its edges over all cells, and those of each
-    state.
+    """Return the network of a trained model: as AnnData, its edges over all cells, and those of
+    each state.
 
     first, processes, fold: see `network_of`.
     """
@@ -286,7 +286,7 @@ def write_network_files(
     processes: Processes = ALONE,
     fold: np.ndarray | None = None,
 ) -> pd.DataFrame:
-    """Writes network.h5ad, edges.parquet and edges_by_type.parquet into `folder`; returns the edge
+    """Write network.h5ad, edges.parquet and edges_by_type.parquet into `folder`; return the edge
     table.
 
     first, processes, fold: see `network_of`.
@@ -299,7 +299,7 @@ def write_network_files(
 
 
 def opened(run: Path) -> tuple[Config, TrainedModel]:
-    """The configuration of a finished run, and its model."""
+    """Return the configuration of a finished run, and its model."""
     file = config_of(run, needed=(CONFIG,))
     refuse_cut_off(run, ("model",))
     # first: what a run lacks says more than what its configuration lacks
@@ -333,7 +333,8 @@ def read_layer_again(
     adata: AnnData | None,
     cells: Sequence[str] | None = None,
 ) -> tuple[pd.DataFrame, str]:
-    """The edges (source, target, weight) of one block of a finished run, and what their signs mean.
+    """Return the edges (source, target, weight) of one block of a finished run, and what their
+    signs mean.
 
     Over all states, or in that of the label `cell_type` alone. cells: names of cells, for a layer
     of the transformer in these; so is every layer of a model without signed blocks read. Other

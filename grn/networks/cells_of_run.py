@@ -20,8 +20,8 @@ from grn.runtime.tables import nearest_file
 def cells_of_run(
     run: Path, config: Config, trained: TrainedModel, adata: AnnData | None = None
 ) -> Cells:
-    """The cells of `config.data` (adata: these cells in memory instead), which are those that
-    `trained` was trained on.
+    """Return the cells of `config.data` (adata: these cells in memory instead), which are those
+    that `trained` was trained on.
 
     Raises VocabularyMismatch where they have other genes, DataError where anything else that
     training read from them is different: a count, a label, the split, a setting of the data
@@ -43,8 +43,8 @@ def cells_of_run(
 
 
 def refuse_lost_cells(run: Path, settings: DataConfig) -> None:
-    """Raises DataError where the file that a run was trained on is not where its configuration
-    says.
+    """Raise DataError where the file that a run was trained on is not where its
+    configuration says.
     """
     path = Path(settings.path)
     if ":" in settings.path or path.exists():
@@ -59,8 +59,8 @@ def refuse_lost_cells(run: Path, settings: DataConfig) -> None:
 
 
 def states_of_run(run: Path, cells: Cells, seed: int, trained: TrainedModel) -> States:
-    """The states of the run's cells, which its model was trained with; found again where there are
-    no labels.
+    """Return the states of the run's cells, which its model was trained with; found again where
+    there are no labels.
 
     Raises RunFolderError where others are found: the search for groups may end differently on
     another machine.

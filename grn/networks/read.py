@@ -48,8 +48,8 @@ class Slopes:
 def slopes_of_states(
     model: Model, cells: Cells, states: States, seed: int, processes: Processes = ALONE
 ) -> list[tuple[Slopes, Tensor]]:
-    """Of each state, in the first process: its slopes, and the sds [R] of the regulators as the
-    model reads them.
+    """Return each state's slopes, and the sds [R] of the regulators as the model reads them, in the
+    first process.
 
     processes: that call this together, with the same model, of which each reads some of the states.
     """
@@ -86,7 +86,7 @@ def slopes_of_states(
 def read_network(
     model: Model, cells: Cells, states: States, seed: int, processes: Processes = ALONE
 ) -> Network:
-    """The network over all cells and that of each state, on the device of the model; without
+    """Return the network over all cells and that of each state, on the device of the model; without
     q-values.
 
     Where there were interventions, it is over the genes of a `Merge`. seed: of the choice of cells,
@@ -126,7 +126,7 @@ def read_network(
 
 
 def slopes_of(model: Model, m: Tensor, state: int, share: Tensor) -> Slopes:
-    """Of cells m [C, R + 1] of one state, each of which counts its share [C]."""
+    """Return the slopes in cells m [C, R + 1] of one state, each of which counts its share [C]."""
     first, second = model.blocks
     regulators, members = len(model.counting), model.config.members
     states = m.new_zeros(len(m), len(model.share))
@@ -149,8 +149,8 @@ def slopes_of(model: Model, m: Tensor, state: int, share: Tensor) -> Slopes:
 
 
 def through_context(model: Model, m: Tensor) -> Tensor:
-    """What a unit of each regulator adds to the targets through the basal gene, the mean over
-    cells: [P, T, R].
+    """Return what a unit of each regulator adds to the targets through the basal gene, the mean
+    over cells: [P, T, R].
 
     A target reads what the basal gene hands on linearly, and that is a function of the regulators.
     """
@@ -175,7 +175,7 @@ def _network(
     cells: np.ndarray,
     merge: Merge | None = None,
 ) -> Network:
-    """Of slopes, for `units` [R] of each regulator."""
+    """Return the network of slopes, for `units` [R] of each regulator."""
     regulators = model.regulators.cpu().numpy()
     weights, observed = slopes.direct * units, None
     if merge is not None:
@@ -218,8 +218,8 @@ def _network(
 
 
 def level_correlation(levels: np.ndarray, regulators: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    """Correlation of each gene's levels [S, N] with those of each regulator over states with shares
-    [S]: [N, R].
+    """Return the correlation of each gene's levels [S, N] with those of each regulator over states
+    with shares [S]: [N, R].
     """
     centred = (levels - cells @ levels) * np.sqrt(cells)[:, None]
     size = np.sqrt(np.square(centred).sum(0))
@@ -229,10 +229,13 @@ def level_correlation(levels: np.ndarray, regulators: np.ndarray, cells: np.ndar
 
 @torch.no_grad()
 def read_cell(model: Model, cells: Cells, states: States, cell: int) -> np.ndarray:
-    """The weights in one cell, float32 [N, R]: the derivatives at its own multiplicities, for a
-    usual sd of each regulator within states; 0 for a regulator that the cell lacks. A cell that
-    belongs to several states in part has the mean of their effects. Knock-offs, which know many
-    cells, say nothing here. cell: its position.
+    """Return the weights in one cell, float32 [N, R].
+
+    They are the derivatives at the cell's own multiplicities, for a usual sd of each regulator
+    within states; 0 for a regulator that the cell lacks. A cell that belongs to several states in
+    part has the mean of their effects. Knock-offs, which know many cells, say nothing here.
+
+    cell: its position.
     """
     model = model.eval()
     device, regulators = model.mean.device, model.regulators.cpu().numpy()

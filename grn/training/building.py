@@ -67,12 +67,14 @@ class Fit:
 
 
 def trained_classes(objectives: ObjectivesConfig, cells: Cells) -> tuple[str, ...]:
-    """The cell types that the model is trained to predict: two or more, or none."""
+    """Return the cell types that the model is trained to predict: two or more, or none."""
     return cells.classes if objectives.cell_type.weight and len(cells.classes) > 1 else ()
 
 
 def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say) -> Fit:
-    """A model in the units of the training cells, with the penalties that held-out cells choose."""
+    """Return a fit: a model in the units of the training cells, with the penalties that held-out
+    cells choose.
+    """
     settings, objectives, seed = config.model, config.objectives, config.trainer.seed
     classes = trained_classes(objectives, cells)
     regulators = np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
@@ -102,8 +104,9 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
     own, few, part = fold[split.train], enough_cells(len(split.train)), 0.0
 
     def table(some: np.ndarray | slice = slice(None)) -> CellTable:
-        """The training cells, or some of them. A table is a copy of the cells, so that none is kept
-        between steps.
+        """Return the training cells, or some of them.
+
+        A table is a copy of the cells, so that none is kept between steps.
         """
         return CellTable.of(cells, split.train[some], states.membership, levels=part, device=device)
 
@@ -146,8 +149,9 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
 
 @torch.no_grad()
 def set_units(model: Model, table: CellTable, fold: np.ndarray) -> None:
-    """Sets units and means, those of each member from the cells that it learns from. fold [C]: of
-    the table's cells.
+    """Set units and means, those of each member from the cells that it learns from.
+
+    fold [C]: of the table's cells.
     """
     model.mean.copy_(table.mean)
     model.sd.copy_(table.sd)
@@ -179,8 +183,8 @@ def set_units(model: Model, table: CellTable, fold: np.ndarray) -> None:
 
 
 def set_penalties(model: Model, penalties: list[Penalty], fold: np.ndarray) -> None:
-    """Members take the penalties of block 2 in turn, those of every second one with more freedom
-    for the states; per cell that a member learns from.
+    """Give members the penalties of block 2 in turn, every second one with more freedom for the
+    states; per cell that a member learns from.
     """
     of_members = [
         penalties[member % (len(penalties) - 1)] for member in range(model.config.members)
@@ -193,8 +197,8 @@ def set_penalties(model: Model, penalties: list[Penalty], fold: np.ndarray) -> N
 
 
 def folds_of(cells: Cells, rows: np.ndarray, states: States, folds: int, seed: int) -> np.ndarray:
-    """The fold of each of the cells `rows`: stratified by label or state or, with groups, whole
-    groups in one fold.
+    """Return the fold of each of the cells `rows`: stratified by label or state or, with groups,
+    whole groups in one fold.
     """
     groups = None if cells.groups is None else cells.groups[rows]
     if groups is not None and (groups != groups[0]).any():
@@ -211,7 +215,9 @@ def folds_of(cells: Cells, rows: np.ndarray, states: States, folds: int, seed: i
 def folds_of_run(
     cells: Cells, split: Split, states: States, *, members: int, seed: int
 ) -> np.ndarray:
-    """The fold of every cell that a run's members learn from or not, [C]; -1 for test cells."""
+    """Return the fold of every cell that a run's members learn from or not, [C]; -1 for
+    test cells.
+    """
     fold = np.full(len(cells), -1)
     fold[split.train] = folds_of(cells, split.train, states, max(members, FEWEST_FOLDS), seed)
     return fold
@@ -220,8 +226,8 @@ def folds_of_run(
 def atlas_of(
     data: DataConfig, trainer: TrainerConfig, cells: Cells, split: Split, fit: Fit, say: Say
 ) -> Atlas | None:
-    """The cells of the file that training reads, where the cells in memory are a sample of them and
-    it can.
+    """Return the cells of the file that training reads, where the cells in memory are a sample of
+    them and it can.
     """
     if cells.sample is None:
         return None
@@ -254,8 +260,8 @@ def atlas_of(
 
 
 def bytes_of_cell(cells: Cells) -> float:
-    """The memory of a cell in training, as measured (docs/scale.md): a table of its genes, and its
-    counts twice, as they become multiplicities.
+    """Return the memory of a cell in training, as measured (docs/scale.md): a table of its genes,
+    and its counts twice, as they become multiplicities.
     """
     values = cells.multiplicity
     return 4 * values.shape[1] + 16 * values.nnz / values.shape[0]
@@ -269,7 +275,7 @@ def data_module(
     fit: Fit,
     atlas: Atlas | None = None,
 ) -> CellsDataModule:
-    """Batches for Lightning."""
+    """Return the batches of a fit as Lightning takes them."""
     judges = fit.model.held_out if fit.model.genes_train else fit.model.identity.held_out
     judged = np.flatnonzero(np.isin(fit.fold, np.unique(judges.numpy())))
     return CellsDataModule(
@@ -291,7 +297,7 @@ def data_module(
 
 
 def most_read(trainer: TrainerConfig, model: Model) -> int | None:
-    """Most cells that a process's step reads for their types; None: all of its batch."""
+    """Return the most cells that a process's step reads for their types; None: all of its batch."""
     cells = model.identity.most_cells(uses_gpu(trainer))
     return None if cells is None else max(cells // processes(trainer), 1)
 
@@ -299,7 +305,7 @@ def most_read(trainer: TrainerConfig, model: Model) -> int | None:
 def trained_model(
     data: DataConfig, objectives: ObjectivesConfig, cells: Cells, model: Model
 ) -> TrainedModel:
-    """The model with everything that the model folder needs for reading new cells."""
+    """Return the model with everything that the model folder needs for reading new cells."""
     return TrainedModel(
         model=model,
         vocabulary=cells.vocabulary,
@@ -316,7 +322,7 @@ def trained_model(
 
 
 def refuse_too_many_scores(settings: ModelConfig, genes: int, regulators: int, states: int) -> None:
-    """Raises ConfigError where the scores would take too much memory."""
+    """Raise ConfigError where the scores would take too much memory."""
     scores = settings.members * states * genes
     scores *= min(regulators, 64 if settings.width == "auto" else settings.width)
     if scores > MOST_SCORES:
@@ -330,7 +336,7 @@ def refuse_too_many_scores(settings: ModelConfig, genes: int, regulators: int, s
 
 
 def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
-    """Raises DataError where genes or regulators do not differ between the training cells, and
+    """Raise DataError where genes or regulators do not differ between the training cells, and
     ConfigError where cell types are the only objective and there are fewer than two.
     """
     settings, objectives = config.trainer, config.objectives

@@ -81,7 +81,7 @@ THREADED = 2.0**30  # multiplications of choosing penalties: worth all threads
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a training ends with.
+    """The folder, scores, edges and model that a training ends with.
 
     metrics: of the test cells, by name.
     per_class: columns class, f1, cells.
@@ -108,8 +108,9 @@ def train(
     say: Say = print,
     terminal: bool = False,
 ) -> TrainResult | None:
-    """Trains, evaluates, reads the network and writes the run folder. Returns None in every process
-    but the first.
+    """Train, evaluate, read the network and write the run folder.
+
+    Return None in every process but the first.
 
     adata: cells in memory, which are used instead of those of `data.path`; it is not changed.
     resume: the run folder of an interrupted run with this configuration, which continues there;
@@ -186,7 +187,7 @@ def train(
 def checked_cells(
     config: Config, adata: AnnData | None = None, together: Processes = ALONE
 ) -> tuple[Cells, Split]:
-    """The cells of a run and their split.
+    """Return the cells of a run and their split.
 
     Raises UserError for what can be known before anything is trained.
     """
@@ -209,7 +210,7 @@ def train_in(
     terminal: bool,
     started: float,
 ) -> TrainResult | None:
-    """The run after its cells are read; arguments as for `train`.
+    """Train and write the run after its cells are read; arguments as for `train`.
 
     started: when reading them began.
     """
@@ -321,8 +322,8 @@ def train_in(
 
 
 def fit_cells(config: Config, cells: Cells, states: States, say: Say) -> TrainedModel:
-    """The same model of all cells: nothing is held out to test it, nothing evaluated, and no file
-    is left.
+    """Return a model that is trained on all cells: nothing is held out to test it, nothing is
+    evaluated, and no file is left.
     """
     refuse_impossible_training(config.trainer)
     split = Split(np.arange(len(cells)), np.zeros(0, int))
@@ -348,7 +349,7 @@ def fit_cells(config: Config, cells: Cells, states: States, say: Say) -> Trained
 
 
 def describe(cells: Cells, split: Split) -> list[str]:
-    """The loaded cells, in a few sentences."""
+    """Return a few sentences about the loaded cells."""
     labelled = int((cells.labels >= 0).sum())
     sizes = f"{len(split.train)} to train, {len(split.test)} to test"
     genes = len(cells.vocabulary) - cells.keys
@@ -374,7 +375,7 @@ def fit_model(
     say: Say,
     terminal: bool,
 ) -> tuple[L.Trainer, Checkpoints]:
-    """Trains the model in place, from `start` until its last step or until its patience is over.
+    """Train the model in place, from `start` until its last step or until its patience is over.
 
     In the first process, blocks and context then have the weights that predicted held-out genes
     best, and the identity token its last ones.
@@ -460,7 +461,7 @@ def fit_model(
 
 
 def best_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The model's tensors in a checkpoint. Raises RunFolderError."""
+    """Return the model's tensors in a checkpoint. Raises RunFolderError."""
     state = load_checkpoint(path)["state_dict"]
     return {
         name.removeprefix("model."): tensor
@@ -471,8 +472,10 @@ def best_weights(path: Path) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def evaluate(model: Model, data: CellsDataModule, together: Processes) -> dict[str, torch.Tensor]:
-    """The metrics of the test cells, in every process. together: those that call this, with the
-    same model, of which each scores some of the batches.
+    """Return the metrics of the test cells, in every process.
+
+    together: the processes that call this, with the same model, of which each scores some of the
+        batches.
     """
     own = []
     for given in data.test_dataloader(together):
@@ -482,8 +485,8 @@ def evaluate(model: Model, data: CellsDataModule, together: Processes) -> dict[s
 
 
 def metric_tables(found: dict[str, torch.Tensor], cells: Cells) -> dict:
-    """The `metrics`, `per_class` and `confusion` of a TrainResult, empty tables where no cell types
-    are predicted.
+    """Return the `metrics`, `per_class` and `confusion` of a TrainResult, empty tables where no
+    cell types are predicted.
     """
     metrics = {name: float(value) for name, value in found.items() if value.ndim == 0}
     if "confusion" not in found:
@@ -500,7 +503,7 @@ def metric_tables(found: dict[str, torch.Tensor], cells: Cells) -> dict:
 
 
 def _tee(say: Say, path: Path) -> Say:
-    """`say`, except that every line also goes to the file, with its time."""
+    """Return a `say` that also appends every line to the file, with its time."""
 
     def both(line: str) -> None:
         say(line)

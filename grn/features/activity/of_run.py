@@ -35,9 +35,9 @@ def write_activity(
     say: Say,
     regulons: str | Path | None = None,
 ) -> None:
-    """Writes activity.csv: the activity of known regulators, or of those with certain edges, in
-    each cell type, or between the run's two conditions; and, of known ones, known.csv: the certain
-    edges beside the known pairs.
+    """Write activity.csv: the activity of known regulators, or of those with certain edges, in each
+    cell type, or between the run's two conditions; and, of known ones, known.csv: the certain edges
+    beside the known pairs.
 
     regulons: as `grn.activity` takes them; None: the run's own (network.regulons), else those of
         `known_for`. Writes no activity, and says why, where no regulator has enough targets, or no
@@ -87,8 +87,10 @@ def known_for(genes: Sequence[str], chosen: str | Path | None) -> tuple[pd.DataF
 def report_with(
     folder: Path, config: Config, trained: TrainedModel, regulons: str | Path, say: Say
 ) -> None:
-    """Writes activity.csv and known.csv of a finished run again, by these known regulons. Raises
-    DataError where they, or the run's cells, cannot be read."""
+    """Write activity.csv and known.csv of a finished run again, by these known regulons.
+
+    Raises DataError where they, or the run's cells, cannot be read.
+    """
     known_regulons(regulons)  # before the cells, which take longer
     edges = read_edge_table(folder / "edges.parquet")
     write_activity(folder, config, cells_of_run(folder, config, trained), edges, say, regulons)

@@ -30,7 +30,7 @@ METRICS = {
 
 
 def export_model(run: Path, metrics: Mapping[str, float], output: Path, say: Say) -> None:
-    """Makes the folder `output` from a finished run: its model's files, and README.md. Raises
+    """Make the folder `output` from a finished run: its model's files, and README.md. Raises
     RunFolderError.
 
     metrics: of the run's test cells.
