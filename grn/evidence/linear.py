@@ -158,7 +158,7 @@ def choose_penalty(x: Tensor, y: Tensor | Columns, own: Tensor, folds: Tensor) -
     for part in parts:
         learned = total - part
         for place, penalty in enumerate(GRID):
-            found = solve(learned, Penalty(penalty, 0.0), own=number[chosen], free=False)
+            found = solve(learned, Penalty(penalty, 0.0), self_key=number[chosen], free=False)
             error[place] += part.errors(found.of_states(1)).clamp(min=0) * part.cells
     error = error / total.square.clamp(min=1e-9)
     common = error.mean(1, keepdim=True)

@@ -144,7 +144,7 @@ class Shadow:
         moments = Moments.of(
             x, self.uncut(x[:, :-1]), torch.ones_like(self.share[:, :1]), self.learned
         )
-        return solve(moments, penalty, own=own)
+        return solve(moments, penalty, self_key=own)
 
     def moments(self, genes: np.ndarray) -> Moments:
         """Of the cells that are learned from, for other targets; those of the keys are computed
@@ -174,7 +174,7 @@ class Shadow:
         pairs = None if weight is None else F.pad(weight.to(learned.gram), (0, 1), value=1.0).T
         found = []
         for penalty in penalties:
-            solution = solve(learned, penalty, own=own, weight=pairs)
+            solution = solve(learned, penalty, self_key=own, weight=pairs)
             found.append(judged.errors(solution.of_states(states)))
         return torch.stack(found)
 

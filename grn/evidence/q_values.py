@@ -112,20 +112,20 @@ def evidence_of_states(
     """
     states = table.states.shape[1]
 
-    def own(state: int) -> Evidence:
+    def of_state(state: int) -> Evidence:
         return evidence_of(
             table_of_state(table, state), seed=seed, least_cells=least_cells, share=1 / states
         )
 
-    return processes.spread(own, states) if states > 1 else []
+    return processes.spread(of_state, states) if states > 1 else []
 
 
 def table_of_state(table: CellTable, state: int) -> CellTable:
     """Return the cells that belong to a state more than to others, in their own units and as if
     there were no other states.
     """
-    own = table.some(np.flatnonzero(table.states.argmax(1) == state))
-    return replace(own, states=np.ones((len(own), 1), np.float32))
+    cells = table.some(np.flatnonzero(table.states.argmax(1) == state))
+    return replace(cells, states=np.ones((len(cells), 1), np.float32))
 
 
 def evidence_of(
@@ -149,7 +149,7 @@ def evidence_of(
         return Evidence(nothing, nothing, len(table), effect, np.zeros(pairs.shape, np.float32))
     rows, columns = pairs.any(1), pairs.any(0)
     rows[table.regulators[columns]] = True
-    found = np.ix_(rows, columns)
+    tested = np.ix_(rows, columns)
     place = np.cumsum(rows) - 1
     part = replace(
         table,
@@ -157,7 +157,7 @@ def evidence_of(
         regulators=place[table.regulators[columns]],
         noise=None,
     )
-    chosen = torch.as_tensor(pairs[found], device=table.device)
+    chosen = torch.as_tensor(pairs[tested], device=table.device)
     enough = torch.as_tensor(seen[pairs] >= least_cells, device=table.device)
     fits, most = (
         fits_with_knockoffs(part, seed=seed, draws=draws),
@@ -275,44 +275,48 @@ def with_evidence(network: Network, together: Evidence, of_states: list[Evidence
     no better than chance, and no edge is certain.
     """
 
-    def applied(of: Network, found: Evidence) -> Network:
-        other = of.weight * found.slope < 0
-        if knows_no_signs(of, found):
+    def applied(of: Network, evidence: Evidence) -> Network:
+        other = of.weight * evidence.slope < 0
+        if knows_no_signs(of, evidence):
             other = np.ones_like(other)
         return replace(
-            of, confidence=np.where(other, 0.5, found.confidence), q=np.where(other, 1.0, found.q)
+            of,
+            confidence=np.where(other, 0.5, evidence.confidence),
+            q=np.where(other, 1.0, evidence.q),
         )
 
     pairs = zip(network.of_states.items(), of_states, strict=True)
-    states = {name: applied(of, found) for (name, of), found in pairs}
+    states = {name: applied(of, evidence) for (name, of), evidence in pairs}
     return replace(applied(network, together), of_states=states)
 
 
-def of_certain(found: Evidence) -> int:
+def of_certain(evidence: Evidence) -> int:
     """Return how many associations are certain."""
-    return int(np.less_equal(found.q, SIGNIFICANT).sum())
+    return int(np.less_equal(evidence.q, SIGNIFICANT).sum())
 
 
-def knows_no_signs(network: Network, found: Evidence) -> bool:
+def knows_no_signs(network: Network, evidence: Evidence) -> bool:
     """Return whether the network has the other sign in about half of the certain associations, as
     by chance.
     """
-    return of_other_sign(network, found) > UNKNOWING * of_certain(found)
+    return of_other_sign(network, evidence) > UNKNOWING * of_certain(evidence)
 
 
-def of_other_sign(network: Network, found: Evidence) -> int:
+def of_other_sign(network: Network, evidence: Evidence) -> int:
     """Return how many certain associations have the other sign in the network, and so are not among
     its certain edges.
     """
-    return int((np.less_equal(found.q, SIGNIFICANT) & (network.weight * found.slope < 0)).sum())
+    return int(
+        (np.less_equal(evidence.q, SIGNIFICANT) & (network.weight * evidence.slope < 0)).sum()
+    )
 
 
-def vetoed(network: Network, found: Evidence) -> list[str]:
+def vetoed(network: Network, evidence: Evidence) -> list[str]:
     """Return a sentence about the certain associations that the model's signs exclude, if there are
     any.
     """
-    other, certain = of_other_sign(network, found), of_certain(found)
-    if knows_no_signs(network, found):
+    other, certain = of_other_sign(network, evidence), of_certain(evidence)
+    if knows_no_signs(network, evidence):
         return [
             f"The model has the other sign in {other} of {certain} certain associations: it knows "
             "nothing of their "
@@ -340,15 +344,15 @@ def found_edges(network: Network, together: Evidence, of_states: list[Evidence])
     ]
     rows = []
     for label, of, evidence in every:
-        own = certain_pairs(of)
-        borrowed = certain_pairs(network) & ~own & (of.cells > 0)
+        certain = certain_pairs(of)
+        borrowed = certain_pairs(network) & ~certain & (of.cells > 0)
         rows.append(
-            (label, evidence.cells, int(own.sum()), int(borrowed.sum()), evidence.least_effect)
+            (label, evidence.cells, int(certain.sum()), int(borrowed.sum()), evidence.least_effect)
         )
-    found = pd.DataFrame(rows, columns=["label", "cells", "edges", "borrowed", "least_effect"])
+    counts = pd.DataFrame(rows, columns=["label", "cells", "edges", "borrowed", "least_effect"])
     # Plain strings, which every version of h5ad can hold.
-    found["label"] = found["label"].astype(object)
-    return found.set_index(pd.Index([str(number) for number in range(len(found))], dtype=object))
+    counts["label"] = counts["label"].astype(object)
+    return counts.set_index(pd.Index([str(number) for number in range(len(counts))], dtype=object))
 
 
 def certain_pairs(network: Network) -> np.ndarray:
@@ -357,11 +361,11 @@ def certain_pairs(network: Network) -> np.ndarray:
     return np.less_equal(network.q, SIGNIFICANT)
 
 
-def summary(found: pd.DataFrame) -> list[str]:
+def summary(counts: pd.DataFrame) -> list[str]:
     """Return a few sentences about the edges found: first what is certain, then what more would
     need.
     """
-    every, states = found.iloc[0], found.iloc[1:]
+    every, states = counts.iloc[0], counts.iloc[1:]
     lines = [
         f"{every.edges} edges are certain over all cells (false discovery rate {SIGNIFICANT}): "
         "associations within "
@@ -371,7 +375,7 @@ def summary(found: pd.DataFrame) -> list[str]:
         some = states[states["edges"] > 0].sort_values("edges", ascending=False, kind="stable")
         each = ", ".join(f"{row.label} {row.edges}" for row in some.itertuples())
         lines.append(f"By the cells of one state alone: {each}.")
-    for row in found[found["edges"] == 0].itertuples():
+    for row in counts[counts["edges"] == 0].itertuples():
         lines.append(f"None in {row.label}: {needed(row.cells, row.least_effect)}.")
     if states["borrowed"].any():
         lines.append(
@@ -392,7 +396,7 @@ def needed(cells: int, least_effect: float) -> str:
 
 
 def most_certain(
-    found: Evidence, genes: Sequence[str], regulators: np.ndarray, count: int = 10
+    evidence: Evidence, genes: Sequence[str], regulators: np.ndarray, count: int = 10
 ) -> str:
     """Return a sentence with the number of certain associations over all cells and the `count`
     strongest of them with their signs; without any, one about what so many cells can show.
@@ -400,16 +404,17 @@ def most_certain(
     genes: of the rows.
     regulators [R]: the row of each column's gene.
     """
-    rows, columns = np.nonzero(np.less_equal(found.q, SIGNIFICANT))
+    rows, columns = np.nonzero(np.less_equal(evidence.q, SIGNIFICANT))
     if not len(rows):
         return (
             "Before training: no association over all cells is certain; "
-            f"{needed(found.cells, found.least_effect)}."
+            f"{needed(evidence.cells, evidence.least_effect)}."
         )
     # they have the lowest q
-    strongest = np.argsort(-np.abs(found.slope[rows, columns]), kind="stable")[:count]
+    strongest = np.argsort(-np.abs(evidence.slope[rows, columns]), kind="stable")[:count]
+    sign = np.where(evidence.slope > 0, "+", "-")
     pairs = [
-        f"{genes[regulators[column]]} {'+' if found.slope[row, column] > 0 else '-'} {genes[row]}"
+        f"{genes[regulators[column]]} {sign[row, column]} {genes[row]}"
         for row, column in zip(rows[strongest], columns[strongest], strict=True)
     ]
     return (

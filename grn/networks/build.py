@@ -105,14 +105,14 @@ def first_evidence(
     table = CellTable.of(
         cells, np.arange(len(cells)), states.membership, device=own_device(trainer)
     )
-    found = evidence_of(table, seed=trainer.seed, least_cells=network.least_cells)
+    evidence = evidence_of(table, seed=trainer.seed, least_cells=network.least_cells)
     if cells.interventions is None:
         merge = Merge.of(cells, table.regulators)
         if merge is None:
-            say(most_certain(found, cells.vocabulary, table.regulators))
+            say(most_certain(evidence, cells.vocabulary, table.regulators))
         else:
-            say(most_certain(merge.evidence(found), merge.names, merge.regulators))
-    return found
+            say(most_certain(merge.evidence(evidence), merge.names, merge.regulators))
+    return evidence
 
 
 def help_to_read(
@@ -155,10 +155,10 @@ def network_of(
     seed, device = trainer.seed, own_device(trainer)
     trained.model.to(device)
     merge = Merge.of(cells, trained.regulators)
-    found = read_network(trained.model, cells, states, seed, processes)
+    weights = read_network(trained.model, cells, states, seed, processes)
     if fold is not None:
-        found = with_effects(found, effects_of(trained.model, cells, states, fold), merge)
-    found = seen_enough(found, network.least_cells)
+        weights = with_effects(weights, effects_of(trained.model, cells, states, fold), merge)
+    weights = seen_enough(weights, network.least_cells)
     evidence = None
     if network.false_discovery:
         table = CellTable.of(cells, np.arange(len(cells)), states.membership, device=device)
@@ -171,30 +171,30 @@ def network_of(
                 merge.evidence(together),
                 [merge.evidence(each) for each in of_states],
             )
-        found, evidence = with_evidence(found, together, of_states), (together, of_states)
+        weights, evidence = with_evidence(weights, together, of_states), (together, of_states)
         give_back()
     prior = None
     if network.prior is not None:
         prior = prior_of(network, cells)
         if merge is not None:
             prior = replace(prior, factor=merge.columns(prior.factor))
-        found = prior.applied(found)
+        weights = prior.applied(weights)
         say(prior_summary(prior))
-    certain = None if evidence is None else found_edges(found, *evidence)
+    certain = None if evidence is None else found_edges(weights, *evidence)
     for line in [] if certain is None else evidence_summary(certain):
         say(line)
     if evidence is not None:
-        for line in vetoed(found, evidence[0]):
+        for line in vetoed(weights, evidence[0]):
             say(line)
     if merge is None:
-        return ReadNetwork(found, prior, cells.vocabulary, trained.regulators, certain)
+        return ReadNetwork(weights, prior, cells.vocabulary, trained.regulators, certain)
     if not merge.intervened:
-        return ReadNetwork(found, prior, merge.names, merge.regulators, certain)
+        return ReadNetwork(weights, prior, merge.names, merge.regulators, certain)
     caused = caused_effects(cells, states)
-    found, upstream = merge.with_caused(found, caused), order_of(caused, merge.intervened)
-    for line in [*compared(found), *in_words(upstream)]:
+    weights, upstream = merge.with_caused(weights, caused), order_of(caused, merge.intervened)
+    for line in [*compared(weights), *in_words(upstream)]:
         say(line)
-    return ReadNetwork(found, prior, merge.names, merge.regulators, certain, upstream)
+    return ReadNetwork(weights, prior, merge.names, merge.regulators, certain, upstream)
 
 
 def with_effects(network: Network, effects: Effects, merge: Merge | None) -> Network:
@@ -205,10 +205,10 @@ def with_effects(network: Network, effects: Effects, merge: Merge | None) -> Net
     def table(values: np.ndarray) -> np.ndarray:
         return values if merge is None else merge.observed(values)
 
-    own = zip(network.of_states.items(), effects.of_states, strict=False)
+    states = zip(network.of_states.items(), effects.of_states, strict=False)
     of_states = {
-        name: replace(of, effect=table(found.effect), effect_se=table(found.error))
-        for (name, of), found in own
+        name: replace(of, effect=table(of_effect.effect), effect_se=table(of_effect.error))
+        for (name, of), of_effect in states
     }
     return replace(
         network, effect=table(effects.effect), effect_se=table(effects.error), of_states=of_states
@@ -344,11 +344,11 @@ def read_layer_again(
     if cells is not None or not trained.model.regulates:
         return attention_again(run, config, trained, choice, cell_type, adata, cells), SIGN
     choice.check(trained.model)
-    own = cells_of_run(run, config, trained, adata)
-    states = states_of_run(run, own, config.trainer.seed, trained)
+    all_cells = cells_of_run(run, config, trained, adata)
+    states = states_of_run(run, all_cells, config.trainer.seed, trained)
     if cell_type is not None:
         refuse_unknown_type(cell_type, states.names if len(states) > 1 else ())
     chosen = range(len(states)) if cell_type is None else [states.names.index(cell_type)]
     trained.model.to(own_device(config.trainer))
-    weight = read_layer(trained.model, choice, own, states, chosen)
+    weight = read_layer(trained.model, choice, all_cells, states, chosen)
     return edges_of(weight, trained.vocabulary, trained.regulators), choice.meaning

@@ -69,11 +69,11 @@ def slopes_of_states(
         )
         weight = membership[rows, state].to(m)
         weight = weight / weight.sum().clamp(min=1e-9)
-        found = slopes_of(model, m, state, weight)
+        slopes = slopes_of(model, m, state, weight)
         sd = (weight @ (m - weight @ m).square()).sqrt()[:-1]
         return tuple(
             each if processes.world == 1 else each.cpu()
-            for each in (found.direct, found.others, sd)
+            for each in (slopes.direct, slopes.others, sd)
         )
 
     read = [
@@ -119,10 +119,10 @@ def read_network(
     if len(states) == 1:
         return network
     units = usual * presence(of_states, usual)
-    found = {}
-    for name, own, unit, seen in zip(states.names, slopes, units, both, strict=True):
-        found[name] = _network(model, own, unit, between, seen, merge)
-    return replace(network, of_states=found)
+    networks = {}
+    for name, slopes_in_state, unit, seen in zip(states.names, slopes, units, both, strict=True):
+        networks[name] = _network(model, slopes_in_state, unit, between, seen, merge)
+    return replace(network, of_states=networks)
 
 
 def slopes_of(model: Model, m: Tensor, state: int, share: Tensor) -> Slopes:
@@ -135,9 +135,9 @@ def slopes_of(model: Model, m: Tensor, state: int, share: Tensor) -> Slopes:
     corrected = model.corrected(m, model.among(m, states) if model.layered else None, states)
     direct = in_parts(model, second, corrected, state, share)  # [P, T, R]
 
-    found = m.new_zeros(members, model.genes, regulators)
-    found[:, model.regulators] = among
-    found[:, model.targets] = direct
+    all_direct = m.new_zeros(members, model.genes, regulators)
+    all_direct[:, model.regulators] = among
+    all_direct[:, model.targets] = direct
     counting = model.counting if model.layered else torch.zeros_like(model.counting)
     # through the other regulators
     through = direct @ ((counting / model.unit[:-1])[:, None] * among)
@@ -145,7 +145,7 @@ def slopes_of(model: Model, m: Tensor, state: int, share: Tensor) -> Slopes:
     context = through_context(model, m[some])
     others = m.new_zeros(model.genes, regulators)
     others[model.targets] = (through + context).mean(0)
-    return Slopes(found, others)
+    return Slopes(all_direct, others)
 
 
 def through_context(model: Model, m: Tensor) -> Tensor:
@@ -186,22 +186,22 @@ def _network(
     factor = row_factors(mean)
     spread = weights.std(0) if len(weights) > 1 else torch.zeros_like(mean)
     # A target's direct effect for a unit of the multiplicity, of which block 2 reads a part.
-    own = slopes.direct.mean(0)
-    own = torch.where(
+    direct = slopes.direct.mean(0)
+    direct = torch.where(
         model.is_regulator[:, None],
-        own,
-        own * ((1 - model.counting) / model.unit[:-1] if model.layered else 1 / model.unit[:-1]),
+        direct,
+        direct * ((1 - model.counting) / model.unit[:-1] if model.layered else 1 / model.unit[:-1]),
     )
     others = slopes.others
     if merge is not None:
-        own, others, units = (
-            merged(own * units),
+        direct, others, units = (
+            merged(direct * units),
             merged(others * units),
             units.new_ones(len(merge.first)),
         )
         regulators = merge.regulators
-    indirect = others.abs() / (others.abs() + own.abs()).clamp(min=1e-30)
-    total = (own + others) * units
+    indirect = others.abs() / (others.abs() + direct.abs()).clamp(min=1e-30)
+    total = (direct + others) * units
 
     def table(values: Tensor) -> np.ndarray:
         return without_self(values.float().cpu().numpy(), regulators)

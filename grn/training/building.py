@@ -101,7 +101,7 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
     )
 
     device = own_device(config.trainer)
-    own, few, part = fold[split.train], enough_cells(len(split.train)), 0.0
+    fold_of_training, few, part = fold[split.train], enough_cells(len(split.train)), 0.0
 
     def table(some: np.ndarray | slice = slice(None)) -> CellTable:
         """Return the training cells, or some of them.
@@ -110,32 +110,36 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
         """
         return CellTable.of(cells, split.train[some], states.membership, levels=part, device=device)
 
-    if (levels := levels_of(table(few), own[few])) is not None:
+    if (levels := levels_of(table(few), fold_of_training[few])) is not None:
         say(levels.summary())
         part = levels.part
     model.infers_states, model.partial_levels = states.origin == "found", part > 0
-    set_units(model, table(), own)
-    model.identity.start(cells.multiplicity[split.train], own, cells.labels[split.train])
+    set_units(model, table(), fold_of_training)
+    model.identity.start(
+        cells.multiplicity[split.train], fold_of_training, cells.labels[split.train]
+    )
     if not model.genes_train:
         penalties = [Penalty(settings.penalty or 1.0)] * 2
     elif settings.penalty is not None:
         penalties = [Penalty(settings.penalty)] * 2
     else:
-        penalties = choose_penalties_of_blocks(table(few), own[few], model.layered, len(own))
+        penalties = choose_penalties_of_blocks(
+            table(few), fold_of_training[few], model.layered, len(fold_of_training)
+        )
         say(
             "Held-out cells choose penalties of "
             f"{', '.join(f'{each.lam:.3g}' for each in penalties[:-1])}."
         )
-    set_penalties(model, penalties, own)
+    set_penalties(model, penalties, fold_of_training)
     if config.network.prior is not None and model.genes_train:
         strength = prior_of(config.network, cells).strength
-        factor, found = prior_factor(table(), strength, own, penalties[0].lam)
+        factor, prior_choice = prior_factor(table(), strength, fold_of_training, penalties[0].lam)
         model.prior = None if factor is None else factor.cpu()
-        say(found.sentence())
+        say(prior_choice.sentence())
     if model.genes_train:
         started = time.monotonic()
-        left_out = start_blocks(model, table(), own)
-        start_states(model, table(), own)
+        left_out = start_blocks(model, table(), fold_of_training)
+        start_states(model, table(), fold_of_training)
         width = model.blocks[1].embedding.query.shape[-1]
         narrow = (
             f"; its heads are {width} wide and leave out {left_out:.1%} of its squared slopes"
@@ -189,11 +193,11 @@ def set_penalties(model: Model, penalties: list[Penalty], fold: np.ndarray) -> N
     of_members = [
         penalties[member % (len(penalties) - 1)] for member in range(model.config.members)
     ]
-    found = torch.stack([each.as_tensor() for each in (*of_members, penalties[-1])])
-    found[1:-1:2, 1] *= FREER
+    of_blocks = torch.stack([each.as_tensor() for each in (*of_members, penalties[-1])])
+    of_blocks[1:-1:2, 1] *= FREER
     learned = [(fold != held_out).sum() for held_out in model.held_out.tolist()]
-    found[:, 0] /= torch.tensor([*learned, np.mean(learned)]).clamp(min=1)
-    model.penalty.copy_(found)
+    of_blocks[:, 0] /= torch.tensor([*learned, np.mean(learned)]).clamp(min=1)
+    model.penalty.copy_(of_blocks)
 
 
 def folds_of(cells: Cells, rows: np.ndarray, states: States, folds: int, seed: int) -> np.ndarray:
@@ -204,12 +208,12 @@ def folds_of(cells: Cells, rows: np.ndarray, states: States, folds: int, seed: i
     if groups is not None and (groups != groups[0]).any():
         return group_folds(groups, min(folds, len(np.unique(groups))))
     labels = cells.labels[rows] if len(cells.classes) > 1 else states.membership[rows].argmax(1)
-    generator, found, start = np.random.default_rng(seed), np.empty(len(rows), np.int64), 0
+    generator, fold, start = np.random.default_rng(seed), np.empty(len(rows), np.int64), 0
     for label in np.unique(labels):
-        own = generator.permutation(np.flatnonzero(labels == label))
-        found[own] = (np.arange(len(own)) + start) % folds
-        start += len(own)
-    return found
+        of_label = generator.permutation(np.flatnonzero(labels == label))
+        fold[of_label] = (np.arange(len(of_label)) + start) % folds
+        start += len(of_label)
+    return fold
 
 
 def folds_of_run(
@@ -357,13 +361,13 @@ def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
         )
     if not objectives.masked_multiplicity.weight and not trained_classes(objectives, cells):
         column = f"The obs column {config.data.label_key!r}"
-        found = (
+        problem = (
             f"{column} has one cell type only, {cells.classes[0]!r}"
             if cells.classes
             else "There are no cell types"
         )
         raise ConfigError(
-            f"{found}, and there is no other objective",
+            f"{problem}, and there is no other objective",
             field="data.label_key",
             advice="set objectives.masked_multiplicity.weight above 0, or {field} to another "
             "column",

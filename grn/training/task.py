@@ -96,14 +96,14 @@ class Task(L.LightningModule):
         """
         model, objectives = self.model, self.objectives
         by = by or divisors(batch, model, opened)
-        found: dict[str, Tensor] = {}
+        parts: dict[str, Tensor] = {}
         total: list[Tensor] = []
         members = model.config.members
         if learns_genes(batch, model):
             draw = Draw.of(model, len(batch.cells), objectives.masked_multiplicity.fraction)
             error, shrink = masked_multiplicity(batch, model, draw)
             error = error / by["masked_multiplicity"].clamp(min=1e-9)
-            found |= {"masked_multiplicity": error / members, "penalty": shrink / members}
+            parts |= {"masked_multiplicity": error / members, "penalty": shrink / members}
             total.append(objectives.masked_multiplicity.weight * (error + shrink))
         if batch.kept is not None:
             sums = of_cells(
@@ -113,8 +113,8 @@ class Task(L.LightningModule):
                 name: each / torch.where(by[name] > 0, by[name], 1) for name, each in sums.items()
             }
             total.append(self.of_members(means).sum())
-            found |= {name: mean.mean() for name, mean in means.items()}
-        return torch.stack(total).sum(), found
+            parts |= {name: mean.mean() for name, mean in means.items()}
+        return torch.stack(total).sum(), parts
 
     def of_members(self, means: dict[str, Tensor]) -> Tensor:
         """Return the identity token's loss of each member, [P]: genes shape the summaries of every
@@ -161,8 +161,8 @@ class Task(L.LightningModule):
             self.refuse(Step(self.global_step, batch.cells, torch.tensor([False, True])))
         opened = self.global_step >= self.opened
         # One process leaves them to the losses, where they are recorded.
-        own = divisors(batch, self.model, opened) if self.trainer.world_size > 1 else {}
-        by = dict(zip(own, means_over_processes(own.values()), strict=True))
+        counts = divisors(batch, self.model, opened) if self.trainer.world_size > 1 else {}
+        by = dict(zip(counts, means_over_processes(counts.values()), strict=True))
         if self.settled and learns_genes(batch, self.model):
             loss, parts = self.recorder.nothing(read)
         else:
