@@ -71,6 +71,7 @@ $(NUMERICS): numerics-%: install-dev
 
 lint: install-dev
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy grn
 	$(BIN)/mypy --strict kernels/flashsign
 
