@@ -23,7 +23,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NUMBA_N
 # takes from the end of the other's.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: train test test-numerics lint lock notebooks gallery docs wheel install install-dev clean
+.PHONY: train test test-oldest test-newest test-numerics lint lock notebooks gallery docs wheel install install-dev clean
 .DELETE_ON_ERROR:
 
 train: install
@@ -31,6 +31,17 @@ train: install
 
 test: install-dev
 	$(ONE_THREAD) $(PYTEST) $(ARGS)
+
+# The ends of the ranges of pyproject.toml, each in an environment of its own.
+test-oldest: dist/oldest.txt
+	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=$<
+
+test-newest:
+	$(MAKE) test VENV=.venv-newest CONSTRAINTS=
+
+dist/oldest.txt: pyproject.toml .ci/oldest.py
+	@mkdir -p dist
+	@$(PYTHON) .ci/oldest.py >$@
 
 # What compares floats, again with other instruction sets than the processor's own choice: their order of sums differs.
 # Left out: compilers, caches, processes, counts of bytes and file formats, which have no bars of their own, and most of
@@ -60,6 +71,7 @@ $(NUMERICS): numerics-%: install-dev
 
 lint: install-dev
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy grn
 	$(BIN)/mypy --strict kernels/flashsign
 
@@ -117,5 +129,5 @@ $(VENV)/bin/python:
 	  { rm -rf $(VENV); echo "error: $(PYTHON) could not make a virtual environment; on Debian and Ubuntu install python3-venv" >&2; exit 1; }
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .venv-newest dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find grn kernels tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -223,8 +223,13 @@ def planted_rows(seed: int) -> Iterator[dict]:
         cells, _ = load_cells(config.data, seed=seed, adata=adata)
         states = states_of(cells, seed)
         edges = network_of(
-            config, fit_cells(config, cells, states, silent), cells, states, silent
-        ).tables(config)[0]
+            config.network,
+            config.trainer,
+            fit_cells(config, cells, states, silent),
+            cells,
+            states,
+            silent,
+        ).tables(config.network)[0]
         tables = {name: edges}
         if adata is screen:
             genes = list(map(str, adata.var_names))

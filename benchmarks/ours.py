@@ -85,7 +85,9 @@ def infer_in_context(
     cells, _ = load_cells(config.data, seed=seed, adata=adata_of(one))
     states = states_of(cells, seed)
     model = fit_cells(config, cells, states, say)
-    edges, by_type = network_of(config, model, cells, states, say).tables(config)
+    edges, by_type = network_of(config.network, config.trainer, model, cells, states, say).tables(
+        config.network
+    )
     of_states = {str(name): table for name, table in by_type.groupby("cell_type", observed=True)}
     return Networks(
         edges, {name: table.reset_index(drop=True) for name, table in of_states.items()}, states

@@ -90,8 +90,7 @@ class Tokens:
         )
 
     def filled_up(self) -> Tokens:
-        """The same cells with as many tokens as the next of a few sizes: a recorded step is for one
-        size.
+        """Return these tokens padded to the next of a few sizes: a recorded step is for one size.
 
         The tokens that fill it up are absent: no cell reads them.
         """
@@ -107,8 +106,8 @@ class Tokens:
         )
 
     def repeated(self, times: int, vocabulary: int) -> Tokens:
-        """The same cells, one set after the other for each member:
-        genes are rows of tables [P, V].
+        """Return the tokens of all cells once for each member: genes are then rows of tables
+        [P, V].
         """
         first = torch.arange(times, device=self.gene.device)[:, None]
 
@@ -152,7 +151,7 @@ class Batch:
 
 
 def map_tensors(record, function):
-    """The same record with `function` applied to each tensor, nested records included."""
+    """Return a record with `function` applied to each of its tensors, nested records included."""
     changed = {}
     for field in fields(record):
         value = getattr(record, field.name)

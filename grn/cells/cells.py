@@ -22,8 +22,8 @@ from grn.config.schema import DataConfig
 
 
 class Known(NamedTuple):
-    """What obs says of A cells: their labels [A] and the names of these, groups [A] and conditions
-    [A], as the readers of grn/cells/obs.py return them.
+    """Columns of obs for A cells: labels [A] and the names of these, groups [A] and conditions [A],
+    as the readers of grn/cells/obs.py return them.
     """
 
     labels: np.ndarray
@@ -114,9 +114,7 @@ class Cells:
 
     @property
     def keys(self) -> int:
-        """Return how many entries of the vocabulary, the last ones, are keys of guides and not
-        genes.
-        """
+        """The number of guides' keys, which stand after the genes at the end of the vocabulary."""
         return 0 if self.interventions is None else len(self.interventions.names)
 
 
@@ -139,7 +137,7 @@ class CellsInPieces:
 
 @dataclass(frozen=True)
 class Source:
-    """What was read from a source of C cells and M genes, before anything is chosen.
+    """A source of C cells and M genes as it was read, before anything is chosen.
 
     obs_names [C], labels, classes, groups, state, conditions: as in Cells.
     values: CSR float32 [C, M], each gene once.

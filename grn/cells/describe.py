@@ -53,7 +53,7 @@ MOST_TYPES = 200
 
 @dataclass(frozen=True)
 class Found:
-    """What was found in a file.
+    """The contents of a file of cells.
 
     fields: field of the data section -> its value.
     sentences: about what was found, and what was guessed.
@@ -64,7 +64,10 @@ class Found:
 
 
 def describe(path: str) -> Found:
-    """What the cells at `path` hold. Raises DataError, ConfigError."""
+    """Return what the cells at `path` hold.
+
+    Raises DataError, ConfigError.
+    """
     orientation = _orientation_of(path) if is_text(Path(path)) else None
     config = DataConfig(path=path, orientation=orientation)
     with source_in_file(config, everything=False) as adata:
@@ -91,7 +94,7 @@ def describe(path: str) -> Found:
 
 
 def _orientation_of(path: str) -> Orientation:
-    """What the rows of a text file are, by their names.
+    """Return what the rows of a text file are, by their names.
 
     Raises DataError where these do not tell.
     """
@@ -116,7 +119,7 @@ def _orientation_of(path: str) -> Orientation:
 
 
 def _counts(adata: AnnData, config: DataConfig) -> tuple[str, str]:
-    """Raises DataError where no matrix holds counts or anything else that could be used."""
+    """Raise DataError where no matrix holds counts or anything else that could be used."""
     found = choices_that_hold(adata, "counts")
     if not found:
         usable = choices_that_hold(adata, "expression")
@@ -158,7 +161,9 @@ def _labels(adata: AnnData) -> tuple[str | None, str]:
 
 
 def _is_label(column: pd.Series) -> bool:
-    """Whether a column can hold cell types: texts, of which there are a few, each many times."""
+    """Return whether a column can hold cell types: texts, of which there are a few, each many
+    times.
+    """
     if not (
         isinstance(column.dtype, pd.CategoricalDtype)
         or pd.api.types.is_string_dtype(column.astype(object))

@@ -114,8 +114,8 @@ class Controls:
         )
 
     def worked(self, values: np.ndarray, group: np.ndarray, guide: np.ndarray) -> np.ndarray | None:
-        """How likely the guide of each of a gene's cells worked, [n]; None where no effect stands
-        out.
+        """Return the probability that the guide of each of a gene's cells worked, [n]; None where
+        no effect stands out.
 
         values [n, N]: multiplicities.
         group, guide [n]: of these cells.
@@ -177,7 +177,7 @@ def _mixture(score: np.ndarray, control: np.ndarray, guide: np.ndarray) -> np.nd
 
 
 def summary(table: pd.DataFrame) -> list[str]:
-    """What the guides did, in sentences."""
+    """Return sentences about what the guides did."""
     known = table[table["share"].notna()]
     failed = known[known["share"] < FAILED]
     each = ", ".join(f"{row.guide} {row.share:.0%}" for row in failed.head(12).itertuples())

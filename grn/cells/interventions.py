@@ -45,7 +45,7 @@ FEWEST = 2
 
 @dataclass(frozen=True)
 class Interventions:
-    """What was intervened on, in which cells.
+    """The genes that were intervened on, and the cells of each.
 
     names [T]: genes that were intervened on.
     given: CSR float32 [C, T], how surely the cell's guides worked, 1 where that is not known;
@@ -71,7 +71,7 @@ class Interventions:
 
     @property
     def sign(self) -> float:
-        """What a guide does to its gene: 1 raises it, -1 lowers it."""
+        """The sign of a guide's effect on its gene: 1 raises it, -1 lowers it."""
         return 1.0 if self.kind == "overexpression" else -1.0
 
     def some(self, rows: np.ndarray) -> Interventions:
@@ -86,7 +86,7 @@ class Interventions:
 
 
 def read_interventions(obs: pd.DataFrame, config: DataConfig) -> Interventions | None:
-    """What data.intervention_key says; None without it.
+    """Return the interventions that data.intervention_key names; None without it.
 
     Raises DataError where there are no controls.
     """

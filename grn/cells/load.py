@@ -333,7 +333,7 @@ PIECE = 4096  # cells of a file that are checked at a time
 
 
 def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Processes) -> Source:
-    """What training needs of the source, checked, each gene once."""
+    """Return what training needs of the source, checked, each gene once."""
     used = (
         config.label_key,
         config.group_key,
@@ -386,8 +386,10 @@ def to_vocabulary_of(
     vocabulary: Sequence[str],
     raw: pd.Index | None = None,
 ) -> ToVocabulary:
-    """Where the genes of a vocabulary are among those of `var`. Genes outside of it, and their
-    names, do not matter. raw: names of the genes of adata.raw, for advice.
+    """Return where the genes of a vocabulary are among those of `var`. Genes outside of it, and
+    their names, do not matter.
+
+    raw: names of the genes of adata.raw, for advice.
 
     Counts of genes that occur several times are added, as they are parts of one count. Raises
     VocabularyMismatch where fewer than half of the genes are there, and DataError where logarithms
@@ -440,9 +442,10 @@ def _advice(
     shared: int,
     raw: pd.Index | None,
 ) -> tuple[str, str]:
-    """The field to set, and what to do: what the names of genes that a model does not know look
+    """Return the field to set, and what to do: what the names of unknown genes look
     like, and where the cells have them, if anywhere: in another column of var, in adata.raw, or
-    among genes that were left out."""
+    among genes that were left out.
+    """
     best, number = column_with(vocabulary, var)
     ids = "Ensembl ids, " if first_of_most(names, ENSEMBL_ID) else ""
     looks = f"its names look like {ids}{', '.join(map(repr, names[:1]))}"

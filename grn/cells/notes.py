@@ -134,7 +134,7 @@ def notes_on_cells(
 
 
 def _of_donors(donors: Mapping[str, int], key: str | None) -> str:
-    """How many donors there are, and the cells of each."""
+    """Return a sentence with the number of donors and the cells of each."""
     said = [f"{name} ({number} cells)" for name, number in donors.items()]
     return (
         f"{len(donors)} donor{'s' * (len(donors) != 1)} in the column {key!r} of obs "
@@ -257,7 +257,9 @@ def _unnamed(var: pd.DataFrame, key: str | None) -> dict[str, bool]:
 
 
 def _numbered(var: pd.DataFrame, names: Sequence[str]) -> dict[str, bool]:
-    """Where genes have numbers for names: the column of var that may hold their names."""
+    """Return the column of var that may hold the names of genes, where they have numbers
+    for names.
+    """
     if not is_numbered(names):
         return {}
     column, found = (

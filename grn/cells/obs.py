@@ -51,7 +51,7 @@ def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Serie
 def _refuse(
     found: str, key: str, field: str, advice: str = "set {field} to another column, or to null"
 ) -> None:
-    """Raises DataError about what was found in a column of obs, unless that is nothing."""
+    """Raise DataError about what was found in a column of obs, unless that is nothing."""
     if found:
         raise DataError(f"Column {key!r} of obs {found}", field=field, advice=advice)
 
@@ -141,7 +141,7 @@ def read_state(obs: pd.DataFrame, key: str | None) -> tuple[np.ndarray | None, t
 
 
 def named_as_conditions(key: str) -> bool:
-    """Whether a column with this name holds conditions, as far as a name can tell."""
+    """Return whether a column with this name holds conditions, as far as a name can tell."""
     return key.lower() in CONDITIONS
 
 

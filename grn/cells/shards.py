@@ -58,7 +58,7 @@ class Shard:
 
 
 def shard(files: Sequence[Path], output: Path, say: Say) -> None:
-    """Writes the cells of all files into `output`, a new .zarr folder or .h5ad file, completely or
+    """Write the cells of all files into `output`, a new .zarr folder or .h5ad file, completely or
     not at all.
 
     Raises DataError where a file holds no counts, or where files name their genes otherwise.

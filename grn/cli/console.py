@@ -16,7 +16,7 @@ _quiet = False
 
 
 def be_quiet(quiet: bool) -> None:
-    """Whether `console` prints nothing: --quiet."""
+    """Set whether `console` prints nothing: --quiet."""
     global _quiet
     _quiet = quiet
 

@@ -55,7 +55,7 @@ def _installed() -> list[tuple[str, str]]:
 
 
 def _machine(say: Callable[[str], None]) -> int:
-    """Prints the device, the kernels' paths and their self-test; returns how many failed."""
+    """Print the device, the kernels' paths and their self-test; return how many failed."""
     import os
 
     import torch

@@ -46,8 +46,8 @@ LONGEST = 1500  # characters of a sentence; one that quotes a damaged file may h
 
 
 def exit_code_of(command: Callable[[], int | None], debug: bool = False) -> int:
-    """Runs `command` and returns its exit code; an exception is printed as one sentence, with
-    `debug` in full.
+    """Run `command` and return its exit code; an exception is printed as one sentence, with `debug`
+    in full.
     """
     from typer import Abort
 
@@ -99,7 +99,7 @@ def explain(error: Exception) -> tuple[int, str]:
 
 
 def print_error(sentence: str) -> None:
-    """Prints an error on stderr as one line, without what a terminal would act upon."""
+    """Print an error on stderr as one line, without what a terminal would act upon."""
     from rich.text import Text
 
     from grn.cli.console import errors
@@ -121,7 +121,7 @@ class _Terminated(BaseException):
 
 @contextmanager
 def _signals_raise() -> Iterator[None]:
-    """Makes SIGNALS raise, but for those that are ignored, as SIGHUP is under nohup.
+    """Make SIGNALS raise, but for those that are ignored, as SIGHUP is under nohup.
 
     Training installs handlers of its own, which save and raise Interrupted.
     """

@@ -74,7 +74,7 @@ app.add_typer(data.app, name="data", epilog=EVERYWHERE)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs one command and returns its exit code. `--debug` and `--quiet` may stand anywhere among
+    """Run one command and return its exit code. `--debug` and `--quiet` may stand anywhere among
     the arguments.
     """
     rest = [_expanded(each) for each in arguments if each not in ("--debug", "--quiet")]
@@ -116,7 +116,7 @@ def option_of(arguments: Sequence[str]) -> Callable[[str], str | None]:
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs one command and ends the process: the entry point of `grn`, `python -m grn` and
+    """Run one command and end the process: the entry point of `grn`, `python -m grn` and
     train.py.
     """
     os.environ["MPLBACKEND"] = "agg"  # pictures are written into files alone

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def refuse_output(output: Path | None, endings: Sequence[str] = (".csv", ".parquet")) -> None:
-    """Raises a UserError where the file exists or cannot be written, or its name has none of the
+    """Raise a UserError where the file exists or cannot be written, or its name has none of the
     endings.
     """
     from grn.runtime.atomic import refuse_unwritable

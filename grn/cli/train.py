@@ -169,7 +169,7 @@ def print_result(
     activity: pd.DataFrame | None,
     to: Console,
 ) -> None:
-    """Prints what is certain, effects of interventions first; then activities and the scores of the
+    """Print what is certain, effects of interventions first; then activities and the scores of the
     test cells.
 
     of_types: certain edges of single types.

@@ -25,7 +25,9 @@ def shipped_configs() -> Path:
 
 
 def is_configuration(name: object) -> bool:
-    """Whether a name is that of a configuration rather than of cells: it ends in .yaml or .yml."""
+    """Return whether a name is that of a configuration rather than of cells: it ends in .yaml or
+    .yml.
+    """
     return isinstance(name, (str, os.PathLike)) and os.fspath(name).lower().endswith(
         (".yaml", ".yml")
     )

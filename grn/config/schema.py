@@ -101,7 +101,7 @@ class SimulatedConfig(Section):
 
 
 class Simulation(SimulatedConfig):
-    """What the generator can do besides, for benchmarks and tests; a configuration file has the
+    """Further fields of the generator, for benchmarks and tests; a configuration file has the
     defaults.
     """
 

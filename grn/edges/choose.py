@@ -107,8 +107,9 @@ def choose(
     *,
     cells: str = "all cells",
 ) -> ChosenEdges:
-    """The edges that pass all filters. edges: a table as in edges.parquet; others as in
-    ChosenEdges.
+    """Return the edges that pass all filters.
+
+    edges: a table as in edges.parquet; others as in ChosenEdges.
 
     filters: those of COLUMN and top_k, as `grn.export` has them; None: anything. top_k is applied
         last: it counts the edges that are left.

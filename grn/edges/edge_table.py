@@ -79,7 +79,7 @@ class PredictedNetwork:
         return self.signs_have_meaning and bool((self.edges["weight"] < 0).any())
 
     def of_type(self, label: str | None) -> PredictedNetwork:
-        """The network of one cell type, among the same genes; None: itself.
+        """Return the network of one cell type, among the same genes; None: this network.
 
         Raises DataError where there is none.
         """
@@ -91,8 +91,8 @@ class PredictedNetwork:
 
 
 def open_network_file(path: Path, key: str = KEY) -> PredictedNetwork:
-    """A run folder (its edges.parquet), a network.h5ad, or a table (csv, tsv, parquet; WEIGHTED
-    lists its columns).
+    """Read the network of a run folder (its edges.parquet), a network.h5ad, or a table (csv, tsv,
+    parquet; WEIGHTED lists its columns).
 
     Of edges.parquet, the meaning of the signs is read from the network.h5ad beside it, and the
     networks of cell types from the edges_by_type.parquet.
@@ -125,8 +125,10 @@ def open_network_file(path: Path, key: str = KEY) -> PredictedNetwork:
 
 
 def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork:
-    """A table with one of the sets of columns in WEIGHTED; `where` names it in errors. Raises
-    DataError.
+    """Return the network in a table with one of the sets of columns in WEIGHTED.
+
+    where: names the table in errors.
+    Raises DataError.
     """
     table = table.rename(columns=str)
     columns = find_columns(table, (*WEIGHTED, BARE))
@@ -167,7 +169,7 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
 
 
 def network_of_anndata(adata: AnnData, where: Path | str, key: str = KEY) -> PredictedNetwork:
-    """The network in varp[key] (row = target, column = regulator)."""
+    """Return the network in varp[key] (row = target, column = regulator)."""
     check_known(key, adata.varp, str(where), "network in varp called", "key")
     genes = pd.Index([str(name) for name in adata.var_names], dtype=object)
     edges = edge_list(weights_in(adata, key, where), genes)
@@ -239,13 +241,16 @@ class ReferenceNetwork:
 
 
 def open_reference_file(path: Path) -> ReferenceNetwork:
-    """A table (csv, tsv, parquet), TRRUST's also without a header. Raises DataError."""
+    """Read known edges from a table (csv, tsv, parquet), TRRUST's also without a header.
+
+    Raises DataError.
+    """
     return reference_of_table(read_table(Path(path)), path)
 
 
 def reference_of_table(table: pd.DataFrame, where: Path | str) -> ReferenceNetwork:
-    """A table with the columns of one of FORMATS; a column cell_type gives each label edges of its
-    own.
+    """Return the known edges in a table with the columns of one of FORMATS; a column cell_type
+    gives each label edges of its own.
     """
     table = table.rename(columns=str)
     found = ((name, find_columns(table, accepted)) for name, accepted in FORMATS.items())
@@ -319,8 +324,10 @@ READ |= {"targetgene", "mor", "sign", "regulation", "type", "cell_type"}
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """A table with its header. Text files (csv, tsv, also .gz) give strings; the first line shows
-    the separator. Of a .cyjs file, its edges.
+    """Read a table with its header.
+
+    Text files (csv, tsv, also .gz) give strings; the first line shows the separator. Of a .cyjs
+    file, its edges.
 
     Where the first line is itself an edge, as in files of arboreto and TRRUST, the columns are
     named 0, 1, 2, ..., as they are under the header 0,1,2,... that pandas writes for a table
@@ -352,8 +359,8 @@ def check_exists(path: Path) -> None:
 
 
 def find_columns(table: pd.DataFrame, accepted: Iterable[Columns]) -> Columns | None:
-    """The first set of columns that the table has, in the table's own spelling; upper and lower
-    case are the same.
+    """Return the first set of columns that the table has, in the table's own spelling; upper and
+    lower case are the same.
     """
     own = {str(column).casefold(): str(column) for column in reversed(list(table.columns))}
     for names in accepted:
@@ -365,7 +372,7 @@ def find_columns(table: pd.DataFrame, accepted: Iterable[Columns]) -> Columns | 
 def unknown_columns(
     where: Path | str, table: pd.DataFrame, accepted: Iterable[Columns]
 ) -> DataError:
-    """The error for a table without one of the sets of columns that are accepted."""
+    """Return the error for a table without one of the sets of columns that are accepted."""
     sets = " or ".join(f"({', '.join(names)})" for names in accepted)
     listed = ", ".join(map(str, table.columns[:8])) + (", ..." if len(table.columns) > 8 else "")
     return DataError(
@@ -386,7 +393,7 @@ def names(where: Path | str, column: pd.Series) -> np.ndarray:
 
 
 def cell_types(where: Path | str, table: pd.DataFrame) -> np.ndarray | None:
-    """The labels of the rows in the column cell_type; None without one.
+    """Return the labels of the rows in the column cell_type; None without one.
 
     Raises DataError for an empty label.
     """
@@ -415,7 +422,9 @@ def numbers(
     *,
     unknown: bool = False,
 ) -> np.ndarray:
-    """A column as finite float64 from `least` to `most`; unknown: an empty cell is NaN.
+    """Return a column as finite float64 from `least` to `most`.
+
+    unknown: an empty cell is NaN.
 
     Raises DataError with the first other value.
     """
@@ -481,8 +490,8 @@ def _read_text(path: Path) -> pd.DataFrame:
 
 
 def _is_edge(row: list[str]) -> bool:
-    """Whether a line is an edge (regulator, target and a number or a word of TRRUST) and not a
-    header.
+    """Return whether a line is an edge (regulator, target and a number or a word of TRRUST) and not
+    a header.
     """
     # pandas writes 0, 1, 2, ... for columns without names
     counting = [str(number) for number in range(len(row))]
@@ -494,7 +503,8 @@ def _is_edge(row: list[str]) -> bool:
 
 
 def _are_row_names(first: pd.Series, second: pd.Series) -> bool:
-    """Whether the first field of rows longer than the header names them, as R's write.table does.
+    """Return whether the first field of rows longer than the header names them, as R's write.table
+    does.
 
     Row names are all different, and by default R numbers the rows. But all regulators of a small
     table may differ, too:

@@ -33,8 +33,8 @@ GENERNIB = 50_000  # edges that its metrics read, the strongest ones
 
 
 def write_file(chosen: ChosenEdges, output: Path, name: str, say: Say = silent) -> None:
-    """Writes the chosen edges in the format `name` as the file `output`, whole or not at all, and
-    says what they are.
+    """Write the chosen edges in the format `name` as the file `output`, whole or not at all, and
+    say what they are.
 
     Raises ConfigError, RunFolderError as `refuse_output`, and DataError where the format needs
     signs that mean something.
@@ -58,7 +58,7 @@ def write_file(chosen: ChosenEdges, output: Path, name: str, say: Say = silent) 
 
 
 def refuse_output(name: str, output: Path) -> None:
-    """Raises ConfigError, RunFolderError where the format is unknown or `output` cannot be made."""
+    """Raise ConfigError, RunFolderError where the format is unknown or `output` cannot be made."""
     if name not in FORMATS:
         raise ConfigError(
             "{field} is " + f"{name!r}; the formats are {', '.join(FORMATS)}", field="format"

@@ -42,12 +42,13 @@ class SignedNetwork:
 
 
 def sign_has_meaning(sign: str) -> bool:
-    """Whether uns["grn"]["sign"] gives the signs of the weights a meaning."""
+    """Return whether uns["grn"]["sign"] gives the signs of the weights a meaning."""
     return not sign.startswith("none")
 
 
 def read_about(path: Path) -> tuple[list[str], dict]:
-    """The genes of a network.h5ad and its uns["grn"], {} without one; its matrices are not read.
+    """Return the genes of a network.h5ad and its uns["grn"], {} without one; its matrices are not
+    read.
 
     Raises DataError.
     """
@@ -64,12 +65,15 @@ def read_about(path: Path) -> tuple[list[str], dict]:
 
 
 def open_network(path: Path) -> SignedNetwork:
-    """Reads a network.h5ad of a run. Raises DataError."""
+    """Read a network.h5ad of a run.
+
+    Raises DataError.
+    """
     return signed_network(read_anndata(path), path)
 
 
 def signed_network(adata: AnnData, file: Path | None = None) -> SignedNetwork:
-    """The network in an AnnData that was read from a network.h5ad of grn.
+    """Return the network in an AnnData that was read from a network.h5ad of grn.
 
     Raises DataError for anything else.
 
@@ -127,7 +131,9 @@ def edge_list(weights: sparse.csr_matrix, genes: pd.Index) -> pd.DataFrame:
 def block(
     weights: sparse.csr_matrix, genes: pd.Index, regulators: list[str], targets: list[str]
 ) -> pd.DataFrame:
-    """The weights of some regulators on some targets: rows = regulators, columns = targets."""
+    """Return the weights of some regulators on some targets: rows = regulators, columns =
+    targets.
+    """
     values = weights[genes.get_indexer(targets)][:, genes.get_indexer(regulators)].toarray().T
     return pd.DataFrame(values, index=regulators, columns=targets)
 

@@ -58,8 +58,8 @@ class Network:
 
 
 def seen_enough(network: Network, least: int) -> Network:
-    """The network without weights of pairs that fewer than `least` cells have together: these are
-    chance.
+    """Return the network without weights of pairs that fewer than `least` cells have together:
+    these are chance.
     """
     few = network.cells < least
     tables = {
@@ -74,7 +74,9 @@ def seen_enough(network: Network, least: int) -> Network:
 
 
 def row_factors(weight: Tensor) -> Tensor:
-    """What `balanced` multiplies each row of effects [N, R] by, above 0: [N, 1]."""
+    """Return the positive factor of each row of effects [N, R] that `balanced` multiplies it by:
+    [N, 1].
+    """
     weight = weight.double()
     norm = weight.square().sum(1, keepdim=True).sqrt()
     typical = norm.square().mean().sqrt()

@@ -43,7 +43,7 @@ class Caused:
 
     @property
     def certainty(self) -> np.ndarray:
-        """How much of an estimate of an effect is to be believed, [N, T], 0 to 1: by its q-value,
+        """The share of an estimated effect that is to be believed, [N, T], 0 to 1: by its q-value,
         and by its error beside the usual size of effects, as what few cells or weak guides say is
         mostly noise.
         """

@@ -68,7 +68,9 @@ class CellTable:
         levels: float = 0.0,
         device: str = "cpu",
     ) -> CellTable:
-        """The cells `rows` of a data set. Where it names no regulators, every gene may regulate."""
+        """Return the cells `rows` of a data set. Where it names no regulators, every gene may
+        regulate.
+        """
         every = len(rows) == len(cells) and bool((np.diff(rows) > 0).all())
         multiplicity = cells.multiplicity if every else cells.multiplicity[rows]
         regulators = (
@@ -96,7 +98,9 @@ class CellTable:
         return len(self.basal)
 
     def some(self, rows: np.ndarray) -> CellTable:
-        """The same with a part of the cells, in their own units; with all of them, itself."""
+        """Return the table of the cells `rows` alone, in their own units; this table where these
+        are all cells.
+        """
         if len(rows) == len(self) and bool((np.diff(rows) > 0).all()):
             return self
         noise = None if self.noise is None else self.noise[rows]
@@ -203,8 +207,8 @@ class CellTable:
         return Columns(self.multiplicity.shape, read)
 
     def means(self, rows: np.ndarray | None = None) -> tuple[Tensor, Tensor]:
-        """The means of the states, over some of the cells (None: all): of m, [S, R + 1], and of the
-        standardised genes, [S, N].
+        """Return the means of the states, over some of the cells (None: all): of m, [S, R + 1], and
+        of the standardised genes, [S, N].
         """
         states = self.states
         # the others count 0: a copy of nearly all cells would take their room once more

@@ -107,7 +107,7 @@ class Moments:
         )
 
     def together(self) -> Moments:
-        """The same cells as if they were of one state."""
+        """Return the moments of all cells as if they were of one state."""
         if len(self.cross) == 1:
             return self
         gram = sum(
@@ -122,7 +122,7 @@ class Moments:
         )
 
     def to(self, dtype: torch.dtype) -> Moments:
-        """The same in another dtype."""
+        """Return these moments in another dtype."""
         return replace(
             self, **{name: getattr(self, name).to(dtype) for name in ("gram", "cross", "square")}
         )
@@ -137,12 +137,12 @@ class Moments:
         """Each state's products with what its slopes [S, K, n] predict: [S, K, n]."""
         if len(self.pairs) == len(slopes):  # no two states have cells in common
             return self.gram @ slopes
-        found = torch.zeros_like(slopes)
+        total = torch.zeros_like(slopes)
         for gram, (one, other) in zip(self.gram, self.pairs, strict=True):
-            found[one] += gram @ slopes[other]
+            total[one] += gram @ slopes[other]
             if one != other:
-                found[other] += gram.mT @ slopes[one]
-        return found
+                total[other] += gram.mT @ slopes[one]
+        return total
 
     def errors(self, slopes: Tensor) -> Tensor:
         """Mean squared error of each target by slopes [S, K, n] of the states: [n]."""
@@ -165,8 +165,8 @@ class Solution:
 
 
 def pairs_of_states(share: Tensor) -> tuple[tuple[int, int], ...]:
-    """The pairs of states of cells [C, S], each with itself first, that have more than APART of
-    either in common.
+    """Return the pairs of states of cells [C, S], each with itself first, that have more than APART
+    of either in common.
     """
     size = share.sum(0)
     least = torch.minimum(size, size[:, None]) * APART
@@ -187,13 +187,13 @@ def solve(
     moments: Moments,
     penalty: Penalty,
     *,
-    own: Tensor | None = None,
+    self_key: Tensor | None = None,
     weight: Tensor | None = None,
     free: bool = True,
 ) -> Solution:
-    """The minimiser.
+    """Return the minimiser.
 
-    own [n]: the key that each target is, whose slopes are 0; -1: none.
+    self_key [n]: the key that each target is, whose slopes are 0; -1: none.
     weight [K, n]: what each pair's penalty is multiplied by; None: 1.
     free: whether the last key is the depth, of which the shared slope is hardly penalised.
     """
@@ -201,14 +201,14 @@ def solve(
     alone = states == 1 or not penalty.rho
     moments = moments.together() if alone else moments
     there = None
-    if own is not None and bool((own >= 0).any()):
-        there = torch.arange(moments.gram.shape[-1], device=own.device)[:, None] != own
+    if self_key is not None and bool((self_key >= 0).any()):
+        there = torch.arange(moments.gram.shape[-1], device=self_key.device)[:, None] != self_key
     system = System.of(moments, penalty.lam, 0.0 if alone else penalty.rho, free)
     w = system.precondition(system.right_side())
     # one factorisation serves all targets
     same = weight is None and len(moments.pairs) == len(moments.cross)
-    if same and there is not None and own is not None and alone:
-        w[0] = system.without(w[0], own)
+    if same and there is not None and self_key is not None and alone:
+        w[0] = system.without(w[0], self_key)
         there = None if not penalty.t else there
     if not same or there is not None or penalty.t:
         w = reweighted(system.to(ITERATED), penalty.t, there, weight, free, w.to(ITERATED)).to(w)
@@ -264,18 +264,18 @@ class System:
         base = moments.gram.new_full((moments.gram.shape[-1],), lam)
         if free:
             base[-1] = FREE
-        own = moments.gram[: len(moments.cross)]  # each state with itself
+        gram = moments.gram[: len(moments.cross)]  # each state with itself
         if not rho:
-            return cls(moments, lam, rho, base, inverse_of(own[0] + base.diag()))
-        of_states = inverse_of(rho**2 * own + lam * torch.eye(len(base)).to(own))
+            return cls(moments, lam, rho, base, inverse_of(gram[0] + base.diag()))
+        of_states = inverse_of(rho**2 * gram + lam * torch.eye(len(base)).to(gram))
         # G_s - rho^2 G_s W_s G_s = lambda W_s G_s
-        left = lam * (of_states @ own).sum(0)
+        left = lam * (of_states @ gram).sum(0)
         return cls(
             moments, lam, rho, base, inverse_of((left + left.mT) / 2 + base.diag()), of_states
         )
 
     def to(self, dtype: torch.dtype) -> System:
-        """The same in another dtype."""
+        """Return this system in another dtype."""
         base, inverse = self.base.to(dtype), self.inverse.to(dtype)
         of_states = None if self.of_states is None else self.of_states.to(dtype)
         return System(self.moments.to(dtype), self.lam, self.rho, base, inverse, of_states)
@@ -292,11 +292,14 @@ class System:
         """Without penalties: [1 + S, K, n]."""
         if not self.rho:
             return self.moments.product(w)
-        found = self.moments.product(w[0] + self.rho * w[1:])
-        return torch.cat([found.sum(0, keepdim=True), self.rho * found])
+        products_of_states = self.moments.product(w[0] + self.rho * w[1:])
+        return torch.cat([products_of_states.sum(0, keepdim=True), self.rho * products_of_states])
 
     def penalties(self, factor: Tensor) -> Tensor:
-        """What each slope is multiplied by, [1 + S, K, n], for factors [K, n] of keys."""
+        """Return the penalty of each slope, [1 + S, K, n].
+
+        factor [K, n]: what the penalties of each key are multiplied by.
+        """
         shared = self.base[:, None] * factor
         if self.base[-1] == FREE:
             shared[-1] = FREE
@@ -313,14 +316,14 @@ class System:
         moved = (shared - self.lam * (self.of_states @ shared)) / self.rho
         return torch.cat([shared[None], answers - moved])
 
-    def without(self, w: Tensor, own: Tensor) -> Tensor:
+    def without(self, w: Tensor, self_key: Tensor) -> Tensor:
         """Solutions w [K, n] of one state without the key `own` [n] of each target.
 
-        own: -1 of a target that has all keys.
+        self_key: -1 of a target that has all keys.
         """
-        at = own.clamp(min=0)
-        column = self.inverse[:, at] * (own >= 0)
-        itself = torch.arange(len(w), device=own.device)[:, None] == own
+        at = self_key.clamp(min=0)
+        column = self.inverse[:, at] * (self_key >= 0)
+        itself = torch.arange(len(w), device=self_key.device)[:, None] == self_key
         rest = w - column * (w.gather(0, at[None]) / self.inverse[at, at])
         return rest.masked_fill(itself, 0.0)  # not but for rounding
 
@@ -350,13 +353,13 @@ def conjugate_gradients(
     least, size = tolerance * cross.square().sum((0, 1)), rest.square().sum((0, 1))
     tiny = torch.finfo(w.dtype).tiny
     way, before = torch.zeros_like(w), torch.ones_like(size)
-    found, left = torch.empty_like(w), torch.arange(w.shape[-1], device=w.device)
+    solution, left = torch.empty_like(w), torch.arange(w.shape[-1], device=w.device)
     for _ in range(ROUNDS):
         going = (size > least).nonzero()[:, 0]
         if not len(going):
             break
         if len(going) < STILL * len(left):  # the other targets have settled
-            found[..., left] = w
+            solution[..., left] = w
             left, least, before = left[going], least[going], before[going]
             w, rest, way, penalties, kept = (
                 each[..., going] for each in (w, rest, way, penalties, kept)
@@ -368,8 +371,8 @@ def conjugate_gradients(
         step = now / (way * moved).sum((0, 1)).clamp(min=tiny)
         w, rest, before = w + step * way, rest - step * moved, now.clamp(min=tiny)
         size = rest.square().sum((0, 1))
-    found[..., left] = w
-    return found
+    solution[..., left] = w
+    return solution
 
 
 def operations(states: int, keys: int, rounds: int) -> float:

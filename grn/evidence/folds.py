@@ -10,8 +10,8 @@ from torch import Tensor
 def cell_folds(
     count: int, groups: np.ndarray | None, folds: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, int]:
-    """A random order of the cells, the fold of each cell in this order, both int64 [count], and the
-    number of folds.
+    """Return a random order of the cells, the fold of each cell in this order, both int64 [count],
+    and the number of folds.
 
     groups: of each cell, at least two, which stay together and of which no fold is empty; None:
         each cell by itself.
@@ -25,7 +25,8 @@ def cell_folds(
 
 
 def group_folds(groups: np.ndarray, folds: int) -> np.ndarray:
-    """The fold of each cell [C], 0 to folds - 1, the same for all of a group [C]; no fold is empty.
+    """Return the fold of each cell [C], 0 to folds - 1, the same for all of a group [C]; no fold is
+    empty.
 
     Groups are placed from the largest to the smallest, each in the fold that has the fewest cells
     so far. Fold 0, on which penalties may be chosen alone, is the one whose size is nearest to the

@@ -145,8 +145,8 @@ def strongest_by_chance(table: CellTable, pairs: Tensor, *, seed: int, draws: in
 
 
 def strata_of(table: CellTable) -> np.ndarray:
-    """The stratum of each cell, int64 [C]: its state (the one it belongs to most) and, where it has
-    one, its donor.
+    """Return the stratum of each cell, int64 [C]: its state (the one it belongs to most) and, where
+    it has one, its donor.
     """
     state, groups = table.states.argmax(1), table.groups
     # copies of cells that were left out
@@ -158,8 +158,8 @@ def strata_of(table: CellTable) -> np.ndarray:
 def knockoffs(
     values: Tensor, followed: Tensor, strata: np.ndarray, generator: torch.Generator
 ) -> Iterator[Tensor]:
-    """Draws without end of values [C, R], each column permuted within strata into the order of a
-    Gaussian knock-off.
+    """Yield draws without end of values [C, R], each column permuted within strata into the order
+    of a Gaussian knock-off.
 
     The means that follow from stratum, depth and programmes stay. Around them, the knock-offs
     correlate among each other and with the other regulators as the regulators themselves do.
@@ -211,8 +211,8 @@ class Order:
         return cls([(cells, ascending(values[cells].mT.contiguous())) for cells in every])
 
     def __call__(self, drawn: Tensor) -> Tensor:
-        """The values [C, R], each column sorted into the order of the same column of `drawn` within
-        strata.
+        """Return the values [C, R], each column sorted into the order of the same column of `drawn`
+        within strata.
         """
         moved = torch.empty_like(drawn, dtype=self.ascending[0][1].dtype)
         for cells, sorted_values in self.ascending:

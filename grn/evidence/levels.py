@@ -44,7 +44,7 @@ LONG = 4e9  # multiplications from which on few parts are tried, in one fold
 
 @dataclass(frozen=True)
 class Levels:
-    """How much of the differences between states counts.
+    """The share of the differences between states that counts.
 
     part: of the differences between states that counts.
     without, with_part: squared error of cells of states that are left out, over that of the other
@@ -82,8 +82,8 @@ class Levels:
 
 @dataclass(frozen=True)
 class OfStates:
-    """What the states' cells say: means x [S, K], y [S, n], number [S], and around the means gram
-    [S, K, K], cross [S, K, n] and square [S, n].
+    """Sums over the cells of each state: means x [S, K], y [S, n], number [S], and around the means
+    gram [S, K, K], cross [S, K, n] and square [S, n].
     """
 
     x: Tensor
@@ -109,12 +109,12 @@ class OfStates:
         return cls(*(torch.stack(each) for each in zip(*found, strict=True)))
 
     def without(self, state: int) -> OfStates:
-        """The other states."""
+        """Return these states but for one."""
         rest = torch.arange(len(self.number), device=self.x.device) != state
         return OfStates(*(each[rest] for each in vars(self).values()))
 
     def centre(self) -> tuple[Tensor, Tensor]:
-        """The means of all cells, [K] and [n]."""
+        """Return the means of all cells, [K] and [n]."""
         share = self.number / self.number.sum().clamp(min=1)
         return share @ self.x, share @ self.y
 
@@ -175,7 +175,9 @@ class OfStates:
         return min(errors)
 
     def by_means(self) -> Tensor:
-        """The same error by the means of the other states, [n]."""
+        """Return the squared error of predicting each state's mean by the other states'
+        means, [n].
+        """
         size = self.number[:, None]
         others = (size * self.y).sum(0) - size * self.y
         change = self.y - others / (size.sum() - size).clamp(min=1e-9)
@@ -183,8 +185,8 @@ class OfStates:
 
 
 def levels_of(table: CellTable, fold: np.ndarray) -> Levels | None:
-    """What held-out cells, and states that are left out, say; None with one state, one gene, or too
-    many regulators.
+    """Return how much of the differences between states counts, as held-out cells and left-out
+    states decide; None with one state, one gene, or too many regulators.
 
     fold [C]: each of the folds 0 to 4 is held out in turn. Where every gene regulates, half of the
         genes, and at most GENES, are explained by the others: none by itself.

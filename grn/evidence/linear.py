@@ -37,14 +37,14 @@ class Columns:
 
     @classmethod
     def of(cls, targets: Tensor | Columns) -> Columns:
-        """The columns of a tensor [C, N]; columns stay as they are."""
+        """Return the columns of a tensor [C, N]; columns stay as they are."""
         if isinstance(targets, Columns):
             return targets
         cells, genes = targets.shape
         return cls((cells, genes), lambda some: targets[:, some])
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Columns:
-        """The same after a change [C, n] -> [C, n] of the columns that are read."""
+        """Return columns to which `change`, [C, n] -> [C, n], is applied when they are read."""
         return Columns(self.shape, lambda some: change(self.read(some)))
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
@@ -55,8 +55,10 @@ class Columns:
 
 
 def slopes_on(features: Tensor, y: Tensor | Columns, own: Tensor, penalty: float) -> Tensor:
-    """The slopes [N, F] of targets y [C, N] on features [C, F], both with mean 0; a gene that
-    regulates has none on itself and on its copies. own [R]: the gene that each regulator is.
+    """Return the slopes [N, F] of targets y [C, N] on features [C, F], both with mean 0; a gene
+    that regulates has none on itself and on its copies.
+
+    own [R]: the gene that each regulator is.
     """
     targets = Columns.of(y)
     number = numbers_of(own, targets.shape[1])
@@ -73,8 +75,9 @@ def slopes_on(features: Tensor, y: Tensor | Columns, own: Tensor, penalty: float
 
 
 def numbers_of(own: Tensor, genes: int) -> Tensor:
-    """The number of each gene among the regulators, int64 [N]; -1 for others. own [R]: the gene
-    that each is.
+    """Return the number of each gene among the regulators, int64 [N]; -1 for others.
+
+    own [R]: the gene that each is.
     """
     number = own.new_full((genes,), -1)
     number[own] = torch.arange(len(own), device=own.device)
@@ -82,7 +85,7 @@ def numbers_of(own: Tensor, genes: int) -> Tensor:
 
 
 class OfFeatures:
-    """(X^T X + penalty)^-1, and the solutions that it gives."""
+    """Ridge regression by (X^T X + penalty)^-1, and the solutions that this inverse gives."""
 
     def __init__(self, features: Tensor, penalty: float):
         self.features = features
@@ -112,7 +115,7 @@ class OfFeatures:
 
 
 class OfCells(OfFeatures):
-    """The same by (X X^T + penalty)^-1, of fewer cells than features."""
+    """Ridge regression by (X X^T + penalty)^-1, for fewer cells than features."""
 
     def __init__(self, features: Tensor, penalty: float):
         self.features, self.penalty = features, penalty
@@ -155,7 +158,7 @@ def choose_penalty(x: Tensor, y: Tensor | Columns, own: Tensor, folds: Tensor) -
     for part in parts:
         learned = total - part
         for place, penalty in enumerate(GRID):
-            found = solve(learned, Penalty(penalty, 0.0), own=number[chosen], free=False)
+            found = solve(learned, Penalty(penalty, 0.0), self_key=number[chosen], free=False)
             error[place] += part.errors(found.of_states(1)).clamp(min=0) * part.cells
     error = error / total.square.clamp(min=1e-9)
     common = error.mean(1, keepdim=True)

@@ -131,8 +131,11 @@ class Shadow:
         return torch.addmm(values, scores, known, alpha=-1)
 
     def correct(self, others: Solution, counting: Tensor, unit: Tensor) -> None:
-        """Lets block 2 read regulators that are moved to what the others say of them by their share
-        of counting [R], in units [K]. others: see `among`.
+        """Let block 2 read regulators that are moved to what the others say of them.
+
+        share [R]: of counting.
+        unit [K]: of the keys.
+        others: see `among`.
         """
         change = self.uncut(self.x @ others.shared - self.x[:, :-1])
         self.read = (self.x + F.pad(counting * change, (0, 1))) / unit
@@ -160,7 +163,7 @@ class Shadow:
         moments = Moments.of(
             x, self.uncut(x[:, :-1]), torch.ones_like(self.share[:, :1]), self.learned
         )
-        return solve(moments, penalty, own=own)
+        return solve(moments, penalty, self_key=own)
 
     def moments(self, genes: np.ndarray) -> Moments:
         """Of the cells that are learned from, for other targets; those of the keys are computed
@@ -190,7 +193,7 @@ class Shadow:
         pairs = None if weight is None else F.pad(weight.to(learned.gram), (0, 1), value=1.0).T
         found = []
         for penalty in penalties:
-            solution = solve(learned, penalty, own=own, weight=pairs)
+            solution = solve(learned, penalty, self_key=own, weight=pairs)
             found.append(judged.errors(solution.of_states(states)))
         return torch.stack(found)
 
@@ -208,8 +211,10 @@ def enough_cells(count: int) -> np.ndarray:
 def choose_penalties_of_blocks(
     table: CellTable, fold: np.ndarray, layered: bool, learned: int | None = None
 ) -> list[Penalty]:
-    """The best penalties of block 2, the best first, and last that of block 1. fold [C]: folds 0
-    and 1 are held out. learned: how many cells are trained on; None: those of the table.
+    """Return the best penalties of block 2, the best first, and last that of block 1.
+
+    fold [C]: folds 0 and 1 are held out.
+    learned: how many cells are trained on; None: those of the table.
     """
     most = MOST * (learned or len(table))
     return [
@@ -219,7 +224,9 @@ def choose_penalties_of_blocks(
 
 
 def best_penalties(table: CellTable, fold: np.ndarray, layered: bool) -> list[Penalty]:
-    """The same, however large they are."""
+    """Return the best penalties of block 2, the best first, and last that of block 1, however large
+    they are.
+    """
     states, keys = table.states.shape[1], len(table.regulators) + 1
     tries = 2 if keys * states < 300 and (fold == 1).any() else 1
     parts = [Shadow(table, fold, number) for number in range(tries)]
@@ -260,9 +267,11 @@ def best_penalties(table: CellTable, fold: np.ndarray, layered: bool) -> list[Pe
 
 
 def largest_of_the_best(errors: Tensor) -> int:
-    """The number of the largest penalty that is within a standard error, over targets, of the best.
-    errors [penalties, targets], by rising penalty. Where they hardly differ, edges rank better by
-    the larger. Source: Breiman et al. 1984.
+    """Return the number of the largest penalty that is within a standard error, over targets, of
+    the best.
+
+    errors [penalties, targets]: by rising penalty.
+    Where they hardly differ, edges rank better by the larger. Source: Breiman et al. 1984.
     """
     errors = errors.nan_to_num(9.0)
     more = errors - errors[errors.mean(1).argmin()]
@@ -271,7 +280,7 @@ def largest_of_the_best(errors: Tensor) -> int:
 
 
 def _among(part: Shadow, penalties: Sequence[float]) -> float:
-    """The penalty of ridge regression with which the regulators predict each other best."""
+    """Return the penalty of ridge regression with which the regulators predict each other best."""
     x, judged = part.x[part.learned, :-1], part.x[part.judged, :-1]
     errors = [float((judged - by_others(x, judged, lam)).square().mean()) for lam in penalties]
     return penalties[int(np.argmin(errors))]

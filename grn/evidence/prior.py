@@ -37,7 +37,7 @@ Use = Literal["restrict", "weigh"]
 
 @dataclass(frozen=True)
 class Prior:
-    """What is known of pairs beforehand.
+    """Prior knowledge of pairs of genes.
 
     factor [N, R]: 0 to 1; 0: no candidate.
     listed: pairs of the file among the genes.
@@ -60,8 +60,8 @@ class Prior:
         return self.factor if self.use == "restrict" else (self.factor - UNLISTED) / (1 - UNLISTED)
 
     def applied(self, network: Network) -> Network:
-        """The network of the candidates; other pairs have the weight 0, the confidence 0.5 and the
-        q-value 1.
+        """Return the network of the candidates; other pairs have the weight 0, the confidence 0.5
+        and the q-value 1.
         """
         if self.use == "weigh":
             return network
@@ -83,7 +83,7 @@ class Prior:
     def candidates(
         self, table: pd.DataFrame, genes: tuple[str, ...], regulators: np.ndarray
     ) -> pd.DataFrame:
-        """The rows of an edge table whose pairs are candidates."""
+        """Return the rows of an edge table whose pairs are candidates."""
         if self.use == "weigh":
             return table
         rows = pd.Index(genes, dtype=object).get_indexer(table["target"])
@@ -92,8 +92,8 @@ class Prior:
 
 
 def read_prior(path: str, use: Use, genes: tuple[str, ...], regulators: Sequence[str]) -> Prior:
-    """The prior in a csv, tsv or parquet file with the columns source, target and, if it likes,
-    weight.
+    """Return the prior in a csv, tsv or parquet file with the columns source, target and, if it
+    likes, weight.
 
     regulators [R]: the gene of each key; of a screen, guides are keys of their own, and have the
         pairs of their gene.
@@ -132,7 +132,9 @@ def read_prior(path: str, use: Use, genes: tuple[str, ...], regulators: Sequence
 
 
 def prior_of(settings: NetworkConfig, cells: Cells) -> Prior:
-    """The prior of a configuration, for the genes and regulators of the cells. Raises DataError."""
+    """Return the prior of a configuration, for the genes and regulators of the cells. Raises
+    DataError.
+    """
     assert settings.prior is not None
     gene = np.array(cells.vocabulary, object)
     if (done := cells.interventions) is not None:
@@ -142,7 +144,7 @@ def prior_of(settings: NetworkConfig, cells: Cells) -> Prior:
 
 
 def summary(prior: Prior) -> str:
-    """What the prior is, in a sentence."""
+    """Return a sentence about the prior."""
     others = {
         "restrict": "are no candidates",
         "weigh": "are penalised more by the fit, where that helps",

@@ -63,8 +63,8 @@ class PriorError:
 def prior_factor(
     table: CellTable, strength: np.ndarray, fold: np.ndarray, penalty: float
 ) -> tuple[Tensor | None, PriorError]:
-    """What slopes are divided by before they are penalised, [N, R], above 0; None where the prior
-    does not help.
+    """Return what slopes are divided by before they are penalised, [N, R], above 0; None where the
+    prior does not help.
 
     strength [N, R]: 0 for a pair that the prior does not list, up to 1.
     fold [C]: folds 0 and 1 are held out in turn.

@@ -70,7 +70,7 @@ SMOOTHED = 2**20  # most weights and knock-offs that local rates are estimated f
 
 @dataclass(frozen=True)
 class Evidence:
-    """What knock-offs say of every pair.
+    """The q-value and the confidence of every pair, from knock-offs.
 
     q [N, R]: q-values, 1 for pairs that are no candidates; NaN where the cells are too few.
     confidence [N, R]: 0.5 to 1; NaN where the cells are too few.
@@ -96,8 +96,8 @@ def edge_evidence(
     together: Evidence | None = None,
     processes: Processes = ALONE,
 ) -> tuple[Evidence, list[Evidence]]:
-    """What knock-offs say of the edges within all states together, and what they say of each
-    state's own cells.
+    """Return the evidence for edges over all states together, and for those within each state's own
+    cells.
 
     together: the first of the two, if it is known already.
     processes: of which this is the first; the others call `evidence_of_states`.
@@ -111,31 +111,33 @@ def edge_evidence(
 def evidence_of_states(
     table: CellTable, *, seed: int, least_cells: int, processes: Processes = ALONE
 ) -> list[Evidence]:
-    """The second of `edge_evidence`, in the first process; none where there is one state.
+    """Return the evidence of each state's own cells, in the first process; none where there is one
+    state.
+
     processes: that call this together, of which each computes some of the states.
     """
     states = table.states.shape[1]
 
-    def own(state: int) -> Evidence:
+    def of_state(state: int) -> Evidence:
         return evidence_of(
             table_of_state(table, state), seed=seed, least_cells=least_cells, share=1 / states
         )
 
-    return processes.spread(own, states) if states > 1 else []
+    return processes.spread(of_state, states) if states > 1 else []
 
 
 def table_of_state(table: CellTable, state: int) -> CellTable:
-    """The cells that belong to a state more than to others, in their own units and as if there were
-    no others.
+    """Return the cells that belong to a state more than to others, in their own units and as if
+    there were no other states.
     """
-    own = table.some(np.flatnonzero(table.states.argmax(1) == state))
-    return replace(own, states=np.ones((len(own), 1), np.float32))
+    cells = table.some(np.flatnonzero(table.states.argmax(1) == state))
+    return replace(cells, states=np.ones((len(cells), 1), np.float32))
 
 
 def evidence_of(
     table: CellTable, *, seed: int, least_cells: int, draws: Draws | None = None, share: float = 1.0
 ) -> Evidence:
-    """What knock-offs say of the edges within the states of a table.
+    """Return the evidence of knock-offs for the edges within the states of a table.
 
     The weights of these fits, in which every regulator competes with its knock-off, are close to
     those of the network and not the same. least_cells: a pair is tested where so many cells would
@@ -154,7 +156,7 @@ def evidence_of(
         return Evidence(nothing, nothing, len(table), effect, np.zeros(pairs.shape, np.float32))
     rows, columns = pairs.any(1), pairs.any(0)
     rows[table.regulators[columns]] = True
-    found = np.ix_(rows, columns)
+    tested = np.ix_(rows, columns)
     place = np.cumsum(rows) - 1
     part = replace(
         table,
@@ -162,7 +164,7 @@ def evidence_of(
         regulators=place[table.regulators[columns]],
         noise=None,
     )
-    chosen = torch.as_tensor(pairs[found], device=table.device)
+    chosen = torch.as_tensor(pairs[tested], device=table.device)
     enough = torch.as_tensor(seen[pairs] >= least_cells, device=table.device)
     fits, most = (
         fits_with_knockoffs(part, seed=seed, draws=draws),
@@ -182,8 +184,8 @@ def evidence_of(
 def until_settled(
     another: Callable[[], tuple[Tensor, Tensor, Tensor]], most: int
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Rounds (`one_round`), an odd number, until both halves of them have the same certain edges,
-    or `most`.
+    """Return an odd number of rounds (`one_round`): until both halves of them have the same certain
+    edges, or `most`.
     """
 
     def certain(rounds: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
@@ -203,8 +205,8 @@ def until_settled(
 def one_round(
     fits: Iterable[tuple[Tensor, Tensor]], chosen: Tensor, enough: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights, q-values and confidences of the pairs `chosen` [N, R], [P] each, by some draws of
-    knock-offs.
+    """Return weights, q-values and confidences of the pairs `chosen` [N, R], [P] each, by some
+    draws of knock-offs.
 
     fits: slopes of regulators and of knock-offs, [N, R] each.
     enough [P]: pairs that enough cells have.
@@ -227,9 +229,7 @@ def one_round(
 
 
 def rounds_of(table: CellTable, pairs: int, share: float = 1.0) -> int:
-    """How many rounds of draws for the cells of a table take so large a share of WORK: an odd
-    number.
-    """
+    """Return how many rounds of draws take so large a share of WORK, an odd number."""
     genes, features = table.multiplicity.shape[1], 2 * len(table.regulators)
     cells = min(len(table), len(sampled(table, 0)))
     inverse = min(cells, features)
@@ -242,8 +242,8 @@ def rounds_of(table: CellTable, pairs: int, share: float = 1.0) -> int:
 
 
 def cells_with_both(table: CellTable) -> tuple[np.ndarray, np.ndarray]:
-    """In how many cells a gene and a regulator would both be seen if they did not depend on each
-    other within states, float [N, R], and in how many they are, [N, R].
+    """Return in how many cells a gene and a regulator would both be seen if they did not depend on
+    each other within states, float [N, R], and in how many they are, [N, R].
 
     The first chooses the pairs that are tested. The second would choose those that are seen
     together by chance.
@@ -258,8 +258,8 @@ def cells_with_both(table: CellTable) -> tuple[np.ndarray, np.ndarray]:
 
 
 def least_effect(cells: int, pairs: int) -> float:
-    """The smallest partial correlation with a q-value of at most SIGNIFICANT, if it is the only one
-    among the pairs.
+    """Return the smallest partial correlation with a q-value of at most SIGNIFICANT, if it is the
+    only one among the pairs.
 
     cells: less one for each level of states and donors that was taken out.
     pairs: how many are tested. NaN without pairs, or where the cells leave no degree of freedom. Of
@@ -276,49 +276,55 @@ def least_effect(cells: int, pairs: int) -> float:
 
 
 def with_evidence(network: Network, together: Evidence, of_states: list[Evidence]) -> Network:
-    """The network with confidences and q-values; no weight is changed.
+    """Return the network with confidences and q-values; no weight is changed.
 
     They are about a weight and its sign: where the association has the other one, nothing is known
     of the edge. Where that is so of about half of the certain associations, the model's signs are
     no better than chance, and no edge is certain.
     """
 
-    def applied(of: Network, found: Evidence) -> Network:
-        other = of.weight * found.slope < 0
-        if knows_no_signs(of, found):
+    def applied(of: Network, evidence: Evidence) -> Network:
+        other = of.weight * evidence.slope < 0
+        if knows_no_signs(of, evidence):
             other = np.ones_like(other)
         return replace(
-            of, confidence=np.where(other, 0.5, found.confidence), q=np.where(other, 1.0, found.q)
+            of,
+            confidence=np.where(other, 0.5, evidence.confidence),
+            q=np.where(other, 1.0, evidence.q),
         )
 
     pairs = zip(network.of_states.items(), of_states, strict=True)
-    states = {name: applied(of, found) for (name, of), found in pairs}
+    states = {name: applied(of, evidence) for (name, of), evidence in pairs}
     return replace(applied(network, together), of_states=states)
 
 
-def of_certain(found: Evidence) -> int:
-    """How many associations are certain."""
-    return int(np.less_equal(found.q, SIGNIFICANT).sum())
+def of_certain(evidence: Evidence) -> int:
+    """Return how many associations are certain."""
+    return int(np.less_equal(evidence.q, SIGNIFICANT).sum())
 
 
-def knows_no_signs(network: Network, found: Evidence) -> bool:
-    """Whether the network has the other sign in about half of the certain associations, as by
-    chance.
+def knows_no_signs(network: Network, evidence: Evidence) -> bool:
+    """Return whether the network has the other sign in about half of the certain associations, as
+    by chance.
     """
-    return of_other_sign(network, found) > UNKNOWING * of_certain(found)
+    return of_other_sign(network, evidence) > UNKNOWING * of_certain(evidence)
 
 
-def of_other_sign(network: Network, found: Evidence) -> int:
-    """How many certain associations the network has with the other sign, and so not among its
-    certain edges.
+def of_other_sign(network: Network, evidence: Evidence) -> int:
+    """Return how many certain associations have the other sign in the network, and so are not among
+    its certain edges.
     """
-    return int((np.less_equal(found.q, SIGNIFICANT) & (network.weight * found.slope < 0)).sum())
+    return int(
+        (np.less_equal(evidence.q, SIGNIFICANT) & (network.weight * evidence.slope < 0)).sum()
+    )
 
 
-def vetoed(network: Network, found: Evidence) -> list[str]:
-    """What the model's signs take from the certain associations, in a sentence, if anything."""
-    other, certain = of_other_sign(network, found), of_certain(found)
-    if knows_no_signs(network, found):
+def vetoed(network: Network, evidence: Evidence) -> list[str]:
+    """Return a sentence about the certain associations that the model's signs exclude, if there are
+    any.
+    """
+    other, certain = of_other_sign(network, evidence), of_certain(evidence)
+    if knows_no_signs(network, evidence):
         return [
             f"The model has the other sign in {other} of {certain} certain associations: it knows "
             "nothing of their "
@@ -333,8 +339,8 @@ def vetoed(network: Network, found: Evidence) -> list[str]:
 
 
 def found_edges(network: Network, together: Evidence, of_states: list[Evidence]) -> pd.DataFrame:
-    """A row for all cells and for each state: label, cells, edges, borrowed, least_effect (see
-    `Evidence`).
+    """Return a row for all cells and for each state: label, cells, edges, borrowed, least_effect
+    (see `Evidence`).
 
     edges: how many have a q-value of at most SIGNIFICANT, by evidence of these cells alone.
     borrowed: how many more have it over all cells, among the pairs that are seen together in some
@@ -346,15 +352,15 @@ def found_edges(network: Network, together: Evidence, of_states: list[Evidence])
     ]
     rows = []
     for label, of, evidence in every:
-        own = certain_pairs(of)
-        borrowed = certain_pairs(network) & ~own & (of.cells > 0)
+        certain = certain_pairs(of)
+        borrowed = certain_pairs(network) & ~certain & (of.cells > 0)
         rows.append(
-            (label, evidence.cells, int(own.sum()), int(borrowed.sum()), evidence.least_effect)
+            (label, evidence.cells, int(certain.sum()), int(borrowed.sum()), evidence.least_effect)
         )
-    found = pd.DataFrame(rows, columns=["label", "cells", "edges", "borrowed", "least_effect"])
+    counts = pd.DataFrame(rows, columns=["label", "cells", "edges", "borrowed", "least_effect"])
     # Plain strings, which every version of h5ad can hold.
-    found["label"] = found["label"].astype(object)
-    return found.set_index(pd.Index([str(number) for number in range(len(found))], dtype=object))
+    counts["label"] = counts["label"].astype(object)
+    return counts.set_index(pd.Index([str(number) for number in range(len(counts))], dtype=object))
 
 
 def certain_pairs(network: Network) -> np.ndarray:
@@ -363,11 +369,11 @@ def certain_pairs(network: Network) -> np.ndarray:
     return np.less_equal(network.q, SIGNIFICANT)
 
 
-def summary(found: pd.DataFrame) -> list[str]:
-    """What the knock-offs found, in a few sentences: first what is certain, then what more would
+def summary(counts: pd.DataFrame) -> list[str]:
+    """Return a few sentences about the edges found: first what is certain, then what more would
     need.
     """
-    every, states = found.iloc[0], found.iloc[1:]
+    every, states = counts.iloc[0], counts.iloc[1:]
     lines = [
         f"{every.edges} edges are certain over all cells (false discovery rate {SIGNIFICANT}): "
         "associations within "
@@ -377,7 +383,7 @@ def summary(found: pd.DataFrame) -> list[str]:
         some = states[states["edges"] > 0].sort_values("edges", ascending=False, kind="stable")
         each = ", ".join(f"{row.label} {row.edges}" for row in some.itertuples())
         lines.append(f"By the cells of one state alone: {each}.")
-    for row in found[found["edges"] == 0].itertuples():
+    for row in counts[counts["edges"] == 0].itertuples():
         lines.append(f"None in {row.label}: {needed(row.cells, row.least_effect)}.")
     if states["borrowed"].any():
         lines.append(
@@ -387,7 +393,7 @@ def summary(found: pd.DataFrame) -> list[str]:
 
 
 def needed(cells: int, least_effect: float) -> str:
-    """What so many cells can show, in words."""
+    """Return in words what so many cells can show."""
     if math.isnan(least_effect):
         return f"in {cells} cells no regulator and gene are seen together often enough"
     if least_effect > PLAUSIBLE:
@@ -401,24 +407,25 @@ def needed(cells: int, least_effect: float) -> str:
 
 
 def most_certain(
-    found: Evidence, genes: Sequence[str], regulators: np.ndarray, count: int = 10
+    evidence: Evidence, genes: Sequence[str], regulators: np.ndarray, count: int = 10
 ) -> str:
-    """How many associations are certain over all cells, and the `count` strongest of these with
-    their signs; without any, what so many cells can show.
+    """Return a sentence with the number of certain associations over all cells and the `count`
+    strongest of them with their signs; without any, one about what so many cells can show.
 
     genes: of the rows.
     regulators [R]: the row of each column's gene.
     """
-    rows, columns = np.nonzero(np.less_equal(found.q, SIGNIFICANT))
+    rows, columns = np.nonzero(np.less_equal(evidence.q, SIGNIFICANT))
     if not len(rows):
         return (
             "Before training: no association over all cells is certain; "
-            f"{needed(found.cells, found.least_effect)}."
+            f"{needed(evidence.cells, evidence.least_effect)}."
         )
     # they have the lowest q
-    strongest = np.argsort(-np.abs(found.slope[rows, columns]), kind="stable")[:count]
+    strongest = np.argsort(-np.abs(evidence.slope[rows, columns]), kind="stable")[:count]
+    sign = np.where(evidence.slope > 0, "+", "-")
     pairs = [
-        f"{genes[regulators[column]]} {'+' if found.slope[row, column] > 0 else '-'} {genes[row]}"
+        f"{genes[regulators[column]]} {sign[row, column]} {genes[row]}"
         for row, column in zip(rows[strongest], columns[strongest], strict=True)
     ]
     return (
@@ -467,12 +474,14 @@ def _sample(values: Tensor) -> Tensor:
 
 @lru_cache(maxsize=1)
 def _chosen(count: int, chosen: int) -> np.ndarray:
-    """The same numbers for all states, as to choose among millions takes a second."""
+    """Return `chosen` random positions below `count`, drawn once for all states: among millions
+    that takes a second.
+    """
     return np.random.default_rng(0).choice(count, chosen, replace=False)
 
 
 def _interpolated(x: Tensor, at: Tensor, values: Tensor) -> Tensor:
-    """The piecewise linear function that has `values` [B] at `at` [B] (ascending), at x [n];
+    """Return the piecewise linear function that has `values` [B] at `at` [B] (ascending), at x [n];
     constant outside.
     """
     after = torch.searchsorted(at, x).clamp(1, max(len(at) - 1, 1))

@@ -30,8 +30,8 @@ def held_out_penalty(table: CellTable, x: Tensor, y: Columns, rows: Tensor) -> f
 
 
 def folds_of(table: CellTable, rows: Tensor, seed: int) -> Tensor:
-    """The fold of each of the cells `rows`; no group is in two. Without groups, surplus cells are
-    in the last one.
+    """Return the fold of each of the cells `rows`; no group is in two. Without groups, surplus
+    cells are in the last one.
     """
     groups = None if table.groups is None else table.groups[rows.cpu().numpy()]
     groups = groups if groups is not None and (groups != groups[0]).any() else None
@@ -56,6 +56,6 @@ def sampled(table: CellTable, seed: int) -> Tensor:
 
 
 def columns_of(table: CellTable, rows: Tensor, like: Tensor) -> Columns:
-    """The genes of the cells `rows`, in the dtype of `like`."""
+    """Return the genes of the cells `rows`, in the dtype of `like`."""
     whole = table.columns(like)
     return Columns((len(rows), whole.shape[1]), lambda some: whole.read(some)[rows])

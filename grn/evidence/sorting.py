@@ -8,10 +8,10 @@ from torch import Tensor
 
 
 def ascending(values: Tensor) -> Tensor:
-    """The values of the last axis in ascending order."""
+    """Return the values of the last axis in ascending order."""
     return values.sort()[0] if values.is_cuda else torch.from_numpy(np.sort(values.numpy()))
 
 
 def ascending_order(values: Tensor) -> Tensor:
-    """Where they are in `values`, int64. Equal values are in any order."""
+    """Return the positions that sort `values`, int64. Equal values are in any order."""
     return values.argsort() if values.is_cuda else torch.from_numpy(np.argsort(values.numpy()))

@@ -29,9 +29,11 @@ LEAST_T = 1e-3  # below it the penalty is ridge's
 
 @torch.no_grad()
 def start_blocks(model: Model, table: CellTable, fold: np.ndarray) -> float:
-    """Sets the signed blocks of every member to the exact solution with its penalties, from the
-    cells that it learns from. Returns the share of the squared slopes that heads are too narrow
-    for, the largest over members and blocks.
+    """Set the signed blocks of every member to the exact solution with its penalties, from the
+    cells that it learns from.
+
+    Return the share of the squared slopes that heads are too narrow for, the largest over members
+    and blocks.
 
     table: the training cells, in the model's units. fold [C].
     """
@@ -58,7 +60,7 @@ def start_blocks(model: Model, table: CellTable, fold: np.ndarray) -> float:
 
 @torch.no_grad()
 def start_states(model: Model, table: CellTable, fold: np.ndarray) -> None:
-    """Sets the scores of states to those of a logistic regression on the regulators, of each member
+    """Set the scores of states to those of a logistic regression on the regulators, of each member
     from the cells that it learns from. The cells that the first member does not learn from choose
     its penalty.
     """

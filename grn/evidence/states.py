@@ -73,7 +73,8 @@ class States:
 
 
 def states_of(cells: Cells, seed: int, *, genes_train: bool = True) -> States:
-    """The states of the cells: given labels, a numeric column or both, else those that are found.
+    """Return the states of the cells: given labels, a numeric column or both, else those that are
+    found.
 
     genes_train: whether genes are predicted. Where labels alone are, a model that knew the states
         would know them.
@@ -142,8 +143,8 @@ def _of_numbers(values: np.ndarray, name: str) -> tuple[np.ndarray, tuple[str, .
 
 
 def found_states(multiplicity: sp.csr_matrix, seed: int) -> States:
-    """A mixture of normal distributions in the `leading_components` of multiplicity, CSR [C, N],
-    with the number of groups that has the lowest Bayesian information criterion.
+    """Return a mixture of normal distributions in the `leading_components` of multiplicity, CSR
+    [C, N], with the number of groups that has the lowest Bayesian information criterion.
     """
     from sklearn.mixture import GaussianMixture
 

@@ -1,4 +1,4 @@
-"""Which genes speak for the cell type that a cell is called, and which against it.
+"""Return the genes that speak for the cell type that a cell is called, and those against it.
 
 A gene's effect is the log odds of the type, against all other types, minus the same with the gene
 hidden: above 0 the gene speaks for the type. A constant in all logits changes no odds.
@@ -48,7 +48,7 @@ def explain(
     orientation: Literal["cells_by_genes", "genes_by_cells"] | None = None,
     quiet: bool = False,
 ) -> pd.DataFrame:
-    """Which genes speak for the cell type that a cell is called, and which against it.
+    """Return the genes that speak for the cell type that a cell is called, and those against it.
 
     A gene's effect is the change of the type's log odds, against all other types, when the gene is
     hidden from the model. Genes that tell several types from the rest do little for each of these:

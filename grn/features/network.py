@@ -182,14 +182,22 @@ def _of_cells(
         prior_of(settings.network, cells)
     for line in (cells.counts_from, *cells.notes, states.summary()):
         say(line)
-    first = first_evidence(settings, cells, states, say) if cell is None else None
+    first = (
+        first_evidence(settings.network, settings.trainer, cells, states, say)
+        if cell is None
+        else None
+    )
     trained = fit_cells(settings, cells, states, say)
     if cell is not None:
         return _of_cell(trained, cells, states, cell)
     every = Split(np.arange(len(cells)), np.zeros(0, int))
-    fold = folds_of_run(settings, cells, every, states)
-    read = network_of(settings, trained, cells, states, say, first, fold=fold)
-    edges, by_type = read.tables(settings)
+    fold = folds_of_run(
+        cells, every, states, members=settings.model.members, seed=settings.trainer.seed
+    )
+    read = network_of(
+        settings.network, settings.trainer, trained, cells, states, say, first, fold=fold
+    )
+    edges, by_type = read.tables(settings.network)
     if cell_type is None:
         return edges
     return (
@@ -207,7 +215,10 @@ def _of_cell(trained: TrainedModel, cells: Cells, states: States, cell: str) -> 
 
 
 def _position(cells: Cells, cell: str) -> int:
-    """Where a cell of this name is. Raises DataError."""
+    """Return where a cell of this name is.
+
+    Raises DataError.
+    """
     found = (cells.obs_names == cell).nonzero()[0]
     if not len(found):
         near = nearest(cell, cells.obs_names[:5000])

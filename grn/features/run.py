@@ -28,7 +28,7 @@ SCORES = {"accuracy": "accuracy", "macro_f1": "macro F1", "auroc": "AUROC", "r2"
 
 
 class Run:
-    """What `grn.train` returns and `grn.load` opens: a run's model and all that was found with it.
+    """A run's model and all that was found with it, as `grn.train` returns and `grn.load` opens it.
 
     What it holds is read from `folder` when it is asked for, and kept.
 
@@ -64,8 +64,8 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """Where the run's files are, a whole path. Trained without `output`, a run has a temporary
-        one until `save`.
+        """The folder of the run's files, a whole path. Trained without `output`, a run has a
+        temporary one until `save`.
         """
         return self._folder
 
@@ -183,8 +183,8 @@ class Run:
 
     @checked()
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Copies the run to a new folder, which is its folder from then on, whole or not at all,
-        and returns that.
+        """Copy the run to a new folder, which is its folder from then on, whole or not at all, and
+        return that.
 
         Raises RunFolderError where `folder` exists already, lies in the run's own folder or cannot
         be written.
@@ -295,7 +295,7 @@ class Run:
 
 @checked()
 def load(run: str | os.PathLike[str]) -> Run:
-    """Opens a run that `grn train` or `grn.train` has left.
+    """Open a run that `grn train` or `grn.train` has left.
 
     Args:
         run: its folder, or its `model` folder; a model folder without its run has only `cell_types`
@@ -359,8 +359,8 @@ def _find(folder: Path) -> Path:
 
 
 def _regulators_and_cells(path: Path) -> tuple[int, int | None]:
-    """How many genes of a network.h5ad are regulators, and how many cells it is of; its matrices
-    are not read.
+    """Return how many genes of a network.h5ad are regulators, and how many cells it is of; its
+    matrices are not read.
     """
     import h5py
     from anndata.io import read_elem

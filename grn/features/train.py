@@ -51,8 +51,7 @@ def train(
     set: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> Run:
-    """Trains a model on cells, scores it on cells that it has not seen, and reads its signed
-    network.
+    """Train a model on cells, score it on cells that it has not seen, and read its signed network.
 
     A keyword that is None leaves its field as `config` or the defaults have it. Every other field
     is changed with `set`, as on the command line with `--set`; configs/own_data.yaml explains them
@@ -194,7 +193,7 @@ def run_settings(
 
 
 def _train(settings: Config, folder: Path, adata: AnnData | None, say: Say) -> Path:
-    """Trains and returns the run's folder, in which only the report is missing."""
+    """Train and return the run's folder, in which only the report is missing."""
     from grn.features.activity.of_run import write_activity
     from grn.features.given_networks import known_regulons
     from grn.training.machine import processes
@@ -215,7 +214,7 @@ def _train(settings: Config, folder: Path, adata: AnnData | None, say: Say) -> P
 
 
 def _print_but(temporary: Path | None) -> Say:
-    """Prints lines, except those that name a temporary folder: nothing in it can be used later."""
+    """Print lines, except those that name a temporary folder: nothing in it can be used later."""
     return lambda line: None if temporary and str(temporary) in line else show(line)
 
 

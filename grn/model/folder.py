@@ -45,7 +45,7 @@ class ModelFiles:
 
 
 def read_model_folder(folder: Path) -> ModelFiles:
-    """Reads a model folder, or the one in a run folder.
+    """Read a model folder, or the one in a run folder.
 
     Raises RunFolderError where it is missing or damaged.
     """
@@ -132,7 +132,7 @@ def packed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def unpacked(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What `packed` was given; tables of whole numbers are flat."""
+    """Return the tensors that `packed` was given; tables of whole numbers are flat."""
     tables = {
         name: np.frombuffer(zlib.decompress(tensors[name].tobytes()), np.int8)
         for name in tables_of(tensors)
@@ -141,7 +141,7 @@ def unpacked(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def tables_of(tensors: Iterable[str]) -> list[str]:
-    """The names of the tables of whole numbers."""
+    """Return the names of the tables of whole numbers."""
     return [name.removesuffix(STEP) for name in tensors if name.endswith(STEP)]
 
 
@@ -151,7 +151,7 @@ def lines_of(names: Sequence[str]) -> bytes:
 
 
 def names_in(lines: bytes) -> tuple[str, ...]:
-    """The names that `lines_of` wrote."""
+    """Return the names that `lines_of` wrote."""
     # Names may contain other line ends, at which text mode or splitlines would split, too.
     return tuple(
         re.sub(r"\\(.)", lambda escaped: "\n" if escaped[1] == "n" else escaped[1], line)

@@ -33,7 +33,7 @@ SUMMARISED = 256  # genes that a step predicts from the summaries of cells
 
 @dataclass(frozen=True)
 class Draw:
-    """What a training step draws.
+    """The genes that a training step draws.
 
     regulators, targets: positions among their kind, that it predicts.
     hidden [P, C, R + 1]: multiplicities that the basal gene does not see.
@@ -61,7 +61,7 @@ class Draw:
 
 
 def genes_of_step(model: Model) -> tuple[int, int]:
-    """How many regulators, and how many other genes, a step predicts."""
+    """Return how many regulators, and how many other genes, a step predicts."""
     most = min(
         GENES if model.mean.device.type == "cpu" else GENES_ON_GPU, max(FEWEST, model.genes_at_once)
     )
@@ -70,13 +70,14 @@ def genes_of_step(model: Model) -> tuple[int, int]:
 
 
 def members_cells(batch: Batch, model: Model) -> Tensor:
-    """1 where a member learns from a cell, else 0: [P, C]."""
+    """Return 1 where a member learns from a cell, else 0: [P, C]."""
     return _learned(batch, model.held_out)
 
 
 def readers_cells(batch: Batch, model: Model, opened: bool = False) -> Tensor:
-    """The same for the members of the identity token. opened: whether they learn from the cells of
-    their folds.
+    """Return 1 where a member of the identity token learns from a cell, else 0: [P, C].
+
+    opened: whether members learn from the cells of their folds, too.
     """
     learned = _learned(batch, model.identity.held_out)
     return torch.ones_like(learned) if opened else learned
@@ -92,14 +93,15 @@ def labelled(batch: Batch, learned: Tensor) -> Tensor:
 
 
 def learns_genes(batch: Batch, model: Model) -> bool:
-    """Whether a step learns genes from their regulators; else the identity token learns."""
+    """Return whether a step learns genes from their regulators; else the identity token learns."""
     return model.genes_train and batch.kept is None
 
 
 def divisors(batch: Batch, model: Model, opened: bool) -> dict[str, Tensor]:
-    """What the sum of each loss is divided by: the number of cells, of an average member [] for the
-    genes that the regulators explain, of each member [P] for what the identity token is trained
-    for.
+    """Return the number of cells that the sum of each loss is divided by, by name.
+
+    It is that of an average member [] for the genes that the regulators explain, and that of each
+    member [P] for what the identity token is trained for.
     """
     found = {}
     if learns_genes(batch, model):
@@ -159,8 +161,8 @@ def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Tensor,
 
 @dataclass(frozen=True)
 class Judged:
-    """What members say of cells that they have not learned from, sums over these cells of means
-    over genes. [P] each.
+    """Predictions for cells that members have not learned from: sums over these cells of means over
+    genes, [P] each.
 
     cells: their number.
     direct: squared error of the signed blocks alone.
@@ -173,11 +175,11 @@ class Judged:
     square: Tensor
 
     def gate(self) -> Tensor:
-        """How much of the context predicts best, 0 to 1: [P]."""
+        """Return the share of the context that predicts best, 0 to 1: [P]."""
         return (self.product / self.square.clamp(min=1e-9)).clamp(0, 1)
 
     def error(self) -> Tensor:
-        """The mean squared error of the members with so much of the context, []."""
+        """Return the mean squared error of the members with so much of the context, []."""
         gate = self.gate()
         total = self.direct - 2 * gate * self.product + gate.square() * self.square
         return total.sum() / self.cells.sum().clamp(min=1)
@@ -201,8 +203,10 @@ def judged_genes(batch: Batch, model: Model) -> Judged:
 
 
 def of_cells(batch: Batch, model: Model, learned: Tensor, *, genes: bool) -> dict[str, Tensor]:
-    """What the identity token is trained for, by name and member, [P] each: cell_type and, if
-    `genes`, the genes of the cell. learned [P, C]: which cells count for which member.
+    """Return the identity token's losses by name and member, [P] each: cell_type and, if `genes`,
+    the genes of the cell.
+
+    learned [P, C]: which cells count for which member.
     """
     found, summaries = {}, summaries_of(batch, model)
     if model.classes:
@@ -213,7 +217,7 @@ def of_cells(batch: Batch, model: Model, learned: Tensor, *, genes: bool) -> dic
 
 
 def with_tokens(batch: Batch, model: Model) -> Batch:
-    """The batch with its tokens, if the identity token learns in this step and reads tokens.
+    """Return the batch with its tokens, if the identity token learns in this step and reads tokens.
 
     How many there are depends on the cells, so that a step that a GPU has recorded cannot make them
     itself.
@@ -227,8 +231,8 @@ def with_tokens(batch: Batch, model: Model) -> Batch:
 
 
 def summaries_of(batch: Batch, model: Model) -> Tensor:
-    """What the identity token reads of the cells of a batch, [P, C, S]: genes are hidden, some
-    cells lack counts.
+    """Return what the identity token reads of the cells of a batch, [P, C, S]: genes are hidden,
+    some cells lack counts.
     """
     if batch.tokens is not None:
         assert isinstance(model.identity, Transformer), "tokens are a transformer's"

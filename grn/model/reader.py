@@ -94,7 +94,7 @@ class Reader(nn.Module):
 
     @classmethod
     def shape_for(cls, config: ModelConfig, *, classes: int, held_out: int) -> ReaderShape:
-        """The shape that a configuration asks for."""
+        """Return the shape that a configuration asks for."""
         raise NotImplementedError
 
     @property
@@ -115,7 +115,9 @@ class Reader(nn.Module):
         """
 
     def most_cells(self, gpu: bool) -> int | None:
-        """The most cells that are read together, also in a training step; None: any number."""
+        """Return the most cells that are read together, also in a training step; None: any
+        number.
+        """
         return None
 
     def multiplications(self, cells: int) -> int:
@@ -133,7 +135,7 @@ class Reader(nn.Module):
         return (summaries @ self.head + self.head_bias).log_softmax(-1)
 
     def logits(self, summaries: Tensor) -> Tensor:
-        """The members' log probabilities, each as much as it counts: [C, K]."""
+        """Return the members' log probabilities, each as much as it counts: [C, K]."""
         return (self.importance[:, None, None] * self.of_members(summaries)).sum(0)
 
     def forward(
@@ -146,7 +148,7 @@ class Reader(nn.Module):
         return cell, self.logits(summaries) if self.shape.classes else None
 
     def without_each(self, multiplicity: Tensor, standardised: Tensor) -> Tensor:
-        """The logits of one cell with each of its genes hidden in turn. [N] each -> [N, K].
+        """Return the logits of one cell with each of its genes hidden in turn. [N] each -> [N, K].
 
         A hidden gene is neither there nor different from its mean, as genes that are hidden in
         training.
@@ -154,7 +156,7 @@ class Reader(nn.Module):
         raise NotImplementedError
 
     def threshold(self, error: float) -> float:
-        """The least confidence at which at most `error` of the held-out cells were labelled
+        """Return the least confidence at which at most `error` of the held-out cells were labelled
         wrongly.
 
         Cells below it are left unassigned. Infinite where no threshold keeps the promise: nothing

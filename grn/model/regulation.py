@@ -58,7 +58,7 @@ AMONG = 1024
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model predicts of cells.
+    """The model's predictions for cells.
 
     multiplicity [C, N]: expected, from the regulators.
     cell [C, D]: X_grn.
@@ -172,8 +172,8 @@ class Model(nn.Module):
         self.identity: Reader = READERS[config.reader](genes, identity)
 
     def forward(self, bags: Bags) -> Prediction:
-        """The members' mean of the expected multiplicities,
-        and what the reader says of the cells.
+        """Return the members' mean of the expected multiplicities, and what the reader says of the
+        cells.
         """
         if not self.regulates:
             return Prediction(self.mean.expand(len(bags), -1), *self.identity(bags.multiplicity))
@@ -229,8 +229,9 @@ class Model(nn.Module):
         return (m + F.pad(self.counting * change, (0, 1))) / self.unit
 
     def context(self, m: Tensor, pick: Tensor, hidden: Tensor | None = None) -> Tensor:
-        """What genes read of b, from m [C, R + 1]: [P, C, n]. hidden [.., C, R + 1]: what b does
-        not see of it.
+        """Return what genes read of b, from m [C, R + 1]: [P, C, n].
+
+        hidden [.., C, R + 1]: what b does not see of m.
 
         It reads regulators as they were counted, and no state, so that it is the same function
         where states are inferred.
@@ -238,7 +239,7 @@ class Model(nn.Module):
         return self.basal(self.seen(m, hidden), pick)
 
     def seen(self, m: Tensor, hidden: Tensor | None = None) -> Tensor:
-        """What b sees of m: its difference from the mean of all cells, [P, C, R + 1]."""
+        """Return what b sees of m: its difference from the mean of all cells, [P, C, R + 1]."""
         seen = (m - (self.share @ self.blocks[0].centre).mean(0)).expand(
             self.config.members, -1, -1
         )
@@ -258,8 +259,8 @@ class Model(nn.Module):
     def left_over(
         self, bags: Bags, m: Tensor, pick: Tensor, true: Tensor, cut: Tensor | None
     ) -> Tensor:
-        """What the signed blocks leave of targets `pick` [n], true [C, n], as predictions have
-        them: [P, C, n].
+        """Return what the signed blocks leave unexplained of targets `pick` [n], true [C, n], in
+        the units of predictions: [P, C, n].
 
         They infer states that training knows, and know the means of states in full.
         """
@@ -285,9 +286,9 @@ class Model(nn.Module):
     def parts(
         self, m: Tensor, states: Tensor, cut: Tensor | None = None
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Genes, positions, with what the signed blocks and the whole context say of them, [P, C,
-        n] each: first the regulators, which read no context (0), then the targets, as many at once
-        as memory holds scores of.
+        """Genes, positions, with what the signed blocks and the whole context say of them,
+        [P, C, n] each: first the regulators, which read no context (0), then the targets, as many
+        at once as memory holds scores of.
         """
         y = self.among(m, states)
         yield self.regulators, y, y.new_zeros(1)

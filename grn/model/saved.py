@@ -68,14 +68,14 @@ def _step(table: Tensor) -> Tensor:
 
 
 def _whole(table: Tensor) -> Tensor:
-    """A table as multiples of its step, -127 to 127: rounded once, it has the same step and the
-    same multiples.
+    """Return a table as multiples of its step, -127 to 127: rounded once, it has the same step and
+    the same multiples.
     """
     return (table / _step(table)).round().clamp(-127, 127)
 
 
 def packed_parameters(parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """Parameters as a file holds them."""
+    """Return parameters as a file holds them."""
     found = {}
     for name, parameter in parameters:
         large = parameter.numel() >= LARGE
@@ -85,7 +85,7 @@ def packed_parameters(parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Ten
 
 
 def unpacked_parameters(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What `packed_parameters` made, as floating-point numbers."""
+    """Return the parameters of `packed_parameters` as floating-point numbers."""
     found = {name: tensor for name, tensor in tensors.items() if not name.endswith(STEP)}
     for name in tables_of(tensors):
         step = tensors[name + STEP]
@@ -106,7 +106,7 @@ class TrainedModel:
     measures_depth: bool [V], the genes that these totals are over.
     depth_share [V]: the part of the totals in each gene.
     cells: digest of the training cells (grn/cells/cells.py), or None.
-    keys: how many entries of the vocabulary, the last ones, are keys of guides and no genes.
+    keys: the number of guides' keys, which stand after the genes at the end of the vocabulary.
     """
 
     model: Model
@@ -132,7 +132,7 @@ class TrainedModel:
         return self._card_and_content()[0]["hash"]
 
     def save(self, folder: Path) -> None:
-        """Writes the model folder `folder`; an existing one is replaced as a whole."""
+        """Write the model folder `folder`; an existing one is replaced as a whole."""
         card, content = self._card_and_content()
         with replacing_folder(folder) as beside:
             for name, whole in content.items():
@@ -140,7 +140,7 @@ class TrainedModel:
             (beside / CARD).write_text(json.dumps(card, indent=1))
 
     def _card_and_content(self) -> tuple[dict[str, Any], dict[str, bytes]]:
-        """The entries of card.json and the bytes of every other file."""
+        """Return the entries of card.json and the bytes of every other file."""
         card = {
             "format": FORMAT,
             "values": self.values,
@@ -169,7 +169,7 @@ class TrainedModel:
 
     @staticmethod
     def load(folder: Path) -> TrainedModel:
-        """Reads a model folder, or the one in a run folder.
+        """Read a model folder, or the one in a run folder.
 
         Raises RunFolderError where it is missing or damaged, or a weight is not finite.
         """

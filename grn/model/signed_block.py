@@ -70,8 +70,8 @@ class GeneEmbedding(nn.Module):
             nn.init.orthogonal_(key, gain=max(1.0, math.sqrt(keys / width)))
 
     def forward(self, pick: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The queries in each state, [P, H, S, n, E] (one state: S = 1), and the keys of each query
-        head.
+        """Return the queries in each state, [P, H, S, n, E] (one state: S = 1), and the keys of
+        each query head.
         """
         query = self.query.index_select(-2, pick)[:, :, None]
         if self.deviation.shape[2]:
@@ -82,9 +82,10 @@ class GeneEmbedding(nn.Module):
 
     @torch.no_grad()
     def start(self, member: int, shared: Tensor, deviations: Tensor | None) -> float:
-        """Sets the queries and keys of a member to scores that are shared [n, R + 1] and, in each
-        state, deviate from them, [S, n, R + 1]; returns the share of their squares that heads are
-        too narrow for.
+        """Set the queries and keys of a member to scores that are shared [n, R + 1] and, in each
+        state, deviate from them, [S, n, R + 1].
+
+        Return the share of their squares that heads are too narrow for.
 
         The first query head of each key head holds them; where heads are narrow, the next leading
         directions of the keys. The queries of the others start at 0.
@@ -217,10 +218,10 @@ class SignedBlock(nn.Module):
 
     @torch.no_grad()
     def start(self, member: int, shared: Tensor, deviations: Tensor | None) -> float:
-        """Sets a member to slopes that are shared, [n, R + 1], and, in each state, deviate from
-        them, [S, n, R + 1]:
-        what one unit of a regulator adds in a cell of average norm. Returns what
-        `GeneEmbedding.start` does.
+        """Set a member to slopes that are shared, [n, R + 1], and, in each state, deviate from
+        them, [S, n, R + 1]: what one unit of a regulator adds in a cell of average norm.
+
+        Return the share of the squared scores that heads are too narrow for.
 
         b_i is BEND times the root mean square of what the gene reads, so that norms hardly differ
         between cells.
@@ -270,8 +271,8 @@ class SignedBlock(nn.Module):
         prior: Tensor | None = None,
         room: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """What training reads: `forward`, and the penalty of the slopes (penalty.py), [P], from the
-        same scores.
+        """Return the output of `forward`, and the penalty of the slopes (penalty.py), [P], from the
+        scores that both need.
 
         penalty [P, 3].
         prior [n, R]: what slopes on regulators are divided by.
@@ -296,7 +297,9 @@ class SignedBlock(nn.Module):
     def told(
         self, read: Tensor, gain: Tensor, cell: Tensor, share: Tensor, states: Tensor, pick: Tensor
     ) -> Tensor:
-        """What bags have read [P, H, cells in their states, n], added up for each cell: [P, B, n].
+        """Return what bags have read [P, H, cells in their states, n], added up for each cell:
+        [P, B, n].
+
         cell, share: see bags_of_states.
         """
         change = (read * gain[:, :, None]).sum(1) * share[:, None]
@@ -307,7 +310,7 @@ class SignedBlock(nn.Module):
         return level.index_add(1, cell, change)
 
     def slopes(self, scores: Tensor, pick: Tensor) -> Tensor:
-        """What one unit of a regulator adds to a gene in an average cell of each state:
+        """Return what one unit of a regulator adds to a gene in an average cell of each state:
         [P, S, n, R + 1].
         """
         gain, basal = self.gains(pick)
@@ -326,7 +329,7 @@ class SignedBlock(nn.Module):
         share: Tensor,
         heads: slice = slice(None),
     ) -> Tensor:
-        """The mean over cells of d y_i / d m_j, the change of the norm in it: [P, n, R + 1].
+        """Return the mean over cells of d y_i / d m_j, the change of the norm in it: [P, n, R + 1].
 
         m [B, R + 1] or [P, B, R + 1]: cells of the state.
         share [B]: what each counts.
@@ -352,7 +355,7 @@ class SignedBlock(nn.Module):
     def mean_weights(
         self, m: Tensor, state: int, pick: Tensor, scores: Tensor, heads: slice = slice(None)
     ) -> Tensor:
-        """The mean over cells of w_ij = s_ij / n_i: [P, H, n, R + 1]. Arguments as for
+        """Return the mean over cells of w_ij = s_ij / n_i: [P, H, n, R + 1]. Arguments as for
         `derivatives`.
         """
         s, basal = scores[:, heads, state], self.gains(pick)[1][:, heads]
@@ -364,8 +367,8 @@ class SignedBlock(nn.Module):
 def bags_of_states(
     states: Tensor, room: Sequence[int] | None = None
 ) -> tuple[Tensor, Tensor, Sequence[int]]:
-    """The cell of each bag and how much it belongs to the bag's state, one state's bags after
-    another's, and their number in each state.
+    """Return the cell of each bag and how much it belongs to the bag's state, one state's bags
+    after another's, and their number in each state.
 
     A cell is a bag in each state [C, S] that it belongs to. Where there is more room, the rest are
     bags of cell 0 that belong to the state by 0: the shapes of a CUDA graph are the same in every
@@ -383,5 +386,7 @@ def bags_of_states(
 
 
 def bags_of_cells(m: Tensor, cell: Tensor) -> Tensor:
-    """The multiplicities of each bag, [C, R + 1] of all members or [P, 1, C, R + 1] of each."""
+    """Return the multiplicities of each bag, [C, R + 1] of all members or [P, 1, C, R + 1]
+    of each.
+    """
     return m.index_select(-2, cell) if m.ndim == 2 else m.index_select(-2, cell)[:, None]

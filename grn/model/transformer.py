@@ -114,7 +114,7 @@ Watch = Callable[[int, Tensor, Tensor], None]
 
 
 def unwatched(number: int, q: Tensor, k: Tensor) -> None:
-    """Takes no notice."""
+    """Take no notice."""
 
 
 class Layers(nn.ModuleList):
@@ -191,8 +191,8 @@ class Transformer(Reader):
             own[:, : loadings.shape[1]] += loadings * LOADINGS * math.sqrt(self.genes)
 
     def strength(self, multiplicity: Tensor, standardised: Tensor) -> Tensor:
-        """The signed multiplicities [C, N] by which keys are scaled: 0 of genes that a cell does
-        not express.
+        """Return the signed multiplicities [C, N] by which keys are scaled: 0 of genes that a cell
+        does not express.
         """
         return standardised * ((multiplicity > 0) & (self.sd < HIDDEN))
 

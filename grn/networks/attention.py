@@ -49,7 +49,7 @@ DEFINITION = (
 
 @dataclass(frozen=True)
 class Attention:
-    """What genes and the identity token read of genes, over cells.
+    """Mean weights over cells with which genes and the identity token read genes.
 
     layers: of each layer but the last, the mean weights [N, N] over cells, heads and members:
         row = target, column = regulator.

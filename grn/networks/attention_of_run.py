@@ -13,7 +13,7 @@ from anndata import AnnData
 
 import grn
 from grn.cells.cells import Cells
-from grn.config.schema import Config
+from grn.config.schema import Config, NetworkConfig, TrainerConfig
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Transformer
 from grn.networks.attention import (
@@ -33,18 +33,17 @@ from grn.runtime.errors import ConfigError, DataError, check_known
 
 
 def attention_of_model(
-    config: Config, trained: TrainedModel, cells: Cells
+    network: NetworkConfig, trainer: TrainerConfig, trained: TrainedModel, cells: Cells
 ) -> tuple[AnnData, pd.DataFrame, pd.DataFrame]:
-    """What `network_of_model` gives, of a transformer that has learned types alone: what genes read
-    of genes, layer by layer, over all cells and in those of each label.
+    """Return the network of a transformer that has learned types alone: as AnnData, its edges over
+    all cells, and those of each type.
+
+    Its weights are what genes read of genes, layer by layer, over all cells and in those of each
+    label.
     """
-    reader, settings, seed = (
-        trained.model.identity.to(own_device(config.trainer)),
-        config.network,
-        config.trainer.seed,
-    )
+    reader, seed = trained.model.identity.to(own_device(trainer)), trainer.seed
     assert isinstance(reader, Transformer), "the linear reader has no attention between genes"
-    how = settings.top_k, settings.least_cells
+    how = network.top_k, network.least_cells
     whole = read_attention(reader, cells, some_of(np.arange(len(cells)), seed))
     labelled = {
         name: np.flatnonzero(cells.labels == number) for number, name in enumerate(cells.classes)
@@ -103,8 +102,8 @@ def attention_again(
     adata: AnnData | None,
     names: Sequence[str] | None,
 ) -> pd.DataFrame:
-    """The edges of one layer of a run's transformer: in the cells `names`, in those of a label, or
-    in all.
+    """Return the edges of one layer of a run's transformer: in the cells `names`, in those of a
+    label, or in all.
     """
     reader = trained.model.identity.to(own_device(config.trainer))
     if not isinstance(reader, Transformer):

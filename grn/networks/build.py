@@ -17,7 +17,7 @@ import grn
 from grn.cells.cells import Cells
 from grn.cells.genes import programmes
 from grn.config.files import change_config, load_config
-from grn.config.schema import Config
+from grn.config.schema import Config, NetworkConfig, TrainerConfig
 from grn.edges.weights import Network, seen_enough
 from grn.evidence.caused import caused_effects
 from grn.evidence.cell_table import CellTable
@@ -79,10 +79,10 @@ class ReadNetwork:
     found: pd.DataFrame | None = None
     upstream: pd.DataFrame | None = None
 
-    def tables(self, config: Config) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """The edges over all cells, and those of each state."""
-        given = self.network, self.genes, self.regulators, config.network.top_k
-        least = config.network.least_cells
+    def tables(self, settings: NetworkConfig) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return the edges over all cells, and those of each state."""
+        given = self.network, self.genes, self.regulators, settings.top_k
+        least = settings.least_cells
         edges, by_type = (table(*given, least_cells=least) for table in (edge_table, edges_by_type))
         if self.prior is None:
             return edges, by_type
@@ -91,45 +91,51 @@ class ReadNetwork:
         )
 
 
-def first_evidence(config: Config, cells: Cells, states: States, say: Say) -> Evidence | None:
-    """What knock-offs say of the edges over all cells, or None where `network.false_discovery` is
-    off.
+def first_evidence(
+    network: NetworkConfig, trainer: TrainerConfig, cells: Cells, states: States, say: Say
+) -> Evidence | None:
+    """Return the evidence of knock-offs for the edges over all cells, or None where
+    `network.false_discovery` is off.
 
     It needs no model, so `grn train` computes it first and says what is certain. Of a screen it
     says nothing: there, interventions come first.
     """
-    if not config.network.false_discovery:
+    if not network.false_discovery:
         return None
     table = CellTable.of(
-        cells, np.arange(len(cells)), states.membership, device=own_device(config.trainer)
+        cells, np.arange(len(cells)), states.membership, device=own_device(trainer)
     )
-    found = evidence_of(table, seed=config.trainer.seed, least_cells=config.network.least_cells)
+    evidence = evidence_of(table, seed=trainer.seed, least_cells=network.least_cells)
     if cells.interventions is None:
         merge = Merge.of(cells, table.regulators)
         if merge is None:
-            say(most_certain(found, cells.vocabulary, table.regulators))
+            say(most_certain(evidence, cells.vocabulary, table.regulators))
         else:
-            say(most_certain(merge.evidence(found), merge.names, merge.regulators))
-    return found
+            say(most_certain(merge.evidence(evidence), merge.names, merge.regulators))
+    return evidence
 
 
 def help_to_read(
-    config: Config, model: Model, cells: Cells, states: States, processes: Processes
+    network: NetworkConfig,
+    trainer: TrainerConfig,
+    model: Model,
+    cells: Cells,
+    states: States,
+    processes: Processes,
 ) -> None:
-    """What all processes but the first do while that calls `network_of` with the same model: some
-    of the states.
+    """Compute some of the states for the first process, which calls `network_of` with the same
+    model meanwhile.
     """
-    seed, device = config.trainer.seed, own_device(config.trainer)
+    seed, device = trainer.seed, own_device(trainer)
     slopes_of_states(model.to(device), cells, states, seed, processes)
-    if config.network.false_discovery:
+    if network.false_discovery:
         table = CellTable.of(cells, np.arange(len(cells)), states.membership, device=device)
-        evidence_of_states(
-            table, seed=seed, least_cells=config.network.least_cells, processes=processes
-        )
+        evidence_of_states(table, seed=seed, least_cells=network.least_cells, processes=processes)
 
 
 def network_of(
-    config: Config,
+    network: NetworkConfig,
+    trainer: TrainerConfig,
     trained: TrainedModel,
     cells: Cells,
     states: States,
@@ -146,17 +152,17 @@ def network_of(
     fold [C]: which members have not learned from a cell, for effects (`effects_of`); None: without
         them.
     """
-    seed, device = config.trainer.seed, own_device(config.trainer)
+    seed, device = trainer.seed, own_device(trainer)
     trained.model.to(device)
     merge = Merge.of(cells, trained.regulators)
-    found = read_network(trained.model, cells, states, seed, processes)
+    weights = read_network(trained.model, cells, states, seed, processes)
     if fold is not None:
-        found = with_effects(found, effects_of(trained.model, cells, states, fold), merge)
-    found = seen_enough(found, config.network.least_cells)
+        weights = with_effects(weights, effects_of(trained.model, cells, states, fold), merge)
+    weights = seen_enough(weights, network.least_cells)
     evidence = None
-    if config.network.false_discovery:
+    if network.false_discovery:
         table = CellTable.of(cells, np.arange(len(cells)), states.membership, device=device)
-        least_cells = config.network.least_cells
+        least_cells = network.least_cells
         together, of_states = edge_evidence(
             table, seed=seed, least_cells=least_cells, together=first, processes=processes
         )
@@ -165,44 +171,44 @@ def network_of(
                 merge.evidence(together),
                 [merge.evidence(each) for each in of_states],
             )
-        found, evidence = with_evidence(found, together, of_states), (together, of_states)
+        weights, evidence = with_evidence(weights, together, of_states), (together, of_states)
         give_back()
     prior = None
-    if config.network.prior is not None:
-        prior = prior_of(config.network, cells)
+    if network.prior is not None:
+        prior = prior_of(network, cells)
         if merge is not None:
             prior = replace(prior, factor=merge.columns(prior.factor))
-        found = prior.applied(found)
+        weights = prior.applied(weights)
         say(prior_summary(prior))
-    certain = None if evidence is None else found_edges(found, *evidence)
+    certain = None if evidence is None else found_edges(weights, *evidence)
     for line in [] if certain is None else evidence_summary(certain):
         say(line)
     if evidence is not None:
-        for line in vetoed(found, evidence[0]):
+        for line in vetoed(weights, evidence[0]):
             say(line)
     if merge is None:
-        return ReadNetwork(found, prior, cells.vocabulary, trained.regulators, certain)
+        return ReadNetwork(weights, prior, cells.vocabulary, trained.regulators, certain)
     if not merge.intervened:
-        return ReadNetwork(found, prior, merge.names, merge.regulators, certain)
+        return ReadNetwork(weights, prior, merge.names, merge.regulators, certain)
     caused = caused_effects(cells, states)
-    found, upstream = merge.with_caused(found, caused), order_of(caused, merge.intervened)
-    for line in [*compared(found), *in_words(upstream)]:
+    weights, upstream = merge.with_caused(weights, caused), order_of(caused, merge.intervened)
+    for line in [*compared(weights), *in_words(upstream)]:
         say(line)
-    return ReadNetwork(found, prior, merge.names, merge.regulators, certain, upstream)
+    return ReadNetwork(weights, prior, merge.names, merge.regulators, certain, upstream)
 
 
 def with_effects(network: Network, effects: Effects, merge: Merge | None) -> Network:
-    """The network with effects over all cells and in each state; a regulator's are those of its
-    messenger.
+    """Return the network with effects over all cells and in each state; a regulator's are those of
+    its messenger.
     """
 
     def table(values: np.ndarray) -> np.ndarray:
         return values if merge is None else merge.observed(values)
 
-    own = zip(network.of_states.items(), effects.of_states, strict=False)
+    states = zip(network.of_states.items(), effects.of_states, strict=False)
     of_states = {
-        name: replace(of, effect=table(found.effect), effect_se=table(found.error))
-        for (name, of), found in own
+        name: replace(of, effect=table(of_effect.effect), effect_se=table(of_effect.error))
+        for (name, of), of_effect in states
     }
     return replace(
         network, effect=table(effects.effect), effect_se=table(effects.error), of_states=of_states
@@ -210,7 +216,8 @@ def with_effects(network: Network, effects: Effects, merge: Merge | None) -> Net
 
 
 def network_of_model(
-    config: Config,
+    network: NetworkConfig,
+    trainer: TrainerConfig,
     trained: TrainedModel,
     cells: Cells,
     states: States,
@@ -219,26 +226,25 @@ def network_of_model(
     processes: Processes = ALONE,
     fold: np.ndarray | None = None,
 ) -> tuple[AnnData, pd.DataFrame, pd.DataFrame]:
-    """The network of a trained model: as AnnData, its edges over all cells, and those of each
-    state.
+    """Return the network of a trained model: as AnnData, its edges over all cells, and those of
+    each state.
 
     first, processes, fold: see `network_of`.
     """
-    settings = config.network
     if not trained.model.regulates:
-        return attention_of_model(config, trained, cells)
-    read = network_of(config, trained, cells, states, say, first, processes, fold)
+        return attention_of_model(network, trainer, trained, cells)
+    read = network_of(network, trainer, trained, cells, states, say, first, processes, fold)
     rows = np.flatnonzero(np.isin(np.array(cells.vocabulary, object), np.array(read.genes, object)))
     every = len(rows) == len(cells.vocabulary)
     about: dict[str, Any] = {
         "model_hash": trained.hash,
         "version": grn.__version__,
         "parameters": {
-            "members": config.model.members,
+            "members": trained.model.config.members,
             "cells": len(cells),
             "donors": len(cells.donors),
-            "top_k": settings.top_k or 0,
-            "seed": config.trainer.seed,
+            "top_k": network.top_k or 0,
+            "seed": trainer.seed,
         },
     }
     if cells.hint:
@@ -255,11 +261,11 @@ def network_of_model(
         regulators=read.regulators,
         states=states,
         multiplicity=cells.multiplicity if every else cells.multiplicity[:, rows],
-        top_k=settings.top_k,
+        top_k=network.top_k,
         var_names=None if cells.var_names is None else [cells.var_names[row] for row in rows],
         about=about,
     )
-    edges, by_type = read.tables(config)
+    edges, by_type = read.tables(network)
     if read.found is not None and (
         line := programmes.sentence(edges["target"][edges["q_value"] <= SIGNIFICANT])
     ):
@@ -268,7 +274,8 @@ def network_of_model(
 
 
 def write_network_files(
-    config: Config,
+    network: NetworkConfig,
+    trainer: TrainerConfig,
     trained: TrainedModel,
     cells: Cells,
     folder: Path,
@@ -279,20 +286,20 @@ def write_network_files(
     processes: Processes = ALONE,
     fold: np.ndarray | None = None,
 ) -> pd.DataFrame:
-    """Writes network.h5ad, edges.parquet and edges_by_type.parquet into `folder`; returns the edge
+    """Write network.h5ad, edges.parquet and edges_by_type.parquet into `folder`; return the edge
     table.
 
     first, processes, fold: see `network_of`.
     """
     adata, edges, by_type = network_of_model(
-        config, trained, cells, states, say, first, processes, fold
+        network, trainer, trained, cells, states, say, first, processes, fold
     )
     write_network(folder, adata, edges, by_type)
     return edges
 
 
 def opened(run: Path) -> tuple[Config, TrainedModel]:
-    """The configuration of a finished run, and its model."""
+    """Return the configuration of a finished run, and its model."""
     file = config_of(run, needed=(CONFIG,))
     refuse_cut_off(run, ("model",))
     # first: what a run lacks says more than what its configuration lacks
@@ -315,7 +322,7 @@ def read_again(
     cells = cells_of_run(run, config, saved, adata)
     states = states_of_run(run, cells, config.trainer.seed, saved)
     config = change_config(config, {"network.top_k": None})
-    return network_of_model(config, trained, cells, states, silent)[0]
+    return network_of_model(config.network, config.trainer, trained, cells, states, silent)[0]
 
 
 def read_layer_again(
@@ -326,7 +333,8 @@ def read_layer_again(
     adata: AnnData | None,
     cells: Sequence[str] | None = None,
 ) -> tuple[pd.DataFrame, str]:
-    """The edges (source, target, weight) of one block of a finished run, and what their signs mean.
+    """Return the edges (source, target, weight) of one block of a finished run, and what their
+    signs mean.
 
     Over all states, or in that of the label `cell_type` alone. cells: names of cells, for a layer
     of the transformer in these; so is every layer of a model without signed blocks read. Other
@@ -336,11 +344,11 @@ def read_layer_again(
     if cells is not None or not trained.model.regulates:
         return attention_again(run, config, trained, choice, cell_type, adata, cells), SIGN
     choice.check(trained.model)
-    own = cells_of_run(run, config, trained, adata)
-    states = states_of_run(run, own, config.trainer.seed, trained)
+    all_cells = cells_of_run(run, config, trained, adata)
+    states = states_of_run(run, all_cells, config.trainer.seed, trained)
     if cell_type is not None:
         refuse_unknown_type(cell_type, states.names if len(states) > 1 else ())
     chosen = range(len(states)) if cell_type is None else [states.names.index(cell_type)]
     trained.model.to(own_device(config.trainer))
-    weight = read_layer(trained.model, choice, own, states, chosen)
+    weight = read_layer(trained.model, choice, all_cells, states, chosen)
     return edges_of(weight, trained.vocabulary, trained.regulators), choice.meaning

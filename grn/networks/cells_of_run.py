@@ -10,7 +10,7 @@ from anndata import AnnData
 
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
-from grn.config.schema import Config
+from grn.config.schema import Config, DataConfig
 from grn.evidence.states import States, states_of
 from grn.model.saved import TrainedModel
 from grn.runtime.errors import DataError, RunFolderError, VocabularyMismatch
@@ -20,15 +20,15 @@ from grn.runtime.tables import nearest_file
 def cells_of_run(
     run: Path, config: Config, trained: TrainedModel, adata: AnnData | None = None
 ) -> Cells:
-    """The cells of `config.data` (adata: these cells in memory instead), which are those that
-    `trained` was trained on.
+    """Return the cells of `config.data` (adata: these cells in memory instead), which are those
+    that `trained` was trained on.
 
     Raises VocabularyMismatch where they have other genes, DataError where anything else that
     training read from them is different: a count, a label, the split, a setting of the data
     section.
     """
     if adata is None:
-        refuse_lost_cells(run, config)
+        refuse_lost_cells(run, config.data)
     cells, _ = load_cells(config.data, config.trainer.seed, adata)
     where = config.data.path if adata is None else "the AnnData"
     other_genes = cells.vocabulary != trained.vocabulary
@@ -42,12 +42,12 @@ def cells_of_run(
     return cells
 
 
-def refuse_lost_cells(run: Path, config: Config) -> None:
-    """Raises DataError where the file that a run was trained on is not where its configuration
-    says.
+def refuse_lost_cells(run: Path, settings: DataConfig) -> None:
+    """Raise DataError where the file that a run was trained on is not where its
+    configuration says.
     """
-    path = Path(config.data.path)
-    if ":" in config.data.path or path.exists():
+    path = Path(settings.path)
+    if ":" in settings.path or path.exists():
         return
     seen = "" if path.is_absolute() else ", seen from this folder"
     raise DataError(
@@ -59,8 +59,8 @@ def refuse_lost_cells(run: Path, config: Config) -> None:
 
 
 def states_of_run(run: Path, cells: Cells, seed: int, trained: TrainedModel) -> States:
-    """The states of the run's cells, which its model was trained with; found again where there are
-    no labels.
+    """Return the states of the run's cells, which its model was trained with; found again where
+    there are no labels.
 
     Raises RunFolderError where others are found: the search for groups may end differently on
     another machine.

@@ -35,7 +35,7 @@ SHARED, CHANCE = (
 
 @dataclass(frozen=True)
 class Merge:
-    """How the evidence of guides' keys becomes that of the genes that were intervened on.
+    """A map of the evidence of guides' keys to the genes that were intervened on.
 
     rows [n]: the genes that stay, positions in the vocabulary: those that were measured, and those
         that were intervened on without it.
@@ -114,7 +114,7 @@ class Merge:
         return lambda weights: (weights * factor)[..., rows, :] @ found
 
     def columns(self, table: Table) -> Table:
-        """What is known of each regulator by its own key, [n, r] of [N, R]."""
+        """Return the columns of the regulators' own keys, [n, r] of [N, R]."""
         return table[self.rows][:, self.first]
 
     def observed(self, weights: np.ndarray) -> np.ndarray:
@@ -126,7 +126,7 @@ class Merge:
         return replace(found, **tables)
 
     def with_caused(self, network: Network, caused: Caused) -> Network:
-        """The network with what was caused; NaN for regulators that nobody intervened on."""
+        """Return the network with what was caused; NaN for regulators that nobody intervened on."""
 
         def table(values: np.ndarray) -> np.ndarray:
             found = np.full(network.weight.shape, np.nan, np.float32)
@@ -180,8 +180,8 @@ def compared(network: Network) -> list[str]:
 
 
 def order_of(caused: Caused, names: tuple[str, ...]) -> pd.DataFrame:
-    """Who is upstream of whom, by nested effects: columns source, target, shared, of_source,
-    of_target.
+    """Return which intervened gene is upstream of which, by nested effects: columns source, target,
+    shared, of_source, of_target.
 
     What a gene causes, those upstream of it cause, too. A row for each pair of intervened genes of
     which the first causes at least SHARED of what the second does, more than by chance, and a
@@ -203,7 +203,7 @@ def order_of(caused: Caused, names: tuple[str, ...]) -> pd.DataFrame:
 
 
 def in_words(upstream: pd.DataFrame) -> list[str]:
-    """The strongest rows of `order_of` in a sentence; none where there is no row."""
+    """Return the strongest rows of `order_of` in a sentence; none where there is no row."""
     pairs = ", ".join(f"{row.source} -> {row.target}" for row in upstream.head(8).itertuples())
     return (
         [f"Upstream -> downstream, by effects that contain each other: {pairs}."] if pairs else []

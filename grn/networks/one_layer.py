@@ -50,7 +50,7 @@ class LayerChoice:
         return MEANING[self.value]
 
     def check(self, model: Model) -> None:
-        """Raises ConfigError where the model has no such layer or head."""
+        """Raise ConfigError where the model has no such layer or head."""
         counts = {"layer": len(model.blocks), "head": model.blocks[0].embedding.query.shape[1]}
         for field, count in counts.items():
             number = getattr(self, field)
@@ -60,8 +60,8 @@ class LayerChoice:
                 )
 
     def check_attention(self, reader: Transformer) -> None:
-        """Raises ConfigError where the transformer has no such layer between genes, or more is
-        asked for than a mean weight.
+        """Raise ConfigError where the transformer has no such layer between genes, or more is asked
+        for than a mean weight.
         """
         layers = len(reader.layers) - 1
         if not 0 <= self.layer < layers:
@@ -80,8 +80,8 @@ class LayerChoice:
 def read_layer(
     model: Model, choice: LayerChoice, cells: Cells, states: States, chosen: Iterable[int]
 ) -> np.ndarray:
-    """The values of a block, float32 [N, R], the mean over members and, by their cells, over the
-    states `chosen`.
+    """Return the values of a block, float32 [N, R], the mean over members and, by their cells, over
+    the states `chosen`.
     """
     block, device, regulators = (
         model.eval().blocks[choice.layer],

@@ -48,8 +48,8 @@ class Slopes:
 def slopes_of_states(
     model: Model, cells: Cells, states: States, seed: int, processes: Processes = ALONE
 ) -> list[tuple[Slopes, Tensor]]:
-    """Of each state, in the first process: its slopes, and the sds [R] of the regulators as the
-    model reads them.
+    """Return each state's slopes, and the sds [R] of the regulators as the model reads them, in the
+    first process.
 
     processes: that call this together, with the same model, of which each reads some of the states.
     """
@@ -69,11 +69,11 @@ def slopes_of_states(
         )
         weight = membership[rows, state].to(m)
         weight = weight / weight.sum().clamp(min=1e-9)
-        found = slopes_of(model, m, state, weight)
+        slopes = slopes_of(model, m, state, weight)
         sd = (weight @ (m - weight @ m).square()).sqrt()[:-1]
         return tuple(
             each if processes.world == 1 else each.cpu()
-            for each in (found.direct, found.others, sd)
+            for each in (slopes.direct, slopes.others, sd)
         )
 
     read = [
@@ -86,7 +86,7 @@ def slopes_of_states(
 def read_network(
     model: Model, cells: Cells, states: States, seed: int, processes: Processes = ALONE
 ) -> Network:
-    """The network over all cells and that of each state, on the device of the model; without
+    """Return the network over all cells and that of each state, on the device of the model; without
     q-values.
 
     Where there were interventions, it is over the genes of a `Merge`. seed: of the choice of cells,
@@ -119,14 +119,14 @@ def read_network(
     if len(states) == 1:
         return network
     units = usual * presence(of_states, usual)
-    found = {}
-    for name, own, unit, seen in zip(states.names, slopes, units, both, strict=True):
-        found[name] = _network(model, own, unit, between, seen, merge)
-    return replace(network, of_states=found)
+    networks = {}
+    for name, slopes_in_state, unit, seen in zip(states.names, slopes, units, both, strict=True):
+        networks[name] = _network(model, slopes_in_state, unit, between, seen, merge)
+    return replace(network, of_states=networks)
 
 
 def slopes_of(model: Model, m: Tensor, state: int, share: Tensor) -> Slopes:
-    """Of cells m [C, R + 1] of one state, each of which counts its share [C]."""
+    """Return the slopes in cells m [C, R + 1] of one state, each of which counts its share [C]."""
     first, second = model.blocks
     regulators, members = len(model.counting), model.config.members
     states = m.new_zeros(len(m), len(model.share))
@@ -135,9 +135,9 @@ def slopes_of(model: Model, m: Tensor, state: int, share: Tensor) -> Slopes:
     corrected = model.corrected(m, model.among(m, states) if model.layered else None, states)
     direct = in_parts(model, second, corrected, state, share)  # [P, T, R]
 
-    found = m.new_zeros(members, model.genes, regulators)
-    found[:, model.regulators] = among
-    found[:, model.targets] = direct
+    all_direct = m.new_zeros(members, model.genes, regulators)
+    all_direct[:, model.regulators] = among
+    all_direct[:, model.targets] = direct
     counting = model.counting if model.layered else torch.zeros_like(model.counting)
     # through the other regulators
     through = direct @ ((counting / model.unit[:-1])[:, None] * among)
@@ -145,12 +145,12 @@ def slopes_of(model: Model, m: Tensor, state: int, share: Tensor) -> Slopes:
     context = through_context(model, m[some])
     others = m.new_zeros(model.genes, regulators)
     others[model.targets] = (through + context).mean(0)
-    return Slopes(found, others)
+    return Slopes(all_direct, others)
 
 
 def through_context(model: Model, m: Tensor) -> Tensor:
-    """What a unit of each regulator adds to the targets through the basal gene, the mean over
-    cells: [P, T, R].
+    """Return what a unit of each regulator adds to the targets through the basal gene, the mean
+    over cells: [P, T, R].
 
     A target reads what the basal gene hands on linearly, and that is a function of the regulators.
     """
@@ -175,7 +175,7 @@ def _network(
     cells: np.ndarray,
     merge: Merge | None = None,
 ) -> Network:
-    """Of slopes, for `units` [R] of each regulator."""
+    """Return the network of slopes, for `units` [R] of each regulator."""
     regulators = model.regulators.cpu().numpy()
     weights, observed = slopes.direct * units, None
     if merge is not None:
@@ -186,22 +186,22 @@ def _network(
     factor = row_factors(mean)
     spread = weights.std(0) if len(weights) > 1 else torch.zeros_like(mean)
     # A target's direct effect for a unit of the multiplicity, of which block 2 reads a part.
-    own = slopes.direct.mean(0)
-    own = torch.where(
+    direct = slopes.direct.mean(0)
+    direct = torch.where(
         model.is_regulator[:, None],
-        own,
-        own * ((1 - model.counting) / model.unit[:-1] if model.layered else 1 / model.unit[:-1]),
+        direct,
+        direct * ((1 - model.counting) / model.unit[:-1] if model.layered else 1 / model.unit[:-1]),
     )
     others = slopes.others
     if merge is not None:
-        own, others, units = (
-            merged(own * units),
+        direct, others, units = (
+            merged(direct * units),
             merged(others * units),
             units.new_ones(len(merge.first)),
         )
         regulators = merge.regulators
-    indirect = others.abs() / (others.abs() + own.abs()).clamp(min=1e-30)
-    total = (own + others) * units
+    indirect = others.abs() / (others.abs() + direct.abs()).clamp(min=1e-30)
+    total = (direct + others) * units
 
     def table(values: Tensor) -> np.ndarray:
         return without_self(values.float().cpu().numpy(), regulators)
@@ -218,8 +218,8 @@ def _network(
 
 
 def level_correlation(levels: np.ndarray, regulators: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    """Correlation of each gene's levels [S, N] with those of each regulator over states with shares
-    [S]: [N, R].
+    """Return the correlation of each gene's levels [S, N] with those of each regulator over states
+    with shares [S]: [N, R].
     """
     centred = (levels - cells @ levels) * np.sqrt(cells)[:, None]
     size = np.sqrt(np.square(centred).sum(0))
@@ -229,10 +229,13 @@ def level_correlation(levels: np.ndarray, regulators: np.ndarray, cells: np.ndar
 
 @torch.no_grad()
 def read_cell(model: Model, cells: Cells, states: States, cell: int) -> np.ndarray:
-    """The weights in one cell, float32 [N, R]: the derivatives at its own multiplicities, for a
-    usual sd of each regulator within states; 0 for a regulator that the cell lacks. A cell that
-    belongs to several states in part has the mean of their effects. Knock-offs, which know many
-    cells, say nothing here. cell: its position.
+    """Return the weights in one cell, float32 [N, R].
+
+    They are the derivatives at the cell's own multiplicities, for a usual sd of each regulator
+    within states; 0 for a regulator that the cell lacks. A cell that belongs to several states in
+    part has the mean of their effects. Knock-offs, which know many cells, say nothing here.
+
+    cell: its position.
     """
     model = model.eval()
     device, regulators = model.mean.device, model.regulators.cpu().numpy()

@@ -78,7 +78,8 @@ def kept(
 
 
 def least_of_states(network: Network, top_k: int | None) -> np.ndarray:
-    """The size of the top_k-th strongest edge of each target over all states together, [N, 1].
+    """Return the size of the top_k-th strongest edge of each target over all states together,
+    [N, 1].
 
     Files of states hold what is at least as strong, so that those of fifteen states are not fifteen
     times as large.
@@ -110,11 +111,13 @@ def edge_table(
     least_cells: int = 1,
     also: np.ndarray | None = None,
 ) -> pd.DataFrame:
-    """A row per edge that is `kept`, by q-value and then by falling |weight|, without self loops:
-    source, target, weight, sd, effect and effect_se, q_value and confidence if they are known,
-    programme (of the target), between, indirect, cells, and caused, with its interval and q-value,
-    where there were interventions. regulators [R]:
-    positions.   least, least_cells, also: see `kept`.
+    """Return a row per edge that is `kept`, by q-value and then by falling |weight|, without self
+    loops: source, target, weight, sd, effect and effect_se, q_value and confidence if they are
+    known, programme (of the target), between, indirect, cells, and caused, with its interval and
+    q-value, where there were interventions.
+
+    regulators [R]: positions.
+    least, least_cells, also: see `kept`.
     """
     target, column = kept(network, top_k, least, least_cells, also).nonzero()
     others = target != regulators[column]
@@ -150,7 +153,7 @@ def edges_by_type(
     top_k: int | None,
     least_cells: int = 1,
 ) -> pd.DataFrame:
-    """The edge tables of all states, one after the other, with a last column cell_type.
+    """Return the edge tables of all states, one after the other, with a last column cell_type.
 
     Of each target they hold the certain edges, those that are certain over all cells and, over all
     states together, the top_k strongest.
@@ -243,14 +246,14 @@ def network_anndata(
 
 
 def _texts(values: Iterable[str]) -> pd.Index:
-    """An index of Python strings, which every version of h5ad can hold; pandas 3 would make string
-    arrays of them.
+    """Return an index of Python strings, which every version of h5ad can hold; pandas 3 would make
+    string arrays of them.
     """
     return pd.Index(list(values), dtype=object)
 
 
 def write_network(folder: Path, adata, edges: pd.DataFrame, by_type: pd.DataFrame) -> None:
-    """Writes network.h5ad, edges.parquet and edges_by_type.parquet, each replaced as a whole.
+    """Write network.h5ad, edges.parquet and edges_by_type.parquet, each replaced as a whole.
 
     Raises RunFolderError where the disk has no room for them.
     """
@@ -287,7 +290,7 @@ BY_TYPE = "edges_by_type.parquet"
 
 
 def read_edges(folder: Path, cell_type: str | None = None) -> tuple[pd.DataFrame, list[str], dict]:
-    """The edge table of a run folder, all genes of its network, and what the weights mean
+    """Return the edge table of a run folder, all genes of its network, and what the weights mean
     (uns["grn"]).
 
     cell_type: of this type alone.
@@ -313,7 +316,7 @@ def read_edges(folder: Path, cell_type: str | None = None) -> tuple[pd.DataFrame
 
 
 def refuse_unknown_type(name: str, known: Iterable[str]) -> None:
-    """Raises DataError where a network has no cell type (or other state) of this name."""
+    """Raise DataError where a network has no cell type (or other state) of this name."""
     known = list(map(str, known))
     if name in known:
         return

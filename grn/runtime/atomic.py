@@ -24,8 +24,8 @@ FULL = {
 
 
 def refuse_used_folder(output: Path | None) -> None:
-    """Raises RunFolderError where `output` exists and is not an empty folder. Called before
-    anything is read.
+    """Raise RunFolderError where `output` exists and is not an empty folder. Called before anything
+    is read.
     """
     if output is None:
         return
@@ -37,7 +37,7 @@ def refuse_used_folder(output: Path | None) -> None:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Raises RunFolderError where nothing can be made at `path`. Called before anything is
+    """Raise RunFolderError where nothing can be made at `path`. Called before anything is
     computed.
     """
     above = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
@@ -51,8 +51,8 @@ def refuse_unwritable(path: Path) -> None:
 
 @contextmanager
 def replacing_file(path: Path) -> Iterator[Path]:
-    """Yields a temporary file beside `path`; at the end it replaces `path`, after an exception it
-    is removed.
+    """Yield a temporary file beside `path`; at the end it replaces `path`, after an exception it is
+    removed.
 
     Raises RunFolderError where the disk is full.
     """
@@ -74,7 +74,7 @@ def replacing_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yields an empty folder beside `path`; at the end it replaces `path` (a symbolic link itself,
+    """Yield an empty folder beside `path`; at the end it replaces `path` (a symbolic link itself,
     not its target).
 
     Raises RunFolderError where the disk is full.
@@ -99,13 +99,13 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes `text` as the file `path` in UTF-8, completely or not at all."""
+    """Write `text` as the file `path` in UTF-8, completely or not at all."""
     with replacing_file(path) as beside:
         beside.write_text(text, encoding="utf-8")
 
 
 def remove(path: Path) -> None:
-    """Removes a file, a folder or a symbolic link (and not what it leads to); nothing where it does
+    """Remove a file, a folder or a symbolic link (and not what it leads to); nothing where it does
     not exist.
     """
     if path.is_dir() and not path.is_symlink():
@@ -115,7 +115,7 @@ def remove(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path, names: Collection[str]) -> None:
-    """Removes temporary files and folders, at any depth, that a killed process left beside files of
+    """Remove temporary files and folders, at any depth, that a killed process left beside files of
     these names.
     """
     left = re.compile(rf"\.({'|'.join(map(re.escape, names))})-\w{{8}}(-old|\.\w+)?")

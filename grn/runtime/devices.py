@@ -10,7 +10,7 @@ from grn.config.schema import TrainerConfig
 
 
 def uses_gpu(settings: TrainerConfig) -> bool:
-    """Whether this machine has a GPU and the configuration allows it."""
+    """Return whether this machine has a GPU and the configuration allows it."""
     return settings.accelerator != "cpu" and torch.cuda.is_available()
 
 

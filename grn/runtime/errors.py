@@ -108,7 +108,7 @@ def nearest(name: object, known: Iterable[object], likeness: float = 0.6) -> str
 def check_known(
     name: str, known: Iterable[object], where: str, what: str, field: str | None = None
 ) -> None:
-    """Raises DataError where `name` is not one of the things (`what`) that `where` has."""
+    """Raise DataError where `name` is not one of the things (`what`) that `where` has."""
     names = list(dict.fromkeys(map(str, known)))
     if name not in names:
         near = nearest(name, names)

@@ -56,7 +56,7 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
 
 
 def write_anndata(path: Path, adata: AnnData, compression: str | None = None) -> None:
-    """Writes `adata` as the .h5ad file `path`, completely or not at all.
+    """Write `adata` as the .h5ad file `path`, completely or not at all.
 
     Raises RunFolderError on a full disk.
     """
@@ -72,9 +72,10 @@ def write_anndata(path: Path, adata: AnnData, compression: str | None = None) ->
 
 
 def refuse_unwritable_parts(adata: AnnData, name: str) -> None:
-    """Raises DataError where a table, or a part of uns, cannot be written: called before the work,
-    whose result would be lost. Of obs, the first cells are tried. name: of the AnnData, in
-    messages.
+    """Raise DataError where a table, or a part of uns, cannot be written: called before the work,
+    whose result would be lost. Of obs, the first cells are tried.
+
+    name: of the AnnData, in messages.
     """
     import h5py
     from anndata.io import write_elem
@@ -133,7 +134,7 @@ def of_any_pandas() -> Iterator[None]:
 def _write_part(
     write: Any, store: Any, key: str, part: Any, dataset_kwargs: Any, iospec: Any
 ) -> None:
-    """Writes a part of an AnnData; matrices in another file, which AnnData would read whole, are
+    """Write a part of an AnnData; matrices in another file, which AnnData would read whole, are
     copied in pieces.
     """
     import h5py

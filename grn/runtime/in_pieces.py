@@ -22,7 +22,7 @@ CHUNK, SHARD = (
 
 
 def write_in_pieces(path: Path, adata: AnnData, pieces: Iterator[sparse.csr_matrix]) -> None:
-    """Writes `adata`, which has no X, with the pieces as its X, CSR.
+    """Write `adata`, which has no X, with the pieces as its X, CSR.
 
     Raises RunFolderError on a full disk.
     """

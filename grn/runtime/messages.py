@@ -20,7 +20,7 @@ PAUSE = 10.0  # seconds after which a line is due
 
 @contextmanager
 def patient(say: Say, doing: str, every: float = PAUSE) -> Iterator[None]:
-    """Says every ten seconds that a long piece of work goes on, and for how long it has.
+    """Say every ten seconds that a long piece of work goes on, and for how long it has.
 
     doing: what is done, the beginning of a sentence.
     every: seconds between the lines.
@@ -55,7 +55,7 @@ def silent(line: str) -> None:
 
 
 def kept_in(notes: list[str], quiet: bool) -> Say:
-    """Keeps each line in `notes`, and shows it unless `quiet`."""
+    """Return a `say` that keeps each line in `notes`, and shows it unless `quiet`."""
 
     def say(line: str) -> None:
         notes.append(line)

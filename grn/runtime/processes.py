@@ -41,8 +41,10 @@ class Processes:
         return slice(first, end)
 
     def of_all(self, make: Callable[[], Value]) -> list[Value]:
-        """What `make` returns in every process, by rank. A UserError of one is raised in all; where
-        the first process has found one, it alone says it.
+        """Return what `make` returns in every process, by rank.
+
+        A UserError of one is raised in all; where the first process has found one, it alone says
+        it.
         """
         if self.world == 1:
             return [make()]
@@ -75,7 +77,7 @@ class Processes:
         )
 
     def copy_of_first(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Gives the tensors of all processes, in place, the numbers of the first one's."""
+        """Give the tensors of all processes, in place, the numbers of the first one's."""
         for tensor in tensors if self.world > 1 else ():
             values = tensor.detach().cpu().contiguous()
             distributed.broadcast(values, 0, self.group)

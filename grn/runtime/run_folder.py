@@ -66,7 +66,7 @@ def no_such_run(run: Path, otherwise: str) -> str:
 
 
 def refuse_cut_off(run: Path, needed: Iterable[str]) -> None:
-    """Raises RunFolderError where a run has not written a `needed` file or folder yet, or has lost
+    """Raise RunFolderError where a run has not written a `needed` file or folder yet, or has lost
     it.
     """
     missing = [name for name in needed if not (run / name).exists()]
@@ -83,13 +83,13 @@ def refuse_cut_off(run: Path, needed: Iterable[str]) -> None:
 
 
 def refuse_lost(run: Path) -> None:
-    """Raises RunFolderError where a complete run has lost what resuming cannot bring back."""
+    """Raise RunFolderError where a complete run has lost what resuming cannot bring back."""
     if (run / COMPLETE).is_file():
         refuse_cut_off(run, ("model", "network.h5ad", "edges.parquet"))
 
 
 def refuse_mixed_parts(run: Path) -> None:
-    """Raises RunFolderError where files of a run's folder hold different hashes of the model.
+    """Raise RunFolderError where files of a run's folder hold different hashes of the model.
 
     Files that cannot be read are left to their readers.
     """
@@ -132,7 +132,7 @@ HASHES: dict[str, Callable[[Path], str]] = {
 
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """Locks a run folder until the end, also a kill, of this process.
+    """Lock a run folder until the end, also a kill, of this process.
 
     Raises RunFolderError where it is locked.
     """
@@ -151,7 +151,7 @@ def locked(run: Path) -> Iterator[None]:
 
 
 def make_run_folder(output: Path | None, config_name: str, root: Path = RUNS) -> Path:
-    """Makes and returns the folder `output`, or the next free `root/<config_name>-<date>-<n>`."""
+    """Make and return the folder `output`, or the next free `root/<config_name>-<date>-<n>`."""
     if output is not None:
         refuse_used_folder(output)
         output.mkdir(parents=True, exist_ok=True)
@@ -167,7 +167,7 @@ def make_run_folder(output: Path | None, config_name: str, root: Path = RUNS) ->
 
 
 def remove_run(folder: Path, *, keep_folder: bool) -> None:
-    """Removes what a run has written into its folder, and the folder unless it was there before the
+    """Remove what a run has written into its folder, and the folder unless it was there before the
     run.
     """
     for path in folder.iterdir():

@@ -73,8 +73,8 @@ def decoded(content: bytes, errors: str = "strict") -> str:
 
 
 def number_advice(text: str) -> str | None:
-    """What to do about a number with a decimal comma or with commas between its digits; None for
-    other texts.
+    """Return what to do about a number with a decimal comma or with commas between its digits; None
+    for other texts.
     """
     if re.fullmatch(r"[-+]?\d*(,\d+)+(\.\d*)?([eE][-+]?\d+)?", text.strip()):
         return "write numbers with a decimal point, and no comma in them"

@@ -21,7 +21,7 @@ A_THREAD = 2**24  # multiplications of a step that are worth a thread: fewer tak
 
 
 def wait_passively(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Makes OpenMP's threads sleep while they wait, unless the user has said how they wait.
+    """Make OpenMP's threads sleep while they wait, unless the user has said how they wait.
 
     OpenMP reads the variables when torch is imported; later this does nothing. `grn` and the
     functions of `import grn` call it before they import torch. Programs that import torch earlier
@@ -66,8 +66,8 @@ Value = TypeVar("Value")
 
 
 def ahead(values: Iterator[Value]) -> Iterator[Value]:
-    """The same values, none of them None; a thread of its own makes each while the one before it is
-    used.
+    """Yield the given values, none of them None; a thread of its own makes each while the one
+    before it is used.
     """
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(next, values, None)

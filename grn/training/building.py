@@ -17,7 +17,7 @@ from grn.cells.loading.order import EpochOrder
 from grn.cells.notes import listed
 from grn.cells.preprocessing.moments import varying
 from grn.cells.preprocessing.split import Split
-from grn.config.schema import Config
+from grn.config.schema import Config, DataConfig, ModelConfig, ObjectivesConfig, TrainerConfig
 from grn.evidence.cell_table import CellTable
 from grn.evidence.folds import group_folds
 from grn.evidence.levels import levels_of
@@ -66,19 +66,21 @@ class Fit:
     states: States
 
 
-def trained_classes(config: Config, cells: Cells) -> tuple[str, ...]:
-    """The cell types that the model is trained to predict: two or more, or none."""
-    return cells.classes if config.objectives.cell_type.weight and len(cells.classes) > 1 else ()
+def trained_classes(objectives: ObjectivesConfig, cells: Cells) -> tuple[str, ...]:
+    """Return the cell types that the model is trained to predict: two or more, or none."""
+    return cells.classes if objectives.cell_type.weight and len(cells.classes) > 1 else ()
 
 
 def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say) -> Fit:
-    """A model in the units of the training cells, with the penalties that held-out cells choose."""
+    """Return a fit: a model in the units of the training cells, with the penalties that held-out
+    cells choose.
+    """
     settings, objectives, seed = config.model, config.objectives, config.trainer.seed
-    classes = trained_classes(config, cells)
+    classes = trained_classes(objectives, cells)
     regulators = np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
     if config.regulates:
-        refuse_too_many_scores(config, len(cells.vocabulary), len(regulators), len(states))
-    fold = folds_of_run(config, cells, split, states)
+        refuse_too_many_scores(settings, len(cells.vocabulary), len(regulators), len(states))
+    fold = folds_of_run(cells, split, states, members=settings.members, seed=seed)
     # Each of the first folds judges the members of the reader that have not learned from it.
     reader = READERS[settings.reader]
     judging = (
@@ -99,40 +101,45 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
     )
 
     device = own_device(config.trainer)
-    own, few, part = fold[split.train], enough_cells(len(split.train)), 0.0
+    fold_of_training, few, part = fold[split.train], enough_cells(len(split.train)), 0.0
 
     def table(some: np.ndarray | slice = slice(None)) -> CellTable:
-        """The training cells, or some of them. A table is a copy of the cells, so that none is kept
-        between steps.
+        """Return the training cells, or some of them.
+
+        A table is a copy of the cells, so that none is kept between steps.
         """
         return CellTable.of(cells, split.train[some], states.membership, levels=part, device=device)
 
-    if (levels := levels_of(table(few), own[few])) is not None:
+    if (levels := levels_of(table(few), fold_of_training[few])) is not None:
         say(levels.summary())
         part = levels.part
     model.infers_states, model.partial_levels = states.origin == "found", part > 0
-    set_units(model, table(), own)
-    model.identity.start(cells.multiplicity[split.train], own, cells.labels[split.train])
+    set_units(model, table(), fold_of_training)
+    model.identity.start(
+        cells.multiplicity[split.train], fold_of_training, cells.labels[split.train]
+    )
     if not model.genes_train:
         penalties = [Penalty(settings.penalty or 1.0)] * 2
     elif settings.penalty is not None:
         penalties = [Penalty(settings.penalty)] * 2
     else:
-        penalties = choose_penalties_of_blocks(table(few), own[few], model.layered, len(own))
+        penalties = choose_penalties_of_blocks(
+            table(few), fold_of_training[few], model.layered, len(fold_of_training)
+        )
         say(
             "Held-out cells choose penalties of "
             f"{', '.join(f'{each.lam:.3g}' for each in penalties[:-1])}."
         )
-    set_penalties(model, penalties, own)
+    set_penalties(model, penalties, fold_of_training)
     if config.network.prior is not None and model.genes_train:
         strength = prior_of(config.network, cells).strength
-        factor, found = prior_factor(table(), strength, own, penalties[0].lam)
+        factor, prior_choice = prior_factor(table(), strength, fold_of_training, penalties[0].lam)
         model.prior = None if factor is None else factor.cpu()
-        say(found.sentence())
+        say(prior_choice.sentence())
     if model.genes_train:
         started = time.monotonic()
-        left_out = start_blocks(model, table(), own)
-        start_states(model, table(), own)
+        left_out = start_blocks(model, table(), fold_of_training)
+        start_states(model, table(), fold_of_training)
         width = model.blocks[1].embedding.query.shape[-1]
         narrow = (
             f"; its heads are {width} wide and leave out {left_out:.1%} of its squared slopes"
@@ -146,8 +153,9 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
 
 @torch.no_grad()
 def set_units(model: Model, table: CellTable, fold: np.ndarray) -> None:
-    """Sets units and means, those of each member from the cells that it learns from. fold [C]: of
-    the table's cells.
+    """Set units and means, those of each member from the cells that it learns from.
+
+    fold [C]: of the table's cells.
     """
     model.mean.copy_(table.mean)
     model.sd.copy_(table.sd)
@@ -179,57 +187,61 @@ def set_units(model: Model, table: CellTable, fold: np.ndarray) -> None:
 
 
 def set_penalties(model: Model, penalties: list[Penalty], fold: np.ndarray) -> None:
-    """Members take the penalties of block 2 in turn, those of every second one with more freedom
-    for the states; per cell that a member learns from.
+    """Give members the penalties of block 2 in turn, every second one with more freedom for the
+    states; per cell that a member learns from.
     """
     of_members = [
         penalties[member % (len(penalties) - 1)] for member in range(model.config.members)
     ]
-    found = torch.stack([each.as_tensor() for each in (*of_members, penalties[-1])])
-    found[1:-1:2, 1] *= FREER
+    of_blocks = torch.stack([each.as_tensor() for each in (*of_members, penalties[-1])])
+    of_blocks[1:-1:2, 1] *= FREER
     learned = [(fold != held_out).sum() for held_out in model.held_out.tolist()]
-    found[:, 0] /= torch.tensor([*learned, np.mean(learned)]).clamp(min=1)
-    model.penalty.copy_(found)
+    of_blocks[:, 0] /= torch.tensor([*learned, np.mean(learned)]).clamp(min=1)
+    model.penalty.copy_(of_blocks)
 
 
 def folds_of(cells: Cells, rows: np.ndarray, states: States, folds: int, seed: int) -> np.ndarray:
-    """The fold of each of the cells `rows`: stratified by label or state or, with groups, whole
-    groups in one fold.
+    """Return the fold of each of the cells `rows`: stratified by label or state or, with groups,
+    whole groups in one fold.
     """
     groups = None if cells.groups is None else cells.groups[rows]
     if groups is not None and (groups != groups[0]).any():
         return group_folds(groups, min(folds, len(np.unique(groups))))
     labels = cells.labels[rows] if len(cells.classes) > 1 else states.membership[rows].argmax(1)
-    generator, found, start = np.random.default_rng(seed), np.empty(len(rows), np.int64), 0
+    generator, fold, start = np.random.default_rng(seed), np.empty(len(rows), np.int64), 0
     for label in np.unique(labels):
-        own = generator.permutation(np.flatnonzero(labels == label))
-        found[own] = (np.arange(len(own)) + start) % folds
-        start += len(own)
-    return found
-
-
-def folds_of_run(config: Config, cells: Cells, split: Split, states: States) -> np.ndarray:
-    """The fold of every cell that a run's members learn from or not, [C]; -1 for test cells."""
-    fold = np.full(len(cells), -1)
-    members = max(config.model.members, FEWEST_FOLDS)
-    fold[split.train] = folds_of(cells, split.train, states, members, config.trainer.seed)
+        of_label = generator.permutation(np.flatnonzero(labels == label))
+        fold[of_label] = (np.arange(len(of_label)) + start) % folds
+        start += len(of_label)
     return fold
 
 
-def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> Atlas | None:
-    """The cells of the file that training reads, where the cells in memory are a sample of them and
-    it can.
+def folds_of_run(
+    cells: Cells, split: Split, states: States, *, members: int, seed: int
+) -> np.ndarray:
+    """Return the fold of every cell that a run's members learn from or not, [C]; -1 for
+    test cells.
+    """
+    fold = np.full(len(cells), -1)
+    fold[split.train] = folds_of(cells, split.train, states, max(members, FEWEST_FOLDS), seed)
+    return fold
+
+
+def atlas_of(
+    data: DataConfig, trainer: TrainerConfig, cells: Cells, split: Split, fit: Fit, say: Say
+) -> Atlas | None:
+    """Return the cells of the file that training reads, where the cells in memory are a sample of
+    them and it can.
     """
     if cells.sample is None:
         return None
-    if reason := only_the_sample(config.data, cells, fit.states.origin):
+    if reason := only_the_sample(data, cells, fit.states.origin):
         say(f"Training reads the {len(cells)} cells in memory alone, as {reason}.")
         return None
-    atlas = Atlas(config.data, cells, split, fit.states.membership, fit.fold)
+    atlas = Atlas(data, cells, split, fit.states.membership, fit.fold)
     # A penalty is over the cells that are learned from, each of which counts once however often it
     # is seen.
-    settings = config.trainer
-    visited = settings.max_steps * cells_of_step(settings, len(atlas.rows)) * processes(settings)
+    visited = trainer.max_steps * cells_of_step(trainer, len(atlas.rows)) * processes(trainer)
     read = min(len(atlas.rows), visited)
     fit.model.penalty[:, 0] *= len(split.train) / max(read, len(split.train))
     some = "" if read == len(atlas.rows) else f" of {len(atlas.rows)}"
@@ -244,7 +256,7 @@ def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> 
         f"about {more * bytes_of_cell(cells) / 1e6:.0f} MB."
     )
     if some:
-        say(f"More steps read more of them (trainer.max_steps is {settings.max_steps}).")
+        say(f"More steps read more of them (trainer.max_steps is {trainer.max_steps}).")
     if atlas.absent:
         names = listed([repr(name) for name in atlas.absent], most=5)
         say(f"The sample lacks types of the file ({names}), whose cells count as unlabelled.")
@@ -252,51 +264,58 @@ def atlas_of(config: Config, cells: Cells, split: Split, fit: Fit, say: Say) -> 
 
 
 def bytes_of_cell(cells: Cells) -> float:
-    """The memory of a cell in training, as measured (docs/scale.md): a table of its genes, and its
-    counts twice, as they become multiplicities.
+    """Return the memory of a cell in training, as measured (docs/scale.md): a table of its genes,
+    and its counts twice, as they become multiplicities.
     """
     values = cells.multiplicity
     return 4 * values.shape[1] + 16 * values.nnz / values.shape[0]
 
 
 def data_module(
-    config: Config, cells: Cells, split: Split, fit: Fit, atlas: Atlas | None = None
+    data: DataConfig,
+    trainer: TrainerConfig,
+    cells: Cells,
+    split: Split,
+    fit: Fit,
+    atlas: Atlas | None = None,
 ) -> CellsDataModule:
-    """Batches for Lightning."""
+    """Return the batches of a fit as Lightning takes them."""
     judges = fit.model.held_out if fit.model.genes_train else fit.model.identity.held_out
     judged = np.flatnonzero(np.isin(fit.fold, np.unique(judges.numpy())))
     return CellsDataModule(
         cells,
         split,
-        batch_size=cells_of_step(config.trainer, len(split.train if atlas is None else atlas.rows)),
-        seed=config.trainer.seed,
+        batch_size=cells_of_step(trainer, len(split.train if atlas is None else atlas.rows)),
+        seed=trainer.seed,
         states=fit.states.membership,
         fold=fit.fold,
         judged=np.sort(np.random.default_rng(0).permutation(judged)[:MOST_JUDGED]),
         states_are_known=fit.states.origin != "found",
-        multiplicity=config.data.multiplicity,
+        multiplicity=data.multiplicity,
         read_every=READ_EVERY if fit.model.genes_train else 1,
-        most_read=most_read(config, fit.model),
-        num_workers=config.trainer.workers,
-        device=own_device(config.trainer),
+        most_read=most_read(trainer, fit.model),
+        num_workers=trainer.workers,
+        device=own_device(trainer),
         atlas=atlas,
     )
 
 
-def most_read(config: Config, model: Model) -> int | None:
-    """Most cells that a process's step reads for their types; None: all of its batch."""
-    cells = model.identity.most_cells(uses_gpu(config.trainer))
-    return None if cells is None else max(cells // processes(config.trainer), 1)
+def most_read(trainer: TrainerConfig, model: Model) -> int | None:
+    """Return the most cells that a process's step reads for their types; None: all of its batch."""
+    cells = model.identity.most_cells(uses_gpu(trainer))
+    return None if cells is None else max(cells // processes(trainer), 1)
 
 
-def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:
-    """The model with everything that the model folder needs for reading new cells."""
+def trained_model(
+    data: DataConfig, objectives: ObjectivesConfig, cells: Cells, model: Model
+) -> TrainedModel:
+    """Return the model with everything that the model folder needs for reading new cells."""
     return TrainedModel(
         model=model,
         vocabulary=cells.vocabulary,
-        classes=trained_classes(config, cells),
-        values=config.data.values,
-        multiplicity=config.data.multiplicity,
+        classes=trained_classes(objectives, cells),
+        values=data.values,
+        multiplicity=data.multiplicity,
         target_total=cells.target_total,
         depth=cells.depth,
         measures_depth=cells.measures_depth,
@@ -306,14 +325,14 @@ def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:
     )
 
 
-def refuse_too_many_scores(config: Config, genes: int, regulators: int, states: int) -> None:
-    """Raises ConfigError where the scores would take too much memory."""
-    scores = config.model.members * states * genes
-    scores *= min(regulators, 64 if config.model.width == "auto" else config.model.width)
+def refuse_too_many_scores(settings: ModelConfig, genes: int, regulators: int, states: int) -> None:
+    """Raise ConfigError where the scores would take too much memory."""
+    scores = settings.members * states * genes
+    scores *= min(regulators, 64 if settings.width == "auto" else settings.width)
     if scores > MOST_SCORES:
         raise ConfigError(
             f"{regulators} regulators of {genes} genes in {states} states and "
-            f"{config.model.members} members "
+            f"{settings.members} members "
             "(model.members) give more scores than memory holds",
             field="data.regulators",
             advice="list the regulators ({field}), or choose fewer genes (data.genes) or members",
@@ -321,10 +340,10 @@ def refuse_too_many_scores(config: Config, genes: int, regulators: int, states: 
 
 
 def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
-    """Raises DataError where genes or regulators do not differ between the training cells, and
+    """Raise DataError where genes or regulators do not differ between the training cells, and
     ConfigError where cell types are the only objective and there are fewer than two.
     """
-    settings = config.trainer
+    settings, objectives = config.trainer, config.objectives
     # DataError: too few cells
     cells_each = cells_of_step(settings, len(split.train))
     EpochOrder(split.train, cells_each, settings.seed, 0, processes(settings))
@@ -340,15 +359,15 @@ def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
             field="data.regulators",
             advice="give more cells or genes, or other regulators ({field})",
         )
-    if not config.objectives.masked_multiplicity.weight and not trained_classes(config, cells):
+    if not objectives.masked_multiplicity.weight and not trained_classes(objectives, cells):
         column = f"The obs column {config.data.label_key!r}"
-        found = (
+        problem = (
             f"{column} has one cell type only, {cells.classes[0]!r}"
             if cells.classes
             else "There are no cell types"
         )
         raise ConfigError(
-            f"{found}, and there is no other objective",
+            f"{problem}, and there is no other objective",
             field="data.label_key",
             advice="set objectives.masked_multiplicity.weight above 0, or {field} to another "
             "column",

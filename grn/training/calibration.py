@@ -69,8 +69,8 @@ def summaries_in(model: Model, bags: BagMaker, rows: np.ndarray) -> Tensor:
 
 @torch.no_grad()
 def judged_by_unseen(model: Model, bags: BagMaker, rows: np.ndarray) -> Judged:
-    """What members say of the genes of those cells that they have not learned from, in the mode
-    that predicts.
+    """Return the sums over cells that members have not learned from of their predictions of genes,
+    in the mode that predicts.
     """
     training = model.training
     model.eval()
@@ -91,9 +91,10 @@ def judged_by_unseen(model: Model, bags: BagMaker, rows: np.ndarray) -> Judged:
 def keep_what_helped(
     model: Model, start: Mapping[str, Tensor], bags: BagMaker, rows: np.ndarray
 ) -> list[str]:
-    """Puts blocks back to where they started that training did not improve, sets how much of the
-    context each member's predictions have, and says what of it helped: the cells `rows` decide, by
-    members that have not learned from them.
+    """Put blocks that training did not improve back to where they started, and set how much of the
+    context each member's predictions have; return sentences about what helped.
+
+    The cells `rows` decide, by members that have not learned from them.
 
     start: the tensors of the signed blocks before training.
     """
@@ -123,7 +124,7 @@ def keep_what_helped(
 
 @torch.no_grad()
 def judge(model: Model, bags: BagMaker, rows: np.ndarray) -> float:
-    """Sets importance, confidence and right of the identity token; returns the accuracy on the
+    """Set importance, confidence and right of the identity token; return the accuracy on the
     judging cells.
     """
     identity = model.identity
@@ -148,8 +149,8 @@ def judge(model: Model, bags: BagMaker, rows: np.ndarray) -> float:
 
 
 def kind_importance(log_odds: Tensor, labels: Tensor) -> Tensor:
-    """What each kind's log probabilities count, [kinds]: the least log loss on held-out cells, with
-    a prior.
+    """Return the weight of each kind's log probabilities, [kinds]: that of the least log loss on
+    held-out cells, with a prior.
 
     log_odds [kinds, C, K], labels [C].
     """
@@ -175,7 +176,7 @@ def kind_importance(log_odds: Tensor, labels: Tensor) -> Tensor:
 
 @torch.no_grad()
 def set_axes(model: Model, bags: BagMaker, rows: np.ndarray) -> None:
-    """Sets X_grn: the projection of the members' summaries to their leading directions in some of
+    """Set X_grn: the projection of the members' summaries to their leading directions in some of
     the cells `rows`.
     """
     some = np.sort(np.random.default_rng(0).permutation(rows)[:MOST_AXES])
@@ -192,5 +193,5 @@ def set_axes(model: Model, bags: BagMaker, rows: np.ndarray) -> None:
 
 
 def opened_at(total_steps: int) -> int:
-    """The step from which members learn from the cells that have judged them."""
+    """Return the step from which members learn from the cells that have judged them."""
     return math.ceil(total_steps / 2)

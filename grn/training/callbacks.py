@@ -90,7 +90,7 @@ class Signals(L.Callback):
         save: bool = False,
         at_once: bool = True,
     ) -> None:
-        """Raises Interrupted where any process received a signal; a collective that every process
+        """Raise Interrupted where any process received a signal; a collective that every process
         has to call.
 
         at_once: processes wait until all have said whether they received one; else they stop by
@@ -125,7 +125,7 @@ class Signals(L.Callback):
 
 
 def answer(asked: tuple[torch.distributed.Work, torch.Tensor] | None) -> bool:
-    """What all processes said to a question, once the last has said it."""
+    """Return whether any process answered a question with yes, once the last has answered."""
     if asked is None:
         return False
     asked[0].wait()
@@ -134,8 +134,8 @@ def answer(asked: tuple[torch.distributed.Work, torch.Tensor] | None) -> bool:
 
 @contextmanager
 def exits_are_interruptions() -> Iterator[None]:
-    """Raises Interrupted where Lightning answers a signal with SystemExit, as it does before
-    Signals handles them.
+    """Raise Interrupted where Lightning answers a signal with SystemExit, as it does before Signals
+    handles them.
     """
     ctrl_c = signal.getsignal(signal.SIGINT)
     try:

@@ -42,7 +42,7 @@ class StreamedCheckpoints(TorchCheckpointIO):
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """The content of an undamaged checkpoint, on the CPU. Raises RunFolderError."""
+    """Return the content of an undamaged checkpoint, on the CPU. Raises RunFolderError."""
     problem = "a checksum is wrong"
     try:
         with zipfile.ZipFile(path) as parts:
@@ -55,7 +55,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
-    """Writes a checkpoint beside `path` and moves it to `path` when it is whole. Raises
+    """Write a checkpoint beside `path` and move it to `path` when it is whole. Raises
     RunFolderError.
     """
     if not trainer.is_global_zero:
@@ -71,7 +71,7 @@ def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
 
 
 def link_or_copy(path: Path, other: Path) -> None:
-    """Makes `other` a second name of the file, or a copy where the disk has no second names."""
+    """Make `other` a second name of the file, or a copy where the disk has no second names."""
     other.unlink()
     try:
         os.link(path, other)

@@ -30,7 +30,7 @@ class Step:
     copied: torch.cuda.Event | None = None
 
     def problem(self) -> str | None:
-        """The name of what is not finite, if anything."""
+        """Return the name of the number that is not finite, if any."""
         if self.copied is not None:
             self.copied.synchronize()
         loss, norm = self.finite.tolist()
@@ -46,8 +46,8 @@ class FiniteCheck:
     def next(
         self, number: int, cells: Tensor, loss: Tensor, norm: Tensor, optimizer: Optimizer
     ) -> Step | None:
-        """Called before the optimiser steps -> the step to read now: this one or, on a GPU, the
-        previous one.
+        """Check loss and gradient norm before the optimiser steps; return the step to read now:
+        this one or, on a GPU, the previous one.
         """
         finite = torch.stack([loss.detach(), norm]).isfinite()
         if not (finite.is_cuda and optimizer.defaults.get("fused")):
@@ -56,7 +56,9 @@ class FiniteCheck:
         return self.read_later(number, cells, finite)
 
     def read_later(self, number: int, cells: Tensor, finite: Tensor) -> Step | None:
-        """The same for a recorded step, in which the optimiser has checked the numbers itself."""
+        """Start copying the numbers of a recorded step, which the optimiser has checked itself;
+        return the step before it.
+        """
         host = torch.empty(2, dtype=torch.bool, pin_memory=True).copy_(finite, non_blocking=True)
         copied = torch.cuda.Event()
         copied.record()
@@ -64,11 +66,11 @@ class FiniteCheck:
         return previous
 
     def last(self) -> Step | None:
-        """The step that has not been read yet, if any."""
+        """Return the step that has not been read yet, if any."""
         previous, self.unread = self.unread, None
         return previous
 
 
 def skip_unless_finite(optimizer: Optimizer, finite: Tensor) -> None:
-    """Makes the next step of a fused optimiser change nothing unless all of `finite` is true."""
+    """Make the next step of a fused optimiser change nothing unless all of `finite` is true."""
     optimizer.found_inf = (~finite.all()).float()  # type: ignore[attr-defined]

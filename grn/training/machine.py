@@ -58,7 +58,9 @@ STEPS_OF_ALL = 16  # steps in which all processes together have seen every cell
 
 
 def processes(settings: TrainerConfig) -> int:
-    """How many processes train together; devices "auto" means one per GPU, as in Lightning."""
+    """Return how many processes train together; devices "auto" means one per GPU, as in
+    Lightning.
+    """
     automatic = torch.cuda.device_count() if uses_gpu(settings) else 1
     return settings.num_nodes * (
         settings.devices if isinstance(settings.devices, int) else automatic
@@ -79,7 +81,7 @@ def cells_of_step(settings: TrainerConfig, training: int) -> int:
 
 
 def lightning_options(settings: TrainerConfig) -> dict[str, Any]:
-    """The arguments of Lightning's Trainer that say where and how it computes."""
+    """Return the arguments of Lightning's Trainer that say where and how it computes."""
     ours = settings.strategy in ("auto", "ddp")
     return {
         "accelerator": settings.accelerator,
@@ -96,16 +98,17 @@ def lightning_options(settings: TrainerConfig) -> dict[str, Any]:
 
 
 def _in_job_without_srun(settings: TrainerConfig) -> bool:
-    """Whether this process runs in a SLURM job, and srun did not start it: under `sbatch -n 4`, as
-    many tasks *may* be started, but a plain command is one. Lightning would take it for one of
-    four, and refuse or wait for the others.
+    """Return whether this process runs in a SLURM job that srun did not start it in.
+
+    Under `sbatch -n 4`, as many tasks *may* be started, but a plain command is one. Lightning would
+    take it for one of four, and refuse or wait for the others.
     """
     elsewhere = {"SLURM_STEP_ID", "TORCHELASTIC_RUN_ID"} & set(os.environ)
     return "SLURM_NTASKS" in os.environ and not elsewhere and settings.num_nodes == 1
 
 
 def refuse_impossible_training(settings: TrainerConfig) -> None:
-    """Raises ConfigError for what this machine or Lightning cannot do."""
+    """Raise ConfigError for what this machine or Lightning cannot do."""
     started = int(os.environ.get("WORLD_SIZE") or 1)
     if "TORCHELASTIC_RUN_ID" in os.environ and started != processes(settings):
         raise ConfigError(
@@ -147,8 +150,8 @@ def refuse_impossible_training(settings: TrainerConfig) -> None:
 
 
 def started_together(settings: TrainerConfig) -> Processes:
-    """The processes that train together, which know each other from here on: those that torchrun,
-    srun or mpirun has started, else those that Lightning starts, which it does here.
+    """Return the processes that train together, which know each other from here on: those that
+    torchrun, srun or mpirun has started, else those that Lightning starts, which it does here.
     """
     if processes(settings) == 1:
         return ALONE

@@ -35,8 +35,8 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Scored:
-    """What the metrics need of a batch of test cells, on the host: little, as processes send it to
-    each other.
+    """The outcomes of a batch of test cells that metrics need, on the host: little, as processes
+    send it to each other.
 
     labels [c], probabilities [c, K]: of the cells with a label; None where no cell types are
         predicted.
@@ -125,7 +125,7 @@ class SumOfJudged(Metric):
 
 
 def scalars(found: dict[str, Tensor], stage: str) -> dict[str, float]:
-    """The metrics that are one number, named `<stage>/<name>`."""
+    """Return the metrics that are one number, named `<stage>/<name>`."""
     return {f"{stage}/{name}": float(value) for name, value in found.items() if value.ndim == 0}
 
 
@@ -166,8 +166,8 @@ class MetricsFile(Logger):
 
 
 def rows_before(step: int, path: Path) -> Rows:
-    """The rows of a metrics.csv for steps before `step`, without those of the test cells. Raises
-    RunFolderError.
+    """Return the rows of a metrics.csv for steps before `step`, without those of the test cells.
+    Raises RunFolderError.
     """
     if not path.exists():
         return []

@@ -77,15 +77,17 @@ class Recorder:
         return like.new_zeros((), requires_grad=True), {}
 
     def may_record(self, kind: Any) -> bool:
-        """Whether a step of this kind is recorded, or can be. On GPUs that kernels were never seen
-        on, these are checked first, and torch's operations in their place read offsets, which a
-        graph cannot.
+        """Return whether a step of this kind is recorded, or can be.
+
+        On GPUs that kernels were never seen on, these are checked first, and torch's operations in
+        their place read offsets, which a graph cannot.
         """
         return kind in self.graphs or kernels_run()
 
     def backward(self, loss: Tensor) -> None:
-        """Gives the parameters the gradients of the latest loss. A recorded step has them already
-        and keeps them: the optimiser finds none, and does nothing.
+        """Give the parameters the gradients of the latest loss.
+
+        A recorded step has them already and keeps them: the optimiser finds none, and does nothing.
         """
         if self.latest is None:
             loss.backward()
@@ -93,8 +95,8 @@ class Recorder:
             distributed.all_reduce(self.latest.gradient)
 
     def step(self) -> Tensor:
-        """What the optimiser does in a recorded step -> whether loss and gradient were finite, see
-        Update.
+        """Update the parameters as a recorded step does; return whether loss and gradient were
+        finite (see Update).
         """
         assert self.latest is not None and self.update is not None
         return self.latest.step(self.update.rates())
@@ -110,8 +112,8 @@ class Recorder:
         torch.cuda.empty_cache()  # for the graphs
 
     def with_room(self, batch: Batch) -> Batch:
-        """The batch with room for the cells of any so far. With more room than before, steps are
-        recorded anew.
+        """Return the batch with room for the cells of any so far. With more room than before, steps
+        are recorded anew.
         """
         needed = batch.bags.room
         if needed is None:

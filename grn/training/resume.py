@@ -32,7 +32,7 @@ MAY_CHANGE = {*(f"trainer.{name}" for name in WHERE), *(f"data.{name}" for name 
 
 @dataclass(frozen=True)
 class Start:
-    """Where training begins: at step 0, or at the last checkpoint of an interrupted run.
+    """The point where training begins: step 0, or the last checkpoint of an interrupted run.
 
     step, origin: of the checkpoint.
     rows: of metrics.csv before that step; later ones are written again.
@@ -45,7 +45,7 @@ class Start:
     rows: Rows = field(default_factory=list)
 
     def refuse_another_configuration(self, config: Config) -> None:
-        """Raises ConfigError where the run was started with another configuration."""
+        """Raise ConfigError where the run was started with another configuration."""
         if self.origin is None:
             return
         ours, theirs = fields(config), self.origin["fields"]
@@ -59,7 +59,8 @@ class Start:
                 )
 
     def with_its_steps(self, config: Config) -> Config:
-        """The configuration with the cells per process that make a step of the interrupted run.
+        """Return the configuration with the cells per process that make a step of the interrupted
+        run.
 
         Raises ConfigError.
         """
@@ -76,7 +77,7 @@ class Start:
         return change_config(config, {"trainer.batch_size": cells // count})
 
     def refuse_other_cells(self, origin: Origin) -> None:
-        """Raises DataError where the run was started with other cells than those of `origin`."""
+        """Raise DataError where the run was started with other cells than those of `origin`."""
         if self.origin is not None and origin.cells != self.origin["cells"]:
             raise DataError(
                 f"The cells, genes or regulators of {origin.config.data.path} are not those that "
@@ -107,7 +108,7 @@ class Origin(L.Callback):
 
 
 def find_start(folder: Path) -> Start:
-    """Where the run in `folder` resumes.
+    """Return where the run in `folder` resumes.
 
     Raises RunFolderError where that is complete or damaged.
     """

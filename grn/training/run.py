@@ -21,7 +21,7 @@ from grn.cells.load import load_cells
 from grn.cells.loading.module import CellsDataModule
 from grn.cells.preprocessing.split import Split
 from grn.config.files import dump_config
-from grn.config.schema import Config
+from grn.config.schema import Config, ObjectivesConfig, TrainerConfig
 from grn.evidence.prior import prior_of
 from grn.evidence.states import States, states_of
 from grn.model.objectives import GENES
@@ -81,7 +81,7 @@ THREADED = 2.0**30  # multiplications of choosing penalties: worth all threads
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a training ends with.
+    """The folder, scores, edges and model that a training ends with.
 
     metrics: of the test cells, by name.
     per_class: columns class, f1, cells.
@@ -108,8 +108,9 @@ def train(
     say: Say = print,
     terminal: bool = False,
 ) -> TrainResult | None:
-    """Trains, evaluates, reads the network and writes the run folder. Returns None in every process
-    but the first.
+    """Train, evaluate, read the network and write the run folder.
+
+    Return None in every process but the first.
 
     adata: cells in memory, which are used instead of those of `data.path`; it is not changed.
     resume: the run folder of an interrupted run with this configuration, which continues there;
@@ -132,7 +133,7 @@ def train(
             start.refuse_another_configuration(config)
             shared = start.with_its_steps(config)
             if adata is None:
-                refuse_lost_cells(resume, config)
+                refuse_lost_cells(resume, config.data)
         elif first:
             refuse_used_folder(output)
 
@@ -186,7 +187,7 @@ def train(
 def checked_cells(
     config: Config, adata: AnnData | None = None, together: Processes = ALONE
 ) -> tuple[Cells, Split]:
-    """The cells of a run and their split.
+    """Return the cells of a run and their split.
 
     Raises UserError for what can be known before anything is trained.
     """
@@ -209,7 +210,7 @@ def train_in(
     terminal: bool,
     started: float,
 ) -> TrainResult | None:
-    """The run after its cells are read; arguments as for `train`.
+    """Train and write the run after its cells are read; arguments as for `train`.
 
     started: when reading them began.
     """
@@ -226,20 +227,27 @@ def train_in(
     evidence = None
     if first and config.regulates:
         with patient(say, "Comparing regulators with knock-offs"):
-            evidence = first_evidence(config, cells, states, say)
+            evidence = first_evidence(config.network, config.trainer, cells, states, say)
     with (
         threads_for(THREADED),
         patient(say if first else silent, "Looking for penalties and the exact start"),
     ):
         fit = prepare(config, cells, split, states, say)
-    atlas = atlas_of(config, cells, split, fit, say)
-    model, data = fit.model, data_module(config, cells, split, fit, atlas)
+    atlas = atlas_of(config.data, config.trainer, cells, split, fit, say)
+    model, data = fit.model, data_module(config.data, config.trainer, cells, split, fit, atlas)
     give_back()
     say(f"Ready to train after {time.monotonic() - started:.0f} s.")
     started = time.monotonic()
     with quiet(), keeping_pieces():
         trainer, checkpoints = fit_model(
-            config, fit, data, start, origin, say=say, terminal=terminal
+            config.objectives,
+            config.trainer,
+            fit,
+            data,
+            start,
+            origin,
+            say=say,
+            terminal=terminal,
         )
     if not first and together.world == 1:  # Lightning divides the weights over processes
         return None
@@ -263,7 +271,7 @@ def train_in(
     )
     if not first:
         if model.regulates:
-            help_to_read(config, model, cells, states, together)
+            help_to_read(config.network, config.trainer, model, cells, states, together)
         return None
     metrics |= {name: torch.tensor(value) for name, value in held_out.items()}
     for logger in trainer.loggers:
@@ -282,7 +290,7 @@ def train_in(
             f"{held_out['ridge_error']:.4f}, "
             f"the model {held_out['error']:.4f}."
         )
-    trained = trained_model(config, cells, model)
+    trained = trained_model(config.data, config.objectives, cells, model)
     trained.save(folder / "model")
     # What nothing reads any more makes room: averaged weights and the optimiser's state.
     fold = fit.fold
@@ -294,7 +302,8 @@ def train_in(
     started = time.monotonic()
     with patient(say, "Reading the network"):
         edges = write_network_files(
-            config,
+            config.network,
+            config.trainer,
             trained,
             cells,
             folder,
@@ -313,8 +322,8 @@ def train_in(
 
 
 def fit_cells(config: Config, cells: Cells, states: States, say: Say) -> TrainedModel:
-    """The same model of all cells: nothing is held out to test it, nothing evaluated, and no file
-    is left.
+    """Return a model that is trained on all cells: nothing is held out to test it, nothing is
+    evaluated, and no file is left.
     """
     refuse_impossible_training(config.trainer)
     split = Split(np.arange(len(cells)), np.zeros(0, int))
@@ -322,15 +331,25 @@ def fit_cells(config: Config, cells: Cells, states: States, say: Say) -> Trained
     L.seed_everything(config.trainer.seed, verbose=False)
     with threads_for(THREADED):
         fit = prepare(config, cells, split, states, say)
-    data = data_module(config, cells, split, fit, atlas_of(config, cells, split, fit, say))
+    atlas = atlas_of(config.data, config.trainer, cells, split, fit, say)
+    data = data_module(config.data, config.trainer, cells, split, fit, atlas)
     origin = Origin(config, cells)
     with TemporaryDirectory(prefix="grn-") as folder, quiet(), keeping_pieces():
-        fit_model(config, fit, data, Start(Path(folder)), origin, say=say, terminal=False)
-    return trained_model(config, cells, fit.model.requires_grad_(False))
+        fit_model(
+            config.objectives,
+            config.trainer,
+            fit,
+            data,
+            Start(Path(folder)),
+            origin,
+            say=say,
+            terminal=False,
+        )
+    return trained_model(config.data, config.objectives, cells, fit.model.requires_grad_(False))
 
 
 def describe(cells: Cells, split: Split) -> list[str]:
-    """The loaded cells, in a few sentences."""
+    """Return a few sentences about the loaded cells."""
     labelled = int((cells.labels >= 0).sum())
     sizes = f"{len(split.train)} to train, {len(split.test)} to test"
     genes = len(cells.vocabulary) - cells.keys
@@ -346,7 +365,8 @@ def describe(cells: Cells, split: Split) -> list[str]:
 
 
 def fit_model(
-    config: Config,
+    objectives: ObjectivesConfig,
+    settings: TrainerConfig,
     fit: Fit,
     data: CellsDataModule,
     start: Start,
@@ -355,12 +375,12 @@ def fit_model(
     say: Say,
     terminal: bool,
 ) -> tuple[L.Trainer, Checkpoints]:
-    """Trains the model in place, from `start` until its last step or until its patience is over.
+    """Train the model in place, from `start` until its last step or until its patience is over.
 
     In the first process, blocks and context then have the weights that predicted held-out genes
     best, and the identity token its last ones.
     """
-    settings, model = config.trainer, fit.model
+    model = fit.model
     origin.cells_of_step = data.batch_size * processes(settings)
     per_epoch = data.steps_per_epoch(processes(settings))
     total = min(settings.max_steps, (settings.max_epochs or settings.max_steps) * per_epoch)
@@ -371,7 +391,7 @@ def fit_model(
         at_start = float(judged_by_unseen(model, data.validation, data.judged).error())
         say(f"step 0/{total}  validation loss {at_start:.4f}")
         model.cpu()
-    task = Task(model, config.objectives, settings, total)
+    task = Task(model, objectives, settings, total)
     task.at_start = at_start
     checkpoints = Checkpoints(start.folder / CHECKPOINTS, settings.patience)
     # The average comes first: checkpoints, which follow it, save it, and validation uses it.
@@ -441,7 +461,7 @@ def fit_model(
 
 
 def best_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The model's tensors in a checkpoint. Raises RunFolderError."""
+    """Return the model's tensors in a checkpoint. Raises RunFolderError."""
     state = load_checkpoint(path)["state_dict"]
     return {
         name.removeprefix("model."): tensor
@@ -452,8 +472,10 @@ def best_weights(path: Path) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def evaluate(model: Model, data: CellsDataModule, together: Processes) -> dict[str, torch.Tensor]:
-    """The metrics of the test cells, in every process. together: those that call this, with the
-    same model, of which each scores some of the batches.
+    """Return the metrics of the test cells, in every process.
+
+    together: the processes that call this, with the same model, of which each scores some of the
+        batches.
     """
     own = []
     for given in data.test_dataloader(together):
@@ -463,8 +485,8 @@ def evaluate(model: Model, data: CellsDataModule, together: Processes) -> dict[s
 
 
 def metric_tables(found: dict[str, torch.Tensor], cells: Cells) -> dict:
-    """The `metrics`, `per_class` and `confusion` of a TrainResult, empty tables where no cell types
-    are predicted.
+    """Return the `metrics`, `per_class` and `confusion` of a TrainResult, empty tables where no
+    cell types are predicted.
     """
     metrics = {name: float(value) for name, value in found.items() if value.ndim == 0}
     if "confusion" not in found:
@@ -481,7 +503,7 @@ def metric_tables(found: dict[str, torch.Tensor], cells: Cells) -> dict:
 
 
 def _tee(say: Say, path: Path) -> Say:
-    """`say`, except that every line also goes to the file, with its time."""
+    """Return a `say` that also appends every line to the file, with its time."""
 
     def both(line: str) -> None:
         say(line)

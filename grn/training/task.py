@@ -39,12 +39,12 @@ from grn.training.together import MeanGradients, mean_over_processes, means_over
 from grn.training.update import Update
 
 WARMUP = 0.05  # share of the steps over which the learning rate rises
-# Of the signed blocks, in the trainer's learning rate: they start at a minimum, and larger steps
-# only add noise.
+# Learning rate of the signed blocks, as a share of the trainer's: they start at a minimum, and
+# larger steps only add noise.
 OF_BLOCKS = 0.3
 # of penalties that held-out cells choose (MOST); steps for larger ones would not get anywhere
 STEEPEST = 10.0
-# Of what is no signed block: learning rate and weight decay, in those of the trainer.
+# Learning rate and weight decay of the basal gene, as shares of the trainer's.
 OF_BASAL = (0.4, 1.0)
 
 
@@ -96,14 +96,14 @@ class Task(L.LightningModule):
         """
         model, objectives = self.model, self.objectives
         by = by or divisors(batch, model, opened)
-        found: dict[str, Tensor] = {}
+        parts: dict[str, Tensor] = {}
         total: list[Tensor] = []
         members = model.config.members
         if learns_genes(batch, model):
             draw = Draw.of(model, len(batch.cells), objectives.masked_multiplicity.fraction)
             error, shrink = masked_multiplicity(batch, model, draw)
             error = error / by["masked_multiplicity"].clamp(min=1e-9)
-            found |= {"masked_multiplicity": error / members, "penalty": shrink / members}
+            parts |= {"masked_multiplicity": error / members, "penalty": shrink / members}
             total.append(objectives.masked_multiplicity.weight * (error + shrink))
         if batch.kept is not None:
             sums = of_cells(
@@ -113,12 +113,12 @@ class Task(L.LightningModule):
                 name: each / torch.where(by[name] > 0, by[name], 1) for name, each in sums.items()
             }
             total.append(self.of_members(means).sum())
-            found |= {name: mean.mean() for name, mean in means.items()}
-        return torch.stack(total).sum(), found
+            parts |= {name: mean.mean() for name, mean in means.items()}
+        return torch.stack(total).sum(), parts
 
     def of_members(self, means: dict[str, Tensor]) -> Tensor:
-        """The identity token's loss of each member, [P]: genes shape the summaries of every second
-        one more.
+        """Return the identity token's loss of each member, [P]: genes shape the summaries of every
+        second one more.
         """
         if "cell_type" not in means:
             return means["genes"]
@@ -146,7 +146,7 @@ class Task(L.LightningModule):
         self.recorder = Recorder(self.losses, parameters, update)
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
-        """Seeds torch by step and process: a resumed run draws what it would have drawn without the
+        """Seed torch by step and process: a resumed run draws what it would have drawn without the
         interruption.
         """
         draws = state_of(self.settings.seed, STEPS, self.global_rank, self.global_step) % 2**64
@@ -161,8 +161,8 @@ class Task(L.LightningModule):
             self.refuse(Step(self.global_step, batch.cells, torch.tensor([False, True])))
         opened = self.global_step >= self.opened
         # One process leaves them to the losses, where they are recorded.
-        own = divisors(batch, self.model, opened) if self.trainer.world_size > 1 else {}
-        by = dict(zip(own, means_over_processes(own.values()), strict=True))
+        counts = divisors(batch, self.model, opened) if self.trainer.world_size > 1 else {}
+        by = dict(zip(counts, means_over_processes(counts.values()), strict=True))
         if self.settled and learns_genes(batch, self.model):
             loss, parts = self.recorder.nothing(read)
         else:
@@ -193,7 +193,8 @@ class Task(L.LightningModule):
     def configure_gradient_clipping(
         self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None
     ) -> None:
-        """Called when all processes have shared their gradients, and before the optimiser.
+        """Check or take the step when all processes have shared their gradients, before the
+        optimiser.
 
         Nothing is clipped: members share the norm, and Adam's steps do not depend on the size of
         gradients. A recorded step moves the parameters here, and leaves no gradients to the
@@ -218,7 +219,7 @@ class Task(L.LightningModule):
         )
 
     def refuse(self, step: Step | None) -> None:
-        """Raises TrainingDiverged where the loss or the gradient of this step is not finite."""
+        """Raise TrainingDiverged where the loss or the gradient of this step is not finite."""
         problem = None if step is None else step.problem()
         if step is None or problem is None:
             return
@@ -240,8 +241,8 @@ class Task(L.LightningModule):
         self.judged.reset()
 
     def validation_step(self, batch: Batch, index: int) -> None:
-        """The error of cells by the members that have not learned from them: of their genes, else
-        of their labels.
+        """Add the error of cells by the members that have not learned from them: of their genes,
+        else of their labels.
         """
         if self.model.genes_train:
             self.judged.update(judged_genes(batch, self.model))
@@ -261,7 +262,7 @@ class Task(L.LightningModule):
             self.settled = True
 
     def configure_optimizers(self):
-        """AdamW; linear warm-up, then a cosine to zero over `total_steps`."""
+        """Return AdamW, with a linear warm-up, then a cosine to zero over `total_steps`."""
         model, rate, decay = self.model, self.settings.learning_rate, self.settings.weight_decay
         # A gene that is in a share of the steps alone is learned from fewer cells: smaller steps
         # average over more.
@@ -301,16 +302,16 @@ class Task(L.LightningModule):
 
 
 def warmup_cosine(step: int, steps: int, warmup: int) -> float:
-    """What the learning rate is multiplied by in a step, 0 to 1: a linear warm-up of `warmup`
-    steps, then a cosine that ends at 0 after `steps` steps.
+    """Return what the learning rate is multiplied by in a step, 0 to 1: a linear warm-up of
+    `warmup` steps, then a cosine that ends at 0 after `steps` steps.
     """
     after = min(max(0, step - warmup) / max(1, steps - warmup), 1.0)
     return min(1.0, (step + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * after))
 
 
 def as_fused_here(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """The state of a checkpoint with this optimiser's own choice of `fused`: another machine may
-    have written it.
+    """Return the state of a checkpoint with this optimiser's own choice of `fused`: another machine
+    may have written it.
     """
     fused = optimizer.defaults["fused"]
     return state | {"param_groups": [group | {"fused": fused} for group in state["param_groups"]]}
@@ -347,5 +348,5 @@ class MovingAverage(WeightAveraging):
         self._average_model.n_averaged += 1
 
     def followed(self, step: int) -> None:
-        """Tells that the average holds this step already: a recorded step moves it, too."""
+        """Tell that the average holds this step already: a recorded step moves it, too."""
         self._latest_update_step = step

@@ -21,8 +21,8 @@ def leave() -> None:
 
 
 def mean_over_processes(values: Tensor) -> Tensor:
-    """The mean of each number over the processes. (Lightning's `reduce` makes the processes wait
-    for each other.)
+    """Return the mean of each number over the processes. (Lightning's `reduce` makes the processes
+    wait for each other.)
     """
     if not distributed.is_initialized():
         return values
@@ -32,7 +32,7 @@ def mean_over_processes(values: Tensor) -> Tensor:
 
 
 def means_over_processes(values: Collection[Tensor]) -> list[Tensor]:
-    """The same of several tensors, in one message."""
+    """Return the mean of each tensor over the processes, all of them in one message."""
     if not values:
         return []
     means = mean_over_processes(torch.cat([each.flatten() for each in values]))

@@ -29,7 +29,7 @@ class Update:
         self.optimizer, self.processes, self.then = optimizer, processes, then
 
     def rates(self) -> list[float]:
-        """The learning rate of each group of parameters."""
+        """Return the learning rate of each group of parameters."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
     @torch.no_grad()
@@ -60,7 +60,7 @@ class Update:
 
 @contextmanager
 def recordable(optimizer: Optimizer, rates: Tensor) -> Iterator[None]:
-    """Lets a graph record the optimiser, which then reads its learning rates from the GPU."""
+    """Let a graph record the optimiser, which then reads its learning rates from the GPU."""
     groups = optimizer.param_groups
     kept = [{name: group[name] for name in ("lr", "capturable")} for group in groups]
     for group, rate in zip(groups, rates, strict=True):

@@ -147,7 +147,7 @@ def test_the_loss_written_out_has_no_slope_at_the_solution(
 
     def steepest(rounds: int) -> float:
         monkeypatch.setattr(module, "REWEIGHTED", rounds)
-        found = solve(moments, penalty, own=own, weight=weight)
+        found = solve(moments, penalty, self_key=own, weight=weight)
         assert (found.deviations is None) == (penalty.rho == 0)
         parts = [
             each.clone().requires_grad_()
@@ -170,9 +170,9 @@ def test_the_loss_written_out_has_no_slope_at_the_solution(
 @pytest.mark.parametrize("penalty", FORMS, ids=lambda each: f"rho {each.rho} t {each.t}")
 def test_it_ends_close_to_the_solution(penalty, request):
     moments = Moments.of(*problem(True))
-    soon = solve(moments, penalty, own=OWN).of_states(STATES)
+    soon = solve(moments, penalty, self_key=OWN).of_states(STATES)
     request.getfixturevalue("to_the_end")
-    last = solve(moments, penalty, own=OWN).of_states(STATES)
+    last = solve(moments, penalty, self_key=OWN).of_states(STATES)
     assert (soon - last).norm() < 5e-3 * last.norm()
 
 
@@ -186,7 +186,7 @@ def test_without_states_it_is_ridge_regression_by_scikit_learn():
         found = solve(Moments.of(x, y, known), Penalty(20.0, 0.0), free=False)
         torch.testing.assert_close(found.shared, torch.as_tensor(expected), rtol=1e-6, atol=1e-8)
         assert found.deviations is None and found.of_states(3).shape == (3, KEYS, TARGETS)
-        own = solve(Moments.of(x, y, known), Penalty(20.0, 0.0), own=OWN, free=False).shared
+        own = solve(Moments.of(x, y, known), Penalty(20.0, 0.0), self_key=OWN, free=False).shared
         kept = [1, 2, 3, 4, 5, 6]
         without = Ridge(alpha=20.0, fit_intercept=False).fit(x[:, kept], y[:, 0]).coef_
         torch.testing.assert_close(own[kept, 0], torch.as_tensor(without), rtol=1e-6, atol=1e-8)

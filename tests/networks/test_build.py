@@ -30,8 +30,12 @@ def test_a_run_that_is_read_again_has_the_same_network(tiny_run):
     config = change_config(config, {"network.top_k": 1})
     cells = cells_of_run(tiny_run, config, trained)
     states, (_, split) = states_of(cells, 0), load_cells(config.data)
-    fold = folds_of_run(config, cells, split, states)
-    adata, edges, by_type = network_of_model(config, trained, cells, states, silent, fold=fold)
+    fold = folds_of_run(
+        cells, split, states, members=config.model.members, seed=config.trainer.seed
+    )
+    adata, edges, by_type = network_of_model(
+        config.network, config.trainer, trained, cells, states, silent, fold=fold
+    )
     every = pd.read_parquet(tiny_run / "edges.parquet")
     strongest = every.loc[
         every["weight"].abs().groupby(every["target"], observed=True).idxmax().sort_values()
@@ -67,7 +71,11 @@ def test_knock_offs_are_asked_where_they_are_wanted_and_change_no_weight(tiny_ru
         config, trained = opened(tiny_run)
         config = change_config(config, {"network.false_discovery": wanted})
         cells = cells_of_run(tiny_run, config, trained)
-        found.append(network_of_model(config, trained, cells, states_of(cells, 0), silent))
+        found.append(
+            network_of_model(
+                config.network, config.trainer, trained, cells, states_of(cells, 0), silent
+            )
+        )
     (adata, edges, by_type), (_, plain, _) = found
     assert list(plain) == [
         "source",
@@ -106,7 +114,9 @@ def test_copies_of_cells_are_no_more_evidence(tiny_run, monkeypatch):
         **{name: getattr(cells, name)[thrice] for name in ("basal", "labels", "obs_names")},
     )
     once, copied = (
-        network_of_model(config, trained, each, states_of(each, 0), silent)[0].uns["grn"]["found"]
+        network_of_model(config.network, config.trainer, trained, each, states_of(each, 0), silent)[
+            0
+        ].uns["grn"]["found"]
         for each in (cells, several)
     )
     pd.testing.assert_frame_equal(once, copied)

@@ -122,7 +122,10 @@ def test_blocks_start_at_the_exact_solution_and_states_at_a_regression(loaded):
 def test_the_folds_of_a_run_are_those_that_it_trains_with(loaded):
     config, cells, split, states = loaded
     assert np.array_equal(
-        building.folds_of_run(config, cells, split, states), prepared(loaded).fold
+        building.folds_of_run(
+            cells, split, states, members=config.model.members, seed=config.trainer.seed
+        ),
+        prepared(loaded).fold,
     )
 
 
@@ -148,10 +151,10 @@ def test_members_take_the_chosen_penalties_in_turn(loaded, monkeypatch):
 def test_a_member_validates_the_cells_that_it_has_not_learned_from(loaded):
     config, cells, split, _ = loaded
     fit = prepared(loaded)
-    data = data_module(config, cells, split, fit)
+    data = data_module(config.data, config.trainer, cells, split, fit)
     assert data.judged.tolist() == np.flatnonzero((fit.fold == 0) | (fit.fold == 1)).tolist()
     types = prepared(loaded, **{"objectives.masked_multiplicity.weight": 0})
-    judged = data_module(config, cells, split, types).judged
+    judged = data_module(config.data, config.trainer, cells, split, types).judged
     assert set(types.fold[judged]) == set(types.model.identity.held_out.tolist())
 
 

@@ -39,7 +39,7 @@ def fit(make_config):
     with torch.no_grad():
         for parameter in found.model.identity.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    return config, found, data_module(config, cells, split, found)
+    return config, found, data_module(config.data, config.trainer, cells, split, found)
 
 
 def test_the_kind_that_held_out_cells_agree_with_counts_for_more():
@@ -256,7 +256,11 @@ def test_labels_of_test_cells_are_never_read(make_config):
     for labels in (cells.labels, other):
         changed = replace(cells, labels=labels)
         fit = prepare(config, changed, split, states_of(changed, 0), silent)
-        judge(fit.model, data_module(config, changed, split, fit).validation, fit.judging)
+        judge(
+            fit.model,
+            data_module(config.data, config.trainer, changed, split, fit).validation,
+            fit.judging,
+        )
         found.append(fit.model.state_dict())
     assert not np.array_equal(cells.labels, other)
     assert all(torch.equal(tensor, found[1][name]) for name, tensor in found[0].items())

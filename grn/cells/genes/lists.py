@@ -144,7 +144,7 @@ def known(name: str) -> GeneList:
 
 
 def path_of(name: str) -> Path:
-    """Where the names of a list are kept: in $GRN_CACHE, else grn in the user's cache
+    """Return where the names of a list are kept: in $GRN_CACHE, else grn in the user's cache
     ($XDG_CACHE_HOME, ~/.cache).
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grn"
@@ -169,7 +169,7 @@ def read_list(name: str) -> list[str]:
 def get_list(
     name: str, file: Path | None = None, download: Callable[[str], bytes] | None = None
 ) -> list[str]:
-    """Keeps a list in the cache and returns its names: from `file`, a copy of what its address
+    """Keep a list in the cache and return its names: from `file`, a copy of what its address
     offers, or downloaded.
 
     download: the function that is given the address; None: over the network.
@@ -276,7 +276,7 @@ def _kept_digest(path: Path) -> str | None:
 
 
 def refuse_missing_lists(config: DataConfig) -> None:
-    """Raises DataError where a list that the configuration names is not there: before anything else
+    """Raise DataError where a list that the configuration names is not there: before anything else
     is read.
     """
     for choice, field in ((config.genes, "data.genes"), (config.regulators, "data.regulators")):

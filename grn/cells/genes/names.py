@@ -50,7 +50,7 @@ class Chosen:
 
 
 class ToVocabulary(NamedTuple):
-    """What takes values of M features to N genes of a vocabulary.
+    """A map of values of M features to N genes of a vocabulary.
 
     matrix: CSR float32 [M, N].
     shared: which genes of the vocabulary are there, bool [N].
@@ -88,7 +88,9 @@ def without_name(var: pd.DataFrame, gene_key: str | None) -> np.ndarray:
 
 
 def is_numbered(names: Sequence[object]) -> bool:
-    """Whether names are 0, 1, 2, ... or 1, 2, 3, ..., as AnnData and R call rows that have none."""
+    """Return whether names are 0, 1, 2, ... or 1, 2, 3, ..., as AnnData and R call rows that have
+    none.
+    """
     first = str(names[0]) if len(names) > 1 else ""
     return first in ("0", "1") and all(
         str(name) == str(place) for place, name in enumerate(names, int(first))
@@ -122,8 +124,8 @@ def column_with(wanted: Iterable[str], var: pd.DataFrame) -> tuple[str, int]:
 
 
 def refuse_control_characters(names: Sequence[str]) -> None:
-    """Raises DataError for a name that tables, lists with one name a line, or XML could not hold,
-    or that is empty.
+    """Raise DataError for a name that tables, lists with one name a line, or XML could not hold, or
+    that is empty.
     """
     odd = next(
         (place for place, name in enumerate(names) if not name.strip() or CONTROL.search(name)),
@@ -274,8 +276,10 @@ def _found(
 
 
 def refuse_cells_as_genes(names: Sequence[str], cells: Sequence[str], where: str) -> None:
-    """Raises DataError where most names of genes look like those of cells, and those of the cells
-    do not (both do where the genes are short sequences). where: the data, for messages.
+    """Raise DataError where most names of genes look like those of cells, and those of the cells do
+    not (both do where the genes are short sequences).
+
+    where: the data, for messages.
     """
     if (example := first_of_most(names, OF_CELLS)) and not first_of_most(cells, OF_CELLS):
         problem = f"The genes of {where} are named like cells ({example!r})"

@@ -140,8 +140,8 @@ def fitting(device: torch.device | str, numbers: int) -> torch.device | str:
 
 
 def give_back_on(device: torch.device | str) -> None:
-    """Returns free memory to the system where tables are on the host. Beside a GPU it is left:
-    steps would wait.
+    """Return free memory to the system where tables are on the host. Beside a GPU it is left: steps
+    would wait.
     """
     if torch.device(device).type == "cpu":
         give_back()

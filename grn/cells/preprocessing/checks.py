@@ -47,7 +47,7 @@ NO_EXPRESSION = {
 
 
 class Scope(NamedTuple):
-    """What is checked.
+    """The part of the data that is checked.
 
     pieces: of all cells.
     own: those that this process has to read, from the cell `first` on.
@@ -65,7 +65,7 @@ class Scope(NamedTuple):
 
 @dataclass(frozen=True)
 class Scale:
-    """How large the counts of cells are.
+    """The sizes of the counts of cells.
 
     stored: counts above 0.
     largest: of them.
@@ -87,7 +87,7 @@ class Scale:
 
 @dataclass
 class Tally:
-    """What the pieces of one process say, in any order of pieces.
+    """Findings in the pieces of one process, in any order of pieces.
 
     stored: numbers above 0.
     largest: of them.

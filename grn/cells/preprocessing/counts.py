@@ -32,7 +32,7 @@ Values = Literal["counts", "expression"]
 
 
 class Kept(NamedTuple):
-    """What is kept of the cells that were asked for.
+    """The cells that are kept of those that were asked for.
 
     values: clean CSR float32 [S, N].
     mark [C]: of each cell, see marks_of; NaN where so few genes were detected that cells are equal
@@ -126,7 +126,7 @@ def _examined(
     some: np.ndarray | None = None,
     processes: Processes = ALONE,
 ) -> tuple[str, Expression | None]:
-    """What is wrong with a choice of `data.counts`, and its values where nothing is."""
+    """Return what is wrong with a choice of `data.counts`, and its values where nothing is."""
     scale, kept, own = None, list[Kept](), None
     try:
         if choice == "recover" and values == "counts":
@@ -201,7 +201,7 @@ def _keeping(
 
 
 def _alternatives(adata: AnnData, tried: str, values: Values, rows: int | None) -> str:
-    """What to do where the choice that was tried does not hold such values."""
+    """Return advice for a choice of `data.counts` that does not hold such values."""
     found = [choice for choice in choices_that_hold(adata, values, rows) if choice != tried]
     if found:
         explained = {"recover": "recover (computes the integers from its log1p values)"}
@@ -231,7 +231,7 @@ def _matrix(adata: AnnData, choice: str, rows: int | None) -> tuple[Pieces, pd.D
 
 
 def genes_only(features: pd.DataFrame) -> Callable[[sparse.csr_matrix], sparse.csr_matrix]:
-    """What takes values of all features, CSR [C, F], to those of the genes."""
+    """Return the function that takes values of all features, CSR [C, F], to those of the genes."""
     genes = are_genes(features)
     if genes.all():
         return lambda values: values
@@ -253,8 +253,8 @@ def stored_matrix(adata: AnnData, choice: str) -> Any:
 
 
 def in_file(adata: AnnData, choice: str) -> bool:
-    """Whether the matrix of a choice of `data.counts` is in a file, so that some of its cells can
-    be read.
+    """Return whether the matrix of a choice of `data.counts` is in a file, so that some of its
+    cells can be read.
     """
     own = choice if choice != "recover" else "X" if adata.raw is None else "raw"
     return isinstance(stored_matrix(adata, own), (CSRDataset, CSCDataset, *DENSE))

@@ -85,7 +85,7 @@ def detected(values: sparse.csr_matrix) -> sparse.csr_matrix:
 
 
 def zeros_reflect_depth(found: sparse.csr_matrix, measures: np.ndarray) -> bool:
-    """Whether cells differ in the number of detected genes mainly by their depth.
+    """Return whether cells differ in the number of detected genes mainly by their depth.
 
     That is where its variance is more than twice the variance that zeros independent of each other
     would give.
@@ -148,7 +148,7 @@ def to_multiplicity(
 
 
 def counting_of(transform: str, totals: np.ndarray, target_total: float | None = None) -> Counting:
-    """How `to_multiplicity` counts with the same arguments."""
+    """Return how `to_multiplicity` counts with the same arguments."""
     if transform != "log1p_normalised":
         return Counting(None if transform == "counts" else np.ones(len(totals)))
     assert target_total is not None, "log1p_normalised needs the target_total of the training cells"

@@ -34,7 +34,7 @@ class Recovery:
     whole: sparse.csr_matrix | None
 
     def counts(self, values: sparse.csr_matrix) -> sparse.csr_matrix:
-        """Counts, CSR float32 [C, N], of the matrix or of some of its cells."""
+        """Return the counts, CSR float32 [C, N], of the matrix or of some of its cells."""
         return _fit(values, self.rounding).counts
 
 
@@ -43,8 +43,8 @@ def recovery(
     cells: Callable[[list[int]], Sequence],
     name: str,
 ) -> Recovery:
-    """How log1p of counts gives values, CSR [<= C, N] in pieces of cells, within their stored
-    precision in every cell.
+    """Return how log1p of counts gives values, CSR [<= C, N] in pieces of cells, within their
+    stored precision in every cell.
 
     cells: the names of some rows.
     name: of the matrix, for messages.

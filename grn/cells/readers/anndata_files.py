@@ -139,7 +139,7 @@ def _named(adata: AnnData) -> AnnData:
 
 
 def _name_rows(table: pd.DataFrame) -> None:
-    """Makes a column `_index` the names of the rows where these are only numbered, else a column of
+    """Make a column `_index` the names of the rows where these are only numbered, else a column of
     another name.
     """
     if "_index" not in table:
@@ -222,7 +222,7 @@ def _planted_edges(uns: Any) -> dict[str, Any]:
 
 
 def _refuse_other(path: Path, store: Any) -> None:
-    """Raises DataError for a network, and for cells whose genes have no names (AnnData would number
+    """Raise DataError for a network, and for cells whose genes have no names (AnnData would number
     them).
     """
     network = "varp/grn" in store and "uns/grn/sign" in store
@@ -236,8 +236,8 @@ def _refuse_other(path: Path, store: Any) -> None:
 
 
 def _refuse_lost_chunks(store: Any) -> None:
-    """Raises ValueError where a chunk of values, names or labels is missing: Zarr reads it as
-    zeros, or empty texts.
+    """Raise ValueError where a chunk of values, names or labels is missing: Zarr reads it as zeros,
+    or empty texts.
 
     Zarr leaves out chunks of zeros, so codes of categories may be missing where all these cells
     have the first category: where all are missing and there are several categories, AnnData would

@@ -35,7 +35,8 @@ def to_csr(values, where: str) -> sparse.csr_matrix:
 def csr_pieces(
     values, where: str, rows: int | None = None, some: slice = ALL
 ) -> Iterator[sparse.csr_matrix]:
-    """The same as consecutive pieces of `rows` cells, the last one shorter; None: of any size.
+    """Yield `values` [C, N] as clean CSR (see `to_csr`) in consecutive pieces of `rows` cells, the
+    last one shorter; None: of any size.
 
     Of a matrix on disk, a piece at a time is in memory, unless it is stored by columns.
     some: the cells, where the matrix is not stored by columns.
@@ -193,13 +194,13 @@ def check_pointers(values: CSRDataset | CSCDataset) -> np.ndarray:
 
 
 def check_format(matrix: sparse.csr_matrix | sparse.csc_matrix) -> None:
-    """Raises ValueError for positions outside a CSR or CSC matrix in memory."""
+    """Raise ValueError for positions outside a CSR or CSC matrix in memory."""
     check_kind(matrix.indices, matrix.indptr)
     matrix.check_format(full_check=True)
 
 
 def check_kind(*positions, kinds: str = "iu") -> None:
-    """Raises ValueError for arrays of other kinds of numbers: SciPy would cut fractions of indices
+    """Raise ValueError for arrays of other kinds of numbers: SciPy would cut fractions of indices
     off.
     """
     if odd := [array.dtype for array in positions if array.dtype.kind not in kinds]:

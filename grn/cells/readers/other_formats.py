@@ -45,8 +45,8 @@ ADDRESSES = ("http://", "https://", "ftp://", "s3://", "gs://")
 
 
 def advice_about(path: str) -> Advice | None:
-    """What is known about a path that is none of grn's formats; None: nothing, or it is one of
-    them.
+    """Return what is known about a path that is none of grn's formats; None: nothing, or it is one
+    of them.
     """
     if path.lower().startswith(ADDRESSES):
         return Advice("is an address", "download the file first, and give its path")

@@ -64,8 +64,8 @@ def open_source(config: DataConfig) -> AnnData:
 def source_in_file(
     config: DataConfig, *, everything: bool = True, columns: Columns | None = None
 ) -> Iterator[AnnData]:
-    """The same; the matrices of an .h5ad file stay in it (see h5ad_in_file) and can be read within
-    the context.
+    """Open the source of `data.path` without reading all of it: the matrices of an .h5ad file stay
+    there (see h5ad_in_file) and can be read within the context.
 
     everything: False: of .h5ad files and .zarr folders only X, raw, layers, obs and var are read.
     columns: whether a column of obs is read of these, and names of cells by `names_of`; None: all
@@ -96,8 +96,8 @@ def name_of(config: DataConfig) -> str:
 
 
 def is_data_file(name: str) -> bool:
-    """Whether a name can be that of cells: a source, the ending of a format, or a folder with a
-    matrix.
+    """Return whether a name can be that of cells: a source, the ending of a format, or a folder
+    with a matrix.
     """
     path = Path(name)
     reader = _reader(path)
@@ -107,12 +107,15 @@ def is_data_file(name: str) -> bool:
 
 
 def is_text(path: Path) -> bool:
-    """Whether it needs `data.orientation`."""
+    """Return whether a file needs `data.orientation`."""
     return _reader(path) is read_text
 
 
 def _find(config: DataConfig) -> partial[AnnData]:
-    """What reads `data.path`. Raises DataError."""
+    """Return the reader of `data.path`.
+
+    Raises DataError.
+    """
     if config.path in SOURCES:
         read: partial[AnnData] = partial(SOURCES[config.path], config)
     else:

@@ -49,7 +49,7 @@ SEVERAL = "set {field} to one of them"
 
 
 def holds_matrix(folder: Path) -> bool:
-    """Whether a file in it has the name of a matrix."""
+    """Return whether a file in a folder has the name of a matrix."""
     return any(ANY_MATRIX.fullmatch(path.name) for path in folder.iterdir())
 
 

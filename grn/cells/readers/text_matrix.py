@@ -135,8 +135,8 @@ def _read(path: Path, file: TextIO) -> tuple[list[str], list[str], sparse.csr_ma
 
 
 def _described(columns: Sequence[str], fields: Sequence[str]) -> int:
-    """How many columns, from the first, describe the rows, by the fields of a row: texts that
-    nobody could mean as numbers, or the places of genes, as featureCounts has them.
+    """Return how many columns, from the first, describe the rows, by the fields of a row: texts
+    that nobody could mean as numbers, or the places of genes, as featureCounts has them.
     """
     if [name.casefold() for name in columns[: len(PLACES)]] == PLACES:
         return len(PLACES)
@@ -213,8 +213,8 @@ def _number(text: str) -> float:
 
 
 def _check_names(rows: Sequence[str], columns: Sequence[str], cells: Sequence[str]) -> None:
-    """Raises ValueError for a table without rows, two cells of one name, and numbers, or nothing,
-    in place of names.
+    """Raise ValueError for a table without rows, two cells of one name, and numbers, or nothing, in
+    place of names.
 
     Numbers that are names (Entrez ids, rows counted from 0) are whole and all different.
     """
@@ -234,7 +234,9 @@ def _check_names(rows: Sequence[str], columns: Sequence[str], cells: Sequence[st
 
 
 def _is_transposed(cells: Sequence[str], genes: Sequence[str], known_genes: Collection[str]) -> str:
-    """What shows that the other orientation is the right one; an empty text where nothing does."""
+    """Return what shows that the other orientation is the right one; an empty text where nothing
+    does.
+    """
     among_cells = len(set(known_genes).intersection(cells))
     if among_cells > len(set(known_genes).intersection(genes)):
         return f"{among_cells} names of its cells are known gene names"

@@ -169,7 +169,7 @@ def plant(config: Simulation, generator: np.random.Generator) -> PlantedNetwork:
 
 
 def masters(regulators: int) -> int:
-    """How many of the regulators, the first ones, are masters."""
+    """Return how many of the regulators, the first ones, are masters."""
     return max(1, regulators // 2)
 
 

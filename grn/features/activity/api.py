@@ -38,8 +38,8 @@ def activity(
     key_added: str = "regulon",
     quiet: bool = False,
 ) -> pd.DataFrame:
-    """How active each regulator is in each cell, as the levels of its targets say, and in which
-    cells it is more so.
+    """Return how active each regulator is in each cell, as the levels of its targets say, and in
+    which cells it is more so.
 
     The activity is a t-value: of the cell's values of all genes on the regulator's weights on them.
     It is positive where genes that the regulator raises are high and those that it lowers are low.

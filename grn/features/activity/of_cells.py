@@ -128,8 +128,8 @@ def log_pieces(adata: AnnData, layer: str | None, say: Say) -> Iterator[sparse.c
 def activity_of_types(
     activity: pd.DataFrame, types: np.ndarray, donors: np.ndarray | None, say: Say
 ) -> pd.DataFrame:
-    """How active each regulator is in each type, and how that differs from all other cells with a
-    type.
+    """Return how active each regulator is in each type, and how that differs from all other cells
+    with a type.
 
     activity [C, R].
     types [C], donors [C]: labels, "" where a cell has none. Columns as `grn.activity` has them.
@@ -150,8 +150,10 @@ def activity_between(
     conditions: tuple[str, str],
     say: Say,
 ) -> pd.DataFrame:
-    """The same within each type, of the second condition against the first. condition [C]:
-    labels.
+    """Return how the activity of each regulator differs within each type between the second
+    condition and the first.
+
+    condition [C]: labels.
     """
     parts = {
         name: {f"activity_{each}": (types == name) & (condition == each) for each in conditions}

@@ -35,14 +35,17 @@ def write_activity(
     say: Say,
     regulons: str | Path | None = None,
 ) -> None:
-    """Writes activity.csv: the activity of known regulators, or of those with certain edges, in
-    each cell type, or between the run's two conditions; and, of known ones, known.csv: the certain
-    edges beside the known pairs.
+    """Write activity.csv: the activity of known regulators, or of those with certain edges, in each
+    cell type, or between the run's two conditions; and, of known ones, known.csv: the certain edges
+    beside the known pairs.
 
-    regulons: as `grn.activity` takes them; None: those of `known_for`. Writes no activity, and says
-        why, where no regulator has enough targets, or no type enough cells.
+    regulons: as `grn.activity` takes them; None: the run's own (network.regulons), else those of
+        `known_for`. Writes no activity, and says why, where no regulator has enough targets, or no
+        type enough cells.
     """
-    known, whose = known_for(config, cells.vocabulary, regulons)
+    known, whose = known_for(
+        cells.vocabulary, config.network.regulons if regulons is None else regulons
+    )
     if known is not None and "q_value" in edges:
         regulators = range(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
         names = [cells.vocabulary[number] for number in regulators]
@@ -66,13 +69,12 @@ def write_activity(
             say(line)
 
 
-def known_for(
-    config: Config, genes: Sequence[str], given: str | Path | None = None
-) -> tuple[pd.DataFrame | None, str]:
-    """Known regulons (source, target, weight), and whose: those given, else the run's own
-    (network.regulons), else CollecTRI, where `grn data get` has got it and a regulator has enough
-    targets among the genes; None without any."""
-    chosen = config.network.regulons if given is None else given
+def known_for(genes: Sequence[str], chosen: str | Path | None) -> tuple[pd.DataFrame | None, str]:
+    """Return known regulons (source, target, weight), and their name.
+
+    chosen: regulons as `grn.activity` takes them; None: CollecTRI, where `grn data get` has got it
+        and a regulator has enough targets among `genes`, and no regulons otherwise.
+    """
     if chosen is not None:
         return known_regulons(chosen), Path(str(chosen)).name
     if path_of(USUAL).is_file():
@@ -85,8 +87,10 @@ def known_for(
 def report_with(
     folder: Path, config: Config, trained: TrainedModel, regulons: str | Path, say: Say
 ) -> None:
-    """Writes activity.csv and known.csv of a finished run again, by these known regulons. Raises
-    DataError where they, or the run's cells, cannot be read."""
+    """Write activity.csv and known.csv of a finished run again, by these known regulons.
+
+    Raises DataError where they, or the run's cells, cannot be read.
+    """
     known_regulons(regulons)  # before the cells, which take longer
     edges = read_edge_table(folder / "edges.parquet")
     write_activity(folder, config, cells_of_run(folder, config, trained), edges, say, regulons)

@@ -26,7 +26,7 @@ def writing_into_views() -> Iterator[None]:
 
 
 def into_memory_where_view_of_file(adata: AnnData) -> None:
-    """Reads a part of a backed AnnData into memory, so that it can be written into.
+    """Read a part of a backed AnnData into memory, so that it can be written into.
 
     AnnData does so by itself where the whole is in memory; of a backed one it would write a file,
     and asks for a name.

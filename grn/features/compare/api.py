@@ -44,7 +44,8 @@ def compare(
     seed: Seed = 0,
     quiet: bool = False,
 ) -> Comparison:
-    """What differs between two conditions of a run's cells: the activity of regulators, and edges.
+    """Return what differs between two conditions of a run's cells: the activity of regulators, and
+    edges.
 
     An activity sums up all targets of a regulator, and so shows differences that no single edge can
     show. Of the edges, those are compared that are certain in the cell type; where these are fewer

@@ -117,7 +117,7 @@ def pairs_of_type(edges: pd.DataFrame, of_type: pd.DataFrame) -> tuple[pd.DataFr
 
 
 def _least(part: Compared, permutations: int) -> str:
-    """How small a q-value can be, where that is not small."""
+    """Return how small a q-value can be, where that is not small."""
     ways = part.divisions
     if part.donors is not None and ways is not None and ways * SIGNIFICANT < 1:
         return (
@@ -241,8 +241,8 @@ def _without_levels(values: Tensor, basal: Tensor, part: Compared) -> tuple[Tens
 
 
 def _quantile(part: Compared) -> float:
-    """How many errors an interval reaches to either side: by Student's t, with two units fewer than
-    cells or donors.
+    """Return how many errors an interval reaches to either side: by Student's t, with two units
+    fewer than cells or donors.
     """
     units = len(part.rows) if part.donors is None else int(part.donors.max()) + 1
     return float(t.ppf((1 + LEVEL) / 2, max(units - 2, 1))) * (units / max(units - 1, 1)) ** 0.5
@@ -280,8 +280,10 @@ class SlopeFit:
         )
 
     def scores(self, sign: Tensor) -> Tensor:
-        """How many errors, computed as if no slope differed, each difference is away from 0, [T,
-        K]. sign [C].
+        """Return how many errors, computed as if no slope differed, each difference is away from 0,
+        [T, K].
+
+        sign [C]: of each cell's condition.
         """
         operator, _ = self._operator(sign)
         return (operator @ self.rest.mT)[..., 0] / self._error(operator * self.rest)
@@ -296,8 +298,8 @@ class SlopeFit:
         return effect[..., 0], error, (shared - effect / 2)[..., 0], (shared + effect / 2)[..., 0]
 
     def _operator(self, sign: Tensor) -> tuple[Tensor, Tensor]:
-        """What makes differences of residuals, and their features without shared slopes, each [T,
-        K, C].
+        """Return the operator that makes differences of residuals, and their features without
+        shared slopes, each [T, K, C].
         """
         left = self._without_shared(self.x * sign / 2)
         return torch.linalg.inv(_gram(left)) @ left, left

@@ -40,7 +40,7 @@ def evaluate(
     seed: Seed = 0,
     quiet: bool = False,
 ) -> pd.DataFrame:
-    """Scores a network against known edges, by the rules of BEELINE, beside Pearson correlation and
+    """Score a network against known edges, by the rules of BEELINE, beside Pearson correlation and
     ridge regression.
 
     Candidates are the pairs of a regulator of the reference and another of its genes. A pair

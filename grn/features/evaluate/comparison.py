@@ -78,8 +78,8 @@ def compare_networks(
     seed: int,
     say: Say,
 ) -> ScoredNetworks:
-    """Scores of a network, of Pearson and of ridge on one universe, and of the networks of cell
-    types.
+    """Return the scores of a network, of Pearson and of ridge on one universe, and of the networks
+    of cell types.
 
     cells: those that Pearson and ridge are computed from; None: they are left out.
     regulators, genes: as for grn.evaluate.

@@ -84,8 +84,8 @@ class Universe:
         return np.where(inside, source.astype(np.int64) * len(self.genes) + target, -1)
 
     def with_edges(self, reference: pd.DataFrame) -> Universe:
-        """The same pairs with other true edges (source, target, sign), as those of one cell type.
-        They may be none.
+        """Return this universe with other true edges (source, target, sign), as those of one cell
+        type. They may be none.
         """
         edges = unique_edges(reference)
         named = edges["source"].isin(self.genes) & edges["target"].isin(self.genes)
@@ -193,8 +193,8 @@ def evaluate_on(
     permutations: int = 1000,
     seed: int = 0,
 ) -> Evaluation:
-    """Scores of a network on a universe with at least one true edge, with one-sided permutation
-    p-values.
+    """Return the scores of a network on a universe with at least one true edge, with one-sided
+    permutation p-values.
 
     predicted: as `checked_edges`, or without rows; of a pair that is listed with +w and -w, the
         positive one counts.
@@ -257,7 +257,7 @@ def checked_edges(predicted: pd.DataFrame) -> pd.DataFrame:
 
 
 def check_names(table: pd.DataFrame, universe: Universe) -> None:
-    """Raises DataError where no edge of a network is in the universe: other names of genes, or
+    """Raise DataError where no edge of a network is in the universe: other names of genes, or
     swapped columns.
     """
     if (universe.codes(table) >= 0).any():
@@ -302,7 +302,9 @@ def strongest_per_pair(
 
 
 def repeated_pairs(table: pd.DataFrame, universe: Universe) -> int:
-    """How many pairs of the universe a table lists more than once, with different weights."""
+    """Return how many pairs of the universe a table lists more than once, with different
+    weights.
+    """
     codes = universe.codes(table)
     # few or none: groups of all edges would take long
     again = pd.Index(codes).duplicated(keep=False) & (codes >= 0)
@@ -371,7 +373,7 @@ class Ranking:
         return np.searchsorted(self.ends, ranks, side="right")
 
     def cut(self, edges: int) -> int:
-        """How many pairs are at or above the `edges`-th largest |weight|, ties included.
+        """Return how many pairs are at or above the `edges`-th largest |weight|, ties included.
 
         Where fewer pairs have a weight, the number of those that have one (as in BEELINE: others
         are not predicted).
@@ -394,7 +396,7 @@ def rank(weights: np.ndarray, pairs: int) -> Ranking:
 
 
 def ranking_scores(ranking: Ranking, ranks: np.ndarray) -> dict[str, float]:
-    """Scores of the true edges, whose ranks are given [K]; nan where undefined.
+    """Return the scores of the true edges, whose ranks are given [K]; nan where undefined.
 
     early_precision: share of true edges among `Ranking.cut(K)` pairs; early_precision_ratio: over
         the density K / U.
@@ -439,7 +441,7 @@ def precision_recall(ranking: Ranking, ranks: np.ndarray) -> pd.DataFrame:
 
 
 def sign_scores(weight: np.ndarray, sign: np.ndarray, top: np.ndarray) -> dict[str, float]:
-    """Scores of signed weights against true signs; nan where undefined.
+    """Return the scores of signed weights against true signs; nan where undefined.
 
     weight [E]: 0 where the pair has none; that counts as a wrong sign.
     sign [E]: +1 or -1.

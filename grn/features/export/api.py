@@ -37,8 +37,8 @@ def export(
     certain: bool = True,
     quiet: bool = False,
 ) -> pd.DataFrame:
-    """Writes the certain edges of a network, all of them, or a choice as one file for another
-    program; returns them.
+    """Write the certain edges of a network, all of them, or a choice as one file for another
+    program; return them.
 
     Args:
         network: a Run or its folder, a table of edges as `read_network` gives, or any network that

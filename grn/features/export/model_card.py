@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 
 from grn.config.files import load_config
-from grn.config.schema import Config
+from grn.config.schema import DataConfig
 from grn.model.folder import FILES
 from grn.model.saved import TrainedModel
 from grn.runtime.atomic import refuse_used_folder, replacing_folder
@@ -30,7 +30,7 @@ METRICS = {
 
 
 def export_model(run: Path, metrics: Mapping[str, float], output: Path, say: Say) -> None:
-    """Makes the folder `output` from a finished run: its model's files, and README.md. Raises
+    """Make the folder `output` from a finished run: its model's files, and README.md. Raises
     RunFolderError.
 
     metrics: of the run's test cells.
@@ -40,14 +40,15 @@ def export_model(run: Path, metrics: Mapping[str, float], output: Path, say: Say
     with replacing_folder(output) as beside:
         for name in FILES:
             shutil.copyfile(run / "model" / name, beside / name)
-        card = card_of(trained, load_config(run / CONFIG), metrics, output.name)
+        card = card_of(trained, load_config(run / CONFIG).data, metrics, output.name)
         (beside / CARD).write_text(card, encoding="utf-8")
     say(f"The model and its card are in {output}; grn.load({str(output)!r}) opens it.")
 
 
-def card_of(trained: TrainedModel, config: Config, metrics: Mapping[str, float], name: str) -> str:
+def card_of(
+    trained: TrainedModel, data: DataConfig, metrics: Mapping[str, float], name: str
+) -> str:
     """The text of README.md. metrics: of the test cells, by their names in metrics.csv."""
-    data = config.data
     source = data.path if data.path.startswith(("scanpy:", "simulated:")) else Path(data.path).name
     types = (
         "\n".join(f"- {each}" for each in trained.classes) or "None: it was trained without labels."

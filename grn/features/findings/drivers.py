@@ -46,7 +46,7 @@ SHARE = 1 / 3
 
 
 def by_known(activity: pd.DataFrame) -> bool:
-    """Whether activities are by known regulons."""
+    """Return whether activities are by known regulons."""
     return not (activity["regulons"] == OWN).any()
 
 

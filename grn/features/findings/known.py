@@ -52,8 +52,8 @@ def beside_known(
 
 
 def said_of(edges: pd.DataFrame, known: pd.DataFrame) -> np.ndarray:
-    """What known pairs say of each edge: confirmed (the same sign), contradicted (the other), new
-    (not listed); "" of a listed pair whose weight is 0.
+    """Return what known pairs say of each edge: confirmed (the same sign), contradicted (the
+    other), new (not listed); "" of a listed pair whose weight is 0.
     """
     sign = np.sign(known[known["weight"] != 0].drop_duplicates(PAIR).set_index(PAIR)["weight"])
     own, weight = (
@@ -66,8 +66,8 @@ def said_of(edges: pd.DataFrame, known: pd.DataFrame) -> np.ndarray:
 
 
 def of_groups(table: pd.DataFrame, by: str) -> pd.DataFrame:
-    """How many rows of `beside_known` are confirmed, contradicted, new and not certain: a row a
-    value of `by`, all cells first, then in the order of their certain edges.
+    """Return how many rows of `beside_known` are confirmed, contradicted, new and not certain: a
+    row a value of `by`, all cells first, then in the order of their certain edges.
     """
     counts = table.groupby([by, "known"], sort=False, observed=True).size().unstack(fill_value=0)
     counts = counts.reindex(columns=list(OUTCOMES), fill_value=0)
@@ -76,7 +76,9 @@ def of_groups(table: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def known_sentence(table: pd.DataFrame, whose: str, regulators: int, genes: int) -> str:
-    """What the known network says of the certain edges over all cells, and what chance would."""
+    """Return a sentence on what the known network says of the certain edges over all cells, and
+    what chance would.
+    """
     count = (
         table.loc[table["cell_type"] == ALL, "known"]
         .value_counts()
@@ -101,8 +103,8 @@ def known_sentence(table: pd.DataFrame, whose: str, regulators: int, genes: int)
 def of_regulators(
     table: pd.DataFrame, activity: pd.DataFrame | None
 ) -> tuple[list[str], list[tuple[str, ...]]]:
-    """What the data add to each regulator that the known network lists or that has certain edges,
-    over all cells.
+    """Return what the data add to each regulator that the known network lists or that has certain
+    edges, over all cells.
 
     activity: of regulators by cell type, as in activity.csv; None: the last column is empty.
     """

@@ -105,7 +105,7 @@ def certain(edges: pd.DataFrame) -> pd.DataFrame:
 
 
 def sizes_known(edges: pd.DataFrame) -> bool:
-    """Whether a certain edge has a size."""
+    """Return whether a certain edge has a size."""
     return {"effect", "effect_se"} <= set(edges) and bool(certain(edges)["effect"].notna().any())
 
 
@@ -135,8 +135,8 @@ def caused(edges: pd.DataFrame) -> pd.DataFrame:
 
 
 def found_texts(about: Mapping) -> tuple[list[str], list[tuple[str, ...]]]:
-    """What uns["grn"]["found"] says of all cells and of each state, as columns and rows; none where
-    it is not known.
+    """Return what uns["grn"]["found"] says of all cells and of each state, as columns and rows;
+    none where it is not known.
     """
     if "found" not in about:
         return [], []
@@ -150,7 +150,7 @@ def found_texts(about: Mapping) -> tuple[list[str], list[tuple[str, ...]]]:
 
 
 def certain_sentence(about: Mapping) -> str:
-    """How many edges are certain, and what more cells would show."""
+    """Return a sentence with the number of certain edges, and what more cells would show."""
     if "found" not in about:
         return about.get(
             "certain", "Which edges are certain was not computed (network.false_discovery: false)."
@@ -190,7 +190,9 @@ def certain_table(edges: pd.DataFrame, of_types: pd.DataFrame) -> pd.DataFrame:
 
 
 def both_ways(edges: pd.DataFrame) -> str:
-    """How many pairs of regulators are certain in both directions; "" where none are."""
+    """Return a sentence with the number of pairs of regulators that are certain in both directions;
+    "" where none are.
+    """
     found = certain(edges)
     pairs = set(zip(found["source"], found["target"], strict=True))
     number = sum((target, source) in pairs for source, target in pairs) // 2

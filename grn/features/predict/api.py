@@ -215,7 +215,7 @@ def annotate(
     names: Mapping[str, str],
     labels: str | None,
 ) -> tuple[list[str], LabelScores | None]:
-    """Writes predictions for the cells of `adata` into it; arguments as for `predict`, whose `map`
+    """Write predictions for the cells of `adata` into it; arguments as for `predict`, whose `map`
     is `names`.
 
     Returns the names of replaced values, and the scores against the given labels.

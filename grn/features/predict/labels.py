@@ -19,7 +19,7 @@ LabelMap = Mapping[str, str]  # a name of a cell type -> its name in the vocabul
 
 
 class LabelScores(NamedTuple):
-    """How well predicted types agree with given ones.
+    """Agreement of predicted types with given ones.
 
     accuracy: of the cells with a predicted type.
     macro_f1: mean over the given types, for which an unassigned cell is a missed one.
@@ -34,7 +34,7 @@ class LabelScores(NamedTuple):
 
 
 def refuse_unused(names: LabelMap, classes: Sequence[str], given: Sequence[str] = ()) -> None:
-    """Raises DataError for a name in the map that neither the model (classes) nor the cells (given)
+    """Raise DataError for a name in the map that neither the model (classes) nor the cells (given)
     have.
     """
     for name in names:

@@ -183,8 +183,8 @@ def add_predictions(
     unassigned: np.ndarray,
     error: float | None = None,
 ) -> list[str]:
-    """Writes predictions into `adata` (grn.predict lists them); returns the names of values that
-    are replaced.
+    """Write predictions into `adata` (grn.predict lists them); return the names of values that are
+    replaced.
 
     classes: of the columns of the probabilities.
     unassigned [C]: cells that get no type.

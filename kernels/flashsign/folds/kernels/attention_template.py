@@ -48,8 +48,8 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def multiplicities(m, key, there, EXPONENTIAL: tl.constexpr):
-    """What scores of these keys are multiplied with, or, where the row is exponential, what is
-    added in log2.
+    """Return what scores of these keys are multiplied with, or, where the row is exponential, what
+    is added in log2.
     """
     if m is None:
         if EXPONENTIAL:
@@ -317,8 +317,8 @@ def key_gradients(
 
 
 class Totals(NamedTuple):
-    """What the backward needs of every query, [C, H, N] float32: log2 of an exponential row's sum,
-    r, and r' / r; and t [C, K] of a relative row.
+    """Totals of every query that the backward needs, [C, H, N] float32: log2 of an exponential
+    row's sum, r, and r' / r; and t [C, K] of a relative row.
     """
 
     log_sum: Tensor | None

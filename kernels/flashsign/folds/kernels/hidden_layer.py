@@ -237,7 +237,7 @@ def mlp_backward(
 
 @triton.jit
 def _put(at, sums, here, SPLIT: tl.constexpr):
-    """Writes sums, or adds them where other programs have other parts."""
+    """Write sums, or add them where other programs have other parts."""
     if SPLIT:
         tl.atomic_add(at, sums, mask=here, sem="relaxed")
     else:

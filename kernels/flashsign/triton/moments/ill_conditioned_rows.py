@@ -195,7 +195,7 @@ def attend_rows(
     PRECISION: tl.constexpr,
     PACKED: tl.constexpr,
 ):
-    """Writes o and 1 / n of the listed rows, over what attend_moments wrote."""
+    """Write o and 1 / n of the listed rows, over what attend_moments wrote."""
     key_head, bag = tl.program_id(1), tl.program_id(2)
     count = tl.load(row_count + bag * key_heads + key_head)
     if count == 0:
@@ -318,7 +318,7 @@ def row_gradients(
     PRECISION: tl.constexpr,
     PACKED: tl.constexpr,
 ):
-    """Writes dq of the listed rows, over what query_gradients wrote.
+    """Write dq of the listed rows, over what query_gradients wrote.
 
     dq_i = (1 / n_i) sum_j (<do_i, v_j> - (s_ij / n_i) delta_i) k'_j - (delta_i / n_i^2) eps t q_i
     """

@@ -253,8 +253,8 @@ def query_gradients(
 def store_query_gradient(
     do_a, q_g, rows, floor, inverse, delta, query, there, to, column, E: tl.constexpr
 ):
-    """Stores dq of a tile of rows; do_a = do A^T, q_g = q G, floor = eps t, to: pointers [rows,
-    E_PAD].
+    """Store dq of a tile of rows; do_a = do A^T, q_g = q G, floor = eps t, to: pointers
+    [rows, E_PAD].
     """
     inverse_n = tl.load(inverse + query, mask=there, other=0.0)
     delta_over_n = tl.load(delta + query, mask=there, other=0.0) * inverse_n
@@ -428,7 +428,7 @@ def store_keys(
     V: tl.constexpr,
     V_PAD: tl.constexpr,
 ):
-    """Stores dk, dv and dm of a tile of keys; v_da = v dA^T, k_d = k D, k_da = k dA, all without
+    """Store dk, dv and dm of a tile of keys; v_da = v dA^T, k_d = k D, k_da = k dA, all without
     multiplicities, which are applied here in float32.
     """
     m = tl.load(multiplicity + key, mask=there, other=0.0) * scale

@@ -35,8 +35,7 @@ from flashsign.triton.moments.moment_sums import (
 def store_outputs(
     u, q_g, rows, t, eps, a_unit, g_unit, o, inverse, there, V: tl.constexpr, V_PAD: tl.constexpr
 ):
-    """Stores o and 1 / n of a tile of rows; u = q A a_unit, q_g = q G g_unit. Returns z and |q|^2
-    t.
+    """Store o and 1 / n of a tile of rows; u = q A a_unit, q_g = q G g_unit. Returns z and |q|^2 t.
 
     o [rows, 1], inverse [rows]: pointers to the tile's numbers; there [rows]: their mask.
     """

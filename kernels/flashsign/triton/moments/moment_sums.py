@@ -114,7 +114,7 @@ def sum_keys(
 
 @triton.jit
 def store_pair(matrices, slot, a, g, E_PAD: tl.constexpr, V_PAD: tl.constexpr):
-    """Writes a [E_PAD, V_PAD] and g [E_PAD, E_PAD] as pair number `slot` of matrices."""
+    """Write a [E_PAD, V_PAD] and g [E_PAD, E_PAD] as pair number `slot` of matrices."""
     row, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     matrices += slot.to(tl.int64) * (E_PAD * (V_PAD + E_PAD))
     tl.store(matrices + row[:, None] * V_PAD + of_value[None, :], a)
@@ -258,8 +258,9 @@ def tile_rows(start, last, first, BLOCK: tl.constexpr):
 def query_part(
     query_offsets, queries_all, heads, key_heads, QUERIES: tl.constexpr, PACKED: tl.constexpr
 ):
-    """What program (part, head, bag) does: head, bag, key head, query heads of a key head, the
-    bag's index, first row and number of queries, and begin and end of the program's queries.
+    """Return the part of a program (part, head, bag): head, bag, key head, query heads of a key
+    head, the bag's index, first row and number of queries, and begin and end of the program's
+    queries.
     """
     head, bag = tl.program_id(1), tl.program_id(2)
     group = heads // key_heads

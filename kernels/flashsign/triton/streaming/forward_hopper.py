@@ -94,8 +94,8 @@ def tile_of(
     PACKED: gl.constexpr,
     SPLIT: gl.constexpr,
 ):
-    """Where a program's tile lies (bag -1: no tile), its first key, and how many pairs of steps its
-    keys take.
+    """Return where a program's tile lies (bag -1: no tile), its first key, and how many pairs of
+    steps its keys take.
 
     first: tiles that other programs do; PAIR: keys of a pair of steps. Returns bag, head, key head,
         the tile's first row in the bag, the bag's first query, its number of queries, its index,
@@ -143,8 +143,8 @@ def next_slot(slot, phase, STAGES: gl.constexpr):
 
 @gluon.jit
 def load_slot(k, v, ring, at, slot, step, steps, KEYS: gl.constexpr):
-    """Starts loading tile `step` of the keys and tile `step - 1` of the values into a slot; none
-    for step > steps.
+    """Start loading tile `step` of the keys and tile `step - 1` of the values into a slot; none for
+    step > steps.
 
     The tile of values that is loaded at step 0 and the tile of keys at step `steps` are never used.
     """
@@ -173,8 +173,8 @@ def zeros(COLUMNS: gl.constexpr):
 
 @gluon.jit
 def row_squares(s, KEYS: gl.constexpr):
-    """Sums of s * s over the numbers of a row that one thread holds, [BLOCK, 4]: all_squares adds
-    the four threads.
+    """Return sums of s * s over the numbers of a row that one thread holds, [BLOCK, 4]: all_squares
+    adds the four threads.
     """
     own = s.reshape([BLOCK, KEYS // 8, 4, 2]).permute([0, 2, 1, 3]).reshape([BLOCK, 4, KEYS // 4])
     return gl.sum(own * own, 2)
@@ -182,8 +182,8 @@ def row_squares(s, KEYS: gl.constexpr):
 
 @gluon.jit
 def rounded(s, dtype: gl.constexpr, V: gl.constexpr):
-    """Scores, rounded, as the left operand of u's product: no thread needs numbers of another one
-    for that.
+    """Return the rounded scores as the left operand of u's product: no thread needs numbers of
+    another one for that.
     """
     layout: gl.constexpr = product_layout(V)
     return gl.convert_layout(s.to(dtype), gl.DotOperandLayout(0, layout, 2), assert_trivial=True)
@@ -191,7 +191,7 @@ def rounded(s, dtype: gl.constexpr, V: gl.constexpr):
 
 @gluon.jit
 def overlapped(q, k_tile, p, v_tile, u, z, s, never, KEYS: gl.constexpr, V: gl.constexpr):
-    """Computes one item's scores while the tensor cores add the other item's p to its u.
+    """Compute one item's scores while the tensor cores add the other item's p to its u.
 
     q, z, s: of this item; p, v_tile, u: of the other one. Returns u (its product is still running),
         z, this item's p and s. After the wait only the newest product is running, so those that
@@ -290,7 +290,7 @@ def all_squares(z, V: gl.constexpr):
 
 @gluon.jit
 def store_split(u, z, sums, squares, row, V: gl.constexpr):
-    """Writes u and z of a block to sums and squares, for add_splits; row: the block's first."""
+    """Write u and z of a block to sums and squares, for add_splits; row: the block's first."""
     rows, column = own_rows(row, V)
     gl.store(squares + rows, all_squares(z, V))
     gl.store(sums + rows.to(gl.int64)[:, None] * V + column[None, :], u)
@@ -298,7 +298,7 @@ def store_split(u, z, sums, squares, row, V: gl.constexpr):
 
 @gluon.jit
 def store_q_squared(q, inverse, start, queries, E: gl.constexpr):
-    """Writes |q|^2 of a block's rows to `inverse` until the loop has ended, because the loop is
+    """Write |q|^2 of a block's rows to `inverse` until the loop has ended, because the loop is
     short of registers.
     """
     layout: gl.constexpr = product_layout(E)
@@ -311,7 +311,7 @@ def store_q_squared(q, inverse, start, queries, E: gl.constexpr):
 def store_rows(
     u, z, o, inverse, start, queries, floor, o_row, V: gl.constexpr, V_PAD: gl.constexpr
 ):
-    """Writes o and 1 / n of a block, with the sign bit set where u is NaN (nan_repair.py); floor:
+    """Write o and 1 / n of a block, with the sign bit set where u is NaN (nan_repair.py); floor:
     eps t.
     """
     query, column = own_rows(start, V_PAD)
