@@ -38,7 +38,7 @@ ROUNDS, SETTLED = (
 ENOUGH = 5
 # added to correlations, so that regulators which never vary leave the matrix positive definite
 RIDGE = 1e-3
-READ_ONCE = 2**26  # numbers of targets that a processor keeps in memory for all draws
+READ_ONCE = 2**27  # numbers of targets that a processor keeps in memory for all draws
 CHANCE = 2e10  # multiplications that the search for the largest correlation by chance may take
 BASAL_POWERS = 3  # of the basal gene's multiplicity that a regulator's mean may follow
 
