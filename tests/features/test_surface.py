@@ -61,7 +61,7 @@ def test_the_surface_is_what_is_documented():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), documented(), ids=lambda value: value if isinstance(value, str) else ""
+    ("name", "value"), list(documented()), ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_each_name_has_annotations_and_an_example(name, value):
     signature = inspect.signature(value)
