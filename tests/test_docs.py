@@ -116,12 +116,6 @@ def test_every_decision_has_a_page_that_is_listed():
         )
 
 
-def test_the_log_lists_its_subjects_in_their_order():
-    subjects = [heading for heading in HEADING.findall(text(HISTORY)) if heading != "Log"]
-    slugs = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in subjects]
-    assert re.findall(r"\]\(#([^)]*)\)", text(HISTORY)) == slugs
-
-
 def test_every_benchmark_is_listed_with_its_question():
     scripts = {
         path.name

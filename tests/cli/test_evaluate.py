@@ -11,10 +11,8 @@ import pytest
 
 import grn
 from grn.cells.load import load_cells
-from grn.cells.simulated.cells import simulate
 from grn.cli import main as cli
 from grn.config.files import change_config, dump_config, load_config
-from grn.config.schema import DataConfig, SimulatedConfig
 from grn.edges.edge_table import open_network_file, open_reference_file
 from grn.features.evaluate.comparison import CAUTION
 from grn.features.evaluate.scores import OF_SIGNS, SCORES, checked_edges, evaluate_on, make_universe
@@ -153,34 +151,6 @@ def test_signs_without_a_meaning_are_not_scored(grn_evaluate, unsigned_run, name
     assert table.loc["auprc", "network"] > 0
     if not name:
         assert table.loc["sign_accuracy", "Pearson"] > 0
-
-
-@pytest.mark.parametrize("kind", ["configuration", "h5ad", "zarr", "text"])
-def test_data_are_given_as_a_configuration_or_as_cells(grn_evaluate, kind):
-    simulated = SimulatedConfig(cells=60, genes=10, regulators=3, seed=4)
-    adata = simulate(simulated)
-    adata.uns["truth"].to_csv("truth.csv", index=False)
-    adata.write_h5ad("cells.h5ad")
-    Path("mine.yaml").write_text("data: {path: cells.h5ad, genes: all}\n")
-    cells, _ = load_cells(DataConfig(path="cells.h5ad", genes="all"))
-    edges = pearson(cells.multiplicity.toarray(), cells.vocabulary, ["R1", "R2", "R3"])
-    edges.to_csv("pearson.tsv", sep="\t", index=False)
-    adata.write_zarr("cells.zarr")
-    adata.to_df().T.to_csv("cells.csv")
-    Path("text.yaml").write_text(
-        "data: {path: cells.csv, orientation: genes_by_cells, genes: all}\n"
-    )
-    data = {
-        "configuration": "mine.yaml",
-        "h5ad": "cells.h5ad",
-        "zarr": "cells.zarr",
-        "text": "text.yaml",
-    }[kind]
-    code, printed, _ = grn_evaluate("pearson.tsv", "truth.csv", "--data", data)
-    assert code == 0
-    for line in printed.splitlines()[-5:]:
-        network, _, own, _ = line.split()[-4:]
-        assert network == own
 
 
 def test_what_is_written(grn_evaluate, folder):

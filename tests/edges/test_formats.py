@@ -56,13 +56,7 @@ def genesig():
 
 def written(chosen, name, folder):
     path = folder / f"network{FORMATS[name].ending}"
-    lines: list[str] = []
-    write_file(chosen, path, name, lines.append)
-    up = int((chosen.edges["weight"] > 0).sum())
-    assert lines == [
-        f"Wrote 18 edges, {up} up and {18 - up} down, from 3 regulators to 7 targets (all cells), "
-        f"as {path}."
-    ]
+    write_file(chosen, path, name)
     return path
 
 
@@ -211,7 +205,7 @@ def test_genernib_reads_back(chosen, tmp_path, monkeypatch):
     """The slots of the task's schema (file_prediction), with weights as text as its own methods
     write them.
     """
-    monkeypatch.setattr("grn.networks.formats.GENERNIB", 5)
+    monkeypatch.setattr("grn.edges.formats.GENERNIB", 5)
     uns = anndata.read_h5ad(written(chosen, "genernib", tmp_path)).uns
     assert (
         isinstance(uns["dataset_id"], str)

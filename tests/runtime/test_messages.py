@@ -16,8 +16,3 @@ def test_long_work_says_that_it_goes_on(every, some):
     assert (said > 1) == some and all(line.startswith("Counting, for 0 s") for line in lines)
     time.sleep(0.05)
     assert len(lines) == said, "nothing is said after its end"
-
-
-def test_an_error_of_the_work_is_its_own():
-    with pytest.raises(ZeroDivisionError), patient(print, "Dividing"):
-        raise ZeroDivisionError

@@ -1,6 +1,5 @@
 """How far a training is said to be."""
 
-import io
 import re
 from types import SimpleNamespace
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 
 from grn.training.checkpoints import MONITOR
-from grn.training.progress import ProgressBar, ProgressLines
+from grn.training.progress import ProgressLines
 
 
 def trainer_at(step: int) -> SimpleNamespace:
@@ -30,25 +29,3 @@ def test_lines_are_due_after_some_seconds_and_say_what_is_left(every, said):
         re.fullmatch(rf"step {4 + n}/8  \d+ s, about \d+ s left", line)
         for n, line in enumerate(lines)
     )
-
-
-def test_a_validation_has_its_line():
-    lines = []
-    progress = ProgressLines(lines.append, 8)
-    progress.on_train_start(trainer_at(0))
-    progress.on_validation_end(trainer_at(4), None)
-    assert lines == ["step 4/8  validation loss 0.2500  0 s"]
-
-
-def test_the_bar_counts_steps():
-    from rich.console import Console
-
-    bar = ProgressBar(8)
-    bar.bar.live.console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    bar.on_train_start(trainer_at(2))
-    bar.on_train_batch_end(trainer_at(5))
-    bar.on_validation_end(trainer_at(5), None)
-    bar.bar.refresh()
-    bar.on_train_end()
-    shown = bar.bar.live.console.file.getvalue()
-    assert "step 5/8" in shown and "validation loss 0.2500" in shown
