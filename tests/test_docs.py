@@ -14,7 +14,6 @@ PAGES = sorted(ROOT.glob("*.md")) + sorted(
     page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md")
 )
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-HISTORY = "docs/log.md"
 
 FENCED = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -16,12 +16,6 @@ from grn.networks.cells_of_run import cells_of_run, states_of_run
 from grn.runtime.errors import DataError, RunFolderError
 
 
-@pytest.fixture
-def run(tiny_run):
-    """A run of its own for each test, which may change its module."""
-    return grn.load(tiny_run)
-
-
 def noise(part: torch.nn.Module) -> None:
     with torch.no_grad():
         for parameter in part.parameters():

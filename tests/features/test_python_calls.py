@@ -7,19 +7,12 @@ from __future__ import annotations
 import pytest
 
 import grn
-from grn.cells.simulated.cells import simulate
 from grn.runtime.errors import DataError
 
 
-@pytest.fixture
-def run(tiny_run):
-    return grn.load(tiny_run)
-
-
-def test_confidences_of_merged_types_are_at_most_one(run):
+def test_confidences_of_merged_types_are_at_most_one(run, adata):
     names = dict.fromkeys(run.cell_types, "cell")
-    cells = simulate(run.config.data.simulated)
-    predicted = grn.predict(cells, run, map=names, copy=True, quiet=True)
+    predicted = grn.predict(adata, run, map=names, copy=True, quiet=True)
     assert predicted.obs["grn_cell_type_confidence"].max() <= 1
 
 
@@ -30,10 +23,10 @@ def test_edges_in_parquet_are_no_cells(run):
             call(path)
 
 
-def test_activity_by_a_network_without_signs_says_so(run):
-    cells, edges = simulate(run.config.data.simulated), run.edges[["source", "target", "weight"]]
+def test_activity_by_a_network_without_signs_says_so(run, adata):
+    edges = run.edges[["source", "target", "weight"]]
     signed, unsigned = (
-        grn.activity(cells, each, quiet=True).attrs["notes"]
+        grn.activity(adata, each, quiet=True).attrs["notes"]
         for each in (edges, edges.assign(weight=edges["weight"].abs()))
     )
     assert len(unsigned) == len(signed) + 1

@@ -12,11 +12,6 @@ from grn.runtime.errors import ConfigError, DataError
 EDGES = pd.DataFrame({"source": ["A", "B"], "target": ["x", "y"], "weight": [2.0, -1.0]})
 
 
-@pytest.fixture
-def run(tiny_run):
-    return grn.load(tiny_run)
-
-
 def test_every_form_of_a_run_gives_the_same_table(run):
     expected = grn.read_network(run, certain=False)
     further = [

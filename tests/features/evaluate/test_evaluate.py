@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 
 import grn
-from grn.cells.simulated.cells import simulate
 from grn.cli.main import main
 from grn.features.evaluate.scores import SCORES
 from grn.runtime.errors import ConfigError, DataError
@@ -19,16 +18,6 @@ NETWORK = pd.DataFrame(
     }
 )
 TRUTH = pd.DataFrame({"Gene1": ["A", "A", "B"], "Gene2": ["B", "C", "C"], "Type": ["+", "-", "+"]})
-
-
-@pytest.fixture
-def run(tiny_run):
-    return grn.load(tiny_run)
-
-
-@pytest.fixture
-def adata(run):
-    return simulate(run.config.data.simulated)
 
 
 def evaluate(network, reference, **keywords):

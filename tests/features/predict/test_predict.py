@@ -13,7 +13,6 @@ import pytest
 import scanpy
 
 import grn
-from grn.cells.simulated.cells import simulate
 from grn.config.files import load_config
 from grn.features.predict.api import predict_file
 from grn.model.saved import TrainedModel
@@ -24,16 +23,6 @@ WRITTEN = {
     "obsm": {"X_grn", "grn_probabilities"},
     "uns": {"grn"},
 }
-
-
-@pytest.fixture
-def run(tiny_run):
-    return grn.load(tiny_run)
-
-
-@pytest.fixture
-def adata(run):
-    return simulate(run.config.data.simulated)
 
 
 def added(adata) -> dict[str, set[str]]:

@@ -55,23 +55,6 @@ def test_it_is_the_one_that_triton_takes(device, program, monkeypatch):
     assert ptxas_version(device()) == own and ptxas.is_of_triton(GPU)
 
 
-@pytest.mark.parametrize(
-    ("capability", "release"), [((8, 9), "12.4"), ((9, 0), "12.5"), ((12, 0), "12.5")]
-)
-def test_which_one_assembles_for_a_gpu_is_tritons_to_say(
-    device, program, monkeypatch, capability, release
-):
-    """From Triton 3.9 on that for Blackwell assembles for Hopper, too."""
-    from triton.backends.nvidia import compiler
-
-    tools = compiler.knobs.nvidia
-    monkeypatch.setattr(
-        compiler, "get_ptxas", lambda arch: tools.ptxas if arch < 90 else tools.ptxas_blackwell
-    )
-    program("12.4"), program("12.5", NAMES[1])
-    assert ptxas_version(device(capability)) == f"{release}.93"
-
-
 def test_what_was_found_with_another_one_is_not_recalled(device, program, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(verify, "device_name", lambda _: "NVIDIA New")
