@@ -17,12 +17,12 @@ Prints tables of hits and misses and writes `activity.csv`.
 
 from __future__ import annotations
 
-import argparse
 import os
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from arguments import RESULTS, all_of, read_options
 from results_file import merged, write
 from sets import VARIABLE
 
@@ -183,13 +183,7 @@ def load(name: str, folder: Path):
 
 def main() -> None:
     names = ("pbmc68k_reduced", "pbmc3k", "kang_ifnb")
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sets", nargs="+", default=list(names), choices=names, metavar="NAME")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--output", type=Path, default=Path(__file__).parent / "results", metavar="DIR"
-    )
-    arguments = parser.parse_args()
+    arguments = read_options(__doc__, sets=all_of(names), seed=0, output=RESULTS)
     if not os.environ.get(VARIABLE):
         print(
             f"Skipped: {VARIABLE} is not set; set it to the folder with the benchmark data "

@@ -8,7 +8,6 @@ import gzip
 
 import pytest
 
-from grn.cells.genes import lists as gene_lists
 from grn.cells.genes.lists import get_list, path_of, read_list
 from grn.cells.genes.names import choose_regulators
 from grn.cli.main import main
@@ -53,8 +52,7 @@ def test_a_list_is_compared_with_a_known_hash_or_with_what_was_got_first():
     assert set(read_list("mouse_tfs")) == {"Spi1", "Pax5"}
 
 
-def test_a_copy_in_a_file_works_without_a_network(tmp_path, monkeypatch):
-    monkeypatch.setattr(gene_lists, "_downloaded", None)
+def test_a_copy_in_a_file_works_without_a_network(tmp_path):
     (tmp_path / "copy.txt").write_text("Spi1\nPax5\n")
     assert main(["data", "get", "mouse_tfs", "--file", str(tmp_path / "copy.txt")]) == 0
     assert set(read_list("mouse_tfs")) == {"Spi1", "Pax5"}
