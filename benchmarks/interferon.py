@@ -14,12 +14,9 @@ where anything that is found is false.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 from arguments import Option, read_options
-from sets import VARIABLE
+from sets import folder
 
 import grn
 
@@ -31,18 +28,12 @@ def main() -> None:
         regulators=100,
         seeds=Option(20, "times that conditions are dealt anew"),
     )
-    if not os.environ.get(VARIABLE):
-        print(
-            f"Skipped: {VARIABLE} is not set; set it to the folder with the benchmark data "
-            "(data/README.md)."
-        )
-        return
 
     import anndata
 
-    folder = Path(os.environ[VARIABLE])
-    cells = anndata.read_h5ad(folder / "kang_ifnb.h5ad")
-    factors = cells.var_names[cells.var_names.isin((folder / "human_tfs.txt").read_text().split())]
+    data = folder()
+    cells = anndata.read_h5ad(data / "kang_ifnb.h5ad")
+    factors = cells.var_names[cells.var_names.isin((data / "human_tfs.txt").read_text().split())]
     seen = np.asarray((cells[:, factors].X > 0).sum(0)).ravel()
     for seed in range(arguments.seeds):
         generator = np.random.default_rng(seed)

@@ -182,7 +182,6 @@ PARTS: dict[str, tuple[dict[str, object], Patches]] = {
     "1 iteration": ({"model.iterations": 1}, []),
     "present or absent": ({}, MULTIPLICITIES),
     "no norm": ({}, NORM),
-    "1 head": ({"model.query_heads": 1, "model.key_heads": 1}, []),
     "1 member": ({"model.members": 1}, []),
 }
 
