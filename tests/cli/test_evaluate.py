@@ -232,7 +232,8 @@ def test_types_of_a_run_stand_beside_baselines_on_their_own_cells(
             assert table.loc[(label, method), "sign_accuracy"] == sign_accuracy(
                 edges, reference.by_type[label]
             )
-    alone = grn.evaluate(tiny_run, "typed_truth.csv", cell_type=typed_truth[1], quiet=True)
+    options = {"cell_type": typed_truth[1], "data": grn.load(tiny_run), "permutations": 0}
+    alone = grn.evaluate(tiny_run, "typed_truth.csv", quiet=True, **options)
     of_type = table.loc[typed_truth[1], "auprc"].rename(index=str.lower)
     assert alone.loc["auprc", of_type.index].to_dict() == pytest.approx(of_type.to_dict())
 
