@@ -5,6 +5,7 @@ for 14 operations where those take 12.
 import pytest
 import torch
 from peak_bytes import PeakBytes
+from seeded import leaf as normal
 from torch.nn import functional as F
 
 from flashsign import mlp
@@ -12,12 +13,6 @@ from flashsign import mlp
 ACTIVATIONS = {"gelu": F.gelu, "silu": F.silu, "relu": F.relu}
 CHUNKS = {"row_chunk": 4, "hidden_chunk": 7}
 WIDTH, HIDDEN, OUT = 5, 29, 3
-
-
-def normal(*shape, seed=0):
-    return torch.randn(
-        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    ).requires_grad_()
 
 
 def weights(gated):
