@@ -77,7 +77,7 @@ def test_training_makes_the_edges(make_config):
     """
     narrow = {"model.width": 1, "network.false_discovery": False, "trainer.learning_rate": 0.05}
     steps = [
-        grn.train(make_config(max_steps=count), set=narrow, quiet=True).edges for count in (1, 80)
+        grn.train(make_config(max_steps=count), set=narrow, quiet=True).edges for count in (1, 30)
     ]
     both = steps[0].merge(steps[1], on=["source", "target"], suffixes=("", "_of_many"))
     assert len(both) == len(steps[0]) and not np.allclose(
