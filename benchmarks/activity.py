@@ -17,14 +17,13 @@ Prints tables of hits and misses and writes `activity.csv`.
 
 from __future__ import annotations
 
-import argparse
-import os
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from arguments import RESULTS, all_of, read_options
 from results_file import merged, write
-from sets import VARIABLE
+from sets import folder
 
 import grn
 
@@ -148,13 +147,13 @@ def row(name: str, method: str, label: str, cells: int, t: pd.Series, known: lis
     }
 
 
-def load(name: str, folder: Path):
+def load(name: str, data: Path):
     """Cells with counts in X, the regulators, and the column of obs with the types."""
     import anndata
 
     from grn.config.files import load_config
 
-    factors = (folder / "human_tfs.txt").read_text().split()
+    factors = (data / "human_tfs.txt").read_text().split()
     if name == "pbmc68k_reduced":
         from grn.cells.preprocessing.counts import read_expression
         from grn.cells.readers.registry import open_source
@@ -166,7 +165,7 @@ def load(name: str, folder: Path):
             found.values, obs=source.obs[["bulk_labels"]], var=pd.DataFrame(index=found.var.index)
         )
         return cells, list(config.regulators), "bulk_labels"
-    cells = anndata.read_h5ad(folder / f"{name}.h5ad")
+    cells = anndata.read_h5ad(data / f"{name}.h5ad")
     if name == "pbmc3k":
         return cells, [each for each in factors if each in cells.var_names], "cell_type"
     import scanpy as sc
@@ -183,23 +182,11 @@ def load(name: str, folder: Path):
 
 def main() -> None:
     names = ("pbmc68k_reduced", "pbmc3k", "kang_ifnb")
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sets", nargs="+", default=list(names), choices=names, metavar="NAME")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--output", type=Path, default=Path(__file__).parent / "results", metavar="DIR"
-    )
-    arguments = parser.parse_args()
-    if not os.environ.get(VARIABLE):
-        print(
-            f"Skipped: {VARIABLE} is not set; set it to the folder with the benchmark data "
-            "(data/README.md)."
-        )
-        return
-    folder = Path(os.environ[VARIABLE])
+    arguments = read_options(__doc__, sets=all_of(names), seed=0, output=RESULTS)
+    data = folder()
     rows = []
     for name in arguments.sets:
-        cells, regulators, label_key = load(name, folder)
+        cells, regulators, label_key = load(name, data)
         print(
             f"{name}: {cells.n_obs} cells x {cells.n_vars} genes, {len(regulators)} regulators",
             flush=True,

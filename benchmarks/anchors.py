@@ -22,7 +22,6 @@ graph. A peer that is not installed or fails has a row that says so. The table:
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import inspect
 from collections.abc import Callable, Iterator
@@ -33,6 +32,7 @@ from typing import Any, cast
 import pandas as pd
 import torch
 import torch.utils.checkpoint
+from arguments import RESULTS, all_of, read_options
 from attention_parts.clock import measure
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -378,12 +378,7 @@ TABLES = {"values": values, "floors": floors, "entropies": entropies, "weighted"
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    options.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES))
-    options.add_argument("--output", type=Path, default=HERE / "results" / "anchors.csv")
-    chosen = options.parse_args()
+    chosen = read_options(__doc__, only=all_of(TABLES), output=RESULTS / "anchors.csv")
     chosen.output.parent.mkdir(parents=True, exist_ok=True)
     torch._dynamo.config.recompile_limit = (
         100  # with more shapes than 8, torch.compile would silently run eager code

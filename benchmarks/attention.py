@@ -23,6 +23,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+from arguments import SMOKE, Option, read_options
 from attention_parts.bags import packed_rows, small_rows
 from attention_parts.clock import device_rates
 from attention_parts.dense import (
@@ -233,50 +234,29 @@ def draw(table: pd.DataFrame, path: Path) -> None:
 
 
 def parsed(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--dense", action="store_true", help="one bag, all sizes (the default part)"
+    arguments = read_options(
+        __doc__,
+        argv,
+        dense=Option(False, "one bag, all sizes (the default part)"),
+        packed=Option(False, "packed bags of uneven sizes against equal ones"),
+        small=Option(False, "many small bags: time in a CUDA graph, overhead of a call"),
+        quick=Option(False, "two sizes in fp16: a minute"),
+        smoke=SMOKE,
+        sizes=Option(kind=int, several=True),
+        widths=Option(kind=int, several=True),
+        dtypes=Option(choices=DTYPES, several=True),
+        methods=Option(choices=EXPECTED_MS, several=True),
+        directions=Option(choices=DIRECTIONS, several=True),
+        budget_s=Option(help="time for a method in one direction at a point", kind=float),
+        limit_s=Option(480.0, "start no new point after this time"),
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        backend=Option(
+            help="default: triton on a GPU, else torch", choices=("triton", "torch", "auto")
+        ),
+        output=Option(help="default: benchmarks/results; --smoke: a new folder", kind=Path),
+        picture=Option(kind=Path),
+        from_csv=Option(help="draw this table, and measure nothing", kind=Path),
     )
-    parser.add_argument(
-        "--packed", action="store_true", help="packed bags of uneven sizes against equal ones"
-    )
-    parser.add_argument(
-        "--small",
-        action="store_true",
-        help="many small bags: time in a CUDA graph, overhead of a call",
-    )
-    parser.add_argument("--quick", action="store_true", help="two sizes in fp16: a minute")
-    parser.add_argument(
-        "--smoke", action="store_true", help="tiny sizes, to see that everything runs"
-    )
-    parser.add_argument("--sizes", nargs="+", type=int, metavar="N")
-    parser.add_argument("--widths", nargs="+", type=int, metavar="E")
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES)
-    parser.add_argument("--methods", nargs="+", choices=EXPECTED_MS)
-    parser.add_argument("--directions", nargs="+", choices=DIRECTIONS)
-    parser.add_argument(
-        "--budget-s", type=float, metavar="S", help="time for a method in one direction at a point"
-    )
-    parser.add_argument(
-        "--limit-s", type=float, default=480, metavar="S", help="start no new point after this time"
-    )
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument(
-        "--backend",
-        choices=("triton", "torch", "auto"),
-        help="default: triton on a GPU, else torch",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="default: benchmarks/results; --smoke: a new folder",
-    )
-    parser.add_argument("--picture", type=Path, metavar="FILE")
-    parser.add_argument(
-        "--from-csv", type=Path, metavar="FILE", help="draw this table, and measure nothing"
-    )
-    arguments = parser.parse_args(argv)
     arguments.backend = arguments.backend or (
         "triton" if arguments.device.startswith("cuda") else "torch"
     )
@@ -289,7 +269,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> None:
-    arguments = parsed(argv)
+    arguments = read_options(argv)
     if not (arguments.smoke or arguments.from_csv) and not arguments.device.startswith("cuda"):
         raise SystemExit(
             f"Full sizes need a GPU, and --device is {arguments.device}; --smoke runs tiny ones "

@@ -11,7 +11,6 @@ idle one; the load average is printed, too.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
+from arguments import Option, all_of, read_options
 
 BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
 MOST = 2.5  # times as long as alone that a run may take
@@ -105,15 +105,12 @@ def measure(names: list[str], environment: dict[str, str]) -> pd.DataFrame:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    options = read_options(
+        __doc__,
+        sets=all_of(SETS),
+        spinning=Option(False, "with threads that spin, for comparison"),
+        threads=Option(help="OMP_NUM_THREADS", kind=int),
     )
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
-    parser.add_argument(
-        "--spinning", action="store_true", help="with threads that spin, for comparison"
-    )
-    parser.add_argument("--threads", type=int, help="OMP_NUM_THREADS")
-    options = parser.parse_args()
     environment = dict(os.environ)
     if options.spinning:
         environment["OMP_WAIT_POLICY"] = "ACTIVE"

@@ -34,6 +34,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from arguments import PATTERNS, PICTURES, RESULTS, Option, read_options
 from classifiers import METHODS, OURS, TEST, Labels, available, labelled_set
 from matplotlib.figure import Figure
 from results_file import merged, ordered, write
@@ -199,40 +200,21 @@ def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
     ) / len(right)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)"
+def main(argv: list[str] | None = None) -> None:
+    arguments = read_options(
+        __doc__,
+        argv,
+        sets=PATTERNS,
+        without=Option([], "methods to leave out", choices=METHODS),
+        splits=5,
+        first_split=Option(0, "number of the first split, which is its seed"),
+        fractions=Option(FRACTIONS, "of the training cells' labels"),
+        max_steps=Option(
+            help="trains grn for fewer steps: to try the script, not to judge grn", kind=int
+        ),
+        output=RESULTS,
+        picture=PICTURES / "cell_types.png",
     )
-    parser.add_argument(
-        "--without",
-        nargs="+",
-        default=[],
-        choices=METHODS,
-        metavar="METHOD",
-        help="methods to leave out",
-    )
-    parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument(
-        "--first-split", type=int, default=0, help="number of the first split, which is its seed"
-    )
-    parser.add_argument(
-        "--fractions",
-        nargs="+",
-        type=float,
-        default=FRACTIONS,
-        help="of the training cells' labels",
-    )
-    parser.add_argument(
-        "--max-steps",
-        type=int,
-        help="trains grn for fewer steps: to try the script, not to judge grn",
-    )
-    parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
-    parser.add_argument(
-        "--picture", type=Path, default=HERE.parent / "docs/img/cell_types.png", metavar="FILE"
-    )
-    arguments = parser.parse_args()
 
     methods = available([method for method in METHODS if method not in arguments.without])
     for name, config in chosen_configurations(arguments.sets).items():

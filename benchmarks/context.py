@@ -43,6 +43,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from arguments import RESULTS, Option, all_of, read_options
 from draws import (
     Draw,
     cascades,
@@ -53,7 +54,7 @@ from draws import (
     simulated_cascades,
     typed,
 )
-from networks import HERE, score
+from networks import score
 from peers_by_type import by_label, pearson_each, ridge_each, ridge_shared, ridge_within
 from results_file import merged, ordered, write
 from scipy.stats import false_discovery_control, rankdata
@@ -460,26 +461,16 @@ def readable(table: pd.DataFrame, name: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
-    parser.add_argument(
-        "--draws", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)"
+    arguments = read_options(
+        __doc__,
+        kinds=all_of(KINDS),
+        draws=Option(["*"], "names or patterns (default: all)"),
+        seeds=[401, 402, 403, 404, 405],
+        methods=all_of(METHODS),
+        without=Option([], "methods to leave out", choices=METHODS),
+        missing=Option(False, "measure only what the results lack"),
+        output=RESULTS,
     )
-    parser.add_argument("--seeds", nargs="+", type=int, default=[401, 402, 403, 404, 405])
-    parser.add_argument(
-        "--methods", nargs="+", default=list(METHODS), choices=METHODS, metavar="NAME"
-    )
-    parser.add_argument(
-        "--without",
-        nargs="+",
-        default=[],
-        choices=METHODS,
-        metavar="NAME",
-        help="methods to leave out",
-    )
-    parser.add_argument("--missing", action="store_true", help="measure only what the results lack")
-    parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
-    arguments = parser.parse_args()
 
     arguments.methods = [method for method in arguments.methods if method not in arguments.without]
     torch.set_num_threads(1)

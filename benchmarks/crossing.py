@@ -14,7 +14,6 @@ Prints and writes a row for every point (`results/crossing.csv`, columns: COLUMN
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from arguments import RESULTS, Option, read_options
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from results_file import write
@@ -204,15 +204,12 @@ def row_of(point: Point) -> dict[str, Any]:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    chosen = read_options(
+        __doc__,
+        quick=Option(False, "every other size"),
+        output=RESULTS / "crossing.csv",
+        picture=Option(help="draw the table --output, and measure nothing", kind=Path),
     )
-    options.add_argument("--quick", action="store_true", help="every other size")
-    options.add_argument("--output", type=Path, default=HERE / "results" / "crossing.csv")
-    options.add_argument(
-        "--picture", type=Path, help="draw the table --output, and measure nothing"
-    )
-    chosen = options.parse_args()
     if chosen.picture:
         softmax = pd.read_csv(HERE / "results" / "attention.csv")
         crossing(pd.read_csv(chosen.output), softmax).savefig(chosen.picture, dpi=150)

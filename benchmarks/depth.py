@@ -19,13 +19,13 @@ rows.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from arguments import PICTURES, RESULTS, Option, all_of, read_options
 from classification import by_share, chosen_configurations, configurations, scores
 from classifiers import METHODS, OURS, TEST, Fit, LabelledSet, labelled_set
 from results_file import merged, ordered, write
@@ -72,23 +72,17 @@ def thinned(
         yield LabelledSet(one.config, read, few, read.multiplicity.toarray())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--sets", nargs="+", default=SETS, metavar="NAME", help=f"default: {' '.join(SETS)}"
+def main(argv: list[str] | None = None) -> None:
+    arguments = read_options(
+        __doc__,
+        argv,
+        sets=Option(SETS, f"default: {' '.join(SETS)}"),
+        methods=all_of(COMPARED),
+        splits=5,
+        first_split=Option(0, "number of the first split, which is its seed"),
+        output=RESULTS,
+        picture=PICTURES / "depth.png",
     )
-    parser.add_argument(
-        "--methods", nargs="+", default=list(COMPARED), choices=COMPARED, metavar="METHOD"
-    )
-    parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument(
-        "--first-split", type=int, default=0, help="number of the first split, which is its seed"
-    )
-    parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
-    parser.add_argument(
-        "--picture", type=Path, default=HERE.parent / "docs/img/depth.png", metavar="FILE"
-    )
-    arguments = parser.parse_args()
 
     path = arguments.output / "depth.csv"
     for name, config in chosen_configurations(arguments.sets).items():

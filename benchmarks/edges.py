@@ -26,6 +26,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+from arguments import SMOKE, Option, all_of, read_options
 from results_file import merged, ordered, versions, write
 from torch import Tensor
 
@@ -41,7 +42,7 @@ from flashsign.tuning.block_sizes import BlockSizes
 
 HERE = Path(__file__).resolve().parent
 SIZES = ((20_000, 2_000), (20_000, 20_000))
-SMOKE = ((70, 20), (70, 70))
+SMALL = ((70, 20), (70, 70))
 WIDTHS = (16, 64)
 HEADS, KEY_HEADS = 4, 2
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
@@ -255,7 +256,7 @@ def measure(arguments: argparse.Namespace) -> None:
         flush=True,
     )
     begun, found = time.monotonic(), []
-    for targets, regulators in SMOKE if arguments.smoke else SIZES:
+    for targets, regulators in SMALL if arguments.smoke else SIZES:
         for width in arguments.widths:
             for dtype in arguments.dtypes:
                 found += [
@@ -340,30 +341,19 @@ def trials(dtype: str, width: int, device: str) -> None:
 
 
 def parsed(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--block-sizes", action="store_true", help="check the shipped block sizes, and time others"
+    arguments = read_options(
+        __doc__,
+        argv,
+        block_sizes=Option(False, "check the shipped block sizes, and time others"),
+        smoke=SMOKE,
+        widths=list(WIDTHS),
+        dtypes=all_of(DTYPES),
+        methods=all_of(METHODS),
+        cells=Option(help="cells of a call (default: 8, with --smoke 2)", kind=int),
+        runs=Option(3, "timed runs of flashsign's kernel (default: 3)"),
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        output=Option(help="default: benchmarks/results; --smoke: a new folder", kind=Path),
     )
-    parser.add_argument(
-        "--smoke", action="store_true", help="tiny sizes, to see that everything runs"
-    )
-    parser.add_argument("--widths", nargs="+", type=int, default=list(WIDTHS), metavar="E")
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument(
-        "--cells", type=int, metavar="C", help="cells of a call (default: 8, with --smoke 2)"
-    )
-    parser.add_argument(
-        "--runs", type=int, default=3, help="timed runs of flashsign's kernel (default: 3)"
-    )
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="default: benchmarks/results; --smoke: a new folder",
-    )
-    arguments = parser.parse_args(argv)
     arguments.cells = arguments.cells or (2 if arguments.smoke else 8)
     if arguments.output is None:
         arguments.output = (
@@ -373,7 +363,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> None:
-    arguments = parsed(argv)
+    arguments = read_options(argv)
     if not arguments.smoke and not arguments.device.startswith("cuda"):
         raise SystemExit(
             f"Full sizes need a GPU, and --device is {arguments.device}; --smoke runs tiny ones "

@@ -22,7 +22,6 @@ regulator between them whose counts are too noisy to explain all.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -30,6 +29,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 import pandas as pd
 import torch
+from arguments import PATTERNS, Option, all_of, read_options
 from sets import VARIABLE, folder, read_reference
 from torch import Tensor
 
@@ -155,13 +155,12 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3, help="seeds of the generator (default: 3)")
-    parser.add_argument(
-        "--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)"
+    arguments = read_options(
+        __doc__,
+        seeds=Option(3, "seeds of the generator (default: 3)"),
+        sets=PATTERNS,
+        knockoffs=all_of(KINDS),
     )
-    parser.add_argument("--knockoffs", nargs="+", default=list(KINDS), choices=list(KINDS))
-    arguments = parser.parse_args()
 
     print(
         f"{'set':<15}{'knock-offs':<19}" + "".join(f"{f'q <= {level:g}':<20}" for level in LEVELS)

@@ -27,6 +27,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+from arguments import SMOKE, Option, all_of, read_options
 from folds_parts.layers import Scale, attention_cases, loss_cases, mlp_cases, norm_cases, rows_of
 from matplotlib.figure import Figure
 from results_file import versions, write
@@ -149,35 +150,20 @@ def draw(table: pd.DataFrame, path: Path) -> None:
 
 
 def parsed(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument(
-        "--tiles",
-        action="store_true",
-        help="check the kernels with all block sizes that they ship with",
+    arguments = read_options(
+        __doc__,
+        argv,
+        parts=all_of(PARTS),
+        tiles=Option(False, "check the kernels with all block sizes that they ship with"),
+        smoke=SMOKE,
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        backend=Option("auto", choices=("triton", "torch", "auto")),
+        budget_s=Option(2.0, "time for a method at a size"),
+        limit_s=Option(400.0, "start no new size after this time"),
+        output=Option(help="default: benchmarks/results; --smoke: a new folder", kind=Path),
+        picture=Option(kind=Path),
+        from_csv=Option(help="draw this table, and measure nothing", kind=Path),
     )
-    parser.add_argument(
-        "--smoke", action="store_true", help="tiny sizes, to see that everything runs"
-    )
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--backend", choices=("triton", "torch", "auto"), default="auto")
-    parser.add_argument(
-        "--budget-s", type=float, default=2.0, metavar="S", help="time for a method at a size"
-    )
-    parser.add_argument(
-        "--limit-s", type=float, default=400, metavar="S", help="start no new size after this time"
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="default: benchmarks/results; --smoke: a new folder",
-    )
-    parser.add_argument("--picture", type=Path, metavar="FILE")
-    parser.add_argument(
-        "--from-csv", type=Path, metavar="FILE", help="draw this table, and measure nothing"
-    )
-    arguments = parser.parse_args(argv)
     if arguments.smoke:
         arguments.output = arguments.output or Path(tempfile.mkdtemp(prefix="folds-"))
         arguments.picture = arguments.picture or arguments.output / "folds.png"
@@ -187,7 +173,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> None:
-    arguments = parsed(argv)
+    arguments = read_options(argv)
     if arguments.from_csv:
         return draw(pd.read_csv(arguments.from_csv), arguments.picture)
     device = torch.device(arguments.device)

@@ -16,17 +16,16 @@ the errors of the same runs, and writes `held_out.csv`, where rows of other sets
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import ours
 import pandas as pd
 import torch
-from networks import HERE, deviation
+from arguments import PATTERNS, RESULTS, read_options
+from networks import deviation
 from peers import perceptron
 from results_file import merged, ordered, write
 from sets import SETS, NetworkSet, folder, load_sets
@@ -156,15 +155,9 @@ def row(one: NetworkSet, runs: list[dict[str, float]]) -> dict[str, float | str]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)"
+    arguments = read_options(
+        __doc__, sets=PATTERNS, seeds=5, first_seed=0, device="cpu", output=RESULTS
     )
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
-    arguments = parser.parse_args()
 
     columns = "".join(f"{name:<17}" for name in METHODS)
     print(

@@ -14,38 +14,26 @@ where anything that is found is false.
 
 from __future__ import annotations
 
-import argparse
-import os
-from pathlib import Path
-
 import numpy as np
-from sets import VARIABLE
+from arguments import Option, read_options
+from sets import folder
 
 import grn
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--genes", type=int, default=2000, help="most variable genes, beside the factors"
+    arguments = read_options(
+        __doc__,
+        genes=Option(2000, "most variable genes, beside the factors"),
+        regulators=100,
+        seeds=Option(20, "times that conditions are dealt anew"),
     )
-    parser.add_argument("--regulators", type=int, default=100)
-    parser.add_argument(
-        "--seeds", type=int, default=20, help="times that conditions are dealt anew"
-    )
-    arguments = parser.parse_args()
-    if not os.environ.get(VARIABLE):
-        print(
-            f"Skipped: {VARIABLE} is not set; set it to the folder with the benchmark data "
-            "(data/README.md)."
-        )
-        return
 
     import anndata
 
-    folder = Path(os.environ[VARIABLE])
-    cells = anndata.read_h5ad(folder / "kang_ifnb.h5ad")
-    factors = cells.var_names[cells.var_names.isin((folder / "human_tfs.txt").read_text().split())]
+    data = folder()
+    cells = anndata.read_h5ad(data / "kang_ifnb.h5ad")
+    factors = cells.var_names[cells.var_names.isin((data / "human_tfs.txt").read_text().split())]
     seen = np.asarray((cells[:, factors].X > 0).sum(0)).ravel()
     for seed in range(arguments.seeds):
         generator = np.random.default_rng(seed)

@@ -19,7 +19,6 @@ end, too, and the run must end as two processes that were left alone.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import random
@@ -36,6 +35,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
+from arguments import Option, read_options
 
 from grn.config.files import load_config
 from grn.config.schema import Config
@@ -328,23 +328,14 @@ def pairs(home: Path, trials: int, first: int = 0) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    options = read_options(
+        __doc__,
+        trials=100,
+        first=Option(0, "number of the first trial of each kind"),
+        temporary=Option(help="folder for temporary files, as TMPDIR; on another file system, say"),
+        small_disks=Option(5, "runs on a file system that fills up"),
+        pairs=Option(0, "runs of two processes of which one is killed"),
     )
-    parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument(
-        "--first", type=int, default=0, help="number of the first trial of each kind"
-    )
-    parser.add_argument(
-        "--temporary", help="folder for temporary files, as TMPDIR; on another file system, say"
-    )
-    parser.add_argument(
-        "--small-disks", type=int, default=5, help="runs on a file system that fills up"
-    )
-    parser.add_argument(
-        "--pairs", type=int, default=0, help="runs of two processes of which one is killed"
-    )
-    options = parser.parse_args()
     if options.temporary:
         tempfile.tempdir = os.environ["TMPDIR"] = options.temporary
     home = Path(tempfile.mkdtemp(prefix="grn-kill-", dir="."))

@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from arguments import PATTERNS, PICTURES, RESULTS, Option, all_of, read_options
 from matplotlib.figure import Figure
 from peers import ABSENT, NAMES
 from peers.cached import NotRun, entry, run_peer
@@ -244,38 +245,19 @@ def deviation(sd: float, digits: int = 3) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)"
+    arguments = read_options(
+        __doc__,
+        sets=PATTERNS,
+        methods=all_of(methods()),
+        jobs=Option(os.cpu_count() or 1, "processes of a peer (default: all cores)"),
+        device=Option("cpu", "of our own methods (default: cpu)"),
+        seeds=Option(5, "of our own methods (default: 5)"),
+        set=Option([], "other settings of peers, e.g. trees=10"),
+        cache=HERE / ".cache",
+        cached=Option(False, "take peers from the cache alone"),
+        output=RESULTS,
+        picture=PICTURES / "networks.png",
     )
-    parser.add_argument(
-        "--methods", nargs="+", default=methods(), choices=methods(), metavar="NAME"
-    )
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=os.cpu_count() or 1,
-        help="processes of a peer (default: all cores)",
-    )
-    parser.add_argument("--device", default="cpu", help="of our own methods (default: cpu)")
-    parser.add_argument("--seeds", type=int, default=5, help="of our own methods (default: 5)")
-    parser.add_argument(
-        "--set",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="other settings of peers, e.g. trees=10",
-    )
-    parser.add_argument("--cache", type=Path, default=HERE / ".cache", metavar="DIR")
-    parser.add_argument("--cached", action="store_true", help="take peers from the cache alone")
-    parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
-    parser.add_argument(
-        "--picture",
-        type=Path,
-        default=HERE.parent / "docs" / "img" / "networks.png",
-        metavar="FILE",
-    )
-    arguments = parser.parse_args()
 
     remarks = dict(ABSENT)
     rows = []

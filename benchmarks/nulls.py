@@ -21,12 +21,12 @@ monocytes and T cells of interferon-treated blood. Kinds:
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable
 
 import numpy as np
 from anndata import AnnData
+from arguments import all_of, read_options
 from scipy import sparse
 from sets import VARIABLE, folder
 
@@ -133,16 +133,13 @@ def edges_of_null(adata: AnnData, regulators: list[str], kind: str, size: int, s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--draws", type=int, default=20)
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
-    parser.add_argument(
-        "--kinds", nargs="+", default=[*KINDS, "everywhere"], choices=[*KINDS, "everywhere"]
+    arguments = read_options(
+        __doc__,
+        draws=20,
+        sizes=SIZES,
+        kinds=all_of([*KINDS, "everywhere"]),
+        cells=all_of(["simulated", "kang"]),
     )
-    parser.add_argument(
-        "--cells", nargs="+", default=["simulated", "kang"], choices=["simulated", "kang"]
-    )
-    arguments = parser.parse_args()
 
     print(f"{'cells':<11}{'kind':<12}" + "".join(f"{size:<14}" for size in arguments.sizes))
     for name in arguments.cells:

@@ -18,7 +18,6 @@ Writes `parts.csv` after each seed of a part; rows that were not measured again 
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -33,7 +32,8 @@ import numpy as np
 import ours
 import pandas as pd
 import torch
-from networks import HERE, deviation
+from arguments import RESULTS, Option, all_of, read_options
+from networks import deviation
 from results_file import merged, ordered, write
 from torch import Tensor
 
@@ -182,7 +182,6 @@ PARTS: dict[str, tuple[dict[str, object], Patches]] = {
     "1 iteration": ({"model.iterations": 1}, []),
     "present or absent": ({}, MULTIPLICITIES),
     "no norm": ({}, NORM),
-    "1 head": ({"model.query_heads": 1, "model.key_heads": 1}, []),
     "1 member": ({"model.members": 1}, []),
 }
 
@@ -225,14 +224,13 @@ def measure(part: str, seed: int, device: str) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS, metavar="PART")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument(
-        "--device", default="cpu", help="of the error on held-out cells (default: cpu)"
+    arguments = read_options(
+        __doc__,
+        parts=all_of(PARTS),
+        seeds=[0, 1, 2, 3, 4],
+        device=Option("cpu", "of the error on held-out cells (default: cpu)"),
+        output=RESULTS,
     )
-    parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
-    arguments = parser.parse_args()
 
     path = arguments.output / "parts.csv"
     for part in arguments.parts:

@@ -17,7 +17,6 @@ exceeds it.
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import sys
@@ -27,6 +26,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from arguments import RESULTS, Option, read_options
 
 from flashsign import spherical_attention
 from flashsign.tuning.accuracy import TENSORS, Case, error
@@ -185,17 +185,16 @@ def cancelling_sums(case: Case) -> dict[str, float]:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    chosen = read_options(
+        __doc__,
+        calls=1000,
+        longest=Option(3000, "genes of the longest bags"),
+        seconds=Option(math.inf, "stop after this time"),
+        seed=0,
+        variants=Option(help="reuse dtypes, widths and methods of so many", kind=int),
+        backend=Option("auto", choices=("auto", "triton", "torch")),
+        output=RESULTS / "random_calls.csv",
     )
-    options.add_argument("--calls", type=int, default=1000)
-    options.add_argument("--longest", type=int, default=3000, help="genes of the longest bags")
-    options.add_argument("--seconds", type=float, default=math.inf, help="stop after this time")
-    options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--variants", type=int, help="reuse dtypes, widths and methods of so many")
-    options.add_argument("--backend", choices=("auto", "triton", "torch"), default="auto")
-    options.add_argument("--output", type=Path, default=HERE / "results" / "random_calls.csv")
-    chosen = options.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtypes = (
         ("float16", "float32") if device.type == "cpu" else ("float16", "bfloat16", "float32")

@@ -18,16 +18,15 @@ and sizes stay, and the picture `docs/img/scaling.png`.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from arguments import PICTURES, RESULTS, Option, all_of, read_options
 from matplotlib.figure import Figure
-from networks import COLOURS, HERE, OURS, OWN, methods
+from networks import COLOURS, OURS, OWN, methods
 from peers import load, settings_of
 from peers.measure import CallFailed, measured
 from results_file import merged, ordered, write
@@ -125,18 +124,13 @@ def too_long(taken: Mapping[tuple[int, int], float], genes: int, cells: int, lim
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--methods", nargs="+", default=methods(), choices=methods(), metavar="NAME"
+    arguments = read_options(
+        __doc__,
+        methods=all_of(methods()),
+        limit=Option(LIMIT_S, f"CPU seconds of one run (default: {LIMIT_S})"),
+        output=RESULTS,
+        picture=PICTURES / "scaling.png",
     )
-    parser.add_argument(
-        "--limit", type=float, default=LIMIT_S, help=f"CPU seconds of one run (default: {LIMIT_S})"
-    )
-    parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
-    parser.add_argument(
-        "--picture", type=Path, default=HERE.parent / "docs" / "img" / "scaling.png", metavar="FILE"
-    )
-    arguments = parser.parse_args()
 
     path = arguments.output / "scaling.csv"
     for method in arguments.methods:

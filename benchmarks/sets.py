@@ -11,7 +11,6 @@ Letters: C cells, N genes.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 from collections.abc import Callable, Iterable
@@ -23,6 +22,7 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
+from arguments import PATTERNS, Option, read_options
 from peers.cached import PreparedSet, save_prepared
 
 VARIABLE = "GRN_BENCHMARK_DATA"
@@ -216,14 +216,9 @@ SETS: dict[str, Callable[[], NetworkSet]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Lists the sets, and writes the inputs of the peers to one file."
+    arguments = read_options(
+        __doc__, sets=PATTERNS, export=Option(help="the .npz file to write", kind=Path)
     )
-    parser.add_argument(
-        "--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)"
-    )
-    parser.add_argument("--export", type=Path, metavar="FILE", help="the .npz file to write")
-    arguments = parser.parse_args()
     sets = load_sets(arguments.sets)
     for one in sets:
         regulators = len(one.regulators or one.genes)

@@ -14,7 +14,6 @@ is 1 where one is not.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import sys
@@ -28,6 +27,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from arguments import RESULTS, Option, read_options
 from torch import Tensor
 
 from flashsign.tuning.accuracy import SIZES, TENSORS, Bag
@@ -264,30 +264,15 @@ def check_all(everything: list[Case], limit_s: float) -> pd.DataFrame:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    chosen = read_options(
+        __doc__,
+        output=RESULTS / "tiles.csv",
+        kernels=Option(
+            help="check these kernels alone; the rows of others stay", choices=KERNELS, several=True
+        ),
+        trial=Option(False, "check a few float32 cases in the interpreter; writes nothing"),
+        limit_s=Option(540.0, "stop after this time; cases that are not done fail"),
     )
-    options.add_argument("--output", type=Path, default=HERE / "results" / "tiles.csv")
-    options.add_argument(
-        "--kernels",
-        nargs="+",
-        choices=KERNELS,
-        metavar="NAME",
-        help="check these kernels alone; the rows of others stay",
-    )
-    options.add_argument(
-        "--trial",
-        action="store_true",
-        help="check a few float32 cases in the interpreter; writes nothing",
-    )
-    options.add_argument(
-        "--limit-s",
-        type=float,
-        default=540,
-        metavar="S",
-        help="stop after this time; cases that are not done fail",
-    )
-    chosen = options.parse_args()
     if chosen.trial:
         os.environ.setdefault("TRITON_INTERPRET", "1")
         some = [case for case in cases() if case.dtype == torch.float32 and case.width == 16]

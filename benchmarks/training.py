@@ -15,7 +15,6 @@ what the ratio shows.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import tempfile
 import time
@@ -24,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from arguments import Option, read_options
 from torch import Tensor
 from torch.autograd import DeviceType
 from torch.nn import functional as F
@@ -177,11 +177,7 @@ def busy_in_run(path: Path, first: int, last: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--run", type=Path, metavar="FILE")
-    chosen = parser.parse_args()
+    chosen = read_options(__doc__, run=Option(kind=Path))
     print(
         torch.cuda.get_device_name(),
         "- ms of a step, cells a second, share of the time that the GPU computes",

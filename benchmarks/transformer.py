@@ -13,7 +13,6 @@ the same recorded model takes the same queries, keys and values in bfloat16.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
+from arguments import Option, read_options
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -133,11 +133,7 @@ def trace(name: str, first: int = 40, last: int = 60) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--run", nargs="+", metavar="CONFIG")
-    if configs := parser.parse_args().run:
+    if configs := read_options(__doc__, run=Option(several=True)).run:
         for name in configs:
             trace(name)
         return

@@ -180,3 +180,11 @@ def tiny_run(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "tiny"
     train(tiny_config(), folder, say=lambda line: None)
     return folder
+
+
+@pytest.fixture
+def run(tiny_run):
+    """The same as an object of its own for each test, which may change its module."""
+    import grn
+
+    return grn.load(tiny_run)

@@ -50,12 +50,6 @@ def commands(program=None, name: str = "grn"):
         yield name, program
 
 
-def test_every_command_names_the_options_that_stand_everywhere():
-    assert all(
-        "--quiet" in command.epilog and "--debug" in command.epilog for _, command in commands()
-    )
-
-
 NOT_IN_PYTHON = {
     "--all": "certain=False",
     "--output": "Python returns what the command writes",

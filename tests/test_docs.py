@@ -14,7 +14,6 @@ PAGES = sorted(ROOT.glob("*.md")) + sorted(
     page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md")
 )
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-HISTORY = "docs/log.md"
 
 FENCED = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -114,12 +113,6 @@ def test_every_decision_has_a_page_that_is_listed():
         assert "**Decided.**" in content and "**Why.**" in content, (
             f"{page} does not say what was decided, and why"
         )
-
-
-def test_the_log_lists_its_subjects_in_their_order():
-    subjects = [heading for heading in HEADING.findall(text(HISTORY)) if heading != "Log"]
-    slugs = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in subjects]
-    assert re.findall(r"\]\(#([^)]*)\)", text(HISTORY)) == slugs
 
 
 def test_every_benchmark_is_listed_with_its_question():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 
 import classification
 import depth
@@ -69,21 +68,11 @@ def test_every_method_labels_test_cells_that_it_was_not_fitted_on(
     )
     monkeypatch.delenv(CELLTYPIST, raising=False)
     methods = set(METHODS) - {"CellTypist"}
-    command = [
-        "classification.py",
-        "--splits",
-        "1",
-        "--fractions",
-        "1",
-        "0.3",
-        "--output",
-        str(tmp_path),
-    ]
+    command = ["--splits", "1", "--fractions", "1", "0.3", "--output", str(tmp_path)]
     command += ["--picture", str(tmp_path / "picture.png")]
     others = methods - {"logistic regression"}
     for arguments in (command, [*command, "--without", *others]):
-        monkeypatch.setattr(sys, "argv", arguments)
-        main()
+        main(arguments)
         table = pd.read_csv(tmp_path / "classification.csv")
         assert len(table) == 2 * len(methods), "rows of a second run replace those of the first"
     assert set(table["method"]) == methods and table["accuracy"].between(0, 1).all()
@@ -120,9 +109,8 @@ def test_cells_keep_a_share_of_their_counts_and_of_those_of_the_depth_before(sma
 def test_every_method_labels_the_cells_at_every_depth(small, tmp_path, monkeypatch):
     for module in (classification, depth):
         monkeypatch.setattr(module, "configurations", lambda: {"small": small})
-    command = ["depth.py", "--sets", "*", "--splits", "1", "--output", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", [*command, "--picture", str(tmp_path / "picture.png")])
-    depth.main()
+    command = ["--sets", "*", "--splits", "1", "--output", str(tmp_path)]
+    depth.main([*command, "--picture", str(tmp_path / "picture.png")])
     table = pd.read_csv(tmp_path / "depth.csv")
     assert set(table["method"]) == set(depth.COMPARED) and len(table) == len(depth.COMPARED) * len(
         depth.DEPTHS
@@ -131,13 +119,8 @@ def test_every_method_labels_the_cells_at_every_depth(small, tmp_path, monkeypat
 
     # With all counts, what the benchmark of cell types says.
     others = [name for name in classification.METHODS if name != "logistic regression"]
-    command = ["classification.py", "--splits", "1", "--fractions", "1", "--without", *others]
-    monkeypatch.setattr(
-        sys,
-        "argv",
-        [*command, "--output", str(tmp_path), "--picture", str(tmp_path / "another.png")],
-    )
-    classification.main()
+    command = ["--splits", "1", "--fractions", "1", "--without", *others, "--output", str(tmp_path)]
+    classification.main([*command, "--picture", str(tmp_path / "another.png")])
     same = ["accuracy", "macro_f1", "log_loss"]
     whole = table.query("method == 'logistic regression' and depth == 1")[same]
     np.testing.assert_allclose(whole, pd.read_csv(tmp_path / "classification.csv")[same], rtol=1e-4)

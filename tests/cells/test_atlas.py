@@ -344,11 +344,7 @@ def test_a_run_reads_all_cells_and_its_network_the_same_sample_again(adata, tmp_
         output=tmp_path / "run",
     )
     said = capsys.readouterr().out
-    assert (
-        f"{SAMPLE} cells of {CELLS}, a sample," in said
-        and "Training reads 2300 cells of the file" in said
-    )
-    assert "The sample lacks types of the file ('rare'), whose cells count as unlabelled." in said
+    assert f"{SAMPLE} cells of {CELLS}" in said and "2300 cells" in said and "'rare'" in said
     options = {
         "label": "cell_type",
         "regulators": regulators,
@@ -356,6 +352,6 @@ def test_a_run_reads_all_cells_and_its_network_the_same_sample_again(adata, tmp_
     }
     grn.network(tmp_path / "cells.h5ad", **options)
     said = capsys.readouterr().out
-    assert "Training reads 768 of 2400 cells of the file" in said, "nothing is held out to test"
+    assert "768 of 2400 cells" in said, "nothing is held out to test"
     again = run.read_networks()
     np.testing.assert_array_equal(again.varp["grn"].toarray(), run.network.varp["grn"].toarray())

@@ -51,15 +51,3 @@ def test_the_table_is_written_and_what_differs_is_printed(grn_compare, ending):
     before = Path(output).read_bytes()
     code, _, error = grn_compare("--by", "cell_type", "--output", output)
     assert code == 2 and error.count("\n") == 1 and Path(output).read_bytes() == before
-
-
-def test_conditions_are_in_the_order_in_which_they_are_given(grn_compare):
-    arguments = ("--by", "cell_type")
-    grn_compare(*arguments, "--output", "there.csv")
-    grn_compare(*arguments, "--output", "back.csv", "--conditions", "type 2", "type 1")
-    pair = ["source", "target"]
-    there, back = (
-        pd.read_csv(f"{name}.csv").set_index(pair)["effect"].sort_index()
-        for name in ("there", "back")
-    )
-    pd.testing.assert_series_equal(there, -back, atol=1e-4)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import shutil
 
-import pandas as pd
 import pytest
 
 import grn
@@ -31,31 +30,6 @@ def test_the_command_writes_what_the_function_writes(tiny_run, tmp_path, capsys)
     output = ["--format", "csv", "--output", str(tmp_path / "two.csv")]
     assert main(["export", str(tiny_run), *output, *options]) == 0
     assert (tmp_path / "one.csv").read_text() == (tmp_path / "two.csv").read_text()
-
-
-def test_all_is_needed_for_edges_that_are_not_certain(tmp_path, capsys):
-    table = pd.DataFrame(
-        {"source": ["A", "B"], "target": "x", "weight": [2.0, 1.0], "q_value": [0.4, 0.01]}
-    )
-    table.to_csv(tmp_path / "edges.csv", index=False)
-    table[:1].to_csv(tmp_path / "none.csv", index=False)
-
-    def write(network: str, output: str, *options: str) -> int:
-        command = [
-            "export",
-            str(tmp_path / network),
-            "--format",
-            "csv",
-            "--output",
-            str(tmp_path / output),
-        ]
-        return main([*command, *options])
-
-    assert write("edges.csv", "some.csv") == write("edges.csv", "all.csv", "--all") == 0
-    assert pd.read_csv(tmp_path / "some.csv")["source"].tolist() == ["B"]
-    assert pd.read_csv(tmp_path / "all.csv")["source"].tolist() == ["B", "A"]
-    assert write("none.csv", "nothing.csv") == 2 and not (tmp_path / "nothing.csv").exists()
-    assert "--all" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

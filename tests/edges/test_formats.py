@@ -56,13 +56,7 @@ def genesig():
 
 def written(chosen, name, folder):
     path = folder / f"network{FORMATS[name].ending}"
-    lines: list[str] = []
-    write_file(chosen, path, name, lines.append)
-    up = int((chosen.edges["weight"] > 0).sum())
-    assert lines == [
-        f"Wrote 18 edges, {up} up and {18 - up} down, from 3 regulators to 7 targets (all cells), "
-        f"as {path}."
-    ]
+    write_file(chosen, path, name)
     return path
 
 

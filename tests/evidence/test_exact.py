@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from grn.evidence import exact as module
-from grn.evidence.exact import FREE, Moments, Solution, pairs_of_states, solve
+from grn.evidence.exact import FREE, Moments, pairs_of_states, solve
 from grn.model.penalty import Penalty
 
 CELLS, KEYS, STATES, TARGETS = 400, 7, 3, 5  # the last key is the depth
@@ -210,8 +210,3 @@ def test_the_freer_states_are_the_more_their_slopes_differ():
     )
     free = solve(moments, Penalty(30.0, 1e3)).of_states(STATES)[0]
     torch.testing.assert_close(free, alone.shared, rtol=0.02, atol=0.01)
-
-
-def test_a_solution_without_deviations_is_the_same_in_every_state():
-    shared = torch.randn(KEYS, TARGETS)
-    assert torch.equal(Solution(shared).of_states(2), torch.stack([shared, shared]))

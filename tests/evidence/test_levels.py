@@ -56,7 +56,6 @@ def test_levels_that_follow_their_regulators_count(cells, seed):
     table = cells(follows=1, composition=0, noise=3.0, seed=seed)
     found = levels_of(table, fold(table))
     assert found.part > 0 and found.part == found.best and found.with_part < found.without
-    assert found.summary().startswith("Differences between states count as regulation")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -65,7 +64,6 @@ def test_levels_of_composition_do_not(cells, seed):
     table = cells(follows=0, composition=3, noise=3.0, seed=seed)
     found = levels_of(table, fold(table))
     assert found.part == 0 and found.with_part > found.without - 0.001
-    assert "may be composition" in found.summary() and "do not count" in found.summary()
 
 
 @pytest.mark.parametrize("composition", [0, 3])

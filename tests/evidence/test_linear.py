@@ -167,11 +167,3 @@ def test_of_many_targets_some_choose_the_penalty(monkeypatch):
     monkeypatch.setattr(module, "JUDGED", 12)
     assert whole / 3 < chosen(x, columns) < 3 * whole
     assert read == [12]
-
-
-def test_columns_are_changed_as_they_are_read():
-    y = torch.arange(12.0).view(3, 4)
-    columns = Columns.of(y).each(lambda values: -values)
-    assert columns.shape == (3, 4) and Columns.of(columns) is columns
-    assert torch.equal(columns.read(slice(1, 3)), -y[:, 1:3])
-    assert torch.equal(columns.read(torch.tensor([3, 0])), -y[:, [3, 0]])

@@ -28,12 +28,5 @@ def test_a_prior_that_helps_penalises_what_it_does_not_list(make_table):
     assert found.unlisted < 0.7 and float(unlisted[-1] / listed[0]) == pytest.approx(
         found.unlisted, rel=1e-5
     )
-    sentence = found.sentence()
-    assert (
-        sentence.startswith("The prior helps")
-        and f"{found.unlisted**-2:.3g} times as much" in sentence
-    )
     useless, found = prior_factor(table, generator.permuted(edges, axis=1), fold, 10.0)
-    assert (
-        useless is None and found.unlisted == 1 and "so penalties leave it out" in found.sentence()
-    )
+    assert useless is None and found.unlisted == 1

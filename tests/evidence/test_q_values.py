@@ -363,17 +363,6 @@ def test_q_values_are_medians_over_rounds_of_draws(make_table, monkeypatch):
     assert not np.array_equal(found[0].q, again.q)
 
 
-def test_rounds_are_an_odd_number_that_fits_into_the_time(make_table, monkeypatch):
-    table = some_table(make_table)
-    monkeypatch.setattr(module, "ROUNDS", 7)
-    assert rounds_of(table, 100) == 7
-    monkeypatch.setattr(module, "ROUNDS", 6)
-    assert rounds_of(table, 100) == 5
-    assert rounds_of(table, module.NUMBERS // 4) == 3 and rounds_of(table, 10 * module.NUMBERS) == 1
-    monkeypatch.setattr(module, "WORK", 1.0)
-    assert rounds_of(table, 100) == 1, "at least one"
-
-
 def test_what_was_found_says_first_what_is_certain_and_then_what_is_needed():
     q = np.ones((3, 2))
     certain = q.copy()

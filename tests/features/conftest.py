@@ -12,6 +12,7 @@ import pytest
 from scipy import sparse
 
 from grn.cells.cells import Cells
+from grn.cells.simulated.cells import simulate
 
 
 @dataclass(frozen=True)
@@ -133,3 +134,9 @@ def plant(
 @pytest.fixture
 def make_planted():
     return plant
+
+
+@pytest.fixture
+def adata(run):
+    """The cells of the run."""
+    return simulate(run.config.data.simulated)

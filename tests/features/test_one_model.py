@@ -16,12 +16,6 @@ from grn.networks.cells_of_run import cells_of_run, states_of_run
 from grn.runtime.errors import DataError, RunFolderError
 
 
-@pytest.fixture
-def run(tiny_run):
-    """A run of its own for each test, which may change its module."""
-    return grn.load(tiny_run)
-
-
 def noise(part: torch.nn.Module) -> None:
     with torch.no_grad():
         for parameter in part.parameters():
@@ -83,7 +77,7 @@ def test_training_makes_the_edges(make_config):
     """
     narrow = {"model.width": 1, "network.false_discovery": False, "trainer.learning_rate": 0.05}
     steps = [
-        grn.train(make_config(max_steps=count), set=narrow, quiet=True).edges for count in (1, 80)
+        grn.train(make_config(max_steps=count), set=narrow, quiet=True).edges for count in (1, 30)
     ]
     both = steps[0].merge(steps[1], on=["source", "target"], suffixes=("", "_of_many"))
     assert len(both) == len(steps[0]) and not np.allclose(

@@ -12,25 +12,6 @@ from grn.runtime.errors import ConfigError, DataError
 EDGES = pd.DataFrame({"source": ["A", "B"], "target": ["x", "y"], "weight": [2.0, -1.0]})
 
 
-@pytest.fixture
-def run(tiny_run):
-    return grn.load(tiny_run)
-
-
-@pytest.mark.parametrize("ending", ["csv", "tsv.gz", "parquet"])
-def test_tables_of_other_tools_are_known_by_their_columns(ending, tmp_path):
-    """The columns of every tool are tested with the files of networks."""
-    table, path = (
-        EDGES.set_axis(["TF", "target", "importance"], axis="columns"),
-        tmp_path / f"edges.{ending}",
-    )
-    if ending == "parquet":
-        table.to_parquet(path)
-    else:
-        table.to_csv(path, index=False, sep="," if ending == "csv" else "\t")
-    pd.testing.assert_frame_equal(grn.read_network(str(path)), EDGES)
-
-
 def test_every_form_of_a_run_gives_the_same_table(run):
     expected = grn.read_network(run, certain=False)
     further = [
@@ -61,14 +42,6 @@ def test_every_form_of_a_run_gives_the_same_table(run):
         both = [table.reset_index(drop=True).astype(texts) for table in (found, nonzero)]
         pd.testing.assert_frame_equal(*both)
         assert found["weight"].abs().sort_index().is_monotonic_decreasing
-
-
-def test_the_edges_of_types_keep_their_type(run):
-    table = grn.read_network(run.folder / "edges_by_type.parquet", certain=False)
-    assert {"sd", "effect", "effect_se", "between", "confidence", "cell_type"} <= set(table)
-    expected = pd.read_parquet(run.folder / "edges_by_type.parquet")
-    assert table["cell_type"].tolist() == expected["cell_type"].astype(str).tolist()
-    np.testing.assert_allclose(table["sd"], expected["sd"])
 
 
 def test_cell_types_have_networks_of_their_own(run):
@@ -151,19 +124,6 @@ def test_the_effects_of_the_one_head_are_the_network_before_it_is_balanced(run, 
     pd.testing.assert_frame_equal(head, whole)
     signs = whole.merge(run.edges, on=["source", "target"])
     assert len(signs) == len(whole) and (signs["weight_x"] * signs["weight_y"] > 0).all()
-
-
-def test_a_score_is_read_from_the_parameters_alone(run):
-    found = grn.read_network(run, layer=1, head=0, value="score", cell_type="type 2")
-    every = run.module.blocks[1].scores(
-        run.module.place[run.module.targets] - len(run.module.regulators)
-    )
-    score = every[:, 0, 1].mean(0)[:, :-1].numpy()
-    genes = run.network.var_names
-    targets = {genes[gene]: row for row, gene in enumerate(run.module.targets.tolist())}
-    sources = {genes[gene]: column for column, gene in enumerate(run.module.regulators.tolist())}
-    expected = [score[targets[row.target], sources[row.source]] for row in found.itertuples()]
-    np.testing.assert_allclose(found["weight"], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

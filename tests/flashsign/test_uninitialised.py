@@ -7,15 +7,6 @@ from torch.utils import deterministic
 from uninitialised import poisoned
 
 
-def test_a_gpus_tests_get_nan_where_nobody_has_written():
-    assert torch.are_deterministic_algorithms_enabled() == torch.cuda.is_available()
-    if torch.cuda.is_available():
-        x = torch.empty(1000, device="cuda")
-        assert (
-            x.isnan().all() and x.new_empty(5).isnan().all() and torch.empty_like(x).isnan().all()
-        )
-
-
 def test_poison_is_everywhere_within_and_gone_afterwards(monkeypatch):
     monkeypatch.setattr(deterministic, "fill_uninitialized_memory", False)
     before = (

@@ -7,7 +7,6 @@ import torch
 from torch.autograd.functional import jacobian
 
 from grn.bags import Bags
-from grn.config.schema import ModelConfig
 from grn.model import regulation
 from grn.model.basal_gene import FeedForward
 from grn.model.regulation import DEPTH, LIMIT
@@ -168,26 +167,6 @@ def test_what_blocks_leave_over_is_that_of_predictions(make_model, make_bags):
         states = model.inferred_states(m) if infers else bags.states
         direct = next(direct for genes, direct, _ in model.parts(m, states) if len(genes) == 9)
         torch.testing.assert_close(found, direct - true, **close)
-
-
-def test_scores_are_as_wide_as_there_are_keys_while_there_is_room(monkeypatch):
-    """With a width that is given, heads have that one."""
-    wide = regulation.width_of_scores
-    assert (
-        wide(ModelConfig(), 2000, 613, 1) == 613 and wide(ModelConfig(width=32), 2000, 613, 1) == 32
-    )
-    tables = 5 * 2000 * 613
-    monkeypatch.setattr(regulation, "TABLES", tables)
-    assert wide(ModelConfig(), 2000, 613, 1) == 613
-    assert wide(ModelConfig(), 2001, 613, 1) == wide(ModelConfig(), 2000, 613, 2) == regulation.WIDE
-    assert ModelConfig().width_of_cells == 64 and ModelConfig(width=32).width_of_cells == 32
-
-
-def test_many_regulators_are_read_as_they_were_counted(make_model, monkeypatch):
-    model = make_model()
-    assert model.layered and not make_model(layers=1).layered
-    monkeypatch.setattr(regulation, "AMONG", 2)
-    assert not model.layered
 
 
 def test_genes_that_are_asked_for_one_after_the_other_are_those_of_one_pass(

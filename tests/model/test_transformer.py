@@ -134,13 +134,6 @@ def test_tokens_that_are_filled_up_say_the_same(cells, layers):
     torch.testing.assert_close(reader.read(filled), reader.read(tokens))
 
 
-def test_tokens_are_filled_up_to_a_few_sizes():
-    sizes = {
-        len(Tokens.of(torch.ones(100, genes)).filled_up().gene) for genes in (1, 2, *range(40, 84))
-    }
-    assert sizes == {512, 4608, 5120, 5632, 6144, 6656, 7168, 7680, 8192, 9216}
-
-
 @pytest.mark.parametrize(
     "name", sorted(name for name, _ in transformer().named_parameters() if "predict" not in name)
 )

@@ -8,7 +8,7 @@ from grn.bags import Tokens
 from grn.cells.cells import Cells
 from grn.model.reader import ReaderShape
 from grn.model.transformer import Transformer
-from grn.networks.attention import edges_of_attention, layer_matrices, read_attention, some_of
+from grn.networks.attention import edges_of_attention, layer_matrices, read_attention
 
 SHAPE = ReaderShape(members=2, classes=3, summary=8, hidden=8, layers=3, query_heads=2, key_heads=1)
 
@@ -70,9 +70,3 @@ def test_tables_hold_the_strongest_pairs_that_enough_cells_have(reader, cells):
         edges[["source", "target", "weight"]].head(20).itertuples(index=False)
     ):
         assert matrices["grn"][places[target], places[source]] == pytest.approx(weight)
-
-
-def test_some_cells_stand_for_many():
-    rows = np.arange(5, 2000)
-    assert len(some_of(rows, 0)) == 512 and (np.diff(some_of(rows, 0)) > 0).all()
-    assert (some_of(rows[:100], 0) == rows[:100]).all()

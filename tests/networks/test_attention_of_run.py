@@ -62,15 +62,15 @@ def test_a_layer_is_read_in_cells_of_choice(run):
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "said"),
+    ("options", "error"),
     [
-        ({"layer": 2}, ConfigError, "layers 0 to 1"),
-        ({"layer": 0, "cells": ["nobody"]}, DataError, "'nobody'"),
-        ({"layer": 0, "head": 1}, ConfigError, "head"),
-        ({"layer": 0, "cell_type": "nothing"}, DataError, "nothing"),
-        ({"cells": ["nobody"]}, ConfigError, "layer="),
+        ({"layer": 2}, ConfigError),
+        ({"layer": 0, "cells": ["nobody"]}, DataError),
+        ({"layer": 0, "head": 1}, ConfigError),
+        ({"layer": 0, "cell_type": "nothing"}, DataError),
+        ({"cells": ["nobody"]}, ConfigError),
     ],
 )
-def test_what_cannot_be_read_is_refused(run, options, error, said):
-    with pytest.raises(error, match=said):
+def test_what_cannot_be_read_is_refused(run, options, error):
+    with pytest.raises(error):
         grn.read_network(run, **options)

@@ -10,7 +10,6 @@ from grn import read_network
 from grn.edges.weights import balanced
 from grn.networks.one_layer import LayerChoice, read_layer
 from grn.networks.read import read_network as read_whole
-from grn.runtime.errors import ConfigError, DataError
 
 REGULATORS = np.array([0, 3, 5])
 HEADS = 4, 2  # of blocks that have several
@@ -58,16 +57,6 @@ def test_scores_and_weights_have_the_same_signs_and_heads_together_are_their_mea
         assert (score != 0).sum() == (6 if layer == 0 else 27)
 
 
-@pytest.mark.parametrize("value", ["score", "weight", "effect"])
-def test_a_model_has_one_head_which_is_all_of_them(make_model, make_cells, value):
-    """However many the transformer has."""
-    model, cells = make_model(query_heads=4, key_heads=2), make_cells()
-    assert {block.embedding.query.shape[1] for block in model.blocks} == {1}
-    for layer in (0, 1):
-        whole = read(model, cells, layer, None, value)
-        assert whole.any() and np.array_equal(read(model, cells, layer, 0, value), whole)
-
-
 def test_several_states_count_by_their_cells(make_model, make_cells):
     model, cells = make_model(states=3, heads=HEADS), make_cells(states=3)
     size = cells[1].membership.sum(0)
@@ -101,28 +90,3 @@ def test_the_score_of_a_run_is_q_k_of_its_saved_tensors(tiny_run):
             "target",
             "weight",
         ]
-
-
-def test_a_type_of_cells_has_a_mean_of_its_own(tiny_run):
-    tables = {}
-    for name in (None, "type 1", "type 2"):
-        table = read_network(tiny_run, layer=1, cell_type=name)
-        assert table["weight"].abs().is_monotonic_decreasing
-        tables[name] = table.set_index(["source", "target"])["weight"].sort_index()
-    assert not np.allclose(tables["type 1"], tables["type 2"])
-    np.testing.assert_allclose(
-        tables[None], (tables["type 1"] + tables["type 2"]) / 2, rtol=1e-2, atol=1e-4
-    )
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"layer": 2}, "is 2, and this model has 0 to 1"),
-        ({"layer": 0, "head": 1}, "is 1, and this model has 0 to 0"),
-        ({"layer": 0, "cell_type": "type 3"}, "There is no cell type 'type 3'"),
-    ],
-)
-def test_what_the_model_does_not_have_is_refused(tiny_run, options, words):
-    with pytest.raises((ConfigError, DataError), match=words):
-        read_network(tiny_run, **options)

@@ -29,11 +29,6 @@ def texts(picture) -> set[str]:
 
 
 @pytest.fixture
-def run(tiny_run):
-    return grn.load(tiny_run)
-
-
-@pytest.fixture
 def typed():
     return pd.DataFrame(
         [

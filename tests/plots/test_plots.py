@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import sys
 
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.image import imread
 from matplotlib.text import Text
 
 import grn
@@ -24,12 +22,6 @@ LABELS = ["CD4+/CD25 T Reg", "a type with a very long name that goes on and on",
 def texts(picture) -> set[str]:
     picture = whole(picture)
     return {text.get_text() for text in picture.findobj(Text)}
-
-
-def pixels(picture) -> np.ndarray:
-    buffer = io.BytesIO()
-    whole(picture).savefig(buffer, format="png")
-    return imread(io.BytesIO(buffer.getvalue()))
 
 
 @pytest.fixture

@@ -55,10 +55,6 @@ def test_training_stops_when_the_loss_has_not_improved_for_so_long(tmp_path):
     checkpoints, trainer = Checkpoints(tmp_path, patience=3), CountingTrainer()
     losses = [3.0, 2.5, 2.6, 2.7, 2.4, 2.6, 2.5, 2.4, 0.0]
     assert validate(checkpoints, trainer, losses) == 8
-    assert (
-        checkpoints.reason
-        == "the validation loss has not improved on 2.4000 (step 50) in 3 validations"
-    )
     assert step(tmp_path / "best.ckpt") == 50
 
 

@@ -12,7 +12,10 @@ from torch.nn import functional as F
 
 from grn.bags import Bags, Batch
 from grn.cells.load import load_cells
+from grn.cells.simulated.cells import simulate
+from grn.config.files import change_config
 from grn.model.regulation import Prediction
+from grn.runtime.messages import silent
 from grn.training import run
 from grn.training.metrics import Scored, metrics_of, scalars
 
@@ -87,13 +90,12 @@ def test_a_prediction_that_is_nan_stays_nan(evaluated):
     assert evaluated((spoiled, batch), genes=True)["masked_multiplicity_loss"].isnan()
 
 
-def test_a_run_whose_test_cells_have_no_label_goes_through(make_config, tmp_path, monkeypatch):
-    config = make_config(max_steps=2)
-    cells, split = load_cells(config.data, seed=config.trainer.seed)
-    labels = cells.labels.copy()
-    labels[split.test] = -1
-    monkeypatch.setattr(
-        run, "load_cells", lambda *args, **options: (replace(cells, labels=labels), split)
-    )
-    result = run.train(config, tmp_path / "run", say=lambda line: None)
+def test_a_run_whose_test_cells_have_no_label_goes_through(make_config, tmp_path):
+    """Donors decide the split here, so that no label does."""
+    config = change_config(make_config(max_steps=2), {"data.group_key": "donor"})
+    adata = simulate(config.data.simulated)
+    adata.obs["donor"] = np.where(np.arange(80) % 2, "a", "b")
+    test = load_cells(config.data, config.trainer.seed, adata)[1].test
+    adata.obs.loc[adata.obs_names[test], "cell_type"] = None
+    result = run.train(config, tmp_path / "run", adata=adata, say=silent)
     assert "accuracy" not in result.metrics and np.isfinite(result.metrics["error"])

@@ -2,8 +2,6 @@
 folder.
 """
 
-from dataclasses import replace
-
 import lightning as L
 import numpy as np
 import pandas as pd
@@ -11,7 +9,7 @@ import pytest
 import torch
 from anndata import AnnData
 
-from grn.cells.load import load_cells
+from grn.cells.simulated.cells import simulate
 from grn.config.schema import Config
 from grn.model.saved import TrainedModel
 from grn.runtime.errors import ConfigError, DataError, RunFolderError
@@ -149,26 +147,20 @@ def test_a_run_that_fails_before_its_first_checkpoint_can_be_given_again(
     assert train(make_config(max_steps=2), tmp_path / "run", say=lambda line: None) is not None
 
 
-def one_type(monkeypatch, labelled: int = 80) -> None:
-    """The cells that a run loads, with one cell type; only the first ones have the label."""
-
-    def load(*arguments, **options):
-        cells, split = load_cells(*arguments, **options)
-        return replace(
-            cells, labels=np.where(np.arange(80) < labelled, 0, -1), classes=("T",)
-        ), split
-
-    monkeypatch.setattr(run, "load_cells", load)
+def of_one_type(config: Config, labelled: int = 80) -> AnnData:
+    """Cells of one type; only the first ones have the label."""
+    adata = simulate(config.data.simulated)
+    adata.obs["cell_type"] = np.where(np.arange(80) < labelled, "T", None)
+    return adata
 
 
 @pytest.mark.parametrize("labelled", [80, 50])
-def test_with_one_cell_type_the_network_is_trained_and_no_cell_types_are_predicted(
-    make_config, tmp_path, monkeypatch, labelled
+def test_with_one_cell_type_the_network_is_trained_and_no_types_are_predicted(
+    make_config, tmp_path, labelled
 ):
-    one_type(monkeypatch, labelled)
-    lines = []
-    found = train(make_config(), tmp_path / "run", say=lines.append)
-    assert "'T' is the only cell type, so no cell types are predicted." in lines
+    config = make_config()
+    cells = of_one_type(config, labelled)
+    found = train(config, tmp_path / "run", adata=cells, say=lambda line: None)
     assert (
         len(found.edges) == 4 * 15
         and {"r2", "error"} <= set(found.metrics)
@@ -181,11 +173,10 @@ def test_with_one_cell_type_the_network_is_trained_and_no_cell_types_are_predict
     ]
 
 
-def test_one_cell_type_without_another_objective_is_refused(make_config, tmp_path, monkeypatch):
-    one_type(monkeypatch)
+def test_one_cell_type_without_another_objective_is_refused(make_config, tmp_path):
     config = changed(make_config(), objectives={"masked_multiplicity": {"weight": 0.0}})
-    with pytest.raises(ConfigError, match="one cell type only"):
-        train(config, tmp_path / "run", say=lambda line: None)
+    with pytest.raises(ConfigError):
+        train(config, tmp_path / "run", adata=of_one_type(config), say=lambda line: None)
 
 
 def test_unreadable_data_leave_nothing_behind(make_config, tmp_path):

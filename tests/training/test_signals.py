@@ -87,8 +87,9 @@ def test_a_signal_during_a_step_saves_that_step(run, monkeypatch, number):
     )
 
 
-@EVERY
-@pytest.mark.parametrize("batch_size", [8, 3], ids=["one batch", "batches"])
+@pytest.mark.parametrize(
+    ("number", "batch_size"), [(signal.SIGTERM, 8), (signal.SIGTERM, 3), (signal.SIGINT, 8)]
+)
 def test_a_signal_during_a_validation_ends_it_and_saves(run, monkeypatch, number, batch_size):
     """Lightning's own handler of SIGTERM would leave after the batch, with exit code 0 and nothing
     saved.
@@ -117,9 +118,9 @@ def test_a_signal_after_the_last_validation_stops_the_run(run, monkeypatch, numb
     assert not (tmp_path / "run" / "model").exists()
 
 
-@pytest.mark.parametrize("first", CODES, ids=lambda number: number.name)
-def test_a_second_ctrl_c_ends_at_once_with_130(run, monkeypatch, first):
-    send(monkeypatch, "training_step", 2, first, signal.SIGINT)
+@BOTH
+def test_a_second_ctrl_c_ends_at_once_with_130(run, monkeypatch, number):
+    send(monkeypatch, "training_step", 2, number, signal.SIGINT)
     code, stderr, saved = run()
     assert (code, saved) == (130, {})
     assert (

@@ -13,7 +13,6 @@ from grn.cells.genes.programmes import (
     mostly_of,
     programme_of,
     programmes_of,
-    sentence,
     with_programme,
 )
 
@@ -66,9 +65,6 @@ def test_a_hyphen_that_r_has_changed_is_one():
 def test_a_gene_has_one_programme():
     names = [name for programme in NAMES for name in _rule(programme).names]
     assert len(names) == len(set(names))
-    assert len(_rule("cell_cycle").names) == 43 + 54 + 3, (
-        "two published lists, and three newer names"
-    )
 
 
 def test_a_list_has_names_beginnings_and_exceptions():
@@ -89,13 +85,6 @@ def test_the_column_is_of_the_target():
     assert table.columns.tolist() == ["source", "target", "weight", "programme", "cells"]
     assert table["programme"].tolist() == ["", "ribosomal"]
     assert with_programme(table.iloc[:0].drop(columns="programme"))["programme"].tolist() == []
-
-
-def test_how_many_are_of_a_programme_is_said_and_nothing_where_none_is():
-    assert sentence(["STAT1"]) == sentence([]) == ""
-    assert sentence(["RPL3", *["A"] * 9]).startswith(
-        "Of 10 certain edges, 1 (10 %) has a target of a common programme"
-    )
 
 
 def test_regulators_whose_targets_are_of_one_programme_mostly():

@@ -115,21 +115,3 @@ def test_counts_that_are_seldom_what_they_seem_are_named():
     assert "No count is above 1" in told(raw > 0)
     assert told(raw, weights=np.ones(150)) == ""
     assert "300 in training" in told(8 * raw + (raw > 0), weights=np.ones(150))
-
-
-@pytest.mark.parametrize(
-    ("value", "shown", "nearly"),
-    [
-        (4.9999999, "4.9999999", True),
-        (np.float32(4.9999995), "4.9999995", True),
-        (4.9999, "4.9999", True),
-        (2.5, "2.5", False),
-    ],
-)
-def test_a_number_that_is_nearly_whole_is_shown_as_it_is(adata, value, shown, nearly):
-    counts = adata.X.toarray().astype(type(value))
-    counts[7, 3] = value
-    adata.X = counts
-    problem = refused(adata).problem
-    assert f"has {shown} for gene gene3 in cell cell7, which is not a whole number" in problem
-    assert ("all are nearly whole, as after a computation; round them" in problem) == nearly

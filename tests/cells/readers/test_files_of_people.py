@@ -7,8 +7,6 @@ Each was reported to another project: sources in docs/log.md.
 from __future__ import annotations
 
 import gzip
-import subprocess
-import sys
 from pathlib import Path
 
 import anndata
@@ -38,11 +36,10 @@ def assert_counts(path, **fields) -> anndata.AnnData:
     return found
 
 
-def refusal(path, **fields) -> str:
+def refuse(path, **fields) -> None:
     with pytest.raises(DataError) as caught:
         open_source(DataConfig(path=str(path), **fields))
-    assert "\n" not in str(caught.value) and "copy or write it again" not in str(caught.value)
-    return str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def write_sample(
@@ -78,13 +75,10 @@ def test_a_sample_with_the_prefix_of_geo(tmp_path, prefix, pack):
 def test_of_several_samples_one_is_named_by_its_matrix(tmp_path):
     write_sample(tmp_path / "geo", "GSM1_", COUNTS + 1)
     write_sample(tmp_path / "geo", "GSM2_")
-    said = refusal(tmp_path / "geo")
-    assert "holds 2 matrices" in said and "GSM2_matrix.mtx" in said and "data.path" in said
+    refuse(tmp_path / "geo")
     assert_counts(tmp_path / "geo" / "GSM2_matrix.mtx")
     (tmp_path / "geo" / "GSM2_barcodes.tsv").unlink()
-    # never those of another sample
-    with pytest.raises(DataError, match=r"0 files of the name barcodes\.tsv"):
-        open_source(DataConfig(path=str(tmp_path / "geo" / "GSM2_matrix.mtx")))
+    refuse(tmp_path / "geo" / "GSM2_matrix.mtx")  # barcodes are never those of another sample
 
 
 @pytest.mark.parametrize(
@@ -102,16 +96,8 @@ def test_the_folder_of_a_run_of_cell_ranger(tmp_path, place):
     assert_counts(tmp_path / "run")
     notes = load_cells(DataConfig(path=str(tmp_path / "run")))[0].notes
     assert notes[0] == f"Cells are read from {tmp_path / 'run' / place}."
-    write_sample(
-        tmp_path
-        / "run"
-        / "outs"
-        / "per_sample_outs"
-        / "s1"
-        / "count"
-        / "sample_filtered_feature_bc_matrix"
-    )
-    assert "holds 2 matrices" in refusal(tmp_path / "run")
+    write_sample(tmp_path / "run/outs/per_sample_outs/s1/count/sample_filtered_feature_bc_matrix")
+    refuse(tmp_path / "run")
 
 
 def test_files_that_a_browser_has_unpacked_keep_the_ending_gz(tmp_path):
@@ -135,17 +121,58 @@ def test_features_without_symbols_are_named_by_their_ids(tmp_path):
     assert_counts(tmp_path / "nanopore")
 
 
-def test_names_that_do_not_fit_the_matrix_are_counted(tmp_path):
-    write_sample(tmp_path / "header")
-    barcodes = tmp_path / "header" / "barcodes.tsv"
+def with_a_header(folder: Path) -> Path:
+    barcodes = write_sample(folder / "header") / "barcodes.tsv"
     barcodes.write_text("barcode\n" + barcodes.read_text())
-    assert "is 12 x 16, but there are 12 features and 17 barcodes; remove the header" in refusal(
-        tmp_path / "header"
-    )
+    return folder / "header"
 
 
-def test_a_folder_without_a_matrix_says_so(tmp_path):
-    assert "without a matrix" in refusal(tmp_path)
+def of_two_genomes(folder: Path) -> Path:
+    with h5py.File(folder / "two.h5", "w") as file:
+        for genome in ("hg19", "mm10"):
+            write_group(file.create_group(genome), genome)
+    return folder / "two.h5"
+
+
+def list_of_molecules(folder: Path) -> Path:
+    with h5py.File(folder / "molecule_info.h5", "w") as file:
+        for name in ("barcode_idx", "feature_idx", "count", "umi", "barcodes"):
+            file[name] = np.arange(5)
+    return folder / "molecule_info.h5"
+
+
+def of_the_future(folder: Path) -> Path:
+    cells().write_h5ad(folder / "cells.h5ad")
+    with h5py.File(folder / "cells.h5ad", "a") as file:
+        file["var"].attrs["encoding-type"] = "of-the-future"
+    return folder / "cells.h5ad"
+
+
+def of_bytes(name: str):
+    def write(folder: Path) -> Path:
+        (folder / name).write_bytes(b"any")
+        return folder / name
+
+    return write
+
+
+OTHERS = ("h5ad.gz", "tar.gz", "zip", "rds", "xlsx")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda folder: folder,
+        lambda folder: "https://example.org/cells.h5ad",
+        with_a_header,
+        of_two_genomes,
+        list_of_molecules,
+        of_the_future,
+        *(of_bytes(f"cells.{ending}") for ending in OTHERS),
+    ],
+)
+def test_what_holds_no_one_matrix_of_cells_is_refused(write, tmp_path):
+    refuse(write(tmp_path))
 
 
 def write_group(group: h5py.Group, genome: str | None) -> None:
@@ -155,21 +182,6 @@ def write_group(group: h5py.Group, genome: str | None) -> None:
     group["shape"], group["barcodes"] = np.array(COUNTS.shape[::-1]), np.array(CELLS, dtype="S")
     if genome:
         group["genes"], group["gene_names"] = np.array(IDS, dtype="S"), np.array(GENES, dtype="S")
-
-
-def test_a_file_with_two_genomes_names_them(tmp_path):
-    with h5py.File(tmp_path / "two.h5", "w") as file:
-        for genome in ("hg19", "mm10"):
-            write_group(file.create_group(genome), genome)
-    assert "2 genomes (hg19, mm10)" in refusal(tmp_path / "two.h5")
-
-
-def test_the_list_of_molecules_is_no_matrix(tmp_path):
-    with h5py.File(tmp_path / "molecule_info.h5", "w") as file:
-        for name in ("barcode_idx", "feature_idx", "count", "umi", "barcodes"):
-            file[name] = np.arange(5)
-    said = refusal(tmp_path / "molecule_info.h5")
-    assert "list of molecules" in said and "filtered_feature_bc_matrix.h5" in said
 
 
 @pytest.mark.parametrize("name", ["cells.h5", "cells.hdf5"])
@@ -205,48 +217,7 @@ def test_a_loom_file_with_its_layers_and_attributes(tmp_path):
     )
     with h5py.File(tmp_path / "cells.loom", "a") as file:
         del file["row_attrs/Gene"], file["row_attrs/Accession"]
-    with pytest.raises(DataError, match="no names of genes"):
-        open_source(DataConfig(path=str(tmp_path / "cells.loom")))
-
-
-NAMED = {
-    "cells.h5ad.gz": "gunzip",
-    "cells.tar.gz": "tar -xf",
-    "cells.zip": "unzip",
-    "cells.rds": "write10xCounts",
-    "cells.xlsx": "spreadsheet",
-}
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_other_formats_are_named_with_what_to_do(tmp_path, name):
-    (tmp_path / name).write_bytes(b"any")
-    assert NAMED[name] in refusal(tmp_path / name)
-
-
-def test_an_address_is_to_be_downloaded():
-    assert "download the file first" in refusal("https://example.org/cells.h5ad")
-
-
-def test_a_part_that_a_newer_anndata_has_written_is_no_damage(tmp_path):
-    cells().write_h5ad(tmp_path / "cells.h5ad")
-    with h5py.File(tmp_path / "cells.h5ad", "a") as file:
-        file["var"].attrs["encoding-type"] = "of-the-future"
-    assert "a newer anndata has written it" in refusal(tmp_path / "cells.h5ad")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="locks differ")
-def test_a_file_that_another_program_writes_is_no_damage(tmp_path):
-    cells().write_h5ad(tmp_path / "cells.h5ad")
-    script = (
-        "import h5py, sys; f = h5py.File(sys.argv[1], 'a'); print('open', flush=True); "
-        "sys.stdin.read()"
-    )
-    arguments = [sys.executable, "-c", script, str(tmp_path / "cells.h5ad")]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        other.stdout.readline()
-        assert "another program writes to it" in refusal(tmp_path / "cells.h5ad")
-        other.communicate()
+    refuse(tmp_path / "cells.loom")
 
 
 # Tables of text
@@ -338,13 +309,3 @@ def test_separators_at_the_end_of_every_line(tmp_path):
         "".join(f"{line}\t\n" for line in table().to_csv(sep="\t").splitlines())
     )
     assert_counts(tmp_path / "cells.tsv", orientation="genes_by_cells")
-    (tmp_path / "cells.tsv").write_text(",g1,g2,\nc1,1,2,\nc2,1,2,3\n")
-    with pytest.raises(DataError, match="line 3 has 4 fields where 3"):
-        open_source(DataConfig(path=str(tmp_path / "cells.tsv"), orientation="cells_by_genes"))
-
-
-@pytest.mark.parametrize("number", ["1,5", "1,234"])
-def test_decimal_commas_are_named(tmp_path, number):
-    (tmp_path / "cells.csv").write_text(f";g1;g2\nc1;{number};2\n")
-    said = refusal(tmp_path / "cells.csv", orientation="cells_by_genes")
-    assert repr(number) in said and "write numbers with a decimal point" in said

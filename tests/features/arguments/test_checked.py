@@ -105,13 +105,6 @@ def test_a_field_is_shown_as_the_argument_that_sets_it():
             public(refuse=field)
 
 
-def test_calls_that_do_not_fit_are_pythons_own_errors():
-    with pytest.raises(TypeError, match=r"public.*unexpected keyword argument 'labels'"):
-        public(labels=1)
-    with pytest.raises(TypeError, match="positional argument"):
-        public("a", 3)
-
-
 @pytest.mark.parametrize("name", [name for name in grn.__all__ if callable(getattr(grn, name))])
 def test_every_public_function_checks_its_arguments(name):
     """No argument takes an object, whatever the others are."""

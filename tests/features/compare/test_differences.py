@@ -300,16 +300,6 @@ def dealt(sign, donors=None, types=None):
     return cells, [cells.dealt_anew(generator) for _ in range(200)]
 
 
-def test_conditions_are_dealt_within_types():
-    generator = np.random.default_rng(4)
-    sign, types = generator.choice([-1, 1], 60), generator.integers(0, 3, 60)
-    cells, others = dealt(sign, types=types)
-    assert cells.divisions is None
-    for other in others:
-        assert (other != sign).any()
-        assert all(other[types == t].sum() == sign[types == t].sum() for t in range(3))
-
-
 def test_donors_with_one_condition_keep_together():
     donors = np.repeat(np.arange(6), 5)
     cells, others = dealt(np.where(donors < 3, -1, 1), donors)
@@ -331,14 +321,6 @@ def test_donors_with_both_conditions_swap_them():
     for other in others:
         swapped = [int((other * sign)[donors == donor].sum()) for donor in range(4)]
         assert set(swapped) <= {-6, 6}
-
-
-def test_both_kinds_of_donors():
-    cells, others = dealt([-1, 1, -1, 1, -1, -1, 1, 1], np.array([0, 0, 1, 1, 2, 2, 3, 3]))
-    assert cells.divisions == 4 and len({other.tobytes() for other in others}) == 8
-    assert all(
-        other[4] == other[5] and other[6] == other[7] and other[4] == -other[6] for other in others
-    )
 
 
 @pytest.fixture

@@ -86,9 +86,7 @@ def test_effects_are_written_with_their_errors(tiny_run, tmp_path):
 
 def test_a_table_with_several_types_needs_one_of_them(tiny_run, tmp_path):
     table = pd.read_parquet(tiny_run / "edges_by_type.parquet")
-    with pytest.raises(
-        DataError, match=r"edges of several cell types \('type 1', 'type 2'\)"
-    ) as caught:
+    with pytest.raises(DataError) as caught:
         grn.export(table, tmp_path / "net.csv", format="csv", quiet=True)
     assert caught.value.field == "cell_type"
     options = {"format": "csv", "cell_type": "type 1", "certain": False, "quiet": True}

@@ -69,13 +69,5 @@ def test_certain_edges_are_confirmed_contradicted_or_new():
     assert "2 other pairs" in sentence
 
 
-def test_nothing_is_certain():
-    table = beside_known(EDGES.assign(q_value=0.5), OF_TYPES.head(0), KNOWN, ["A", "B"], GENES)
-    assert set(table["known"]) == {"not certain"} and len(table) == 4
-    assert known_sentence(table, "collectri", 2, 5).startswith(
-        "collectri lists 4 pairs of these genes. No edge"
-    )
-
-
 def test_a_weight_of_0_says_nothing_of_a_listed_pair():
     assert said_of(EDGES.assign(weight=0.0), KNOWN).tolist() == ["", "", "new", "new", ""]

@@ -215,17 +215,6 @@ def test_a_path_that_cannot_take_a_call_is_an_error(draw, interpreter):
         pass
 
 
-def test_the_largest_bag_is_read_once(monkeypatch):
-    """Each reading of offsets synchronises with the GPU."""
-    from flashsign.attention import validation
-
-    readings = []
-    monkeypatch.setattr(validation, "_cut", lambda x: readings.append(x) or (0, 40, True, 28))
-    q, offsets = torch.empty(1, 4, 40, 16), torch.tensor([0, 5, 5, 33, 40])
-    assert [dispatch.largest_bag(q, q, offsets, offsets) for _ in range(2)] == [(28, 28)] * 2
-    assert len(readings) == 1
-
-
 class Table:
     """A table of scores on a GPU, as far as the dispatch looks."""
 

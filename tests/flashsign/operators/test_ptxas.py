@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flashsign.operators import ptxas, verify
-from flashsign.operators.ptxas import UNKNOWN, ptxas_version
+from flashsign.operators.ptxas import ptxas_version
 
 pytest.importorskip("triton.backends.nvidia.compiler")
 GPU = torch.device("cuda", 0)
@@ -53,34 +53,6 @@ def test_it_is_the_one_that_triton_takes(device, program, monkeypatch):
     assert ptxas_version(device((10, 0))) == ptxas_version(device((12, 0))) == "12.5.93"
     monkeypatch.setenv(NAMES[0], "/no/such/program")  # Triton takes its own then
     assert ptxas_version(device()) == own and ptxas.is_of_triton(GPU)
-
-
-@pytest.mark.parametrize(
-    ("capability", "release"), [((8, 9), "12.4"), ((9, 0), "12.5"), ((12, 0), "12.5")]
-)
-def test_which_one_assembles_for_a_gpu_is_tritons_to_say(
-    device, program, monkeypatch, capability, release
-):
-    """From Triton 3.9 on that for Blackwell assembles for Hopper, too."""
-    from triton.backends.nvidia import compiler
-
-    tools = compiler.knobs.nvidia
-    monkeypatch.setattr(
-        compiler, "get_ptxas", lambda arch: tools.ptxas if arch < 90 else tools.ptxas_blackwell
-    )
-    program("12.4"), program("12.5", NAMES[1])
-    assert ptxas_version(device(capability)) == f"{release}.93"
-
-
-def test_a_missing_one_has_a_placeholder(device, monkeypatch):
-    from triton.backends.nvidia import compiler
-
-    def none(arch):
-        raise RuntimeError("Cannot find ptxas")
-
-    monkeypatch.setattr(compiler, "get_ptxas", none)
-    assert ptxas_version(device()) == ptxas_version(GPU) == UNKNOWN and not ptxas.is_of_triton(GPU)
-    assert ptxas_version(torch.device("cpu")) == "none"
 
 
 def test_what_was_found_with_another_one_is_not_recalled(device, program, monkeypatch, tmp_path):

@@ -472,7 +472,7 @@ def test_torch_computes_with_tables_while_their_kernels_are_checked(monkeypatch,
 
 @pytest.mark.usefixtures("tables")
 def test_the_check_of_a_process_knows_the_kernels_of_tables(monkeypatch):
-    for kernel, room, values in (("attention_by_scores", 32, 32), ("slope_penalty", 16, 2)):
+    for kernel, room, values in (("attention_by_scores", 16, 16), ("slope_penalty", 16, 2)):
         place = verify.Place(kernel, torch.float32, room, values, DEVICE)
         assert check._checked(place).problem == "" and verify.recalled(place) == ""
     monkeypatch.setattr(TABLES[0], "OneNumber", None)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from seeded import normal
 
 from flashsign import (
     SOFTMAX,
@@ -16,11 +17,6 @@ from flashsign import (
     monoid_reduce,
     n_ary_reduce,
 )
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
 
 # Mean and variance: Chan, Golub and LeVeque 1979. The total is (n, mean, sum of squared
 # deviations).

@@ -5,6 +5,7 @@ interpreter.
 import pytest
 import torch
 from kernel_cases import DEVICE, poison  # noqa: F401
+from seeded import written_out
 from torch.nn import functional as F
 
 from flashsign import (
@@ -213,23 +214,6 @@ def test_mlps(dtype, activation, gated, with_bias):
     same_with_gradients(found, leaves, expected, [x for x in true if x is not None], dtype)
 
 
-def plain_attention(normaliser, q, k, v, m, eps):
-    group = q.shape[1] // k.shape[1]
-    k, v, m = (x.repeat_interleave(group, 1) for x in (k, v, m))
-    s = (q @ k.mT) * m[:, :, None]
-    if normaliser == "softmax":
-        return torch.softmax(q @ k.mT + m[:, :, None].log(), -1) @ v
-    if normaliser == "spherical":
-        t = (m.square() * k.square().sum(-1)).sum(-1)[..., None, None]
-        return (
-            s
-            @ v
-            / (s.square().sum(-1, keepdim=True) + eps * q.square().sum(-1, keepdim=True) * t).sqrt()
-        )
-    a1, a2 = (s, s.abs()) if normaliser == "l1" else (s.relu().square(),) * 2
-    return a1 @ v / a2.sum(-1, keepdim=True)
-
-
 NORMALISERS = ["spherical", "l1", "squared_relu", "softmax"]
 
 
@@ -248,8 +232,7 @@ def test_every_row_of_the_template(dtype, normaliser, per_head):
     leaves = [q, k, v] if m is None else [q, k, v, m]
     true = wide(*leaves)
     all_m = true[3] if m is not None else torch.ones(2, 41, device=DEVICE, dtype=torch.float64)
-    all_m = all_m.expand(2, 2, 41) if all_m.ndim == 3 else all_m[:, None].expand(2, 2, 41)
-    expected = plain_attention(normaliser, *true[:3], all_m, eps)
+    expected = written_out(normaliser, *true[:3], all_m, eps)
     # |s| has a jump in its slope: a score that is nearly 0 may be rounded to the other side.
     same_with_gradients(
         found, leaves, expected, true, dtype, 10 * BARS[dtype] if normaliser == "l1" else None

@@ -5,18 +5,13 @@ memory.
 import pytest
 import torch
 from peak_bytes import PeakBytes
+from seeded import normal
 from torch.nn import functional as F
 
 from flashsign import distribution_cross_entropy, linear_cross_entropy, weighted_cross_entropy
 
 ROWS, CLASSES, WIDTH = 13, 29, 5
 CHUNKS = {"row_chunk": 4, "class_chunk": 7}
-
-
-def normal(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(
-        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    ).to(dtype)
 
 
 def layer(dtype=torch.float64):

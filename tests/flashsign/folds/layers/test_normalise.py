@@ -1,14 +1,9 @@
 import pytest
 import torch
+from seeded import leaf as normal
 from torch.nn import functional as F
 
 from flashsign import rms_norm
-
-
-def normal(*shape, seed=0):
-    return torch.randn(
-        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    ).requires_grad_()
 
 
 @pytest.mark.parametrize("shape", [(7, 5), (2, 3, 5), (5,)])

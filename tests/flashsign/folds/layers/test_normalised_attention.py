@@ -4,6 +4,8 @@ one call.
 
 import pytest
 import torch
+from seeded import leaf as normal
+from seeded import written_out
 
 from flashsign import normalised_attention, spherical_attention
 from flashsign.attention.reference import normalised_weights
@@ -12,30 +14,10 @@ from flashsign.folds.layers import normalised_attention as module
 NORMALISERS = ["spherical", "l1", "squared_relu", "softmax"]
 
 
-def normal(*shape, seed=0):
-    return torch.randn(
-        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    ).requires_grad_()
-
-
 def bag(per_head=False):
     q, k, v = normal(2, 4, 5, 3), normal(2, 2, 7, 3, seed=1), normal(2, 2, 7, 3, seed=2)
     m = normal(2, *(2,) * per_head, 7, seed=3).detach().abs().requires_grad_()
     return q, k, v, m
-
-
-def written_out(normaliser, q, k, v, m):
-    m = m[:, None] if m.ndim == 2 else m
-    k, v, m = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v, m))
-    s = q @ k.mT * m[:, :, None]
-    if normaliser == "softmax":
-        return torch.softmax(q @ k.mT + m[:, :, None].log(), -1) @ v
-    a1, a2 = {"spherical": (s, s.square()), "l1": (s, s.abs())}.get(
-        normaliser, (s.relu().square(),) * 2
-    )
-    z = a2.sum(-1, keepdim=True)
-    z = torch.where(z == 0, 1, z)  # of a row whose weights are all 0
-    return a1 @ v / (z.sqrt() if normaliser == "spherical" else z)
 
 
 @pytest.mark.parametrize("normaliser", NORMALISERS)
