@@ -6,24 +6,35 @@ effect. The effect is the mean difference in sds of the gene in controls, with t
 the regulator: what falls after a knock-out is raised by the gene. It is a total effect: whether
 other regulators pass it on is not known from it.
 
-Letters: C cells, N genes, T genes that were intervened on, L strata.
+Cells of a replicate share what happened to it, and are no replicates. Where an intervention has two
+replicates with enough cells, each gives one difference, and the error is how these differ between
+replicates: moderated by all genes and interventions, as replicates are few, and at least what cells
+give. Other interventions have cells as their units.
+
+Letters: C cells, N genes, T genes that were intervened on, D replicates.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from scipy import sparse
-from scipy.special import stdtr
+from scipy.special import stdtr, stdtrit
+from scipy.stats import chi2
 
 from grn.cells.cells import Cells
 from grn.cells.interventions import FEWEST, Interventions
+from grn.evidence.moderated import moderated
 from grn.evidence.q_values import benjamini_hochberg, null_share
 from grn.evidence.states import States
 
 NORMAL = 1.959964  # 95 % of a normal distribution lie within so many sds
+FEWEST_REPLICATES = 2  # of an intervention whose units they are
+CAUTIOUS = 0.1
+SHOWN = 8  # names in a sentence
 
 
 @dataclass(frozen=True)
@@ -34,12 +45,16 @@ class Caused:
     error [N, T]: its standard error.
     q [N, T]: its q-value.
     sd [N]: of the genes' multiplicities in control cells, within strata.
+    freedom [N, T]: degrees of freedom of the error.
+    replicates [T]: how many replicates are the units; 0 where cells are.
     """
 
     effect: np.ndarray
     error: np.ndarray
     q: np.ndarray
     sd: np.ndarray
+    freedom: np.ndarray | float = np.inf
+    replicates: np.ndarray | None = None
 
     @property
     def certainty(self) -> np.ndarray:
@@ -54,11 +69,15 @@ class Caused:
     @property
     def low(self) -> np.ndarray:
         """Of the 95 % interval."""
-        return self.effect - NORMAL * self.error
+        return self.effect - self._reach
 
     @property
     def high(self) -> np.ndarray:
-        return self.effect + NORMAL * self.error
+        return self.effect + self._reach
+
+    @property
+    def _reach(self) -> np.ndarray:
+        return stdtrit(self.freedom, 0.975) * self.error
 
 
 def caused_effects(
@@ -70,23 +89,200 @@ def caused_effects(
     done = cells.interventions
     assert done is not None, "the caller has asked"
     rows = np.arange(len(cells)) if rows is None else rows
-    stratum = np.zeros(len(cells), np.int64) if states is None else states.membership.argmax(1)
-    if cells.groups is not None:
-        stratum = np.unique(
-            stratum * (cells.groups.max() + 2) + cells.groups + 1, return_inverse=True
-        )[1]
-    return _effects(cells.multiplicity[rows], done.some(rows), stratum[rows])
+    state = np.zeros(len(cells), np.int64) if states is None else states.membership.argmax(1)
+    donor = np.zeros(len(cells), np.int64) if cells.only_copies else cells.groups
+    donor = np.zeros(len(cells), np.int64) if donor is None else donor
+    return _effects(cells.multiplicity[rows], done.some(rows), state[rows], donor[rows])
 
 
-def _effects(multiplicity: sparse.csr_matrix, done: Interventions, stratum: np.ndarray) -> Caused:
-    genes, count = multiplicity.shape[1], len(done.names)
-    total, weight, freedom = np.zeros((count, genes)), np.zeros(count), np.zeros(count)
-    variance, controls, control_variance = np.zeros((count, genes)), 0.0, np.zeros(genes)
+def units_in_words(caused: Caused, names: tuple[str, ...], *, named: bool) -> str:
+    """Return a sentence about the units of effects: replicates, or cells, which are none.
+
+    names [T]: of the interventions.
+    named: whether replicates are (data.group_key).
+    """
+    assert caused.replicates is not None, "measured effects have units"
+    known = np.isfinite(caused.effect).any(0)
+    of_cells = [names[each] for each in np.flatnonzero(known & (caused.replicates == 0))]
+    counts = caused.replicates[known & (caused.replicates > 0)]
+    if not named:
+        return (
+            "Cells are the units of these effects, and cells are no replicates: name the column of "
+            "donors or replicates (data.group_key) for a statement beyond these."
+        )
+    units = "Cells"
+    if len(counts):
+        several = f"{counts.min()} to {counts.max()}" if np.ptp(counts) else f"{counts[0]}"
+        units = f"Replicates are the units of {len(counts)} interventions ({several} of each)"
+        if not of_cells:
+            return f"{units}."
+        units = f"{units}; cells"
+    listed = ", ".join(of_cells[:SHOWN]) + (", ..." if len(of_cells) > SHOWN else "")
+    return (
+        f"{units} are the units of {len(of_cells)} ({listed}), which have fewer than "
+        f"{FEWEST_REPLICATES} replicates with {FEWEST} intervened cells and {FEWEST} controls: "
+        "cells are no replicates, so little is known of how these effects differ between any."
+    )
+
+
+@dataclass(frozen=True)
+class _Replicate:
+    """The differences of one replicate, over its states; 0 where it has too few cells.
+
+    difference [T, N]: between intervened cells and controls.
+    square [T, N]: of their standard errors, with cells as units.
+    size [T]: of how many cells against infinitely many a difference would be as well known.
+    freedom [T]: of the cells.
+    controls: how many. control_variance [N]: of them, within states.
+    """
+
+    difference: np.ndarray
+    square: np.ndarray
+    size: np.ndarray
+    freedom: np.ndarray
+    controls: float
+    control_variance: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Weighed:
+    """Weighted means of the replicates' differences.
+
+    mean [T, N].
+    square [T, N]: of its error with cells as units, in variances of the genes.
+    around [T, N]: the weighted squares of the differences around it, summed, in the same unit.
+    steps [D, T]: means over genes of what each replicate adds to `around`, by its difference from
+        the mean of those before it; they are independent of each other.
+    sizes [D, T]: means over genes of the logarithms of the same.
+    """
+
+    mean: np.ndarray
+    square: np.ndarray
+    around: np.ndarray
+    steps: np.ndarray
+    sizes: np.ndarray
+
+
+def _effects(
+    multiplicity: sparse.csr_matrix, done: Interventions, state: np.ndarray, donor: np.ndarray
+) -> Caused:
     given = done.given.multiply((np.diff(done.given.indptr) == 1)[:, None]).tocsr()
     squares = multiplicity.multiply(multiplicity).tocsr()
-    for one in np.unique(stratum):
-        here = stratum == one
-        control = here & done.control
+    shape = len(done.names), multiplicity.shape[1]
+    donors = np.unique(donor)
+
+    def replicates() -> Iterator[_Replicate]:
+        """Each anew, as all of them would take the memory of D x T x N numbers."""
+        for one in donors:
+            here = np.flatnonzero(donor == one)
+            yield _replicate(
+                multiplicity[here], squares[here], given[here], done.control[here], state[here]
+            )
+
+    def weighed(weight: np.ndarray) -> _Weighed:
+        mean, square, around = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        whole, steps, sizes = np.zeros((shape[0], 1)), [], []
+        for each, own in zip(replicates(), weight[:, :, None], strict=True):
+            share = own / np.maximum(whole + own, 1e-30)
+            apart = each.difference - mean
+            step = np.where(known, share * whole * apart**2 / sd**2, 0)
+            mean += share * apart
+            around += step
+            square += own**2 * each.square
+            steps.append(step.sum(1) / np.maximum(known.sum(1), 1))
+            told = step > 0
+            logs = np.log(step, where=told, out=np.zeros(shape))
+            sizes.append(logs.sum(1) / np.maximum(told.sum(1), 1))
+            whole += own
+        square /= np.maximum(whole, 1e-30) ** 2 * sd**2
+        return _Weighed(mean, square, around, np.array(steps), np.array(sizes))
+
+    size, freedom = [], np.zeros(shape[0])
+    controls, control_variance = 0.0, np.zeros(shape[1])
+    for each in replicates():
+        size.append(each.size)
+        freedom += each.freedom
+        control_variance += each.controls * each.control_variance
+        controls += each.controls
+    weight = np.array(size)
+    # Cells without a donor (-1) are no replicate.
+    number = (weight[donors >= 0] > 0).sum(0)
+    number = np.where(number >= FEWEST_REPLICATES, number, 0)
+    weight[np.ix_(donors < 0, number > 0)] = 0
+    sd = np.sqrt(np.maximum(control_variance / max(controls, 1), 1e-30))
+    known = (weight.sum(0) > 0)[:, None] & (control_variance > 0)
+    measured = np.flatnonzero(done.place >= 0)
+    known[measured, done.place[measured]] = False
+    known[:, done.key] = False
+    found = weighed(weight)
+    variance, degrees = found.square, np.broadcast_to(freedom[:, None], shape)
+    if (several := number > 0).any():
+        weight[:, several] = _evened(weight[:, several], found.steps[:, several])
+        found, told = weighed(weight), known & several[:, None]
+        own = np.broadcast_to(np.maximum(number - 1, 1)[:, None], shape)[told].astype(float)
+        later = (np.cumsum(weight > 0, 0) > 1) & (weight > 0) & several
+        most = _freedom_of(found.sizes[later])
+        of_each, of_replicates = moderated(found.around[told] / own, own, most)
+        whole = np.broadcast_to(weight.sum(0)[:, None], shape)[told]
+        variance, degrees = found.square.copy(), degrees.copy()
+        variance[told] = np.maximum(of_each / whole, variance[told])
+        degrees[told] = np.minimum(of_replicates, degrees[told])
+    # Two samples that agree by chance say nothing.
+    known &= variance > 0
+    effect = np.where(known, done.sign * found.mean / sd, np.nan).T
+    error = np.where(known, np.sqrt(variance), np.nan).T
+    degrees = np.maximum(degrees, 1).T
+    # Student's t: replicates and bulk samples are few.
+    p = 2 * stdtr(degrees, -np.abs(effect) / error)
+    q, finite = np.full(p.shape, np.nan), np.isfinite(p)
+    tested = torch.as_tensor(p[finite])
+    q[finite] = benjamini_hochberg(tested, null_share(tested)).numpy()
+    return Caused(effect.astype(np.float32), error.astype(np.float32), q, sd, degrees, number)
+
+
+def _evened(size: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Return weights of differences [D, T], one over their variances: that of their cells, 1 /
+    size, and that between replicates, which is taken to be the same for all interventions. By cells
+    alone, the replicate with the most of them would decide.
+
+    size [D, T]: the weights by cells alone. steps [D, T]: see _Weighed, with these weights.
+    Source: DerSimonian and Laird 1986.
+    """
+    whole = size.sum(0)
+    excess = (steps.sum(0) - (size > 0).sum(0) + 1).sum()
+    between = max(float(excess / (whole - (size**2).sum(0) / whole).sum()), 0.0)
+    return np.where(size > 0, 1 / (between + 1 / np.maximum(size, 1e-30)), 0)
+
+
+def _freedom_of(sizes: np.ndarray) -> float:
+    """Return how many degrees of freedom the variance between replicates has over all genes and
+    interventions, by how single differences vary in size: genes that go together say less than as
+    many independent ones. The logarithm of a variance with n of them has the variance 2 / n.
+
+    sizes: see _Weighed. Where they are few, their variance is taken to be as large as one of ten
+    such data sets would hide (CAUTIOUS).
+    """
+    count = len(sizes)
+    if count < 2:
+        return float(count)
+    apart = float(sizes.var(ddof=1)) * (count - 1) / chi2.ppf(CAUTIOUS, count - 1)
+    return max(2 * count / max(apart, 1e-30), count)
+
+
+def _replicate(
+    multiplicity: sparse.csr_matrix,
+    squares: sparse.csr_matrix,
+    given: sparse.csr_matrix,
+    is_control: np.ndarray,
+    state: np.ndarray,
+) -> _Replicate:
+    shape = given.shape[1], multiplicity.shape[1]
+    total, square = np.zeros(shape), np.zeros(shape)
+    whole, freedom = np.zeros(shape[0]), np.zeros(shape[0])
+    controls, control_variance = 0.0, np.zeros(shape[1])
+    for one in np.unique(state):
+        here = state == one
+        control = here & is_control
         if control.sum() < FEWEST:
             continue
         size = float(control.sum())
@@ -94,40 +290,26 @@ def _effects(multiplicity: sparse.csr_matrix, done: Interventions, stratum: np.n
         spread = np.maximum(np.asarray(squares[control].mean(0)).ravel() - mean**2, 0)
         controls, control_variance = controls + size, control_variance + size * spread
         share = given[here].T.tocsr()  # [T, cells of the stratum]
-        sums, most = (
-            np.asarray(share.sum(1)).ravel(),
-            np.asarray(share.multiply(share).sum(1)).ravel(),
-        )
+        sums = np.asarray(share.sum(1)).ravel()
+        most = np.asarray(share.multiply(share).sum(1)).ravel()
         effective = sums**2 / np.maximum(most, 1e-12)
-        enough = (effective >= FEWEST)[:, None]
+        enough = effective >= FEWEST
         of_gene = (share @ multiplicity[here]).toarray() / np.maximum(sums, 1e-12)[:, None]
-        own = np.maximum(
-            (share @ squares[here]).toarray() / np.maximum(sums, 1e-12)[:, None] - of_gene**2, 0
-        )
-        counts = np.where(enough[:, 0], 1 / (1 / np.maximum(effective, 1e-12) + 1 / size), 0)
+        own = (share @ squares[here]).toarray() / np.maximum(sums, 1e-12)[:, None] - of_gene**2
+        weight = np.where(enough, 1 / (1 / np.maximum(effective, 1e-12) + 1 / size), 0)
         # The larger of two variances: of a gene that the intervened cells happen to lack, their own
         # would be 0.
         errors = np.maximum(own, spread) / np.maximum(effective, 1e-12)[:, None] + spread / size
-        total += counts[:, None] * (of_gene - mean)
-        variance += counts[:, None] ** 2 * errors
-        weight += counts
-        freedom += enough[:, 0] * (effective + size - 2)
-    known = (weight > 0)[:, None] & (control_variance > 0)
-    sd = np.sqrt(np.maximum(control_variance / max(controls, 1), 1e-30))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        effect = np.where(known, done.sign * total / weight[:, None] / sd, np.nan).T
-        error = np.where(known, np.sqrt(variance) / weight[:, None] / sd, np.nan).T
-    effect[~(error > 0)], error[~(error > 0)] = (
-        np.nan,
-        np.nan,
-    )  # two samples that agree by chance say nothing
-    measured = np.flatnonzero(done.place >= 0)
-    for table in (effect, error):
-        table[done.place[measured], measured] = np.nan
-        table[done.key] = np.nan
-    # Student's t: bulk samples are few.
-    p = 2 * stdtr(np.maximum(freedom, 1), -np.abs(effect) / error)
-    q, finite = np.full(p.shape, np.nan), np.isfinite(p)
-    found = torch.as_tensor(p[finite])
-    q[finite] = benjamini_hochberg(found, null_share(found)).numpy()
-    return Caused(effect.astype(np.float32), error.astype(np.float32), q, sd)
+        total += weight[:, None] * (of_gene - mean)
+        square += weight[:, None] ** 2 * errors
+        whole += weight
+        freedom += enough * (effective + size - 2)
+    known = np.maximum(whole, 1e-12)[:, None]
+    return _Replicate(
+        total / known,
+        square / known**2,
+        whole,
+        freedom,
+        controls,
+        control_variance / max(controls, 1),
+    )
