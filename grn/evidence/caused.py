@@ -217,15 +217,25 @@ def _effects(
     found = weighed(weight)
     variance, degrees = found.square, np.broadcast_to(freedom[:, None], shape)
     if (several := number > 0).any():
-        weight[:, several] = _evened(weight[:, several], found.steps[:, several])
+        by_cells = weight
+        weight = np.where(several, _evened(by_cells, found.steps, several), by_cells)
         found, told = weighed(weight), known & several[:, None]
-        own = np.broadcast_to(np.maximum(number - 1, 1)[:, None], shape)[told].astype(float)
+        # Of a gene whose cells vary more or less in this intervention than controls, by how much.
+        whole = np.maximum(weight.sum(0), 1e-30)
+        usual = (weight**2 / np.where(by_cells > 0, by_cells, 1)).sum(0) / whole**2
+        unit = (found.square / np.maximum(usual, 1e-30)[:, None])[told]
+        own = np.broadcast_to((number - 1.0)[:, None], shape)[told]
+        size = np.abs(found.mean / sd)[told] / np.sqrt(np.maximum(found.square[told], 1e-30))
         later = (np.cumsum(weight > 0, 0) > 1) & (weight > 0) & several
-        most = _freedom_of(found.sizes[later])
-        of_each, of_replicates = moderated(found.around[told] / own, own, most)
-        whole = np.broadcast_to(weight.sum(0)[:, None], shape)[told]
+        between, of_replicates = moderated(
+            found.around[told] / own / np.maximum(unit, 1e-30),
+            own,
+            size,
+            _freedom_of(found.sizes[later]),
+        )
         variance, degrees = found.square.copy(), degrees.copy()
-        variance[told] = np.maximum(of_each / whole, variance[told])
+        between *= unit / np.broadcast_to(whole[:, None], shape)[told]
+        variance[told] = np.maximum(between, variance[told])
         degrees[told] = np.minimum(of_replicates, degrees[told])
     # Two samples that agree by chance say nothing.
     known &= variance > 0
@@ -240,18 +250,21 @@ def _effects(
     return Caused(effect.astype(np.float32), error.astype(np.float32), q, sd, degrees, number)
 
 
-def _evened(size: np.ndarray, steps: np.ndarray) -> np.ndarray:
+def _evened(size: np.ndarray, steps: np.ndarray, several: np.ndarray) -> np.ndarray:
     """Return weights of differences [D, T], one over their variances: that of their cells, 1 /
-    size, and that between replicates, which is taken to be the same for all interventions. By cells
-    alone, the replicate with the most of them would decide.
+    size, and that between replicates, which is taken to be the same for all interventions with
+    `several` [T]. By cells alone, the replicate with the most of them would decide.
 
     size [D, T]: the weights by cells alone. steps [D, T]: see _Weighed, with these weights.
     Source: DerSimonian and Laird 1986.
     """
+    size, steps = size[:, several], steps[:, several]
     whole = size.sum(0)
     excess = (steps.sum(0) - (size > 0).sum(0) + 1).sum()
     between = max(float(excess / (whole - (size**2).sum(0) / whole).sum()), 0.0)
-    return np.where(size > 0, 1 / (between + 1 / np.maximum(size, 1e-30)), 0)
+    found = np.zeros((len(size), len(several)))
+    found[:, several] = np.where(size > 0, 1 / (between + 1 / np.maximum(size, 1e-30)), 0)
+    return found
 
 
 def _freedom_of(sizes: np.ndarray) -> float:

@@ -2,7 +2,7 @@
 
 Each variance is its own true one times a chi-square of few degrees of freedom. The true ones are
 taken to be a common one over a chi-square of `prior` degrees: where they hardly differ it has many,
-and a variance is believed little by itself. Source: Smyth 2004.
+and a variance is believed little by itself. Sources: Smyth 2004; Law et al. 2014 (a trend).
 """
 
 from __future__ import annotations
@@ -15,20 +15,26 @@ NEWTON = 50  # steps, of which few are needed
 
 
 def moderated(
-    variance: np.ndarray, freedom: np.ndarray, most: float
+    variance: np.ndarray, freedom: np.ndarray, size: np.ndarray, most: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return moderated variances and their degrees of freedom, both [n].
 
     variance, freedom [n]: of each by itself, freedom >= 1.
+    size [n]: of what the variance is of, in its errors if there were no variance between
+        replicates: large effects may differ more between them, and none less.
     most: degrees of freedom that all of them have together; no moderated one has more.
     """
     told = variance > 0
     if told.sum() < 2:
         return variance, np.minimum(freedom, most)
     log = np.log(variance[told]) - digamma(freedom[told] / 2) + np.log(freedom[told] / 2)
-    apart = float(log.var(ddof=1) - polygamma(1, freedom[told] / 2).mean())
+    along = np.log1p(np.square(size))
+    away = along[told] - along[told].mean()
+    slope = max(float(away @ log) / max(float(away @ away), 1e-12), 0.0)
+    apart = float((log - slope * away).var(ddof=1) - polygamma(1, freedom[told] / 2).mean())
     prior = min(2 * _inverse_trigamma(apart), MOST) if apart > 0 else MOST
-    common = float(np.exp(log.mean() + digamma(prior / 2) - np.log(prior / 2)))
+    expected = log.mean() + slope * (along - along[told].mean())
+    common = np.exp(expected + digamma(prior / 2) - np.log(prior / 2))
     found = (prior * common + freedom * variance) / (prior + freedom)
     return found, np.minimum(prior + freedom, most)
 
