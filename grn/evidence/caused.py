@@ -69,14 +69,15 @@ class Caused:
     @property
     def low(self) -> np.ndarray:
         """Of the 95 % interval."""
-        return self.effect - self._reach
+        return self.effect - self.reach
 
     @property
     def high(self) -> np.ndarray:
-        return self.effect + self._reach
+        return self.effect + self.reach
 
     @property
-    def _reach(self) -> np.ndarray:
+    def reach(self) -> np.ndarray:
+        """Half the width of the 95 % interval."""
         return stdtrit(self.freedom, 0.975) * self.error
 
 
