@@ -23,17 +23,16 @@ import numpy as np
 import torch
 from scipy import sparse
 from scipy.special import stdtr, stdtrit
-from scipy.stats import chi2
 
 from grn.cells.cells import Cells
 from grn.cells.interventions import FEWEST, Interventions
 from grn.evidence.moderated import moderated
 from grn.evidence.q_values import benjamini_hochberg, null_share
+from grn.evidence.replicates import Replicate, Weighed, evened, freedom_of, of_replicate
 from grn.evidence.states import States
 
 NORMAL = 1.959964  # 95 % of a normal distribution lie within so many sds
 FEWEST_REPLICATES = 2  # of an intervention whose units they are
-CAUTIOUS = 0.1
 SHOWN = 8  # names in a sentence
 
 
@@ -126,44 +125,6 @@ def units_in_words(caused: Caused, names: tuple[str, ...], *, named: bool) -> st
     )
 
 
-@dataclass(frozen=True)
-class _Replicate:
-    """The differences of one replicate, over its states; 0 where it has too few cells.
-
-    difference [T, N]: between intervened cells and controls.
-    square [T, N]: of their standard errors, with cells as units.
-    size [T]: of how many cells against infinitely many a difference would be as well known.
-    freedom [T]: of the cells.
-    controls: how many. control_variance [N]: of them, within states.
-    """
-
-    difference: np.ndarray
-    square: np.ndarray
-    size: np.ndarray
-    freedom: np.ndarray
-    controls: float
-    control_variance: np.ndarray
-
-
-@dataclass(frozen=True)
-class _Weighed:
-    """Weighted means of the replicates' differences.
-
-    mean [T, N].
-    square [T, N]: of its error with cells as units, in variances of the genes.
-    around [T, N]: the weighted squares of the differences around it, summed, in the same unit.
-    steps [D, T]: means over genes of what each replicate adds to `around`, by its difference from
-        the mean of those before it; they are independent of each other.
-    sizes [D, T]: means over genes of the logarithms of the same.
-    """
-
-    mean: np.ndarray
-    square: np.ndarray
-    around: np.ndarray
-    steps: np.ndarray
-    sizes: np.ndarray
-
-
 def _effects(
     multiplicity: sparse.csr_matrix, done: Interventions, state: np.ndarray, donor: np.ndarray
 ) -> Caused:
@@ -172,15 +133,15 @@ def _effects(
     shape = len(done.names), multiplicity.shape[1]
     donors = np.unique(donor)
 
-    def replicates() -> Iterator[_Replicate]:
+    def replicates() -> Iterator[Replicate]:
         """Each anew, as all of them would take the memory of D x T x N numbers."""
         for one in donors:
             here = np.flatnonzero(donor == one)
-            yield _replicate(
+            yield of_replicate(
                 multiplicity[here], squares[here], given[here], done.control[here], state[here]
             )
 
-    def weighed(weight: np.ndarray) -> _Weighed:
+    def weighed(weight: np.ndarray) -> Weighed:
         mean, square, around = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         whole, steps, sizes = np.zeros((shape[0], 1)), [], []
         for each, own in zip(replicates(), weight[:, :, None], strict=True):
@@ -196,7 +157,7 @@ def _effects(
             sizes.append(logs.sum(1) / np.maximum(told.sum(1), 1))
             whole += own
         square /= np.maximum(whole, 1e-30) ** 2 * sd**2
-        return _Weighed(mean, square, around, np.array(steps), np.array(sizes))
+        return Weighed(mean, square, around, np.array(steps), np.array(sizes))
 
     size, freedom = [], np.zeros(shape[0])
     controls, control_variance = 0.0, np.zeros(shape[1])
@@ -218,26 +179,12 @@ def _effects(
     found = weighed(weight)
     variance, degrees = found.square, np.broadcast_to(freedom[:, None], shape)
     if (several := number > 0).any():
-        by_cells = weight
-        weight = np.where(several, _evened(by_cells, found.steps, several), by_cells)
-        found, told = weighed(weight), known & several[:, None]
-        # Of a gene whose cells vary more or less in this intervention than controls, by how much.
-        whole = np.maximum(weight.sum(0), 1e-30)
-        usual = (weight**2 / np.where(by_cells > 0, by_cells, 1)).sum(0) / whole**2
-        unit = (found.square / np.maximum(usual, 1e-30)[:, None])[told]
-        own = np.broadcast_to((number - 1.0)[:, None], shape)[told]
-        size = np.abs(found.mean / sd)[told] / np.sqrt(np.maximum(found.square[told], 1e-30))
-        later = (np.cumsum(weight > 0, 0) > 1) & (weight > 0) & several
-        between, of_replicates = moderated(
-            found.around[told] / own / np.maximum(unit, 1e-30),
-            own,
-            size,
-            _freedom_of(found.sizes[later]),
-        )
-        variance, degrees = found.square.copy(), degrees.copy()
-        between *= unit / np.broadcast_to(whole[:, None], shape)[told]
-        variance[told] = np.maximum(between, variance[told])
-        degrees[told] = np.minimum(of_replicates, degrees[told])
+        even = np.where(several, evened(weight, found.steps, several), weight)
+        found, told = weighed(even), known & several[:, None]
+        variance, degrees = variance.copy(), degrees.copy()
+        of_replicates, freely = _between(found, sd, weight, even, number, told)
+        variance[told] = np.maximum(of_replicates, found.square[told])
+        degrees[told] = np.minimum(freely, degrees[told])
     # Two samples that agree by chance say nothing.
     known &= variance > 0
     effect = np.where(known, done.sign * found.mean / sd, np.nan).T
@@ -251,79 +198,30 @@ def _effects(
     return Caused(effect.astype(np.float32), error.astype(np.float32), q, sd, degrees, number)
 
 
-def _evened(size: np.ndarray, steps: np.ndarray, several: np.ndarray) -> np.ndarray:
-    """Return weights of differences [D, T], one over their variances: that of their cells, 1 /
-    size, and that between replicates, which is taken to be the same for all interventions with
-    `several` [T]. By cells alone, the replicate with the most of them would decide.
+def _between(
+    found: Weighed,
+    sd: np.ndarray,
+    by_cells: np.ndarray,
+    weight: np.ndarray,
+    number: np.ndarray,
+    told: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the squared errors of means of replicates by how these differ, in variances of the
+    genes, and their degrees of freedom.
 
-    size [D, T]: the weights by cells alone. steps [D, T]: see _Weighed, with these weights.
-    Source: DerSimonian and Laird 1986.
+    found: with `weight` [D, T]; by_cells [D, T]: what it would be by cells alone.
+    number [T]: of replicates.
+    told [T, N]: bool, of which this is asked.
     """
-    size, steps = size[:, several], steps[:, several]
-    whole = size.sum(0)
-    excess = (steps.sum(0) - (size > 0).sum(0) + 1).sum()
-    between = max(float(excess / (whole - (size**2).sum(0) / whole).sum()), 0.0)
-    found = np.zeros((len(size), len(several)))
-    found[:, several] = np.where(size > 0, 1 / (between + 1 / np.maximum(size, 1e-30)), 0)
-    return found
-
-
-def _freedom_of(sizes: np.ndarray) -> float:
-    """Return how many degrees of freedom the variance between replicates has over all genes and
-    interventions, by how single differences vary in size: genes that go together say less than as
-    many independent ones. The logarithm of a variance with n of them has the variance 2 / n.
-
-    sizes: see _Weighed. Where they are few, their variance is taken to be as large as one of ten
-    such data sets would hide (CAUTIOUS).
-    """
-    count = len(sizes)
-    if count < 2:
-        return float(count)
-    apart = float(sizes.var(ddof=1)) * (count - 1) / chi2.ppf(CAUTIOUS, count - 1)
-    return max(2 * count / max(apart, 1e-30), count)
-
-
-def _replicate(
-    multiplicity: sparse.csr_matrix,
-    squares: sparse.csr_matrix,
-    given: sparse.csr_matrix,
-    is_control: np.ndarray,
-    state: np.ndarray,
-) -> _Replicate:
-    shape = given.shape[1], multiplicity.shape[1]
-    total, square = np.zeros(shape), np.zeros(shape)
-    whole, freedom = np.zeros(shape[0]), np.zeros(shape[0])
-    controls, control_variance = 0.0, np.zeros(shape[1])
-    for one in np.unique(state):
-        here = state == one
-        control = here & is_control
-        if control.sum() < FEWEST:
-            continue
-        size = float(control.sum())
-        mean = np.asarray(multiplicity[control].mean(0)).ravel()
-        spread = np.maximum(np.asarray(squares[control].mean(0)).ravel() - mean**2, 0)
-        controls, control_variance = controls + size, control_variance + size * spread
-        share = given[here].T.tocsr()  # [T, cells of the stratum]
-        sums = np.asarray(share.sum(1)).ravel()
-        most = np.asarray(share.multiply(share).sum(1)).ravel()
-        effective = sums**2 / np.maximum(most, 1e-12)
-        enough = effective >= FEWEST
-        of_gene = (share @ multiplicity[here]).toarray() / np.maximum(sums, 1e-12)[:, None]
-        own = (share @ squares[here]).toarray() / np.maximum(sums, 1e-12)[:, None] - of_gene**2
-        weight = np.where(enough, 1 / (1 / np.maximum(effective, 1e-12) + 1 / size), 0)
-        # The larger of two variances: of a gene that the intervened cells happen to lack, their own
-        # would be 0.
-        errors = np.maximum(own, spread) / np.maximum(effective, 1e-12)[:, None] + spread / size
-        total += weight[:, None] * (of_gene - mean)
-        square += weight[:, None] ** 2 * errors
-        whole += weight
-        freedom += enough * (effective + size - 2)
-    known = np.maximum(whole, 1e-12)[:, None]
-    return _Replicate(
-        total / known,
-        square / known**2,
-        whole,
-        freedom,
-        controls,
-        control_variance / max(controls, 1),
+    whole = np.maximum(weight.sum(0), 1e-30)
+    # Of a gene whose cells vary more or less in this intervention than controls do, by how much.
+    usual = (weight**2 / np.where(by_cells > 0, by_cells, 1)).sum(0) / whole**2
+    unit = np.maximum((found.square / np.maximum(usual, 1e-30)[:, None])[told], 1e-30)
+    freedom = np.broadcast_to((number - 1.0)[:, None], told.shape)[told]
+    size = np.abs(found.mean / sd)[told] / np.sqrt(np.maximum(found.square[told], 1e-30))
+    # The first difference has none before it.
+    later = (np.cumsum(weight > 0, 0) > 1) & (weight > 0) & (number > 0)
+    variance, degrees = moderated(
+        found.around[told] / freedom / unit, freedom, size, freedom_of(found.sizes[later])
     )
+    return variance * unit / np.broadcast_to(whole[:, None], told.shape)[told], degrees
