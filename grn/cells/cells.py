@@ -56,7 +56,8 @@ class Cells:
     depth: the scale of that computation (see depth_scale); None where every cell's basal
         multiplicity is 1.
     groups [C]: number of the cell's donor or batch (data.group_key), or of its exact copies; None
-        without either.
+        without either, and -1 of a cell without a donor.
+    only_copies: whether groups are those of copies, as no donors are named.
     measures_depth [N]: bool, the genes over which a cell's depth is measured.
     depth_share [N]: the share of the training cells' depth that each gene holds.
     target_total: the total to which log1p_normalised scaled each cell; None for the other
@@ -96,6 +97,7 @@ class Cells:
     notes: tuple[str, ...] = ()
     truth: pd.DataFrame | None = None
     groups: np.ndarray | None = None
+    only_copies: bool = False
     state: np.ndarray | None = None
     state_name: str = ""
     conditions: tuple[str, ...] = ()

@@ -101,6 +101,10 @@ def load_cells(
     vocabulary = tuple(source.names[position] for position in chosen.positions)
     # Of a gene with several columns, the first one's name in the index of var.
     first = np.unique(source.columns, return_index=True)[1][chosen.positions]
+    groups = joined(source.groups, copies)
+    if groups is not None and source.groups is not None:
+        # A group with cells that have no donor is none of the donors.
+        groups = np.where(np.isin(groups, groups[source.groups == MISSING]), MISSING, groups)
     cells = Cells(
         multiplicity=to_multiplicity(values, transform, total, target),
         vocabulary=vocabulary,
@@ -115,7 +119,8 @@ def load_cells(
         target_total=target,
         counts_from=source.expression.origin,
         truth=source.truth,
-        groups=joined(source.groups, copies),
+        groups=groups,
+        only_copies=source.groups is None and copies is not None,
         state=source.state,
         state_name=config.state_key or "",
         conditions=source.conditions,

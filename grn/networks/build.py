@@ -19,7 +19,7 @@ from grn.cells.genes import programmes
 from grn.config.files import change_config, load_config
 from grn.config.schema import Config, NetworkConfig, TrainerConfig
 from grn.edges.weights import Network, seen_enough
-from grn.evidence.caused import caused_effects
+from grn.evidence.caused import caused_effects, units_in_words
 from grn.evidence.cell_table import CellTable
 from grn.evidence.effects import Effects, effects_of
 from grn.evidence.prior import Prior, prior_of
@@ -192,7 +192,8 @@ def network_of(
         return ReadNetwork(weights, prior, merge.names, merge.regulators, certain)
     caused = caused_effects(cells, states)
     weights, upstream = merge.with_caused(weights, caused), order_of(caused, merge.intervened)
-    for line in [*compared(weights), *in_words(upstream)]:
+    units = units_in_words(caused, merge.intervened, named=bool(cells.donors))
+    for line in [*compared(weights), units, *in_words(upstream)]:
         say(line)
     return ReadNetwork(weights, prior, merge.names, merge.regulators, certain, upstream)
 

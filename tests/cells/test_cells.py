@@ -53,7 +53,22 @@ def test_copies_of_cells_are_told_and_stay_in_one_part_and_one_group(adata, writ
     owners = [set(part % 60) for part in (split.train, split.test)]
     assert sum(map(len, owners)) == len(set.union(*owners)) == 60
     np.testing.assert_array_equal(cells.groups, np.tile(cells.groups[:60], 3))
-    assert len(set(cells.groups)) == 60
+    assert len(set(cells.groups)) == 60 and cells.only_copies
+
+
+def test_donors_that_share_a_cell_with_cells_without_one_are_no_donors(write):
+    """Copies join groups: three donors, of which the last has all cells that have none."""
+    once = np.random.default_rng(0).poisson(2.0, (60, 40)).astype(np.float32)
+    donor = np.repeat(["d1", "d2", "d3"], 20)
+    obs = pd.DataFrame(
+        {"donor": np.concatenate([donor, np.repeat([None], 20)])},
+        index=[f"c{i}" for i in range(80)],
+    )
+    path = write(AnnData(np.concatenate([once, once[40:]]), obs=obs))
+    cells, _ = load_cells(DataConfig(path=path, group_key="donor"))
+    assert not cells.only_copies and (cells.groups[40:] == -1).all()
+    assert len(set(cells.groups[:20])) == len(set(cells.groups[20:40])) == 1
+    assert len(set(cells.groups)) == 3
 
 
 def test_what_training_does_not_need_is_not_read(adata, write):

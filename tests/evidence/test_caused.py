@@ -9,11 +9,12 @@ import pytest
 import torch
 from scipy import sparse
 
+from grn.cells.interventions import Interventions
 from grn.cells.load import load_cells
 from grn.cells.simulated.cells import simulate
 from grn.config.schema import DataConfig, Simulation
 from grn.edges.weights import Network
-from grn.evidence.caused import caused_effects
+from grn.evidence.caused import _effects, caused_effects, units_in_words
 from grn.networks.intervened import Merge, compared, in_words, order_of
 
 # In a panel of sixty genes a cell's total is biology: divided by it, genes would rise where others
@@ -161,3 +162,111 @@ def test_what_few_cells_say_is_hardly_believed(planted):
     column = merge.pairs[1, 0]
     of_guides = torch.as_tensor(found.certainty[:60, 0]).float()
     torch.testing.assert_close(believed[:, column] - 1, (every[:, column] - 1) * of_guides)
+
+
+INTERVENTIONS, GENES = 8, 200
+
+
+def screen(seed, replicates=3, shift=0.2, planted=0, missing=()):
+    """Effects in cells whose replicates differ, and differ by `shift` in each intervention, too;
+    and what was planted, [genes, interventions].
+
+    missing: pairs of a replicate and an intervention without cells.
+    """
+    generator = np.random.default_rng(seed)
+    truth = np.zeros((GENES, INTERVENTIONS))
+    for number in range(INTERVENTIONS):
+        genes = generator.choice(GENES, planted, replace=False)
+        truth[genes, number] = 0.6 * generator.choice([-1, 1], planted)
+    cells, donor, who = [], [], []
+    for replicate in range(replicates):
+        own = generator.normal(5, 0.5, GENES)
+        for number in range(-1, INTERVENTIONS):
+            if (replicate, number) in missing:
+                continue
+            count = 150 if number < 0 else int(generator.integers(10, 90))
+            mean = own + generator.normal(0, shift, GENES)
+            mean -= truth[:, number] if number >= 0 else 0  # a loss of what raises the gene
+            cells.append(mean + generator.normal(size=(count, GENES)))
+            donor += [replicate] * count
+            who += [number] * count
+    which = np.array(who)
+    done = Interventions(
+        names=tuple("abcdefgh"),
+        given=sparse.csr_matrix((which[:, None] == np.arange(INTERVENTIONS)).astype(np.float32)),
+        control=which < 0,
+        guides=(),
+        guide=np.full(len(which), -1),
+        kind="knock-out",
+        key=np.zeros(0, np.int64),
+        place=np.full(INTERVENTIONS, -1),
+    )
+    values = sparse.csr_matrix(np.concatenate(cells).astype(np.float32))
+
+    def effects(donors):
+        return _effects(values, done, np.zeros(len(which), np.int64), donors)
+
+    return effects, np.array(donor), truth
+
+
+@pytest.mark.parametrize("replicates", [2, 3])
+def test_what_replicates_differ_by_is_no_effect(replicates):
+    """Intervened cells of a replicate share a shift, which cells as units take for an effect."""
+    false, every, within = 0, 0, []
+    for seed in range(4):
+        effects, donor, _ = screen(seed, replicates)
+        found = effects(donor)
+        false += int((found.q <= 0.05).sum())
+        every += int((effects(0 * donor).q <= 0.05).sum())
+        within.append(((found.low <= 0) & (found.high >= 0)).mean())
+        assert (found.replicates == replicates).all()
+    assert every > 0.1 * 4 * GENES * INTERVENTIONS
+    assert false <= 0.001 * 4 * GENES * INTERVENTIONS
+    assert 0.93 < np.mean(within) < 0.98 and min(within) > 0.9
+
+
+def test_effects_that_all_replicates_show_are_found():
+    found, wrong, share = 0, 0, 0
+    for seed in range(4):
+        effects, donor, truth = screen(seed, shift=0.1, planted=20)
+        every = effects(donor)
+        certain = every.q <= 0.05
+        found += int((certain & (truth != 0)).sum())
+        wrong += int((certain & (truth == 0)).sum())
+        share += int((truth != 0).sum())
+        assert (np.sign(every.effect) == np.sign(truth))[certain & (truth != 0)].all()
+    assert found > 0.8 * share and wrong < 0.08 * (found + wrong)
+
+
+def test_replicates_that_do_not_differ_cost_next_to_no_effects():
+    effects, donor, truth = screen(0, shift=0, planted=20)
+    of_replicates, of_cells = effects(donor), effects(0 * donor)
+    found = [((each.q <= 0.05) & (truth != 0)).sum() for each in (of_replicates, of_cells)]
+    assert found[0] > 0.9 * found[1]
+    assert 0.95 < np.median(of_replicates.error / of_cells.error) < 1.1
+
+
+def test_an_intervention_in_one_replicate_has_cells_as_units():
+    effects, donor, _ = screen(0, missing={(0, 2), (1, 2)})
+    found = effects(donor)
+    assert found.replicates.tolist() == [3, 3, 0, 3, 3, 3, 3, 3]
+    assert np.isfinite(found.effect[:, 2]).all() and found.freedom[:, 2].min() > 100
+    sentence = units_in_words(found, tuple("abcdefgh"), named=True)
+    assert "7 interventions (3 of each)" in sentence and "of 1 (c)" in sentence
+    assert "cells are no replicates" in sentence
+    alone = effects(0 * donor)
+    assert "units of 8 (a, b" in units_in_words(alone, tuple("abcdefgh"), named=True)
+    assert "data.group_key" in units_in_words(alone, tuple("abcdefgh"), named=False)
+
+
+def test_cells_without_a_donor_are_no_replicate():
+    effects, donor, _ = screen(0, replicates=2)
+    assert (effects(np.where(donor == 0, -1, donor)).replicates == 0).all()
+
+
+def test_copies_of_cells_are_no_replicates(planted):
+    """A cell's exact copies form a group, and every other cell one of its own."""
+    adata, _ = planted
+    cells, _ = load_cells(SCREEN, adata=adata[np.arange(1000).repeat(2)].copy())
+    assert cells.only_copies and len(np.unique(cells.groups)) > 900
+    assert np.isfinite(caused_effects(cells).effect).mean() > 0.5

@@ -189,9 +189,9 @@ def activity_of_run(
         if cells.classes
         else np.full(len(cells), ALL, object)
     )
-    donors = (
-        cells.groups.astype(str).astype(object) if grouped and cells.groups is not None else None
-    )
+    donors = None
+    if grouped and cells.groups is not None:
+        donors = np.where(cells.groups < 0, "", cells.groups.astype(str)).astype(object)
     genes = pd.Index(cells.vocabulary)
     there = scores.columns[scores.columns.isin(genes)]
     own_levels = pd.DataFrame(

@@ -407,7 +407,7 @@ def _error(subject: Subject, plan: Plan) -> np.ndarray:
     done, never = subject.cells.interventions, plan.never_intervened(subject.cells)
     assert done is not None, "the caller has asked"
     own = [done.names.index(gene) for gene in plan.genes if gene not in never]
-    square = np.square(np.nan_to_num(subject.caused.error[:, own])).sum(1)
+    square = np.square(np.nan_to_num(subject.caused.reach[:, own]) / NORMAL).sum(1)
     if never:
         square += len(never) * np.square(subject.unmade.sd)
     return np.sqrt(square) * subject.caused.sd

@@ -264,9 +264,10 @@ def warnings_of(network: SignedNetwork, config: Config, activity: pd.DataFrame |
         return [CELLS] if activity is not None or "found" in network.about else []
     number = f"{donors} donors or batches" if donors else "Donors or batches"
     few = " So few say little of other donors." if 0 < donors < FEW_DONORS else ""
+    effects = "" if config.data.intervention_key is None else " and of effects of interventions"
     return [
         f"{number} (the column {config.data.group_key!r}) are the units of the activity's "
-        f"intervals.{few}"
+        f"intervals{effects}.{few}"
     ]
 
 

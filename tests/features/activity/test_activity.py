@@ -5,6 +5,7 @@ honest units.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import anndata
@@ -107,6 +108,21 @@ def test_a_run_with_two_conditions_compares_these_in_each_type(net, cells):
     assert list(found)[4:6] == ["activity_none", "activity_some"]
     assert table.loc[("A", "A"), "effect"] > 1 and table.loc[("A", "A"), "q_value"] < 0.05
     assert (table["q_value"].drop([("A", "A")]) > 0.05).all()
+
+
+def test_cells_of_a_run_without_a_donor_are_no_donor(net, cells):
+    """As if they were named otherwise, and their donor were left out."""
+    cells.obs["donor"] = (["d1", "d2", ""] * cells.n_obs)[: cells.n_obs]
+    config = DataConfig(path="simulated:", genes="all", label_key="type", group_key="donor")
+    loaded, _ = load_cells(config, adata=cells)
+    missing = loaded.groups < 0
+    assert missing.sum() == (cells.obs["donor"] == "").sum()
+    found = activity_of_run(loaded, net, own=False, grouped=True)
+    without = replace(loaded, groups=np.where(missing, 7, loaded.groups))
+    as_a_donor = activity_of_run(without, net, own=False, grouped=True)
+    half, wrong = ((each["high"] - each["effect"]) for each in (found, as_a_donor))
+    # Of two pairs, Student's t has one degree of freedom, and of three two.
+    assert half.median() > 2 * wrong.median()
 
 
 def test_turning_all_signs_turns_the_activity(net, cells):
