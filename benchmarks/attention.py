@@ -269,7 +269,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> None:
-    arguments = read_options(argv)
+    arguments = parsed(argv)
     if not (arguments.smoke or arguments.from_csv) and not arguments.device.startswith("cuda"):
         raise SystemExit(
             f"Full sizes need a GPU, and --device is {arguments.device}; --smoke runs tiny ones "

@@ -173,7 +173,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> None:
-    arguments = read_options(argv)
+    arguments = parsed(argv)
     if arguments.from_csv:
         return draw(pd.read_csv(arguments.from_csv), arguments.picture)
     device = torch.device(arguments.device)
