@@ -254,6 +254,10 @@ def test_a_spreadsheet_runs_no_name_of_a_csv(chosen, tmp_path):
     evil = replace(chosen, edges=chosen.edges.replace({"source": names, "target": names}))
     path = tmp_path / "net.csv"
     write_file(evil, path, "csv")
-    cells = [cell for row in csv.reader(path.open()) for cell in row[:2]]
+    cells = [
+        cell
+        for row in csv.reader(path.read_text(encoding="utf-8").splitlines())
+        for cell in row[:2]
+    ]
     assert not [cell for cell in cells if cell[0] in "=+-@"] and "'=1+2" in cells
     same_edges(read_network(path), evil, ("source", "target", "weight", "sd", "between"))

@@ -73,11 +73,12 @@ def export(
 
     Examples:
         >>> import grn, pandas, tempfile
+        >>> from pathlib import Path
         >>> pairs = {"source": ["A", "A", "B"], "target": ["B", "C", "C"]}
         >>> net = pandas.DataFrame(pairs | {"weight": [3.0, -2.0, 1.0]})
         >>> with tempfile.TemporaryDirectory() as home:
         ...     written = grn.export(net, f"{home}/sets.gmt", format="gmt", top_k=1, quiet=True)
-        ...     print(open(f"{home}/sets.gmt").read().expandtabs(2), end="")
+        ...     print(Path(home, "sets.gmt").read_text().expandtabs(2), end="")
         A(+)  genes that A raises in all cells  B
         A(-)  genes that A lowers in all cells  C
     """

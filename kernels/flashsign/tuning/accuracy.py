@@ -225,7 +225,8 @@ def error(found: Tensor, true: Tensor) -> float:
     """Return ||found - true|| / ||true||, Frobenius norms over tensors of one shape; true is
     float64.
     """
-    return float((found.double() - true).norm() / true.norm().clamp_min(1e-30))
+    found, true = found.detach().double(), true.detach()
+    return float((found - true).norm() / true.norm().clamp_min(1e-30))
 
 
 def table(verdicts: Mapping[str, Verdict]) -> str:
