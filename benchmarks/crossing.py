@@ -235,8 +235,7 @@ def main() -> int:
     wrong = sum(not row["right"] for row in rows)
     print(
         'method="auto" takes the faster method, or one within 10 % or 5 microseconds of it, at '
-        f"{len(rows) - wrong} of "
-        f"{len(rows)} points. Wrote {chosen.output}."
+        f"{len(rows) - wrong} of {len(rows)} points. Wrote {chosen.output}."
     )
     return 0
 

@@ -60,9 +60,8 @@ def main() -> None:
         false = [int((table["q_value"] <= 0.05).sum()) for table in (activity, edges)]
         print(
             f"Conditions dealt anew, seed {seed}: {false[0]} of {len(activity)} activities and "
-            f"{false[1]} of "
-            f"{len(edges)} edges at q <= 0.05; {(edges['p_value'] <= 0.05).mean():.1%} of the "
-            "edges at p <= 0.05"
+            f"{false[1]} of {len(edges)} edges at q <= 0.05; "
+            f"{(edges['p_value'] <= 0.05).mean():.1%} of the edges at p <= 0.05"
         )
 
 

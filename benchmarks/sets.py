@@ -224,8 +224,7 @@ def main() -> None:
         regulators = len(one.regulators or one.genes)
         print(
             f"{one.name:<36} {one.cells:>5} cells {len(one.genes):>4} genes {regulators:>4} "
-            "regulators "
-            f"{len(one.reference):>5} edges  {one.values}"
+            f"regulators {len(one.reference):>5} edges  {one.values}"
         )
     if arguments.export:
         save_prepared(arguments.export, [one.prepared() for one in sets])

@@ -23,9 +23,8 @@ from flashsign import BackendUnavailable, spherical_attention
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 EPS = 1e-6  # flashsign's own default
 NO_COLUMN = (
-    "FlexAttention: no column, because it cannot express an L2 norm: it can change the scores, but "
-    "always normalises "
-    "them by a softmax"
+    "FlexAttention: no column, because it cannot express an L2 norm: it can change the scores, "
+    "but always normalises them by a softmax"
 )
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 T = TypeVar("T")

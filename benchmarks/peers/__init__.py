@@ -28,8 +28,7 @@ NAMES = tuple(MODULES)
 # Methods that a reader may miss in the table, and why they are missing.
 ABSENT = {
     "pidc": "not installable: there is no Python package of it on PyPI, its authors' "
-    "implementation "
-    "(Chan, Stumpf and Babtie 2017) is in Julia",
+    "implementation (Chan, Stumpf and Babtie 2017) is in Julia",
 }
 
 

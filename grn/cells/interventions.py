@@ -119,8 +119,7 @@ def read_interventions(obs: pd.DataFrame, config: DataConfig) -> Interventions |
         found = ", ".join(map(repr, values[present][:8].tolist()))
         raise DataError(
             f"Column {config.intervention_key!r} of obs names {len(names)} genes and "
-            f"{control.sum()} control cells; it "
-            f"has {found}",
+            f"{control.sum()} control cells; it has {found}",
             field="data.control",
             advice="set {field} to the values that control cells have",
         )

@@ -418,8 +418,7 @@ def to_vocabulary_of(
     if repeated and config.values == "expression":
         raise DataError(
             f"{len(repeated)} of the model's genes occur more than once in {name_of(config)} "
-            f"({examples(repeated)}), "
-            "and their values are no counts, which could be added",
+            f"({examples(repeated)}), and their values are no counts, which could be added",
             field="data.gene_key",
             advice="keep one of each, or set {field} to a column of var with unique names",
         )

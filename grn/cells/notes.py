@@ -94,8 +94,8 @@ def notes_on_cells(
         "them.": empty,
         **dict.fromkeys(_of_scale(source.expression.scale), True),
         f"{same} of {len(cells)} cells are exact copies of another cell. Copies stay together in "
-        "the split and in "
-        f"every fold, but each counts as a cell of its own, so that q-values are too small; remove "
+        "the split and in every fold, but each counts as a cell of its own, so that q-values are "
+        "too small; remove "
         "them.": same,
         f"{unlabelled} cells have no label in the column {config.label_key!r} of obs.": unlabelled,
         _of_donors(source.donors, config.group_key): source.donors,
@@ -138,10 +138,8 @@ def _of_donors(donors: Mapping[str, int], key: str | None) -> str:
     said = [f"{name} ({number} cells)" for name, number in donors.items()]
     return (
         f"{len(donors)} donor{'s' * (len(donors) != 1)} in the column {key!r} of obs "
-        "(data.group_key): "
-        f"{listed(said, most=12)}. The cells of one stay together when cells are held out, and "
-        "donors, not cells, are "
-        "the units of the activity of regulators."
+        f"(data.group_key): {listed(said, most=12)}. The cells of one stay together when cells are "
+        "held out, and donors, not cells, are the units of the activity of regulators."
     )
 
 
@@ -156,8 +154,8 @@ def notes_on_interventions(cells: Cells) -> list[str]:
     several, unknown = int((of_cell > 1).sum()), int(((of_cell == 0) & ~done.control).sum())
     notes = [
         f"{int((of_cell > 0).sum())} cells have a {done.kind}, of {len(done.names)} genes "
-        f"({measured} of these were "
-        f"measured), {several} of them of several; {int(done.control.sum())} are controls."
+        f"({measured} of these were measured), {several} of them of several; "
+        f"{int(done.control.sum())} are controls."
     ]
     if unknown:
         notes.append(
@@ -216,22 +214,19 @@ def _of_scale(scale: Scale | None, usual_total: float | None = None) -> list[str
     total, notes = scale.totals[scale.totals > 0], []
     if scale.stored >= FEWEST and scale.largest <= 1:
         notes.append(
-            "No count is above 1, as in matrices that only say whether a gene was seen; if that is "
-            "so, give the raw "
-            "counts."
+            "No count is above 1, as in matrices that only say whether a gene was seen; if that "
+            "is so, give the raw counts."
         )
     elif len(total) >= FEWEST and total.std() <= ONE_DEPTH * total.mean():
         notes.append(
             f"All cells have nearly the same total ({total.min():.0f} to {total.max():.0f}), as "
-            "counts that were "
-            "downsampled, or scaled to one depth and rounded; of the second kind, give the raw "
-            "counts."
+            "counts that were downsampled, or scaled to one depth and rounded; of the second "
+            "kind, give the raw counts."
         )
     elif scale.smallest > 1 and scale.multiples > 0.95:
         notes.append(
             f"The counts of a cell are multiples of its smallest one ({scale.smallest:g} in half "
-            "of the cells), as "
-            "counts that were scaled; give the raw counts."
+            "of the cells), as counts that were scaled; give the raw counts."
         )
     measured = np.empty(0) if scale.measured is None else scale.measured[scale.measured > 0]
     if (
@@ -241,9 +236,8 @@ def _of_scale(scale: Scale | None, usual_total: float | None = None) -> list[str
     ):
         notes.append(
             f"The median total of a cell over the model's genes is {np.median(measured):.0f}, and "
-            "was "
-            f"{usual_total:.0f} in training; predictions may be wrong where the counts are not of "
-            "the same kind."
+            f"was {usual_total:.0f} in training; predictions may be wrong where the counts are not "
+            "of the same kind."
         )
     return notes
 

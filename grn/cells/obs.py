@@ -160,8 +160,8 @@ def condition_column(
             values = ", ".join(map(str, obs[key].dropna().unique()[:3]))
             return key, (
                 f"The column {key!r} of obs ({values}) seems to hold conditions; with "
-                f"data.state_key: {key}, genes "
-                "that a condition moves together do not look as if they regulated each other."
+                f"data.state_key: {key}, genes that a condition moves together do not look as if "
+                "they regulated each other."
             )
     return None, ""
 

@@ -81,8 +81,7 @@ def shard(files: Sequence[Path], output: Path, say: Say) -> None:
     most = max(len(part.names) for part in parts)
     say(
         f"{adata.n_obs} cells of {len(files)} files are in {output}, with the {len(genes)} genes "
-        "that all files have "
-        f"(of up to {most})."
+        f"that all files have (of up to {most})."
     )
 
 

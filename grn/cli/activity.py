@@ -22,8 +22,7 @@ def command(
         typer.Option(
             metavar="NAME|FILE|RUN",
             help="What regulates what: collectri or dorothea (grn data get), a table of edges, or "
-            "a run of grn train, "
-            "of which the certain edges count.",
+            "a run of grn train, of which the certain edges count.",
         ),
     ],
     by: Annotated[

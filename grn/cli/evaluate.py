@@ -17,8 +17,7 @@ def command(
         Path,
         typer.Argument(
             help="The network: a run folder, edges.parquet, network.h5ad, or a csv or tsv of "
-            "GRNBoost2, GENIE3, "
-            "BEELINE or decoupler.",
+            "GRNBoost2, GENIE3, BEELINE or decoupler.",
             show_default=False,
         ),
     ],
@@ -36,8 +35,8 @@ def command(
         typer.Option(
             metavar="CONFIG|RUN|CELLS|none",
             help="Cells from which Pearson and ridge are computed: a configuration, a run folder, "
-            "or anything that "
-            "data.path takes. Default: the cells of the run, where NETWORK is a run folder.",
+            "or anything that data.path takes. Default: the cells of the run, where NETWORK is a "
+            "run folder.",
         ),
     ] = None,
     cell_type: CellType = None,
@@ -45,8 +44,7 @@ def command(
         Path | None,
         typer.Option(
             help="The folder to make, for evaluation.csv, evaluation.txt, precision_recall.png "
-            "and, where cell types "
-            "are scored, evaluation_types.csv.",
+            "and, where cell types are scored, evaluation_types.csv.",
         ),
     ] = None,
     interventions: Annotated[
@@ -62,8 +60,7 @@ def command(
         typer.Option(
             metavar="GENE",
             help="With --interventions: train again without this intervention (A+B: without cells "
-            "with both; all: each "
-            "in turn), and predict it; may be repeated.",
+            "with both; all: each in turn), and predict it; may be repeated.",
         ),
     ] = None,
 ) -> None:

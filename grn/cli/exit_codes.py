@@ -93,8 +93,7 @@ def explain(error: Exception) -> tuple[int, str]:
         )
     return INTERNAL_ERROR, (
         f"this is a fault of grn: {type(error).__name__}: {one_line(error)}; please report it, "
-        "with what the same "
-        "command prints with --debug."
+        "with what the same command prints with --debug."
     )
 
 

@@ -22,8 +22,7 @@ def command(
         typer.Option(
             "--format",
             help="parquet, csv, h5ad, graphml, cytoscape, pyscenic, gmt, beeline, decoupler or "
-            "genernib; huggingface: "
-            "the model as a folder with a card.",
+            "genernib; huggingface: the model as a folder with a card.",
         ),
     ],
     cell_type: Annotated[

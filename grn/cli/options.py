@@ -62,7 +62,6 @@ Regulators = Annotated[
         "--regulators",
         metavar="FILE|LIST|NAME,NAME,...",
         help="The genes that may regulate: a file with one a line, a list of grn data get, as "
-        "human_tfs, or their "
-        "names: data.regulators.",
+        "human_tfs, or their names: data.regulators.",
     ),
 ]

@@ -31,8 +31,7 @@ def command(
         typer.Option(
             metavar="LABEL",
             help="A screen: knock out every regulator in turn in cells of --cell-type, ranked by "
-            "how far these move "
-            "towards this type.",
+            "how far these move towards this type.",
         ),
     ] = None,
     cell_type: CellType = None,
@@ -95,8 +94,7 @@ def command(
         to.print(
             f"{cells.uns['grn_perturb']['perturbation']} in {cells.n_obs} cells, {steps} "
             f"{'step' if steps == 1 else 'steps'}: mean changes of the expected multiplicities "
-            "(effect: in sds of the "
-            "gene; sd: of the effect over members).",
+            "(effect: in sds of the gene; sd: of the effect over members).",
             markup=False,
         )
         if sizes := cells.uns["grn_perturb"].get("sizes"):

@@ -36,16 +36,14 @@ def command(
         float | None,
         typer.Option(
             help="The share of wrong labels that you accept, as 0.05: cells that are less certain "
-            "are unassigned. "
-            "Default: every cell with counts has a label."
+            "are unassigned. Default: every cell with counts has a label."
         ),
     ] = None,
     labels: Annotated[
         str | None,
         typer.Option(
             help="A column of obs with labels to compare with: prints accuracy and macro F1, and "
-            "writes "
-            "OUTPUT_confusion.csv."
+            "writes OUTPUT_confusion.csv."
         ),
     ] = None,
 ) -> None:

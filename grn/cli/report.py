@@ -17,8 +17,7 @@ def command(
             "--regulons",
             metavar="NAME|FILE",
             help="Known regulons that name the drivers: collectri (grn data get collectri), or a "
-            "table of pairs with "
-            "signs. Default: those of the run.",
+            "table of pairs with signs. Default: those of the run.",
         ),
     ] = None,
 ) -> None:

@@ -80,8 +80,7 @@ def command(
         if others or any((path, config, output, label_key, regulators, orientation)):
             raise ConfigError(
                 f"--resume continues {resume} as it was started; leave out everything else (--set "
-                "may change "
-                f"{', '.join(allowed)})."
+                f"may change {', '.join(allowed)})."
             )
         config = str(config_of(resume))
         refuse_lost(resume)

@@ -148,8 +148,7 @@ class DataConfig(Section):
         _refuse(
             values["targets"] is not None,
             "data.targets is gone, as unspliced counts told no direction in real cells; take the "
-            "line out, and genes "
-            "are predicted from data.counts",
+            "line out, and genes are predicted from data.counts",
         )
         return {name: value for name, value in values.items() if name != "targets"}
 
@@ -160,8 +159,7 @@ class DataConfig(Section):
             and self.values == "counts"
             and self.multiplicity == "log1p_normalised",
             "data.depth: none means that totals are biology, but data.multiplicity: "
-            "log1p_normalised divides by them; "
-            "set data.multiplicity to log1p",
+            "log1p_normalised divides by them; set data.multiplicity to log1p",
         )
         _refuse(
             self.guide_key is not None and self.intervention_key is None,

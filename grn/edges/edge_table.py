@@ -300,8 +300,7 @@ def _signs(where: Path | str, column: pd.Series) -> np.ndarray:
         first = int(signs.isna().to_numpy().argmax())
         raise DataError(
             f"{where}, row {first + 1}: {column.name} is {str(column.iloc[first])!r}, which is not "
-            "a sign; write one "
-            "of +, -, ?, Activation, Repression, Unknown, 1, -1, 0."
+            "a sign; write one of +, -, ?, Activation, Repression, Unknown, 1, -1, 0."
         )
     return signs.to_numpy(dtype=np.int64)
 

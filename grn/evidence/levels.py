@@ -70,13 +70,12 @@ class Levels:
         if not self.best:
             return (
                 "Differences between states do not count as regulation: they may be composition, "
-                "as what they say of "
-                "slopes is wrong within states, or predicts no other state better."
+                "as what they say of slopes is wrong within states, or predicts no other state "
+                "better."
             )
         return (
             "Differences between states do not count as regulation: they do not help to predict "
-            "other states by more "
-            f"than chance ({errors})."
+            f"other states by more than chance ({errors})."
         )
 
 

@@ -151,6 +151,5 @@ def summary(prior: Prior) -> str:
     }
     return (
         f"The prior {prior.path} lists {prior.listed} of {prior.factor.size} pairs of a regulator "
-        "and a gene "
-        f"({prior.pairs} in the file); the others {others[prior.use]}."
+        f"and a gene ({prior.pairs} in the file); the others {others[prior.use]}."
     )

@@ -50,13 +50,11 @@ class PriorError:
         if self.unlisted == 1:
             return (
                 "The prior does not help to predict held-out cells by more than chance "
-                f"({errors}), so penalties leave "
-                "it out."
+                f"({errors}), so penalties leave it out."
             )
         return (
             f"The prior helps to predict held-out cells ({errors}): pairs that it does not list "
-            "are penalised "
-            f"{self.unlisted**-2:.3g} times as much as those that it lists."
+            f"are penalised {self.unlisted**-2:.3g} times as much as those that it lists."
         )
 
 

@@ -327,8 +327,7 @@ def vetoed(network: Network, evidence: Evidence) -> list[str]:
     if knows_no_signs(network, evidence):
         return [
             f"The model has the other sign in {other} of {certain} certain associations: it knows "
-            "nothing of their "
-            "signs, so that no edge is certain."
+            "nothing of their signs, so that no edge is certain."
         ]
     if other:
         return [
@@ -376,8 +375,7 @@ def summary(counts: pd.DataFrame) -> list[str]:
     every, states = counts.iloc[0], counts.iloc[1:]
     lines = [
         f"{every.edges} edges are certain over all cells (false discovery rate {SIGNIFICANT}): "
-        "associations within "
-        "states, not causes."
+        "associations within states, not causes."
     ]
     if (states["edges"] > 0).any():
         some = states[states["edges"] > 0].sort_values("edges", ascending=False, kind="stable")
@@ -430,9 +428,8 @@ def most_certain(
     ]
     return (
         f"Before training: {len(rows)} associations over all cells are certain (direct or "
-        "indirect; "
-        f"false discovery rate {SIGNIFICANT}). "
-        f"The strongest, regulator and gene with the sign: {', '.join(pairs)}."
+        f"indirect; false discovery rate {SIGNIFICANT}). The strongest, regulator and gene with "
+        f"the sign: {', '.join(pairs)}."
     )
 
 

@@ -62,11 +62,9 @@ class States:
             "found": f"There are no labels, so cells are compared within {len(self)} states that "
             "were found.",
             "one": "All cells are compared with each other: no two labels have several cells each, "
-            "and no states "
-            "were found.",
+            "and no states were found.",
             "screen": "The cells of a screen without labels are compared with each other, as "
-            "states that were found "
-            "would be effects of what was done to them.",
+            "states that were found would be effects of what was done to them.",
             "together": "Cell types are the only objective, so that all cells are compared with "
             "each other.",
         }[self.origin] + alone

@@ -109,8 +109,7 @@ def regulons_of(network: PredictedNetwork) -> pd.DataFrame:
         if edges.empty:
             raise DataError(
                 f"The network has no edge with a q-value of at most {SIGNIFICANT}, and activities "
-                "by others would be "
-                "noise",
+                "by others would be noise",
                 advice="give known regulons, as collectri",
             )
     return edges[["source", "target", "weight"]]

@@ -35,15 +35,13 @@ MOST = 512  # cells of a type that are read: a mean weight settles soon
 SIGN = "of q . k, which nothing fixes: a head may have all its signs turned; no edge is certain"
 CERTAIN = (
     "No edge is certain. These are attention weights of a transformer that has learned cell types "
-    "alone: they say "
-    "which genes it read together, not what regulates what. On cells with a planted network they "
-    "rank edges at chance."
+    "alone: they say which genes it read together, not what regulates what. On cells with a "
+    "planted network they rank edges at chance."
 )
 DEFINITION = (
     "The attention weight of the target's token on the regulator's, m q . k over the norm of its "
-    "row: the mean over "
-    "the cells that have both, over heads, over members of the ensemble (sd: over these) and over "
-    "layers."
+    "row: the mean over the cells that have both, over heads, over members of the ensemble (sd: "
+    "over these) and over layers."
 )
 
 

@@ -35,9 +35,8 @@ def cells_of_run(
     if other_genes or trained.cells not in (None, cells.digest):
         raise (VocabularyMismatch if other_genes else DataError)(
             f"The cells of {where}, or the settings in {run / 'config.yaml'} by which they are "
-            "read, are not those "
-            f"that {run} was trained on, so its network would be another; restore them, or train "
-            "again."
+            f"read, are not those that {run} was trained on, so its network would be another; "
+            "restore them, or train again."
         )
     return cells
 
@@ -72,7 +71,6 @@ def states_of_run(run: Path, cells: Cells, seed: int, trained: TrainedModel) -> 
     if known != len(states):
         raise RunFolderError(
             f"The model of {run} knows {known} states of cells, and {len(states)} are found in the "
-            "same cells by this "
-            "version of the software; train again."
+            "same cells by this version of the software; train again."
         )
     return states

@@ -155,8 +155,7 @@ def compared(network: Network) -> list[str]:
     caused = network.caused_q <= SIGNIFICANT
     lines = [
         f"{int(caused.sum())} effects of {int(np.isfinite(network.caused).any(0).sum())} "
-        "interventions at a false "
-        f"discovery rate of {SIGNIFICANT}, downstream effects among them."
+        f"interventions at a false discovery rate of {SIGNIFICANT}, downstream effects among them."
     ]
     if network.q is not None:
         certain = (
@@ -170,11 +169,9 @@ def compared(network: Network) -> list[str]:
             wrong = float((np.sign(network.caused[both]) != np.sign(network.observed[both])).mean())
             lines.append(
                 f"Of {int(certain.sum())} certain associations of regulators that were intervened "
-                "on, "
-                f"{int(both.sum())} are effects, of which observation has {wrong:.0%} with the "
-                "wrong sign; "
-                f"{nothing.sum() / certain.sum():.0%} are none, as the target moved by less than "
-                f"{NOTHING} sds."
+                f"on, {int(both.sum())} are effects, of which observation has {wrong:.0%} with the "
+                f"wrong sign; {nothing.sum() / certain.sum():.0%} are none, as the target moved by "
+                f"less than {NOTHING} sds."
             )
     return lines
 

@@ -111,8 +111,7 @@ def only_type(types: Iterable[str]) -> str:
     if len(names) > 1:
         raise DataError(
             f"The table is of several cell types alone ({', '.join(map(repr, names[:5]))}), which "
-            "this picture would "
-            "mix; choose the rows of one, or give cell_type="
+            "this picture would mix; choose the rows of one, or give cell_type="
         )
     return names[0]
 

@@ -252,8 +252,7 @@ def atlas_of(
     more = min(len(cells.sample.mark) - len(cells), 100_000)
     say(
         f"More cells in memory show weaker edges: data.sample is {len(cells)}, and {more} more "
-        "would take "
-        f"about {more * bytes_of_cell(cells) / 1e6:.0f} MB."
+        f"would take about {more * bytes_of_cell(cells) / 1e6:.0f} MB."
     )
     if some:
         say(f"More steps read more of them (trainer.max_steps is {trainer.max_steps}).")
@@ -331,9 +330,8 @@ def refuse_too_many_scores(settings: ModelConfig, genes: int, regulators: int, s
     scores *= min(regulators, 64 if settings.width == "auto" else settings.width)
     if scores > MOST_SCORES:
         raise ConfigError(
-            f"{regulators} regulators of {genes} genes in {states} states and "
-            f"{settings.members} members "
-            "(model.members) give more scores than memory holds",
+            f"{regulators} regulators of {genes} genes in {states} states and {settings.members} "
+            "members (model.members) give more scores than memory holds",
             field="data.regulators",
             advice="list the regulators ({field}), or choose fewer genes (data.genes) or members",
         )
@@ -352,10 +350,8 @@ def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
     if varies.sum() < 2 or not varies[regulators].any():
         raise DataError(
             f"{varies.sum()} of the {len(varies)} genes and {varies[regulators].sum()} of the "
-            f"{len(regulators)} "
-            f"regulators vary between the {len(split.train)} training cells, once their depth is "
-            "allowed for, and a "
-            "network needs a regulator and another gene",
+            f"{len(regulators)} regulators vary between the {len(split.train)} training cells, "
+            "once their depth is allowed for, and a network needs a regulator and another gene",
             field="data.regulators",
             advice="give more cells or genes, or other regulators ({field})",
         )

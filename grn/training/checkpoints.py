@@ -97,8 +97,7 @@ class Checkpoints(L.Callback):
         if not math.isfinite(value):
             raise TrainingDiverged(
                 f"The validation loss is not finite at step {trainer.global_step}; checkpoints of "
-                "earlier steps are "
-                "kept",
+                "earlier steps are kept",
                 field="trainer.learning_rate",
                 advice="lower {field}, or look for cells with extreme values",
             )

@@ -131,9 +131,8 @@ def refuse_impossible_training(settings: TrainerConfig) -> None:
         )
     if settings.num_nodes > 1 and not any(name in os.environ for name in LAUNCHERS):
         raise ConfigError(
-            f"{{field}} is {settings.num_nodes}, but no launcher started this process, so it would "
-            f"wait for the other "
-            "machines for ever",
+            f"{{field}} is {settings.num_nodes}, but no launcher started this process, so it "
+            "would wait for the other machines for ever",
             field="trainer.num_nodes",
             advice="start it with torchrun or srun on each, or set {field} to 1",
         )

@@ -81,8 +81,7 @@ class Start:
         if self.origin is not None and origin.cells != self.origin["cells"]:
             raise DataError(
                 f"The cells, genes or regulators of {origin.config.data.path} are not those that "
-                "the run in "
-                f"{self.folder} was started with",
+                f"the run in {self.folder} was started with",
                 advice="restore them, or train again",
             )
 

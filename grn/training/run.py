@@ -285,10 +285,8 @@ def train_in(
         )
         say(
             f"Error of the genes in {len(split.test)} test cells, over that of their means: "
-            f"{means} "
-            f"{held_out['means_error']:.4f}, ridge on the same regulators within them "
-            f"{held_out['ridge_error']:.4f}, "
-            f"the model {held_out['error']:.4f}."
+            f"{means} {held_out['means_error']:.4f}, ridge on the same regulators within them "
+            f"{held_out['ridge_error']:.4f}, the model {held_out['error']:.4f}."
         )
     trained = trained_model(config.data, config.objectives, cells, model)
     trained.save(folder / "model")

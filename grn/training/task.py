@@ -226,8 +226,7 @@ class Task(L.LightningModule):
         cells = ", ".join(str(int(cell)) for cell in step.cells[:5])
         raise TrainingDiverged(
             f"The {problem} is not finite at step {step.number} (batch of the cells in rows "
-            f"{cells}, ...); "
-            "checkpoints of earlier steps are kept",
+            f"{cells}, ...); checkpoints of earlier steps are kept",
             field="trainer.learning_rate",
             advice=f"lower {{field}} ({self.settings.learning_rate:g}), or look for extreme values "
             f"in these cells",

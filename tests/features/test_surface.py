@@ -17,13 +17,11 @@ import grn
 ROOT = Path(__file__).parents[2]
 PUBLIC = (
     "Run __version__ activity compare errors evaluate evaluate_interventions explain export load "
-    "network "
-    "perturb plots predict read_network screen train"
+    "network perturb plots predict read_network screen train"
 )
 PLOTS = (
     "activity_heatmap attention_layers cell_type_genes clustered_heatmap confusion_matrix "
-    "network_graph "
-    "perturbation_volcano precision_recall_curves training_curves"
+    "network_graph perturbation_volcano precision_recall_curves training_curves"
 )
 FUNCTIONS = [
     name for name in sorted(grn.__all__) if name not in ("Run", "__version__", "errors", "plots")

@@ -58,9 +58,8 @@ def test_the_examples_of_the_algebras_page_run():
 
 def test_importing_flashsign_imports_neither_triton_nor_the_application():
     code = (
-        "import sys, flashsign; flashsign.spherical_attention;"
-        "assert not [x for x in sys.modules if x.split('.')[0] in ('triton', 'grn', 'lightning', "
-        "'scanpy')]"
+        "import sys, flashsign; flashsign.spherical_attention;assert not [x for x in sys.modules "
+        "if x.split('.')[0] in ('triton', 'grn', 'lightning', 'scanpy')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -68,8 +67,7 @@ def test_importing_flashsign_imports_neither_triton_nor_the_application():
 def test_flashsign_works_without_triton():
     code = (
         "import sys; sys.modules['triton'] = None; import torch, flashsign; q = torch.ones(1, 1, "
-        "2, 4);"
-        "flashsign.spherical_attention(q, q, q); flashsign.EdgeSums(2, 2).add(q, q)"
+        "2, 4);flashsign.spherical_attention(q, q, q); flashsign.EdgeSums(2, 2).add(q, q)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -274,8 +274,7 @@ def _recovered(adata: AnnData, rows: int | None) -> tuple[Pieces, pd.DataFrame, 
     how = recovery(pieces, partial(names_of, adata), name)
     origin = (
         f"Counts are recovered from the log1p values in {name}; log1p of the counts, scaled per "
-        "cell, "
-        f"gives those values back within {how.error:.1e}."
+        f"cell, gives those values back within {how.error:.1e}."
     )
     if (whole := how.whole) is not None:
         return lambda some=ALL: (whole,), var, name, origin

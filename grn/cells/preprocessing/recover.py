@@ -66,8 +66,8 @@ def recovery(
         if gap > 0:
             problem = (
                 f"{name} is not log1p of scaled counts: in cell {cells([worst])[0]} a value "
-                "differs from every whole "
-                f"multiple of the smallest value by {miss:.1g} (rounding: {rounding:.1g})"
+                f"differs from every whole multiple of the smallest value by {miss:.1g} (rounding: "
+                f"{rounding:.1g})"
             )
         raise DataError(problem)
     return Recovery(rounding, largest, whole)

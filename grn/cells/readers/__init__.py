@@ -17,11 +17,9 @@ if TYPE_CHECKING:
 NOTES = "grn_notes"  # key in uns: sentences about how a file was read
 NOT_DAMAGED = {
     "unable to lock file": "another program writes to it, which has to close it first; on a disk "
-    "that cannot lock "
-    "files, set the environment variable HDF5_USE_FILE_LOCKING to FALSE",
+    "that cannot lock files, set the environment variable HDF5_USE_FILE_LOCKING to FALSE",
     "No read method registered": "a newer anndata has written it: install that (pip install "
-    "--upgrade anndata), or "
-    "write the file without that part",
+    "--upgrade anndata), or write the file without that part",
 }
 """Words of a library's message -> what to do about it."""
 

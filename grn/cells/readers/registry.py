@@ -167,8 +167,7 @@ def _refuse_memory(config: DataConfig) -> NoReturn:
         f"stored",
         field="data.path",
         advice="give the cells again, in Python as data=, or write them with "
-        "adata.write_h5ad(FILE) and set data.path "
-        "to FILE in the run's config.yaml",
+        "adata.write_h5ad(FILE) and set data.path to FILE in the run's config.yaml",
     )
 
 

@@ -125,8 +125,7 @@ def activity(
         if not (known["weight"] < 0).any():
             say(
                 "No weight of the network is negative, as in networks without signs: a regulator "
-                "counts as active "
-                "where its targets are high, whether it raises or lowers them."
+                "counts as active where its targets are high, whether it raises or lowers them."
             )
         genes = genes_of(adata, "X").index.astype(str)
         scores, targets = activity_of_cells(
@@ -134,8 +133,7 @@ def activity(
         )
     say(
         f"Activity of {scores.shape[1]} regulators in {len(adata)} cells, from "
-        f"{targets.median():.0f} targets each "
-        "(median)."
+        f"{targets.median():.0f} targets each (median)."
     )
     if condition is not None and chosen is not None:
         types = np.full(len(adata), "all", object) if types is None else types

@@ -55,10 +55,8 @@ def activity_of_cells(
     if targets.empty:
         raise VocabularyMismatch(
             f"No regulator has {min_targets} targets among the genes of the cells, which have "
-            f"those of {len(edges)} of "
-            f"{len(regulons)} edges: names are like {regulons['target'].iloc[0]!r} in the network, "
-            "and like "
-            f"{genes[0]!r} in the cells"
+            f"those of {len(edges)} of {len(regulons)} edges: names are like "
+            f"{regulons['target'].iloc[0]!r} in the network, and like {genes[0]!r} in the cells"
         )
     edges = edges[edges["source"].isin(targets.index)]
     places = genes.get_indexer(edges["target"]), targets.index.get_indexer(edges["source"])

@@ -62,7 +62,6 @@ def checked_anndata(adata: AnnData) -> AnnData:
         repeated = adata.obs_names[adata.obs_names.duplicated()]
         raise DataError(
             f"Cell names occur more than once, {len(repeated.unique())} in all (as "
-            f"{str(repeated[0])!r}); call "
-            "adata.obs_names_make_unique() first."
+            f"{str(repeated[0])!r}); call adata.obs_names_make_unique() first."
         )
     return adata

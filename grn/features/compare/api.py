@@ -126,8 +126,8 @@ def compare(
     if by not in (config.data.state_key, config.data.label_key):
         say(
             f"The run compared cells across {by!r}: genes that it moves together can look as if "
-            "they regulated each "
-            f"other. data.state_key: {by} in training keeps its conditions apart."
+            f"they regulated each other. data.state_key: {by} in training keeps its conditions "
+            "apart."
         )
     compared = compared_cells(cells, columns[by], donor, conditions=conditions, say=say)
     if cell_type is not None:
@@ -159,8 +159,7 @@ def _activity(
     if not (regulons["source"].value_counts() >= LEAST_TARGETS).any():
         say(
             f"No regulator has {LEAST_TARGETS} certain edges, so that edges alone are compared; "
-            "network.regulons: "
-            "collectri compares the activity of known regulators."
+            "network.regulons: collectri compares the activity of known regulators."
         )
         return None
     try:

@@ -33,8 +33,8 @@ from grn.runtime.messages import Say, silent
 
 CAUTION = (
     "Caution: on observed blood cells, signs of correlations agree with curated signed pairs no "
-    "better than chance "
-    "(balanced accuracy 0.50 to 0.52); only simulations and perturbations can test signs."
+    "better than chance (balanced accuracy 0.50 to 0.52); only simulations and perturbations can "
+    "test signs."
 )
 TYPE_SCORES = {
     "edges": "edges",
@@ -116,8 +116,7 @@ def compare_networks(
         if universe.edges.empty:
             raise DataError(
                 f"None of the reference's {len(truth.edges)} edges of the cell type {cell_type!r} "
-                "is between genes "
-                "that are scored; score more regulators and genes."
+                "is between genes that are scored; score more regulators and genes."
             )
     check_names(table, universe)
     evaluation = evaluate_on(universe, table, signed=signed, permutations=permutations, seed=seed)
@@ -178,16 +177,15 @@ def baseline_networks(
     if not len(regulators) or len(genes) < 2:
         say(
             "Pearson and ridge are left out: the data have none of the universe's regulators; "
-            "their genes are named "
-            f"like {measured[0]!r}, those of the reference like {universe.genes[0]!r}."
+            f"their genes are named like {measured[0]!r}, those of the reference like "
+            f"{universe.genes[0]!r}."
         )
         return {}
     values = cells.multiplicity[:, measured.get_indexer(genes)]
     matrix = (values if rows is None else values[rows]).toarray().astype(np.float64)
     say(
         f"Pearson and ridge: from the multiplicities of {len(matrix)} cells, {len(regulators)} "
-        "regulators x "
-        f"{len(genes)} genes."
+        f"regulators x {len(genes)} genes."
     )
     return {name: method(matrix, genes, regulators) for name, method in BASELINES.items()}
 
@@ -220,9 +218,8 @@ def compare_types(
     if absent:
         say(
             f"{len(absent)} of the reference's {len(truth.by_type)} cell types are not scored, as "
-            "the network has none "
-            f"of that name ({absent[0]!r}, for example; its own are named like "
-            f"{next(iter(by_type))!r})."
+            f"the network has none of that name ({absent[0]!r}, for example; its own are named "
+            f"like {next(iter(by_type))!r})."
         )
     if not scored:
         return None
@@ -254,13 +251,11 @@ def describe(
     ups, downs = int((sign > 0).sum()), int((sign < 0).sum())
     lines = [
         f"Universe: {len(universe.regulators)} regulators x {len(universe.genes)} genes, "
-        f"{universe.pairs} pairs; "
-        f"K = {len(universe.edges)} true edges ({ups} +, {downs} -, {len(sign) - ups - downs} of "
-        "unknown sign), "
-        f"density {universe.density:.4g}.",
+        f"{universe.pairs} pairs; K = {len(universe.edges)} true edges ({ups} +, {downs} -, "
+        f"{len(sign) - ups - downs} of unknown sign), density {universe.density:.4g}.",
         f"Network: {evaluation.predicted} of these pairs have a weight; {evaluation.outside} "
-        "predicted edges are "
-        f"outside the universe; early precision is computed on the strongest {evaluation.cut}.",
+        "predicted edges are outside the universe; early precision is computed on the strongest "
+        f"{evaluation.cut}.",
     ]
     typed = "cell_type" in predicted.edges  # such a table lists a pair once for each type
     if repeated := 0 if typed else repeated_pairs(predicted.edges, universe):
@@ -274,8 +269,7 @@ def describe(
         )
         lines.append(
             f"{universe.left_out} of the reference's {len(truth.edges)} edges are left out, as "
-            "they name genes that "
-            f"{lack}."
+            f"they name genes that {lack}."
         )
     if truth.conflicts:
         lines.append(
@@ -286,16 +280,14 @@ def describe(
     if len(absent):
         lines.append(
             f"{len(absent)} of the universe's {len(universe.genes)} genes are not in the network "
-            f"({absent[0]!r}, for "
-            "example), so their pairs have weight 0; score the genes of the network alone to leave "
-            "them out."
+            f"({absent[0]!r}, for example), so their pairs have weight 0; score the genes of the "
+            "network alone to leave them out."
         )
     if evaluation.signed and evaluation.silent:
         lines.append(
             f"{evaluation.silent} of the {ups + downs} signed true edges have no weight and count "
-            "as wrong signs. "
-            "(A run keeps the strongest edges of each gene, and all of them with network.top_k: "
-            "null.)"
+            "as wrong signs. (A run keeps the strongest edges of each gene, and all of them with "
+            "network.top_k: null.)"
         )
     if not predicted.signs_have_meaning:
         lines.append(

@@ -128,8 +128,7 @@ def make_universe(
             near = near_miss(map(str, listed), map(str, pd.unique(edges["source"])))
             raise DataError(
                 f"None of the {len(listed)} regulators has an edge in the reference, whose "
-                "regulators are named like "
-                f"{edges['source'].iloc[0]!r}; "
+                f"regulators are named like {edges['source'].iloc[0]!r}; "
                 f"{near or 'give names as they are in the reference'}.",
                 field="regulators",
             )
@@ -150,9 +149,8 @@ def _no_edge_between(measured: pd.Index | None, edges: pd.DataFrame) -> str:
         return f"{found}, but {near}."
     return (
         f"{found}: these are named like {', '.join(measured[:1])!r}, and it has "
-        f"{str(edges['source'].iloc[0])!r} to "
-        f"{str(edges['target'].iloc[0])!r}; use the same kind of names in both, or score more "
-        "genes."
+        f"{str(edges['source'].iloc[0])!r} to {str(edges['target'].iloc[0])!r}; use the same kind "
+        "of names in both, or score more genes."
     )
 
 
@@ -275,8 +273,7 @@ def check_names(table: pd.DataFrame, universe: Universe) -> None:
         advice = near_miss(unknown, scored) or "use the same kind of names in both"
     raise DataError(
         "No edge of the network is from a regulator to a gene of the reference: its edges are "
-        "like "
-        f"{table['source'].iloc[0]!r} to {table['target'].iloc[0]!r}, the reference's like "
+        f"like {table['source'].iloc[0]!r} to {table['target'].iloc[0]!r}, the reference's like "
         f"{str(universe.edges['source'].iloc[0])!r} to {str(universe.edges['target'].iloc[0])!r}; "
         f"{advice}."
     )

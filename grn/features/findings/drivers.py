@@ -230,8 +230,7 @@ def left_out(activity: pd.DataFrame | None) -> str:
     one = len(resting) == 1
     return (
         f"Not named, as more than half of the weight of {'its' if one else 'their'} targets is in "
-        "one common "
-        f"programme: {said}."
+        f"one common programme: {said}."
     )
 
 

@@ -94,9 +94,9 @@ def known_sentence(table: pd.DataFrame, whose: str, regulators: int, genes: int)
     chance = edges * listed / max(regulators * (genes - 1), 1)
     return (
         f"Of {edges} certain edges over all cells, {whose} lists {confirmed + contradicted} "
-        f"({chance:.1f} by chance): "
-        f"{confirmed} with the same sign, {contradicted} with the other; {new} are new. "
-        f"It lists {others} other pairs of these genes, which are not certain in these cells."
+        f"({chance:.1f} by chance): {confirmed} with the same sign, {contradicted} with the other; "
+        f"{new} are new. It lists {others} other pairs of these genes, which are not certain in "
+        "these cells."
     )
 
 

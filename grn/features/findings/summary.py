@@ -214,11 +214,9 @@ def states_sentence(about: Mapping, states: Sequence[str]) -> str:
         f"{names}.",
         "conditions": f"Cells are compared within one condition, in {len(states)} groups: {names}.",
         "found": f"There are no labels, so cells are compared within {len(states)} groups that "
-        "were found in the "
-        f"leading principal components of the genes: {names}.",
+        f"were found in the leading principal components of the genes: {names}.",
         "one": "All cells are compared with each other: no two labels have several cells each, and "
-        "no groups "
-        "were found.",
+        "no groups were found.",
         "screen": "The cells of a screen without labels are compared with each other.",
         "together": "All cells are compared with each other, as cell types are the only objective.",
     }

@@ -184,9 +184,7 @@ def in_words(found: CertainSlopes, names: Sequence[str]) -> str:
         return f"No edge of {whose} is certain in these cells, {SHRUNK}"
     return (
         f"{number} {'gene has' if number == 1 else 'genes have'} a certain edge from {whose}: the "
-        "direct change is by "
-        "its effect, which is not shrunk, with a 95 % interval (low, high) and its standard error "
-        "as sd. This is the "
-        "size of an association, not of a cause. The other changes are the model's own, which its "
-        "penalty shrinks."
+        "direct change is by its effect, which is not shrunk, with a 95 % interval (low, high) "
+        "and its standard error as sd. This is the size of an association, not of a cause. The "
+        "other changes are the model's own, which its penalty shrinks."
     )

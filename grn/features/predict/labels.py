@@ -79,8 +79,7 @@ def score_labels(
     if not scored.any():
         raise DataError(
             f"None of the given labels ({others[0]!r}, ...) is a cell type of the model "
-            f"({classes[0]!r}, ...); give a "
-            "map from one to the other, or another column.",
+            f"({classes[0]!r}, ...); give a map from one to the other, or another column.",
             field="labels",
         )
     truth, found = given[scored].astype(str), predicted[scored].astype(str)

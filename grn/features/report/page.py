@@ -53,58 +53,47 @@ from grn.runtime.atomic import write_text
 
 DEFINITION = (
     "How the expression of the target that the trained model expects changes, in standard "
-    "deviations of it, when the "
-    "regulator rises by one of its own within cell types and all else stays: the mean over cells "
-    "and over the "
-    "members of the ensemble (sd: over these). Weights of a target are divided by the square root "
-    "of their size, so "
-    "that targets that are hard to predict have edges, too; so compare weights, and do not read "
-    "them as sizes. The "
-    "network of a cell type is that of its cells; a regulator that does not vary there has weight "
-    "0. indirect: the "
-    "share of the whole effect that goes through other regulators. between: how the levels of the "
-    "two correlate over "
-    "cell types, which is no part of a weight. In formulas: docs/outputs.md."
+    "deviations of it, when the regulator rises by one of its own within cell types and all else "
+    "stays: the mean over cells and over the members of the ensemble (sd: over these). Weights of "
+    "a target are divided by the square root of their size, so that targets that are hard to "
+    "predict have edges, too; so compare weights, and do not read them as sizes. The network of a "
+    "cell type is that of its cells; a regulator that does not vary there has weight 0. indirect: "
+    "the share of the whole effect that goes through other regulators. between: how the levels of "
+    "the two correlate over cell types, which is no part of a weight. In formulas: "
+    "docs/outputs.md."
 )
 RATE = (
     "An edge is certain where its q-value is at most 0.05: of all edges with such a q-value or a "
-    "smaller one, at most "
-    "this share is expected to be chance. That is about associations, direct or indirect, and not "
-    "about causes."
+    "smaller one, at most this share is expected to be chance. That is about associations, direct "
+    "or indirect, and not about causes."
 )
 FOLDS = (
     "Fold change for a doubling: how many times as much of the target there is with twice as much "
-    "of the regulator, "
-    "with its 95 % interval; above 1 more, below 1 less. Weights are shrunk for ranking, fold "
-    "changes are not. They "
-    "are sizes of associations: what a knock-out does may be less. Those of rarely counted "
-    "regulators are known badly."
+    "of the regulator, with its 95 % interval; above 1 more, below 1 less. Weights are shrunk for "
+    "ranking, fold changes are not. They are sizes of associations: what a knock-out does may be "
+    "less. Those of rarely counted regulators are known badly."
 )
 CHANGES = (
     "Change for one unit more: how much more of the target there is with one unit more of the "
-    "regulator, both in the "
-    "unit of the values, with its 95 % interval. Weights are shrunk for ranking, these changes are "
-    "not. They are sizes "
-    "of associations: what a knock-out does may be less."
+    "regulator, both in the unit of the values, with its 95 % interval. Weights are shrunk for "
+    "ranking, these changes are not. They are sizes of associations: what a knock-out does may be "
+    "less."
 )
 CAUTION = (
     "The weights describe what the model predicts, not what causes what: observed cells alone do "
-    "not distinguish a "
-    "cause from a mere correlation. On observed blood cells, signs of plain correlations agree "
-    "with curated signed "
-    "pairs (TRRUST, CollecTRI) no better than chance (balanced accuracy 0.50 to 0.52)."
+    "not distinguish a cause from a mere correlation. On observed blood cells, signs of plain "
+    "correlations agree with curated signed pairs (TRRUST, CollecTRI) no better than chance "
+    "(balanced accuracy 0.50 to 0.52)."
 )
 CAUSED = (
-    "What interventions did: the change of each gene against control cells, in its sds, as of more "
-    "of the regulator, "
-    "with its 95 % interval. Whether it is direct is not known from it."
+    "What interventions did: the change of each gene against control cells, in its sds, as of "
+    "more of the regulator, with its 95 % interval. Whether it is direct is not known from it."
 )
 MORE_CELLS = (
-    "With so many cells, weaker correlations than the last column says cannot be told from chance; "
-    "correlations half "
-    "as strong need four times the cells. Genes and regulators that were not measured, or not "
-    "used, cannot appear. "
-    "Certain over all cells alone: the cells of this type do not show it by themselves."
+    "With so many cells, weaker correlations than the last column says cannot be told from "
+    "chance; correlations half as strong need four times the cells. Genes and regulators that "
+    "were not measured, or not used, cannot appear. Certain over all cells alone: the cells of "
+    "this type do not show it by themselves."
 )
 COUNTS = (
     "Counts do not compare conditions: what is certain in one may be just short of it in the "
@@ -210,9 +199,8 @@ def write_report(
         title=escape(title or folder.name),
         subtitle=escape(
             f"{config.data.path.rstrip(':')}: {len(network.genes)} genes, "
-            f"{edges['source'].nunique()} regulators, "
-            f"{len(network.by_type)} {groups}. grn {network.about['version']}, model "
-            f"{network.about['model_hash']}."
+            f"{edges['source'].nunique()} regulators, {len(network.by_type)} {groups}. grn "
+            f"{network.about['version']}, model {network.about['model_hash']}."
         ),
         links=" ".join(f'<a href="#{anchor(title)}">{title}</a>' for title in sections),
         numbers=numbers(cells, edges, network, metrics, per_class),
@@ -220,8 +208,8 @@ def write_report(
         pictures=side_by_side([picture for picture in opening if picture]),
         first=bodies[0],
         share=f"This page holds {held} of {every} edges: the certain ones, and of the others the "
-        "strongest whose genes "
-        f"are seen together in {FEWEST} cells; all are in edges.parquet and edges_by_type.parquet.",
+        f"strongest whose genes are seen together in {FEWEST} cells; all are in edges.parquet and "
+        "edges_by_type.parquet.",
         raises="raises the target" if network.signed else "positive",
         lowers="lowers the target" if network.signed else "negative",
         sections="\n".join(bodies[1:]),
@@ -244,8 +232,7 @@ def first_sentences(
     if activity is not None and not by_known(activity):
         advice.append(
             "No known regulons were given, so these are candidates; for human cells: grn data get "
-            "collectri, then "
-            "grn report RUN --regulons collectri."
+            "collectri, then grn report RUN --regulons collectri."
         )
     if not answer:
         answer, found = found, ""
@@ -275,8 +262,7 @@ def captions(activity: pd.DataFrame | None) -> dict[str, str]:
     """What the first pictures show, in words."""
     network = (
         "Certain edges, without those to common programmes: associations, so candidates; which of "
-        "two genes acts on "
-        "the other is not known."
+        "two genes acts on the other is not known."
     )
     if activity is None:
         return {"network": network, "activity": ""}
@@ -457,14 +443,13 @@ def activity_section(activity: pd.DataFrame | None, grouped: bool) -> str:
         means = f"the mean in {sides[1]} minus that in {sides[0]}"
     explained = (
         f"This is read from published targets ({whose(activity)}) and not from the network of this "
-        "run; the regulator "
-        "itself need not be measured. "
+        "run; the regulator itself need not be measured. "
         if by_known(activity)
         else ""
     ) + (
         "A regulator is active where the genes that it raises are high and those that it lowers "
-        "are low "
-        f"({whose(activity)}): the t-value of a cell's values on its weights. Effect: {means}. "
+        f"are low ({whose(activity)}): the t-value of a cell's values on its weights. Effect: "
+        f"{means}. "
         + (
             "Own messenger: the same for the regulator's own level. "
             if "messenger" in activity
@@ -513,10 +498,8 @@ def next_steps(folder: Path, config: Config) -> str:
 def reproduce(config: Config, network: SignedNetwork) -> str:
     return (
         f"<p>With grn {escape(str(network.about['version']))}, save the fields below as run.yaml "
-        "and call "
-        "<code>grn train run.yaml --output again</code>; on the same kind of machine, the same "
-        "seed gives the same "
-        "networks.</p><details><summary>Every "
+        "and call <code>grn train run.yaml --output again</code>; on the same kind of machine, "
+        "the same seed gives the same networks.</p><details><summary>Every "
         f"field</summary><pre>{escape(dump_config(config))}</pre></details>"
     )
 

@@ -43,8 +43,7 @@ def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) 
     if q.ndim != 4 or k.ndim != 4 or q.shape[-1] != k.shape[-1] or q.shape[0] != k.shape[0]:
         raise ShapeMismatch(
             "q must be [C, H, N, E] and k [C, K, M, E] of the same cells and width; found q "
-            f"{list(q.shape)}, "
-            f"k {list(k.shape)}."
+            f"{list(q.shape)}, k {list(k.shape)}."
         )
     check_tensors(q, k, k, multiplicity, packed=False)
     k, m = _per_query_head(q, k, multiplicity)

@@ -94,8 +94,7 @@ def check_tensors(
     if multiplicity.shape not in (per_key, per_key_and_head):
         raise ShapeMismatch(
             f"multiplicity must have shape {list(per_key)} or {list(per_key_and_head)} for k "
-            f"{list(k.shape)}; "
-            f"found {list(multiplicity.shape)}."
+            f"{list(k.shape)}; found {list(multiplicity.shape)}."
         )
     if multiplicity.is_complex():
         raise ShapeMismatch(f"multiplicity must be real numbers; found {multiplicity.dtype}.")
@@ -180,8 +179,7 @@ def check_packing(
     if offsets.shape != query_offsets.shape:
         raise ShapeMismatch(
             f"offsets and query_offsets must describe the same bags; found {len(offsets) - 1} bags "
-            "and "
-            f"{len(query_offsets) - 1}."
+            f"and {len(query_offsets) - 1}."
         )
     return offsets.contiguous(), query_offsets.contiguous()
 
@@ -248,8 +246,7 @@ def check_cut(name: str, offsets: Tensor, rows: int) -> None:
             fall = f", and {int(offsets[at + 1])} after {int(offsets[at])} in place {at + 1}"
         raise ShapeMismatch(
             f"{name} must rise from 0 to the {rows} packed rows; found {first} to {last} over "
-            f"{len(offsets) - 1} "
-            f"bags{fall}."
+            f"{len(offsets) - 1} bags{fall}."
         )
 
 

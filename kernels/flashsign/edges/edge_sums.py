@@ -160,8 +160,8 @@ class EdgeSums:
                 raise  # a GPU's memory is torch's own error, which callers may know
             raise MemoryError(
                 f"Tables of {shape[0]} targets x {shape[1]} regulators do not fit into memory; use "
-                "top_edges, which "
-                "keeps the strongest alone, or pass absolute=False or pairs=False."
+                "top_edges, which keeps the strongest alone, or pass absolute=False or "
+                "pairs=False."
             ) from problem
         self.listed = torch.zeros(shape[0], dtype=torch.int64, device=device)
 

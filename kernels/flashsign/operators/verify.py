@@ -64,8 +64,8 @@ RIGHT, WRONG = 0, 3
 """Exit statuses of a process that checks a kernel."""
 CHECKING = (
     "flashsign has not been seen on %s with Triton %s: it checks each kernel against float64 in "
-    "the background, and "
-    "torch computes until then. `python -m flashsign.check` checks all of them now."
+    "the background, and torch computes until then. `python -m flashsign.check` checks all of "
+    "them now."
 )
 
 
@@ -166,8 +166,8 @@ def _find_out(place: Place, check: Callable[[], str]) -> str | None:
     if problem:
         warnings.warn(
             f"The kernel {place.name} is not used on {device_name(place.device)} with Triton "
-            f"{_triton()}, and torch "
-            f"computes in its place, because {problem}. Please report this line.",
+            f"{_triton()}, and torch computes in its place, because {problem}. Please report this "
+            "line.",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -133,8 +133,7 @@ def refuse_other_tables(
     if values.shape[-2] != keys or multiplicity.shape[-1] != keys:
         raise ShapeMismatch(
             f"scores have {keys} keys, values {values.shape[-2]} and multiplicity "
-            f"{multiplicity.shape[-1]}; give each "
-            "the same number"
+            f"{multiplicity.shape[-1]}; give each the same number"
         )
     if basal is not None and basal.shape[-1] != queries:
         raise ShapeMismatch(

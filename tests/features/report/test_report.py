@@ -270,9 +270,8 @@ def test_what_more_cells_would_show():
     )
     assert certain_sentence({"found": found}) == (
         "No edge is certain over all cells (q at most 0.05). With 900 cells, only correlations "
-        "above 0.20 within a "
-        "type could have been seen, as chance alone gives smaller ones; for those above 0.1, about "
-        "4,000 cells are needed."
+        "above 0.20 within a type could have been seen, as chance alone gives smaller ones; for "
+        "those above 0.1, about 4,000 cells are needed."
     )
     assert certain_sentence({"found": found.assign(least_effect=0.08)}).endswith(
         "above 0.08 within a type could have been seen, as chance alone gives smaller ones."

@@ -170,6 +170,5 @@ def check_gradients(what: str, grads: Sequence[Tensor | None], of: Sequence[Tens
         ):
             raise ValueError(
                 f"{what} must return gradients shaped like the tensors that they are of; found "
-                f"{list(grad.shape)} for "
-                f"{list(tensor.shape)}."
+                f"{list(grad.shape)} for {list(tensor.shape)}."
             )

@@ -67,8 +67,7 @@ def check_monoid(
             if not worst <= tolerance:
                 raise BrokenLaw(
                     f"{monoid.name} breaks a law, {name}: tensor {number} of its two sides differs "
-                    f"by {worst:.2g} of "
-                    f"its largest number; compare both sides on these items."
+                    f"by {worst:.2g} of its largest number; compare both sides on these items."
                 )
     nothing = tuple(x[:0] for x in items)
     output = None if monoid.needs_items else monoid.finish(fold(monoid, nothing, shared), shared)

@@ -115,8 +115,7 @@ class Monoid:
         if not depths:
             raise ValueError(
                 f"{self.name} has neither a lift nor a proj_fold with its gradient: pass lift=, or "
-                "proj_fold= with "
-                "proj_fold_bwd= or local_gradient=."
+                "proj_fold= with proj_fold_bwd= or local_gradient=."
             )
         return depths
 
@@ -198,8 +197,7 @@ def constants(*values: float) -> Callable[[Total], Total]:
             if not part.is_floating_point() and (math.isinf(value) or not of_numbers):
                 raise ShapeMismatch(
                     f"This fold begins with {value:g}, which is no {part.dtype}; pass numbers of a "
-                    "floating dtype, as "
-                    "x.float()."
+                    "floating dtype, as x.float()."
                 )
         return tuple(
             part.new_full(part.shape, value) for part, value in zip(like, values, strict=True)

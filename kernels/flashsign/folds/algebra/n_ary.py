@@ -20,8 +20,7 @@ from flashsign.folds.algebra.monoid import Gradients, Total
 
 ONE_DERIVATIVE = (
     "An n-ary fold can be differentiated once, in reverse, because only that derivative is given "
-    "(proj_fold_bwd): for "
-    "others, write it as a Monoid with a lift."
+    "(proj_fold_bwd): for others, write it as a Monoid with a lift."
 )
 
 

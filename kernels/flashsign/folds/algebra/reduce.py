@@ -138,8 +138,7 @@ def _checked_mask(where: Tensor, A: Total, items: int, bags: tuple[int, ...]) ->
         forms = f"{[*bags, items]}" + (f" or {[*bags, rows, items]}" if A else "")
         raise ShapeMismatch(
             f"where must be bool {forms} on the items' device; found {where.dtype} "
-            f"{list(where.shape)} on "
-            f"{where.device}."
+            f"{list(where.shape)} on {where.device}."
         )
     if A and not of_pairs:
         where = where.unsqueeze(-2)

@@ -85,8 +85,7 @@ def linear_cross_entropy(
     if target.shape != h.shape[:-1] or not is_whole(target) or target.device != h.device:
         raise ShapeMismatch(
             f"target must be integers {list(h.shape[:-1])} on {h.device}; found {target.dtype} "
-            f"{list(target.shape)} on "
-            f"{target.device}."
+            f"{list(target.shape)} on {target.device}."
         )
     if row_weights is not None and (
         row_weights.shape != target.shape or row_weights.device != h.device
