@@ -195,10 +195,8 @@ def cascades(
     """
     generator = np.random.default_rng([seed, 7])
     regulators, genes = masters + middle, masters + middle + targets
-    sign, size = (
-        np.where(generator.random((genes, 2)) < REPRESSED, -1, 1),
-        generator.uniform(*SHARES, (genes, 2)),
-    )
+    sign = np.where(generator.random((genes, 2)) < REPRESSED, -1, 1)
+    size = generator.uniform(*SHARES, (genes, 2))
     above, within = np.zeros((genes, 2), int), generator.standard_normal((cells, genes))
     edges = []
     for gene in range(masters, genes):

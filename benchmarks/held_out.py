@@ -54,10 +54,8 @@ def observed(name: str) -> NetworkSet:
     factor = np.isin(names, (folder() / "human_tfs.txt").read_text().split())
     if name == "papalexi":
         factor |= np.random.default_rng(1).random(len(factor)) < AS_REGULATORS
-    seen, values = (
-        (x > 0).mean(0) > SEEN,
-        np.log1p(x / x.sum(1, keepdims=True) * np.median(x.sum(1))),
-    )
+    seen = (x > 0).mean(0) > SEEN
+    values = np.log1p(x / x.sum(1, keepdims=True) * np.median(x.sum(1)))
     others = np.flatnonzero(seen & ~factor)
     others = others[
         np.argsort(-(values[:, others].var(0) / (values[:, others].mean(0) + 0.1)))[:GENES]
@@ -122,10 +120,8 @@ def errors(
         of_state = (
             np.zeros((len(cells), 0)) if known is None or len(states) == 1 else states.membership
         )
-        x, y = (
-            np.hstack([values[:, regulators], depth[:, None], of_state]),
-            values[split.train][:, genes],
-        )
+        x = np.hstack([values[:, regulators], depth[:, None], of_state])
+        y = values[split.train][:, genes]
         found["perceptron"] = np.zeros_like(test)
         with torch.enable_grad():
             of_genes = perceptron.predicted(x[split.train], y, x[split.test], seed, device)

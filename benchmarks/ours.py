@@ -96,10 +96,8 @@ def infer_in_context(
 
 def trained(one: NetworkSet, seed: int, device: str = "cpu") -> tuple[TrainedModel, Cells, Split]:
     """A model as `grn.train` trains it, the cells and their split."""
-    config, adata = (
-        configuration(one, seed, device, {"network.false_discovery": False}),
-        adata_of(one),
-    )
+    config = configuration(one, seed, device, {"network.false_discovery": False})
+    adata = adata_of(one)
     with tempfile.TemporaryDirectory() as folder:
         result = train(config, Path(folder) / "run", adata=adata, say=silent)
     assert result is not None, "one process"

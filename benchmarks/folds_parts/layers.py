@@ -315,10 +315,8 @@ def _liger_classes(target: Tensor) -> dict[str, Method]:
         from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
     except ImportError:
         return {}
-    narrow, wide = (
-        LigerFusedLinearCrossEntropyLoss(),
-        LigerFusedLinearCrossEntropyLoss(accum_dtype=torch.float32),
-    )
+    narrow = LigerFusedLinearCrossEntropyLoss()
+    wide = LigerFusedLinearCrossEntropyLoss(accum_dtype=torch.float32)
     return {
         "Liger": Method(lambda h, c: narrow(c, h, target), 3),
         "Liger, float32 sums": Method(lambda h, c: wide(c, h, target), 3),
@@ -424,10 +422,8 @@ def _liger_tiled(rows: int) -> dict[str, Method]:
 def norm_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Case]:
     torch.manual_seed(0)
     for width in (scale.narrow, 8 * scale.narrow, 32 * scale.narrow):
-        x, weight = (
-            drawn(device, torch.bfloat16, scale.rows, width),
-            drawn(device, torch.bfloat16, width),
-        )
+        x = drawn(device, torch.bfloat16, scale.rows, width)
+        weight = drawn(device, torch.bfloat16, width)
 
         def plain(x: Tensor, weight: Tensor) -> Tensor:
             return F.rms_norm(x, x.shape[-1:], weight, 1e-6)

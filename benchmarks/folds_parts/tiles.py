@@ -156,10 +156,8 @@ def _logits(
     rows, classes = (
         ((64, 128) if even else (39, 77)) if smoke else (2048, 8192) if even else (1000, 5003)
     )
-    h, c = (
-        _draw(rows, width, dtype=dtype),
-        _draw(classes, width, dtype=dtype, scale=2 * width**-0.5),
-    )
+    h = _draw(rows, width, dtype=dtype)
+    c = _draw(classes, width, dtype=dtype, scale=2 * width**-0.5)
     g = torch.full((rows,), 1 / rows, device=h.device)
     if name.startswith("class"):
         bias = None if even else _draw(classes, dtype=dtype)
@@ -177,10 +175,8 @@ def _logits(
             h, c, bias, target, p, (g, g, None), wanted, sizes=sizes
         )
         return _worst([x for x in gradients if x is not None], slopes)
-    t, d = (
-        _draw(rows, width, dtype=dtype),
-        _draw(classes, width, dtype=dtype, scale=2 * width**-0.5),
-    )
+    t = _draw(rows, width, dtype=dtype)
+    d = _draw(classes, width, dtype=dtype, scale=2 * width**-0.5)
     true = _wide(h, c, t, d)
     x, y = true[0] @ true[1].mT, true[2] @ true[3].mT
     totals = x.logsumexp(-1), y.logsumexp(-1), (y.softmax(-1) * x).sum(-1)

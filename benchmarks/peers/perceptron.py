@@ -23,10 +23,8 @@ class Perceptron(nn.Module):
         super().__init__()
         layers = [nn.Dropout(0.1), nn.Linear(inputs, WIDTH), nn.GELU(), nn.Dropout(0.5)]
         self.hidden = nn.Sequential(*layers, nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(0.5))
-        self.read, self.bias = (
-            nn.Parameter(torch.zeros(genes, WIDTH)),
-            nn.Parameter(torch.zeros(genes)),
-        )
+        self.read = nn.Parameter(torch.zeros(genes, WIDTH))
+        self.bias = nn.Parameter(torch.zeros(genes))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.hidden(x) @ self.read.T + self.bias

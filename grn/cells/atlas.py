@@ -118,10 +118,8 @@ class Atlas:
         trained, self.fold = np.ones(len(mark), bool), np.full(len(mark), -1, np.int16)
         self.fold[sample], trained[sample[split.test]] = fold, False
         if groups is not None:  # of which the last entry, which -1 reads, are the cells without
-            tests, fold_of = (
-                np.zeros(groups.max() + 2, bool),
-                np.full(groups.max() + 2, -1, np.int16),
-            )
+            tests = np.zeros(groups.max() + 2, bool)
+            fold_of = np.full(groups.max() + 2, -1, np.int16)
             tests[groups[sample[split.test]]] = True
             trained &= ~tests[groups]
             of_groups = np.unique([groups[sample[split.train]], fold[split.train]], axis=1)

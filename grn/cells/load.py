@@ -366,10 +366,8 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Proce
             sample = Sample(rows, expression.kept.mark, known)
         read = expression.values if expression.kept is None else expression.kept.values
         obs_names = obs.index.to_numpy(str)
-        truth, notes = (
-            read_truth(opened),
-            (*take_notes(opened), *filter(None, [expression.left_out])),
-        )
+        truth = read_truth(opened)
+        notes = (*take_notes(opened), *filter(None, [expression.left_out]))
         donors = donors_of(obs, config.group_key)
         hint = "" if config.state_key is not None else condition_column(obs, used)[1]
     names, columns = once_each(gene_names(expression.var, config.gene_key), config)

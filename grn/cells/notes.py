@@ -55,12 +55,10 @@ def notes_on_cells(
     config: DataConfig,
 ) -> tuple[str, ...]:
     """Sentences about the cells of a training. copies: see copies_of."""
-    var, names, vocabulary, regulators = (
-        source.expression.var,
-        source.names,
-        cells.vocabulary,
-        cells.regulators,
-    )
+    var = source.expression.var
+    names = source.names
+    vocabulary = cells.vocabulary
+    regulators = cells.regulators
     empty = int((np.diff(cells.multiplicity.indptr) == 0).sum())
     unlabelled = int((cells.labels == MISSING).sum()) if cells.classes else 0
     alone = 0 if source.groups is None else int((source.groups == MISSING).sum())
@@ -256,10 +254,8 @@ def _numbered(var: pd.DataFrame, names: Sequence[str]) -> dict[str, bool]:
     """
     if not is_numbered(names):
         return {}
-    column, found = (
-        column_of_names(var),
-        f"Genes have no names, but numbers ({', '.join(names[:3])}, ...)",
-    )
+    column = column_of_names(var)
+    found = f"Genes have no names, but numbers ({', '.join(names[:3])}, ...)"
     if column is None:
         return {
             f"{found}; give them names (adata.var_names), by which you know them in the "

@@ -80,10 +80,8 @@ def _machine(say: Callable[[str], None]) -> int:
         "flashsign.spherical_attention takes"
     )
     model = ModelConfig()
-    width, dtype = (
-        model.width_of_cells,
-        torch.bfloat16 if torch.cuda.is_available() else torch.float32,
-    )
+    width = model.width_of_cells
+    dtype = torch.bfloat16 if torch.cuda.is_available() else torch.float32
     kernels = set()
     for genes in (500, 2000, 20_000):
         shapes = [(8, heads, genes, width) for heads in (model.query_heads, model.key_heads)]

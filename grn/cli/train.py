@@ -110,10 +110,8 @@ def command(
         known_regulons(loaded.network.regulons)
     result = train(loaded, output, resume=resume, name=name, say=plain(to), terminal=to.is_terminal)
     if result:
-        network, history = (
-            open_network(result.folder / "network.h5ad"),
-            pd.read_csv(result.folder / "metrics.csv"),
-        )
+        network = open_network(result.folder / "network.h5ad")
+        history = pd.read_csv(result.folder / "metrics.csv")
         found = {
             "metrics": result.metrics,
             "confusion": result.confusion,

@@ -76,10 +76,8 @@ class CellTable:
         regulators = (
             np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
         )
-        noise, keys = (
-            None,
-            () if cells.interventions is None else tuple(cells.interventions.key.tolist()),
-        )
+        noise = None
+        keys = () if cells.interventions is None else tuple(cells.interventions.key.tolist())
         if cells.counting is not None:
             unit = cells.counting.unit
             counting = type(cells.counting)(None if unit is None else unit[rows])

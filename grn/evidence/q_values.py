@@ -166,10 +166,8 @@ def evidence_of(
     )
     chosen = torch.as_tensor(pairs[tested], device=table.device)
     enough = torch.as_tensor(seen[pairs] >= least_cells, device=table.device)
-    fits, most = (
-        fits_with_knockoffs(part, seed=seed, draws=draws),
-        rounds_of(part, int(chosen.sum()), share),
-    )
+    fits = fits_with_knockoffs(part, seed=seed, draws=draws)
+    most = rounds_of(part, int(chosen.sum()), share)
     of_rounds = until_settled(lambda: one_round(islice(fits, DRAWS), chosen, enough), most)
     weights, of_q, of_confidence = (torch.stack(each) for each in zip(*of_rounds, strict=True))
     q, confidence = np.ones(pairs.shape, np.float32), np.full(pairs.shape, 0.5, np.float32)

@@ -269,10 +269,8 @@ class Model(nn.Module):
         self.blocks.eval()
         # of unknown numbers of cells, which a CUDA graph has to have room for
         if self.infers_states:
-            states, room = (
-                self.inferred_states(m),
-                (len(m),) * len(self.share) if m.is_cuda else None,
-            )
+            states = self.inferred_states(m)
+            room = (len(m),) * len(self.share) if m.is_cuda else None
         y = self.among(m, states, room) if self.layered else None
         found = self.blocks[1](self.corrected(m, y, states, cut), states, pick, room) - true
         self.blocks.train(training)

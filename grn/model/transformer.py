@@ -75,11 +75,9 @@ class Layer(nn.Module):
         def random(rows: int, columns: int, size: float = 1.0) -> nn.Parameter:
             return nn.Parameter(torch.randn(members, rows, columns) * size * rows**-0.5)
 
-        self.query, self.key, self.value = (
-            random(width, queries),
-            random(width, keys),
-            random(width, keys),
-        )
+        self.query = random(width, queries)
+        self.key = random(width, keys)
+        self.value = random(width, keys)
         self.output = random(queries, width, SMALL)
         self.up, self.down = random(width, hidden), random(hidden, width, SMALL)
         self.up_bias = nn.Parameter(torch.zeros(members, 1, hidden))

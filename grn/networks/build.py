@@ -167,10 +167,8 @@ def network_of(
             table, seed=seed, least_cells=least_cells, together=first, processes=processes
         )
         if merge is not None:
-            together, of_states = (
-                merge.evidence(together),
-                [merge.evidence(each) for each in of_states],
-            )
+            together = merge.evidence(together)
+            of_states = [merge.evidence(each) for each in of_states]
         weights, evidence = with_evidence(weights, together, of_states), (together, of_states)
         give_back()
     prior = None

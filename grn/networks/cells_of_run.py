@@ -64,10 +64,8 @@ def states_of_run(run: Path, cells: Cells, seed: int, trained: TrainedModel) -> 
     Raises RunFolderError where others are found: the search for groups may end differently on
     another machine.
     """
-    states, known = (
-        states_of(cells, seed, genes_train=trained.model.genes_train),
-        len(trained.model.share),
-    )
+    states = states_of(cells, seed, genes_train=trained.model.genes_train)
+    known = len(trained.model.share)
     if known != len(states):
         raise RunFolderError(
             f"The model of {run} knows {known} states of cells, and {len(states)} are found in the "

@@ -83,11 +83,9 @@ def read_layer(
     """Return the values of a block, float32 [N, R], the mean over members and, by their cells, over
     the states `chosen`.
     """
-    block, device, regulators = (
-        model.eval().blocks[choice.layer],
-        model.mean.device,
-        model.regulators.cpu().numpy(),
-    )
+    block = model.eval().blocks[choice.layer]
+    device = model.mean.device
+    regulators = model.regulators.cpu().numpy()
     heads = slice(None) if choice.head is None else slice(choice.head, choice.head + 1)
     genes = model.targets if choice.layer else model.regulators
     pick = torch.arange(len(genes), device=device)

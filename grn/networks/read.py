@@ -194,11 +194,9 @@ def _network(
     )
     others = slopes.others
     if merge is not None:
-        direct, others, units = (
-            merged(direct * units),
-            merged(others * units),
-            units.new_ones(len(merge.first)),
-        )
+        direct = merged(direct * units)
+        others = merged(others * units)
+        units = units.new_ones(len(merge.first))
         regulators = merge.regulators
     indirect = others.abs() / (others.abs() + direct.abs()).clamp(min=1e-30)
     total = (direct + others) * units

@@ -73,10 +73,8 @@ def refuse_cut_off(run: Path, needed: Iterable[str]) -> None:
     is_model = (run / "model.safetensors").is_file()  # a model folder has a config.yaml, too
     if not missing or is_model or not all((run / name).is_file() for name in (CONFIG, LOG)):
         return
-    problem, advice = (
-        f"was cut off, as {missing[0]} is missing",
-        f"grn train --resume {run} goes on with it",
-    )
+    problem = f"was cut off, as {missing[0]} is missing"
+    advice = f"grn train --resume {run} goes on with it"
     if (run / COMPLETE).is_file():
         problem, advice = f"was complete, and {missing[0]} is lost", "restore it, or train again"
     raise RunFolderError(f"The run in {run} {problem}", advice=advice)

@@ -100,10 +100,8 @@ def keep_what_helped(
     """
     if not len(rows):
         return []
-    lines, trained = (
-        [],
-        {name: tensor.clone() for name, tensor in model.blocks.state_dict().items()},
-    )
+    lines = []
+    trained = {name: tensor.clone() for name, tensor in model.blocks.state_dict().items()}
     found = judged_by_unseen(model, bags, rows)
     for number in range(len(model.blocks)):
         own = f"{number}."

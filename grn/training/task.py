@@ -62,12 +62,10 @@ class Task(L.LightningModule):
         self, model: Model, objectives: ObjectivesConfig, trainer: TrainerConfig, total_steps: int
     ):
         super().__init__()
-        self.model, self.objectives, self.settings, self.total_steps = (
-            model,
-            objectives,
-            trainer,
-            total_steps,
-        )
+        self.model = model
+        self.objectives = objectives
+        self.settings = trainer
+        self.total_steps = total_steps
         self.log_every = min(trainer.validate_every, total_steps)
         # Types alone: nothing else could choose the step, so that members never learn from their
         # folds.

@@ -221,11 +221,9 @@ def test_a_perceptron_learns_what_no_line_can(monkeypatch):
 
 def test_without_its_norm_a_block_is_linear_and_its_weights_are_its_slopes(make_model, make_bags):
     model, bags = make_model(), make_bags()
-    block, pick, states = (
-        model.blocks[0],
-        torch.arange(2),
-        torch.ones(len(bags), 1, dtype=torch.float64),
-    )
+    block = model.blocks[0]
+    pick = torch.arange(2)
+    states = torch.ones(len(bags), 1, dtype=torch.float64)
     m = model.inputs(bags.multiplicity[:, model.is_regulator], bags.basal)
 
     def bent() -> float:

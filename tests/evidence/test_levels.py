@@ -31,10 +31,8 @@ def cells(make_table):
             generator.random((GENES, REGULATORS)) < 0.5
         )
         state = np.arange(states * EACH) % states
-        levels, own = (
-            generator.normal(size=(states, REGULATORS)),
-            generator.normal(size=(states, GENES)),
-        )
+        levels = generator.normal(size=(states, REGULATORS))
+        own = generator.normal(size=(states, GENES))
         around = generator.normal(size=(len(state), REGULATORS))
         values = (follows * levels @ slopes.T + composition * own)[state] + around @ slopes.T
         values += noise * generator.normal(size=values.shape)

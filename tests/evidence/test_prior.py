@@ -73,10 +73,8 @@ def network(sure: bool = True) -> Network:
 
 @pytest.mark.parametrize("sure", [True, False])
 def test_what_is_no_candidate_has_no_weight_and_what_is_one_keeps_its_own(pairs, tmp_path, sure):
-    prior, before = (
-        read_prior(written(tmp_path, pairs), "restrict", GENES, ["R1", "R2"]),
-        network(sure),
-    )
+    prior = read_prior(written(tmp_path, pairs), "restrict", GENES, ["R1", "R2"])
+    before = network(sure)
     after = prior.applied(before)
     kept = prior.factor > 0
     for one, own in ((after, before), (after.of_states["B"], before.of_states["B"])):

@@ -79,10 +79,8 @@ def test_without_true_edges_hardly_anything_is_found(seed):
 def test_neither_signs_nor_order_nor_unit_matter(weights):
     weight, null = weights
     generator = np.random.default_rng(3)
-    order, shuffled = (
-        generator.permutation(len(weight)),
-        torch.as_tensor(generator.permutation(null)),
-    )
+    order = generator.permutation(len(weight))
+    shuffled = torch.as_tensor(generator.permutation(null))
     np.testing.assert_allclose(
         q_of(-3 * weight[order], 3 * shuffled), q_of(weight, null)[order], rtol=1e-12
     )
@@ -304,10 +302,8 @@ def test_chance_alone_reaches_what_the_evidence_says_cells_cannot_show(make_tabl
 def test_an_edge_is_certain_with_the_sign_of_the_association_alone():
     q = np.array([[0.01, 0.01], [0.04, np.nan], [0.5, 0.6]])
     confidence = np.array([[0.99, 0.98], [0.9, np.nan], [0.7, 0.6]])
-    slope, weight = (
-        np.array([[1.0, -1.0], [1.0, 0.0], [1, 1]]),
-        np.array([[-0.1, -0.1], [0.1, 0.1], [-1, 1]]),
-    )
+    slope = np.array([[1.0, -1.0], [1.0, 0.0], [1, 1]])
+    weight = np.array([[-0.1, -0.1], [0.1, 0.1], [-1, 1]])
     one, evidence = Network(weight, *[np.ones((3, 2))] * 5), Evidence(q, confidence, 90, 0.2, slope)
     network = with_evidence(one, evidence, [])
     np.testing.assert_array_equal(network.q, [[1, 0.01], [0.04, np.nan], [1, 0.6]])

@@ -45,10 +45,8 @@ def test_every_form_of_a_run_gives_the_same_table(run):
 
 
 def test_cell_types_have_networks_of_their_own(run):
-    tables, matrices = (
-        (run, run.folder, run.folder / "edges.parquet"),
-        (run.folder / "network.h5ad", run.network),
-    )
+    tables = (run, run.folder, run.folder / "edges.parquet")
+    matrices = (run.folder / "network.h5ad", run.network)
     for number, label in enumerate(run.cell_types, start=1):
         expected = run.network.varp[f"grn_type_{number}"].tocoo()
         for form in (*tables, *matrices):

@@ -69,10 +69,8 @@ def test_masked_multiplicity_is_the_error_of_the_network_and_of_context_on_the_r
     model = make_model(states=3, layers=layers)
     bags = batch.bags
     found, _ = masked_multiplicity(batch, model, whole(model))
-    m, true = (
-        model.inputs(bags.multiplicity[:, REGULATORS], bags.basal),
-        model.standardised(bags.multiplicity),
-    )
+    m = model.inputs(bags.multiplicity[:, REGULATORS], bags.basal)
+    true = model.standardised(bags.multiplicity)
     y = model.among(m, bags.states)
     corrected = model.corrected(m, y if layers > 1 else None, bags.states)
     direct = model.blocks[1](corrected, bags.states, torch.arange(9))
@@ -108,10 +106,8 @@ def test_the_context_learns_from_what_predictions_of_the_blocks_leave_over(
     model, bags = make_model(states=3), batch.bags
     for block in model.blocks:
         block.mixed.copy_(torch.full((3, 3), 1 / 3))
-    m, true = (
-        model.inputs(bags.multiplicity[:, REGULATORS], bags.basal),
-        model.standardised(bags.multiplicity),
-    )
+    m = model.inputs(bags.multiplicity[:, REGULATORS], bags.basal)
+    true = model.standardised(bags.multiplicity)
     model.blocks.train()  # and not the basal gene, which would drop out
     plain = gradients(masked_multiplicity(batch, model, whole(model))[0], model)
     model.infers_states, model.partial_levels = infers, not infers
@@ -255,10 +251,8 @@ def test_genes_are_judged_by_the_members_that_have_not_seen_the_cell(make_model,
         (torch.tensor([0, 0, 1]), torch.tensor([0, 3, 1])), torch.tensor(1.0)
     )
     assert torch.equal(found.cells, unseen.sum(1))
-    m, true = (
-        model.inputs(bags.multiplicity[:, REGULATORS], bags.basal),
-        model.standardised(bags.multiplicity),
-    )
+    m = model.inputs(bags.multiplicity[:, REGULATORS], bags.basal)
+    true = model.standardised(bags.multiplicity)
 
     def error(gate: torch.Tensor) -> torch.Tensor:
         """Of each member with so much of the context."""

@@ -233,10 +233,8 @@ def test_a_bag_of_zeros_is_finite_forward_and_backward(make_model):
 
 
 def test_predictions_are_float32_in_half_precision_training(make_model, make_bags):
-    model, bags = (
-        make_model(dtype=torch.float32, states=3),
-        make_bags(dtype=torch.float32, states=3),
-    )
+    model = make_model(dtype=torch.float32, states=3)
+    bags = make_bags(dtype=torch.float32, states=3)
     exact = model(bags).multiplicity
     with torch.autocast("cpu", torch.bfloat16):
         found = model(bags)

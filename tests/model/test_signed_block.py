@@ -60,10 +60,8 @@ def test_it_is_the_formula_with_every_head_written_out(states):
                 score = query @ block.embedding.key[member, shared].T
                 for gene, regulator in ((1, 2), (2, 0)):
                     score[gene, regulator] = 0
-                amount, gain = (
-                    F.softplus(block.raw_amount[member, shared]),
-                    F.softplus(block.raw_gain[member, head]),
-                )
+                amount = F.softplus(block.raw_amount[member, shared])
+                gain = F.softplus(block.raw_gain[member, head])
                 square = (m[:, None] * score).square().sum(-1) + block.log_basal[
                     member, head
                 ].exp().square()

@@ -79,10 +79,8 @@ def test_the_score_of_a_run_is_q_k_of_its_saved_tensors(tiny_run):
         score = (query @ key.swapaxes(-1, -2))[..., :-1].mean((0, 1))
         names = (tiny_run / "model" / "vocabulary.txt").read_text().split()
         own = [name for name in names if name.startswith("R") == (layer == 0)]
-        rows, columns = (
-            pd.Index(own).get_indexer(edges["target"]),
-            pd.Index(names[:4]).get_indexer(edges["source"]),
-        )
+        rows = pd.Index(own).get_indexer(edges["target"])
+        columns = pd.Index(names[:4]).get_indexer(edges["source"])
         assert names[:4] == ["R1", "R2", "R3", "R4"] and (rows >= 0).all()
         np.testing.assert_allclose(edges["weight"], score[rows, columns], rtol=1e-3, atol=1e-6)
         assert len(edges) == (12 if layer == 0 else 48) and list(edges) == [

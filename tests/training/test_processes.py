@@ -65,10 +65,8 @@ def runs(request, tmp_path_factory, make_config) -> Path:
     (folder / "two.json").write_text(config.model_dump_json())
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command, said = (
-        [*launcher, __file__, str(folder)],
-        {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
-    )
+    command = [*launcher, __file__, str(folder)]
+    said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, env=environment, text=True, **said) as two:
         try:
             alone = configured(make_config, accelerator=request.param, batch_size=16, devices=1)

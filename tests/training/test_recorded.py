@@ -57,10 +57,8 @@ def test_all_tensors_of_a_batch_are_inputs():
 
 
 def test_a_graph_has_room_for_more_cells_of_a_state():
-    recorder, batch = (
-        recorder_of(torch.ones(4), []),
-        replace(batch_on("cpu"), cells=torch.arange(100)),
-    )
+    recorder = recorder_of(torch.ones(4), [])
+    batch = replace(batch_on("cpu"), cells=torch.arange(100))
 
     def room(*sizes: int) -> tuple[int, ...]:
         recorder.graphs["kind"] = None
@@ -135,10 +133,8 @@ def test_a_run_of_recorded_steps_is_that_of_eager_ones(make_config, tmp_path, mo
 def test_a_recorded_step_has_the_loss_and_the_moves_of_the_step():
     found, calls = [], []
     for recorded in (True, False):
-        parameter, average = (
-            torch.ones(4, device="cuda", requires_grad=True),
-            torch.ones(4, device="cuda"),
-        )
+        parameter = torch.ones(4, device="cuda", requires_grad=True)
+        average = torch.ones(4, device="cuda")
         idle = torch.ones(4, device="cuda", requires_grad=True)
         optimizer = torch.optim.AdamW([parameter, idle], lr=0.1, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))

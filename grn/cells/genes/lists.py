@@ -184,10 +184,8 @@ def get_list(
     ):
         content = (download or _downloaded)(wanted.url) if file is None else _content_of(file)
         names = names_in(content, wanted)
-    found, expected = (
-        digest(names),
-        wanted.digest or (_kept_digest(path) if path.is_file() else None),
-    )
+    found = digest(names)
+    expected = wanted.digest or (_kept_digest(path) if path.is_file() else None)
     if not names or expected not in (None, found):
         kind = "network with signs" if wanted.edges else "list of genes, one a line"
         problem = f"{where} is not a {kind}"

@@ -147,10 +147,8 @@ def once_each(names: Sequence[str], config: DataConfig) -> tuple[list[str], np.n
     """
     refuse_control_characters(names)
     position = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    summed, repeated = (
-        config.duplicates == "sum",
-        [name for name, times in Counter(names).items() if times > 1],
-    )
+    summed = config.duplicates == "sum"
+    repeated = [name for name, times in Counter(names).items() if times > 1]
     if (summed and config.values == "expression") or (repeated and not summed):
         problem = f"Some gene names occur more than once ({len(repeated)}: {examples(repeated)})"
         advice = (
@@ -158,10 +156,8 @@ def once_each(names: Sequence[str], config: DataConfig) -> tuple[list[str], np.n
             "unique names"
         )
         if summed:
-            problem, advice = (
-                "{field} is sum, but data.values is expression",
-                "set {field} to refuse: counts alone add",
-            )
+            problem = "{field} is sum, but data.values is expression"
+            advice = "set {field} to refuse: counts alone add"
         elif any(map(DATE.fullmatch, repeated)):
             advice = (
                 "they look like dates, which spreadsheets make of names such as MARCH1: export "
@@ -197,10 +193,8 @@ def choose(
     """
     named = choose_regulators(names, config.regulators, var)
     positions = choose_genes(training, names, config.genes, named, config.values, var)
-    listed, wanted = (
-        listed_genes(config.genes, "data.genes"),
-        listed_genes(config.regulators, "data.regulators"),
-    )
+    listed = listed_genes(config.genes, "data.genes")
+    wanted = listed_genes(config.regulators, "data.regulators")
     vocabulary = [names[position] for position in positions]
     regulators = (
         None

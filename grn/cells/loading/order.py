@@ -65,13 +65,11 @@ class EpochOrder(Sampler[Request]):
             raise DataError(
                 problem, field="trainer.devices", advice="set {field} to 1, or use more cells"
             )
-        self.rows, self.batch_size, self.seed, self.rank, self.world = (
-            rows,
-            batch_size,
-            seed,
-            rank,
-            world,
-        )
+        self.rows = rows
+        self.batch_size = batch_size
+        self.seed = seed
+        self.rank = rank
+        self.world = world
         self.buffered, self.times, self.epoch, self.start = buffered, times, 0, 0
 
     def __len__(self) -> int:

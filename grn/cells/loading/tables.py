@@ -99,11 +99,9 @@ class Table:
 
     def __getitem__(self, rows: np.ndarray) -> Rows:
         """The cells `rows` [B]. Nothing in it waits for a GPU."""
-        device, first, size = (
-            self.value.device,
-            self.first[rows],
-            self.first[1:][rows] - self.first[rows],
-        )
+        device = self.value.device
+        first = self.first[rows]
+        size = self.first[1:][rows] - self.first[rows]
         given = on(device, np.stack([rows, size, first - np.cumsum(size) + size]))
         total = int(size.sum())
         cell = torch.arange(len(rows), device=device).repeat_interleave(given[1], output_size=total)

@@ -39,10 +39,8 @@ def read_loom(path: Path, config: DataConfig) -> AnnData:
     Raises DataError.
     """
     with reading(f"{path} cannot be read as a Loom file"), h5py.File(path, "r") as file:
-        var, obs = (
-            _table(file["row_attrs"], GENES, "genes"),
-            _table(file["col_attrs"], CELLS, "cells"),
-        )
+        var = _table(file["row_attrs"], GENES, "genes")
+        obs = _table(file["col_attrs"], CELLS, "cells")
         adata = AnnData(_cells_by_genes(file["matrix"]), obs=obs)
         adata.var = var  # afterwards, as AnnData would warn of genes that repeat
         for name, layer in file.get("layers", {}).items():

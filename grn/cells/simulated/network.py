@@ -179,10 +179,8 @@ def own_generator(config: Simulation, draws: int) -> np.random.Generator:
 
 
 def _check(config: Simulation) -> None:
-    middle, targets = (
-        config.regulators - masters(config.regulators),
-        config.genes - config.regulators,
-    )
+    middle = config.regulators - masters(config.regulators)
+    targets = config.genes - config.regulators
     differ = config.type_specific + config.changed_signs
     problems = {
         f"regulators is {config.regulators}, which leaves no target among {config.genes} "

@@ -133,10 +133,8 @@ def headline(activity: pd.DataFrame | None) -> str:
     if known:
         who, how = "Drivers", f"by the activity of their known targets ({whose(activity)})"
     else:
-        who, how = (
-            "Candidates",
-            "by the activity of their targets in this run, which are associations",
-        )
+        who = "Candidates"
+        how = "by the activity of their targets in this run, which are associations"
     if sides is None:
         return _of_types(activity, who, how)
     found = drivers(activity)

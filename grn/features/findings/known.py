@@ -56,10 +56,8 @@ def said_of(edges: pd.DataFrame, known: pd.DataFrame) -> np.ndarray:
     other), new (not listed); "" of a listed pair whose weight is 0.
     """
     sign = np.sign(known[known["weight"] != 0].drop_duplicates(PAIR).set_index(PAIR)["weight"])
-    own, weight = (
-        sign.reindex(pd.MultiIndex.from_frame(edges[PAIR])).to_numpy(),
-        np.sign(edges["weight"]).to_numpy(),
-    )
+    own = sign.reindex(pd.MultiIndex.from_frame(edges[PAIR])).to_numpy()
+    weight = np.sign(edges["weight"]).to_numpy()
     return np.select(
         [np.isnan(own), own == weight, own == -weight], [NEW, CONFIRMED, CONTRADICTED], ""
     )

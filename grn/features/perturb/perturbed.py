@@ -296,12 +296,10 @@ def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1
     that were intervened on have what the model has of their guides, and others what was learned
     from these (unmade.py).
     """
-    model, cells, regulators, sd = (
-        subject.model,
-        subject.cells,
-        subject.trained.regulators,
-        subject.sd,
-    )
+    model = subject.model
+    cells = subject.cells
+    regulators = subject.trained.regulators
+    sd = subject.sd
     fixed = plan.fixed(cells, regulators, rows, subject.logarithmic)
     slopes, sizes, never = None, "", []
     if cells.interventions is None:

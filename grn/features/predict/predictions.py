@@ -155,10 +155,8 @@ def predict_cells(
     step = READ if model.genes_train else BATCH
     for first in range(0, len(basal), step):
         part = slice(first, first + step)
-        m, m_basal = (
-            torch.from_numpy(multiplicity[part].toarray()).to(device),
-            torch.from_numpy(basal[part]).to(device),
-        )
+        m = torch.from_numpy(multiplicity[part].toarray()).to(device)
+        m_basal = torch.from_numpy(basal[part]).to(device)
         if model.genes_train:
             cell, logits = model.identity(m)
         else:

@@ -427,16 +427,12 @@ def plan_kernels(call: AttentionCall, method: Method) -> Plan:
     """
     if method == "moments":
         return Plan("triton_moments")
-    device, size, width, values = (
-        device_facts(call.q.device),
-        call.q.element_size(),
-        call.q.shape[3],
-        call.v.shape[3],
-    )
-    bags, largest = (
-        call.bags if call.packed else 1,
-        largest_bag(call.q, call.k, call.offsets, call.query_offsets),
-    )
+    device = device_facts(call.q.device)
+    size = call.q.element_size()
+    width = call.q.shape[3]
+    values = call.v.shape[3]
+    bags = call.bags if call.packed else 1
+    largest = largest_bag(call.q, call.k, call.offsets, call.query_offsets)
     return plan_stream(
         device, size, width, values, call.k.shape[2], bags, largest, _REQUESTED.get()
     )

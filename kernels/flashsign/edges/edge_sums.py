@@ -86,10 +86,8 @@ def stacked(found: list[TopEdges], k: int, absolute: bool, like: Tensor) -> TopE
     empty = like.new_zeros(0, k)
     found = [TopEdges(empty.long(), empty, empty if absolute else None), *found]
     sizes = [edges.absolute for edges in found if edges.absolute is not None]
-    regulator, signed = (
-        torch.cat([edges.regulator for edges in found]),
-        torch.cat([edges.signed for edges in found]),
-    )
+    regulator = torch.cat([edges.regulator for edges in found])
+    signed = torch.cat([edges.signed for edges in found])
     return TopEdges(regulator, signed, torch.cat(sizes) if absolute else None)
 
 

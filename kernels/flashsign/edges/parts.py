@@ -285,11 +285,9 @@ def _one_by_one(padded: _Padded) -> Iterator[Part]:
             slice(bag, bag + 1),
             *(x[bag].nonzero()[:, 0] for x in (padded.listed, padded.present)),
         )
-        q, k, inverse = (
-            padded.q[own][:, :, queries],
-            padded.k[own][:, :, keys],
-            padded.inverse[own][:, :, queries],
-        )
+        q = padded.q[own][:, :, queries]
+        k = padded.k[own][:, :, keys]
+        inverse = padded.inverse[own][:, :, queries]
         masks = padded.listed[own][:, queries], padded.present[own][:, keys]
         yield Part(q, k, inverse, *masks, padded.rows[bag, queries], padded.columns[bag, keys])
 

@@ -36,14 +36,12 @@ def chosen_attention(
 
 def attention(method: Method, call: AttentionCall) -> Tensor:
     """Return o [C', H, N, V] in q's dtype; differentiable in any mode and order."""
-    q, k, v, m, offsets, query_offsets = (
-        call.q,
-        call.k,
-        call.v,
-        call.m,
-        call.offsets,
-        call.query_offsets,
-    )
+    q = call.q
+    k = call.k
+    v = call.v
+    m = call.m
+    offsets = call.offsets
+    query_offsets = call.query_offsets
     sums = torch.promote_types(q.dtype, torch.float32)
 
     def dense(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:

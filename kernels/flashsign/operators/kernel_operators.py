@@ -160,15 +160,11 @@ def _empty_gradients(_: Tensor, *arguments: Any) -> Tensors:
 
 
 def _register(method: in_torch.Method) -> None:
-    rows, cut = (
-        "Tensor q, Tensor k, Tensor v, Tensor m",
-        "Tensor? offsets, Tensor? query_offsets, float eps",
-    )
+    rows = "Tensor q, Tensor k, Tensor v, Tensor m"
+    cut = "Tensor? offsets, Tensor? query_offsets, float eps"
     saved = ("o", "inverse", *TOTALS[method])
-    outputs, inputs = (
-        ", ".join(["Tensor"] * len(saved)),
-        ", ".join(f"Tensor {tensor}" for tensor in saved),
-    )
+    outputs = ", ".join(["Tensor"] * len(saved))
+    inputs = ", ".join(f"Tensor {tensor}" for tensor in saved)
     gradients = "(Tensor, Tensor, Tensor, Tensor)"
     LIBRARY.define(f"{method}({rows}, {cut}) -> ({outputs})")  # type: ignore[no-untyped-call]
     LIBRARY.define(f"{method}_backward(Tensor grad, {rows}, {inputs}, {cut}) -> {gradients}")  # type: ignore[no-untyped-call]

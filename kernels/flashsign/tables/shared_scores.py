@@ -359,10 +359,8 @@ def tables_to_check(
 
     bags = sum(groups)
     m = normal(2, 1, bags, keys).clamp(min=0) + 0.1
-    tables, centre = (
-        normal(2, heads, len(groups), queries, keys),
-        normal(2, 1, len(groups), keys).abs(),
-    )
+    tables = normal(2, heads, len(groups), queries, keys)
+    centre = normal(2, 1, len(groups), keys).abs()
     return (
         tables,
         normal(2, heads, keys),

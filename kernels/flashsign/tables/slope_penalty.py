@@ -88,11 +88,9 @@ def slope_penalty(
     _refuse_other_slopes(scores, amount=amount, gain=gain, basal=basal, square=square, prior=prior)
     if _by_kernels((scores, amount, gain, basal, square, penalty), 0):
         states, _, keys = scores.shape[2:]
-        nothing, centre, groups = (
-            scores.new_zeros(1, keys),
-            scores.new_zeros(states, keys),
-            [1] + [0] * (states - 1),
-        )
+        nothing = scores.new_zeros(1, keys)
+        centre = scores.new_zeros(states, keys)
+        groups = [1] + [0] * (states - 1)
         both = scores, amount, nothing, centre, gain, basal, square, penalty, prior, groups
         with without_autocast(scores):
             value: Tensor = _Together.apply(*both)[1]  # type: ignore[no-untyped-call]
@@ -262,11 +260,9 @@ class _SlopePenalty(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         scores, amount, gain, basal, square, norm, factor, of_slopes = ctx.saved_tensors
-        of_scores, of_amount, of_factor = (
-            torch.empty_like(scores),
-            torch.empty_like(amount),
-            torch.empty_like(factor),
-        )
+        of_scores = torch.empty_like(scores)
+        of_amount = torch.empty_like(amount)
+        of_factor = torch.empty_like(factor)
         scaled = factor * upstream[:, None, None, None]
         for h in range(scores.shape[1]):
             both = of_slopes * scores[:, h]

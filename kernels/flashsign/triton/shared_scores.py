@@ -103,11 +103,9 @@ def split_kernel(
     likewise; 0 where a group has no bag or no key. SLOPES: the last bag of each group has the m^2
     of square [L / heads, G, M].
     """
-    table, number, key = (
-        tl.program_id(0),
-        tl.program_id(1),
-        tl.program_id(2) * KEYS + tl.arange(0, KEYS),
-    )
+    table = tl.program_id(0)
+    number = tl.program_id(1)
+    key = tl.program_id(2) * KEYS + tl.arange(0, KEYS)
     lead, group = (table // groups).to(tl.int64) * share, table % groups
     bag = tl.load(ends + group) + number
     known = (key < keys) & (bag < tl.load(ends + group + 1))
@@ -173,10 +171,8 @@ def forward_kernel(
         v = tl.load(values + key, mask=key < keys, other=0.0)
         u = with_bags(s * v[None, :], tl.load(halves + (at_bag + key[:, None])), u)
         n = with_bags(s * s, tl.load(halves + 2 * ROOM * pitch + (at_bag + key[:, None])), n)
-    u, n = (
-        tl.sum(tl.reshape(u, [QUERIES, 2, ROOM]), 1),
-        tl.sum(tl.reshape(n, [QUERIES, 2, ROOM]), 1),
-    )
+    u = tl.sum(tl.reshape(u, [QUERIES, 2, ROOM]), 1)
+    n = tl.sum(tl.reshape(n, [QUERIES, 2, ROOM]), 1)
     at = ((part * tables + lead) * bags + bag[None, :]) * queries + query[:, None]
     inside = (bag < end)[None, :] & (query < queries)[:, None]
     tl.store(sums + at, u, mask=inside)
@@ -231,15 +227,11 @@ def backward_kernel(
         + key[None, :]
     )
     made, step = (key < pitch)[None, :], ROOM * pitch
-    change, change_rest = (
-        tl.load(halves, mask=made, other=0.0),
-        tl.load(halves + step, mask=made, other=0.0),
-    )
+    change = tl.load(halves, mask=made, other=0.0)
+    change_rest = tl.load(halves + step, mask=made, other=0.0)
     halves += 2 * step
-    many, many_rest = (
-        tl.load(halves, mask=made, other=0.0),
-        tl.load(halves + step, mask=made, other=0.0),
-    )
+    many = tl.load(halves, mask=made, other=0.0)
+    many_rest = tl.load(halves + step, mask=made, other=0.0)
     v = tl.load(values + lead * keys + key, mask=key < keys, other=0.0)
     of_state = lead // heads * groups + group
     q = tl.load(square + of_state * keys + key, mask=SLOPES & (key < keys), other=0.0)

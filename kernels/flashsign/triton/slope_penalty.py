@@ -191,10 +191,8 @@ def value(
     members, heads, states, queries, keys = scores.shape
     rows, columns, warps = fitting(keys, TILE)
     across, down = cdiv(keys, columns), cdiv(queries, rows)
-    of_slopes, of_factor = (
-        scores.new_empty(members, states, queries, keys),
-        scores.new_empty(across, *factor.shape),
-    )
+    of_slopes = scores.new_empty(members, states, queries, keys)
+    of_factor = scores.new_empty(across, *factor.shape)
     found = scores.new_empty(members, across * down)
     start(
         value_kernel,

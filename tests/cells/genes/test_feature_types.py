@@ -40,10 +40,8 @@ def cite(seed: int = 0) -> AnnData:
 
 @pytest.fixture(params=["memory", "h5ad", "zarr", "raw", "dense"])
 def loaded(request, tmp_path):
-    adata, config = (
-        cite(),
-        DataConfig(path=str(tmp_path / "cite.h5ad"), label_key="t", multiplicity="counts"),
-    )
+    adata = cite()
+    config = DataConfig(path=str(tmp_path / "cite.h5ad"), label_key="t", multiplicity="counts")
     if request.param == "memory":
         return load_cells(config, adata=adata)[0]
     if request.param == "zarr":

@@ -255,10 +255,8 @@ def test_networks_that_cannot_be_are_refused(names, values):
 
 def test_guides_that_work_take_a_regulator_away_and_leave_the_network_as_it_was():
     size = {"cells": 300, "genes": 40, "regulators": 8, "cell_types": 2, "depth": 20.0}
-    plain, screen = (
-        simulate(Simulation(**size)),
-        simulate(Simulation(**size, interventions=0.25, failing=0.3)),
-    )
+    plain = simulate(Simulation(**size))
+    screen = simulate(Simulation(**size, interventions=0.25, failing=0.3))
     assert "guides" not in plain.uns and list(plain.obs) == ["cell_type"]
     assert plain.uns["truth"].equals(screen.uns["truth"]), "the network is the same"
     guides = screen.uns["guides"].set_index("guide")

@@ -82,10 +82,8 @@ def test_changes_along_certain_edges_are_as_planted_and_the_models_are_smaller(
             grn.perturb(each, knock_out=REGULATORS[column], cell_type=kind, data=cells)
             for each in (run, plain)
         )
-        table, truth = (
-            found.var.iloc[4:][targets],
-            expected(found, planted()[number], column)[targets],
-        )
+        table = found.var.iloc[4:][targets]
+        truth = expected(found, planted()[number], column)[targets]
         own = shrunk.var["grn_change"].to_numpy()[4:][targets]
         assert table[["grn_low", "grn_high"]].notna().all(None), "every planted edge is certain"
         size = [

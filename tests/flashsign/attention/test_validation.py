@@ -148,11 +148,9 @@ CALLS = {
 @pytest.mark.parametrize("dtype", WHOLE, ids=str)
 def test_multiplicities_may_be_integers_of_any_kind(dtype, call):
     torch.manual_seed(0)
-    q, k, counts = (
-        torch.randn(1, 2, 3, 4),
-        torch.randn(1, 2, 5, 4),
-        torch.tensor([[0, 3, 1, 0, 120]], dtype=dtype),
-    )
+    q = torch.randn(1, 2, 3, 4)
+    k = torch.randn(1, 2, 5, 4)
+    counts = torch.tensor([[0, 3, 1, 0, 120]], dtype=dtype)
     torch.testing.assert_close(CALLS[call](q, k, counts), CALLS[call](q, k, counts.float()))
 
 
@@ -211,10 +209,8 @@ def test_offsets_of_queries_and_keys_belong_together(bag):
 
 def test_a_multiplicity_that_is_varied_may_step_below_zero():
     counts = torch.tensor([[0.0, 1.0, 2.0, 0.0, 1.0]], dtype=torch.float64, requires_grad=True)
-    q, k = (
-        torch.randn(1, 2, 3, 4, dtype=torch.float64),
-        torch.randn(1, 2, 5, 4, dtype=torch.float64),
-    )
+    q = torch.randn(1, 2, 3, 4, dtype=torch.float64)
+    k = torch.randn(1, 2, 5, 4, dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda m: spherical_attention(q, k, k, m), counts)
     assert spherical_attention(q, k, k, counts.detach() > 0).isfinite().all()
 

@@ -30,10 +30,8 @@ def pack(call, seed=0, genes=12):
     cells, _, queries, _ = call.q.shape
     keys = call.k.shape[2]
     chosen = [torch.randperm(genes, generator=random) for _ in range(2 * cells)]
-    targets, regulators = (
-        torch.stack(chosen[:cells])[:, :queries],
-        torch.stack(chosen[cells:])[:, :keys],
-    )
+    targets = torch.stack(chosen[:cells])[:, :queries]
+    regulators = torch.stack(chosen[cells:])[:, :keys]
     packed = {
         "q": call.q.transpose(1, 2).flatten(0, 1),
         "k": call.k.transpose(1, 2).flatten(0, 1),
@@ -72,11 +70,9 @@ def test_means_are_those_of_the_weights(bag):
 @pytest.mark.parametrize("cut", [[5], [1, 4], [2, 2, 1], [1, 1, 1, 1, 1]])
 def test_batches_add_up_however_they_are_cut(draw, cut):
     call = draw(cells=5)
-    whole, one_by_one, merged = (
-        sums(call),
-        EdgeSums(7, 9, dtype=torch.float64),
-        EdgeSums(7, 9, dtype=torch.float64),
-    )
+    whole = sums(call)
+    one_by_one = EdgeSums(7, 9, dtype=torch.float64)
+    merged = EdgeSums(7, 9, dtype=torch.float64)
     for q, k, m in zip(*(x.split(cut) for x in (call.q, call.k, call.m)), strict=True):
         one_by_one.add(q, k, m)
         merged = EdgeSums(7, 9, dtype=torch.float64).add(q, k, m).plus(merged)
@@ -158,10 +154,8 @@ def test_packed_bags_of_any_sizes_are_the_bags_one_by_one(draw):
     )
     expected = EdgeSums(30, 30, dtype=torch.float64)
     for bag in range(4):
-        rows, keys = (
-            slice(*query_offsets[bag : bag + 2].tolist()),
-            slice(*offsets[bag : bag + 2].tolist()),
-        )
+        rows = slice(*query_offsets[bag : bag + 2].tolist())
+        keys = slice(*offsets[bag : bag + 2].tolist())
         dense = (q[rows].transpose(0, 1)[None], k[keys].transpose(0, 1)[None], m[keys][None])
         expected.add(*dense, targets=targets[rows], regulators=regulators[keys])
     assert_same(found, expected)

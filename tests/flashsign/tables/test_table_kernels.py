@@ -35,10 +35,8 @@ def compare(monkeypatch, compute, given: dict[str, torch.Tensor], within: float 
             name: each.to(DEVICE, dtype).requires_grad_(name not in GIVEN)
             for name, each in given.items()
         }
-        outputs, leaves = (
-            compute(**tensors),
-            [each for each in tensors.values() if each.requires_grad],
-        )
+        outputs = compute(**tensors)
+        leaves = [each for each in tensors.values() if each.requires_grad]
         upstream = [drawn(*output.shape, seed=99).to(output) for output in outputs]
         found[by] = [*outputs, *torch.autograd.grad(outputs, leaves, upstream, allow_unused=True)]
     for number, (one, other) in enumerate(zip(*found.values(), strict=True)):
@@ -80,11 +78,9 @@ def test_gradients_of_multiplicities_and_centres_are_left_to_torch(monkeypatch):
     scores, amount, m, centre = given = [
         each.to(DEVICE, torch.float32).requires_grad_() for each in given
     ]
-    one, square, penalty = (
-        scores.new_ones(*LEAD, 2),
-        scores.new_ones(2, 1, 3),
-        scores.new_ones(1, 3),
-    )
+    one = scores.new_ones(*LEAD, 2)
+    square = scores.new_ones(2, 1, 3)
+    penalty = scores.new_ones(1, 3)
     rest = {"gain": one, "basal": one, "square": square, "penalty": penalty, "groups": [2]}
     found = {}
     for by in ("triton", "torch"):

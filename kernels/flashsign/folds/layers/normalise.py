@@ -72,9 +72,9 @@ def plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, kernels: bool) -> Tensor:
-        ctx.eps, ctx.kernels = (
-            eps,
-            importlib.import_module("flashsign.folds.kernels.row_norm") if kernels else None,
+        ctx.eps = eps
+        ctx.kernels = (
+            importlib.import_module("flashsign.folds.kernels.row_norm") if kernels else None
         )
         if kernels:
             with around_kernels(x):

@@ -231,10 +231,8 @@ def attend_rows(
         there, head, row = listed_rows(
             row_list, tile, count, first_head, first_query, queries, QUERIES
         )
-        here, of_values = (
-            there[:, None] & (column < E)[None, :],
-            there[:, None] & (of_value < V)[None, :],
-        )
+        here = there[:, None] & (column < E)[None, :]
+        of_values = there[:, None] & (of_value < V)[None, :]
         rows = tl.load(
             pointers(q, index, head, row, q_bag, q_head, q_row, column), mask=here, other=0.0
         )
@@ -357,10 +355,8 @@ def row_gradients(
         there, head, row = listed_rows(
             row_list, tile, count, first_head, first_query, queries, QUERIES
         )
-        here, of_values = (
-            there[:, None] & (column < E)[None, :],
-            there[:, None] & (of_value < V)[None, :],
-        )
+        here = there[:, None] & (column < E)[None, :]
+        of_values = there[:, None] & (of_value < V)[None, :]
         rows = tl.load(
             pointers(q, index, head, row, q_bag, q_head, q_row, column), mask=here, other=0.0
         )

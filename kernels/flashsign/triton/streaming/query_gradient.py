@@ -62,12 +62,10 @@ def key_moments(
 
     out [parts, bags, K, E_PAD V_PAD + E_PAD E_PAD] float32, A before G.
     """
-    part, parts, head, bag = (
-        tl.program_id(0),
-        tl.num_programs(0),
-        tl.program_id(1),
-        tl.program_id(2),
-    )
+    part = tl.program_id(0)
+    parts = tl.num_programs(0)
+    head = tl.program_id(1)
+    bag = tl.program_id(2)
     first, keys, index = bag_rows(bag, offsets, rows, PACKED)
     k += index.to(tl.int64) * k_bag + head.to(tl.int64) * k_head + bag.to(tl.int64) * gap * k_row
     v += index.to(tl.int64) * v_bag + head.to(tl.int64) * v_head

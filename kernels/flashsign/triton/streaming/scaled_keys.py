@@ -63,12 +63,10 @@ def scaled_keys(
     """
     if EARLY:
         gdc_launch_dependents()
-    part, parts, head, bag = (
-        tl.program_id(0),
-        tl.num_programs(0),
-        tl.program_id(1),
-        tl.program_id(2),
-    )
+    part = tl.program_id(0)
+    parts = tl.num_programs(0)
+    head = tl.program_id(1)
+    bag = tl.program_id(2)
     first, keys, index = bag_rows(bag, offsets, rows, PACKED)
     size = tl.cdiv(tl.cdiv(keys, parts), BLOCK) * BLOCK
     last = tl.minimum((part + 1) * size, keys)

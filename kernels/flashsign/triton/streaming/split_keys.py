@@ -62,11 +62,9 @@ def add_splits(
         with the splits of a tile one after the other.
     """
     number = tl.program_id(0)
-    tile, head, bag = (
-        (first + number) % tiles,
-        (first + number) // tiles % heads,
-        (first + number) // tiles // heads,
-    )
+    tile = (first + number) % tiles
+    head = (first + number) // tiles % heads
+    bag = (first + number) // tiles // heads
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     query = tile * QUERIES + row
     column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)

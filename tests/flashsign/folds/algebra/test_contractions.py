@@ -16,10 +16,8 @@ def attend(call, m):
 
 def test_the_fold_is_torchs_attention_with_its_gradients(draw):
     call = draw(cells=1, heads=1, key_heads=1)
-    found, expected = (
-        attend(call, torch.ones(9)),
-        scaled_dot_product_attention(call.q, call.k, call.v)[0, 0],
-    )
+    found = attend(call, torch.ones(9))
+    expected = scaled_dot_product_attention(call.q, call.k, call.v)[0, 0]
     torch.testing.assert_close(found, expected)
     leaves = call.leaves[:3]
     grads = (torch.autograd.grad(output, leaves, call.grad[0, 0]) for output in (found, expected))

@@ -79,10 +79,8 @@ def test_a_second_derivative_is_that_of_the_literal_fold(monoid, depth):
 
 @ATTENTION
 def test_an_item_that_is_shared_as_well_has_each_derivative_once(monoid):
-    x, m = (
-        torch.randn(6, 4, dtype=torch.float64, requires_grad=True),
-        torch.ones(6, dtype=torch.float64),
-    )
+    x = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
+    m = torch.ones(6, dtype=torch.float64)
 
     def gradient(create_graph):
         output = monoid.finish(fold(monoid, (x, x, m), (x,)), (x,))
@@ -94,12 +92,10 @@ def test_an_item_that_is_shared_as_well_has_each_derivative_once(monoid):
 @ATTENTION
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_forward_mode_is_not_silently_zero(monoid, depth):
-    k, v, m, q = (
-        normal(7, 2),
-        normal(7, 2, seed=1),
-        torch.rand(7, dtype=torch.float64),
-        normal(3, 2, seed=2),
-    )
+    k = normal(7, 2)
+    v = normal(7, 2, seed=1)
+    m = torch.rand(7, dtype=torch.float64)
+    q = normal(3, 2, seed=2)
     tangent, step = normal(7, 2, seed=3), 1e-6
 
     def attend(k):

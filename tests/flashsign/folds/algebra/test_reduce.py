@@ -81,11 +81,9 @@ def test_positions_make_attention_causal():
 
 def test_expanded_bags_have_the_gradient_of_what_they_share():
     random = generator()
-    q, k, v = (
-        normal(random, 5, 4, 3).requires_grad_(),
-        normal(random, 1, 7, 3).requires_grad_(),
-        normal(random, 1, 7, 3),
-    )
+    q = normal(random, 5, 4, 3).requires_grad_()
+    k = normal(random, 1, 7, 3).requires_grad_()
+    v = normal(random, 1, 7, 3)
     output = monoid_reduce(SOFTMAX, (q,), (k, v, torch.ones(1, 7)), batch_dims=1, b_chunk=3)
     expected = torch.softmax(q @ k.mT, -1) @ v
     slopes = (torch.autograd.grad(x.sin().sum(), (q, k)) for x in (output, expected))

@@ -111,10 +111,8 @@ def test_gradients_of_a_mean_do_not_vanish_in_float16(small_slices):
     """Of 3e6 rows, of which these are a few, each would have gradients below float16's smallest
     number.
     """
-    h, c = (
-        normal(ROWS, WIDTH, dtype=torch.float16),
-        normal(CLASSES, WIDTH, seed=1, dtype=torch.float16, scale=0.2),
-    )
+    h = normal(ROWS, WIDTH, dtype=torch.float16)
+    c = normal(CLASSES, WIDTH, seed=1, dtype=torch.float16, scale=0.2)
     target = torch.arange(ROWS, device=DEVICE)
     tiny = 3e-7
     (slope,) = torch.autograd.grad(
@@ -128,11 +126,9 @@ def test_gradients_of_a_mean_do_not_vanish_in_float16(small_slices):
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_weights_with_classes_listed_twice_and_none(small_slices, dtype, shared):
-    h, c, b = (
-        normal(ROWS, WIDTH, dtype=dtype),
-        normal(CLASSES, WIDTH, seed=1, dtype=dtype, scale=0.2),
-        normal(CLASSES),
-    )
+    h = normal(ROWS, WIDTH, dtype=dtype)
+    c = normal(CLASSES, WIDTH, seed=1, dtype=dtype, scale=0.2)
+    b = normal(CLASSES)
     b = b.detach().to(dtype).requires_grad_()
     classes = torch.randint(-1, CLASSES, (ROWS, 9), generator=torch.Generator().manual_seed(3)).to(
         DEVICE
@@ -241,12 +237,10 @@ def test_every_row_of_the_template(dtype, normaliser, per_head):
 
 @pytest.mark.parametrize("normaliser", NORMALISERS)
 def test_rows_without_weights_are_zero_with_zero_gradients(normaliser):
-    q, k, v, m = (
-        normal(1, 1, 5, 16),
-        normal(1, 1, 9, 16),
-        normal(1, 1, 9, 16),
-        torch.zeros(1, 9, device=DEVICE),
-    )
+    q = normal(1, 1, 5, 16)
+    k = normal(1, 1, 9, 16)
+    v = normal(1, 1, 9, 16)
+    m = torch.zeros(1, 9, device=DEVICE)
     for backend in ("torch", "triton"):
         output = normalised_attention(q, k, v, m, normaliser=normaliser, backend=backend)
         assert not output.any()

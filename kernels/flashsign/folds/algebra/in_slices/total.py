@@ -59,11 +59,9 @@ class _Reduce(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         plan, (inputs, numbers) = ctx.plan, ctx.sizes
         saved = ctx.saved_tensors  # read once: checkpointing allows no more
-        tensors, total, slopes = (
-            saved[:inputs],
-            saved[inputs : inputs + numbers],
-            saved[inputs + numbers :],
-        )
+        tensors = saved[:inputs]
+        total = saved[inputs : inputs + numbers]
+        slopes = saved[inputs + numbers :]
         if torch.is_grad_enabled() or any(map(in_batches, grads)):
             return None, *differentiable_gradients(partial(plain_total, plan), tensors, grads)
         wanted = ctx.needs_input_grad[1:]
