@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -36,6 +37,9 @@ RHOS = (0.0, 0.25, 1.0, 2.0)  # 0: states share their slopes
 RIDGE = tuple(10 ** np.arange(0.5, 4.6, 0.25))
 STRENGTHS = (0.5, 1.0, 2.0, 4.0)  # times ridge's penalty, with deviations
 KEPT = 3  # of the best penalties, which the members take in turn
+# Standard errors, over held-out cells, by which the logarithm must predict better than ridge
+# regression does: of few samples, it takes one of several regulators that vary together for all.
+CHANCE = 3.0
 OPERATIONS, OPERATIONS_ON_GPU = 4e10, 3e12  # that choosing a form may take
 USUAL = (1.0, 0.05, 2.0)  # rho, t and times ridge's, where comparing them would take too long
 CELLS, NUMBERS = 20_000, 2**25  # cells, and multiplicities of targets, that are enough to choose
@@ -197,6 +201,16 @@ class Shadow:
             found.append(judged.errors(solution.of_states(states)))
         return torch.stack(found)
 
+    def errors_of_cells(self, penalty: Penalty, targets: int) -> Tensor:
+        """Return the mean squared error of the first targets in each held-out cell, [judged]."""
+        learned, own = self.of_learned.some(targets), self.own[:targets]
+        slopes = solve(learned, penalty, self_key=own).of_states(len(learned.cross))
+        x, share, left = (each[self.judged] for each in (self.read, self.share, self.y))
+        left = left[:, :targets].to(x)
+        for state, of_state in enumerate(slopes):
+            left = left - share[:, state, None] * (x @ of_state)
+        return left.square().mean(1)
+
 
 def ridge_penalties(cells: int) -> tuple[float, ...]:
     """RIDGE and, of many cells, larger ones up to the largest."""
@@ -263,7 +277,33 @@ def best_penalties(table: CellTable, fold: np.ndarray, layered: bool) -> list[Pe
         best = strengths[int(errors(strengths, targets).argmin())].lam
         forms = [Penalty(best * strength, rho, t) for t, strength in FORMS]
         tried += zip(errors(forms, targets).tolist(), forms, strict=True)
-    return [penalty for _, penalty in sorted(tried, key=lambda one: one[0])[:KEPT]] + [among]
+    ordered = [penalty for _, penalty in sorted(tried, key=lambda one: one[0])]
+    squared = [penalty for penalty in ordered if not penalty.t]
+    if not predicts_better(parts, ordered[0], squared[0], enough(2, states), table.groups):
+        ordered = squared
+    return [*ordered[:KEPT], among]
+
+
+def predicts_better(
+    parts: Sequence[Shadow],
+    penalty: Penalty,
+    other: Penalty,
+    targets: int,
+    groups: np.ndarray | None,
+) -> bool:
+    """Return whether held-out cells are predicted better by one penalty than by another, by more
+    than chance.
+
+    groups [C]: whose cells are no independent samples of each other; None: every cell is one.
+    """
+    gain, unit = [], []
+    for part in parts:
+        difference = [part.errors_of_cells(each, targets) for each in (other, penalty)]
+        gain.append((difference[0] - difference[1]).cpu().numpy())
+        rows = part.judged.cpu().numpy()
+        unit.append(rows if groups is None else groups[rows])
+    sums = pd.Series(np.concatenate(gain)).groupby(np.concatenate(unit)).sum()
+    return bool(sums.sum() > CHANCE * len(sums) ** 0.5 * sums.std())
 
 
 def largest_of_the_best(errors: Tensor) -> int:
