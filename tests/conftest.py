@@ -188,3 +188,17 @@ def run(tiny_run):
     import grn
 
     return grn.load(tiny_run)
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Call `grn` in an empty folder: its exit code, what it printed, and its error."""
+    from grn.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(each) for each in arguments])
+        return code, *capsys.readouterr()
+
+    return call

@@ -1,36 +1,29 @@
-"""`grn.predict` on cells in memory, as scanpy's functions work."""
+"""`grn.predict` on cells in memory, as scanpy's functions work, with models of every form."""
 
 from __future__ import annotations
 
 import shutil
+import sys
+import types
 import warnings
 from pathlib import Path
 
 import anndata
 import numpy as np
-import pandas as pd
 import pytest
 import scanpy
+import yaml
 
 import grn
 from grn.config.files import load_config
-from grn.features.predict.api import predict_file
 from grn.model.saved import TrainedModel
 from grn.runtime.errors import ConfigError, DataError, RunFolderError, VocabularyMismatch
 
-WRITTEN = {
-    "obs": {"grn_cell_type", "grn_cell_type_confidence"},
-    "obsm": {"X_grn", "grn_probabilities"},
-    "uns": {"grn"},
-}
+WRITTEN = {"grn_cell_type", "grn_cell_type_confidence", "X_grn", "grn_probabilities", "grn"}
 
 
-def added(adata) -> dict[str, set[str]]:
-    return {
-        "obs": set(adata.obs) - {"cell_type"},
-        "obsm": set(adata.obsm),
-        "uns": set(adata.uns) - {"truth"},
-    }
+def added(adata) -> set[str]:
+    return {*adata.obs, *adata.obsm, *adata.uns} - {"cell_type", "truth"}
 
 
 def test_the_pretrained_model_labels_blood_and_its_configuration_makes_it_again():
@@ -45,109 +38,91 @@ def test_the_pretrained_model_labels_blood_and_its_configuration_makes_it_again(
     assert TrainedModel.load(folder).model.config == load_config("blood.yaml").model
 
 
-@pytest.mark.parametrize(("given", "error"), [({}, ConfigError), ({"model": "brain"}, DataError)])
-def test_cells_are_labelled_by_a_run_or_by_a_pretrained_model(adata, run, given, error):
-    with pytest.raises(error) as caught:
-        grn.predict(adata, **given, quiet=True)
-    assert caught.value.field == "model"
-    with pytest.raises(ConfigError):
-        grn.predict(adata, run, model="blood", quiet=True)
-
-
-def test_cells_in_memory_are_predicted_as_those_of_a_file(adata, run, tmp_path, monkeypatch):
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
+@pytest.mark.parametrize("copy", [False, True])
+@pytest.mark.parametrize("form", ["cells", "view", "backed", "part of backed"])
+def test_cells_of_every_form_are_written_into_or_copied(form, copy, adata, run, tmp_path):
+    """In memory alone: a file stays as it is."""
     adata.write_h5ad(tmp_path / "cells.h5ad")
-    predict_file(tmp_path / "cells.h5ad", run.folder, tmp_path / "out.h5ad", say=lambda line: None)
-    expected = anndata.read_h5ad(tmp_path / "out.h5ad")
-    assert grn.predict(adata, run, quiet=True) is adata
-    for found in (adata, grn.predict(tmp_path / "cells.h5ad", run.folder, quiet=True)):
-        assert added(found) == WRITTEN
-        for name in WRITTEN["obsm"]:
-            np.testing.assert_array_equal(found.obsm[name], expected.obsm[name])
-        pd.testing.assert_frame_equal(found.obs, expected.obs)
-    assert not list((tmp_path / "here").iterdir()), "nothing is written"
-
-
-def test_a_copy_leaves_the_cells_alone(adata, run):
-    before = adata.copy()
-    copy = grn.predict(adata, run, key_added="mine", copy=True, quiet=True)
-    assert copy is not adata and added(adata) == added(before)
-    assert set(copy.obsm) == {"X_mine", "mine_probabilities"}
-    assert (adata.X != before.X).nnz == 0 and (copy.X != before.X).nnz == 0
-
-
-def test_a_view_is_written_into_too(adata, run):
-    whole = grn.predict(adata, run, copy=True, quiet=True)
-    view = adata[10:30]
+    before = (tmp_path / "cells.h5ad").read_bytes()
+    whole = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r") if "backed" in form else adata
+    rows = slice(10, 30) if form in ("view", "part of backed") else slice(None)
+    given = whole if rows == slice(None) else whole[rows]
+    expected = grn.predict(adata, run, copy=True, quiet=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = grn.predict(view, run, quiet=True)
-    assert found is view and added(found) == WRITTEN
-    np.testing.assert_allclose(
-        found.obsm["X_grn"], whole.obsm["X_grn"][10:30], rtol=1e-5, atol=1e-6
-    )
-    assert added(adata) == {"obs": set(), "obsm": set(), "uns": set()}
+        found = grn.predict(given, run, copy=copy, quiet=True)
+    assert added(found) == WRITTEN and (found is given) != copy
+    assert added(given) == (set() if copy else WRITTEN)
+    assert given is whole or not added(whole), "of a part, the rest stays as it is"
+    for name in ("X_grn", "grn_probabilities"):
+        np.testing.assert_allclose(
+            found.obsm[name], expected.obsm[name][rows], rtol=1e-5, atol=1e-6
+        )
+    np.testing.assert_array_equal(found.X[:].toarray(), adata.X[rows].toarray())
+    assert (tmp_path / "cells.h5ad").read_bytes() == before
+    if "backed" in form:
+        assert whole.isbacked
+        whole.file.close()
+
+
+def test_another_key_may_be_chosen(adata, run):
+    found = grn.predict(adata, run, key_added="mine", copy=True, quiet=True)
+    assert set(found.obsm) == {"X_mine", "mine_probabilities"}
 
 
 def test_a_run_is_an_object_a_folder_or_a_model(adata, run, tmp_path):
     expected = grn.predict(adata, run, copy=True, quiet=True)
-    shutil.copytree(run.folder / "model", tmp_path / "alone")
-    for model in (
-        run.folder,
-        str(run.folder),
-        run.folder / "model",
-        tmp_path / "alone",
-        grn.load(tmp_path / "alone"),
-    ):
+    alone = shutil.copytree(run.folder / "model", tmp_path / "alone")
+    for model in (str(run.folder), run.folder / "model", alone, grn.load(alone)):
         found = grn.predict(adata, model, copy=True, quiet=True)
         np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
 
 
-WRONG = {
-    "log values": (lambda adata: setattr(adata, "X", adata.X.log1p()), {}, DataError),
-    "other genes": (
-        lambda adata: setattr(adata, "var_names", [f"g{number}" for number in range(16)]),
-        {},
-        VocabularyMismatch,
-    ),
-    "no such layer": (lambda adata: None, {"counts": "layer:a"}, DataError),
-    "no such column": (lambda adata: None, {"gene_key": "symbol"}, DataError),
-    "a run that is not there": (lambda adata: None, {"run": "nowhere"}, RunFolderError),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_what_cannot_be_used_is_one_sentence_and_nothing_is_written(case, adata, run):
-    change, keywords, error = WRONG[case]
+@pytest.mark.parametrize(
+    ("change", "options", "error"),
+    [
+        (lambda adata: setattr(adata, "X", adata.X.log1p()), {}, DataError),
+        (lambda adata: setattr(adata, "var_names", [*"abcdefghijklmnop"]), {}, VocabularyMismatch),
+        (lambda adata: None, {"counts": "layer:a"}, DataError),
+        (lambda adata: None, {"run": None}, ConfigError),
+        (lambda adata: None, {"run": None, "model": "brain"}, DataError),
+        (lambda adata: None, {"model": "blood"}, ConfigError),
+    ],
+)
+def test_what_cannot_be_used_is_refused_and_nothing_is_written(change, options, error, adata, run):
     change(adata)
-    before = added(adata)
-    with pytest.raises(error) as caught:
-        grn.predict(adata, **{"run": run, "quiet": True, **keywords})
-    assert "\n" not in str(caught.value)
-    assert added(adata) == before
+    with pytest.raises(error):
+        grn.predict(adata, **{"run": run, "quiet": True, **options})
+    assert not added(adata)
 
 
-def test_a_backed_anndata_is_written_into_in_memory(adata, run, tmp_path):
-    adata.write_h5ad(tmp_path / "cells.h5ad")
-    before = (tmp_path / "cells.h5ad").read_bytes()
-    backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
-    copy = grn.predict(backed, run, copy=True, quiet=True)
-    assert not copy.isbacked and added(copy) == WRITTEN and "X_grn" not in backed.obsm
-    assert "X_grn" in grn.predict(backed, run, quiet=True).obsm and backed.isbacked
-    backed.file.close()
-    assert (tmp_path / "cells.h5ad").read_bytes() == before
+def test_a_model_on_the_hub_is_loaded_by_its_address(tiny_run, monkeypatch):
+    asked = []
+
+    def snapshot_download(name, revision):
+        asked.append((name, revision))
+        if name == "no/such":
+            raise OSError("404\nnot found")
+        return str(tiny_run / "model")
+
+    stub = types.SimpleNamespace(snapshot_download=snapshot_download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", stub)
+    assert grn.load("hf://owner/name").cell_types == grn.load(tiny_run).cell_types
+    assert grn.load(Path("hf://owner/name@v2")).cell_types  # a path, as the command line has it
+    assert asked == [("owner/name", None), ("owner/name", "v2")]
+    with pytest.raises(RunFolderError, match="404"):
+        grn.load("hf://no/such")
 
 
-def test_a_part_of_a_backed_anndata_is_written_into_in_memory(adata, run, tmp_path):
-    whole = grn.predict(adata, run, copy=True, quiet=True)
-    adata.write_h5ad(tmp_path / "cells.h5ad")
-    backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
-    part = backed[10:30]
-    assert (
-        grn.predict(part, run, quiet=True) is part and not part.isbacked and added(part) == WRITTEN
+def test_a_model_that_is_exported_predicts_as_its_run_and_has_a_card(adata, run, command):
+    call = "export", run.folder, "--format", "huggingface", "--output"
+    assert command(*call, "blood")[0] == 0
+    own, exported = (
+        grn.predict(adata, each, copy=True, quiet=True) for each in (run, grn.load("blood"))
     )
-    np.testing.assert_allclose(part.obsm["X_grn"], whole.obsm["X_grn"][10:30], rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(part.X.toarray(), adata.X[10:30].toarray())
-    assert backed.isbacked and "X_grn" not in backed.obsm
-    backed.file.close()
+    np.testing.assert_array_equal(own.obsm["grn_probabilities"], exported.obsm["grn_probabilities"])
+    head, text = Path("blood/README.md").read_text().split("---\n", 2)[1:]
+    assert yaml.safe_load(head)["library_name"] == "grn"
+    assert f"{run.metrics['accuracy']:.3f}" in text and own.uns["grn"]["model_hash"] in text
+    assert command(*call, "blood")[0] == 2, "nothing is overwritten"
+    assert command(*call, "other", "--top-k", 3)[0] == 2 and not Path("other").exists()
