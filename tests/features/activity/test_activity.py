@@ -15,6 +15,7 @@ import pytest
 from scipy import sparse
 
 import grn
+from grn.cells.cells import Cells
 from grn.cells.genes.lists import get_list
 from grn.cells.load import load_cells
 from grn.cli.main import main
@@ -30,12 +31,9 @@ TYPES = np.repeat(["A", "neither", "B"], 10)
 @pytest.fixture
 def net() -> pd.DataFrame:
     """A raises g0-g9 and lowers g10-g19; B raises g20-g25; C has two targets."""
-    weights = {"A": [1.0] * 10 + [-1.0] * 10 + [0.0] * 20, "B": [0.0] * 20 + [2.0] * 6 + [0.0] * 14}
-    weights["C"] = [0.0] * 38 + [1.0, 1.0]
-    table = pd.DataFrame(weights, index=GENES).melt(
-        ignore_index=False, var_name="source", value_name="weight"
-    )
-    return table.rename_axis("target").reset_index()[["source", "target", "weight"]]
+    source = ["A"] * 20 + ["B"] * 6 + ["C"] * 2
+    weight = [1.0] * 10 + [-1.0] * 10 + [2.0] * 6 + [1.0] * 2
+    return pd.DataFrame({"source": source, "target": GENES[:26] + GENES[38:], "weight": weight})
 
 
 @pytest.fixture
@@ -55,86 +53,62 @@ def test_activity_follows_what_a_regulator_raises_and_lowers(net, cells):
     table = grn.activity(cells, net, by="type", quiet=True)
     found = cells.obsm["X_regulon"]
     assert list(found) == ["A", "B"] and list(found.index) == list(cells.obs_names)
-    assert (
-        found["A"][:10].min() > found["A"][10:].max()
-        and found["B"][20:].min() > found["B"][:20].max()
-    )
+    a, b = found["A"], found["B"]
+    assert a[:10].min() > a[10:].max() and b[20:].min() > b[:20].max()
     assert found.notna().all(axis=None) and (found.iloc[15] == 0).all()
-    row = table.set_index(["cell_type", "regulator"]).loc[("A", "A")]
-    assert (row["targets"], row["cells"], row["activity"]) == (
-        20,
-        10,
-        pytest.approx(found["A"][:10].mean()),
-    )
-    assert row["effect"] == pytest.approx(found["A"][:10].mean() - found["A"][10:].mean(), rel=1e-5)
+    row = table.iloc[0]
+    assert row[["cell_type", "regulator", "targets", "cells"]].tolist() == ["A", "A", 20, 10]
+    assert row["activity"] == pytest.approx(a[:10].mean())
+    assert row["effect"] == pytest.approx(a[:10].mean() - a[10:].mean(), rel=1e-5)
     assert row["low"] < row["effect"] < row["high"] and row["q_value"] < 1e-6
-    assert table["regulator"][0] == "A", "the largest difference of a type comes first"
-    assert (
-        "negative"
-        in grn.activity(anndata.AnnData(cells.X - 4, var=cells.var), net, quiet=True).attrs[
-            "notes"
-        ][0]
-    )
+    cells.X -= 4
+    assert "negative" in grn.activity(cells, net, quiet=True).attrs["notes"][0]
 
 
-@pytest.mark.parametrize("stored", ["csr", "dense"])
+@pytest.mark.parametrize("form", [sparse.csr_matrix, np.asarray])
 def test_a_file_that_is_read_in_pieces_gives_what_its_cells_in_memory_give(
-    net, cells, tmp_path, monkeypatch, stored
+    net, cells, tmp_path, monkeypatch, form
 ):
-    if stored == "csr":
-        cells.X = sparse.csr_matrix(cells.X)
+    cells.X = form(cells.X)
     cells.write_h5ad(tmp_path / "cells.h5ad")
     whole = grn.activity(cells, net, by="type", quiet=True)
     monkeypatch.setattr("grn.features.activity.of_cells.PIECE", 7)
-    pd.testing.assert_frame_equal(
-        grn.activity(tmp_path / "cells.h5ad", net, by="type", quiet=True), whole, rtol=1e-5
-    )
-    assert whole.attrs["notes"][0].startswith("X holds counts")
+    found = grn.activity(tmp_path / "cells.h5ad", net, by="type", quiet=True)
+    pd.testing.assert_frame_equal(found, whole, rtol=1e-5)
 
 
 def test_a_run_with_two_conditions_compares_these_in_each_type(net, cells):
     """A rises in the second half of the first type alone; a cell without a condition is in neither
     half.
     """
-    cells.obs["dose"] = ["none", "some"] * 15
-    cells.obs.iloc[0, cells.obs.columns.get_loc("dose")] = None
+    cells.obs["dose"] = [None, "some", *["none", "some"] * 14]
     cells.X[2:10:2, :10] = 4
-    loaded, _ = load_cells(
-        DataConfig(path="simulated:", genes="all", label_key="type", state_key="dose"), adata=cells
-    )
-    found = activity_of_run(loaded, net, own=False, grouped=False)
+    found = activity_of_run(loaded(cells, state_key="dose"), net, own=False, grouped=False)
+    assert {"activity_none", "activity_some"} < set(found)
     table = found.set_index(["cell_type", "regulator"])
-    assert set(table.index.get_level_values(0)) == {"A", "B", "neither"}
-    assert list(found)[4:6] == ["activity_none", "activity_some"]
-    assert table.loc[("A", "A"), "effect"] > 1 and table.loc[("A", "A"), "q_value"] < 0.05
-    assert (table["q_value"].drop([("A", "A")]) > 0.05).all()
+    risen = table.loc[("A", "A")]
+    assert risen["effect"] > 1 and risen["q_value"] < 0.05
+    assert len(table) == 6 and (table["q_value"].drop([("A", "A")]) > 0.05).all()
+
+
+def loaded(cells: anndata.AnnData, **fields) -> Cells:
+    config = DataConfig(path="simulated:", genes="all", label_key="type", **fields)
+    return load_cells(config, adata=cells)[0]
 
 
 def test_cells_of_a_run_without_a_donor_are_no_donor(net, cells):
-    """As if they were named otherwise, and their donor were left out."""
-    cells.obs["donor"] = (["d1", "d2", ""] * cells.n_obs)[: cells.n_obs]
-    config = DataConfig(path="simulated:", genes="all", label_key="type", group_key="donor")
-    loaded, _ = load_cells(config, adata=cells)
-    missing = loaded.groups < 0
-    assert missing.sum() == (cells.obs["donor"] == "").sum()
-    found = activity_of_run(loaded, net, own=False, grouped=True)
-    without = replace(loaded, groups=np.where(missing, 7, loaded.groups))
-    as_a_donor = activity_of_run(without, net, own=False, grouped=True)
-    half, wrong = ((each["high"] - each["effect"]) for each in (found, as_a_donor))
-    # Of two pairs, Student's t has one degree of freedom, and of three two.
-    assert half.median() > 2 * wrong.median()
-
-
-def test_turning_all_signs_turns_the_activity(net, cells):
-    one = grn.activity(cells, net, quiet=True)
-    other = grn.activity(cells, net.assign(weight=-net["weight"]), key_added="turned", quiet=True)
-    np.testing.assert_allclose(
-        cells.obsm["X_regulon"], -cells.obsm["X_turned"], rtol=1e-4, atol=1e-5
+    """As if they were named otherwise, and their donor were left out: of two pairs, Student's t has
+    one degree of freedom, and of three two.
+    """
+    cells.obs["donor"] = ["d1", "d2", ""] * 10
+    known = loaded(cells, group_key="donor")
+    assert (known.groups < 0).sum() == 10
+    wrong = replace(known, groups=np.where(known.groups < 0, 7, known.groups))
+    own, other = (
+        activity_of_run(each, net, own=False, grouped=True).eval("high - effect").median()
+        for each in (known, wrong)
     )
-    assert (
-        one["cell_type"].unique().tolist() == ["all"]
-        and (one["activity"] == -other["activity"]).all()
-    )
+    assert own > 2 * other
 
 
 def test_of_a_network_with_q_values_the_certain_edges_count(net, cells):
@@ -145,107 +119,95 @@ def test_of_a_network_with_q_values_the_certain_edges_count(net, cells):
 
 
 def test_it_is_decouplers_ulm_on_log_values(net, cells):
+    """Of counts, as scanpy makes them; log values are used as they are."""
     decoupler, sc = pytest.importorskip("decoupler"), pytest.importorskip("scanpy")
-    grn.activity(cells, net, key_added="mine", quiet=True)
     logged = cells[cells.X.sum(1) > 0].copy()
     sc.pp.normalize_total(logged, target_sum=float(np.median(logged.X.sum(1))))
     sc.pp.log1p(logged)
-    expected, _ = decoupler.mt.ulm(logged.to_df(), net[net["weight"] != 0], tmin=5)
-    np.testing.assert_allclose(
-        cells.obsm["X_mine"].loc[expected.index, expected.columns], expected, rtol=1e-3
-    )
-    grn.activity(logged, net, quiet=True)  # log values are used as they are
-    np.testing.assert_allclose(logged.obsm["X_regulon"][expected.columns], expected, rtol=1e-3)
+    expected, _ = decoupler.mt.ulm(logged.to_df(), net, tmin=5)
+    for each in (cells, logged):
+        grn.activity(each, net, key_added="mine", quiet=True)
+        found = each.obsm["X_mine"].loc[expected.index, expected.columns]
+        np.testing.assert_allclose(found, expected, rtol=1e-3)
 
 
-def donors(effect: float, donors: int, *, paired: bool) -> tuple[anndata.AnnData, pd.DataFrame]:
-    """40 cells a donor, each donor with a level of A's targets of its own; a treatment raises them
-    by `effect`.
+def donors(effect: float, *, paired: bool) -> tuple[anndata.AnnData, pd.DataFrame]:
+    """240 cells of six donors, each with a level of A's targets of its own; a treatment raises
+    them by `effect`.
     """
     draw = np.random.default_rng(5)
-    number = np.repeat(np.arange(donors), 40)
-    treated = (np.arange(len(number)) % 2 if paired else number % 2).astype(bool)
-    values = draw.normal(5, 1, (len(number), 40)).astype(np.float32)
-    values[:, :10] += draw.normal(0, 1.5, donors)[number][:, None] + effect * treated[:, None]
-    obs = {"donor": [f"d{each}" for each in number], "treated": np.where(treated, "yes", "no")}
-    adata = anndata.AnnData(
-        values, obs=pd.DataFrame(obs, index=[f"c{each}" for each in range(len(number))])
-    )
-    adata.var_names = GENES
+    number = np.repeat(np.arange(6), 40)
+    treated = (np.arange(240) if paired else number) % 2 == 1
+    values = draw.normal(5, 1, (240, 40)).astype(np.float32)
+    values[:, :10] += draw.normal(0, 1.5, 6)[number][:, None] + effect * treated[:, None]
+    adata = anndata.AnnData(values, var=pd.DataFrame(index=GENES))
+    adata.obs["donor"], adata.obs["treated"] = number.astype(str), np.where(treated, "yes", "no")
     return adata, pd.DataFrame({"source": "A", "target": GENES[:10], "weight": 1.0})
 
 
 def test_donors_are_the_units_where_they_are_given():
     """Levels of donors look like an effect to cells; within donors, a small effect shows."""
-    adata, net = donors(0.0, 6, paired=False)
+    adata, net = donors(0.0, paired=False)
     of_cells = grn.activity(adata, net, compare="treated", quiet=True)
     of_donors = grn.activity(adata, net, compare="treated", group="donor", quiet=True)
     assert of_cells["q_value"][0] < 0.001 and of_donors["q_value"][0] > 0.05
     assert "Cells are no replicates" in of_cells.attrs["notes"][-1]
-    assert "Donors are the units" in of_donors.attrs["notes"][-1]
-    adata, net = donors(0.5, 6, paired=True)
-    found = grn.activity(adata, net, compare="treated", group="donor", quiet=True).iloc[0]
+    adata, net = donors(0.5, paired=True)
+    found, turned = (
+        grn.activity(
+            adata, net, compare="treated", conditions=names, group="donor", quiet=True
+        ).iloc[0]
+        for names in (("no", "yes"), ("yes", "no"))
+    )
     assert found["low"] > 0 and found["q_value"] < 0.01
-    turned = grn.activity(
-        adata, net, compare="treated", conditions=("yes", "no"), group="donor", quiet=True
-    ).iloc[0]
-    assert turned["effect"] == pytest.approx(-found["effect"]) and turned["high"] < 0
     assert found["activity_yes"] - found["activity_no"] == pytest.approx(found["effect"], rel=1e-3)
+    assert turned["effect"] == pytest.approx(-found["effect"]) and turned["high"] < 0
 
 
 @pytest.mark.parametrize("size", [3, 5, 30])
 def test_no_difference_is_certain_where_there_is_none(size):
     """A few cells beside 60 others: Welch's test finds a certain difference of 3 cells in half of
-    the draws.
+    the draws. 3 of 60 are expected here, and more than 8 in one of 300 tries.
     """
     draw, wrong = np.random.default_rng(size), 0
-    types = np.array(["few"] * size + ["others"] * 60, dtype=object)
+    types = np.repeat(["few", "others"], [size, 60]).astype(object)
     for _ in range(60):
         scores = pd.DataFrame(draw.normal(0, 1, (len(types), 40)))
         table = activity_of_types(scores, types, None, silent)
-        wrong += bool((table.loc[table["cell_type"] == "few", "q_value"] <= 0.05).any())
-    assert wrong <= 8, "3 of 60 are expected, and more than 8 in one of 300 tries"
+        wrong += table.loc[table["cell_type"] == "few", "q_value"].min() <= 0.05
+    assert wrong <= 8
 
 
-def test_published_formats_are_read_and_kept_by_name(tmp_path, monkeypatch, cells, capsys):
+def test_published_formats_are_read_and_kept_by_name(tmp_path, monkeypatch, cells):
     monkeypatch.setenv("GRN_CACHE", str(tmp_path / "cache"))
     with pytest.raises(DataError, match="get it with: grn data get collectri"):
         grn.activity(cells, "collectri", quiet=True)
-    lines = [f"A,{gene},{1 if number < 10 else -1}" for number, gene in enumerate(GENES[:20])]
-    (tmp_path / "got.csv").write_text("\n".join(["source,target,weight", *lines]))
-    assert main(["data", "get", "collectri", "--file", str(tmp_path / "got.csv")]) == 0
-    assert "collectri: 20 edges of human" in capsys.readouterr().out
-    rows = [
-        "source_genesymbol\ttarget_genesymbol\tis_stimulation\tis_inhibition\tconsensus_inhibition"
+    up = [number < 10 for number in range(20)]
+    signs = [f"A,{gene},{1 if raises else -1}" for gene, raises in zip(GENES, up, strict=False)]
+    omnipath = [
+        f"A\t{gene}\tTrue\t{not raises}\t{not raises}"
+        for gene, raises in zip(GENES, up, strict=False)
     ]
-    rows += [
-        f"A\t{gene}\tTrue\t{number >= 10}\t{number >= 10}" for number, gene in enumerate(GENES[:20])
-    ]
-    get_list("dorothea", download=lambda url: "\n".join(rows).encode())
     trrust = [
-        f"A\t{gene}\t{'Activation' if number < 10 else 'Repression'}\t1"
-        for number, gene in enumerate(GENES[:20])
+        f"A\t{gene}\t{'Activation' if raises else 'Repression'}\t1"
+        for gene, raises in zip(GENES, up, strict=False)
     ]
-    (tmp_path / "trrust.tsv").write_text("\n".join([*trrust, "A\tg30\tUnknown\t2"]))
-    omnipath = ["source,target,sign", *lines, "COMPLEX:P1_P2,g1,1"]
-    (tmp_path / "omnipath.csv").write_text("\n".join(omnipath))
-    found = [
+    head = "source_genesymbol target_genesymbol is_stimulation is_inhibition consensus_inhibition"
+    files = {
+        "got.csv": ["source,target,weight", *signs],
+        "complexes.csv": ["source,target,sign", *signs, "COMPLEX:P1_P2,g1,1"],
+        "trrust.tsv": [*trrust, "A\tg30\tUnknown\t2"],
+    }
+    for name, lines in files.items():
+        (tmp_path / name).write_text("\n".join(lines))
+    assert main(["data", "get", "collectri", "--file", str(tmp_path / "got.csv")]) == 0
+    text = "\n".join([head.replace(" ", "\t"), *omnipath])
+    get_list("dorothea", download=lambda url: text.encode())
+    first, *others = (
         grn.activity(cells, known, min_targets=1, quiet=True)
-        for known in ("collectri", "dorothea", tmp_path / "trrust.tsv", tmp_path / "omnipath.csv")
-    ]
-    assert all(each.equals(found[0]) for each in found) and found[0]["targets"].tolist() == [20]
-
-
-def test_the_command_writes_the_table(tmp_path, net, cells):
-    cells.write_h5ad(tmp_path / "cells.h5ad")
-    net.to_csv(tmp_path / "net.csv", index=False)
-    files = str(tmp_path / "cells.h5ad"), str(tmp_path / "net.csv")
-    call = ["activity", files[0], "--regulons", files[1], "--by", "type"]
-    assert main([*call, "--output", str(tmp_path / "found.csv")]) == 0
-    written = pd.read_csv(tmp_path / "found.csv")
-    expected = grn.activity(cells, net, by="type", quiet=True)
-    np.testing.assert_allclose(written["effect"], expected["effect"], rtol=1e-5)
-    assert main([*call, "--compare", "type"]) == 2
+        for known in ("collectri", "dorothea", *(tmp_path / name for name in files))
+    )
+    assert all(each.equals(first) for each in others) and first["targets"].tolist() == [20]
 
 
 def test_interferon_raises_its_known_regulators_in_every_type():
@@ -256,29 +218,31 @@ def test_interferon_raises_its_known_regulators_in_every_type():
     if not (folder / "kang_ifnb.h5ad").is_file():
         pytest.skip("GRN_BENCHMARK_DATA names no folder with kang_ifnb.h5ad")
     known = folder / "omnipath_tf_target_signed.csv.gz"
-    table = grn.activity(
-        folder / "kang_ifnb.h5ad", known, by="cell_type_predicted", compare="condition", quiet=True
-    )
-    large = table["cell_type"].isin(["B", "CD14+ Mono", "CD4 T", "CD8 T", "FCGR3A+ Mono", "NK"])
-    leading = table[large].groupby("cell_type").head(4)
-    for _, rows in leading.groupby("cell_type"):
-        assert {"STAT1", "STAT2", "IRF9"} <= set(rows["regulator"]) and (rows["low"] > 0).all()
+    options = {"by": "cell_type_predicted", "compare": "condition", "quiet": True}
+    table = grn.activity(folder / "kang_ifnb.h5ad", known, **options).set_index("cell_type")
+    for name in ("B", "CD14+ Mono", "CD4 T", "CD8 T", "FCGR3A+ Mono", "NK"):
+        leading = table.loc[name].head(4)
+        assert {"STAT1", "STAT2", "IRF9"} <= set(leading["regulator"]), name
+        assert (leading["low"] > 0).all()
 
 
 @pytest.mark.parametrize(
     ("change", "error"),
     [
         (lambda net: {"min_targets": 30}, VocabularyMismatch),
-        (
-            lambda net: {"regulons": pd.concat([net.assign(cell_type=name) for name in "ab"])},
-            DataError,
-        ),
+        (lambda net: {"regulons": net.assign(target="ENS" + net["target"])}, VocabularyMismatch),
+        (lambda net: {"regulons": pd.concat(net.assign(cell_type=t) for t in "ab")}, DataError),
         (lambda net: {"layer": "lognorm"}, DataError),
         (lambda net: {"by": "typ"}, DataError),
         (lambda net: {"by": "type", "group": "type"}, DataError),
-        (lambda net: {"regulons": net.assign(target="ENS" + net["target"])}, VocabularyMismatch),
+        (lambda net: {"by": "type", "compare": "type"}, DataError),
     ],
 )
 def test_what_cannot_be_used_is_refused(change, error, net, cells):
     with pytest.raises(error):
         grn.activity(**{"cells": cells, "regulons": net, "quiet": True, **change(net)})
+
+
+def test_a_network_without_signs_says_so(net, cells):
+    notes = grn.activity(cells, net.assign(weight=1.0), quiet=True).attrs["notes"]
+    assert len(notes) == len(grn.activity(cells, net, quiet=True).attrs["notes"]) + 1

@@ -107,8 +107,12 @@ def test_tables_layers_and_shifts_agree(run, cells):
 
 def test_a_screen_finds_the_regulator_in_which_two_types_differ(run, cells):
     out, over, away = (
-        grn.screen(run, *types, data=cells, quiet=True).set_index("gene")["towards"]
-        for types in (("high", "low"), ("low", "high", "overexpress"), ("low", "high"))
+        grn.screen(run, *types, kind=kind, data=cells, quiet=True).set_index("gene")["towards"]
+        for *types, kind in (
+            ("high", "low", "knock_out"),
+            ("low", "high", "overexpress"),
+            ("low", "high", "knock_out"),
+        )
     )
     for found in (out, over):
         assert found.index[0] == "R1" and found["R1"] > 0.3

@@ -90,7 +90,7 @@ def report(folder, *, edges=EDGES, data=None, about=None, of_types=None, **other
             kept_edges(edge_list(weights, network.genes)).assign(cell_type=label)
             for label, weights in network.by_type.items()
         ]
-        of_types = pd.concat([TYPED.head(0), *tables], ignore_index=True)
+        of_types = pd.concat(tables, ignore_index=True)
     path = write_report(
         folder,
         config=Config.model_validate({"data": {"path": "cells.h5ad", **(data or {})}}),
