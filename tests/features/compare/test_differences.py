@@ -87,8 +87,8 @@ def plant(
         x = np.where(in_b[:, None], x * rng.choice([3, 1 / 3], regulators), x)
     beta, delta = np.zeros((targets, regulators)), np.zeros((targets, regulators))
     for slopes in beta:
-        own = rng.choice(regulators, 3, replace=False)
-        slopes[own] = rng.choice([-1, 1], 3) * rng.uniform(0.2, 0.6, 3)
+        size = rng.choice([-1, 1], 3) * rng.uniform(0.2, 0.6, 3)
+        slopes[rng.choice(regulators, 3, replace=False)] = size
     for target in range(changed):
         delta[target, rng.choice(regulators)] = rng.choice([-1, 1]) * rng.uniform(0.5, 0.9)
     noise = rng.normal(size=(cells, targets))
