@@ -16,16 +16,6 @@ ROOT = Path(__file__).parents[1]
 PUBLISH = ROOT / "publish"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CONDA_NAMES = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
-# Of the registry's schema; project_home, documentation_home and contact need a public repository.
-REQUIRED = {"name", "description", "install", "primary_category", "tags", "license", "language"}
-OPTIONAL = {"tutorials_home", "publications", "logo", "test_command", "category", "inventory"}
-TAGS = {  # those of its vocabulary that fit
-    "scRNA-seq",
-    "gene regulatory networks",
-    "cell-type annotation",
-    "deep learning",
-    "benchmarking",
-}
 
 
 def read(name: str) -> dict:
@@ -35,43 +25,26 @@ def read(name: str) -> dict:
 def test_the_metadata_of_the_wheel_is_valid_and_its_description_is_the_readme(
     monkeypatch, tmp_path
 ):
+    """An index refuses what this refuses: fields that are unknown, malformed, or newer than their
+    version.
+    """
     monkeypatch.chdir(ROOT)
-    found = (tmp_path / prepare_metadata_for_build_wheel(str(tmp_path)) / "METADATA").read_bytes()
-    # An index refuses what this refuses: fields that are unknown, malformed, or newer than their
-    # version.
-    metadata = Metadata.from_email(found, validate=True)
-    assert (metadata.name, str(metadata.version), metadata.license_expression) == (
-        "grn",
-        grn.__version__,
-        "MIT",
-    )
+    found = tmp_path / prepare_metadata_for_build_wheel(str(tmp_path)) / "METADATA"
+    metadata = Metadata.from_email(found.read_bytes(), validate=True)
+    assert (metadata.name, str(metadata.version)) == ("grn", grn.__version__)
     assert metadata.description == (ROOT / "README.md").read_text()
-    assert (
-        metadata.description_content_type == "text/markdown"
-        and metadata.summary == PROJECT["description"]
-    )
-    assert len(metadata.summary) <= 512 and "LICENSE" in metadata.license_files
+    assert metadata.description_content_type == "text/markdown"
+    required = [each for each in metadata.requires_dist if "extra" not in str(each.marker)]
+    assert required and "triton" not in {each.name for each in required}, "torch brings it"
 
 
 def test_versions_and_licences_are_the_same_everywhere():
     recipe, entry = read("recipe.yaml"), read("scverse.yaml")
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    versions = [recipe["context"]["version"], citation["version"]]
-    assert set(map(str, versions)) == {grn.__version__}
-    assert {recipe["about"]["license"], entry["license"], citation["license"]} == {
-        PROJECT["license"]
-    }
-    assert recipe["about"]["summary"] == PROJECT["description"]
-
-
-def test_the_entry_of_scverse_has_the_fields_and_the_tags_of_its_schema():
-    entry = read("scverse.yaml")
-    assert REQUIRED <= set(entry) <= REQUIRED | OPTIONAL
-    assert entry["primary_category"] in entry["tags"] and set(entry["tags"]) <= TAGS
-    assert len(set(entry["tags"])) == len(entry["tags"])
-    assert set(entry["install"]) <= {"pypi", "conda"} and entry["install"]["pypi"] == grn.__name__
-    sentences = entry["description"].strip().split(". ")
-    assert len(sentences) <= 2, "one or two, as the schema says"
+    versions = {str(recipe["context"]["version"]), str(citation["version"])}
+    assert versions == {grn.__version__} and entry["install"]["pypi"] == grn.__name__
+    licences = {recipe["about"]["license"], entry["license"], citation["license"]}
+    assert licences == {PROJECT["license"]}
 
 
 def test_the_recipe_has_the_dependencies_and_the_command_of_the_project():

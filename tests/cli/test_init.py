@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
-from anndata import AnnData, read_h5ad
+from anndata import AnnData
 
-from grn.cli import main as cli
+from grn.cli.train import loaded_config
 from grn.config.files import load_config
 
 
 @pytest.fixture
-def cells(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def cells(tmp_path, command):
+    """Log values, with counts in a layer; genes have names beside their identifiers."""
     counts = np.random.default_rng(0).poisson(1.0, (60, 5)).astype(np.float32)
-    ids = [f"ENSG0000000000{gene}" for gene in range(5)]
-    var = pd.DataFrame({"feature_name": list("ABCDE")}, index=ids)
-    obs = pd.DataFrame(
-        {"donor": ["x", "y"] * 30, "cell_type": ["B", "T", "NK"] * 20, "age": range(60)}
-    )
-    obs.index = obs.index.map("c{}".format)
-    adata = AnnData(np.log1p(counts / 3), obs=obs, var=var, layers={"umi": counts})
-    adata.write_h5ad(tmp_path / "cells.h5ad")
-    return tmp_path
+    adata = AnnData(np.log1p(counts / 3), layers={"umi": counts})
+    adata.var_names = [f"ENSG0000000000{gene}" for gene in range(5)]
+    adata.var["feature_name"] = [*"ABCDE"]
+    adata.obs = adata.obs.assign(donor=[*"xy"] * 30, cell_type=[*"BTN"] * 20, age=range(60))
+    adata.write_h5ad("cells.h5ad")
+    return adata
 
 
-def test_what_is_found_is_written_and_said(cells, capsys):
-    assert cli.main(["init", "cells.h5ad"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+def test_what_is_found_is_written_and_said(cells, command):
+    code, printed, _ = command("init", "cells.h5ad")
+    said = " ".join(printed.split())
     for found in (
         "60 cells x 5 genes",
         "in layer:umi",
@@ -36,90 +36,63 @@ def test_what_is_found_is_written_and_said(cells, capsys):
         "'cell_type' of obs",
         "'donor'",
     ):
-        assert found in printed
-    config = load_config("cells.yaml")
-    data = config.data
-    assert (data.path, data.counts, data.gene_key, data.label_key) == (
-        "cells.h5ad",
-        "layer:umi",
-        "feature_name",
-        "cell_type",
-    )
-    defaults = load_config("own_data.yaml", ["data.path=cells.h5ad"])
-    changed = {"counts": "layer:umi", "gene_key": "feature_name", "label_key": "cell_type"}
-    assert config == defaults.model_copy(update={"data": defaults.data.model_copy(update=changed)})
+        assert code == 0 and found in said
+    fields = ["counts=layer:umi", "gene_key=feature_name", "label_key=cell_type"]
+    fields = [f"data.{field}" for field in ("path=cells.h5ad", *fields)]
+    assert load_config("cells.yaml") == load_config("own_data.yaml", fields)
 
 
 @pytest.mark.parametrize("column", ["seurat_annotations", "celltype_l1", "Author_Cell_Type"])
-def test_cell_types_are_found_under_the_names_that_others_give_them(column, cells, capsys):
-    adata = read_h5ad(cells / "cells.h5ad")
-    adata.obs = adata.obs.rename(columns={"cell_type": column})
-    adata.write_h5ad(cells / "cells.h5ad")
-    assert cli.main(["init", "cells.h5ad"]) == 0
-    assert load_config("cells.yaml").data.label_key == column, (
-        "and not the donor, which is text as well"
-    )
+def test_cell_types_are_found_under_the_names_that_others_give_them(column, cells, command):
+    """Not the donor, which is text as well."""
+    cells.obs = cells.obs.rename(columns={"cell_type": column})
+    cells.write_h5ad("cells.h5ad")
+    assert command("init", "cells.h5ad")[0] == 0
+    assert load_config("cells.yaml").data.label_key == column
 
 
-def test_nothing_is_overwritten_and_wrong_cells_leave_nothing(cells, capsys):
-    (cells / "mine.yaml").write_text("mine")
-    assert cli.main(["init", "cells.h5ad", "--output", "mine.yaml"]) == 2
-    assert "mine.yaml" in capsys.readouterr().err
-    assert cli.main(["init", "nowhere.h5ad"]) == 2
-    assert sorted(path.name for path in cells.iterdir()) == ["cells.h5ad", "mine.yaml"]
+def test_nothing_is_overwritten_and_wrong_cells_leave_nothing(cells, command):
+    Path("mine.yaml").write_text("mine")
+    code, _, error = command("init", "cells.h5ad", "--output", "mine.yaml")
+    assert code == 2 and "mine.yaml" in error and Path("mine.yaml").read_text() == "mine"
+    assert command("init", "nowhere.h5ad")[0] == 2
+    assert sorted(os.listdir()) == ["cells.h5ad", "mine.yaml"]
 
 
-def test_names_tell_the_orientation_of_a_text_file_or_the_user_is_asked(cells, capsys):
-    lines = [f"{cell},{cell % 3}\n" for cell in range(9)]
-    (cells / "m.csv").write_text(
-        "cell,A,B\n" + "".join(f"{'ACGT'[n % 4] * 14}-{n},{line}" for n, line in enumerate(lines))
-    )
-    assert cli.main(["init", "m.csv"]) == 0
+def test_names_tell_the_orientation_of_a_text_file_or_the_user_is_asked(command):
+    barcodes = [f"{'ACGT'[number % 4] * 14}-{number}" for number in range(9)]
+    table = pd.DataFrame({"A": range(9), "B": 1}, index=barcodes)
+    table.to_csv("m.csv")
+    assert command("init", "m.csv")[0] == 0
     assert load_config("m.yaml").data.orientation == "cells_by_genes"
-    (cells / "n.csv").write_text(
-        "cell,A,B\n" + "".join(f"c{n},{line}" for n, line in enumerate(lines))
-    )
-    assert cli.main(["init", "n.csv"]) == 2
-    assert "grn train n.csv --orientation cells_by_genes" in " ".join(
-        capsys.readouterr().err.split()
-    )
-    (cells / "twice.csv").write_text((cells / "m.csv").read_text() + f"{'A' * 14}-0,1,1\n")
-    assert cli.main(["init", "twice.csv"]) == 2
-    assert "it has 2 cells called" in " ".join(capsys.readouterr().err.split())
+    table.reset_index(drop=True).to_csv("n.csv")
+    code, _, error = command("init", "n.csv")
+    assert code == 2 and "grn train n.csv --orientation cells_by_genes" in error
+    pd.concat([table, table.head(1)]).to_csv("twice.csv")
+    code, _, error = command("init", "twice.csv")
+    assert code == 2 and "it has 2 cells called" in error
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda adata: setattr(adata, "var_names", ["A", "A", "B", "C", "D"]), "'A'"),
+        (lambda adata: setattr(adata, "var_names", [*"AABCD"]), "'A'"),
         (lambda adata: adata.layers.clear(), "data.values"),
     ],
+    ids=["a gene twice", "no counts"],
 )
-def test_what_training_would_refuse_is_said(change, sentence, cells, capsys):
-    adata = read_h5ad(cells / "cells.h5ad")
-    adata.X = adata.layers["umi"] + 0.25
-    change(adata)
-    adata.write_h5ad(cells / "cells.h5ad")
-    assert cli.main(["init", "cells.h5ad"]) == 0
-    assert sentence in " ".join(capsys.readouterr().out.split())
+def test_what_training_would_refuse_is_said(change, sentence, cells, command):
+    cells.X = cells.layers["umi"] + 0.25
+    change(cells)
+    cells.write_h5ad("cells.h5ad")
+    code, printed, _ = command("init", "cells.h5ad")
+    assert code == 0 and sentence in printed
 
 
-def test_regulators_by_name_are_an_option_of_train(cells, monkeypatch, tmp_path):
-    from grn.training import run as training
-
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tfs.txt").write_text("A\n")
-    seen = {}
-    monkeypatch.setattr(training, "train", lambda config, *_, **options: seen.update(config=config))
-    for given, regulators in {
-        "A,B": ["A", "B"],
-        "[A, B]": ["A", "B"],
-        "tfs.txt": "tfs.txt",
-    }.items():
-        assert cli.main(["train", "cells.h5ad", "--label", "cell_type", "--regulators", given]) == 0
-        data = seen["config"].data
-        assert (data.path, data.label_key, data.regulators) == (
-            "cells.h5ad",
-            "cell_type",
-            regulators,
-        )
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("A,B", ["A", "B"]), ("[A, B]", ["A", "B"]), ("tfs.txt", "tfs.txt"), (None, "all")],
+)
+def test_regulators_by_name_are_an_option_of_train(given, expected):
+    data = loaded_config("cells.h5ad", None, "cell_type", given).data
+    assert (data.path, data.label_key, data.regulators) == ("cells.h5ad", "cell_type", expected)

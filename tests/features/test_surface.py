@@ -32,7 +32,6 @@ RUN = {name: each for name, each in vars(grn.Run).items() if not name.startswith
 METHODS = {f"Run.{name}": each for name, each in RUN.items() if inspect.isfunction(each)}
 PICTURES = {f"plots.{name}": getattr(grn.plots, name) for name in grn.plots.__all__}
 CALLED = {name: getattr(grn, name) for name in FUNCTIONS} | METHODS
-RUN += ["read_networks", "save"]
 
 
 def test_the_surface_is_what_is_documented():

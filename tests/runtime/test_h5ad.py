@@ -4,15 +4,16 @@ crash of HDF5.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import anndata as ad
-import h5py
 import numpy as np
 import pandas as pd
 import pytest
+from anndata.tests.helpers import assert_equal
 from scipy import sparse
 
 from grn.runtime.errors import DataError
@@ -20,12 +21,9 @@ from grn.runtime.h5ad import read_anndata, write_anndata
 
 
 def some_cells() -> ad.AnnData:
-    values = sparse.random(
-        300, 200, 0.3, format="csr", dtype=np.float32, random_state=np.random.default_rng(0)
-    )
-    adata = ad.AnnData(
-        values, obs=pd.DataFrame({"type": ["a", "β/b"] * 150}, index=[f"c{i}" for i in range(300)])
-    )
+    generator = np.random.default_rng(0)
+    values = sparse.random_array((300, 200), density=0.3, format="csr", rng=generator)
+    adata = ad.AnnData(values.astype(np.float32), obs={"type": ["a", "β/b"] * 150})
     adata.raw = adata.copy()
     adata.varp["grn"] = sparse.identity(200, format="csr")
     adata.uns["grn"] = {"found": pd.DataFrame({"x": [1, 2]}, index=["0", "1"]), "version": "1"}
@@ -37,15 +35,8 @@ def test_files_are_those_that_anndata_itself_writes(tmp_path):
     write_anndata(tmp_path / "ours.h5ad", adata.copy())
     adata.write_h5ad(tmp_path / "theirs.h5ad")
     ours, theirs = (read_anndata(tmp_path / f"{name}.h5ad") for name in ("ours", "theirs"))
-    pd.testing.assert_frame_equal(ours.obs, theirs.obs)
-    for one, other in (
-        (ours.X, theirs.X),
-        (ours.raw.X, theirs.raw.X),
-        (ours.varp["grn"], theirs.varp["grn"]),
-    ):
-        assert one.dtype == other.dtype and (one != other).nnz == 0
-    pd.testing.assert_frame_equal(ours.uns["grn"]["found"], theirs.uns["grn"]["found"])
-    assert ours.uns["grn"]["version"] == "1"
+    assert_equal(ours, theirs, exact=True)
+    assert ours.uns["grn"]["version"] == "1" and ours.raw.shape == (300, 200)
 
 
 FILLING = """
@@ -73,29 +64,14 @@ def test_hdf5_neither_crashes_nor_leaves_a_file_when_a_write_fails(tmp_path):
     code = FILLING.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
-    assert len(lines) == 6 and all(
-        "cells.h5ad cannot be written (File too large)" in line for line in lines
-    )
+    assert done.stdout.count("cells.h5ad cannot be written (File too large)") == 6
     assert list(tmp_path.iterdir()) == []
 
 
-def damaged_shape(path: Path) -> None:
-    with h5py.File(path, "r+") as file:
-        file["X"].attrs["shape"] = [7, 200]
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        damaged_shape,
-        lambda path: path.write_bytes(path.read_bytes()[:5000]),
-        lambda path: path.write_text(""),
-    ],
-)
-def test_damaged_files_are_named_in_one_sentence(damage, tmp_path):
+@pytest.mark.parametrize("size", [5000, 0])
+def test_damaged_files_are_named_in_one_sentence(size, tmp_path):
     write_anndata(tmp_path / "cells.h5ad", some_cells())
-    damage(tmp_path / "cells.h5ad")
+    os.truncate(tmp_path / "cells.h5ad", size)
     with pytest.raises(DataError, match=r"cells\.h5ad cannot be read as \.h5ad") as caught:
         read_anndata(tmp_path / "cells.h5ad")
     assert "\n" not in str(caught.value)

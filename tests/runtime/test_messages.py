@@ -19,41 +19,28 @@ def test_long_work_says_that_it_goes_on(every, some):
     assert len(lines) == said, "nothing is said after its end"
 
 
-def test_an_error_of_the_work_is_its_own():
-    with pytest.raises(ZeroDivisionError), patient(print, "Dividing"):
-        raise ZeroDivisionError
-
-
 @pytest.fixture
-def logger():
-    """The logger of grn as a program without logging has it, whatever pytest has set up."""
-    before = LOGGER.level, LOGGER.propagate
-    LOGGER.propagate = False
-    yield LOGGER
-    LOGGER.level, LOGGER.propagate = before
-    LOGGER.handlers.clear()
+def kept(monkeypatch) -> list[tuple[str, str]]:
+    """What a program gets that hears the logger of grn."""
+    lines: list[tuple[str, str]] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append((record.levelname, record.getMessage()))
+    monkeypatch.setattr(LOGGER, "handlers", [handler])
+    monkeypatch.setattr(LOGGER, "propagate", False)
+    yield lines
+    LOGGER.setLevel(logging.NOTSET)
 
 
-class Kept(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[tuple[str, str]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append((record.levelname, record.getMessage()))
-
-
-def test_lines_are_printed_where_no_logging_is_set_up(logger, capsys):
-    show("100 % of it")
-    logger.addHandler(kept := Kept())
+def test_lines_are_printed_where_no_logging_is_set_up(kept, monkeypatch, capsys):
     show("two")  # the level is that of the root, WARNING
-    assert capsys.readouterr().out == "100 % of it\ntwo\n" and not kept.lines
-
-
-def test_a_program_that_sets_up_logging_gets_them_there_alone(logger, capsys):
-    logger.addHandler(kept := Kept())
-    logger.setLevel(logging.INFO)
+    monkeypatch.setattr(LOGGER, "handlers", [])
     show("100 % of it")
-    logger.setLevel(logging.WARNING)
+    assert capsys.readouterr().out == "two\n100 % of it\n" and not kept
+
+
+def test_a_program_that_sets_up_logging_gets_them_there_alone(kept, capsys):
+    LOGGER.setLevel(logging.INFO)
+    show("100 % of it")
+    LOGGER.setLevel(logging.WARNING)
     show("not wanted")
-    assert kept.lines == [("INFO", "100 % of it")] and capsys.readouterr().out == ""
+    assert kept == [("INFO", "100 % of it")] and capsys.readouterr().out == ""

@@ -10,8 +10,8 @@ import sys
 import pytest
 import torch
 
-from grn.runtime.threads import A_THREAD, PASSIVE, most_threads, threads_for
-from grn.training import run
+from grn.runtime.threads import A_THREAD, PASSIVE, threads_for
+from grn.training.run import train
 
 
 @pytest.mark.parametrize(
@@ -20,22 +20,19 @@ from grn.training import run
 )
 @pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "9"}])
 def test_threads_wait_passively_before_torch_is_imported_unless_the_user_says_how(code, given):
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in (*PASSIVE, "GOMP_SPINCOUNT")
-    } | given
-    shown = (
-        "import os, sys, atexit; atexit.register(lambda: print('torch' in sys.modules, "
-        "*map(os.environ.get, {})))"
-    )
-    script = f"{shown.format((*PASSIVE, 'GOMP_SPINCOUNT'))}; {code}"
+    names = *PASSIVE, "GOMP_SPINCOUNT"
+    others = {name: value for name, value in os.environ.items() if name not in names}
+    shown = f"print('torch' in sys.modules, *map(os.environ.get, {names}))"
+    script = f"import os, sys, atexit; atexit.register(lambda: {shown}); {code}"
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", script],
+        env=others | given,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     expected = given or PASSIVE
-    values = [expected.get(name) for name in (*PASSIVE, "GOMP_SPINCOUNT")]
-    assert done.stdout.split() == ["False", *map(str, values)]
+    assert done.stdout.split() == ["False", *(str(expected.get(name)) for name in names)]
 
 
 @pytest.fixture
@@ -59,21 +56,20 @@ def test_threads_are_as_many_as_the_work_is_worth(four, work, expected):
     assert torch.get_num_threads() == 4
 
 
-def test_the_users_limits_hold(four, monkeypatch):
-    torch.set_num_threads(3)
+@pytest.mark.parametrize(
+    ("of_torch", "of_openmp", "expected"),
+    [(3, "", 3), (4, "2,1", 2), (4, "many", 4)],  # 4 of torch: as numba sets it
+)
+def test_the_users_limits_hold(four, monkeypatch, of_torch, of_openmp, expected):
+    torch.set_num_threads(of_torch)
+    monkeypatch.setenv("OMP_NUM_THREADS", of_openmp)
     with threads_for(99 * A_THREAD):
-        assert torch.get_num_threads() == 3
-    monkeypatch.setenv("OMP_NUM_THREADS", "2,1")
-    torch.set_num_threads(4)  # as numba does
-    with threads_for(99 * A_THREAD):
-        assert torch.get_num_threads() == 2
-    monkeypatch.setenv("OMP_NUM_THREADS", "many")
-    assert most_threads() == 4
+        assert torch.get_num_threads() == expected
 
 
 def test_the_training_of_a_small_run_has_one_thread(four, make_config, tmp_path):
     at = {}
-    run.train(
+    train(
         make_config(max_steps=2),
         tmp_path / "run",
         say=lambda line: at.update({line[:8]: torch.get_num_threads()}),

@@ -88,14 +88,22 @@ def test_without_its_cells_a_run_has_the_same_universe(run, truth):
     assert any("2 of the reference's" in line for line in notes)
 
 
-def test_other_cells_than_those_of_the_run_are_no_baselines_of_it(run, truth, tmp_path, command):
-    shutil.copytree(run.folder, tmp_path / "run")
-    changed = change_config(run.config, {"data.simulated.seed": 9})
-    (tmp_path / "run" / "config.yaml").write_text(dump_config(changed))
-    other = grn.load(tmp_path / "run")
-    with pytest.raises(DataError):
-        evaluate(other, truth, data=other)
-    code, printed, _ = command("evaluate", "run", run.folder / "truth.csv")
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("simulated.seed", 9), ("multiplicity", "log1p"), ("label_key", None), ("test_fraction", 0.3)],
+)
+def test_other_cells_than_those_of_the_run_are_no_baselines_of_it(
+    field, value, run, truth, tmp_path, command
+):
+    """Another seed of the simulation is what another file at the same path is: the same genes,
+    other counts.
+    """
+    other = shutil.copytree(run.folder, tmp_path / "run")
+    changed = change_config(run.config, {f"data.{field}": value})
+    (other / "config.yaml").write_text(dump_config(changed))
+    with pytest.raises(DataError, match="are not those that"):
+        evaluate(grn.load(other), truth, data=grn.load(other))
+    code, printed, _ = command("evaluate", other, run.folder / "truth.csv")
     assert code == 0 and "Pearson and ridge are left out" in printed
 
 
