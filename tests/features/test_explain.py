@@ -28,12 +28,12 @@ def marked():
     adata = anndata.AnnData(counts, obs={"type": types})
     adata.obs_names = [f"cell{number}" for number in range(150)]
     adata.var_names = [f"g{number}" for number in range(24)]
-    return adata, grn.train(adata, label="type", max_steps=80, set=TINY, quiet=True)
+    return adata, grn.train(adata, label="type", max_steps=80, set=TINY)
 
 
 def test_planted_markers_speak_for_their_type(marked):
     adata, run = marked
-    table = grn.explain(adata, run, sample=20, quiet=True)
+    table = grn.explain(adata, run, sample=20)
     for number, name in enumerate("abc"):
         own = table[table["cell_type"] == name]
         assert {f"g{2 * number}", f"g{2 * number + 1}"} <= set(own["gene"].head(4)), name
@@ -44,13 +44,13 @@ def test_planted_markers_speak_for_their_type(marked):
 def test_genes_of_two_types_speak_for_both_together(marked):
     adata, run = marked
     both = {"map": {"a": "ab", "b": "ab"}, "cell_type": "ab"}
-    first = set(grn.explain(adata, run, **both, sample=20, quiet=True)["gene"].head(8))
+    first = set(grn.explain(adata, run, **both, sample=20)["gene"].head(8))
     assert {"g6", "g7"} <= first and {"g4", "g5"} & first
 
 
 def test_a_cell_is_explained_for_the_type_that_is_asked_for(marked):
     adata, run = marked
-    table = grn.explain(adata, run, cell="cell3", cell_type="b", quiet=True).set_index("gene")
+    table = grn.explain(adata, run, cell="cell3", cell_type="b").set_index("gene")
     assert (table["cells"] == 1).all() and (table["cell_type"] == "b").all()
     assert table.loc[["g0", "g1"], "effect"].mean() < 0, "genes of a speak against b"
 
@@ -61,6 +61,6 @@ def test_a_cell_without_counts_is_not_explained(marked):
     emptied.X[:2] = 0
     for cell in ("cell1", "cell150"):
         with pytest.raises(DataError, match=cell):
-            grn.explain(emptied, run, cell=cell, quiet=True)
-    table = grn.explain(emptied, run, quiet=True, sample=1000)
+            grn.explain(emptied, run, cell=cell)
+    table = grn.explain(emptied, run, sample=1000)
     assert table.groupby("cell_type")["cells"].first().sum() == len(adata) - 2

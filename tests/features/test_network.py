@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import anndata
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy import sparse
 
 import grn
 from grn.cells.simulated.cells import simulate
 from grn.config.schema import SimulatedConfig
-from grn.evidence.states import States
-from grn.networks.read import read_cell, read_network
 from grn.runtime.errors import ConfigError, DataError
 
 REGULATORS = ["R1", "R2", "R3", "R4"]
@@ -59,28 +54,6 @@ def test_one_cell_lacks_the_edges_of_regulators_that_it_lacks(cells):
     assert edges["weight"].abs().is_monotonic_decreasing
 
 
-def test_the_mean_over_the_cells_of_a_state_is_close_to_its_network(make_model):
-    """Every regulator is there in every cell, so presence plays no part, and all have one sd in the
-    model's units.
-    """
-    model = make_model(states=2).float()
-    draw = np.random.default_rng(0).random((60, 12))
-    values = sparse.csr_matrix((2 + 0.3 * model.sd.numpy() * draw).astype(np.float32))
-    basal = np.ones(60, np.float32)
-    cells = SimpleNamespace(multiplicity=values, basal=basal, interventions=None)
-    states = States(np.eye(2, dtype=np.float32)[np.arange(60) % 2], ("a", "b"), "labels")
-    weights = [
-        each.weight for each in read_network(model, cells, states, seed=0).of_states.values()
-    ]
-    for state in (0, 1):
-        mean = np.mean([read_cell(model, cells, states, n) for n in range(state, 60, 2)], 0)
-        own, other = (
-            np.corrcoef(mean.ravel(), each.ravel())[0, 1]
-            for each in (weights[state], weights[1 - state])
-        )
-        assert own > 0.99 > other + 0.01
-
-
 def test_a_run_gives_what_its_files_hold(run):
     pd.testing.assert_frame_equal(grn.network(run), run.edges)
     table = pd.read_parquet(run.folder / "edges_by_type.parquet")
@@ -110,5 +83,5 @@ def test_a_cell_of_a_run_has_a_network(run, adata):
 )
 def test_what_a_run_or_cells_cannot_give_is_refused(source, options, problem, field, request):
     with pytest.raises(problem) as caught:
-        grn.network(request.getfixturevalue(source), quiet=True, **options)
+        grn.network(request.getfixturevalue(source), **options)
     assert caught.value.field == field

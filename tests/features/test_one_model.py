@@ -66,9 +66,9 @@ def test_noise_in_a_part_changes_the_networks_that_are_read_from_it(run, part, k
 
 
 def test_noise_in_the_identity_token_changes_labels_and_the_representation(run, adata):
-    before = grn.predict(adata, run, copy=True, quiet=True)
+    before = grn.predict(adata, run, copy=True)
     noise(run.module.identity)
-    after = grn.predict(adata, run, copy=True, quiet=True)
+    after = grn.predict(adata, run, copy=True)
     assert (before.obs["grn_cell_type"] != after.obs["grn_cell_type"]).any()
     assert np.abs(before.obsm["X_grn"] - after.obsm["X_grn"]).max() > 0.1
 
@@ -78,9 +78,7 @@ def test_training_makes_the_edges(make_config):
     improves them.
     """
     narrow = {"model.width": 1, "network.false_discovery": False, "trainer.learning_rate": 0.05}
-    one, many = (
-        grn.train(make_config(max_steps=count), set=narrow, quiet=True).edges for count in (1, 30)
-    )
+    one, many = (grn.train(make_config(max_steps=count), set=narrow).edges for count in (1, 30))
     both = one.merge(many, on=["source", "target"])
     assert len(both) == len(one) and not np.allclose(both["weight_x"], both["weight_y"], rtol=0.02)
 

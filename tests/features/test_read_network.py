@@ -32,7 +32,7 @@ def dense(network):
         lambda run: run.folder / "edges.parquet",
         lambda run: run.folder / "network.h5ad",
         lambda run: run.network,
-        lambda run: dense(run.network),
+        lambda run: dense(run.network.copy()),
     ],
     ids=["run", "table", "file", "network", "dense"],
 )

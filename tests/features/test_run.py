@@ -26,7 +26,7 @@ def temporary(tmp_path, monkeypatch):
 @pytest.fixture
 def unkept(make_config, temporary):
     """A run in a temporary folder."""
-    return grn.train(make_config(), quiet=True)
+    return grn.train(make_config())
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_every_plot_draws_a_run(run, adata):
     arguments = {
         "activity_heatmap": (active.assign(low=0.5, high=1.5),),
         "attention_layers": (run.network,),
-        "cell_type_genes": (grn.explain(adata, run, cell_type="type 1", quiet=True),),
+        "cell_type_genes": (grn.explain(adata, run, cell_type="type 1"),),
         "clustered_heatmap": (run,),
         "confusion_matrix": (run.confusion,),
         "network_graph": (run,),

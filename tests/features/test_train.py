@@ -100,7 +100,7 @@ FORMS = {
 def test_the_form_of_the_cells_does_not_matter(form, adata, config, run):
     given = FORMS[form](adata)
     data = given.pop("data")
-    found = grn.train(config, quiet=True) if data is None else train(data, config, **given)
+    found = grn.train(config) if data is None else train(data, config, **given)
     assert_same(found, run)
     if form == "backed":
         assert data.isbacked and data.X[:1].sum() >= 0, "and the file stays open"
@@ -175,7 +175,7 @@ def test_keywords_are_their_fields(adata):
 
 def test_a_configuration_that_comes_with_grn_is_known_by_its_name():
     tiny = {"data.simulated.cells": 60, "model.members": 1, "trainer.max_steps": 2}
-    run = grn.train("simulated.yaml", set=tiny, quiet=True)
+    run = grn.train("simulated.yaml", set=tiny)
     assert run.config.data.label_key == "cell_type" and len(run.config.data.regulators) == 12
 
 

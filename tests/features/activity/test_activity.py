@@ -50,7 +50,7 @@ def cells() -> anndata.AnnData:
 
 
 def test_activity_follows_what_a_regulator_raises_and_lowers(net, cells):
-    table = grn.activity(cells, net, by="type", quiet=True)
+    table = grn.activity(cells, net, by="type")
     found = cells.obsm["X_regulon"]
     assert list(found) == ["A", "B"] and list(found.index) == list(cells.obs_names)
     a, b = found["A"], found["B"]
@@ -62,7 +62,7 @@ def test_activity_follows_what_a_regulator_raises_and_lowers(net, cells):
     assert row["effect"] == pytest.approx(a[:10].mean() - a[10:].mean(), rel=1e-5)
     assert row["low"] < row["effect"] < row["high"] and row["q_value"] < 1e-6
     cells.X -= 4
-    assert "negative" in grn.activity(cells, net, quiet=True).attrs["notes"][0]
+    assert "negative" in grn.activity(cells, net).attrs["notes"][0]
 
 
 @pytest.mark.parametrize("form", [sparse.csr_matrix, np.asarray])
@@ -71,9 +71,9 @@ def test_a_file_that_is_read_in_pieces_gives_what_its_cells_in_memory_give(
 ):
     cells.X = form(cells.X)
     cells.write_h5ad(tmp_path / "cells.h5ad")
-    whole = grn.activity(cells, net, by="type", quiet=True)
+    whole = grn.activity(cells, net, by="type")
     monkeypatch.setattr("grn.features.activity.of_cells.PIECE", 7)
-    found = grn.activity(tmp_path / "cells.h5ad", net, by="type", quiet=True)
+    found = grn.activity(tmp_path / "cells.h5ad", net, by="type")
     pd.testing.assert_frame_equal(found, whole, rtol=1e-5)
 
 
@@ -113,9 +113,9 @@ def test_cells_of_a_run_without_a_donor_are_no_donor(net, cells):
 
 def test_of_a_network_with_q_values_the_certain_edges_count(net, cells):
     certain = net.assign(q_value=np.where(net["source"] == "A", 0.04, 0.06))
-    assert grn.activity(cells, certain, quiet=True)["regulator"].tolist() == ["A"]
+    assert grn.activity(cells, certain)["regulator"].tolist() == ["A"]
     with pytest.raises(DataError):
-        grn.activity(cells, net.assign(q_value=0.5), quiet=True)
+        grn.activity(cells, net.assign(q_value=0.5))
 
 
 def test_it_is_decouplers_ulm_on_log_values(net, cells):
@@ -126,7 +126,7 @@ def test_it_is_decouplers_ulm_on_log_values(net, cells):
     sc.pp.log1p(logged)
     expected, _ = decoupler.mt.ulm(logged.to_df(), net, tmin=5)
     for each in (cells, logged):
-        grn.activity(each, net, key_added="mine", quiet=True)
+        grn.activity(each, net, key_added="mine")
         found = each.obsm["X_mine"].loc[expected.index, expected.columns]
         np.testing.assert_allclose(found, expected, rtol=1e-3)
 
@@ -148,15 +148,14 @@ def donors(effect: float, *, paired: bool) -> tuple[anndata.AnnData, pd.DataFram
 def test_donors_are_the_units_where_they_are_given():
     """Levels of donors look like an effect to cells; within donors, a small effect shows."""
     adata, net = donors(0.0, paired=False)
-    of_cells = grn.activity(adata, net, compare="treated", quiet=True)
-    of_donors = grn.activity(adata, net, compare="treated", group="donor", quiet=True)
+    of_cells = grn.activity(adata, net, compare="treated")
+    of_donors = grn.activity(adata, net, compare="treated", group="donor")
     assert of_cells["q_value"][0] < 0.001 and of_donors["q_value"][0] > 0.05
     assert "Cells are no replicates" in of_cells.attrs["notes"][-1]
     adata, net = donors(0.5, paired=True)
+    options = {"compare": "treated", "group": "donor"}
     found, turned = (
-        grn.activity(
-            adata, net, compare="treated", conditions=names, group="donor", quiet=True
-        ).iloc[0]
+        grn.activity(adata, net, **options, conditions=names).iloc[0]
         for names in (("no", "yes"), ("yes", "no"))
     )
     assert found["low"] > 0 and found["q_value"] < 0.01
@@ -179,32 +178,30 @@ def test_no_difference_is_certain_where_there_is_none(size):
 
 
 def test_published_formats_are_read_and_kept_by_name(tmp_path, monkeypatch, cells):
+    """The same signs in each: ten genes up, ten down."""
     monkeypatch.setenv("GRN_CACHE", str(tmp_path / "cache"))
     with pytest.raises(DataError, match="get it with: grn data get collectri"):
-        grn.activity(cells, "collectri", quiet=True)
-    up = [number < 10 for number in range(20)]
-    signs = [f"A,{gene},{1 if raises else -1}" for gene, raises in zip(GENES, up, strict=False)]
-    omnipath = [
-        f"A\t{gene}\tTrue\t{not raises}\t{not raises}"
-        for gene, raises in zip(GENES, up, strict=False)
-    ]
-    trrust = [
-        f"A\t{gene}\t{'Activation' if raises else 'Repression'}\t1"
-        for gene, raises in zip(GENES, up, strict=False)
-    ]
-    head = "source_genesymbol target_genesymbol is_stimulation is_inhibition consensus_inhibition"
+        grn.activity(cells, "collectri")
+
+    def lines(pattern: str, up: str, down: str) -> list[str]:
+        return [pattern.format(gene, up if n < 10 else down) for n, gene in enumerate(GENES[:20])]
+
+    signs = lines("A,{},{}", "1", "-1")
+    trrust = lines("A\t{}\t{}\t1", "Activation", "Repression")
     files = {
         "got.csv": ["source,target,weight", *signs],
         "complexes.csv": ["source,target,sign", *signs, "COMPLEX:P1_P2,g1,1"],
         "trrust.tsv": [*trrust, "A\tg30\tUnknown\t2"],
     }
-    for name, lines in files.items():
-        (tmp_path / name).write_text("\n".join(lines))
+    for name, content in files.items():
+        (tmp_path / name).write_text("\n".join(content))
     assert main(["data", "get", "collectri", "--file", str(tmp_path / "got.csv")]) == 0
-    text = "\n".join([head.replace(" ", "\t"), *omnipath])
-    get_list("dorothea", download=lambda url: text.encode())
+    head = "source_genesymbol target_genesymbol is_stimulation is_inhibition consensus_inhibition"
+    rows = lines("A {} True {}", "False False", "True True")
+    omnipath = "\n".join([head, *rows]).replace(" ", "\t").encode()
+    get_list("dorothea", download=lambda url: omnipath)
     first, *others = (
-        grn.activity(cells, known, min_targets=1, quiet=True)
+        grn.activity(cells, known, min_targets=1)
         for known in ("collectri", "dorothea", *(tmp_path / name for name in files))
     )
     assert all(each.equals(first) for each in others) and first["targets"].tolist() == [20]
@@ -244,5 +241,5 @@ def test_what_cannot_be_used_is_refused(change, error, net, cells):
 
 
 def test_a_network_without_signs_says_so(net, cells):
-    notes = grn.activity(cells, net.assign(weight=1.0), quiet=True).attrs["notes"]
-    assert len(notes) == len(grn.activity(cells, net, quiet=True).attrs["notes"]) + 1
+    notes = grn.activity(cells, net.assign(weight=1.0)).attrs["notes"]
+    assert len(notes) == len(grn.activity(cells, net).attrs["notes"]) + 1

@@ -15,7 +15,7 @@ RAISED = [f"g{number}" for number in range(20, 30)]
 
 
 def compare(run, by, **options):
-    return grn.compare(run, by, permutations=10, quiet=True, **options)
+    return grn.compare(run, by, permutations=10, **options)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def treated(cells, tmp_path_factory):
     pd.DataFrame(known, columns=["source", "target", "weight"]).to_csv(regulons, index=False)
     few = {"model.members": 1, "network.regulons": str(regulons)}
     output = regulons.with_name("run")
-    return grn.train(cells, label="cell_type", max_steps=2, set=few, output=output, quiet=True)
+    return grn.train(cells, label="cell_type", max_steps=2, set=few, output=output)
 
 
 def test_a_run_and_its_folder_give_the_same_tables(tiny_run):

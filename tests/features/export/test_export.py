@@ -23,9 +23,10 @@ def test_a_choice_of_edges_is_written_whatever_holds_them(run, tmp_path, capsys)
     strongest = table[table["weight"] > 0].groupby("target")["weight"].idxmax()
     expected = table.loc[sorted(strongest)].reset_index(drop=True)
     of_types = pd.read_parquet(run.folder / "edges_by_type.parquet")
-    for name, network in {"run": run, "folder": run.folder, "table": of_types}.items():
-        pd.testing.assert_frame_equal(export(network, tmp_path / name, **chosen), expected)
-        read = pd.read_csv(tmp_path / name, keep_default_na=False)
+    for number, network in enumerate((run, run.folder, of_types)):
+        path = tmp_path / f"{number}.csv"
+        pd.testing.assert_frame_equal(export(network, path, **chosen), expected)
+        read = pd.read_csv(path, keep_default_na=False)
         pd.testing.assert_frame_equal(read, expected, check_dtype=False, rtol=1e-5)
     assert capsys.readouterr().out == ""
 

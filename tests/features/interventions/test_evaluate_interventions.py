@@ -40,11 +40,11 @@ FIELDS |= {f"data.simulated.{name}": value for name, value in SIZE.items()}
 
 @pytest.fixture(scope="module")
 def run():
-    return grn.train("simulated:", seed=0, set=FIELDS, quiet=True)
+    return grn.train("simulated:", seed=0, set=FIELDS)
 
 
 def test_seen_interventions_are_predicted_and_the_network_beats_correlation(run):
-    table = grn.evaluate_interventions(run, quiet=True)
+    table = grn.evaluate_interventions(run)
     mean = table.drop(columns="intervention").groupby("method").mean()
     ours = mean.loc["grn"]
     assert ours["auroc"] > 0.9 and ours["signs"] > 0.95 and ours["error"] < 0.3
@@ -60,7 +60,7 @@ def test_an_intervention_that_is_left_out_and_a_pair_are_predicted_by_others(run
     made = simulate(Simulation(**SIZE)).obs["intervention"].cat.categories
     pair = next(name for name in made if "+" in name)
     first = pair.split("+")[0]
-    table = grn.evaluate_interventions(run, leave_out=[first, pair], quiet=True)
+    table = grn.evaluate_interventions(run, leave_out=[first, pair])
     by = table.set_index(["intervention", "method"])
     methods = {"grn", "pearson", "ridge", "mean of all", "linear, embeddings"}
     assert methods == set(by.loc[first].index) and "sum of both" in by.loc[pair].index
@@ -82,10 +82,10 @@ def test_scores_are_those_of_the_definition():
 
 def test_a_run_without_interventions_and_unknown_ones_are_refused(run, tiny_run):
     with pytest.raises(ConfigError) as plain:
-        grn.evaluate_interventions(tiny_run, quiet=True)
+        grn.evaluate_interventions(tiny_run)
     assert plain.value.field == "data.intervention_key"
     with pytest.raises(DataError):
-        grn.evaluate_interventions(run, leave_out="NOBODY", quiet=True)
+        grn.evaluate_interventions(run, leave_out="NOBODY")
 
 
 def test_the_command_prints_both_tables_and_takes_either_question(run, command):

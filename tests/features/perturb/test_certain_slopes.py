@@ -51,9 +51,7 @@ def cells():
 
 @pytest.fixture(scope="module")
 def run(cells):
-    return grn.train(
-        cells, label="type", regulators=REGULATORS, max_steps=5, set=FIELDS, seed=2, quiet=True
-    )
+    return grn.train(cells, label="type", regulators=REGULATORS, max_steps=5, set=FIELDS, seed=2)
 
 
 @pytest.fixture(scope="module")

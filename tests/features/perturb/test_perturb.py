@@ -42,7 +42,7 @@ def cells():
 @pytest.fixture(scope="module")
 def run(cells):
     options = {"regulators": ["R1", "R2", "R3"], "max_steps": 200, "set": SMALL, "seed": 2}
-    return grn.train(cells, label="type", quiet=True, **options)
+    return grn.train(cells, label="type", **options)
 
 
 def test_the_direction_of_planted_effects_is_right(run, cells):
@@ -101,13 +101,13 @@ def test_tables_layers_and_shifts_agree(run, cells):
     assert np.linalg.norm(found.obsm["X_grn_shift"], axis=1).min() > 0
     assert found.obsm["X_flat_shift"][:, 0].mean() < 0, "towards cells with less of R1"
     np.testing.assert_allclose(found.obsm["grn_probabilities_change"].sum(1), 0, atol=1e-5)
-    before = grn.predict(cells[found.obs_names].copy(), run, quiet=True)
+    before = grn.predict(cells[found.obs_names].copy(), run)
     assert before.obs["grn_cell_type"].tolist() == found.obs["grn_cell_type_before"].tolist()
 
 
 def test_a_screen_finds_the_regulator_in_which_two_types_differ(run, cells):
     out, over, away = (
-        grn.screen(run, *types, kind=kind, data=cells, quiet=True).set_index("gene")["towards"]
+        grn.screen(run, *types, kind=kind, data=cells).set_index("gene")["towards"]
         for *types, kind in (
             ("high", "low", "knock_out"),
             ("low", "high", "overexpress"),

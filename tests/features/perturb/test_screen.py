@@ -40,7 +40,7 @@ REGULATORS = [f"R{number + 1}" for number in range(12)]
 
 @pytest.fixture(scope="module")
 def run(screen):
-    return grn.train(screen[0], genes="all", regulators=REGULATORS, seed=0, set=FIELDS, quiet=True)
+    return grn.train(screen[0], genes="all", regulators=REGULATORS, seed=0, set=FIELDS)
 
 
 def measured(cells, value: str) -> np.ndarray:
@@ -92,8 +92,7 @@ def test_without_the_key_nothing_is_read_of_what_was_done(screen):
     plain.obs = plain.obs[["cell_type"]]
     fields = {**FIELDS, "data.intervention_key": None, "trainer.max_steps": 4}
     one, other = (
-        grn.train(each, genes="all", regulators=["R2", "R3"], set=fields, quiet=True)
-        for each in (cells, plain)
+        grn.train(each, genes="all", regulators=["R2", "R3"], set=fields) for each in (cells, plain)
     )
     assert one.network.uns["grn"]["model_hash"] == other.network.uns["grn"]["model_hash"]
     assert one.edges.equals(other.edges) and "caused" not in one.edges
@@ -116,7 +115,7 @@ def test_new_cells_have_no_guides_whatever_genes_they_measured(run, screen):
     cells = screen[0][:50].copy()
     more = anndata.AnnData(np.hstack([cells.X.toarray(), np.full((50, 1), 7.0, np.float32)]))
     more.var_names = [*cells.var_names, screen[1][0]]
-    found, same = (grn.predict(each, run, quiet=True).obsm["X_grn"] for each in (cells, more))
+    found, same = (grn.predict(each, run).obsm["X_grn"] for each in (cells, more))
     np.testing.assert_array_equal(found, same)
 
 

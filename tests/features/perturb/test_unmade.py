@@ -135,7 +135,7 @@ def run():
     fields = {f"data.simulated.{name}": value for name, value in size.items()}
     fields |= {"data.simulated.interventions": 0.5, "data.intervention_key": "intervention"}
     fields |= {"model.members": 2, "model.width": 16, "network.false_discovery": False}
-    return grn.train("simulated:", label="cell_type", max_steps=20, set=fields, quiet=True)
+    return grn.train("simulated:", label="cell_type", max_steps=20, set=fields)
 
 
 def test_other_kinds_move_genes_the_other_way_and_a_screen_asks_the_same(run):
@@ -151,6 +151,6 @@ def test_other_kinds_move_genes_the_other_way_and_a_screen_asks_the_same(run):
     )
     free = [name for name in out.index if name not in done]
     np.testing.assert_allclose((two - one)[free], out[free], atol=1e-5)
-    table = grn.screen(run, "type 1", "type 2", quiet=True).set_index("gene")
+    table = grn.screen(run, "type 1", "type 2").set_index("gene")
     mine = grn.perturb(run, knock_out=gene, cell_type="type 1").var["grn_effect"].drop(gene)
     assert table.loc[gene, "strongest"] == mine.abs().idxmax()

@@ -38,7 +38,7 @@ def test_types_are_renamed_and_given_labels_scored(run, adata):
     """Both types have one name, so that every cell is right, with confidence 1 at most."""
     adata.obs["mine"] = adata.obs["cell_type"].astype(str).str.upper()
     names = dict.fromkeys([*run.cell_types, *adata.obs["mine"]], "one/other")
-    found = grn.predict(adata, run, map=names, labels="mine", copy=True, quiet=True)
+    found = grn.predict(adata, run, map=names, labels="mine", copy=True)
     assert found.uns["grn"]["accuracy"] == 1 and list(found.uns["grn"]["classes"]) == ["one/other"]
     np.testing.assert_allclose(found.obs["grn_cell_type_confidence"], 1, atol=1e-5)
     assert found.obs["grn_cell_type_confidence"].max() <= 1
@@ -49,7 +49,7 @@ def test_the_command_writes_the_confusion_beside_the_cells(run, adata, command):
     call = "predict", "cells.h5ad", run.folder, "--labels", "cell_type", "--output", "out.h5ad"
     assert command(*call)[0] == 0
     written = anndata.read_h5ad("out.h5ad").uns["grn"]
-    expected = grn.predict(adata, run, labels="cell_type", copy=True, quiet=True)
+    expected = grn.predict(adata, run, labels="cell_type", copy=True)
     assert written["macro_f1"] == pytest.approx(expected.uns["grn"]["macro_f1"])
     table = pd.read_csv("out_confusion.csv", index_col="given")
     np.testing.assert_array_equal(table, written["confusion"])

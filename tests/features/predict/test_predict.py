@@ -31,7 +31,7 @@ def test_the_pretrained_model_labels_blood_and_its_configuration_makes_it_again(
     them rightly.
     """
     cells = scanpy.datasets.pbmc68k_reduced()
-    grn.predict(cells, model="blood", counts="recover", quiet=True)
+    grn.predict(cells, model="blood", counts="recover")
     right = cells.obs["grn_cell_type"].astype(str) == cells.obs["bulk_labels"].astype(str)
     assert 0.8 < right.mean() < 1
     folder = Path(grn.__file__).parent / "pretrained" / "blood"
@@ -47,10 +47,10 @@ def test_cells_of_every_form_are_written_into_or_copied(form, copy, adata, run, 
     whole = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r") if "backed" in form else adata
     rows = slice(10, 30) if form in ("view", "part of backed") else slice(None)
     given = whole if rows == slice(None) else whole[rows]
-    expected = grn.predict(adata, run, copy=True, quiet=True)
+    expected = grn.predict(adata, run, copy=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = grn.predict(given, run, copy=copy, quiet=True)
+        found = grn.predict(given, run, copy=copy)
     assert added(found) == WRITTEN and (found is given) != copy
     assert added(given) == (set() if copy else WRITTEN)
     assert given is whole or not added(whole), "of a part, the rest stays as it is"
@@ -66,15 +66,15 @@ def test_cells_of_every_form_are_written_into_or_copied(form, copy, adata, run, 
 
 
 def test_another_key_may_be_chosen(adata, run):
-    found = grn.predict(adata, run, key_added="mine", copy=True, quiet=True)
+    found = grn.predict(adata, run, key_added="mine", copy=True)
     assert set(found.obsm) == {"X_mine", "mine_probabilities"}
 
 
 def test_a_run_is_an_object_a_folder_or_a_model(adata, run, tmp_path):
-    expected = grn.predict(adata, run, copy=True, quiet=True)
+    expected = grn.predict(adata, run, copy=True)
     alone = shutil.copytree(run.folder / "model", tmp_path / "alone")
     for model in (str(run.folder), run.folder / "model", alone, grn.load(alone)):
-        found = grn.predict(adata, model, copy=True, quiet=True)
+        found = grn.predict(adata, model, copy=True)
         np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
 
 
@@ -117,9 +117,7 @@ def test_a_model_on_the_hub_is_loaded_by_its_address(tiny_run, monkeypatch):
 def test_a_model_that_is_exported_predicts_as_its_run_and_has_a_card(adata, run, command):
     call = "export", run.folder, "--format", "huggingface", "--output"
     assert command(*call, "blood")[0] == 0
-    own, exported = (
-        grn.predict(adata, each, copy=True, quiet=True) for each in (run, grn.load("blood"))
-    )
+    own, exported = (grn.predict(adata, each, copy=True) for each in (run, grn.load("blood")))
     np.testing.assert_array_equal(own.obsm["grn_probabilities"], exported.obsm["grn_probabilities"])
     head, text = Path("blood/README.md").read_text().split("---\n", 2)[1:]
     assert yaml.safe_load(head)["library_name"] == "grn"

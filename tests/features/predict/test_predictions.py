@@ -50,7 +50,7 @@ def predict(tiny_run, tmp_path):
 @pytest.fixture
 def expected(adata, run):
     """The representation of the run's cells."""
-    return grn.predict(adata, run, copy=True, quiet=True).obsm["X_grn"]
+    return grn.predict(adata, run, copy=True).obsm["X_grn"]
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_explaining_hides_a_gene_as_if_it_were_not_there(adata, random_model, ge
     cells themselves.
     """
     adata.X = adata.X @ sparse.diags_array(np.arange(16) != 3, dtype=np.float32).tocsr()
-    found = grn.explain(adata, random_model(genes_train, mean=0), quiet=True)
+    found = grn.explain(adata, random_model(genes_train, mean=0))
     effect = found.set_index("gene")["effect"].abs()
     assert (effect[adata.var_names[3]].max() < 1e-4) == genes_train and effect.max() > 0.1
 
@@ -136,7 +136,7 @@ def test_cells_without_any_gene_are_unassigned(predict, adata, run):
     assert np.flatnonzero(found.obs["grn_cell_type"] == "unassigned").tolist() == [3, 5]
     assert (found.obs["grn_cell_type_confidence"].iloc[[3, 5]] == 0).all()
     assert (found.obsm["grn_probabilities"][[3, 5]] == 0).all()
-    both = grn.predict(adata, run, error=0.5, map={"type 1": "one"}, quiet=True).obs
+    both = grn.predict(adata, run, error=0.5, map={"type 1": "one"}).obs
     assert both["grn_cell_type"].iloc[[3, 5]].tolist() == ["unassigned"] * 2
 
 
@@ -208,7 +208,7 @@ def test_a_file_read_in_pieces_gives_what_the_cells_in_memory_give(
     adata.uns["kept"] = {"a": [1]}
     found, _ = predict(adata, counts=counts)
     assert not found.isbacked
-    expected = grn.predict(adata, run, counts=counts, copy=True, quiet=True)
+    expected = grn.predict(adata, run, counts=counts, copy=True)
     for name, cells in {"found": found, "expected": expected}.items():
         write_anndata(tmp_path / name, cells)
     with h5py.File(tmp_path / "found") as one, h5py.File(tmp_path / "expected") as other:
@@ -236,7 +236,7 @@ def test_a_bad_value_in_the_last_piece_is_refused_as_in_memory(
     counts[78, 3] = wrong
     adata.X = counts.tocsr()
     with pytest.raises(DataError) as expected:
-        grn.predict(adata, run, copy=True, quiet=True)
+        grn.predict(adata, run, copy=True)
     with pytest.raises(DataError) as found:
         predict(adata)
     assert str(found.value).replace(str(tmp_path / "cells.h5ad"), "The AnnData") == str(
