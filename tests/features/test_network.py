@@ -72,12 +72,10 @@ def test_a_cell_of_a_run_has_a_network(run, adata):
     ("source", "options", "problem", "field"),
     [
         ("run", {"cell": "a", "cell_type": "b"}, ConfigError, "cell_type"),
-        ("run", {"cell_type": "type 3"}, DataError, "cell_type"),
         ("run", {"cell": "nobody"}, DataError, "cell"),
         ("run", {"label": "x"}, ConfigError, "data.label_key"),
         ("cells", {"cell_type": "type 1"}, DataError, "cell_type"),
         ("cells", {"label": "cell_type", "cell_type": "typ 1"}, DataError, "cell_type"),
-        ("cells", {"cell": "nobody"}, DataError, "cell"),
         ("cells", {"data": anndata.AnnData(np.ones((2, 2)))}, ConfigError, "data"),
     ],
 )

@@ -161,15 +161,13 @@ def test_quiet_training_prints_nothing(adata, config, capfd):
 
 def test_keywords_are_their_fields(adata):
     adata.obs["donor"] = [*"abcdefgh"] * 10
-    keywords = {"group_key": "donor", "genes": 12, "values": "counts", "counts": "X"}
-    fields = {"model.members": 1, "model.penalty": np.float32(2), "network.top_k": 1}
-    keywords |= {"label": "cell_type", "regulators": pd.Index(["R1", "R2"])}
-    run = train(adata, None, **keywords, max_steps=np.int64(4), seed=3, set=fields)
+    named = {"label": "cell_type", "group_key": "donor", "genes": 12, "counts": "X", "seed": 3}
+    fields = {"model.penalty": np.float32(2), "network.top_k": 1}
+    regulators = pd.Index(["R1", "R2"])
+    run = train(adata, None, **named, regulators=regulators, max_steps=np.int64(4), set=fields)
     data, used = run.config.data, run.config
-    assert (data.group_key, data.genes, data.values, data.counts) == ("donor", 12, "counts", "X")
-    assert data.regulators == ["R1", "R2"] and data.label_key == "cell_type"
-    assert (used.trainer.max_steps, used.trainer.seed) == (4, 3)
-    assert (used.network.top_k, used.model.penalty) == (1, 2)
+    assert (data.label_key, data.group_key, data.genes) == ("cell_type", "donor", 12)
+    assert (used.trainer.seed, used.trainer.max_steps, used.model.penalty) == (3, 4, 2)
     assert set(run.edges["source"]) <= {"R1", "R2"} and run.edges["target"].is_unique
 
 

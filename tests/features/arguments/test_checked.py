@@ -49,7 +49,6 @@ def public(
     [
         ("count", np.int64(3), 3),
         ("share", np.float32(0.25), 0.25),
-        ("share", 1, 1.0),
         ("quiet", np.bool_(True), True),
         *(("label_key", kind("AB"), [*"AB"]) for kind in (list, tuple)),
         *(("label_key", kind([*"AB"]), [*"AB"]) for kind in (pd.Index, np.array, pd.Series)),
@@ -72,8 +71,6 @@ def test_values_of_any_library_are_taken(name, given, expected):
         *(("label_key", value) for value in (5, b"x")),
         *(("pair", value) for value in ("ab", ["a"])),
         ("kind", "left"),
-        ("quiet", 1),
-        ("cells", 5),
         ("set", ["a"]),
     ],
 )

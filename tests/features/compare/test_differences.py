@@ -321,10 +321,15 @@ def test_swapping_the_conditions_changes_signs_alone():
     for name in ("effect", "level_target"):
         np.testing.assert_allclose(there[name], -back[name], atol=1e-5)
     np.testing.assert_allclose(there["weight_a"], back["weight_a"], atol=1e-5)
+
+
+def test_levels_are_differences_of_means():
+    planted = plant(5)
+    table = compared(planted)
     values = pd.DataFrame(planted.cells.multiplicity.toarray(), columns=planted.cells.vocabulary)
     a, b = (values[planted.condition == name].mean() for name in "ab")
-    expected = (b - a)[there.index.get_level_values("target")]
-    np.testing.assert_allclose(there["level_target"], expected, atol=1e-4)
+    for end in ("source", "target"):
+        np.testing.assert_allclose(table[f"level_{end}"], (b - a)[table[end]], atol=1e-4)
 
 
 def test_a_regulator_that_is_off_in_one_condition_has_no_slope_to_compare():

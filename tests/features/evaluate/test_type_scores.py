@@ -67,13 +67,15 @@ def test_one_network_for_all_types_knows_nothing_of_their_edges():
     assert np.mean(found) == pytest.approx(0.5, abs=0.01)
 
 
-def test_scores_without_signs_weights_or_edges_are_undefined(typed):
+def test_scores_without_signs_or_weights_are_undefined(typed):
     unsigned = typed.score("a", NETWORK, signed=False)
     assert math.isnan(unsigned["sign_accuracy"]) and math.isnan(unsigned["changed_signs"])
     silent = typed.score("a", NETWORK[:0], signed=True)
     assert math.isnan(silent["early_precision_ratio"]) and silent["auprc_ratio"] == pytest.approx(1)
     assert (silent["specificity"], silent["sign_accuracy"]) == (0.5, 0)
+
+
+def test_a_type_without_edges_between_the_genes_has_no_scores():
     within = make_universe(TRUTH, "reference", ["A", "C"])
-    own = {label: TRUTH[TRUTH["cell_type"] == label] for label in "abc"}
-    found = TypedTruth(within, own).score("b", NETWORK, signed=True)
+    found = TypedTruth(within, dict([*TRUTH.groupby("cell_type")])).score("b", NETWORK, signed=True)
     assert found.pop("edges") == 0 and all(map(math.isnan, found.values()))

@@ -87,10 +87,3 @@ def test_types_have_theirs():
     both.loc[both["cell_type"] == "T", "effect"] *= -1
     said = headline(both)
     assert said.startswith("Drivers of each cell type") and said.endswith("B SPI1, IRF3.")
-
-
-@pytest.mark.parametrize("sides", [("ctrl", "stim"), ("others",)])
-def test_where_nothing_differs_that_is_said(sides):
-    nothing = table(RESPONSE, sides).assign(q_value=0.9)
-    assert headline(nothing).startswith("No activity of regulators differs between")
-    assert headline(None) == ""

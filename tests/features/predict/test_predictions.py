@@ -140,12 +140,7 @@ def test_cells_without_any_gene_are_unassigned(predict, adata, run):
     assert both["grn_cell_type"].iloc[[3, 5]].tolist() == ["unassigned"] * 2
 
 
-def test_counts_and_gene_names_may_be_elsewhere(predict, adata, expected, tmp_path):
-    adata.to_df().T.to_csv(tmp_path / "cells.csv")
-    found, _ = predict(tmp_path / "cells.csv", orientation="genes_by_cells")
-    np.testing.assert_array_equal(found.obsm["X_grn"], expected)
-    with pytest.raises(DataError, match=r"cells\.csv is a text file"):
-        predict(tmp_path / "cells.csv")
+def test_counts_and_gene_names_may_be_elsewhere(predict, adata, expected):
     adata.layers["umi"], adata.X = adata.X.copy(), adata.X.log1p()
     adata.var["symbol"] = adata.var_names
     adata.var_names = [f"ENSG{number:011d}" for number in range(16)]
@@ -158,20 +153,28 @@ def test_counts_and_gene_names_may_be_elsewhere(predict, adata, expected, tmp_pa
         predict(adata, counts="layer:umi")
 
 
-def test_counts_are_where_they_were_in_training_unless_the_user_says_so(tiny_run, tmp_path):
-    """What the model itself fixes is taken from the model."""
+def test_of_a_text_file_the_orientation_is_asked(predict, adata, expected, tmp_path):
+    adata.to_df().T.to_csv(tmp_path / "cells.csv")
+    found, _ = predict(tmp_path / "cells.csv", orientation="genes_by_cells")
+    np.testing.assert_array_equal(found.obsm["X_grn"], expected)
+    with pytest.raises(DataError, match=r"cells\.csv is a text file"):
+        predict(tmp_path / "cells.csv")
+
+
+def test_counts_are_where_they_were_in_training_unless_the_user_says_so(
+    predict, adata, expected, tiny_run, tmp_path
+):
     run = shutil.copytree(tiny_run, tmp_path / "run")
-    text = (run / "config.yaml").read_text()
-    text = text.replace("counts: X", "counts: raw").replace("gene_key: null", "gene_key: symbol")
-    (run / "config.yaml").write_text(text.replace("log1p_normalised", "counts"))
-    trained, new = TrainedModel.load(tiny_run), Path("new.h5ad")
+    text = (run / "config.yaml").read_text().replace("counts: X", "counts: layer:umi")
+    (run / "config.yaml").write_text(text)
+    adata.layers["umi"], adata.X = adata.X.copy(), adata.X.log1p()
     for model in (run, run / "model"):
-        config = data_config(trained, model, new)
-        assert (config.counts, config.gene_key, config.path) == ("raw", "symbol", "new.h5ad")
-        assert (config.multiplicity, config.label_key) == ("log1p_normalised", None)
-    assert data_config(trained, run, new, counts="layer:a").counts == "layer:a"
-    other = shutil.copytree(run / "model", run / "another")
-    assert data_config(trained, other, new).counts == "X", "of no run that it knows"
+        np.testing.assert_array_equal(predict(adata, model)[0].obsm["X_grn"], expected)
+    adata.X = adata.layers.pop("umi")
+    alone = shutil.copytree(run / "model", tmp_path / "alone")
+    for model, options in ((run, {"counts": "X"}), (alone, {})):
+        found, _ = predict(adata, model, **options)
+        np.testing.assert_array_equal(found.obsm["X_grn"], expected)
 
 
 @pytest.fixture
@@ -221,10 +224,11 @@ def test_a_file_read_in_pieces_gives_what_the_cells_in_memory_give(
 
 
 def test_a_piece_of_the_matrix_is_read_at_a_time(predict, adata, in_pieces, monkeypatch):
+    """Once for the check, once for the predictions."""
     read, clean = [], matrix._clean
     monkeypatch.setattr(matrix, "_clean", lambda block: read.append(block.shape[0]) or clean(block))
     predict(adata)
-    assert sum(read) == 160 and max(read) < 80, "once for the check, once for the predictions"
+    assert sum(read) == 160 and max(read) < 80
 
 
 @pytest.mark.parametrize("wrong", [np.nan, -2.0, 0.5, 1e13])
