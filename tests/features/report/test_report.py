@@ -13,9 +13,7 @@ import pytest
 from scipy import sparse
 
 from grn.config.schema import Config
-from grn.edges.signed_network import edge_list, open_network
-from grn.edges.weights import Network
-from grn.evidence.states import States
+from grn.edges.signed_network import SignedNetwork, edge_list
 from grn.features.findings.drivers import CELLS, OWN
 from grn.features.findings.summary import (
     certain_sentence,
@@ -26,7 +24,6 @@ from grn.features.findings.summary import (
 )
 from grn.features.report.page import CAUSED, CHANGES, FOLDS, write_report
 from grn.features.report.write import edges_of_types
-from grn.networks.run_files import network_anndata, write_network
 
 LABELS = ["T/<script>alert(1)</script>", "B & co"]
 GENES = ["<b>R</b>", "R2", "x", "y"]
@@ -52,39 +49,29 @@ FOUND = pd.DataFrame(
         "borrowed": [0, 2, 3],
         "least_effect": [0.12, 0.13, np.nan],
     }
-).set_axis([*"012"])
+)
 ACTIVITY = pd.DataFrame({"cell_type": LABELS, "regulator": "R2", "targets": 5, "cells": 9}).assign(
     activity_none=0.5, activity_some=2.0, effect=1.5, low=1.0, high=2.0, q_value=0.001, regulons=OWN
 )
 DOT = b"\x89PNG not really"
 
 
-def network_file(folder):
-    weight = np.array([[0, -0.2], [0.1, 0], [0.9, 0.3], [-0.7, 0.0]], dtype=np.float32)
-
-    def of(values, **types):
-        same = [np.full((4, 2), 0.75, dtype=np.float32)] * 4
-        return Network(values, *same, np.full((4, 2), 50), **types)
-
-    adata = network_anndata(
-        of(weight, of_states={LABELS[0]: of(weight * 2), LABELS[1]: of(-weight)}),
-        genes=GENES,
-        regulators=np.array([0, 1]),
-        states=States(np.eye(2, dtype=np.float32)[[0, 1, 1]], tuple(LABELS), "labels"),
-        multiplicity=sparse.csr_matrix(np.ones((3, 4))),
-        top_k=None,
-        about={"model_hash": "0123456789abcdef", "version": "9.9.9", "found": FOUND},
-    )
-    write_network(folder, adata, EDGES, EDGES.assign(cell_type="").head(0))
-    return open_network(folder / "network.h5ad")
+def signed_network(about: dict) -> SignedNetwork:
+    """Weights over all cells, and of types twice as large and turned."""
+    weight = np.zeros((4, 4))
+    weight[:, :2] = [[0, -0.2], [0.1, 0], [0.9, 0.3], [-0.7, 0]]
+    every = sparse.csr_matrix(weight)
+    of_types = {LABELS[1]: -every, LABELS[0]: 2 * every}
+    meaning = {"sign": "positive: raises", "orientation": "rows are targets", "states": "labels"}
+    made = {"model_hash": "0123456789abcdef", "version": "9.9.9", "found": FOUND}
+    return SignedNetwork(pd.Index(GENES), every, of_types, meaning | made | about)
 
 
 def report(folder, *, edges=EDGES, data=None, about=None, of_types=None, **others) -> str:
     """The HTML of a report. data: further fields of the configuration. about: of the network.
     others: further tables.
     """
-    network = network_file(folder)
-    network.about.update(about or {})
+    network = signed_network(about or {})
     if of_types is None:
         tables = [
             kept_edges(edge_list(weights, network.genes)).assign(cell_type=label)

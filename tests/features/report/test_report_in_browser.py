@@ -71,7 +71,7 @@ window.addEventListener("load", () => {
 
 
 MEASURE = """<script>
-window.addEventListener("load", () => setTimeout(() => {
+window.addEventListener("load", () => setTimeout(function measure() {
   const canvas = document.getElementById("network");
   const painted = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
   const columns = new Set(), rows = new Set();
@@ -80,6 +80,7 @@ window.addEventListener("load", () => setTimeout(() => {
     const pixel = (at - 3) / 4;
     columns.add(pixel % canvas.width); rows.add(Math.floor(pixel / canvas.width));
   }
+  if (!rows.size) { setTimeout(measure, 500); return; } // a busy machine has not painted yet
   const result = document.createElement("pre");
   result.id = "result";
   result.textContent = JSON.stringify({
@@ -113,7 +114,7 @@ def result_of(page: str, path, *options: str):
         "--headless",
         "--no-sandbox",
         "--disable-gpu",
-        "--virtual-time-budget=4000",
+        "--virtual-time-budget=20000",
         *options,
         "--dump-dom",
     ]
