@@ -118,3 +118,10 @@ def test_unknown_types_and_files_and_blocks_of_tables_are_refused(run):
     ):
         with pytest.raises(DataError):
             grn.read_network(network, **options)
+
+
+@pytest.mark.parametrize("kind", ["Int64", "category", "string", "float16"])
+def test_weights_of_any_dtype_are_numbers(kind):
+    table = pd.DataFrame({"source": [*"AB"], "target": "x", "weight": [2, -1]})
+    found = grn.read_network(table.astype({"weight": kind}))
+    assert found["weight"].tolist() == [2, -1]

@@ -78,33 +78,45 @@ def view(adata):
     return more[: len(adata)]
 
 
-def elsewhere(adata, **given):
-    """Counts of a layer or of raw."""
+def elsewhere(adata):
+    """Counts in a layer and in raw, log values in X."""
     adata.layers["umi"], adata.raw, adata.X = adata.X.copy(), adata.copy(), adata.X.log1p()
-    return {"data": adata} | given
+    return adata
+
+
+def file_of(adata) -> str:
+    adata.write_h5ad("cells.h5ad")
+    return "cells.h5ad"
 
 
 FORMS = {
-    "sparse": lambda adata: {"data": adata},
-    "dense": lambda adata: {"data": anndata.AnnData(adata.to_df(), obs=adata.obs, uns=adata.uns)},
-    "a view": lambda adata: {"data": view(adata)},
-    "a layer": lambda adata: elsewhere(adata, counts="layer:umi"),
-    "raw": lambda adata: elsewhere(adata, counts="raw"),
-    "a file": lambda adata: {"data": adata.write_h5ad("cells.h5ad") or "cells.h5ad"},
-    "backed": lambda adata: {"data": anndata.read_h5ad(FORMS["a file"](adata)["data"], "r")},
-    "of the configuration": lambda adata: {"data": None},
+    "sparse": (lambda adata: adata, {}),
+    "dense": (lambda adata: anndata.AnnData(adata.to_df(), obs=adata.obs, uns=adata.uns), {}),
+    "a view": (view, {}),
+    "a layer": (elsewhere, {"counts": "layer:umi"}),
+    "raw": (elsewhere, {"counts": "raw"}),
+    "a file": (file_of, {}),
+    "backed": (lambda adata: anndata.read_h5ad(file_of(adata), backed="r"), {}),
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_form_of_the_cells_does_not_matter(form, adata, config, run):
-    given = FORMS[form](adata)
-    data = given.pop("data")
-    found = grn.train(config) if data is None else train(data, config, **given)
-    assert_same(found, run)
+    of_form, options = FORMS[form]
+    data = of_form(adata)
+    assert_same(train(data, config, **options), run)
     if form == "backed":
         assert data.isbacked and data.X[:1].sum() >= 0, "and the file stays open"
         data.file.close()
+
+
+def test_a_configuration_alone_names_its_cells(config, run):
+    assert_same(grn.train(config), run)
+
+
+def seed_all() -> None:
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(5)
 
 
 def state() -> tuple:
@@ -120,10 +132,9 @@ def test_training_leaves_everything_else_as_it_was(adata, config, temporary):
     """The run itself is in a temporary folder, and lives as long as its object."""
     adata.raw, adata.layers["other"] = adata.copy(), adata.X.copy()
     before = adata.copy()
-    seeds = random.seed, np.random.seed, torch.manual_seed
-    [seed(5) for seed in seeds]
+    seed_all()
     expected = state()
-    [seed(5) for seed in seeds]
+    seed_all()
     run = train(adata, config)
     assert state() == expected
     assert (adata.X != before.X).nnz == 0 and (adata.raw.X != before.raw.X).nnz == 0
