@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import grn
+from grn.features.perturb.mechanism import effects
+from grn.features.perturb.perturbed import Subject
 from grn.features.run import trained_of
-from grn.networks.cells_of_run import cells_of_run, states_of_run
 from grn.runtime.errors import DataError, RunFolderError
 
 
@@ -83,35 +84,18 @@ def test_training_makes_the_edges(make_config):
     assert len(both) == len(one) and not np.allclose(both["weight_x"], both["weight_y"], rtol=0.02)
 
 
-def test_finite_differences_have_the_sign_of_every_edge(run):
-    """Each regulator in turn is raised in every cell; what genes read of the basal gene stays as it
-    is.
-    """
-    model, trained = run.module.double(), trained_of(run)
-    cells = cells_of_run(run.folder, run.config, trained)
-    states = states_of_run(run.folder, cells, run.config.trainer.seed, trained)
-    states = torch.as_tensor(states.membership).double()
-    multiplicity = torch.as_tensor(cells.multiplicity.toarray()).double()
-    m = model.inputs(multiplicity[:, model.regulators], torch.as_tensor(cells.basal).double())
-    every, step = torch.arange(len(model.targets)), 1e-3
-
-    def direct(raised: torch.Tensor) -> torch.Tensor:
-        """The mean prediction of each gene. raised [R]: what is added to the regulators, as each
-        block reads them.
-        """
-        keys = model.corrected(m, model.among(m, states), states) + raised
-        found = torch.zeros(model.genes).double()
-        found[model.regulators] = model.among(m + raised, states).mean((0, 1))
-        found[model.targets] = model.blocks[1](keys, states, every).mean((0, 1))
-        return found
-
-    weight = run.network.varp["grn"].toarray()
-    raises = step * torch.eye(len(model.regulators) + 1).double()
-    for regulator, raised in zip(model.regulators.tolist(), raises, strict=False):
-        slope = (direct(raised) - direct(-raised)).numpy() / (2 * step)
+def test_raising_a_regulator_moves_every_target_by_the_sign_of_its_edge(run, adata):
+    """In every cell, each in turn; by derivatives of perturbations, in double precision."""
+    subject = Subject.of_run(run.folder, run.config, trained_of(run), adata)
+    model, inputs = subject.model.double(), subject.inputs(subject.rows(None))
+    measured, basal, states = (each.double() for each in inputs)
+    weight, targets, step = run.network.varp["grn"].toarray(), model.targets.numpy(), 1e-3
+    for number, regulator in enumerate(model.regulators.tolist()):
+        raised = {number: measured[:, number] + step}
+        slope = effects(model, measured, basal, states, raised, 1).mean((0, 1)).numpy() / step
         others = np.arange(model.genes) != regulator
         assert (np.sign(slope) == np.sign(weight[:, regulator]))[others].all()
-        assert np.corrcoef(slope[model.targets], weight[model.targets, regulator])[0, 1] > 0.9
+        assert np.corrcoef(slope[targets], weight[targets, regulator])[0, 1] > 0.9
 
 
 def test_a_type_s_derivatives_are_its_own(run):

@@ -235,6 +235,7 @@ def test_training_works_beside_the_main_thread(adata, config, run):
 
 
 WRONG = {
+    "no cells": ({"data": anndata.AnnData(np.ones((0, 4)))}, DataError),
     "a table": ({"data": pd.DataFrame({"A": [1, 2]})}, ConfigError),
     "log values": ({"data": anndata.AnnData(np.full((9, 4), 0.5))}, DataError),
     "a column that is missing": ({"label": "cell_types"}, DataError),

@@ -229,7 +229,8 @@ def test_interferon_raises_its_known_regulators_in_every_type():
         (lambda net: {"min_targets": 30}, VocabularyMismatch),
         (lambda net: {"regulons": net.assign(target="ENS" + net["target"])}, VocabularyMismatch),
         (lambda net: {"regulons": pd.concat(net.assign(cell_type=t) for t in "ab")}, DataError),
-        (lambda net: {"by": "type", "compare": "type"}, DataError),
+        (lambda net: {"layer": "lognorm"}, DataError),
+        (lambda net: {"by": "type", "group": "type"}, DataError),
     ],
 )
 def test_what_cannot_be_used_is_refused(change, error, net, cells):

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import grn
+from grn.cells.cells import Cells
 from grn.cells.load import load_cells
 from grn.cells.readers.registry import MEMORY
 from grn.cells.simulated.cells import simulate
@@ -39,9 +40,14 @@ def screen_of(generator: np.random.Generator, effect: np.ndarray, along: np.ndar
     return adata
 
 
+def loaded(adata: anndata.AnnData, **data) -> Cells:
+    fields = {"path": MEMORY, "genes": "all", "intervention_key": "cut"} | data
+    config = change_config(None, {f"data.{name}": value for name, value in fields.items()})
+    return load_cells(config.data, seed=0, adata=adata)[0]
+
+
 def learned(adata: anndata.AnnData) -> tuple[Unmade, list[str]]:
-    fields = {"data.path": MEMORY, "data.genes": "all", "data.intervention_key": "cut"}
-    cells, _ = load_cells(change_config(None, fields).data, seed=0, adata=adata)
+    cells = loaded(adata)
     states = states_of(cells, 0)
     caused = caused_effects(cells, states)
     found = Unmade(at_one_total(cells), states.membership, cells.interventions, caused)
@@ -106,6 +112,14 @@ def test_intervals_hold_on_interventions_that_nobody_made():
             responds = np.abs(measured) > 4 * error
             right += list((np.sign(effect) == np.sign(measured))[responds])
     assert 0.92 < np.mean(hit) < 0.99 and np.mean(right) > 0.97
+
+
+def test_cells_that_regulators_do_not_count_in_are_counted_to_one_total(along):
+    adata = screen_of(np.random.default_rng(0), -along[:6], along)
+    every, some = loaded(adata), loaded(adata, regulators=[f"R{n}" for n in range(REGULATORS)])
+    assert at_one_total(every) is every.multiplicity
+    totals = np.expm1(at_one_total(some)[:, :GENES].toarray()).sum(1)
+    np.testing.assert_allclose(totals, totals[0], rtol=1e-4)
 
 
 @pytest.fixture(scope="module")

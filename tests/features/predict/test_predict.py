@@ -112,6 +112,9 @@ def test_a_model_on_the_hub_is_loaded_by_its_address(tiny_run, monkeypatch):
     assert asked == [("owner/name", None), ("owner/name", "v2")]
     with pytest.raises(RunFolderError, match="404"):
         grn.load("hf://no/such")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(RunFolderError, match="pip install huggingface_hub"):
+        grn.load("hf://owner/name")
 
 
 def test_a_model_that_is_exported_predicts_as_its_run_and_has_a_card(adata, run, command):
