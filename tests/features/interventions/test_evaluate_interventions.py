@@ -10,8 +10,15 @@ from grn.config.schema import Simulation
 from grn.features.interventions.scores import scores
 from grn.runtime.errors import ConfigError, DataError
 
-SIZE = {"cells": 1500, "genes": 50, "regulators": 10, "cell_types": 1, "seed": 2}
-SIZE |= {"interventions": 0.4, "pairs": 0.2}
+SIZE = {
+    "cells": 1500,
+    "genes": 50,
+    "regulators": 10,
+    "cell_types": 1,
+    "seed": 2,
+    "interventions": 0.4,
+    "pairs": 0.2,
+}
 REGULATORS = [f"R{number + 1}" for number in range(10)]
 FIELDS = {f"data.simulated.{name}": value for name, value in SIZE.items()} | {
     "model.members": 2,
@@ -25,17 +32,6 @@ FIELDS = {f"data.simulated.{name}": value for name, value in SIZE.items()} | {
     "data.genes": "all",
     "data.regulators": REGULATORS,
 }
-FIELDS |= {
-    "data.intervention_key": "intervention",
-    "data.depth": "none",
-    "data.multiplicity": "log1p",
-}
-FIELDS |= {
-    "data.test_fraction": 0.4,
-    "data.genes": "all",
-    "data.regulators": [f"R{n + 1}" for n in range(10)],
-}
-FIELDS |= {f"data.simulated.{name}": value for name, value in SIZE.items()}
 
 
 @pytest.fixture(scope="module")

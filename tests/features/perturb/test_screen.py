@@ -11,6 +11,7 @@ from grn.cells.simulated.cells import simulate
 from grn.config.schema import Simulation
 from grn.runtime.errors import DataError
 
+REGULATORS = [f"R{number + 1}" for number in range(12)]
 FIELDS = {
     "model.members": 2,
     "model.width": 16,
@@ -29,9 +30,6 @@ def screen():
     made = cells.obs["intervention"].cat.categories
     alone = [name for name in made if name.startswith("R") and "+" not in name]
     return cells[:, cells.var_names != alone[0]].copy(), alone  # the first was not measured
-
-
-REGULATORS = [f"R{number + 1}" for number in range(12)]
 
 
 @pytest.fixture(scope="module")
