@@ -36,20 +36,15 @@ def typed():
 
 
 def test_counted_by_hand(typed):
+    """Ratios are over the density, 4 / 6."""
     found = {label: typed.score(label, NETWORK, signed=True) for label in "abc"}
     auprc = (1 + 1 + 3 / 4 + 4 / 5) / 4  # AB, AC, AD and BC at ranks 1, 2, 4 and 5
-    expected = {
-        "edges": 4,
-        "auprc": auprc,
-        "auprc_ratio": auprc / (4 / 6),
-        "early_precision_ratio": (3 / 4) / (4 / 6),
-        "sign_accuracy": 3 / 4,
-        "specificity": 1 / 2,  # of AC (4) and AD (2), which act, only AC is above BD (3)
-        "changed_signs": 0,
-    }
+    ratios = {"auprc_ratio": auprc * 3 / 2, "early_precision_ratio": 3 / 4 * 3 / 2}
+    # of AC (4) and AD (2), which act, only AC is above BD (3)
+    of_types = {"specificity": 1 / 2, "changed_signs": 0}
+    expected = {"edges": 4, "auprc": auprc, "sign_accuracy": 3 / 4} | ratios | of_types
     assert found["a"] == pytest.approx(expected)
-    # Edges AB, AD, BC and BD have ranks 1, 4, 5 and 3; AD (2) and BD (3) act, AC (4) does not.
-    assert found["b"]["auprc"] == pytest.approx((1 + 2 / 3 + 3 / 4 + 4 / 5) / 4)
+    # AD (2) and BD (3) act, AC (4) does not.
     assert (found["b"]["specificity"], found["b"]["changed_signs"]) == (0, 1)
     assert math.isnan(found["c"]["specificity"]), "none of the partial edges acts in c"
 
