@@ -56,10 +56,10 @@ def test_the_table_is_that_of_python_and_replaces_no_file(line, command, run, ma
 
 def test_a_perturbation_is_written_as_a_table_or_as_cells(command, run):
     call = "perturb", run.folder, "--knock-out", "R1", "--where", "cell_type=type 1"
-    code, printed, _ = command(*call, "--output", "found.csv")
+    code, printed, _ = command(*call, "--output", "found.parquet")
     assert code == 0 and "No edge of R1 is certain in these cells" in printed
     assert command(*call, "--steps", 1, "--output", "cells.h5ad")[0] == 0
-    table, cells = pd.read_csv("found.csv"), anndata.read_h5ad("cells.h5ad")
+    table, cells = pd.read_parquet("found.parquet"), anndata.read_h5ad("cells.h5ad")
     assert table["gene"][0] == "R1" and table["effect"][1:].abs().is_monotonic_decreasing
     effect = table.set_index("gene").loc[cells.var_names, "effect"]
     np.testing.assert_allclose(effect, cells.var["grn_effect"], rtol=1e-4)
