@@ -115,8 +115,6 @@ def test_shares_are_1_for_some_cells_and_spread_over_the_others():
     assert 0.3 <= others.min() < 0.31 and others.max() > 0.98
 
 
-
-
 def test_the_numbers_are_uniform_and_independent():
     numbers = uniform(0, 0, 0, torch.arange(300), 300).numpy()
     assert numbers.min() >= 0 and numbers.max() < 1

@@ -80,8 +80,7 @@ def test_processes_share_training_validation_and_test_cells():
         data.trainer = type("Trainer", (), {"global_rank": rank, "world_size": 2})()
         test = data.test_dataloader(Processes(rank, 2))
         loaders = (data.train_dataloader(), data.val_dataloader(), test)
-        of_batches = ([batch.cells.tolist() for batch in each] for each in loaders)
-        seen.append([sum(each, []) for each in of_batches])
+        seen.append([[int(cell) for batch in each for cell in batch.cells] for each in loaders])
     assert data.steps_per_epoch(world=2) == 3
     for one, other in zip(*seen, strict=True):
         assert not set(one) & set(other)

@@ -62,16 +62,6 @@ def test_many_cells_are_mixed_in_buffers_of_few_blocks(cells, size, world, start
             np.testing.assert_array_equal(following.buffer, request.following)
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
-def test_no_block_is_read_by_two_processes(world):
-    rows, size = np.arange(40_000), 256 // world
-    orders = [EpochOrder(rows, size, 3, rank, world, buffered=True) for rank in range(world)]
-    first = [next(iter(order)).buffer // BLOCK for order in orders]
-    assert sum(len(np.unique(blocks)) for blocks in first) == loading_order.BUFFER // BLOCK
-    request = next(iter(orders[0])).rows // BLOCK
-    assert len(np.unique(request)) >= len(request) / 4, "a batch is of many blocks"
-
-
 @given(
     cells=st.integers(5, 600),
     size=sizes,
