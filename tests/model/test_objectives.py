@@ -127,70 +127,55 @@ def test_the_context_learns_from_what_predictions_of_the_blocks_leave_over(
     assert not torch.allclose(found["basal.query"], plain["basal.query"])
 
 
-def test_a_member_does_not_learn_from_the_cells_of_its_fold(make_model, batch):
-    """Its gradient does not change in any bit when these cells have other genes; the other members'
-    do.
+@pytest.mark.parametrize("objective", ["masked_multiplicity", "cell_type", "genes"])
+def test_a_member_does_not_learn_from_the_cells_of_its_fold(make_model, batch, objective):
+    """Its gradient does not change in any bit when these cells, of fold 0, have other genes; the
+    other members' do. Of the identity token two members have a fold.
     """
-    model = make_model(states=3)
-    one, other = (
-        gradients(masked_multiplicity(each, model, whole(model))[0], model)
-        for each in (batch, moved(batch, [0, 3]))  # the cells of fold 0
-    )
-    assert {name.split(".")[0] for name in one} == {"blocks", "basal"}
-    for name in one:
-        assert torch.equal(one[name][:1], other[name][:1]), name
-        assert not torch.equal(one[name][1:], other[name][1:]), name
-
-
-@pytest.mark.parametrize("name", ["cell_type", "genes"])
-def test_neither_does_a_member_of_the_identity_token(make_model, batch, name):
     model, found = make_model(states=3), []
+    of_genes = objective == "masked_multiplicity"
     for each in (batch, moved(batch, [0, 3])):
         torch.manual_seed(0)
-        found.append(
-            gradients(
-                of_cells(each, model, readers_cells(each, model), genes=True)[name].sum(), model
-            )
+        learned = readers_cells(each, model)
+        loss = (
+            masked_multiplicity(each, model, whole(model))[0]
+            if of_genes
+            else of_cells(each, model, learned, genes=True)[objective].sum()
         )
+        found.append(gradients(loss, model))
     one, other = found
-    assert one and all(name.startswith("identity.") for name in one)
+    parts, members = ({"blocks", "basal"}, 1) if of_genes else ({"identity"}, 2)
+    assert {name.split(".")[0] for name in one} == parts
     for name in one:
-        assert torch.equal(one[name][:2], other[name][:2]), name
-    assert not torch.equal(one["identity.output"][2:], other["identity.output"][2:])
+        assert torch.equal(one[name][:members], other[name][:members]), name
+        assert not of_genes or not torch.equal(one[name][1:], other[name][1:]), name
+    assert of_genes or not torch.equal(one["identity.output"][2:], other["identity.output"][2:])
 
 
-def test_what_context_learns_changes_nothing_in_the_signed_network(make_model, batch):
+@pytest.mark.parametrize("change", ["weights", "hidden"])
+def test_what_context_learns_changes_nothing_in_the_signed_network(make_model, batch, change):
     """The network's gradient is that of its own error; the context's that of what the network
-    leaves over.
+    leaves over, of multiplicities some of which are hidden from it alone.
     """
-    model = make_model(states=3)
-    network = gradients(masked_multiplicity(batch, model, whole(model))[0], model)
-    model.basal.query.data.mul_(3)
-    model.basal.bias.data.add_(1)
-    other = gradients(masked_multiplicity(batch, model, whole(model))[0], model)
+    model, draw = make_model(states=3), whole(make_model())
+    network = gradients(masked_multiplicity(batch, model, draw)[0], model)
+    if change == "weights":
+        model.basal.query.data.mul_(3)
+        model.basal.bias.data.add_(1)
+    else:
+        draw = replace(draw, hidden=torch.ones(4, 5, 4, dtype=torch.bool))
+    other = gradients(masked_multiplicity(batch, model, draw)[0], model)
     for name in network:
         same = torch.allclose(network[name], other[name], rtol=1e-12, atol=1e-14)
         # What the context makes of the regulators is nothing that block 1 learns.
         assert same == name.startswith(("blocks.", "basal.state")), name
 
 
-def test_multiplicities_that_are_hidden_from_the_basal_gene_are_not(make_model, batch):
-    """From the network: they change the context alone."""
-    model = make_model(states=3)
-    hidden = replace(whole(model), hidden=torch.ones(4, 5, 4, dtype=torch.bool))
-    one, other = (
-        gradients(masked_multiplicity(batch, model, each)[0], model)
-        for each in (whole(model), hidden)
-    )
-    for name in one:
-        assert torch.equal(one[name], other[name]) == name.startswith(("blocks.", "basal.state")), (
-            name
-        )
+def test_a_share_of_what_the_context_reads_is_hidden(make_model):
     torch.manual_seed(0)
-    drawn = Draw.of(model, 2000, 0.3)
-    assert drawn.hidden.shape == (4, 2000, 4) and drawn.hidden.double().mean() == pytest.approx(
-        0.3, abs=0.02
-    )
+    hidden = Draw.of(make_model(), 2000, 0.3).hidden
+    assert hidden.shape == (4, 2000, 4)
+    assert hidden.double().mean() == pytest.approx(0.3, abs=0.02)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -310,23 +295,15 @@ def test_genes_are_predicted_as_they_were_counted_from_what_is_left_to_see(make_
 
 
 def test_types_alone_reach_the_blocks(make_model, batch):
+    """And cells without a label cost nothing."""
     model, found = make_model(states=3, genes_train=False), []
-    for each in (batch, moved(batch, [0, 3])):
-        loss = of_cells(each, model, readers_cells(each, model), genes=False)["cell_type"]
+    learned = readers_cells(batch, model)
+    for each in (batch, replace(batch, labels=torch.full((5,), -1))):
+        loss = of_cells(each, model, learned, genes=False)["cell_type"]
         found.append(gradients(loss.sum(), model))
-    one, other = found
-    assert one["blocks.1.embedding.query"].abs().max() > 0
-    assert all(
-        torch.equal(one[name][:2], other[name][:2]) for name in one if name.startswith("identity.")
-    )
-
-
-def test_a_batch_with_nothing_to_learn_costs_nothing(make_model, batch):
-    model = make_model(states=3)
-    unlabelled = replace(batch, labels=torch.full((5,), -1))
-    found = of_cells(unlabelled, model, readers_cells(batch, model), genes=False)["cell_type"]
-    assert found.tolist() == [0] * 4
-    assert all((each == 0).all() for each in gradients(found.sum(), model).values())
+    some, nothing = found
+    assert some["blocks.1.embedding.query"].abs().max() > 0
+    assert all((each == 0).all() for each in nothing.values())
 
 
 def test_what_an_intervention_has_set_is_no_target(make_model, batch):

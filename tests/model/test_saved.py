@@ -109,20 +109,8 @@ def test_large_tables_are_whole_multiples_of_a_step_rounded_once(numbers, scale)
 
 
 def test_gene_names_come_back_whatever_line_ends_they_contain(trained, tmp_path):
-    names = (
-        "a\r",
-        "a\r\n",
-        "\n",
-        "\r",
-        "",
-        "a\x85b",
-        "a\u2028b",
-        "a\x1cb",
-        "a\\nb",
-        "a\\",
-        "\\\n",
-        " a ",
-    )
+    odd = ("a\r", "a\r\n", "\n", "\r", "", "a\x85b", "a\u2028b", "a\x1cb", "a\\nb", "\\\n")
+    names = (*odd, "a\\", " a ")
     replace(trained, vocabulary=names).save(tmp_path / "odd")
     assert TrainedModel.load(tmp_path / "odd").vocabulary == names
 
@@ -147,20 +135,15 @@ def test_models_without_heads_and_normalisation_come_back(make_model, tmp_path):
         {"multiplicity": "log1p"},
         {"target_total": 1234.6},
         {"depth": None},
+        {"measures_depth": ~MEASURES},
         {"cells": "0" * 32},
     ],
 )
 def test_everything_that_is_saved_enters_the_hash(trained, changes):
-    assert replace(trained, **changes).hash != trained.hash
-
-
-def test_the_hash_is_that_of_the_tensors(trained, folder):
     before = trained.hash
-    assert TrainedModel.load(folder).hash == before
-    with torch.no_grad():
-        trained.model.blocks[0].bias[0] += 1
+    assert replace(trained, **changes).hash != before
+    trained.model.blocks[0].bias.data[0] += 1
     assert trained.hash != before
-    assert replace(trained, measures_depth=~MEASURES).hash != trained.hash
 
 
 def rewrite(folder, card):

@@ -15,7 +15,14 @@ from grn.evidence.states import states_of
 from grn.runtime.errors import ConfigError
 from grn.runtime.messages import silent
 from grn.training import building, machine
-from grn.training.building import FEWEST_FOLDS, FREER, data_module, folds_of, prepare
+from grn.training.building import (
+    FEWEST_FOLDS,
+    FREER,
+    data_module,
+    folds_of,
+    folds_of_run,
+    prepare,
+)
 from grn.training.machine import cells_of_step
 
 
@@ -32,18 +39,18 @@ def prepared(loaded, say=silent, **changes):
 
 
 def test_folds_are_stratified_and_those_of_other_cells_are_none(loaded):
-    """Also over cells without a label."""
-    _, cells, split, states = loaded
+    """Also over cells without a label. The network of a run is read with the folds that it has."""
+    config, cells, split, states = loaded
+    fit, again = prepared(loaded), {"members": config.model.members, "seed": config.trainer.seed}
+    np.testing.assert_array_equal(folds_of_run(cells, split, states, **again), fit.fold)
+    assert (fit.fold[split.test] == -1).all()
+    assert set(fit.fold[split.train]) == set(range(FEWEST_FOLDS))
     cells = replace(cells, labels=np.where(np.arange(80) % 3 == 0, -1, cells.labels))
     found = folds_of(cells, split.train, states, 5, 0)
     for label in (-1, 0, 1):
         sizes = np.bincount(found[cells.labels[split.train] == label], minlength=5)
         assert sizes.max() - sizes.min() <= 1
-    fit = prepared(loaded)
-    assert (fit.fold[split.test] == -1).all() and set(fit.fold[split.train]) == set(
-        range(FEWEST_FOLDS)
-    )
-    assert (cells.labels[prepared((loaded[0], cells, *loaded[2:])).judging] >= 0).all()
+    assert (cells.labels[prepared((config, cells, split, states)).judging] >= 0).all()
 
 
 def test_no_donor_is_both_learned_and_held_out_by_a_member(loaded):
@@ -117,16 +124,6 @@ def test_blocks_start_at_the_exact_solution_and_states_at_a_regression(loaded):
         loaded, lambda line: None, **{"objectives.masked_multiplicity.weight": 0}
     ).model
     assert (types.basal.state == 0).all() and types.blocks[1].embedding.query.std() > 0
-
-
-def test_the_folds_of_a_run_are_those_that_it_trains_with(loaded):
-    config, cells, split, states = loaded
-    assert np.array_equal(
-        building.folds_of_run(
-            cells, split, states, members=config.model.members, seed=config.trainer.seed
-        ),
-        prepared(loaded).fold,
-    )
 
 
 def test_members_take_the_chosen_penalties_in_turn(loaded, monkeypatch):
