@@ -63,9 +63,7 @@ def network(sure: bool = True) -> Network:
     """With what knock-offs say of it, or without."""
     generator = np.random.default_rng(0)
     weight, sd, total, indirect, between = generator.normal(size=(5, 5, 2)).astype(np.float32)
-    confidence, q = (
-        generator.uniform(0.5, 1, (2, 5, 2)).astype(np.float32) if sure else (None, None)
-    )
+    confidence, q = generator.uniform(0.5, 1, (2, 5, 2)) if sure else (None, None)
     cells = np.arange(10).reshape(5, 2)
     one = Network(weight, sd, total, indirect, between, cells, confidence=confidence, q=q)
     return replace(one, of_states={"B": replace(one, weight=2 * weight)})

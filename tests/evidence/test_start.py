@@ -14,7 +14,7 @@ from grn.evidence import exact
 from grn.evidence import start as module
 from grn.evidence.exact import Moments, solve
 from grn.evidence.penalties import Shadow
-from grn.evidence.start import logistic, penalties_of, start_blocks, start_states
+from grn.evidence.start import penalties_of, start_blocks, start_states
 from grn.model.penalty import Penalty
 from grn.model.reader import ReaderShape
 from grn.model.regulation import Model
@@ -234,22 +234,6 @@ def test_states_are_told_as_well_as_by_scikit_learn_with_the_best_penalty(starte
     np.testing.assert_allclose(scores[0].exp(), best.predict_proba(x), atol=2e-3)
     right = (model.inferred_states(m).argmax(1).numpy() == STATE).mean()
     assert right > 0.7
-
-
-def test_logistic_regression_ends_where_its_loss_is_flat():
-    """With soft memberships; from another start, in the same place."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(200, 4, generator=generator)
-    share = (x[:, :3] + torch.randn(200, 3, generator=generator)).softmax(1)
-    found = logistic(x, share, 5.0).requires_grad_()
-    loss = (
-        2.5 * found[:-1].square().sum()
-        - (share * (x @ found[:-1] + found[-1]).log_softmax(1)).sum()
-    )
-    assert torch.autograd.grad(loss, found)[0].abs().max() < 0.02
-    again = logistic(x, share, 5.0, torch.randn(5, 3, generator=generator))
-    one, other = ((x @ each[:-1] + each[-1]).softmax(1).detach() for each in (found, again))
-    torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
 
 
 def test_one_state_is_nothing_to_tell(make_table):

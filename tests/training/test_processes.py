@@ -85,7 +85,7 @@ def metrics_of(folder: Path) -> pd.DataFrame:
 def test_losses_and_metrics_are_those_of_one_process(runs):
     alone, two = metrics_of(runs / "alone"), metrics_of(runs / "two")
     assert len(alone) >= STEPS / 5
-    assert np.ptp(alone["train/loss"]) > 0.05, "the run went somewhere"
+    assert np.ptp(alone["train/loss"].dropna()) > 0.05, "the run went somewhere"
     expected = {"validation/loss", "test/error", "test/accuracy", "train/cell_type_loss"}
     assert expected <= set(alone.columns)
     pd.testing.assert_frame_equal(alone, two, rtol=LOSS, atol=LOSS)
