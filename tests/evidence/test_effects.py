@@ -14,7 +14,7 @@ from grn.cells.preprocessing.multiplicity import Counting
 from grn.config.schema import ModelConfig
 from grn.evidence import effects as module
 from grn.evidence.cell_table import CellTable
-from grn.evidence.effects import effects_of, expected_step
+from grn.evidence.effects import effects_of, expected_step, rows_of_states, scale_of
 from grn.evidence.start import start_blocks
 from grn.evidence.states import States
 from grn.model.reader import ReaderShape
@@ -165,6 +165,26 @@ def test_of_counts_they_are_fold_changes_for_a_doubling_without_noise_of_countin
     sd = (counts if unit is None else np.log1p(counts)).std(0)
     relative = blind * sd[:REGULATORS] / sd[OTHERS][:, None]
     assert 0 < shrunk(relative, found) < 1
+
+
+def test_a_fold_change_is_the_slope_again_by_the_scale_of_the_cells_that_were_read(monkeypatch):
+    """So that what a perturbation needs is in a run's tables
+    (grn/features/perturb/certain_slopes.py); of a sample, too.
+    """
+    monkeypatch.setattr(module, "CELLS", 300)
+    generator = np.random.default_rng(0)
+    counts = generator.poisson(generator.uniform(0.5, 9, GENES), (CELLS, GENES))
+    cells = cells_of(np.log1p(counts), Counting(np.ones(CELLS)))
+    model = started(cells, STATES, 0.1)
+    found = effects_of(model, cells, STATES, FOLD).of_states
+    monkeypatch.setattr(module, "scale_of", lambda *_: None)
+    slopes = effects_of(model, cells, STATES, FOLD).of_states
+    for own, plain, rows in zip(found, slopes, rows_of_states(model, STATES), strict=True):
+        assert len(rows) == 300
+        scale = scale_of(cells, rows)
+        for name in ("effect", "error"):
+            again = getattr(own, name) * scale[:, None] / scale[:REGULATORS]
+            np.testing.assert_allclose(again[OTHERS], getattr(plain, name)[OTHERS], rtol=1e-4)
 
 
 def test_a_gene_that_is_hardly_counted_has_no_fold_change():
