@@ -36,15 +36,15 @@ def test_labels_of_any_type_and_only_nan_none_and_empty_ones_are_missing(column,
     assert (names, found.tolist()) == (classes, labels)
 
 
-def test_copies_of_cells_are_told_and_stay_in_one_part_and_one_group(write):
+def test_copies_of_cells_are_told_and_stay_in_one_part_and_one_group(load):
     """Three copies of each cell would make q-values too small."""
     once = np.random.default_rng(0).poisson(2.0, (60, 40)).astype(np.float32)
     names = [f"c{number}" for number in range(60)]
     plain = AnnData(once, obs=pd.DataFrame({"label": ["a", "b"] * 30}, index=names))
-    cells, _ = load_cells(DataConfig(path=write(plain), label_key="label"))
+    cells, _ = load(plain, label_key="label")
     assert cells.groups is None and "copies" not in " ".join(cells.notes)
     thrice = anndata.concat([plain] * 3, index_unique="-")
-    cells, split = load_cells(DataConfig(path=write(thrice), label_key="label"))
+    cells, split = load(thrice, label_key="label")
     assert "180 of 180 cells are exact copies of another cell" in " ".join(cells.notes)
     owners = [set(part % 60) for part in (split.train, split.test)]
     assert sum(map(len, owners)) == len(set.union(*owners)) == 60
@@ -52,16 +52,12 @@ def test_copies_of_cells_are_told_and_stay_in_one_part_and_one_group(write):
     assert len(set(cells.groups)) == 60 and cells.only_copies
 
 
-def test_donors_that_share_a_cell_with_cells_without_one_are_no_donors(write):
+def test_donors_that_share_a_cell_with_cells_without_one_are_no_donors(load):
     """Copies join groups: three donors, of which the last has all cells that have none."""
     once = np.random.default_rng(0).poisson(2.0, (60, 40)).astype(np.float32)
-    donor = np.repeat(["d1", "d2", "d3"], 20)
-    obs = pd.DataFrame(
-        {"donor": np.concatenate([donor, np.repeat([None], 20)])},
-        index=[f"c{i}" for i in range(80)],
-    )
-    path = write(AnnData(np.concatenate([once, once[40:]]), obs=obs))
-    cells, _ = load_cells(DataConfig(path=path, group_key="donor"))
+    adata = AnnData(np.concatenate([once, once[40:]]))
+    adata.obs["donor"] = np.repeat(["d1", "d2", "d3", None], 20)
+    cells, _ = load(adata, group_key="donor")
     assert not cells.only_copies and (cells.groups[40:] == -1).all()
     assert len(set(cells.groups[:20])) == len(set(cells.groups[20:40])) == 1
     assert len(set(cells.groups)) == 3
@@ -100,7 +96,7 @@ def test_what_training_does_not_need_is_not_read(adata, write):
         ({"state_key": "large"}, "data.state_key"),
     ],
 )
-def test_columns_that_cannot_be_used_name_their_field(adata, write, fields, field):
+def test_columns_that_cannot_be_used_name_their_field(adata, load, fields, field):
     """That do not exist, hold nothing, a value for each cell, or the same number (in single
     precision) in all.
     """
@@ -108,52 +104,47 @@ def test_columns_that_cannot_be_used_name_their_field(adata, write, fields, fiel
     adata.obs["same"] = "treated"
     adata.obs["large"] = np.arange(adata.n_obs) + 2**62
     with pytest.raises(DataError) as caught:
-        load_cells(DataConfig(path=write(adata), **fields))
+        load(adata, **fields)
     assert caught.value.field == field
 
 
-def test_donors_stay_together_and_are_named_and_cells_without_one_are_a_group(adata, write):
+def test_donors_stay_together_and_are_named_and_cells_without_one_are_a_group(adata, load):
     donors = np.array(["d2", "d1", "d1", None, " "], object)[np.arange(adata.n_obs) % 5]
     adata.obs["donor"] = pd.Categorical(donors)
-    path = write(adata)
-    cells, split = load_cells(DataConfig(path=path, group_key="donor"))
+    cells, split = load(adata, group_key="donor")
     owners = [set(cells.groups[part]) for part in (split.train, split.test)]
     assert sum(map(len, owners)) == len(set.union(*owners)) == 3
     known = pd.Series(donors).replace(" ", None).fillna("none")
     assert len(set(zip(cells.groups, known, strict=True))) == 3
     assert cells.donors == ("d1", "d2")
     assert any("d1 (16 cells), d2 (8 cells)" in note for note in cells.notes)
-    plain = load_cells(DataConfig(path=path))[0]
+    plain, _ = load(adata)
     assert plain.groups is None and plain.donors == ()
 
 
-def test_a_state_is_read_with_nan_and_texts_of_it_are_conditions(adata, write):
+def test_a_state_is_read_with_nan_and_texts_of_it_are_conditions(adata, load):
     adata.obs["age"] = np.r_[np.nan, np.inf, np.arange(38)]
     treated = np.array(["treated", "control", None, ""], object)[np.arange(adata.n_obs) % 4]
     adata.obs["treated"] = pd.Categorical(treated)
-    path = write(adata)
-    assert load_cells(DataConfig(path=path))[0].state is None
-    cells, _ = load_cells(DataConfig(path=path, state_key="age"))
+    assert load(adata)[0].state is None
+    cells, _ = load(adata, state_key="age")
     assert cells.state_name == "age" and cells.state.dtype == np.float32
     assert np.isnan(cells.state[:2]).all() and cells.state[2:].tolist() == [*range(38)]
-    cells, _ = load_cells(DataConfig(path=path, state_key="treated"))
+    cells, _ = load(adata, state_key="treated")
     assert cells.conditions == ("control", "treated") and cells.state_name == "treated"
     assert cells.state[:2].tolist() == [1, 0] and np.isnan(cells.state[2:4]).all()
 
 
-def test_a_column_that_seems_to_hold_conditions_is_named_until_it_is_used(adata, write):
+def test_a_column_that_seems_to_hold_conditions_is_named_until_it_is_used(adata, load):
     adata.obs["Treatment"] = np.array(["treated", "control"])[np.arange(adata.n_obs) % 2]
-    path = write(adata)
     for fields in ({}, {"state_key": "Treatment"}, {"label_key": "Treatment"}):
-        cells, _ = load_cells(DataConfig(path=path, **fields))
-        assert bool(cells.hint) == (not fields)
+        assert bool(load(adata, **fields)[0].hint) == (not fields)
     adata.obs["Treatment"] = np.arange(adata.n_obs).astype(str)
-    assert not load_cells(DataConfig(path=write(adata)))[0].hint
+    assert not load(adata)[0].hint
 
 
-def test_what_is_fitted_is_fitted_on_training_cells_alone(adata, write):
-    config = DataConfig(path=write(adata), genes=5)
-    cells, split = load_cells(config, seed=4)
+def test_what_is_fitted_is_fitted_on_training_cells_alone(adata, load):
+    cells, split = load(adata, seed=4, genes=5)
     training = adata.X[split.train]
     chosen = choose_genes(training, list(adata.var_names), 5, None, "counts")
     assert cells.vocabulary == tuple(adata.var_names[chosen])
@@ -163,7 +154,7 @@ def test_what_is_fitted_is_fitted_on_training_cells_alone(adata, write):
     counts = adata.X.toarray()
     counts[split.test] = 500 * np.eye(adata.n_vars)[split.test % 12]
     adata.X = counts
-    again, _ = load_cells(DataConfig(path=write(adata), genes=5), seed=4)
+    again, _ = load(adata, seed=4, genes=5)
     assert (again.vocabulary, again.target_total) == (cells.vocabulary, cells.target_total)
 
 
@@ -225,13 +216,13 @@ def test_too_few_genes_are_a_mismatch_and_the_fitting_column_is_named(adata):
     refused(adata, names, r"Ensembl ids, .*data\.gene_key to symbol")
 
 
-def test_var_names_are_kept_beside_symbols(adata, write):
+def test_var_names_are_kept_beside_symbols(adata, load):
     """Of a gene with two columns, the first one's name."""
-    assert load_cells(DataConfig(path=write(adata), genes="all"))[0].var_names is None
+    assert load(adata, genes="all")[0].var_names is None
     symbols = [f"s{number}" for number in range(adata.n_vars)]
     symbols[3] = symbols[1]
     adata.var["symbol"] = symbols
     fields = {"genes": "all", "gene_key": "symbol", "duplicates": "sum"}
-    cells, _ = load_cells(DataConfig(path=write(adata), **fields))
+    cells, _ = load(adata, **fields)
     expected = dict(zip(reversed(symbols), reversed(adata.var_names), strict=True))
     assert list(cells.var_names) == [expected[gene] for gene in cells.vocabulary]

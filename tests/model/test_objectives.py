@@ -13,7 +13,6 @@ from grn.model.objectives import (
     Draw,
     divisors,
     judged_genes,
-    learns_genes,
     masked_multiplicity,
     members_cells,
     of_cells,
@@ -86,14 +85,6 @@ def test_masked_multiplicity_is_the_error_of_the_network_and_of_context_on_the_r
     assert float(divisors(batch, model, False)["masked_multiplicity"]) == pytest.approx(
         float(learned.sum()) / 4
     )
-
-
-def test_a_step_learns_genes_or_teaches_the_identity_token(make_model, batch):
-    seen = replace(batch, kept=torch.ones_like(batch.bags.multiplicity, dtype=torch.bool))
-    assert learns_genes(batch, make_model()) and not learns_genes(seen, make_model())
-    assert set(divisors(batch, make_model(), False)) == {"masked_multiplicity"}
-    assert set(divisors(seen, make_model(), False)) == {"cell_type", "genes"}
-    assert not learns_genes(batch, make_model(genes_train=False))
 
 
 @pytest.mark.parametrize("infers", [False, True])

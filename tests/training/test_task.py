@@ -17,7 +17,14 @@ from grn.bags import Bags, Batch
 from grn.config.schema import Config
 from grn.model import objectives
 from grn.model.linear_reader import LinearReader
-from grn.model.objectives import Draw, divisors, masked_multiplicity, of_cells, readers_cells
+from grn.model.objectives import (
+    Draw,
+    divisors,
+    learns_genes,
+    masked_multiplicity,
+    of_cells,
+    readers_cells,
+)
 from grn.model.saved import TrainedModel
 from grn.runtime.messages import silent
 from grn.training.finite import skip_unless_finite
@@ -125,6 +132,7 @@ def test_the_loss_of_a_step_is_that_of_all_members_by_the_weights_of_the_objecti
     model, of_genes = task.model, replace(batch, kept=None)
     torch.manual_seed(0)
     by = divisors(of_genes, model, opened)
+    assert learns_genes(of_genes, model) and not learns_genes(batch, model)
     found, parts = task.losses(of_genes, by, opened)
     torch.manual_seed(0)
     loss, shrink = masked_multiplicity(of_genes, model, Draw.of(model, 5, 1e-12))

@@ -8,7 +8,6 @@ import torch
 from scipy import sparse
 
 from grn.cells.cells import Cells
-from grn.cells.load import load_cells
 from grn.cells.loading.batches import MOST_HIDDEN, WHOLE, BagMaker, uniform
 from grn.cells.loading.order import EpochOrder
 from grn.cells.loading.tables import Table
@@ -19,14 +18,13 @@ from grn.cells.preprocessing.multiplicity import (
     depth_scale,
     to_multiplicity,
 )
-from grn.config.schema import DataConfig
 
 ROWS = np.array([4, 0, 17, 9])
 
 
 @pytest.fixture
-def cells(adata, write) -> Cells:
-    return load_cells(DataConfig(path=write(adata), label_key="label"))[0]
+def cells(adata, load) -> Cells:
+    return load(adata, label_key="label")[0]
 
 
 def test_batches_hold_the_multiplicities_and_what_is_known_of_each_cell(cells):
