@@ -198,11 +198,3 @@ def test_states_are_told_as_well_as_by_scikit_learn_with_the_best_penalty(starte
     np.testing.assert_allclose(scores[0].exp(), best.predict_proba(x), atol=2e-3)
     right = (model.inferred_states(m).argmax(1).numpy() == STATE).mean()
     assert right > 0.7
-
-
-def test_one_state_is_nothing_to_tell(make_table):
-    table = make_table(values(), np.zeros(CELLS, int), range(REGULATORS))
-    model = fresh(1)
-    before = model.basal.state.clone()
-    start_states(model, table, FOLD)
-    assert torch.equal(model.basal.state, before)

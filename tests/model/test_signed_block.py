@@ -223,30 +223,6 @@ def test_the_sign_of_a_score_is_the_sign_of_what_the_regulator_does(seed, size, 
         assert torch.equal(found.sign()[agree], scores[:, 0, state].sign()[agree])
 
 
-@pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize("states", [1, 3])
-def test_derivatives_are_those_of_autograd(states, own):
-    """Of the cells' mean, each with its share; `own`: cells as every member reads them."""
-    block, m = some_block(states), some_cells()
-    m = torch.stack([m, some_cells(2)]) if own else m
-    part = torch.rand(CELLS, generator=torch.Generator().manual_seed(3)).double()
-    scores = block.scores(EVERY)
-    for state in range(states):
-        found = block.derivatives(m, state, EVERY, scores, part)
-        read = m.clone().requires_grad_()
-        mean = (block(read, in_state(state, states), EVERY) * part[:, None]).sum(1)  # [P, n]
-        for member in range(MEMBERS):
-            for gene in range(len(OWN)):
-                (gradient,) = torch.autograd.grad(mean[member, gene], read, retain_graph=True)
-                expected = gradient[member].sum(0) if own else gradient.sum(0)
-                torch.testing.assert_close(found[member, gene], expected, **close)
-        heads = sum(
-            block.derivatives(m, state, EVERY, scores, part, slice(h, h + 1)) for h in range(4)
-        )
-        torch.testing.assert_close(heads, found, **close)
-        assert (found[:, 1, 2] == 0).all() and (found[:, 2, 0] == 0).all()
-
-
 def test_mean_weights_are_the_scores_over_their_norms():
     block, m = some_block(3), some_cells()
     scores, pick = block.scores(EVERY), torch.tensor([1, 4])
@@ -258,22 +234,6 @@ def test_mean_weights_are_the_scores_over_their_norms():
     assert weights.square().sum(-1).max() < 1, "the basal gene bounds the norm"
     few = block.mean_weights(m, 1, pick, block.scores(pick), slice(3, 4))
     torch.testing.assert_close(few, weights.mean(2)[:, 3:, pick], **close)
-
-
-def test_slopes_are_what_a_unit_adds_under_the_norm_of_an_average_cell():
-    block = some_block(3)
-    scores, (gain, basal) = block.scores(EVERY), block.gains(EVERY)
-    expected = torch.zeros(MEMBERS, 3, len(OWN), REGULATORS + 1, dtype=torch.float64)
-    for state in range(3):
-        for head in range(4):
-            s = scores[:, head, state]
-            norm = (
-                (s.square() * block.square[:, state, None]).sum(-1) + basal[:, head].square()
-            ).sqrt()
-            expected[:, state] += (
-                gain[:, head, :, None] * s * block.amounts()[:, head, None] / norm[..., None]
-            )
-    torch.testing.assert_close(block.slopes(scores, EVERY), expected, **close)
 
 
 @pytest.mark.parametrize("room", [(7, 7, 7), (7, 9, 8)])

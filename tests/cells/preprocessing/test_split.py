@@ -52,15 +52,6 @@ def test_the_shares_are_those_asked_for(seed):
     np.testing.assert_array_equal(np.bincount(labels[split.test]), [100, 60, 40])
 
 
-@pytest.mark.parametrize("groups", [None, np.arange(50) // 2])
-def test_the_seed_decides(groups):
-    labels = np.zeros(50, int)
-    one, same, other = (split_cells(labels, groups, 0.2, seed) for seed in (3, 3, 4))
-    np.testing.assert_array_equal(one.test, same.test)
-    assert set(one.test) != set(other.test)
-    assert split_cells(labels, groups, 0.0, 0).train.size == 50
-
-
 def test_copies_of_a_cell_are_found():
     """Equal cells with few genes, and a few of many, are chance."""
     generator = np.random.default_rng(0)
