@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from sklearn.linear_model import Ridge
 
 from flashsign.tables.slope_penalty import penalty_of
 from grn.evidence import penalties as module
@@ -52,8 +53,6 @@ def fold() -> np.ndarray:
 @pytest.mark.parametrize("states", [1, 2])
 def test_errors_are_those_of_ridge_regression_written_out(make_table, states):
     """One regression a gene, by scikit-learn, with deviations by state as features of their own."""
-    from sklearn.linear_model import Ridge
-
     values, state = values_of(1.0, states=states)
     table = make_table(
         values, state, range(REGULATORS), basal=np.random.default_rng(1).random(CELLS)
@@ -234,27 +233,23 @@ def test_counting_s_share_is_that_of_what_the_others_leave(make_table):
     """Regulators with a common cause, of which the first is counted with noise: what the others say
     of it replaces a part of it, and the more of it the noisier it is.
     """
-    generator = np.random.default_rng(0)
+    generator, state = np.random.default_rng(0), np.zeros(CELLS, int)
     cause = generator.normal(size=(CELLS, 1))
     x = cause + 0.3 * generator.normal(size=(CELLS, REGULATORS)) + 8
     x[:, 0] += generator.normal(size=CELLS)
-    noise = np.tile([1.0, 0.0, 0.02], (CELLS, 1))
-    table = make_table(
-        x, np.zeros(CELLS, int), range(REGULATORS), noise=sp.csr_matrix(noise.astype(np.float32))
-    )
-    share, unit = shares_of_counting(table)
+    noise = np.array([1.0, 0.0, 0.02])
+    of_cells = sp.csr_matrix(np.tile(noise, (CELLS, 1)).astype(np.float32))
+    share, unit = shares_of_counting(make_table(x, state, range(REGULATORS), noise=of_cells))
     z = (x - x.mean(0)) / x.std(0)
     hat = np.empty_like(z)
     for gene in range(REGULATORS):
         others = np.delete(z, gene, 1)
-        hat[:, gene] = others @ np.linalg.solve(
-            others.T @ others + 10 * np.eye(2), others.T @ z[:, gene]
-        )
-    left = (z - hat).var(0, ddof=1)
-    expected = np.clip(noise[0] / x.var(0) / left, 0, COUNTED)
+        fit = Ridge(alpha=10.0, fit_intercept=False).fit(others, z[:, gene])
+        hat[:, gene] = fit.predict(others)
+    expected = np.clip(noise / x.var(0) / (z - hat).var(0, ddof=1), 0, COUNTED)
     np.testing.assert_allclose(share, expected, rtol=1e-3, atol=1e-6)
     assert share[0] > 0.7 and share[1] == 0 and 0 < share[2] < 0.5
     np.testing.assert_allclose(unit[:-1], (z + expected * (hat - z)).std(0, ddof=1), rtol=1e-3)
     assert unit[-1] == 1
-    none, ones = shares_of_counting(make_table(x, np.zeros(CELLS, int), range(REGULATORS)))
+    none, ones = shares_of_counting(make_table(x, state, range(REGULATORS)))
     assert (none == 0).all() and (ones == 1).all(), "without counts, nothing is counted"
