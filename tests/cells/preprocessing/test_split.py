@@ -52,6 +52,11 @@ def test_the_shares_are_those_asked_for(seed):
     np.testing.assert_array_equal(np.bincount(labels[split.test]), [100, 60, 40])
 
 
+@pytest.mark.parametrize("groups", [None, np.arange(50) // 2])
+def test_nothing_is_held_out_where_nothing_is_asked_for(groups):
+    assert split_cells(np.zeros(50, int), groups, 0.0, 0).test.size == 0
+
+
 def test_copies_of_a_cell_are_found():
     """Equal cells with few genes, and a few of many, are chance."""
     generator = np.random.default_rng(0)

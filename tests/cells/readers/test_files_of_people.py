@@ -119,7 +119,7 @@ def test_what_holds_no_one_matrix_of_cells_is_refused(tmp_path, cells, write_mtx
     (tmp_path / "empty").mkdir()
     for path in (with_a_header.parent, molecules, future, two, tmp_path / "empty"):
         refuse(path)
-    for ending in ("h5ad.gz", "tar.gz", "zip", "rds", "xlsx"):
+    for ending in ("h5ad.gz", "tar.gz", "zip", "rds", "xlsx", "docx"):
         (tmp_path / f"cells.{ending}").write_bytes(b"any")
         refuse(tmp_path / f"cells.{ending}")
     for path in (tmp_path / "blod.h5ad", "scanpy:pbmc68k", "https://example.org/cells.h5ad"):
