@@ -121,15 +121,3 @@ def test_the_fit_is_the_same_in_blocks_of_targets(monkeypatch, cells):
     assert len(list(Columns.of(y).blocks())) == 9
     torch.testing.assert_close(slopes_on(both, Columns.of(y), OWN, 3.0), whole)
     assert chosen(x, Columns.of(y)) == pytest.approx(found, rel=1e-9)
-
-
-def test_of_many_targets_some_choose_the_penalty(monkeypatch):
-    x, y = planted(200)
-    whole = chosen(x, y)
-    read: list[int] = []
-    columns = Columns(
-        y.shape, lambda some: y[:, some].clone() if read.append(len(y[0, some])) is None else y
-    )
-    monkeypatch.setattr(module, "JUDGED", 12)
-    assert whole / 3 < chosen(x, columns) < 3 * whole
-    assert read == [12]

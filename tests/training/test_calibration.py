@@ -59,18 +59,15 @@ def test_cells_are_judged_by_the_members_that_have_not_seen_them(fit):
     accuracy = judge(model, data.validation, rows)
     with torch.no_grad():
         log_odds = identity.of_members(summaries_of(data.validation[0, rows], model))
-    members = identity.shape.members
     assert torch.allclose(identity.importance[0::2], identity.importance[0])
-    kinds = identity.importance[:2] * members / 2
-    own = torch.as_tensor(found.fold[rows])
-    cell = torch.arange(len(rows))
-    logits = kinds[0] * log_odds[2 * own, cell] + kinds[1] * log_odds[2 * own + 1, cell]
+    one, other = identity.importance[:2] * identity.shape.members / 2
+    own, cell = torch.as_tensor(found.fold[rows]), torch.arange(len(rows))
+    logits = one * log_odds[2 * own, cell] + other * log_odds[2 * own + 1, cell]
     confidence, predicted = logits.softmax(-1).max(-1)
     torch.testing.assert_close(identity.confidence, confidence)
     right = predicted == torch.as_tensor(data.validation.cells.labels[rows])
-    assert torch.equal(identity.right, right) and accuracy == pytest.approx(
-        float(right.float().mean())
-    )
+    assert torch.equal(identity.right, right)
+    assert accuracy == pytest.approx(float(right.float().mean()))
 
 
 def tensors(model) -> dict[str, torch.Tensor]:
@@ -120,18 +117,18 @@ def test_a_block_that_training_did_not_improve_keeps_its_start_as_a_file_holds_i
 
 
 def test_axes_are_the_leading_directions_of_the_training_cells_whatever_their_signs(fit):
+    """Of each axis the largest entry is positive."""
     _, found, data = fit
     model, rows = found.model, data.split.train
     set_axes(model, data.validation, rows)
-    first = model.identity.axes.clone()
     with torch.no_grad():
         summaries = summaries_of(data.validation[0, rows], model).transpose(0, 1).flatten(1)
-    centred = (summaries - summaries.mean(0)).double()
-    _, size, directions = torch.linalg.svd(centred, full_matrices=False)
-    along = (first.double().T @ directions[: first.shape[1]].T).abs()
+    axes, centre = model.identity.axes, summaries.mean(0)
+    torch.testing.assert_close(model.identity.centre, centre)
+    directions = torch.linalg.svd((summaries - centre).double(), full_matrices=False)[2]
+    along = (axes.double().T @ directions[: axes.shape[1]].T).abs()
     torch.testing.assert_close(along, torch.eye(len(along)).double(), rtol=0, atol=1e-2)
-    assert (first.gather(0, first.abs().argmax(0, keepdim=True)) > 0).all() and size[0] > size[1]
-    torch.testing.assert_close(model.identity.centre, summaries.mean(0))
+    assert (axes.gather(0, axes.abs().argmax(0, keepdim=True)) > 0).all()
 
 
 def test_members_learn_from_the_cells_that_have_judged_them_from_the_middle_on(

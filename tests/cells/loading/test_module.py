@@ -12,7 +12,6 @@ import torch
 from grn.cells.load import load_cells
 from grn.cells.loading.module import CellsDataModule, without_main_module
 from grn.config.schema import DataConfig, SimulatedConfig
-from grn.runtime.processes import Processes
 
 SIMULATED = SimulatedConfig(cells=120, genes=20, regulators=4)
 
@@ -72,20 +71,6 @@ def test_validation_and_test_hide_nothing_and_know_what_they_may(known):
     for batch in data.train_dataloader():
         np.testing.assert_array_equal(batch.bags.states, states[batch.cells])
         assert batch.kept is not None and batch.seen is not None
-
-
-def test_processes_share_training_validation_and_test_cells():
-    data, seen = module(), []
-    for rank in range(2):
-        data.trainer = type("Trainer", (), {"global_rank": rank, "world_size": 2})()
-        test = data.test_dataloader(Processes(rank, 2))
-        loaders = (data.train_dataloader(), data.val_dataloader(), test)
-        seen.append([[int(cell) for batch in each for cell in batch.cells] for each in loaders])
-    assert data.steps_per_epoch(world=2) == 3
-    for one, other in zip(*seen, strict=True):
-        assert not set(one) & set(other)
-    assert seen[0][1] + seen[1][1] == data.split.train.tolist()
-    assert seen[0][2] + seen[1][2] == data.split.test.tolist()
 
 
 SCRIPT = """
