@@ -69,23 +69,19 @@ def test_the_identity_token_is_never_a_key(make_model, make_bags, given):
 
 def test_states_are_the_given_ones_or_those_that_the_regulators_tell(make_model, make_bags):
     model, bags = make_model(states=3), make_bags(states=3)
-    m = regulators_of(bags, model)
+    m, basal = regulators_of(bags, model), model.basal
     assert model.states_of(bags, m) is bags.states
-    unknown, basal = replace(bags, states=None), model.basal
+    unknown = replace(bags, states=None)
     found = model.states_of(unknown, m)
-    expected = torch.zeros(5, 3).double()
-    for member in range(4):
-        centre = (model.share @ model.blocks[0].centre).mean(0)
-        expected += ((m - centre) @ basal.state[member] + basal.state_bias[member]).softmax(-1) / 4
+    centre = (model.share @ model.blocks[0].centre).mean(0)
+    scores = (m - centre) @ basal.state + basal.state_bias
+    expected = scores.softmax(-1).mean(0)
     expected = expected * (expected >= regulation.TRACE)
-    expected = expected / expected.sum(1, keepdim=True)
-    torch.testing.assert_close(found, expected, **close)
+    torch.testing.assert_close(found, expected / expected.sum(1, keepdim=True), **close)
     same(model(unknown), model(replace(bags, states=found)))
     assert (model(unknown).multiplicity - model(bags).multiplicity).abs().max() > 0.01
-    alone = make_model()
-    assert torch.equal(
-        alone.states_of(replace(make_bags(), states=None), m), torch.ones(5, 1).double()
-    )
+    one = make_model().states_of(replace(make_bags(), states=None), m)
+    assert torch.equal(one, torch.ones(5, 1).double())
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -93,31 +89,24 @@ def test_block_2_reads_regulators_in_the_place_of_what_counting_made_of_them(
     make_model, make_bags, layers
 ):
     """m'_j = m_j + r_j (y_j - m_j), both from the means of the cell's state; with one layer, m as
-    it was counted.
+    it was counted. Predictions add what the context makes of m itself.
     """
     model, bags = make_model(states=3, layers=layers), make_bags(states=3)
-    m, states = regulators_of(bags, model), bags.states
-    y = model.blocks[0](m, states, torch.arange(3))
+    m, states, first = regulators_of(bags, model), bags.states, model.blocks[0]
+    y = first(m, states, torch.arange(3))
     corrected = model.corrected(m, y if layers > 1 else None, states)
-    for member in range(4):
-        for cell in range(5):
-            level, centre = (
-                states[cell] @ each[member]
-                for each in (model.blocks[0].level, model.blocks[0].centre)
-            )
-            expected = m[cell].clone()
-            if layers > 1:
-                change = (y[member, cell] - level) - (m[cell] - centre)[:-1]
-                expected[:-1] += model.counting * change
-            torch.testing.assert_close(corrected[member, cell], expected / model.unit, **close)
-    pick = torch.arange(9)
-    direct = model.blocks[1](corrected, states, pick)
-    seen = m - (model.share @ model.blocks[0].centre).mean(0)
-    whole = direct + model.basal.summary(seen) @ model.basal.query.mT + model.basal.bias[:, None]
+    level, centre = states @ first.level, states @ first.centre
+    expected = m.expand_as(centre).clone()
+    if layers > 1:
+        expected[..., :-1] += model.counting * (y - level - (m - centre)[..., :-1])
+    torch.testing.assert_close(corrected, (expected / model.unit).expand_as(corrected), **close)
+    direct = model.blocks[1](corrected, states, torch.arange(9))
+    seen = m - (model.share @ first.centre).mean(0)
+    context = model.basal.summary(seen) @ model.basal.query.mT + model.basal.bias[:, None]
     found = model.expected(m, states)
-    torch.testing.assert_close(found[..., OTHERS], whole, **close)
+    torch.testing.assert_close(found[..., OTHERS], direct + context, **close)
     torch.testing.assert_close(found[..., REGULATORS], y, **close)
-    assert (whole - direct).abs().mean() > 0.1
+    assert context.abs().mean() > 0.1
 
 
 def test_the_context_reads_regulators_as_they_were_counted_and_no_state(make_model, make_bags):
@@ -191,16 +180,16 @@ def test_multiplicities_are_the_members_mean_in_units_of_each_genes_sd(make_mode
 
 
 def test_inputs_are_multiplicities_in_sds_cut_off_far_above_the_mean(make_model):
+    """So that an absent regulator stays absent. The last one is the depth."""
     model = make_model()
-    x = torch.tensor([[0.0, 1.0, 2.0], [1e6, 0.5, 1e6]]).double()
-    found = model.inputs(x, torch.tensor([1.0, 1.6]).double())
+    x, basal = torch.tensor([[0.0, 1.0, 2.0], [1e6, 0.5, 1e6]]).double(), torch.tensor([1.0, 1.6])
     mean, sd = model.mean[REGULATORS], model.sd[REGULATORS]
-    torch.testing.assert_close(found[0, :-1], x[0] / sd, **close)
-    assert found[0, 0] == 0, "an absent regulator stays absent"
-    torch.testing.assert_close(found[1, [0, 2]], (LIMIT + mean / sd)[[0, 2]], **close)
-    torch.testing.assert_close(
-        found[:, -1], torch.tensor([DEPTH, DEPTH + 2]).double(), rtol=1e-6, atol=0
-    )
+    expected = torch.minimum(x / sd, LIMIT + mean / sd)
+    found = model.inputs(x, basal.double())
+    torch.testing.assert_close(found[:, :-1], expected, **close)
+    assert found[0, 0] == 0 and (expected[1, [0, 2]] < 1e3).all()
+    depth = torch.tensor([DEPTH, DEPTH + 2]).double()
+    torch.testing.assert_close(found[:, -1], depth, rtol=1e-6, atol=0)
     assert torch.equal(model.inputs(x, None)[:, -1], torch.full((2,), DEPTH).double())
 
 
