@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from grn.evidence import exact as module
-from grn.evidence.exact import FREE, Moments, pairs_of_states, solve
+from grn.evidence.exact import FREE, Moments, solve
 from grn.model.penalty import Penalty
 
 CELLS, KEYS, STATES, TARGETS = 400, 7, 3, 5  # the last key is the depth
@@ -100,15 +100,6 @@ def test_errors_by_moments_are_those_cell_by_cell(soft):
     rows = torch.arange(0, CELLS, 3)
     expected = error_of(slopes, x[rows], y[rows], share[rows]).mean(0)
     torch.testing.assert_close(Moments.of(x, y, share, rows).errors(slopes), expected, **close)
-
-
-def test_states_that_hardly_any_cell_shares_have_none_in_common():
-    share = torch.eye(3)[torch.arange(300) % 3]
-    assert pairs_of_states(share) == ((0, 0), (1, 1), (2, 2))
-    share[0] = torch.tensor([0.95, 0.05, 0.0])  # less than a thousandth of the cells of either
-    assert len(pairs_of_states(share)) == 3
-    share[:9:3] = torch.tensor([0.5, 0.0, 0.5])
-    assert pairs_of_states(share) == ((0, 0), (1, 1), (2, 2), (0, 2))
 
 
 FORMS = [Penalty(30.0, 1.0), Penalty(30.0, 0.5, 0.1), Penalty(30.0, 0.0, 0.1), Penalty(30.0, 0.0)]

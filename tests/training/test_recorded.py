@@ -11,7 +11,7 @@ from grn.config.files import change_config
 from grn.runtime.messages import silent
 from grn.training import recorded as module
 from grn.training.finite import FiniteCheck, Step, skip_unless_finite
-from grn.training.recorded import EAGER, Recorder
+from grn.training.recorded import EAGER, Recorder, tensors_of
 from grn.training.run import train
 from grn.training.update import Update
 
@@ -42,6 +42,12 @@ def recorder_of(
 
 def last_of(folder) -> dict:
     return torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
+
+
+def test_all_tensors_of_a_batch_are_inputs():
+    batch = batch_on("cpu")
+    expected = [batch.bags.multiplicity, batch.bags.basal, batch.cells, batch.labels, batch.fold]
+    assert all(one is other for one, other in zip(tensors_of(batch), expected, strict=True))
 
 
 def test_a_graph_has_room_for_more_cells_of_a_state():

@@ -9,7 +9,6 @@ from scipy import sparse
 
 from grn.cells.cells import Cells
 from grn.cells.loading.batches import MOST_HIDDEN, WHOLE, BagMaker, uniform
-from grn.cells.loading.order import EpochOrder
 from grn.cells.loading.tables import Table
 from grn.cells.loading.thinning import Thinning, shares
 from grn.cells.preprocessing.multiplicity import (
@@ -53,17 +52,6 @@ def test_what_is_hidden_belongs_to_cell_and_epoch_not_to_the_batch(cells):
         assert not torch.equal(one.kept, other[epoch, ROWS].kept)
     np.testing.assert_array_equal(one.bags.multiplicity, cells.multiplicity[ROWS].toarray())
     assert (one.seen.multiplicity != one.bags.multiplicity).any()
-
-
-def test_of_steps_that_the_identity_token_leaves_out_nothing_is_made_for_it(cells):
-    maker = BagMaker(
-        cells, trains=True, read_every=2, thinning=Thinning.of(cells, "log1p_normalised")
-    )
-    requests = list(EpochOrder(np.arange(len(cells)), 4, 0))
-    batches = [maker[request] for request in requests]
-    assert [request.step for request in requests] == list(range(len(batches)))
-    for step, batch in enumerate(batches):
-        assert (batch.kept is None) == (batch.seen is None) == (step % 2 == 0)
 
 
 def test_cells_hide_nothing_or_up_to_a_share_of_their_genes(cells):
