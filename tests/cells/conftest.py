@@ -8,6 +8,9 @@ import pytest
 from anndata import AnnData
 from scipy import sparse
 
+from grn.cells.load import load_cells
+from grn.config.schema import DataConfig
+
 
 @pytest.fixture
 def adata() -> AnnData:
@@ -35,3 +38,13 @@ def write(tmp_path):
         return str(path)
 
     return to_file
+
+
+@pytest.fixture
+def load(write):
+    """Writes an AnnData, and reads its cells and their split."""
+
+    def from_file(adata: AnnData, *, seed: int = 0, **fields):
+        return load_cells(DataConfig(path=write(adata), **fields), seed)
+
+    return from_file

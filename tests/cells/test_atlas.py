@@ -16,7 +16,6 @@ from grn.cells.atlas import Atlas, only_the_sample
 from grn.cells.load import load_cells
 from grn.cells.loading.batches import BagMaker
 from grn.cells.loading.order import EpochOrder
-from grn.cells.readers.registry import source_in_file
 from grn.cells.simulated.cells import simulate
 from grn.config.schema import DataConfig, SimulatedConfig
 from grn.runtime.errors import DataError
@@ -34,6 +33,18 @@ def adata():
     adata.obs["donor"] = [f"donor {number // 7 % 20}" for number in range(CELLS)]
     adata.obs["treated"] = np.where(np.arange(CELLS) % 5 < 2, "yes", "no")
     return adata
+
+
+@pytest.fixture
+def of_file(tmp_path):
+    """The same of cells that are written to a file first, of which each stays open."""
+
+    def write(adata, **fields):
+        path = tmp_path / f"cells{len(list(tmp_path.iterdir()))}.h5ad"
+        adata.write_h5ad(path)
+        return atlas_of(path, **fields)
+
+    return write
 
 
 def of_int64(values) -> sparse.csr_matrix:
@@ -67,20 +78,16 @@ def path(request, adata, tmp_path_factory):
     return str(path)
 
 
-def atlas_of(path, **fields):
-    config = DataConfig(
-        path=path, label_key="cell_type", regulators=["R1", "R2", "R3"], sample=SAMPLE, **fields
-    )
+def atlas_of(path, *, of_groups: bool = False, **fields):
+    """The sample of a file, its split and folds (of_groups: groups stay in one), and the atlas."""
+    given = {"label_key": "cell_type", "sample": SAMPLE} | fields
+    config = DataConfig(path=str(path), **given)
     cells, split = load_cells(config, 5)
     fold = np.full(len(cells), -1)
-    fold[split.train] = np.arange(len(split.train)) % 5
+    place = cells.groups[split.train] if of_groups else np.arange(len(split.train))
+    fold[split.train] = place % 5
     membership = np.eye(3, dtype=np.float32)[cells.labels]
     return cells, split, fold, Atlas(config, cells, split, membership, fold)
-
-
-def atlas_of_file(adata, path, **fields):
-    adata.write_h5ad(path)
-    return atlas_of(str(path), **fields)
 
 
 @pytest.mark.parametrize("device", ["cpu", gpu])
@@ -108,43 +115,31 @@ def test_every_cell_is_read_as_the_sample_is(path, adata, device):
     )
 
 
-def test_names_and_columns_of_obs_that_nobody_asks_for_are_not_read(path, adata):
-    with source_in_file(
-        DataConfig(path=path), everything=False, columns={"donor"}.__contains__
-    ) as read:
-        assert list(read.obs) == list(adata.obs) and set(read.obs_names) == {""}
-        assert list(read.obs["donor"]) == list(adata.obs["donor"]) and not read.obs["treated"].any()
-
-
-def test_columns_of_one_gene_and_entries_of_one_place_add_up(adata, tmp_path):
-    """Each count is stored as two entries, in any order, and half of the counts in a second column
-    of its gene.
+def test_columns_of_one_gene_and_entries_of_one_place_add_up(adata, of_file):
+    """Each count is stored in two columns of its gene, and each of these as two entries, in any
+    order.
     """
-    stored, counts = adata.copy(), sparse.coo_matrix(adata.X)
-    order, second = np.random.default_rng(0).permutation(2 * counts.nnz), counts.data // 2
-    column = np.concatenate([counts.col, counts.col + 60])[order]
-    row, data = np.tile(counts.row, 2)[order], np.concatenate([counts.data - second, second])[order]
-    by_row = np.argsort(np.tile(row, 2), kind="stable")
-    ends = np.append(0, np.cumsum(np.bincount(row, minlength=CELLS) * 2))
-    halves = (
-        np.concatenate([np.floor(data / 2), data - np.floor(data / 2)])[by_row],
-        np.tile(column, 2)[by_row],
-        ends,
-    )
-    twice = AnnData(sparse.csr_matrix(halves, shape=(CELLS, 120)), obs=stored.obs)
-    twice.var_names = [*stored.var_names, *stored.var_names]
-    for name, each in {"once": stored, "twice": twice}.items():
-        each.write_h5ad(tmp_path / f"{name}.h5ad")
-    paths = (str(tmp_path / f"{name}.h5ad") for name in ("once", "twice"))
-    (cells, _, _, once), (_, _, _, other) = (atlas_of(path, duplicates="sum") for path in paths)
-    rows = cells.sample[0]
-    one, two = (each.table(rows, None, "cpu")[np.arange(len(rows))] for each in (once, other))
+    counts, generator = sparse.coo_matrix(adata.X), np.random.default_rng(0)
+    parts = np.floor(counts.data * [[0.25], [0.25], [0.25], [0]])
+    parts[3] = counts.data - parts.sum(0)
+    order = generator.permutation(parts.size)
+    column = np.add.outer([0, 0, 60, 60], counts.col).ravel()[order]
+    row, data = np.tile(counts.row, 4)[order], parts.ravel()[order]
+    by_row = np.argsort(row, kind="stable")
+    ends = np.append(0, np.cumsum(np.bincount(row, minlength=CELLS)))
+    stored = sparse.csr_matrix((data[by_row], column[by_row], ends), shape=(CELLS, 120))
+    twice = AnnData(stored, obs=adata.obs)
+    twice.var_names = [*adata.var_names, *adata.var_names]
+    tables = []
+    for each in (adata, twice):
+        cells, _, _, atlas = of_file(each, duplicates="sum")
+        tables.append(atlas.table(cells.sample.rows, None, "cpu")[np.arange(SAMPLE)])
     for name in ("value", "cell", "gene", "basal", "unit"):
-        assert torch.equal(getattr(one, name), getattr(two, name)), name
+        assert torch.equal(*(getattr(table, name) for table in tables)), name
 
 
 def loaded_together(config, count, monkeypatch):
-    """The cells, or the error, of so many processes, which are threads here."""
+    """The cells, or the error, that each of so many processes has, which are threads here."""
     barrier, slots = Barrier(count), [None] * count
 
     def told(own, rank):
@@ -187,26 +182,24 @@ def test_what_one_process_finds_wrong_all_of_them_say(adata, tmp_path, values, m
     wrong = adata.copy()
     wrong.X = wrong.X.toarray()
     wrong.X[1300, 7] = wrong.X[2000, 3] = -2
-    wrong.write_h5ad(tmp_path / "cells.h5ad")
-    config = DataConfig(
-        path=str(tmp_path / "cells.h5ad"), label_key="cell_type", sample=SAMPLE, values=values
-    )
-    with pytest.raises(DataError) as alone:
+    path = tmp_path / "cells.h5ad"
+    wrong.write_h5ad(path)
+    config = DataConfig(path=str(path), label_key="cell_type", sample=SAMPLE, values=values)
+    with pytest.raises(DataError, match=f"in cell {adata.obs_names[1300]}") as alone:
         load_cells(config, 5)
     said = [str(each) for each in loaded_together(config, 3, monkeypatch)]
-    assert said == [str(alone.value)] * 3 and f"in cell {adata.obs_names[1300]}" in said[0]
+    assert said == [str(alone.value)] * 3
 
 
 def test_a_matrix_that_is_stored_by_columns_gives_the_sample_alone(adata, tmp_path):
-    stored = adata.copy()
+    stored, path = adata.copy(), tmp_path / "cells.h5ad"
     stored.X = sparse.csc_matrix(stored.X)
-    stored.write_h5ad(tmp_path / "cells.h5ad")
-    config = DataConfig(path=str(tmp_path / "cells.h5ad"), label_key="cell_type", sample=SAMPLE)
+    stored.write_h5ad(path)
+    config = DataConfig(path=str(path), label_key="cell_type", sample=SAMPLE)
     cells, _ = load_cells(config, 5)
-    rows = cells.sample.rows
     assert "by columns" in only_the_sample(config, cells, "labels")
     of_all, _ = load_cells(config.model_copy(update={"sample": CELLS}), 5)
-    np.testing.assert_array_equal(cells.labels, of_all.labels[rows])
+    np.testing.assert_array_equal(cells.labels, of_all.labels[cells.sample.rows])
 
 
 def test_buffers_are_read_once_and_give_the_same_cells(path, monkeypatch):
@@ -228,130 +221,87 @@ def test_buffers_are_read_once_and_give_the_same_cells(path, monkeypatch):
     for _ in range(2):
         atlas.table(last.buffer, last.following, "cpu")
         atlas.held[last.following.tobytes()].result()
-    assert len(loads) == buffers + 1 and list(atlas.held) == [
-        last.buffer.tobytes(),
-        last.following.tobytes(),
-    ]
+    assert len(loads) == buffers + 1
     for each, multiplicity in zip(requests[::7], found[::7], strict=True):
-        read = atlas.table(np.sort(each.rows), None, "cpu")[
-            np.searchsorted(np.sort(each.rows), each.rows)
-        ]
+        rows = np.sort(each.rows)
+        read = atlas.table(rows, None, "cpu")[np.searchsorted(rows, each.rows)]
         assert torch.equal(multiplicity, read.dense(read.value))
 
 
-def test_donors_of_test_cells_are_not_trained_on_and_others_stay_in_one_fold(adata, tmp_path):
-    adata.write_h5ad(tmp_path / "cells.h5ad")
-    path = str(tmp_path / "cells.h5ad")
-    config = DataConfig(path=path, label_key="cell_type", group_key="donor", sample=SAMPLE)
-    cells, split = load_cells(config)
-    fold = np.where(np.isin(np.arange(len(cells)), split.test), -1, cells.groups % 5)
-    atlas = Atlas(config, cells, split, np.eye(3, dtype=np.float32)[cells.labels], fold)
+def test_donors_of_test_cells_are_not_trained_on_and_others_stay_in_one_fold(adata, of_file):
+    cells, split, _, atlas = of_file(adata, group_key="donor", of_groups=True)
     donors, rows = adata.obs["donor"].to_numpy(str), cells.sample.rows
     assert not set(donors[atlas.rows]) & set(donors[rows[split.test]])
     for donor in np.unique(donors[atlas.rows]):
         assert len(np.unique(atlas.fold[donors == donor])) == 1
 
 
-def test_copies_of_test_cells_are_not_trained_on(adata, tmp_path):
+def test_copies_of_test_cells_are_not_trained_on(adata, of_file):
     """Half of the file are copies, in another order, of the other half."""
     order = np.random.default_rng(0).permutation(CELLS)
     original = np.concatenate([np.arange(CELLS), order])
     twice = adata[original].copy()
     twice.obs_names_make_unique()
-    twice.write_h5ad(tmp_path / "cells.h5ad")
-    cells, split, fold, atlas = atlas_of(str(tmp_path / "cells.h5ad"))
+    cells, split, fold, atlas = of_file(twice)
     rows = cells.sample.rows
-    assert not set(original[atlas.rows]) & set(original[rows[split.test]])
-    assert len(atlas.rows) == 2 * CELLS - 2 * len(np.unique(original[rows[split.test]]))
+    tests = np.isin(original, original[rows[split.test]])
+    np.testing.assert_array_equal(atlas.rows, np.flatnonzero(~tests))
     of_original = dict(zip(original[rows], fold, strict=True))
     known = np.isin(original, list(of_original)) & ~np.isin(np.arange(2 * CELLS), rows)
     assert known.sum() > SAMPLE / 2
     assert (atlas.fold[known] == [of_original[each] for each in original[known]]).all()
 
 
-def test_a_few_copies_of_test_cells_in_the_sample_are_not_trained_on_either(adata, tmp_path):
+def test_a_few_copies_of_test_cells_in_the_sample_are_not_trained_on_either(adata, of_file):
     """So few that the split takes them for chance. Values differ beyond float32, which is what is
     compared.
     """
+    cells, split, _, _ = of_file(adata)
+    rows, copies = cells.sample.rows, split.train[:3]
     changed = adata.copy()
-    rows = np.sort(np.random.default_rng(5).permutation(CELLS)[:SAMPLE])
-    test = atlas_of_file(changed, tmp_path / "first.h5ad")[1].test
-    train = np.setdiff1d(np.arange(SAMPLE), test)
-    values = changed.X.toarray().astype(np.float64)
-    values[rows[train[:3]]] = values[rows[test[:3]]] * (1 + 1e-12)
-    changed.X = values
-    cells, split, _, atlas = atlas_of_file(changed, tmp_path / "second.h5ad", values="expression")
-    assert cells.groups is None and np.array_equal(split.test, test)
-    assert (
-        not np.isin(rows[train[:3]], atlas.rows).any()
-        and np.isin(rows[train[3:]], atlas.rows).all()
-    )
+    changed.X = changed.X.toarray().astype(np.float64)
+    changed.X[rows[copies]] = changed.X[rows[split.test[:3]]] * (1 + 1e-12)
+    cells, again, _, atlas = of_file(changed, values="expression")
+    assert cells.groups is None and np.array_equal(again.test, split.test)
+    assert not np.isin(rows[copies], atlas.rows).any()
+    assert np.isin(rows[split.train[3:]], atlas.rows).all()
 
 
-def test_folds_that_divide_the_cells_of_one_donor_are_those_of_the_sample(adata, tmp_path):
+def test_folds_that_divide_the_cells_of_one_donor_are_those_of_the_sample(adata, of_file):
     """With two donors one tests: all cells of the other, in the fold of one of them, would be
     hidden from a member.
     """
-    adata.obs["donor"] = np.where(np.arange(len(adata)) % 2, "A", "B")
-    adata.write_h5ad(tmp_path / "cells.h5ad")
-    config = DataConfig(
-        path=str(tmp_path / "cells.h5ad"), label_key="cell_type", group_key="donor", sample=SAMPLE
-    )
-    cells, split = load_cells(config)
-    fold = np.full(len(cells), -1)
-    fold[split.train] = np.arange(len(split.train)) % 5
-    atlas = Atlas(config, cells, split, np.eye(3, dtype=np.float32)[cells.labels], fold)
+    adata = adata.copy()
+    adata.obs["donor"] = np.where(np.arange(CELLS) % 2, "A", "B")
+    cells, _, fold, atlas = of_file(adata, group_key="donor")
     rows = cells.sample.rows
     np.testing.assert_array_equal(atlas.fold[rows], fold)
     assert (np.delete(atlas.fold, rows) == -1).all()
 
 
-def test_states_are_those_of_cells_with_the_same_label_and_condition(adata, tmp_path):
-    adata.write_h5ad(tmp_path / "cells.h5ad")
-    config = DataConfig(
-        path=str(tmp_path / "cells.h5ad"), label_key="cell_type", state_key="treated", sample=SAMPLE
-    )
-    cells, split = load_cells(config)
+def test_states_are_those_of_cells_with_the_same_label_and_condition(adata, of_file):
+    cells, split, fold, atlas = of_file(adata, state_key="treated")
     own = np.eye(6, dtype=np.float32)[cells.labels * 2 + cells.state.astype(int)]
-    atlas = Atlas(config, cells, split, own, np.zeros(len(cells), int))
+    states = Atlas(atlas.config, cells, split, own, fold).states
     kind = adata.obs["cell_type"].cat.codes * 2 + (adata.obs["treated"] == "yes")
-    np.testing.assert_array_equal(atlas.states[:].argmax(1), kind)
-    assert not only_the_sample(config, cells, "conditions") and "states" in only_the_sample(
-        config, cells, "found"
-    )
+    np.testing.assert_array_equal(states[:].argmax(1), kind)
+    assert not only_the_sample(atlas.config, cells, "conditions")
+    assert "states" in only_the_sample(atlas.config, cells, "found")
 
 
 def test_a_run_reads_all_cells_and_its_network_the_same_sample_again(adata, tmp_path, capsys):
-    adata = adata.copy()
-    outside = np.random.default_rng(0).permutation(CELLS)[SAMPLE]  # 0 is the seed
-    adata.obs["cell_type"] = np.where(
-        np.arange(CELLS) == outside, "rare", adata.obs["cell_type"].astype(str)
-    )
-    adata.write_h5ad(tmp_path / "cells.h5ad")
-    fields = {
-        "data.sample": SAMPLE,
-        "model.members": 2,
-        "trainer.max_steps": 12,
-        "trainer.validate_every": 6,
-    }
-    fields |= {"trainer.batch_size": 256}  # that of a processor
-    regulators = list(adata.var_names[:8])
-    run = grn.train(
-        tmp_path / "cells.h5ad",
-        label="cell_type",
-        regulators=regulators,
-        set=fields,
-        output=tmp_path / "run",
-    )
+    adata, path = adata.copy(), tmp_path / "cells.h5ad"
+    types = adata.obs["cell_type"].astype(str)
+    types.iloc[np.random.default_rng(0).permutation(CELLS)[SAMPLE]] = "rare"  # not in the sample
+    adata.obs["cell_type"] = types
+    adata.write_h5ad(path)
+    fields = {"data.sample": SAMPLE, "model.members": 2, "trainer.batch_size": 256}
+    fields |= {"trainer.max_steps": 12, "trainer.validate_every": 6}
+    options = {"label": "cell_type", "regulators": list(adata.var_names[:8])}
+    run = grn.train(path, **options, set=fields, output=tmp_path / "run")
     said = capsys.readouterr().out
     assert f"{SAMPLE} cells of {CELLS}" in said and "2300 cells" in said and "'rare'" in said
-    options = {
-        "label": "cell_type",
-        "regulators": regulators,
-        "set": fields | {"trainer.batch_size": 64},
-    }
-    grn.network(tmp_path / "cells.h5ad", **options)
-    said = capsys.readouterr().out
-    assert "768 of 2400 cells" in said, "nothing is held out to test"
+    grn.network(path, **options, set=fields | {"trainer.batch_size": 64})
+    assert "768 of 2400 cells" in capsys.readouterr().out, "nothing is held out to test"
     again = run.read_networks()
     np.testing.assert_array_equal(again.varp["grn"].toarray(), run.network.varp["grn"].toarray())

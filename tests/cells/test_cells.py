@@ -36,19 +36,15 @@ def test_labels_of_any_type_and_only_nan_none_and_empty_ones_are_missing(column,
     assert (names, found.tolist()) == (classes, labels)
 
 
-def test_copies_of_cells_are_told_and_stay_in_one_part_and_one_group(adata, write):
-    """Three copies of each cell would make q-values too small; half a percent of equal cells is
-    chance.
-    """
-    generator = np.random.default_rng(0)
-    once = generator.poisson(2.0, (60, 40)).astype(np.float32)
-    plain = AnnData(
-        once, obs=pd.DataFrame({"label": ["a", "b"] * 30}, index=[f"c{i}" for i in range(60)])
-    )
-    cells, _ = load_cells(DataConfig(path=write(plain), label_key="label"))
+def test_copies_of_cells_are_told_and_stay_in_one_part_and_one_group(load):
+    """Three copies of each cell would make q-values too small."""
+    once = np.random.default_rng(0).poisson(2.0, (60, 40)).astype(np.float32)
+    names = [f"c{number}" for number in range(60)]
+    plain = AnnData(once, obs=pd.DataFrame({"label": ["a", "b"] * 30}, index=names))
+    cells, _ = load(plain, label_key="label")
     assert cells.groups is None and "copies" not in " ".join(cells.notes)
     thrice = anndata.concat([plain] * 3, index_unique="-")
-    cells, split = load_cells(DataConfig(path=write(thrice), label_key="label"))
+    cells, split = load(thrice, label_key="label")
     assert "180 of 180 cells are exact copies of another cell" in " ".join(cells.notes)
     owners = [set(part % 60) for part in (split.train, split.test)]
     assert sum(map(len, owners)) == len(set.union(*owners)) == 60
@@ -56,41 +52,33 @@ def test_copies_of_cells_are_told_and_stay_in_one_part_and_one_group(adata, writ
     assert len(set(cells.groups)) == 60 and cells.only_copies
 
 
-def test_donors_that_share_a_cell_with_cells_without_one_are_no_donors(write):
+def test_donors_that_share_a_cell_with_cells_without_one_are_no_donors(load):
     """Copies join groups: three donors, of which the last has all cells that have none."""
     once = np.random.default_rng(0).poisson(2.0, (60, 40)).astype(np.float32)
-    donor = np.repeat(["d1", "d2", "d3"], 20)
-    obs = pd.DataFrame(
-        {"donor": np.concatenate([donor, np.repeat([None], 20)])},
-        index=[f"c{i}" for i in range(80)],
-    )
-    path = write(AnnData(np.concatenate([once, once[40:]]), obs=obs))
-    cells, _ = load_cells(DataConfig(path=path, group_key="donor"))
+    adata = AnnData(np.concatenate([once, once[40:]]))
+    adata.obs["donor"] = np.repeat(["d1", "d2", "d3", None], 20)
+    cells, _ = load(adata, group_key="donor")
     assert not cells.only_copies and (cells.groups[40:] == -1).all()
     assert len(set(cells.groups[:20])) == len(set(cells.groups[20:40])) == 1
     assert len(set(cells.groups)) == 3
 
 
 def test_what_training_does_not_need_is_not_read(adata, write):
-    """uns and obsm may be huge or damaged;
-    the planted edges in uns are read where they are whole.
-    """
+    """uns and obsm may be huge or damaged; planted edges in uns are read where they are whole."""
     adata.uns["huge"], adata.obsm["X_pca"] = np.zeros(1000), np.ones((adata.n_obs, 2))
     adata.uns["truth"] = pd.DataFrame({"source": ["gene1"], "target": ["gene2"], "sign": [1]})
-    expected, _ = load_cells(DataConfig(path=write(adata)))
-    assert expected.truth["source"].tolist() == ["gene1"]
     path = Path(write(adata))
-    adata.write_zarr(path.with_suffix(".zarr"))
+    folder = path.with_suffix(".zarr")
+    adata.write_zarr(folder)
+    expected, _ = load_cells(DataConfig(path=str(path)))
+    assert expected.truth["source"].tolist() == ["gene1"]
     with h5py.File(path, "r+") as file:
         for part in ("uns/huge", "uns/truth", "obsm/X_pca"):
             file[part].attrs["encoding-type"] = "of another program"
-    for chunk in [
-        *(path.with_suffix(".zarr") / "uns").rglob("*"),
-        *(path.with_suffix(".zarr") / "obsm").rglob("*"),
-    ]:
+    for chunk in [*(folder / "uns").rglob("*"), *(folder / "obsm").rglob("*")]:
         if chunk.is_file() and not chunk.name.startswith((".z", "zarr")):
             chunk.write_bytes(b"damaged")
-    for damaged in (path, path.with_suffix(".zarr")):
+    for damaged in (path, folder):
         found, _ = load_cells(DataConfig(path=str(damaged)))
         assert found.truth is None and found.digest == expected.digest
         with pytest.raises(DataError):
@@ -108,7 +96,7 @@ def test_what_training_does_not_need_is_not_read(adata, write):
         ({"state_key": "large"}, "data.state_key"),
     ],
 )
-def test_columns_that_cannot_be_used_name_their_field(adata, write, fields, field):
+def test_columns_that_cannot_be_used_name_their_field(adata, load, fields, field):
     """That do not exist, hold nothing, a value for each cell, or the same number (in single
     precision) in all.
     """
@@ -116,60 +104,47 @@ def test_columns_that_cannot_be_used_name_their_field(adata, write, fields, fiel
     adata.obs["same"] = "treated"
     adata.obs["large"] = np.arange(adata.n_obs) + 2**62
     with pytest.raises(DataError) as caught:
-        load_cells(DataConfig(path=write(adata), **fields))
+        load(adata, **fields)
     assert caught.value.field == field
 
 
-def test_groups_stay_together_and_a_missing_group_is_one(adata, write):
-    donors = np.array(["d1", "d2", "d3", "d4", None], object)[np.arange(adata.n_obs) % 5]
-    adata.obs["donor"] = pd.Categorical(donors)
-    cells, split = load_cells(DataConfig(path=write(adata), group_key="donor"))
-    owners = [set(pd.Series(donors[part]).fillna("none")) for part in (split.train, split.test)]
-    assert sum(map(len, owners)) == len(set.union(*owners)) == 5
-    assert len(set(zip(cells.groups, map(str, donors), strict=True))) == len(set(cells.groups)) == 5
-    assert load_cells(DataConfig(path=write(adata)))[0].groups is None
-
-
-def test_donors_are_counted_and_named(adata, write):
+def test_donors_stay_together_and_are_named_and_cells_without_one_are_a_group(adata, load):
     donors = np.array(["d2", "d1", "d1", None, " "], object)[np.arange(adata.n_obs) % 5]
     adata.obs["donor"] = pd.Categorical(donors)
-    cells, _ = load_cells(DataConfig(path=write(adata), group_key="donor"))
-    each = adata.n_obs // 5
+    cells, split = load(adata, group_key="donor")
+    owners = [set(cells.groups[part]) for part in (split.train, split.test)]
+    assert sum(map(len, owners)) == len(set.union(*owners)) == 3
+    known = pd.Series(donors).replace(" ", None).fillna("none")
+    assert len(set(zip(cells.groups, known, strict=True))) == 3
     assert cells.donors == ("d1", "d2")
-    assert any(f"d1 ({2 * each} cells), d2 ({each} cells)" in note for note in cells.notes)
-    assert load_cells(DataConfig(path=write(adata)))[0].donors == ()
+    assert any("d1 (16 cells), d2 (8 cells)" in note for note in cells.notes)
+    plain, _ = load(adata)
+    assert plain.groups is None and plain.donors == ()
 
 
-def test_a_state_is_read_with_nan(adata, write):
+def test_a_state_is_read_with_nan_and_texts_of_it_are_conditions(adata, load):
     adata.obs["age"] = np.r_[np.nan, np.inf, np.arange(38)]
-    path = write(adata)
-    cells, _ = load_cells(DataConfig(path=path, state_key="age"))
-    assert cells.state_name == "age" and cells.state.dtype == np.float32
-    assert np.isnan(cells.state[:2]).all() and cells.state[2:].tolist() == [*range(38)]
-    assert load_cells(DataConfig(path=path))[0].state is None
-
-
-def test_a_column_that_seems_to_hold_conditions_is_named_until_it_is_used(adata, write):
-    adata.obs["Treatment"] = np.array(["treated", "control"])[np.arange(adata.n_obs) % 2]
-    path = write(adata)
-    for fields in ({}, {"state_key": "Treatment"}, {"label_key": "Treatment"}):
-        cells, _ = load_cells(DataConfig(path=path, **fields))
-        assert bool(cells.hint) == (not fields)
-    adata.obs["Treatment"] = np.arange(adata.n_obs).astype(str)
-    assert not load_cells(DataConfig(path=write(adata)))[0].hint
-
-
-def test_texts_of_the_state_are_conditions(adata, write):
     treated = np.array(["treated", "control", None, ""], object)[np.arange(adata.n_obs) % 4]
     adata.obs["treated"] = pd.Categorical(treated)
-    cells, _ = load_cells(DataConfig(path=write(adata), state_key="treated"))
+    assert load(adata)[0].state is None
+    cells, _ = load(adata, state_key="age")
+    assert cells.state_name == "age" and cells.state.dtype == np.float32
+    assert np.isnan(cells.state[:2]).all() and cells.state[2:].tolist() == [*range(38)]
+    cells, _ = load(adata, state_key="treated")
     assert cells.conditions == ("control", "treated") and cells.state_name == "treated"
     assert cells.state[:2].tolist() == [1, 0] and np.isnan(cells.state[2:4]).all()
 
 
-def test_what_is_fitted_is_fitted_on_training_cells_alone(adata, write):
-    config = DataConfig(path=write(adata), genes=5)
-    cells, split = load_cells(config, seed=4)
+def test_a_column_that_seems_to_hold_conditions_is_named_until_it_is_used(adata, load):
+    adata.obs["Treatment"] = np.array(["treated", "control"])[np.arange(adata.n_obs) % 2]
+    for fields in ({}, {"state_key": "Treatment"}, {"label_key": "Treatment"}):
+        assert bool(load(adata, **fields)[0].hint) == (not fields)
+    adata.obs["Treatment"] = np.arange(adata.n_obs).astype(str)
+    assert not load(adata)[0].hint
+
+
+def test_what_is_fitted_is_fitted_on_training_cells_alone(adata, load):
+    cells, split = load(adata, seed=4, genes=5)
     training = adata.X[split.train]
     chosen = choose_genes(training, list(adata.var_names), 5, None, "counts")
     assert cells.vocabulary == tuple(adata.var_names[chosen])
@@ -179,7 +154,7 @@ def test_what_is_fitted_is_fitted_on_training_cells_alone(adata, write):
     counts = adata.X.toarray()
     counts[split.test] = 500 * np.eye(adata.n_vars)[split.test % 12]
     adata.X = counts
-    again, _ = load_cells(DataConfig(path=write(adata), genes=5), seed=4)
+    again, _ = load(adata, seed=4, genes=5)
     assert (again.vocabulary, again.target_total) == (cells.vocabulary, cells.target_total)
 
 
@@ -201,7 +176,8 @@ def test_genes_and_labels_are_placed_by_name_and_missing_ones_are_absent(adata, 
     ]
 
 
-def test_new_cells_are_judged_as_those_of_the_training_were(adata, write):
+@pytest.mark.parametrize("rows", [None, 16])
+def test_new_cells_are_judged_as_those_of_the_training_were(write, rows):
     """Log values are refused, counts times ten and cells far deeper than the training cells are
     told.
     """
@@ -209,52 +185,44 @@ def test_new_cells_are_judged_as_those_of_the_training_were(adata, write):
     adata = AnnData(raw, var=pd.DataFrame(index=[f"gene{i}" for i in range(60)]))
     config = DataConfig(path=write(adata), genes="all")
     cells, _ = load_cells(config)
-    model = {
-        "target_total": cells.target_total,
-        "depth": cells.depth,
-        "measures_depth": cells.measures_depth,
-    }
-    for rows in (None, 16):
-        new = cells_in_pieces(adata, config, cells.vocabulary, rows=rows, **model)
-        assert len(new.notes) == 1
-        adata.X = raw * 10
-        notes = cells_in_pieces(adata, config, cells.vocabulary, rows=rows, **model).notes
-        assert "multiples of its smallest one" in notes[1] and "in training" in notes[2]
-        adata.X = np.log1p(raw)
-        with pytest.raises(DataError, match="is not a whole number"):
-            cells_in_pieces(adata, config, cells.vocabulary, rows=rows, **model)
-        adata.X = raw
+    known = ("target_total", "depth", "measures_depth")
+    model = {name: getattr(cells, name) for name in known}
+
+    def notes(values):
+        new = AnnData(values, var=adata.var)
+        return cells_in_pieces(new, config, cells.vocabulary, rows=rows, **model).notes
+
+    assert len(notes(raw)) == 1
+    told = notes(raw * 10)
+    assert "multiples of its smallest one" in told[1] and "in training" in told[2]
+    with pytest.raises(DataError, match="is not a whole number"):
+        notes(np.log1p(raw))
 
 
 def test_too_few_genes_are_a_mismatch_and_the_fitting_column_is_named(adata):
-    with pytest.raises(VocabularyMismatch, match="shares 1 of 3 genes"):
-        next(cells_in_pieces(adata, DataConfig(path="x"), ["gene1", "SPI1", "CD3E"]).pieces())
-    adata.raw = adata.copy()
+    names = list(adata.var_names)
+
+    def refused(adata, vocabulary, sentence):
+        with pytest.raises(VocabularyMismatch, match=sentence):
+            next(cells_in_pieces(adata, DataConfig(path="x"), vocabulary).pieces())
+
+    refused(adata, ["gene1", "SPI1", "CD3E"], "shares 1 of 3 genes")
     some = adata[:, :2].copy()
-    with pytest.raises(VocabularyMismatch, match=r"missing among its 2 .*set data\.counts to raw"):
-        next(cells_in_pieces(some, DataConfig(path="x"), list(adata.var_names)).pieces())
-    del some.raw
-    with pytest.raises(VocabularyMismatch, match="look like a choice"):
-        next(cells_in_pieces(some, DataConfig(path="x"), list(adata.var_names)).pieces())
-    del adata.raw
-    adata.var["symbol"] = names = list(adata.var_names)
+    refused(some, names, "look like a choice")
+    some.raw = adata.copy()
+    refused(some, names, r"missing among its 2 .*set data\.counts to raw")
+    adata.var["symbol"] = names
     adata.var_names = [f"ENSG{number:011d}" for number in range(adata.n_vars)]
-    with pytest.raises(VocabularyMismatch, match=r"Ensembl ids, .*data\.gene_key to symbol"):
-        next(cells_in_pieces(adata, DataConfig(path="x"), names).pieces())
+    refused(adata, names, r"Ensembl ids, .*data\.gene_key to symbol")
 
 
-def test_var_names_are_kept_beside_symbols(adata, write):
+def test_var_names_are_kept_beside_symbols(adata, load):
+    """Of a gene with two columns, the first one's name."""
+    assert load(adata, genes="all")[0].var_names is None
     symbols = [f"s{number}" for number in range(adata.n_vars)]
-    symbols[3] = symbols[1]  # of a gene with two columns, the first one's name
+    symbols[3] = symbols[1]
     adata.var["symbol"] = symbols
-    cells, _ = load_cells(
-        DataConfig(path=write(adata), genes="all", gene_key="symbol", duplicates="sum")
-    )
-    expected = {
-        symbol: str(name)
-        for symbol, name in reversed(list(zip(symbols, adata.var_names, strict=True)))
-    }
-    assert dict(zip(cells.vocabulary, cells.var_names, strict=True)) == {
-        gene: expected[gene] for gene in cells.vocabulary
-    }
-    assert load_cells(DataConfig(path=write(adata), genes="all"))[0].var_names is None
+    fields = {"genes": "all", "gene_key": "symbol", "duplicates": "sum"}
+    cells, _ = load(adata, **fields)
+    expected = dict(zip(reversed(symbols), reversed(adata.var_names), strict=True))
+    assert list(cells.var_names) == [expected[gene] for gene in cells.vocabulary]

@@ -5,6 +5,7 @@ done.
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import sparse
@@ -19,53 +20,36 @@ from grn.networks.intervened import Merge, compared, in_words, order_of
 
 # In a panel of sixty genes a cell's total is biology: divided by it, genes would rise where others
 # fall.
-SCREEN = DataConfig(
-    path="simulated:",
-    genes="all",
-    intervention_key="intervention",
-    depth="none",
-    multiplicity="log1p",
-)
-
-
-def cells_of(**fields):
-    adata = simulate(
-        Simulation(
-            **{"cells": 2000, "genes": 60, "regulators": 20, "cell_types": 1, "seed": 5} | fields
-        )
-    )
-    return adata, load_cells(SCREEN, adata=adata)[0]
+FIELDS = {"path": "simulated:", "genes": "all", "intervention_key": "intervention"}
+SCREEN = DataConfig(**FIELDS, depth="none", multiplicity="log1p")
 
 
 @pytest.fixture(scope="module")
 def planted():
-    return cells_of(interventions=0.2)
+    size = {"cells": 2000, "genes": 60, "regulators": 20, "cell_types": 1, "seed": 5}
+    adata = simulate(Simulation(**size, interventions=0.2))
+    return adata, load_cells(SCREEN, adata=adata)[0]
 
 
 def test_effects_have_the_planted_signs_and_reach_nothing_upstream(planted):
     adata, cells = planted
-    found, done = caused_effects(cells), cells.interventions
-    truth = adata.uns["truth"]
-    place = {name: number for number, name in enumerate(cells.vocabulary)}
+    found, done, truth = caused_effects(cells), cells.interventions, adata.uns["truth"]
+    place = pd.Series(range(len(cells.vocabulary)), cells.vocabulary)
     for number, name in enumerate(done.names):
         below, new = {name}, {name}
         while new:
             new = set(truth[truth["source"].isin(new)]["target"]) - below
             below |= new
         above = [place[gene] for gene in adata.var_names if gene not in below]
-        assert (found.q[above, number] <= 0.05).mean() <= 0.05, (
-            "what is not downstream did not change"
-        )
+        assert (found.q[above, number] <= 0.05).mean() <= 0.05, "what is not downstream"
         direct = truth[truth["source"] == name]
-        rows = [place[gene] for gene in direct["target"]]
+        rows = place[direct["target"]].to_numpy()
         certain = found.q[rows, number] <= 0.05
         assert certain.mean() > 0.6
-        assert (np.sign(found.effect[rows, number]) == direct["sign"])[certain].mean() > 0.9
-    measured = done.place
-    assert (
-        np.isnan(found.effect[measured, np.arange(len(measured))]).all()
-        and np.isnan(found.q[done.key]).all()
-    )
+        right = np.sign(found.effect[rows, number]) == direct["sign"].to_numpy()
+        assert right[certain].mean() > 0.9
+    assert np.isnan(found.effect[done.place, range(len(done.place))]).all()
+    assert np.isnan(found.q[done.key]).all()
 
 
 def test_controls_called_intervened_have_no_effects(planted):
@@ -75,26 +59,17 @@ def test_controls_called_intervened_have_no_effects(planted):
     _, cells = planted
     controls = np.flatnonzero(cells.interventions.control)
     number = np.random.default_rng(0).integers(0, 4, len(controls))
-    given = sparse.csr_matrix(np.eye(4, dtype=np.float32)[number][:, :3])
     nothing = replace(
         cells.interventions.some(controls),
         names=("a", "b", "c"),
-        given=given,
+        given=sparse.csr_matrix(np.eye(4, dtype=np.float32)[number][:, :3]),
         control=number == 3,
         key=np.zeros(0, int),
         place=np.full(3, -1),
     )
-    found = caused_effects(
-        replace(
-            cells,
-            multiplicity=cells.multiplicity[controls],
-            interventions=nothing,
-            groups=None,
-            obs_names=cells.obs_names[controls],
-        )
-    )
-    z = found.effect / found.error
-    assert 0.6 < np.nanstd(z) < 1.25
+    rows = {name: getattr(cells, name)[controls] for name in ("multiplicity", "obs_names")}
+    found = caused_effects(replace(cells, **rows, interventions=nothing, groups=None))
+    assert 0.6 < np.nanstd(found.effect / found.error) < 1.25
     assert not (found.q <= 0.05).any()
 
 
@@ -112,37 +87,27 @@ def test_a_difference_between_replicates_is_no_effect(planted):
 
 
 def test_the_order_of_a_chain_is_read_from_nested_effects(planted):
-    _, cells = planted
-    found = caused_effects(cells)
-    effect, q = np.zeros((60, 3)), np.ones((60, 3))
-    for number, last in enumerate((24, 16, 12)):
-        effect[:last, number], q[:last, number] = 1, 0
-    table = order_of(replace(found, effect=effect, q=q), ("first", "second", "third"))
-    assert set(zip(table["source"], table["target"], strict=True)) == {
-        ("first", "second"),
-        ("first", "third"),
-        ("second", "third"),
-    }
-    opposite = effect * [1, -1, 1]
-    assert len(order_of(replace(found, effect=opposite, q=q), ("first", "second", "third"))) == 1
+    found, names = caused_effects(planted[1]), ("first", "second", "third")
+    effect = (np.arange(60)[:, None] < [24, 16, 12]).astype(float)
+    table = order_of(replace(found, effect=effect, q=1 - effect), names)
+    pairs = set(zip(table["source"], table["target"], strict=True))
+    assert pairs == {("first", "second"), ("first", "third"), ("second", "third")}
+    assert len(order_of(replace(found, effect=effect * [1, -1, 1], q=1 - effect), names)) == 1
 
 
 def test_two_keys_of_a_gene_become_one_column(planted):
     _, cells = planted
-    done = cells.interventions
-    merge = Merge.of(cells, cells.regulators)
+    effects, merge = caused_effects(cells), Merge.of(cells, cells.regulators)
     assert merge.names == cells.vocabulary[:60] and len(merge.regulators) == 60
-    network = Network(
-        *(np.zeros((60, 60), np.float32) for _ in range(6)), q=np.ones((60, 60), np.float32)
-    )
-    found = replace(merge.with_caused(network, caused_effects(cells)), observed=np.zeros((60, 60)))
-    assert list(np.flatnonzero(np.isfinite(found.caused).any(0))) == sorted(done.place)
-    assert (found.caused_low <= found.caused)[np.isfinite(found.caused)].all()
-    assert (
-        len(compared(found)) == 1
-        and in_words(order_of(caused_effects(cells), done.names).head(0)) == []
-    )
-    certain = replace(found, q=np.zeros((60, 60)), observed=-np.nan_to_num(found.caused))
+    zero = np.zeros((60, 60), np.float32)
+    network = Network(*[zero] * 6, q=zero + 1)
+    found = replace(merge.with_caused(network, effects), observed=zero)
+    known = np.isfinite(found.caused)
+    assert list(np.flatnonzero(known.any(0))) == sorted(cells.interventions.place)
+    assert (found.caused_low <= found.caused)[known].all()
+    assert len(compared(found)) == 1
+    assert in_words(order_of(effects, cells.interventions.names).head(0)) == []
+    certain = replace(found, q=zero, observed=-np.nan_to_num(found.caused))
     assert "100% with the wrong sign" in compared(certain)[1]
 
 
@@ -226,16 +191,17 @@ def test_what_replicates_differ_by_is_no_effect(replicates):
 
 
 def test_effects_that_all_replicates_show_are_found():
-    found, wrong, share = 0, 0, 0
+    found, planted, right = [], [], []
     for seed in range(4):
         effects, donor, truth = screen(seed, shift=0.1, planted=20)
         every = effects(donor)
-        certain = every.q <= 0.05
-        found += int((certain & (truth != 0)).sum())
-        wrong += int((certain & (truth == 0)).sum())
-        share += int((truth != 0).sum())
-        assert (np.sign(every.effect) == np.sign(truth))[certain & (truth != 0)].all()
-    assert found > 0.8 * share and wrong < 0.08 * (found + wrong)
+        found.append(every.q <= 0.05)
+        planted.append(truth != 0)
+        right.append(np.sign(every.effect) == np.sign(truth))
+    found, planted, right = map(np.stack, (found, planted, right))
+    assert (found & planted).sum() > 0.8 * planted.sum()
+    assert (found & ~planted).sum() < 0.08 * found.sum()
+    assert right[found & planted].all()
 
 
 def test_replicates_that_do_not_differ_cost_next_to_no_effects():
@@ -247,6 +213,9 @@ def test_replicates_that_do_not_differ_cost_next_to_no_effects():
 
 
 def test_an_intervention_in_one_replicate_has_cells_as_units():
+    """Cells without a donor are no replicate."""
+    few, donor, _ = screen(0, replicates=2)
+    assert (few(np.where(donor == 0, -1, donor)).replicates == 0).all()
     effects, donor, _ = screen(0, missing={(0, 2), (1, 2)})
     found = effects(donor)
     assert found.replicates.tolist() == [3, 3, 0, 3, 3, 3, 3, 3]
@@ -257,11 +226,6 @@ def test_an_intervention_in_one_replicate_has_cells_as_units():
     alone = effects(0 * donor)
     assert "units of 8 (a, b" in units_in_words(alone, tuple("abcdefgh"), named=True)
     assert "data.group_key" in units_in_words(alone, tuple("abcdefgh"), named=False)
-
-
-def test_cells_without_a_donor_are_no_replicate():
-    effects, donor, _ = screen(0, replicates=2)
-    assert (effects(np.where(donor == 0, -1, donor)).replicates == 0).all()
 
 
 def test_copies_of_cells_are_no_replicates(planted):

@@ -49,19 +49,15 @@ def test_units_are_sds_around_levels_of_states_as_far_as_differences_do_not_coun
 
 
 def test_inputs_and_targets_are_in_these_units_and_absent_regulators_are_0(table):
-    sd = table.sd.numpy()
+    sd, near = table.sd.numpy(), {"rtol": 1e-4, "atol": 1e-4}
     depth = DEPTH + (BASAL - BASAL.mean()) / BASAL.std()
     expected = np.column_stack([VALUES[:, REGULATORS] / sd[REGULATORS], depth])
-    np.testing.assert_allclose(table.inputs, expected, rtol=1e-4, atol=1e-5)
-    standard = (VALUES - VALUES.mean(0)) / sd
-    np.testing.assert_allclose(
-        table.targets(np.array([5, 0])), standard[:, [5, 0]], rtol=1e-4, atol=1e-4
-    )
+    np.testing.assert_allclose(table.inputs, expected, **near)
+    standard, some = (VALUES - VALUES.mean(0)) / sd, [5, 0]
+    np.testing.assert_allclose(table.targets(np.array(some)), standard[:, some], **near)
     columns = table.columns(torch.zeros(1).double())
     assert columns.shape == (12, 6) and columns.read(slice(1, 3)).dtype == torch.float64
-    np.testing.assert_allclose(
-        columns.read(torch.tensor([3])), standard[:, [3]], rtol=1e-4, atol=1e-4
-    )
+    np.testing.assert_allclose(columns.read(torch.tensor([3])), standard[:, [3]], **near)
 
 
 def test_states_have_means_of_their_own_of_some_cells_as_each_member_knows(table):
@@ -104,22 +100,20 @@ def test_some_of_the_cells_are_in_their_own_units(table):
 
 
 def test_a_table_of_a_data_set_has_its_counting_noise_and_its_donors(make_config):
-    config = make_config()
-    cells, split = load_cells(config.data)
-    states = np.eye(2, dtype=np.float32)[cells.labels]
-    cells = replace(cells, groups=np.arange(80) // 20)
-    table = CellTable.of(cells, split.train, states)
-    assert len(table) == len(split.train) and table.regulators.tolist() == cells.regulators.tolist()
-    assert table.groups.tolist() == (split.train // 20).tolist()
-    own = cells.multiplicity[split.train][:, cells.regulators]
-    expected = Counting(cells.counting.unit[split.train]).variance(own)
-    assert (table.noise != expected).nnz == 0 and table.counting.min() > 0
-    assert CellTable.of(replace(cells, groups=np.zeros(80)), split.train, states).groups is None, (
-        "one donor is none"
-    )
-    every = CellTable.of(replace(cells, regulators=None, counting=None), np.arange(80), states)
-    assert (
-        every.multiplicity is cells.multiplicity
-        and len(every.regulators) == 16
-        and every.noise is None
-    )
+    """One donor is none."""
+    cells, split = load_cells(make_config().data)
+    states, rows = np.eye(2, dtype=np.float32)[cells.labels], split.train
+
+    def table(rows, **known) -> CellTable:
+        return CellTable.of(replace(cells, **known), rows, states)
+
+    found = table(rows, groups=np.arange(80) // 20)
+    assert len(found) == len(rows) and found.regulators.tolist() == cells.regulators.tolist()
+    assert found.groups.tolist() == (rows // 20).tolist()
+    counted = cells.multiplicity[rows][:, cells.regulators]
+    expected = Counting(cells.counting.unit[rows]).variance(counted)
+    assert (found.noise != expected).nnz == 0 and found.counting.min() > 0
+    assert table(rows, groups=np.zeros(80)).groups is None
+    every = table(np.arange(80), regulators=None, counting=None)
+    assert every.multiplicity is cells.multiplicity and every.noise is None
+    assert len(every.regulators) == 16

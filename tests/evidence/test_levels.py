@@ -95,65 +95,58 @@ def by_ridge(x: np.ndarray, y: np.ndarray, penalty: float) -> np.ndarray:
     input.
     """
     unit = np.sqrt(np.square(x).mean(0)).clip(1e-6)
-    return (
-        Ridge(alpha=penalty, fit_intercept=False, solver="svd").fit(x / unit, y).coef_.T
-        / unit[:, None]
-    )
+    fit = Ridge(alpha=penalty, fit_intercept=False, solver="svd").fit(x / unit, y)
+    return fit.coef_.T / unit[:, None]
+
+
+def read_and_asked(table: CellTable) -> tuple[np.ndarray, np.ndarray]:
+    """What the targets are predicted from, and the targets."""
+    targets = table.targets(np.arange(REGULATORS, GENES))
+    return table.inputs.double().numpy(), targets.double().numpy()
+
+
+def levels_in(values: np.ndarray, state: np.ndarray, part: float) -> tuple[np.ndarray, np.ndarray]:
+    """Values without the levels of their states but for a part; and these levels [S, ...]."""
+    level = np.stack([values[state == one].mean(0) for one in range(state.max() + 1)])
+    return values - level[state] + part * (level[state] - values.mean(0)), level
 
 
 @pytest.mark.parametrize("part", [0.0, 0.4, 1.0])
 def test_errors_of_unseen_cells_are_those_of_ridge_with_a_part_of_the_means_left_in(cells, part):
     """By scikit-learn, cell by cell, each cell from the means of its own state."""
     table = cells(follows=0.5, composition=1, states=3)
-    x, y = (
-        each.double().numpy()
-        for each in (table.inputs, table.targets(np.arange(REGULATORS, GENES)))
-    )
-    state, judged = table.states.argmax(1), fold(table) == 2
-    of = [
-        module.OfStates.of(*(torch.as_tensor(each[rows]) for each in (x, y, state)), 3)
+    both, state, judged = read_and_asked(table), table.states.argmax(1), fold(table) == 2
+    learned, unseen = (
+        module.OfStates.of(*(torch.as_tensor(each[rows]) for each in (*both, state)), 3)
         for rows in (~judged, judged)
-    ]
-    means = [
-        np.stack([each[~judged & (state == one)].mean(0) for one in range(3)]) for each in (x, y)
-    ]
-    learned = [
-        (each - level[state] + part * (level[state] - each[~judged].mean(0)))[~judged]
-        for each, level in zip((x, y), means, strict=True)
-    ]
-    x, y = ((each - level[state])[judged] for each, level in zip((x, y), means, strict=True))
-    errors = [np.square(y - x @ by_ridge(*learned, lam)).sum() for lam in module.PENALTIES]
-    assert of[0].held_out(of[1], part) == pytest.approx(min(errors), rel=1e-6)
+    )
+    of = [levels_in(each[~judged], state[~judged], part) for each in both]
+    x, y = ((each - level[state])[judged] for each, (_, level) in zip(both, of, strict=True))
+    slopes = (by_ridge(of[0][0], of[1][0], lam) for lam in module.PENALTIES)
+    errors = [np.square(y - x @ each).sum() for each in slopes]
+    assert learned.held_out(unseen, part) == pytest.approx(min(errors), rel=1e-6)
 
 
 @pytest.mark.parametrize("part", [0.0, 0.4, 1.0])
 def test_errors_of_states_that_are_left_out_are_those_of_ridge_on_the_other_states(cells, part):
     """By scikit-learn, cell by cell; a state is predicted from the mean of the others, and not by
-    its depth.
+    its depth. States are of different sizes.
     """
     table = cells(follows=0.5, composition=1, states=4)
-    # states of different sizes
     table = table.some(np.flatnonzero(np.arange(len(table)) % 7 > table.states.argmax(1)))
-    x, y = (
-        each.double().numpy()
-        for each in (table.inputs, table.targets(np.arange(REGULATORS, GENES)))
-    )
+    (x, y), state = read_and_asked(table), table.states.argmax(1)
     x[:, -1] += np.random.default_rng(0).normal(size=len(x))
-    state = table.states.argmax(1)
     summed = module.OfStates.of(*(torch.as_tensor(each) for each in (x, y, state)), 4)
     total, by_means = np.zeros((len(module.PENALTIES), y.shape[1])), np.zeros(y.shape[1])
     for one in range(4):
         own, rest = state == one, state != one
-        centre = [each[rest].mean(0) for each in (x, y)]
-        known = []
-        for each, mean in zip((x, y), centre, strict=True):
-            levels = np.stack([each[state == other].mean(0) for other in range(4)])
-            known.append((each - levels[state] + part * (levels[state] - mean))[rest])
-        asked = x[own] - centre[0]
+        others = np.unique(state[rest], return_inverse=True)[1]
+        known = [levels_in(each[rest], others, part)[0] for each in (x, y)]
+        asked, true = x[own] - x[rest].mean(0), y[own] - y[rest].mean(0)
         asked[:, -1] -= asked[:, -1].mean()
         for row, penalty in enumerate(module.PENALTIES):
-            total[row] += np.square(y[own] - centre[1] - asked @ by_ridge(*known, penalty)).sum(0)
-        by_means += np.square(y[own] - centre[1]).sum(0)
+            total[row] += np.square(true - asked @ by_ridge(*known, penalty)).sum(0)
+        by_means += np.square(true).sum(0)
     np.testing.assert_allclose(summed.left_out(part)[0], total[total.mean(1).argmin()], rtol=1e-6)
     np.testing.assert_allclose(summed.by_means(), by_means, rtol=1e-6)
 

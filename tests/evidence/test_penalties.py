@@ -1,11 +1,10 @@
 """Penalties that held-out cells choose, and what counting has to do with a regulator."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from sklearn.linear_model import Ridge
 
 from flashsign.tables.slope_penalty import penalty_of
 from grn.evidence import penalties as module
@@ -25,21 +24,26 @@ CELLS, GENES, REGULATORS = 200, 12, 3
 OTHERS = np.arange(REGULATORS, GENES)
 
 
-def values_of(
-    strength: float, *, states: int = 1, own: float = 0.0, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Values [C, N] of genes, of which the first regulate the others; `own`: how much slopes of
-    states differ.
+def values_of(strength: float, *, states: int = 1, own: float = 0.0):
+    """Values [C, N] of genes, of which the first regulate the others, and states [C]; `own`: how
+    much slopes of states differ.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     state = np.arange(CELLS) % states
     x = generator.normal(size=(CELLS, REGULATORS))
     slopes = generator.normal(size=(GENES - REGULATORS, REGULATORS))
     slopes = slopes + own * generator.normal(size=(states, *slopes.shape))
-    y = strength * np.einsum("cij,cj->ci", slopes[state], x) + generator.normal(
-        size=(CELLS, GENES - REGULATORS)
-    )
+    noise = generator.normal(size=(CELLS, GENES - REGULATORS))
+    y = strength * np.einsum("cij,cj->ci", slopes[state], x) + noise
     return np.concatenate([x, y], 1) + 6 + state[:, None], state
+
+
+@pytest.fixture
+def table_of(make_table):
+    def make(strength: float, *, own: float = 0.0, states: int = 1, **known):
+        return make_table(*values_of(strength, states=states, own=own), range(REGULATORS), **known)
+
+    return make
 
 
 def fold() -> np.ndarray:
@@ -49,8 +53,6 @@ def fold() -> np.ndarray:
 @pytest.mark.parametrize("states", [1, 2])
 def test_errors_are_those_of_ridge_regression_written_out(make_table, states):
     """One regression a gene, by scikit-learn, with deviations by state as features of their own."""
-    from sklearn.linear_model import Ridge
-
     values, state = values_of(1.0, states=states)
     table = make_table(
         values, state, range(REGULATORS), basal=np.random.default_rng(1).random(CELLS)
@@ -123,25 +125,22 @@ def test_a_curved_penalty_ends_near_the_least_loss(make_table, states):
     assert float(found) == pytest.approx(expected, rel=0.02)
 
 
-def test_noise_is_penalised_more_than_what_regulators_explain(make_table):
-    found = []
-    for strength in (0.0, 1.0):
-        values, state = values_of(strength)
-        found.append(
-            choose_penalties_of_blocks(make_table(values, state, range(REGULATORS)), fold(), False)
-        )
-    noise, signal = ([each.lam for each in penalties[:-1]] for penalties in found)
+def test_noise_is_penalised_more_than_what_regulators_explain(table_of):
+    noise, signal = (
+        [each.lam for each in choose_penalties_of_blocks(table_of(strength), fold(), False)[:-1]]
+        for strength in (0.0, 1.0)
+    )
     assert min(noise) > 10 * max(signal)
 
 
-def test_no_penalty_is_so_large_that_the_optimiser_decides_the_signs(make_table):
+def test_no_penalty_is_so_large_that_the_optimiser_decides_the_signs(table_of):
     """Of pure noise, the larger the better; it is cut off in proportion to the cells."""
-    values, state = values_of(0.0)
-    table = make_table(values, state, range(REGULATORS))
-    assert max(each.lam for each in best_penalties(table, fold(), False)) > MOST * CELLS
-    assert (
-        max(each.lam for each in choose_penalties_of_blocks(table, fold(), False)) == MOST * CELLS
+    table = table_of(0.0)
+    best, chosen = (
+        max(each.lam for each in choose(table, fold(), False))
+        for choose in (best_penalties, choose_penalties_of_blocks)
     )
+    assert best > MOST * CELLS == chosen
 
 
 def test_of_many_cells_both_blocks_may_have_the_largest_penalty(make_table):
@@ -155,75 +154,61 @@ def test_of_many_cells_both_blocks_may_have_the_largest_penalty(make_table):
     assert MOST * cells > RIDGE[-1] and {each.lam for each in found} == {MOST * cells}
 
 
-def test_states_are_as_free_as_their_slopes_differ(make_table):
-    """A deviation costs lambda / rho^2; rho 0: states share their slopes."""
-    same, other = (values_of(1.0, states=2, own=own) for own in (0.0, 1.5))
-    cost = []
-    for values, state in (same, other):
-        best = choose_penalties_of_blocks(
-            make_table(values, state, range(REGULATORS)), fold(), False
-        )[0]
-        cost.append(best.lam / best.rho**2 if best.rho else np.inf)
-    assert cost[0] > 10 * cost[1]
+def test_states_are_as_free_as_their_slopes_differ(table_of):
+    """A deviation costs lambda / rho^2; rho 0: states share their slopes. They do where levels
+    count, which slopes of single states would take up.
+    """
+
+    def best(own: float, **known) -> list[Penalty]:
+        table = table_of(1.0, own=own, states=2, **known)
+        return choose_penalties_of_blocks(table, fold(), False)[:-1]
+
+    same, other = (
+        each.lam / each.rho**2 if each.rho else np.inf for each in (best(0.0)[0], best(1.5)[0])
+    )
+    assert same > 10 * other
+    assert all(each.rho > 0 for each in best(1.5))
+    assert all(each.rho == 0 for each in best(1.5, levels=0.2))
 
 
-def test_where_comparing_forms_takes_too_long_the_usual_form_is_taken(make_table, monkeypatch):
-    values, state = values_of(1.0, states=2)
-    table = make_table(values, state, range(REGULATORS))
+@pytest.mark.parametrize("levels", [0.0, 0.4])
+def test_where_comparing_forms_takes_too_long_the_usual_form_is_taken(
+    table_of, monkeypatch, levels
+):
+    """Where levels count, with slopes that states share."""
     monkeypatch.setattr(module, "OPERATIONS", 1e4)
-    first, among = best_penalties(table, fold(), True)
-    assert (
-        (first.rho, first.t) == module.USUAL[:2]
-        and first.lam in [lam * 2 for lam in RIDGE]
-        and among.lam in RIDGE
-    )
-    pooled, _ = best_penalties(replace(table, levels=0.4), fold(), True)
-    assert (pooled.rho, pooled.t) == (0.0, module.USUAL[1]), "states would take up their levels"
-
-
-def test_where_levels_count_states_share_their_slopes(make_table):
-    """Slopes of single states would take up their levels."""
-    values, state = values_of(1.0, states=2, own=1.5)
-    table = make_table(values, state, range(REGULATORS))
-    assert all(each.rho > 0 for each in best_penalties(table, fold(), False)[:-1])
-    assert all(
-        each.rho == 0 for each in best_penalties(replace(table, levels=0.2), fold(), False)[:-1]
-    )
+    first, among = best_penalties(table_of(1.0, states=2, levels=levels), fold(), True)
+    usual, t = module.USUAL[:2]
+    assert (first.rho, first.t) == (0.0 if levels else usual, t)
+    assert among.lam in RIDGE and (levels or first.lam / 2 in RIDGE)
 
 
 @pytest.mark.parametrize("levels", [0.0, 0.3, 1.0])
-def test_a_member_sees_cells_without_levels_of_states_of_the_cells_it_learns_from(
-    make_table, levels
-):
+def test_a_member_sees_cells_without_levels_of_states_of_the_cells_it_learns_from(table_of, levels):
     """As far as differences between states do not count."""
-    values, state = values_of(1.0, states=2)
-    table = make_table(values, state, range(REGULATORS), levels=levels)
-    part = Shadow(table, fold(), 3, genes=np.array([7, 4]))
-    seen, m, y = fold() != 3, table.inputs.numpy(), table.targets(np.array([7, 4])).numpy()
-    even = np.array([0.5, 0.5])  # of all cells, as many are of each state
-    for found, of in ((part.x, m), (part.y, y)):
+    table, genes = table_of(1.0, states=2, levels=levels), np.array([7, 4])
+    part, seen, state = Shadow(table, fold(), 3, genes=genes), fold() != 3, np.arange(CELLS) % 2
+    for found, of in ((part.x, table.inputs.numpy()), (part.y, table.targets(genes).numpy())):
         means = np.stack([of[seen & (state == each)].mean(0) for each in (0, 1)])
-        expected = of - ((1 - levels) * means + levels * even @ means)[state]
-        np.testing.assert_allclose(found, expected, atol=1e-4)
+        left = (1 - levels) * means + levels * means.mean(0)  # as many are of each state
+        np.testing.assert_allclose(found, of - left[state], atol=1e-4)
     assert part.learned.tolist() == np.flatnonzero(seen).tolist()
     assert part.judged.tolist() == np.flatnonzero(~seen).tolist()
 
 
-def test_a_prior_weighs_penalties_by_pair(make_table):
+def test_a_prior_weighs_penalties_by_pair(table_of):
     """A pair that is penalised a million times as much has no slope, and without weights all count
     alike.
     """
-    values, state = values_of(1.0)
-    part = Shadow(make_table(values, state, range(REGULATORS)), fold(), 0)
+    part, penalty = Shadow(table_of(1.0), fold(), 0), [Penalty(10.0, 0.0)]
     weight = torch.ones(GENES - REGULATORS, REGULATORS)
-    plain = part.errors([Penalty(10.0, 0.0)], GENES)
-    torch.testing.assert_close(part.errors([Penalty(10.0, 0.0)], GENES, weight), plain)
+    plain = part.errors(penalty, GENES)
+    torch.testing.assert_close(part.errors(penalty, GENES, weight), plain)
     weight[0] = 1e6
-    found = part.errors([Penalty(10.0, 0.0)], GENES, weight)
+    found = part.errors(penalty, GENES, weight)
     torch.testing.assert_close(found[:, 1:], plain[:, 1:])
-    assert float(found[0, 0]) == pytest.approx(
-        float(part.y[part.judged, 0].square().mean()), rel=0.02
-    )
+    unexplained = float(part.y[part.judged, 0].square().mean())
+    assert float(found[0, 0]) == pytest.approx(unexplained, rel=0.02)
 
 
 def test_where_every_gene_regulates_none_is_predicted_from_itself(make_table):
@@ -248,27 +233,23 @@ def test_counting_s_share_is_that_of_what_the_others_leave(make_table):
     """Regulators with a common cause, of which the first is counted with noise: what the others say
     of it replaces a part of it, and the more of it the noisier it is.
     """
-    generator = np.random.default_rng(0)
+    generator, state = np.random.default_rng(0), np.zeros(CELLS, int)
     cause = generator.normal(size=(CELLS, 1))
     x = cause + 0.3 * generator.normal(size=(CELLS, REGULATORS)) + 8
     x[:, 0] += generator.normal(size=CELLS)
-    noise = np.tile([1.0, 0.0, 0.02], (CELLS, 1))
-    table = make_table(
-        x, np.zeros(CELLS, int), range(REGULATORS), noise=sp.csr_matrix(noise.astype(np.float32))
-    )
-    share, unit = shares_of_counting(table)
+    noise = np.array([1.0, 0.0, 0.02])
+    of_cells = sp.csr_matrix(np.tile(noise, (CELLS, 1)).astype(np.float32))
+    share, unit = shares_of_counting(make_table(x, state, range(REGULATORS), noise=of_cells))
     z = (x - x.mean(0)) / x.std(0)
     hat = np.empty_like(z)
     for gene in range(REGULATORS):
         others = np.delete(z, gene, 1)
-        hat[:, gene] = others @ np.linalg.solve(
-            others.T @ others + 10 * np.eye(2), others.T @ z[:, gene]
-        )
-    left = (z - hat).var(0, ddof=1)
-    expected = np.clip(noise[0] / x.var(0) / left, 0, COUNTED)
+        fit = Ridge(alpha=10.0, fit_intercept=False).fit(others, z[:, gene])
+        hat[:, gene] = fit.predict(others)
+    expected = np.clip(noise / x.var(0) / (z - hat).var(0, ddof=1), 0, COUNTED)
     np.testing.assert_allclose(share, expected, rtol=1e-3, atol=1e-6)
     assert share[0] > 0.7 and share[1] == 0 and 0 < share[2] < 0.5
     np.testing.assert_allclose(unit[:-1], (z + expected * (hat - z)).std(0, ddof=1), rtol=1e-3)
     assert unit[-1] == 1
-    none, ones = shares_of_counting(make_table(x, np.zeros(CELLS, int), range(REGULATORS)))
+    none, ones = shares_of_counting(make_table(x, state, range(REGULATORS)))
     assert (none == 0).all() and (ones == 1).all(), "without counts, nothing is counted"

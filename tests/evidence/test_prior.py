@@ -63,9 +63,7 @@ def network(sure: bool = True) -> Network:
     """With what knock-offs say of it, or without."""
     generator = np.random.default_rng(0)
     weight, sd, total, indirect, between = generator.normal(size=(5, 5, 2)).astype(np.float32)
-    confidence, q = (
-        generator.uniform(0.5, 1, (2, 5, 2)).astype(np.float32) if sure else (None, None)
-    )
+    confidence, q = generator.uniform(0.5, 1, (2, 5, 2)) if sure else (None, None)
     cells = np.arange(10).reshape(5, 2)
     one = Network(weight, sd, total, indirect, between, cells, confidence=confidence, q=q)
     return replace(one, of_states={"B": replace(one, weight=2 * weight)})
@@ -75,25 +73,19 @@ def network(sure: bool = True) -> Network:
 def test_what_is_no_candidate_has_no_weight_and_what_is_one_keeps_its_own(pairs, tmp_path, sure):
     prior = read_prior(written(tmp_path, pairs), "restrict", GENES, ["R1", "R2"])
     before = network(sure)
-    after = prior.applied(before)
-    kept = prior.factor > 0
+    after, kept = prior.applied(before), prior.factor > 0
+    otherwise = dict.fromkeys(("weight", "sd", "total"), 0) | {"confidence": 0.5, "q": 1}
     for one, own in ((after, before), (after.of_states["B"], before.of_states["B"])):
-        for name in ("weight", "sd", "total"):
-            np.testing.assert_array_equal(getattr(one, name), np.where(kept, getattr(own, name), 0))
-        for name, otherwise in (("confidence", 0.5), ("q", 1)):
-            if sure:
-                np.testing.assert_array_equal(
-                    getattr(one, name), np.where(kept, getattr(own, name), otherwise)
-                )
-            else:
-                assert getattr(one, name) is None
-        assert (
-            one.between is own.between and one.cells is own.cells and one.indirect is own.indirect
-        )
-    table = pd.DataFrame(
-        {"source": ["R1", "R1", "R2"], "target": ["a", "b", "c"], "weight": [1.0, 0.0, 2.0]}
-    )
-    assert prior.candidates(table, GENES, REGULATORS)["target"].tolist() == ["a", "c"]
+        for name, value in otherwise.items():
+            given, found = getattr(own, name), getattr(one, name)
+            assert (found is None) == (given is None)
+            if given is not None:
+                np.testing.assert_array_equal(found, np.where(kept, given, value))
+        assert one.between is own.between and one.cells is own.cells
+        assert one.indirect is own.indirect
+    ends = {"source": ["R1", "R1", "R2"], "target": ["a", "b", "c"], "weight": [1.0, 0.0, 2.0]}
+    candidates = prior.candidates(pd.DataFrame(ends), GENES, REGULATORS)
+    assert candidates["target"].tolist() == ["a", "c"]
 
 
 def test_weighing_keeps_every_pair_and_is_for_the_fit_to_do(pairs, tmp_path):
@@ -125,9 +117,8 @@ def test_a_run_with_a_prior_has_its_candidates_alone(make_config, tmp_path):
     (tmp_path / "run.yaml").write_text(dump_config(change_config(make_config(), changes)))
     assert main(["train", str(tmp_path / "run.yaml"), "--output", str(tmp_path / "run")]) == 0
     run = grn.load(tmp_path / "run")
-    assert set(zip(run.edges["source"], run.edges["target"], strict=True)) == set(
-        table.itertuples(index=False, name=None)
-    )
+    expected = {*table.itertuples(index=False, name=None)}
+    assert {*zip(run.edges["source"], run.edges["target"], strict=True)} == expected
     by_type = pd.read_parquet(tmp_path / "run" / "edges_by_type.parquet")
     assert len(by_type) == 6 and run.network.varp["grn"].nnz <= 3
     assert run.network.uns["grn"]["prior"] == {"use": "restrict", "pairs": 3}
@@ -137,16 +128,13 @@ def test_a_prior_and_interventions_go_together(tmp_path):
     """Edges are those of the prior, and what was caused stands beside them."""
     screen = {"cells": 300, "genes": 30, "regulators": 6, "cell_types": 1, "interventions": 0.5}
     own = {f"data.simulated.{name}": value for name, value in screen.items()}
-    own |= {
-        "data.intervention_key": "intervention",
-        "network.prior": written(tmp_path, EVERY),
-        "model.members": 2,
-    }
+    own |= {"data.intervention_key": "intervention", "model.members": 2}
+    own |= {"network.prior": written(tmp_path, EVERY)}
     run = grn.train("simulated:", regulators=NAMED, max_steps=5, set=own, quiet=True)
-    listed = set(EVERY.itertuples(index=False, name=None))
-    found = run.edges
-    assert len(found) > 0 and set(zip(found["source"], found["target"], strict=True)) <= listed
-    assert found["caused"].notna().any() and run.network.uns["grn"]["prior"]["pairs"] == len(listed)
+    found, listed = run.edges, {*EVERY.itertuples(index=False, name=None)}
+    assert found["caused"].notna().any()
+    assert {*zip(found["source"], found["target"], strict=True)} <= listed
+    assert run.network.uns["grn"]["prior"]["pairs"] == len(listed)
 
 
 def test_a_wrong_prior_is_refused_before_anything_is_trained(make_config, tmp_path, capsys):

@@ -42,7 +42,7 @@ def certain(table: CellTable) -> set[tuple[int, int]]:
     return set(zip(regulator.tolist(), target.tolist(), strict=True))
 
 
-def test_pairs_that_a_programme_connects_are_certain_only_where_it_is_not_regressed_out(make_table):
+def test_pairs_that_a_programme_connects_are_not_certain_once_it_is_regressed_out(make_table):
     table, activity = table_with_a_programme(make_table)
     through = {(0, gene) for gene in OF_PROGRAMME}
     planted = {(one, place + one) for one in REGULATORS[1:].tolist() for place in (9, 14)}

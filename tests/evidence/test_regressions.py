@@ -5,9 +5,8 @@ sample of cells.
 import numpy as np
 import torch
 
-from grn.evidence import regressions
 from grn.evidence.linear import without
-from grn.evidence.regressions import columns_of, folds_of, held_out_penalty, sampled
+from grn.evidence.regressions import columns_of, folds_of, held_out_penalty
 
 STATE = np.arange(60) % 3
 GENERATOR = np.random.default_rng(0)
@@ -41,13 +40,3 @@ def test_folds_keep_groups_together_and_the_penalty_follows_the_noise(make_table
         found.append(held_out_penalty(table, x, columns_of(table, rows, x).each(rest), rows))
     noise, signal = found
     assert noise > 10 * signal
-
-
-def test_a_sample_is_sorted_repeatable_and_as_large_as_there_is_room_for(make_table, monkeypatch):
-    table = make_table(VALUES, STATE, [1, 4])
-    assert sampled(table, 0).tolist() == list(range(60))
-    monkeypatch.setattr(regressions, "DENSE", 25 * 6)
-    monkeypatch.setattr(regressions, "LEAST", 4)
-    one, other = sampled(table, 0), sampled(table, 1)
-    assert len(one) == len(other) == 25 and len(set(one.tolist())) == 25
-    assert torch.equal(one, one.sort()[0]) and not torch.equal(one, other)

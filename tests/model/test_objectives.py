@@ -1,6 +1,7 @@
 """Losses: what they sum over, who learns from what, and that samples stand for the whole."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -13,7 +14,6 @@ from grn.model.objectives import (
     Draw,
     divisors,
     judged_genes,
-    learns_genes,
     masked_multiplicity,
     members_cells,
     of_cells,
@@ -88,14 +88,6 @@ def test_masked_multiplicity_is_the_error_of_the_network_and_of_context_on_the_r
     )
 
 
-def test_a_step_learns_genes_or_teaches_the_identity_token(make_model, batch):
-    seen = replace(batch, kept=torch.ones_like(batch.bags.multiplicity, dtype=torch.bool))
-    assert learns_genes(batch, make_model()) and not learns_genes(seen, make_model())
-    assert set(divisors(batch, make_model(), False)) == {"masked_multiplicity"}
-    assert set(divisors(seen, make_model(), False)) == {"cell_type", "genes"}
-    assert not learns_genes(batch, make_model(genes_train=False))
-
-
 @pytest.mark.parametrize("infers", [False, True])
 def test_the_context_learns_from_what_predictions_of_the_blocks_leave_over(
     make_model, batch, infers
@@ -127,70 +119,55 @@ def test_the_context_learns_from_what_predictions_of_the_blocks_leave_over(
     assert not torch.allclose(found["basal.query"], plain["basal.query"])
 
 
-def test_a_member_does_not_learn_from_the_cells_of_its_fold(make_model, batch):
-    """Its gradient does not change in any bit when these cells have other genes; the other members'
-    do.
+@pytest.mark.parametrize("objective", ["masked_multiplicity", "cell_type", "genes"])
+def test_a_member_does_not_learn_from_the_cells_of_its_fold(make_model, batch, objective):
+    """Its gradient does not change in any bit when these cells, of fold 0, have other genes; the
+    other members' do. Of the identity token two members have a fold.
     """
-    model = make_model(states=3)
-    one, other = (
-        gradients(masked_multiplicity(each, model, whole(model))[0], model)
-        for each in (batch, moved(batch, [0, 3]))  # the cells of fold 0
-    )
-    assert {name.split(".")[0] for name in one} == {"blocks", "basal"}
-    for name in one:
-        assert torch.equal(one[name][:1], other[name][:1]), name
-        assert not torch.equal(one[name][1:], other[name][1:]), name
-
-
-@pytest.mark.parametrize("name", ["cell_type", "genes"])
-def test_neither_does_a_member_of_the_identity_token(make_model, batch, name):
     model, found = make_model(states=3), []
+    of_genes = objective == "masked_multiplicity"
     for each in (batch, moved(batch, [0, 3])):
         torch.manual_seed(0)
-        found.append(
-            gradients(
-                of_cells(each, model, readers_cells(each, model), genes=True)[name].sum(), model
-            )
+        learned = readers_cells(each, model)
+        loss = (
+            masked_multiplicity(each, model, whole(model))[0]
+            if of_genes
+            else of_cells(each, model, learned, genes=True)[objective].sum()
         )
+        found.append(gradients(loss, model))
     one, other = found
-    assert one and all(name.startswith("identity.") for name in one)
+    parts, members = ({"blocks", "basal"}, 1) if of_genes else ({"identity"}, 2)
+    assert {name.split(".")[0] for name in one} == parts
     for name in one:
-        assert torch.equal(one[name][:2], other[name][:2]), name
-    assert not torch.equal(one["identity.output"][2:], other["identity.output"][2:])
+        assert torch.equal(one[name][:members], other[name][:members]), name
+        assert not of_genes or not torch.equal(one[name][1:], other[name][1:]), name
+    assert of_genes or not torch.equal(one["identity.output"][2:], other["identity.output"][2:])
 
 
-def test_what_context_learns_changes_nothing_in_the_signed_network(make_model, batch):
+@pytest.mark.parametrize("change", ["weights", "hidden"])
+def test_what_context_learns_changes_nothing_in_the_signed_network(make_model, batch, change):
     """The network's gradient is that of its own error; the context's that of what the network
-    leaves over.
+    leaves over, of multiplicities some of which are hidden from it alone.
     """
-    model = make_model(states=3)
-    network = gradients(masked_multiplicity(batch, model, whole(model))[0], model)
-    model.basal.query.data.mul_(3)
-    model.basal.bias.data.add_(1)
-    other = gradients(masked_multiplicity(batch, model, whole(model))[0], model)
+    model, draw = make_model(states=3), whole(make_model())
+    network = gradients(masked_multiplicity(batch, model, draw)[0], model)
+    if change == "weights":
+        model.basal.query.data.mul_(3)
+        model.basal.bias.data.add_(1)
+    else:
+        draw = replace(draw, hidden=torch.ones(4, 5, 4, dtype=torch.bool))
+    other = gradients(masked_multiplicity(batch, model, draw)[0], model)
     for name in network:
         same = torch.allclose(network[name], other[name], rtol=1e-12, atol=1e-14)
         # What the context makes of the regulators is nothing that block 1 learns.
         assert same == name.startswith(("blocks.", "basal.state")), name
 
 
-def test_multiplicities_that_are_hidden_from_the_basal_gene_are_not(make_model, batch):
-    """From the network: they change the context alone."""
-    model = make_model(states=3)
-    hidden = replace(whole(model), hidden=torch.ones(4, 5, 4, dtype=torch.bool))
-    one, other = (
-        gradients(masked_multiplicity(batch, model, each)[0], model)
-        for each in (whole(model), hidden)
-    )
-    for name in one:
-        assert torch.equal(one[name], other[name]) == name.startswith(("blocks.", "basal.state")), (
-            name
-        )
+def test_a_share_of_what_the_context_reads_is_hidden(make_model):
     torch.manual_seed(0)
-    drawn = Draw.of(model, 2000, 0.3)
-    assert drawn.hidden.shape == (4, 2000, 4) and drawn.hidden.double().mean() == pytest.approx(
-        0.3, abs=0.02
-    )
+    hidden = Draw.of(make_model(), 2000, 0.3).hidden
+    assert hidden.shape == (4, 2000, 4)
+    assert hidden.double().mean() == pytest.approx(0.3, abs=0.02)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -200,18 +177,15 @@ def test_a_sample_of_genes_stands_for_all_of_them(make_model, batch, monkeypatch
     """
     model = make_model(states=3, layers=layers)
     model.penalty.copy_(torch.tensor([[2.0, 0.5, 0.1]]).expand(5, -1))
-    expected = [
-        masked_multiplicity(batch, model, whole(model))[0],
-        masked_multiplicity(batch, model, whole(model))[1],
+    every, pairs = torch.arange(3), torch.combinations(torch.arange(9), 2)
+    regulators = [every] if layers > 1 else torch.combinations(every, 2)
+    draws = [
+        replace(whole(model), regulators=some, targets=others)
+        for some, others in product(regulators, pairs)
     ]
-    regulators = [torch.arange(3)] if layers > 1 else list(torch.combinations(torch.arange(3), 2))
-    samples = [
-        masked_multiplicity(batch, model, replace(whole(model), regulators=some, targets=others))
-        for some in regulators
-        for others in torch.combinations(torch.arange(9), 2)
-    ]
-    torch.testing.assert_close(torch.stack([loss for loss, _ in samples]).mean(), expected[0])
-    torch.testing.assert_close(torch.stack([shrink for _, shrink in samples]).mean(), expected[1])
+    found = torch.stack([torch.stack(masked_multiplicity(batch, model, each)) for each in draws])
+    expected = torch.stack(masked_multiplicity(batch, model, whole(model)))
+    torch.testing.assert_close(found.mean(0), expected)
     monkeypatch.setattr(objectives, "GENES", 2)
     drawn = Draw.of(model, 5, 0.3)
     assert len(drawn.targets) == 2 and len(drawn.regulators) == (3 if layers > 1 else 2)
@@ -222,34 +196,26 @@ def test_the_penalty_is_that_of_the_slopes_of_both_blocks(make_model, batch, pri
     """Block 1 of all members has one; with a prior, slopes on regulators are divided by its factor
     first.
     """
-    model = make_model(states=3)
-    model.penalty.copy_(torch.rand(5, 3, generator=torch.Generator().manual_seed(0)) + 0.1)
-    factor = torch.ones(12, 3).double()
+    model, generator = make_model(states=3), torch.Generator().manual_seed(0)
+    model.penalty.copy_(torch.rand(5, 3, generator=generator) + 0.1)
+    factor = torch.ones(12, 4).double()
     if prior:
-        factor = torch.rand(12, 3, generator=torch.Generator().manual_seed(1)).double() + 0.2
-        model.prior = factor
+        factor[:, :3] = torch.rand(12, 3, generator=generator) + 0.2
+        model.prior = factor[:, :3]
     _, found = masked_multiplicity(batch, model, whole(model))
-    parts = []
-    for block, genes, penalty in zip(
-        model.blocks,
-        (REGULATORS, OTHERS),
-        (model.penalty[-1:].expand(4, -1), model.penalty[:-1]),
-        strict=True,
-    ):
+    expected, of_blocks = 0.0, (model.penalty[-1:].expand(4, -1), model.penalty[:-1])
+    for block, genes, penalty in zip(model.blocks, (REGULATORS, OTHERS), of_blocks, strict=True):
         pick = torch.arange(len(genes))
-        slopes = block.slopes(block.scores(pick), pick) / torch.nn.functional.pad(
-            factor[genes], (0, 1), value=1.0
-        )
-        parts.append(penalty_of(slopes, penalty).sum())
-    torch.testing.assert_close(found, sum(parts) / 12)
+        slopes = block.slopes(block.scores(pick), pick) / factor[genes]
+        expected = expected + penalty_of(slopes, penalty).sum() / 12
+    torch.testing.assert_close(found, expected)
 
 
 def test_genes_are_judged_by_the_members_that_have_not_seen_the_cell(make_model, batch):
-    model = make_model(states=3)
-    found, bags = judged_genes(batch, model), batch.bags
-    unseen = torch.zeros(4, 5).index_put(
-        (torch.tensor([0, 0, 1]), torch.tensor([0, 3, 1])), torch.tensor(1.0)
-    )
+    """Which is also what states are inferred for, where they are not known."""
+    model, bags = make_model(states=3), batch.bags
+    found, unseen = judged_genes(batch, model), 1 - members_cells(batch, model)
+    assert unseen.tolist() == [[1, 0, 0, 1, 0], [0, 1, 0, 0, 0], [0] * 5, [0] * 5]
     assert torch.equal(found.cells, unseen.sum(1))
     m = model.inputs(bags.multiplicity[:, REGULATORS], bags.basal)
     true = model.standardised(bags.multiplicity)
@@ -264,28 +230,20 @@ def test_genes_are_judged_by_the_members_that_have_not_seen_the_cell(make_model,
     torch.testing.assert_close(found.error(), error(gate).sum() / 3)
     for other in (0.0, 0.3, 0.7, 1.0):
         assert (error(gate) <= error(torch.full((4,), other)) + 1e-9).all()
-    states = model.states_of(replace(bags, states=None), m)
-    for one, other in zip(
-        vars(judged_genes(replace(batch, bags=replace(bags, states=None)), model)).values(),
-        vars(judged_genes(replace(batch, bags=replace(bags, states=states)), model)).values(),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, other)
+    unknown = replace(bags, states=None)
+    given = replace(bags, states=model.states_of(unknown, m))
+    one, other = (vars(judged_genes(replace(batch, bags=each), model)) for each in (unknown, given))
+    torch.testing.assert_close(one, other)
 
 
 def test_cell_types_leave_out_missing_labels_and_smooth_the_others(make_model, batch):
-    model = make_model(states=3)
+    model, known = make_model(states=3), batch.labels >= 0
     learned = readers_cells(batch, model)
     found = of_cells(batch, model, learned, genes=False)["cell_type"]
-    log_odds = model.identity.of_members(summaries_of(batch, model)).detach()
-    for member in range(4):
-        expected = 0.0
-        for cell, label in ((0, 0), (1, 2), (3, 1)):
-            smooth = (1 - LABEL_SMOOTHING) * log_odds[
-                member, cell, label
-            ] + LABEL_SMOOTHING * log_odds[member, cell].mean()
-            expected -= float(smooth * learned[member, cell])
-        assert float(found[member].detach()) == pytest.approx(expected, rel=1e-6)
+    log_odds = model.identity.of_members(summaries_of(batch, model))[:, known]
+    own = log_odds[:, torch.arange(3), batch.labels[known]]
+    smooth = (1 - LABEL_SMOOTHING) * own + LABEL_SMOOTHING * log_odds.mean(-1)
+    torch.testing.assert_close(found, -(smooth * learned[:, known]).sum(1))
     seen = replace(batch, kept=torch.ones_like(batch.bags.multiplicity, dtype=torch.bool))
     assert divisors(seen, model, False)["cell_type"].tolist() == [1, 1, 2, 2]
     assert divisors(seen, model, True)["cell_type"].tolist() == [3] * 4
@@ -310,47 +268,36 @@ def test_genes_are_predicted_as_they_were_counted_from_what_is_left_to_see(make_
 
 
 def test_types_alone_reach_the_blocks(make_model, batch):
+    """And cells without a label cost nothing."""
     model, found = make_model(states=3, genes_train=False), []
-    for each in (batch, moved(batch, [0, 3])):
-        loss = of_cells(each, model, readers_cells(each, model), genes=False)["cell_type"]
+    learned = readers_cells(batch, model)
+    for each in (batch, replace(batch, labels=torch.full((5,), -1))):
+        loss = of_cells(each, model, learned, genes=False)["cell_type"]
         found.append(gradients(loss.sum(), model))
-    one, other = found
-    assert one["blocks.1.embedding.query"].abs().max() > 0
-    assert all(
-        torch.equal(one[name][:2], other[name][:2]) for name in one if name.startswith("identity.")
-    )
-
-
-def test_a_batch_with_nothing_to_learn_costs_nothing(make_model, batch):
-    model = make_model(states=3)
-    unlabelled = replace(batch, labels=torch.full((5,), -1))
-    found = of_cells(unlabelled, model, readers_cells(batch, model), genes=False)["cell_type"]
-    assert found.tolist() == [0] * 4
-    assert all((each == 0).all() for each in gradients(found.sum(), model).values())
+    some, nothing = found
+    assert some["blocks.1.embedding.query"].abs().max() > 0
+    assert all((each == 0).all() for each in nothing.values())
 
 
 def test_what_an_intervention_has_set_is_no_target(make_model, batch):
     """Cut genes may have any value as targets; a cut regulator is a key as it was set."""
-    model, target, regulator = make_model(states=3), 4, 3
-    cut = torch.zeros_like(batch.bags.multiplicity, dtype=torch.bool)
-    cut[:2, target] = True
-    multiplicity = batch.bags.multiplicity.clone()
-    multiplicity[:2, target] += 2.0
-    found = []
-    for values, mask in ((batch.bags.multiplicity, cut), (multiplicity, cut), (multiplicity, None)):
-        one = replace(batch, bags=replace(batch.bags, multiplicity=values, cut=mask))
+    model, bags, regulator = make_model(states=3), batch.bags, REGULATORS.index(3)
+    cut = torch.zeros_like(bags.multiplicity, dtype=torch.bool)
+    cut[:2, 4] = True
+
+    def losses(values: torch.Tensor, cut: torch.Tensor | None) -> torch.Tensor:
+        one = replace(batch, bags=replace(bags, multiplicity=values, cut=cut))
         judged = judged_genes(one, model)
-        found.append(
-            (masked_multiplicity(one, model, whole(model))[0], judged.direct, judged.product)
-        )
-    for set_before, set_after, not_cut in zip(*found, strict=True):
-        torch.testing.assert_close(set_before, set_after)
-        assert not torch.allclose(set_after, not_cut)
-    cut[:2, regulator] = True
-    m = model.inputs(batch.bags.multiplicity[:, REGULATORS], batch.bags.basal)
-    y, states = model.among(m, batch.bags.states), batch.bags.states
-    as_set, column = model.corrected(m, y, states, cut[:, REGULATORS]), REGULATORS.index(regulator)
-    torch.testing.assert_close(
-        as_set[:, :2, column], (m / model.unit)[:2, column].expand(len(y), -1)
-    )
-    torch.testing.assert_close(as_set[:, 2:], model.corrected(m, y, states)[:, 2:])
+        loss = masked_multiplicity(one, model, whole(model))[0]
+        return torch.stack([loss, judged.direct.sum(), judged.product.sum()])
+
+    changed = bags.multiplicity + 2.0 * cut
+    torch.testing.assert_close(losses(bags.multiplicity, cut), losses(changed, cut))
+    assert ((losses(changed, cut) - losses(changed, None)).abs() > 1e-3).all()
+    cut[:2, 3] = True
+    m, states = model.inputs(bags.multiplicity[:, REGULATORS], bags.basal), bags.states
+    y = model.among(m, states)
+    as_set, plain = (model.corrected(m, y, states, *of) for of in ((cut[:, REGULATORS],), ()))
+    as_read = (m / model.unit)[:2, regulator].expand(len(y), -1)
+    torch.testing.assert_close(as_set[:, :2, regulator], as_read)
+    torch.testing.assert_close(as_set[:, 2:], plain[:, 2:])

@@ -20,63 +20,42 @@ from grn.runtime.messages import silent
 from grn.training.building import folds_of_run
 
 
+def built(run, of=lambda cells: cells, folds: bool = False, **fields):
+    """The network and both tables of a run, of its cells as `of` changes them."""
+    config, trained = opened(run)
+    config = change_config(config, {f"network.{name}": value for name, value in fields.items()})
+    cells = of(cells_of_run(run, config, trained))
+    states, settings = states_of(cells, 0), (config.network, config.trainer)
+    options = {}
+    if folds:
+        split, size = load_cells(config.data)[1], config.model.members
+        seed = config.trainer.seed
+        options["fold"] = folds_of_run(cells, split, states, members=size, seed=seed)
+    return network_of_model(*settings, trained, cells, states, silent, **options)
+
+
 def test_a_run_that_is_read_again_has_the_same_network(tiny_run):
     whole, again = open_network(tiny_run / "network.h5ad"), read_again(tiny_run)
     np.testing.assert_array_equal(again.varp["grn"].toarray(), whole.weights.toarray())
     assert again.uns["grn"]["parameters"]["top_k"] == 0, "all pairs"
-    config, trained = opened(tiny_run)
-    config = change_config(config, {"network.top_k": 1})
-    cells = cells_of_run(tiny_run, config, trained)
-    states, (_, split) = states_of(cells, 0), load_cells(config.data)
-    fold = folds_of_run(
-        cells, split, states, members=config.model.members, seed=config.trainer.seed
-    )
-    adata, edges, by_type = network_of_model(
-        config.network, config.trainer, trained, cells, states, silent, fold=fold
-    )
+    adata, edges, by_type = built(tiny_run, folds=True, top_k=1)
     every = pd.read_parquet(tiny_run / "edges.parquet")
-    strongest = every.loc[
-        every["weight"].abs().groupby(every["target"], observed=True).idxmax().sort_values()
-    ]
-    assert (
-        (every["q_value"] > 0.05).all()
-        and every["effect"].notna().all()
-        and (every["effect_se"] > 0).all()
-    )
-    pd.testing.assert_frame_equal(edges, strongest.reset_index(drop=True), check_exact=True)
+    assert (every["q_value"] > 0.05).all() and every["effect"].notna().all()
+    assert (every["effect_se"] > 0).all()
+    size = every["weight"].abs().groupby(every["target"], observed=True)
+    strongest = every.loc[size.idxmax().sort_values()].reset_index(drop=True)
+    pd.testing.assert_frame_equal(edges, strongest, check_exact=True)
     assert len(edges) == 16 and len(by_type) == 16 and adata.varp["grn"].nnz == 16
     assert adata.uns["grn"]["parameters"]["top_k"] == 1
 
 
 def test_knock_offs_are_asked_where_they_are_wanted_and_change_no_weight(tiny_run):
-    found = []
-    for wanted in (True, False):
-        config, trained = opened(tiny_run)
-        config = change_config(config, {"network.false_discovery": wanted})
-        cells = cells_of_run(tiny_run, config, trained)
-        found.append(
-            network_of_model(
-                config.network, config.trainer, trained, cells, states_of(cells, 0), silent
-            )
-        )
-    (adata, edges, by_type), (_, plain, _) = found
-    assert list(plain) == [
-        "source",
-        "target",
-        "weight",
-        "sd",
-        "programme",
-        "between",
-        "indirect",
-        "cells",
-    ]
-    pairs = ["source", "target"]
-    asked = (
-        edges.drop(columns=["q_value", "confidence"])
-        .set_index(pairs)
-        .loc[plain.set_index(pairs).index]
-    )
-    pd.testing.assert_frame_equal(asked.reset_index(), plain, check_exact=True)
+    adata, edges, by_type = built(tiny_run)
+    _, plain, _ = built(tiny_run, false_discovery=False)
+    numbers = ["weight", "sd", "programme", "between", "indirect", "cells"]
+    assert list(plain) == ["source", "target", *numbers]
+    one, other = (each.set_index(["source", "target"])[numbers] for each in (plain, edges))
+    pd.testing.assert_frame_equal(other.loc[one.index], one, check_exact=True)
     for table in (edges, by_type):
         assert table["q_value"].between(0, 1).all() and table["confidence"].between(0.5, 1).all()
     found = adata.uns["grn"]["found"]
@@ -85,23 +64,15 @@ def test_knock_offs_are_asked_where_they_are_wanted_and_change_no_weight(tiny_ru
 
 
 def test_copies_of_cells_are_no_more_evidence(tiny_run, monkeypatch):
-    config, trained = opened(tiny_run)
-    cells = cells_of_run(tiny_run, config, trained)
     # small cells, which differ nevertheless
     monkeypatch.setattr("grn.cells.preprocessing.split.GENES", 1)
-    thrice = np.repeat(np.arange(len(cells)), 3)
-    several = replace(
-        cells,
-        multiplicity=cells.multiplicity[thrice],
-        counting=None,
-        **{name: getattr(cells, name)[thrice] for name in ("basal", "labels", "obs_names")},
-    )
-    once, copied = (
-        network_of_model(config.network, config.trainer, trained, each, states_of(each, 0), silent)[
-            0
-        ].uns["grn"]["found"]
-        for each in (cells, several)
-    )
+
+    def thrice(cells):
+        rows = np.repeat(np.arange(len(cells)), 3)
+        names = ("multiplicity", "basal", "labels", "obs_names")
+        return replace(cells, counting=None, **{n: getattr(cells, n)[rows] for n in names})
+
+    once, copied = (built(tiny_run, *of)[0].uns["grn"]["found"] for of in ((), (thrice,)))
     pd.testing.assert_frame_equal(once, copied)
 
 

@@ -67,24 +67,21 @@ def test_several_states_count_by_their_cells(make_model, make_cells):
         assert not np.allclose(each[0], each[1])
 
 
-def test_the_score_of_a_run_is_q_k_of_its_saved_tensors(tiny_run):
+@pytest.mark.parametrize("layer", [0, 1])
+def test_the_score_of_a_run_is_q_k_of_its_saved_tensors(tiny_run, layer):
     """Ten lines of NumPy on model.safetensors: the types' mean, as they have equally many cells."""
+    edges = read_network(tiny_run, layer=layer, head=0, value="score")
     saved = load_file(tiny_run / "model" / "model.safetensors")
-    for layer in (0, 1):
-        edges = read_network(tiny_run, layer=layer, head=0, value="score")
-        block = f"blocks.{layer}.embedding."
-        part = {name.removeprefix(block): each.astype(np.float32) for name, each in saved.items()}
-        query = part["query"][:, 0, None] + part["deviation"][:, 0]  # [P, S, n, E]
-        key = part["key"][:, 0, None]
-        score = (query @ key.swapaxes(-1, -2))[..., :-1].mean((0, 1))
-        names = (tiny_run / "model" / "vocabulary.txt").read_text().split()
-        own = [name for name in names if name.startswith("R") == (layer == 0)]
-        rows = pd.Index(own).get_indexer(edges["target"])
-        columns = pd.Index(names[:4]).get_indexer(edges["source"])
-        assert names[:4] == ["R1", "R2", "R3", "R4"] and (rows >= 0).all()
-        np.testing.assert_allclose(edges["weight"], score[rows, columns], rtol=1e-3, atol=1e-6)
-        assert len(edges) == (12 if layer == 0 else 48) and list(edges) == [
-            "source",
-            "target",
-            "weight",
-        ]
+    query, deviation, key = (
+        saved[f"blocks.{layer}.embedding.{name}"][:, 0].astype(np.float32)
+        for name in ("query", "deviation", "key")
+    )
+    per_state = query[:, None] + deviation  # [P, S, n, E]
+    score = (per_state @ key[:, None].swapaxes(-1, -2))[..., :-1].mean((0, 1))
+    names = (tiny_run / "model" / "vocabulary.txt").read_text().split()
+    own = [name for name in names if name.startswith("R") == (layer == 0)]
+    table = pd.DataFrame(score, own, names[:4])
+    assert names[:4] == ["R1", "R2", "R3", "R4"] and list(edges) == ["source", "target", "weight"]
+    assert len(edges) == (12 if layer == 0 else 48)
+    expected = [table.loc[edge.target, edge.source] for edge in edges.itertuples()]
+    np.testing.assert_allclose(edges["weight"], expected, rtol=1e-3, atol=1e-6)

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 from torch.autograd.functional import jacobian
 
 from grn.edges.weights import balanced, presence
 from grn.evidence.levels import state_levels
 from grn.networks import read as module
-from grn.networks.read import level_correlation, read_cell, read_network, slopes_of
+from grn.networks.read import read_cell, read_network, slopes_of
 
 REGULATORS = np.array([0, 3, 5])
 OTHERS = np.setdiff1d(np.arange(12), REGULATORS)
@@ -108,21 +109,14 @@ def test_the_total_is_the_direct_and_the_indirect_effect(make_model, make_cells)
     model, (cells, known) = make_model(), make_cells()
     found, m = read_network(model, cells, known, 0), inputs_of(model, cells)
     share = torch.full((9,), 1 / 9).double()
-    slopes, usual = slopes_of(model, m, 0, share), sds_in(m, share)
-    own = slopes.direct.mean(0)
+    slopes = slopes_of(model, m, 0, share)
+    own, others = slopes.direct.mean(0).detach(), slopes.others.detach()
     own[OTHERS] *= (1 - model.counting) / model.unit[:-1]
-    np.testing.assert_allclose(
-        found.total, balanced((own + slopes.others) * usual).detach(), **close
-    )
-    expected = (
-        (slopes.others.abs() / (slopes.others.abs() + own.abs())).nan_to_num(0).detach().numpy()
-    )
+    np.testing.assert_allclose(found.total, balanced((own + others) * sds_in(m, share)), **close)
+    expected = (others.abs() / (others.abs() + own.abs())).nan_to_num(0)
     np.testing.assert_allclose(found.indirect, expected, rtol=1e-5, atol=1e-6)
-    assert (
-        (found.indirect[REGULATORS] == 0).all()
-        and found.indirect[OTHERS].min() > 0
-        and found.indirect.max() < 1
-    )
+    assert (found.indirect[REGULATORS] == 0).all()
+    assert found.indirect[OTHERS].min() > 0 and found.indirect.max() < 1
 
 
 def test_effects_through_the_basal_gene_are_the_mean_change_of_the_context(make_model, make_cells):
@@ -182,33 +176,26 @@ def test_every_gene_may_regulate(make_model, make_cells):
 
 
 def test_between_and_cells_are_those_of_the_data(make_model, make_cells):
+    """Between: the correlation of levels, 0 for a gene whose level is the same everywhere."""
     model, (cells, known) = make_model(states=3), make_cells(states=3, soft=False)
+    values = cells.multiplicity.toarray()
+    values[:, 7] = 2
+    cells = replace(cells, multiplicity=sparse.csr_matrix(values))
     found = read_network(model, cells, known, 0)
-    there = cells.multiplicity.toarray() > 0
-    expected = there.T.astype(int) @ there[:, REGULATORS]
-    expected[REGULATORS, range(3)] = 0
-    np.testing.assert_array_equal(found.cells, expected)
-    own = there[known.membership[:, 1] > 0]
-    expected = own.T.astype(int) @ own[:, REGULATORS]
-    expected[REGULATORS, range(3)] = 0
-    np.testing.assert_array_equal(found.of_states["b"].cells, expected)
-    assert found.cells.dtype == found.of_states["b"].cells.dtype == np.int32
-    levels = state_levels(cells.multiplicity.toarray(), known.membership)
-    between = np.corrcoef(levels[known.membership.argmax(1)], rowvar=False)[:, REGULATORS]
-    between[REGULATORS, range(3)] = 0
+    other = np.ones((12, 3), int)
+    other[REGULATORS, range(3)] = 0
+    for one, rows in ((found, slice(None)), (found.of_states["b"], known.membership[:, 1] > 0)):
+        there = (values[rows] > 0).astype(int)
+        np.testing.assert_array_equal(one.cells, there.T @ there[:, REGULATORS] * other)
+        assert one.cells.dtype == np.int32
+    levels = state_levels(values, known.membership)[known.membership.argmax(1)]
+    levels[:, 7] = np.random.default_rng(0).random(9)
+    between = np.corrcoef(levels, rowvar=False)[:, REGULATORS] * other
+    between[7] = 0
     np.testing.assert_allclose(found.between, between, rtol=1e-4, atol=1e-5)
     assert found.of_states["a"].between is found.between
     alone = read_network(make_model(), *make_cells(), 0)
     assert (alone.between == 0).all(), "one state has no levels to compare"
-
-
-def test_a_gene_with_the_same_level_everywhere_correlates_with_nothing():
-    levels = np.random.default_rng(0).random((3, 12))
-    levels[:, 3] = 2.0
-    found = level_correlation(levels, REGULATORS, np.array([0.5, 0.2, 0.3]))
-    assert (
-        (found[:, 1] == 0).all() and (found[3] == 0).all() and (np.abs(found[:, 0]) > 0).sum() == 11
-    )
 
 
 def test_a_cell_has_the_derivatives_at_its_own_multiplicities(make_model, make_cells):

@@ -23,7 +23,6 @@ from grn.networks.run_files import (
     kept,
     network_anndata,
     slugs,
-    square_matrix,
     write_network,
 )
 
@@ -52,38 +51,35 @@ def drawn(seed: int) -> np.ndarray:
 
 def network(types=LABELS[:3], seed: int = 0, sure: bool = True) -> Network:
     """Every type has its own; with what knock-offs say of it, or without."""
-    weight, sd, total, indirect, between, confidence, q, *effects = (
-        drawn(100 * seed + number) for number in range(9)
-    )
-    known = dict(
-        zip(("confidence", "q", "effect", "effect_se"), (confidence, q, *effects), strict=True)
-    )
-    cells = np.arange(1, 11).reshape(5, 2)
-    one = Network(weight, sd, total, indirect, between, cells, **(known if sure else {}))
-    return replace(
-        one, of_states={name: network((), seed + 1 + n, sure) for n, name in enumerate(types)}
+    names = ("weight", "sd", "total", "indirect", "between")
+    names += ("confidence", "q", "effect", "effect_se") if sure else ()
+    of_types = {name: network((), seed + 1 + n, sure) for n, name in enumerate(types)}
+    drawn_ones = {name: drawn(100 * seed + number) for number, name in enumerate(names)}
+    return Network(**drawn_ones, cells=np.arange(1, 11).reshape(5, 2), of_states=of_types)
+
+
+def tables(read: Network, top_k: int | None, least_cells: int = 1) -> tuple[pd.DataFrame, ...]:
+    """The table of edges, and that of edges by type."""
+    return tuple(
+        table(read, GENES, REGULATORS, top_k, least_cells=least_cells)
+        for table in (edge_table, edges_by_type)
     )
 
 
-def as_anndata(classes=LABELS, top_k=None, read=None, cells=4, var_names=None):
-    """Of `cells` cells of each type, and as many that belong to all in equal parts."""
+def as_anndata(classes=LABELS, top_k=None, read=None):
+    """Of four cells of each type, and as many that belong to all in equal parts."""
     count = max(1, len(classes))
-    membership = np.concatenate(
-        [np.repeat(np.eye(count), cells, 0), np.full((cells, count), 1 / count)]
-    )
-    counts = sparse.csr_matrix(
-        np.random.default_rng(1).poisson(1.0, (len(membership), 5)).astype(np.float32)
-    )
+    share = np.concatenate([np.repeat(np.eye(count), 4, 0), np.full((4, count), 1 / count)])
+    counts = np.random.default_rng(1).poisson(1.0, (len(share), 5)).astype(np.float32)
     names, origin = (tuple(classes), "labels") if classes else (("all cells",), "one")
     return network_anndata(
         read or network(classes),
         genes=GENES,
         regulators=REGULATORS,
-        states=States(membership.astype(np.float32), names, origin),
-        multiplicity=counts,
+        states=States(share.astype(np.float32), names, origin),
+        multiplicity=sparse.csr_matrix(counts),
         top_k=top_k,
         about={"model_hash": "abc", "version": "0"},
-        var_names=var_names,
     )
 
 
@@ -99,16 +95,10 @@ def test_slugs_are_different_plain_and_not_reserved(labels):
 
 def test_the_networks_of_all_types_read_back(tmp_path):
     read = network(LABELS)
-    edges, by_type = (table(read, GENES, REGULATORS, None) for table in (edge_table, edges_by_type))
+    edges, by_type = tables(read, None)
     write_network(tmp_path, as_anndata(read=read), edges, by_type)
     found = anndata.read_h5ad(tmp_path / "network.h5ad")
-    label_of = dict(
-        zip(
-            found.uns["grn"]["cell_types"]["slug"],
-            found.uns["grn"]["cell_types"]["label"],
-            strict=True,
-        )
-    )
+    label_of = pd.DataFrame(found.uns["grn"]["cell_types"]).set_index("slug")["label"].to_dict()
     assert sorted(label_of.values()) == sorted(LABELS)
     whole = {"grn": read.weight, "grn_total": read.total}
     whole |= {f"grn_{slug}": read.of_states[label].weight for slug, label in label_of.items()}
@@ -145,38 +135,13 @@ def test_cell_types_hold_their_mean_multiplicity():
 
 def test_a_network_without_cell_types_is_written(tmp_path):
     read = network((), sure=False)
-    edges, by_type = (table(read, GENES, REGULATORS, None) for table in (edge_table, edges_by_type))
+    edges, by_type = tables(read, None)
     write_network(tmp_path, as_anndata((), read=read), edges, by_type)
     found = anndata.read_h5ad(tmp_path / "network.h5ad")
     assert found.shape == (0, 5) and found.uns["grn"]["states"] == "one"
     assert set(found.varp) == {"grn", "grn_total", "grn_layer0", "grn_layer1"}
     nothing = pd.read_parquet(tmp_path / "edges_by_type.parquet")
     assert len(nothing) == 0 and list(nothing.columns) == [*edges.columns, "cell_type"]
-
-
-def test_a_row_is_a_target_and_a_column_a_regulator():
-    """One edge, from regulator g1 (the first) to target g3."""
-    weight = np.zeros((5, 2), np.float32)
-    weight[3, 0] = -0.7
-    matrix = square_matrix(weight, REGULATORS)
-    assert matrix.nnz == 1 and matrix[3, 1] == np.float32(-0.7)
-    read = replace(network(sure=False), weight=weight, sd=np.full((5, 2), 0.25))
-    first = edge_table(read, GENES, REGULATORS, None).iloc[0]
-    assert (first["source"], first["target"], first["sd"], first["cells"]) == ("g1", "g3", 0.25, 7)
-    assert first["weight"] == np.float32(-0.7)
-
-
-@pytest.mark.parametrize("top_k", [None, 1, 2, 7])
-def test_the_edge_table_and_the_matrix_agree(top_k):
-    read = network(LABELS)
-    edges = edge_table(read, GENES, REGULATORS, top_k)
-    matrix = as_anndata(top_k=top_k, read=read).varp["grn"].toarray()
-    from_edges = np.zeros((5, 5), np.float32)
-    row_of = {gene: row for row, gene in enumerate(GENES)}
-    for edge in edges.itertuples():
-        from_edges[row_of[edge.target], row_of[edge.source]] = edge.weight
-    np.testing.assert_array_equal(from_edges, matrix)
-    assert not edges.duplicated(["source", "target"]).any()
 
 
 def test_files_hold_certain_edges_and_the_strongest_that_are_seen_in_some_cell():
@@ -193,7 +158,7 @@ def test_files_hold_certain_edges_and_the_strongest_that_are_seen_in_some_cell()
     seen[3, 0] = False
     np.testing.assert_array_equal(kept(read, None), seen)
     assert len(edge_table(read, GENES, REGULATORS, None)) == 7
-    matrix = as_anndata((), top_k=1, read=read, cells=4).varp["grn"].toarray()[:, REGULATORS]
+    matrix = as_anndata((), top_k=1, read=read).varp["grn"].toarray()[:, REGULATORS]
     np.testing.assert_array_equal(matrix, np.where(expected, weight, 0))
 
 
@@ -201,30 +166,25 @@ def test_pairs_that_few_cells_have_together_are_no_rows():
     """But for what an intervention has shown."""
     read = network(sure=False)
     for least in (1, 5, 10):
-        table = edge_table(read, GENES, REGULATORS, None, least_cells=least)
-        assert len(table) == sum(
-            read.cells[i, j] >= least for i in range(5) for j in range(2) if i != REGULATORS[j]
-        )
-        assert (table["cells"] >= least).all()
-        of_types = edges_by_type(read, GENES, REGULATORS, None, least)
-        assert len(of_types) == 3 * len(table) and (of_types["cells"] >= least).all()
+        table, of_types = tables(read, None, least)
+        assert len(table) == ((read.cells >= least) & (read.weight != 0)).sum()
+        assert len(of_types) == 3 * len(table)
+        assert (table["cells"] >= least).all() and (of_types["cells"] >= least).all()
     caused_q = np.ones((5, 2))
     caused_q[0, 0] = 0.01
-    assert edge_table(replace(read, caused_q=caused_q), GENES, REGULATORS, None, least_cells=11)[
-        "target"
-    ].tolist() == ["NA"]
+    shown, _ = tables(replace(read, caused_q=caused_q), None, 11)
+    assert shown["target"].tolist() == ["NA"]
 
 
 def test_the_most_certain_edges_are_first_and_of_these_the_strongest():
     """A pair that nobody has judged is as one that is not certain."""
-    read = network()
     q = np.array([[0.01, 0.2], [0.2, 0.01], [np.nan, 1.0], [0.2, 0.01], [1.0, 0.2]], np.float32)
-    table = edge_table(replace(read, q=q), GENES, REGULATORS, None)
-    known, size = table["q_value"].fillna(1), table["weight"].abs()
-    assert known.is_monotonic_increasing and known.nunique() == 3
-    assert all(of_q.is_monotonic_decreasing for _, of_q in size.groupby(known))
-    plain = edge_table(replace(read, q=None), GENES, REGULATORS, None)
-    assert plain["weight"].abs().is_monotonic_decreasing and "q_value" not in plain
+    for known in (q, None):
+        found = edge_table(replace(network(), q=known), GENES, REGULATORS, None)
+        assert ("q_value" in found) == (known is not None)
+        order = pd.DataFrame({"q": found.get("q_value", 1.0), "size": -found["weight"].abs()})
+        order = order.fillna({"q": 1.0})
+        assert order.equals(order.sort_values(["q", "size"])) and len(order) == 8
 
 
 @pytest.mark.parametrize("sorted_at_once", [1, 2**20])
@@ -241,49 +201,25 @@ def test_the_strongest_are_first_in_a_stable_order(weight, top_k, sorted_at_once
         np.testing.assert_array_equal(strongest(weight, top_k), expected)
 
 
-def test_every_column_of_an_edge_is_about_that_edge():
-    read = network()
-    for one in (read, *read.of_states.values()):
-        table = edge_table(one, GENES, REGULATORS, None)
-        assert list(table.columns) == ["source", "target", *COLUMNS]
-        row = table["target"].map(GENES.index)
-        column = table["source"].map(
-            {GENES[gene]: number for number, gene in enumerate(REGULATORS)}
-        )
-        known = (
-            one.weight,
-            one.sd,
-            one.effect,
-            one.effect_se,
-            one.q,
-            one.confidence,
-            one.between,
-            one.indirect,
-            one.cells,
-        )
-        for name, values in zip(
-            [name for name in COLUMNS if name != "programme"], known, strict=True
-        ):
-            np.testing.assert_array_equal(table[name], values[row, column])
-
-
 @pytest.mark.parametrize("sure", [False, True])
-def test_edges_by_type_are_the_tables_of_the_types_one_after_the_other(sure):
+def test_every_column_of_an_edge_is_about_that_edge(sure):
+    """Also in the table of types, which has their tables one after the other."""
     read = network(LABELS, sure=sure)
-    found = edges_by_type(read, GENES, REGULATORS, None)
-    assert list(found["cell_type"].unique()) == list(LABELS)
-    assert (
-        ("q_value" in found)
-        == ("confidence" in found)
-        == ("effect" in found)
-        == ("effect_se" in found)
-        == sure
-    )
-    for name in LABELS:
-        own = found[found["cell_type"] == name].drop(columns="cell_type").reset_index(drop=True)
-        pd.testing.assert_frame_equal(
-            own, edge_table(read.of_states[name], GENES, REGULATORS, None)
-        )
+    whole, by_type = tables(read, None)
+    assert list(by_type["cell_type"].unique()) == list(LABELS)
+    of_types = dict(list(by_type.groupby("cell_type", observed=True)))
+    both = [(read, whole), *((read.of_states[name], of_types[name]) for name in LABELS)]
+    known = {name: name for name in COLUMNS if name != "programme"} | {"q_value": "q"}
+    for one, table in both:
+        assert len(table) == 8
+        row = table["target"].map(GENES.index)
+        column = table["source"].map({"g1": 0, "nan": 1})
+        for name, field in known.items():
+            values = getattr(one, field)
+            assert (name in table) == (values is not None)
+            if values is not None:
+                np.testing.assert_array_equal(table[name], values[row, column])
+    assert not sure or list(whole) == ["source", "target", *COLUMNS]
 
 
 @pytest.mark.parametrize("top_k", [1, 3, 99])
@@ -291,23 +227,18 @@ def test_files_hold_the_strongest_edges_of_a_target_over_all_types(top_k):
     """And each type's certain ones, and those that are certain over all cells; the matrices hold
     the same.
     """
-    read = network(LABELS)
-    overall = edge_table(read, GENES, REGULATORS, None)
-    overall = pd.MultiIndex.from_frame(
-        overall.loc[overall["q_value"] <= 0.05, ["source", "target"]]
-    )
-    every, found = (edges_by_type(read, GENES, REGULATORS, count) for count in (None, top_k))
+    read, pair = network(LABELS), ["source", "target"]
+    (overall, every), (_, found) = tables(read, None), tables(read, top_k)
+    certain = pd.MultiIndex.from_frame(overall.loc[overall["q_value"] <= 0.05, pair])
     size = every["weight"].abs().where(every["cells"] > 0, 0)
-    rank = size.groupby(every["target"]).rank(ascending=False)
+    of_target, of_type = every["target"], every["cell_type"]
     # Of a target, a type has top_k edges at most.
-    own = size.groupby([every["target"], every["cell_type"]], observed=True).rank(ascending=False)
-    borrowed = pd.MultiIndex.from_frame(every[["source", "target"]]).isin(overall) & (size > 0)
-    expected = every[
-        ((rank <= top_k) & (own <= top_k) & (size > 0)) | (every["q_value"] <= 0.05) | borrowed
-    ]
-    assert top_k > 1 or len(expected) > ((rank <= 1) | (every["q_value"] <= 0.05)).sum(), (
-        "some are borrowed"
-    )
+    strong = size.groupby(of_target).rank(ascending=False) <= top_k
+    own = size.groupby([of_target, of_type], observed=True).rank(ascending=False) <= top_k
+    sure = every["q_value"] <= 0.05
+    borrowed = pd.MultiIndex.from_frame(every[pair]).isin(certain)
+    expected = every[((strong & own | borrowed) & (size > 0)) | sure]
+    assert top_k > 1 or len(expected) > (strong | sure).sum(), "some are borrowed"
     pd.testing.assert_frame_equal(found, expected.reset_index(drop=True))
     adata = as_anndata(top_k=top_k, read=read)
     stored = sum(adata.varp[f"grn_{slug}"].nnz for slug in adata.uns["grn"]["cell_types"]["slug"])

@@ -15,7 +15,14 @@ from grn.evidence.states import states_of
 from grn.runtime.errors import ConfigError
 from grn.runtime.messages import silent
 from grn.training import building, machine
-from grn.training.building import FEWEST_FOLDS, FREER, data_module, folds_of, prepare
+from grn.training.building import (
+    FEWEST_FOLDS,
+    FREER,
+    data_module,
+    folds_of,
+    folds_of_run,
+    prepare,
+)
 from grn.training.machine import cells_of_step
 
 
@@ -32,18 +39,18 @@ def prepared(loaded, say=silent, **changes):
 
 
 def test_folds_are_stratified_and_those_of_other_cells_are_none(loaded):
-    """Also over cells without a label."""
-    _, cells, split, states = loaded
+    """Also over cells without a label. The network of a run is read with the folds that it has."""
+    config, cells, split, states = loaded
+    fit, again = prepared(loaded), {"members": config.model.members, "seed": config.trainer.seed}
+    np.testing.assert_array_equal(folds_of_run(cells, split, states, **again), fit.fold)
+    assert (fit.fold[split.test] == -1).all()
+    assert set(fit.fold[split.train]) == set(range(FEWEST_FOLDS))
     cells = replace(cells, labels=np.where(np.arange(80) % 3 == 0, -1, cells.labels))
     found = folds_of(cells, split.train, states, 5, 0)
     for label in (-1, 0, 1):
         sizes = np.bincount(found[cells.labels[split.train] == label], minlength=5)
         assert sizes.max() - sizes.min() <= 1
-    fit = prepared(loaded)
-    assert (fit.fold[split.test] == -1).all() and set(fit.fold[split.train]) == set(
-        range(FEWEST_FOLDS)
-    )
-    assert (cells.labels[prepared((loaded[0], cells, *loaded[2:])).judging] >= 0).all()
+    assert (cells.labels[prepared((config, cells, split, states)).judging] >= 0).all()
 
 
 def test_no_donor_is_both_learned_and_held_out_by_a_member(loaded):
@@ -90,15 +97,18 @@ def test_where_differences_between_states_count_training_mixes_means_by_that_par
         assert not torch.equal(block.centre[:, 0], block.centre[:, 1])
         assert not torch.equal(block.train().means(block.level), block.level)
         assert block.eval().means(block.level) is block.level
+
+
+def test_training_knows_more_than_predictions_where_states_were_found(loaded, monkeypatch):
     monkeypatch.setattr(building, "levels_of", lambda *_: Levels(0.0, 0.3, 0.3, 0.2))
-    model = prepared(loaded).model
-    assert not model.trains_otherwise and all(
-        torch.equal(block.mixed, torch.eye(2)) for block in model.blocks
+    config, cells, split, states = loaded
+    plain, found = (
+        prepared((config, cells, split, replace(states, origin=origin))).model
+        for origin in ("labels", "found")
     )
-    found = prepare(loaded[0], cells, split, replace(states, origin="found"), silent).model
-    assert found.infers_states and found.trains_otherwise, (
-        "its predictions have to infer what training knows"
-    )
+    assert not plain.trains_otherwise and not plain.infers_states
+    assert all(torch.equal(block.mixed, torch.eye(2)) for block in plain.blocks)
+    assert found.infers_states and found.trains_otherwise
 
 
 def test_blocks_start_at_the_exact_solution_and_states_at_a_regression(loaded):
@@ -108,44 +118,29 @@ def test_blocks_start_at_the_exact_solution_and_states_at_a_regression(loaded):
     assert any(line.startswith("Signed blocks start at the exact solution") for line in lines)
     for block in model.blocks:
         pick = torch.arange(block.genes)
-        slopes = block.slopes(block.scores(pick), pick)
-        assert (slopes.abs().amax((1, 2, 3)) > 0.01).all() and not torch.allclose(
-            slopes[0], slopes[1]
-        )
+        one, other = slopes = block.slopes(block.scores(pick), pick)
+        assert (slopes.abs().amax((1, 2, 3)) > 0.01).all() and not torch.allclose(one, other)
     assert (model.basal.state.abs().amax((1, 2)) > 0).all()
-    types = prepared(
-        loaded, lambda line: None, **{"objectives.masked_multiplicity.weight": 0}
-    ).model
+    types = prepared(loaded, **{"objectives.masked_multiplicity.weight": 0}).model
     assert (types.basal.state == 0).all() and types.blocks[1].embedding.query.std() > 0
 
 
-def test_the_folds_of_a_run_are_those_that_it_trains_with(loaded):
-    config, cells, split, states = loaded
-    assert np.array_equal(
-        building.folds_of_run(
-            cells, split, states, members=config.model.members, seed=config.trainer.seed
-        ),
-        prepared(loaded).fold,
-    )
-
-
 def test_members_take_the_chosen_penalties_in_turn(loaded, monkeypatch):
-    # the last is that of block 1
+    """Over the cells that they learn from; the last is that of block 1. Every second member's
+    states are freer. A penalty that is given is that of ridge.
+    """
     chosen = [building.Penalty(lam, 0.5, 0.1) for lam in (10.0, 20.0, 5.0)]
     monkeypatch.setattr(building, "choose_penalties_of_blocks", lambda *_: chosen)
     fit = prepared(loaded, **{"model.members": 3})
     learned = [int(((fit.fold >= 0) & (fit.fold != member)).sum()) for member in range(3)]
-    expected = [lam / count for lam, count in zip((10, 20, 10), learned, strict=True)] + [
-        5 / np.mean(learned)
-    ]
-    np.testing.assert_allclose(fit.model.penalty[:, 0], expected, rtol=1e-6)
-    assert fit.model.penalty[:, 1].tolist() == [0.5, 0.5 * FREER, 0.5, 0.5], (
-        "every second one's states are freer"
-    )
-    np.testing.assert_allclose(fit.model.penalty[:, 2], 0.1, rtol=1e-6)
-    given = prepared(loaded, **{"model.penalty": 7.0}).model.penalty
-    np.testing.assert_allclose(given[:-1, 0].numpy() * learned[:2], 7, rtol=1e-6)
-    assert given[0, 2] == 0, "a given penalty is that of ridge"
+    lam, rho, t = fit.model.penalty.T.numpy()
+    expected = np.array([10, 20, 10, 5]) / [*learned, np.mean(learned)]
+    np.testing.assert_allclose(lam, expected, rtol=1e-6)
+    assert rho.tolist() == [0.5, 0.5 * FREER, 0.5, 0.5]
+    np.testing.assert_allclose(t, 0.1, rtol=1e-6)
+    given = prepared(loaded, **{"model.penalty": 7.0}).model.penalty.numpy()
+    np.testing.assert_allclose(given[:-1, 0] * learned[:2], 7, rtol=1e-6)
+    assert given[0, 2] == 0
 
 
 def test_a_member_validates_the_cells_that_it_has_not_learned_from(loaded):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from grn.bags import Bags, Batch
+from grn.config.files import change_config
 from grn.runtime.messages import silent
 from grn.training import recorded as module
 from grn.training.finite import FiniteCheck, Step, skip_unless_finite
@@ -39,21 +40,14 @@ def recorder_of(
     return Recorder(losses, [parameter], update)
 
 
-def test_a_processor_calls_the_losses_as_they_are():
-    parameter, calls = torch.ones(4, requires_grad=True), []
-    recorder = recorder_of(parameter, calls)
-    for _ in range(EAGER + 2):
-        recorder(batch_on("cpu"), divisor(6.0), True)
-    assert calls == [True] * (EAGER + 2) and not recorder.graphs
+def last_of(folder) -> dict:
+    return torch.load(folder / "checkpoints/last.ckpt", weights_only=True)
 
 
 def test_all_tensors_of_a_batch_are_inputs():
     batch = batch_on("cpu")
-    names = ("multiplicity", "basal"), ("cells", "labels", "fold")
-    expected = [getattr(batch.bags, name) for name in names[0]] + [
-        getattr(batch, name) for name in names[1]
-    ]
-    assert all(a is b for a, b in zip(tensors_of(batch), expected, strict=True))
+    expected = [batch.bags.multiplicity, batch.bags.basal, batch.cells, batch.labels, batch.fold]
+    assert all(one is other for one, other in zip(tensors_of(batch), expected, strict=True))
 
 
 def test_a_graph_has_room_for_more_cells_of_a_state():
@@ -114,19 +108,11 @@ def test_a_run_of_recorded_steps_is_that_of_eager_ones(make_config, tmp_path, mo
     monkeypatch.setattr(Recorder, "__call__", call)
     monkeypatch.setattr(FiniteCheck, "read_later", lambda _, *step: Step(*step))
     train(config, tmp_path / "recorded", say=silent)
-    both = [
-        torch.load(tmp_path / name / "checkpoints/last.ckpt", weights_only=True)
-        for name in ("eager", "recorded")
-    ]
     assert sum(recorded) == 15
-    for part in (
-        "state_dict",
-        "current_model_state",
-        "averaging_state",
-        "optimizer_states",
-        "lr_schedulers",
-    ):
-        torch.testing.assert_close(*(each[part] for each in both), rtol=1e-4, atol=1e-5)
+    one, other = last_of(tmp_path / "eager"), last_of(tmp_path / "recorded")
+    parts = ("state_dict", "current_model_state", "averaging_state")
+    for part in (*parts, "optimizer_states", "lr_schedulers"):
+        torch.testing.assert_close(one[part], other[part], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -179,13 +165,9 @@ def test_a_recorded_step_has_the_loss_and_the_moves_of_the_step():
 def test_steps_of_a_transformer_are_recorded_and_are_those_of_eager_ones(
     make_config, tmp_path, monkeypatch
 ):
-    config, call, recorded = make_config(max_steps=40), Recorder.__call__, []
-    config = config.model_copy(
-        update={"model": config.model.model_copy(update={"reader": "transformer"})}
-    )
-    config = config.model_copy(
-        update={"trainer": config.trainer.model_copy(update={"accelerator": "gpu"})}
-    )
+    fields = {"model.reader": "transformer", "trainer.accelerator": "gpu"}
+    config = change_config(make_config(max_steps=40), fields)
+    call, recorded = Recorder.__call__, []
 
     def counted(recorder, batch, *given):
         found = call(recorder, batch, *given)
@@ -197,11 +179,8 @@ def test_steps_of_a_transformer_are_recorded_and_are_those_of_eager_ones(
     monkeypatch.setattr(Recorder, "__call__", lambda recorder, *given: recorder.losses(*given))
     train(config, tmp_path / "eager", say=silent)
     assert sum(recorded) > 10
-    both = [
-        torch.load(tmp_path / name / "checkpoints/last.ckpt", weights_only=True)
-        for name in ("eager", "recorded")
-    ]
     one, other = (
-        torch.cat([each.flatten() for each in found["state_dict"].values()]) for found in both
+        torch.cat([each.flatten() for each in last_of(tmp_path / name)["state_dict"].values()])
+        for name in ("eager", "recorded")
     )
     assert torch.cosine_similarity(one, other, dim=0) > 0.999

@@ -10,18 +10,12 @@ import torch
 from anndata import AnnData
 
 from grn.cells.simulated.cells import simulate
+from grn.config.files import change_config
 from grn.config.schema import Config
-from grn.model.saved import TrainedModel
 from grn.runtime.errors import ConfigError, DataError, RunFolderError
+from grn.runtime.messages import silent
 from grn.training import machine, run
 from grn.training.run import train
-
-
-def changed(config: Config, **sections) -> Config:
-    values = config.model_dump()
-    for name, fields in sections.items():
-        values[name] |= fields
-    return Config.model_validate(values)
 
 
 @pytest.fixture
@@ -33,7 +27,7 @@ def refused_field(tmp_path, monkeypatch):
             run, "load_cells", lambda *arguments, **options: pytest.fail("cells were read")
         )
         with pytest.raises(ConfigError) as caught:
-            train(config, tmp_path / "run", say=lambda line: None)
+            train(config, tmp_path / "run", say=silent)
         assert not (tmp_path / "run").exists()
         assert "\n" not in str(caught.value)
         return caught.value.field
@@ -47,15 +41,8 @@ def test_what_lightning_refuses_is_one_sentence(refused_field, make_config):
         assert refused_field(make_config(accelerator="gpu")) == "trainer"
 
 
-JOB = {
-    "NTASKS": "4",
-    "JOB_ID": "1",
-    "JOB_NAME": "x",
-    "PROCID": "0",
-    "LOCALID": "0",
-    "NODEID": "0",
-    "NODELIST": "n1",
-}
+JOB = {"NTASKS": "4", "JOB_ID": "1", "JOB_NAME": "x", "NODELIST": "n1"}
+JOB |= dict.fromkeys(("PROCID", "LOCALID", "NODEID"), "0")
 
 
 def test_one_process_of_a_job_that_may_have_four_trains_alone(
@@ -86,13 +73,10 @@ def test_processes_that_nobody_starts_are_refused(refused_field, make_config, mo
     assert refused_field(make_config(devices=2)) == "trainer.devices"
 
 
-def written(tmp_path, counts, **obs) -> str:
-    names = [f"g{gene}" for gene in range(counts.shape[1])]
-    cells = [f"c{cell}" for cell in range(len(counts))]
-    frame = pd.DataFrame({name: list(values) for name, values in obs.items()}, index=cells)
-    AnnData(counts.astype(np.float32), obs=frame, var=pd.DataFrame(index=names)).write_h5ad(
-        tmp_path / "cells.h5ad"
-    )
+def written(tmp_path, counts) -> str:
+    adata = AnnData(counts.astype(np.float32))
+    adata.obs_names, adata.var_names = "c" + adata.obs_names, "g" + adata.var_names
+    adata.write_h5ad(tmp_path / "cells.h5ad")
     return str(tmp_path / "cells.h5ad")
 
 
@@ -100,29 +84,22 @@ COUNTS = np.random.default_rng(0).poisson(2.0, (60, 8))
 
 
 @pytest.mark.parametrize(
-    ("counts", "sections", "field"),
+    ("counts", "fields", "field"),
     [
         (np.full((60, 8), 3), {}, "data.regulators"),
-        (
-            COUNTS * [0, 0, 0, 1, 1, 1, 1, 1],
-            {"data": {"regulators": ["g0", "g1"]}},
-            "data.regulators",
-        ),
-        (COUNTS, {"data": {"genes": 1}}, "data.regulators"),
+        (COUNTS * (np.arange(8) > 2), {"regulators": ["g0", "g1"]}, "data.regulators"),
+        (COUNTS, {"genes": 1}, "data.regulators"),
         (COUNTS[:0], {}, None),
         (COUNTS[:, :0], {}, None),
     ],
 )
 def test_cells_from_which_nothing_can_be_learned_are_refused_and_leave_nothing(
-    counts, sections, field, make_config, tmp_path
+    counts, fields, field, make_config, tmp_path
 ):
-    data = {
-        "path": written(tmp_path, counts),
-        "label_key": None,
-        "regulators": "all",
-    } | sections.get("data", {})
+    data = {"path": written(tmp_path, counts), "label_key": None, "regulators": "all"} | fields
+    data = {f"data.{name}": value for name, value in data.items()}
     with pytest.raises(DataError) as caught:
-        train(changed(make_config(), data=data), tmp_path / "run", say=lambda line: None)
+        train(change_config(make_config(), data), tmp_path / "run", say=silent)
     assert field in (None, caught.value.field)
     assert not (tmp_path / "run").exists()
 
@@ -132,19 +109,15 @@ def test_a_run_that_fails_before_its_first_checkpoint_can_be_given_again(
     make_config, tmp_path, monkeypatch, existed
 ):
     def fail(*arguments, **options):
-        raise RuntimeError(
-            "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: you tried to allocate 8 "
-            "bytes."
-        )
+        raise RuntimeError("DefaultCPUAllocator: you tried to allocate 8 bytes.")
 
     if existed:
         (tmp_path / "run").mkdir()
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         patch.setattr(run, "prepare", fail)
-        with pytest.raises(RuntimeError):
-            train(make_config(), tmp_path / "run", say=lambda line: None)
+        train(make_config(), tmp_path / "run", say=silent)
     assert (tmp_path / "run").exists() == existed and not list(tmp_path.glob("run/*"))
-    assert train(make_config(max_steps=2), tmp_path / "run", say=lambda line: None) is not None
+    assert train(make_config(max_steps=2), tmp_path / "run", say=silent) is not None
 
 
 def of_one_type(config: Config, labelled: int = 80) -> AnnData:
@@ -159,34 +132,27 @@ def test_with_one_cell_type_the_network_is_trained_and_no_types_are_predicted(
     make_config, tmp_path, labelled
 ):
     config = make_config()
-    cells = of_one_type(config, labelled)
-    found = train(config, tmp_path / "run", adata=cells, say=lambda line: None)
-    assert (
-        len(found.edges) == 4 * 15
-        and {"r2", "error"} <= set(found.metrics)
-        and "accuracy" not in found.metrics
-    )
-    assert TrainedModel.load(tmp_path / "run").classes == ()
+    found = train(config, tmp_path / "run", adata=of_one_type(config, labelled), say=silent)
+    assert len(found.edges) == 4 * 15 and found.trained.classes == ()
     columns = pd.read_csv(tmp_path / "run" / "metrics.csv").columns
-    assert "test/r2" in columns and not [
-        name for name in columns if "cell_type" in name or "accuracy" in name
-    ]
+    assert {"test/r2", "test/error"} <= set(columns)
+    assert not [name for name in columns if "cell_type" in name or "accuracy" in name]
 
 
 def test_one_cell_type_without_another_objective_is_refused(make_config, tmp_path):
-    config = changed(make_config(), objectives={"masked_multiplicity": {"weight": 0.0}})
+    config = change_config(make_config(), {"objectives.masked_multiplicity.weight": 0.0})
     with pytest.raises(ConfigError):
-        train(config, tmp_path / "run", adata=of_one_type(config), say=lambda line: None)
+        train(config, tmp_path / "run", adata=of_one_type(config), say=silent)
 
 
 def test_unreadable_data_leave_nothing_behind(make_config, tmp_path):
     """So that the corrected command can be given again with the same --output."""
     config = make_config()
-    wrong = changed(config, data={"path": str(tmp_path / "nowhere.h5ad")})
+    wrong = change_config(config, {"data.path": str(tmp_path / "nowhere.h5ad")})
     with pytest.raises(DataError, match="does not exist"):
-        train(wrong, tmp_path / "run", say=lambda line: None)
+        train(wrong, tmp_path / "run", say=silent)
     assert not (tmp_path / "run").exists()
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "mine.txt").write_text("kept")
     with pytest.raises(RunFolderError, match="used already exists and is not an empty folder"):
-        train(wrong, tmp_path / "used", say=lambda line: None)
+        train(wrong, tmp_path / "used", say=silent)

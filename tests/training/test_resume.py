@@ -15,9 +15,9 @@ import torch
 
 import grn.training.run
 from grn.cli.main import main
-from grn.config.files import dump_config, load_config
+from grn.config.files import change_config, dump_config, load_config
 from grn.config.schema import Config
-from grn.runtime.errors import ConfigError, DataError, Interrupted, RunFolderError
+from grn.runtime.errors import ConfigError, DataError, Interrupted, RunFolderError, UserError
 from grn.runtime.messages import silent
 from grn.runtime.run_folder import locked
 from grn.training.metrics import MetricsFile, rows_before
@@ -30,19 +30,17 @@ class Cut(BaseException):
     """A run ends here, as after a loss of power."""
 
 
-def cut(monkeypatch, hook: str, at_call: int, how) -> None:
-    """Call number `at_call` of the task's `hook` calls `how` first;
-    the other calls are unchanged.
-    """
-    calls, original = [], getattr(Task, hook)
+def cut(monkeypatch, owner, name: str, at_call: int, how) -> None:
+    """Call number `at_call` of a function calls `how` first; the other calls are unchanged."""
+    calls, original = [], getattr(owner, name)
 
-    def cutting(task, *arguments):
-        calls.append(hook)
+    def cutting(*arguments, **options):
+        calls.append(name)
         if len(calls) == at_call:
             how()
-        return original(task, *arguments)
+        return original(*arguments, **options)
 
-    monkeypatch.setattr(Task, hook, cutting)
+    monkeypatch.setattr(owner, name, cutting)
 
 
 def power_fails() -> None:
@@ -95,35 +93,30 @@ def whole(make_config, tmp_path_factory):
     return folder
 
 
-# Both ways around an epoch's end, before which members are judged, and the last step; others in
-# one.
-CUTS = [("training_step", step, how) for step in (8, STEPS) for how in (asked_to_stop, power_fails)]
-CUTS += [("training_step", 1, asked_to_stop)]
-CUTS += [("on_validation_epoch_end", 1, asked_to_stop), ("on_validation_epoch_end", 5, power_fails)]
+STEP, VALIDATED = (Task, "training_step"), (Task, "on_validation_epoch_end")
+# Before the first checkpoint, both ways around an epoch's end, before which members are judged,
+# and in the last step; several times.
+CUTS = [[(grn.training.run, name, 1, power_fails)] for name in ("describe", "fit_model")]
+CUTS += [[(*STEP, step, how)] for step in (8, STEPS) for how in (asked_to_stop, power_fails)]
+CUTS += [[(*STEP, 1, asked_to_stop)]]
+CUTS += [[(*VALIDATED, 1, asked_to_stop)], [(*VALIDATED, 5, power_fails)]]
+CUTS += [[(*STEP, 5, asked_to_stop), (*STEP, 3, power_fails), (*STEP, 4, asked_to_stop)]]
 
 
-@pytest.mark.parametrize("cutting", CUTS)
+@pytest.mark.parametrize("cuts", CUTS)
 def test_a_run_interrupted_anywhere_ends_as_the_whole_one(
-    whole, make_config, tmp_path, monkeypatch, cutting
+    whole, make_config, tmp_path, monkeypatch, cuts
 ):
-    cut(monkeypatch, *cutting)
-    with pytest.raises((Cut, Interrupted)):
-        train(configured(make_config), tmp_path / "run", say=silent)
-    resumed(tmp_path / "run")
-    assert_same_run(tmp_path / "run", whole)
-
-
-def test_a_run_may_be_interrupted_more_than_once(whole, make_config, tmp_path, monkeypatch):
-    for step, how in ((5, asked_to_stop), (3, power_fails), (4, asked_to_stop)):
-        with monkeypatch.context() as patch:
-            cut(patch, "training_step", step, how)
-            with pytest.raises((Cut, Interrupted)):
-                if (tmp_path / "run").exists():
-                    resumed(tmp_path / "run")
-                else:
-                    train(configured(make_config), tmp_path / "run", say=silent)
-    resumed(tmp_path / "run")
-    assert_same_run(tmp_path / "run", whole)
+    folder = tmp_path / "run"
+    for each in cuts:
+        with monkeypatch.context() as patch, pytest.raises((Cut, Interrupted)):
+            cut(patch, *each)
+            if folder.exists():
+                resumed(folder)
+            else:
+                train(configured(make_config), folder, say=silent)
+    resumed(folder)
+    assert_same_run(folder, whole)
 
 
 @pytest.mark.parametrize("cut_off", ["evaluate", "write_network_files"])
@@ -134,28 +127,13 @@ def test_a_run_interrupted_after_its_training_is_not_trained_further(
     # steps do.
     config = configured(make_config, patience=1, learning_rate=0.1, averaging=0.1)
     train(config, tmp_path / "whole", say=silent)
-    with monkeypatch.context() as patch:
-        patch.setattr(grn.training.run, cut_off, lambda *_, **__: power_fails())
-        with pytest.raises(Cut):
-            train(config, tmp_path / "run", say=silent)
-    start = find_start(tmp_path / "run")
-    assert start.step < STEPS
+    with monkeypatch.context() as patch, pytest.raises(Cut):
+        cut(patch, grn.training.run, cut_off, 1, power_fails)
+        train(config, tmp_path / "run", say=silent)
+    assert find_start(tmp_path / "run").step < STEPS
     monkeypatch.setattr(Task, "training_step", lambda *_: power_fails())
     resumed(tmp_path / "run")
     assert_same_run(tmp_path / "run", tmp_path / "whole")
-
-
-@pytest.mark.parametrize("cut_off", ["describe", "fit_model"])
-def test_a_run_interrupted_before_its_first_checkpoint_begins_again(
-    whole, make_config, tmp_path, monkeypatch, cut_off
-):
-    with monkeypatch.context() as patch:
-        patch.setattr(grn.training.run, cut_off, lambda *_, **__: power_fails())
-        with pytest.raises(Cut):
-            train(configured(make_config), tmp_path / "run", say=silent)
-    assert find_start(tmp_path / "run").step == 0
-    resumed(tmp_path / "run")
-    assert_same_run(tmp_path / "run", whole)
 
 
 def state(folder) -> list:
@@ -166,22 +144,14 @@ def state(folder) -> list:
 @pytest.fixture
 def cells_file(make_config, tmp_path, csr_cells):
     """A configuration of cells in a file, and the file."""
-    matrix, labels = csr_cells
-    names = {
-        "obs": [f"cell{i}" for i in range(matrix.shape[0])],
-        "var": [f"g{i}" for i in range(matrix.shape[1])],
-    }
-    obs = pd.DataFrame({"type": pd.Categorical(labels.astype(str))}, index=names["obs"])
-    adata = ad.AnnData(matrix.astype(np.float32), obs=obs, var=pd.DataFrame(index=names["var"]))
-    adata.write_h5ad(tmp_path / "cells.h5ad")
-    found = configured(make_config).model_dump()
-    found["data"] |= {
-        "path": str(tmp_path / "cells.h5ad"),
-        "values": "expression",
-        "label_key": "type",
-    }
-    found["data"]["regulators"] = "all"
-    return Config.model_validate(found), tmp_path / "cells.h5ad"
+    (matrix, labels), path = csr_cells, tmp_path / "cells.h5ad"
+    adata = ad.AnnData(matrix.astype(np.float32))
+    adata.obs_names, adata.var_names = "cell" + adata.obs_names, "g" + adata.var_names
+    adata.obs["type"] = pd.Categorical(labels.astype(str))
+    adata.write_h5ad(path)
+    data = {"path": str(path), "values": "expression", "label_key": "type", "regulators": "all"}
+    fields = {f"data.{name}": value for name, value in data.items()}
+    return change_config(configured(make_config), fields), path
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +164,7 @@ def cut_off(cells_file, stopped, tmp_path, monkeypatch):
     """The folder of a run that was stopped after its fifth step: a copy, with cells of its own."""
     if not stopped.exists():
         with monkeypatch.context() as patch:
-            cut(patch, "training_step", 5, asked_to_stop)
+            cut(patch, *STEP, 5, asked_to_stop)
             with pytest.raises(Interrupted, match="saved step 5 in "):
                 train(cells_file[0], stopped, say=silent)
     shutil.copytree(stopped, tmp_path / "run")
@@ -206,85 +176,68 @@ def cut_off(cells_file, stopped, tmp_path, monkeypatch):
 def test_other_cells_are_refused_and_the_same_cells_in_another_file_are_not(cut_off, cells_file):
     config, path = cells_file
     moved = path.rename(path.with_name("moved.h5ad"))
-    elsewhere = config.model_copy(
-        update={"data": config.data.model_copy(update={"path": str(moved)})}
-    )
-    (cut_off / "config.yaml").write_text(dump_config(elsewhere))
-    adata = ad.read_h5ad(moved)
-    before = adata.X.data[0]
-    adata.X.data[0] += 1
-    adata.write_h5ad(moved)
-    with pytest.raises(DataError, match="are not those that the run in"):
-        resumed(cut_off)
-    adata.X.data[0] = before
-    adata.write_h5ad(moved)
-    assert resumed(cut_off).folder == cut_off
-
-
-def test_lost_or_replaced_cells_and_lists_are_named(cut_off, cells_file):
-    path = cells_file[1]
-    adata = ad.read_h5ad(path)
-    adata.obs = adata.obs[[]]
-    moved = path.rename(path.with_name("moved.h5ad"))
     with pytest.raises(DataError, match="put the file back"):
         resumed(cut_off)
-    adata.write_h5ad(path)
+    elsewhere = change_config(config, {"data.path": str(moved)})
+    (cut_off / "config.yaml").write_text(dump_config(elsewhere))
+    same, unlabelled, other = (ad.read_h5ad(moved) for _ in range(3))
+    other.X.data[0] += 1
+    unlabelled.obs = unlabelled.obs[[]]
     before = state(cut_off)
-    with pytest.raises((DataError, ConfigError), match="type"):
-        resumed(cut_off)
+    for adata, sentence in ((other, "are not those that the run in"), (unlabelled, "type")):
+        adata.write_h5ad(moved)
+        with pytest.raises(UserError, match=sentence):
+            resumed(cut_off)
     assert state(cut_off) == before
-    path.unlink()
-    moved.rename(path)
+    same.write_h5ad(moved)
     assert resumed(cut_off).folder == cut_off
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "named"),
-    [("learning_rate", 0.5, "trainer.learning_rate"), ("devices", 7, "trainer.devices")],
+    ("field", "value"), [("trainer.learning_rate", 0.5), ("trainer.devices", 7)]
 )
-def test_another_configuration_is_refused(cut_off, field, value, named):
-    found = load_config(cut_off / "config.yaml").model_dump()
-    found["trainer"][field] = value
-    (cut_off / "config.yaml").write_text(dump_config(Config.model_validate(found)))
+def test_another_configuration_is_refused(cut_off, field, value):
+    other = change_config(load_config(cut_off / "config.yaml"), {field: value})
+    (cut_off / "config.yaml").write_text(dump_config(other))
     before = state(cut_off)
     with pytest.raises(ConfigError) as caught:
         resumed(cut_off)
-    assert caught.value.field == named
+    assert caught.value.field == field
     assert state(cut_off) == before
 
 
 def test_the_machine_that_computes_a_run_may_change(cut_off):
-    found = load_config(cut_off / "config.yaml").model_dump()
-    found["trainer"] |= {"workers": 1, "accelerator": "auto"}
-    (cut_off / "config.yaml").write_text(dump_config(Config.model_validate(found)))
+    machine = {"trainer.workers": 1, "trainer.accelerator": "auto"}
+    other = change_config(load_config(cut_off / "config.yaml"), machine)
+    (cut_off / "config.yaml").write_text(dump_config(other))
     assert resumed(cut_off).folder == cut_off
 
 
-@pytest.mark.parametrize("name", ["last", "best"])
-@pytest.mark.parametrize("damage", [None, b"PK\x03\x04 and then nothing"])
-def test_a_missing_or_damaged_checkpoint_is_refused_before_training(cut_off, name, damage):
-    path = cut_off / "checkpoints" / f"{name}.ckpt"
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("checkpoints/last.ckpt", b"PK\x03\x04 and then nothing"),
+        ("checkpoints/best.ckpt", b"PK\x03\x04 and then nothing"),
+        ("checkpoints/best.ckpt", None),
+        ("metrics.csv", b"step,train/loss\n,1\n"),
+    ],
+)
+def test_a_missing_or_damaged_file_is_refused_before_training(cut_off, name, damage):
+    path = cut_off / name
     path.unlink() if damage is None else path.write_bytes(damage)
-    if name == "last" and damage is None:
-        assert find_start(cut_off).step == 0
-        return
-    with pytest.raises(RunFolderError, match=rf"{name}\.ckpt is missing or damaged"):
+    with pytest.raises(RunFolderError, match=rf"{path.name} is .*damaged"):
         resumed(cut_off)
+    assert damage is None or path.read_bytes() == damage
 
 
-def test_a_run_goes_on_from_the_best_checkpoint_in_the_place_of_a_damaged_last_one(cut_off):
+def test_a_run_goes_on_from_the_checkpoint_that_it_has(cut_off):
+    """A damaged last one may be replaced by the best; without one, it begins again."""
     last, best = (cut_off / "checkpoints" / f"{name}.ckpt" for name in ("last", "best"))
+    last.unlink()
+    assert find_start(cut_off).step == 0
     last.write_bytes(best.read_bytes())
     assert find_start(cut_off).step == 3
     assert resumed(cut_off).folder == cut_off
-
-
-def test_damaged_metrics_are_refused(cut_off):
-    damage = "step,train/loss\n,1\n"
-    (cut_off / "metrics.csv").write_text(damage)
-    with pytest.raises(RunFolderError, match=r"metrics\.csv is damaged"):
-        resumed(cut_off)
-    assert (cut_off / "metrics.csv").read_text() == damage
 
 
 def test_a_locked_run_is_left_alone(cut_off):

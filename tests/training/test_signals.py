@@ -15,10 +15,7 @@ from grn.training.run import train
 from grn.training.task import Task
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGHUP: 143}
-BOTH = pytest.mark.parametrize(
-    "number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name
-)
-EVERY = pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+INT, TERM = signal.SIGINT, signal.SIGTERM
 
 
 def send(monkeypatch, hook: str, at_call: int, *numbers: signal.Signals) -> None:
@@ -76,64 +73,35 @@ def step(path) -> int:
     return torch.load(path, map_location="cpu", weights_only=True)["global_step"]
 
 
-@EVERY
-def test_a_signal_during_a_step_saves_that_step(run, monkeypatch, number):
-    send(monkeypatch, "training_step", 3, number)
-    code, stderr, saved = run()
-    assert (code, saved["last"]) == (CODES[number], 3)
-    assert (
-        stderr.startswith(f"error: stopped by {number.name}: saved step 3 in ")
-        and len(stderr.splitlines()) == 1
-    )
+# Where signals arrive, what is said of the last of them, and the steps of the checkpoints.
+DURING = [("training_step", 3, [each], {}, ": saved step 3 in ", (3, 2)) for each in CODES]
+# Lightning's own handler of SIGTERM would leave after the batch of a validation, with exit code 0
+# and nothing saved.
+DURING += [
+    ("validation_step", 1, [TERM], {}, ": saved step 2 in ", (2, 2)),
+    ("validation_step", 1, [TERM], {"batch_size": 3}, ": saved step 2 in ", (2, 2)),
+    ("validation_step", 1, [INT], {}, ": saved step 2 in ", (2, 2)),
+]
+for each in (INT, TERM):
+    DURING += [
+        ("validation_step", 1, [each], {"max_steps": 2}, ": saved step 2 in ", (2, 2)),
+        ("on_validation_end", 1, [each], {"max_steps": 2}, ": after the last step; ", (2, 2)),
+        ("training_step", 2, [each, INT], {}, ": at once; ", ()),
+        ("configure_optimizers", 1, [each], {}, "", ()),
+    ]
 
 
-@pytest.mark.parametrize(
-    ("number", "batch_size"), [(signal.SIGTERM, 8), (signal.SIGTERM, 3), (signal.SIGINT, 8)]
-)
-def test_a_signal_during_a_validation_ends_it_and_saves(run, monkeypatch, number, batch_size):
-    """Lightning's own handler of SIGTERM would leave after the batch, with exit code 0 and nothing
-    saved.
-    """
-    send(monkeypatch, "validation_step", 1, number)
-    code, stderr, saved = run(batch_size=batch_size)
-    assert (code, saved) == (CODES[number], {"last": 2, "best": 2})
-    assert stderr.startswith(f"error: stopped by {number.name}: saved step 2 in ")
-
-
-@BOTH
-def test_a_signal_during_the_last_validation_stops_the_run(run, monkeypatch, number, tmp_path):
-    send(monkeypatch, "validation_step", 1, number)
-    code, _, saved = run(max_steps=2)
-    assert (code, saved["last"]) == (CODES[number], 2)
+@pytest.mark.parametrize(("hook", "call", "sent", "trainer", "said", "saved"), DURING)
+def test_a_signal_ends_a_run_and_saves_what_can_be(
+    run, monkeypatch, tmp_path, hook, call, sent, trainer, said, saved
+):
+    send(monkeypatch, hook, call, *sent)
+    code, stderr, checkpoints = run(**trainer)
+    assert code == CODES[sent[-1]]
+    assert checkpoints == dict(zip(("last", "best"), saved, strict=False))
+    assert stderr.startswith(f"error: stopped by {sent[-1].name}{said}")
+    assert len(stderr.splitlines()) == 1
     assert not (tmp_path / "run" / "model").exists(), "nothing is done after it"
-
-
-@BOTH
-def test_a_signal_after_the_last_validation_stops_the_run(run, monkeypatch, number, tmp_path):
-    # callbacks come first
-    monkeypatch.setattr(Task, "on_validation_end", lambda task: os.kill(os.getpid(), number))
-    code, stderr, saved = run(max_steps=2)
-    assert (code, saved["last"]) == (CODES[number], 2)
-    assert "after the last step; the checkpoints are in" in stderr
-    assert not (tmp_path / "run" / "model").exists()
-
-
-@BOTH
-def test_a_second_ctrl_c_ends_at_once_with_130(run, monkeypatch, number):
-    send(monkeypatch, "training_step", 2, number, signal.SIGINT)
-    code, stderr, saved = run()
-    assert (code, saved) == (130, {})
-    assert (
-        stderr.startswith("error: stopped by SIGINT: at once; ") and len(stderr.splitlines()) == 1
-    )
-
-
-@BOTH
-def test_a_signal_before_the_first_step_ends_at_once(run, monkeypatch, number):
-    send(monkeypatch, "configure_optimizers", 1, number)
-    code, stderr, saved = run()
-    assert (code, saved) == (CODES[number], {})
-    assert stderr.startswith(f"error: stopped by {number.name}") and len(stderr.splitlines()) == 1
 
 
 def test_lightning_s_own_exit_by_sigterm_is_an_interruption(make_config, tmp_path, monkeypatch):

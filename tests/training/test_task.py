@@ -9,7 +9,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils.data import DataLoader
 
@@ -17,7 +17,14 @@ from grn.bags import Bags, Batch
 from grn.config.schema import Config
 from grn.model import objectives
 from grn.model.linear_reader import LinearReader
-from grn.model.objectives import Draw, divisors, masked_multiplicity, of_cells, readers_cells
+from grn.model.objectives import (
+    Draw,
+    divisors,
+    learns_genes,
+    masked_multiplicity,
+    of_cells,
+    readers_cells,
+)
 from grn.model.saved import TrainedModel
 from grn.runtime.messages import silent
 from grn.training.finite import skip_unless_finite
@@ -40,23 +47,20 @@ class Line(L.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=0.1)
 
 
-def test_the_moving_average_is_that_of_lightning_up_to_rounding():
+def test_the_moving_average_is_that_of_lightning_up_to_rounding(tmp_path):
+    """At the end, and in a checkpoint beside the latest weights."""
     kept = []
     for averaging in (MovingAverage(0.9), EMAWeightAveraging(decay=0.9, use_buffers=False)):
-        line = Line()
-        trainer = L.Trainer(
-            accelerator="cpu",
-            max_steps=7,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            callbacks=[averaging],
-        )
+        line, folder = Line(), tmp_path / type(averaging).__name__
+        saving = ModelCheckpoint(folder, filename="one", every_n_train_steps=5)
+        quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+        options = {"accelerator": "cpu", "max_steps": 7, "callbacks": [averaging, saving]}
         rows = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
-        trainer.fit(line, DataLoader(rows, batch_size=4))
-        kept.append(line.state_dict() | {"steps": averaging._average_model.n_averaged})
-    assert kept[0].pop("steps") == kept[1].pop("steps") == 7
+        L.Trainer(**options, **quiet).fit(line, DataLoader(rows, batch_size=4))
+        saved = torch.load(folder / "one.ckpt", weights_only=False)
+        parts = ("state_dict", "current_model_state", "averaging_state", "global_step")
+        kept.append([line.state_dict(), *(saved[part] for part in parts)])
+    assert kept[0][-1] == 5
     torch.testing.assert_close(kept[0], kept[1], rtol=1e-5, atol=1e-7)
 
 
@@ -117,24 +121,29 @@ def task_and_batch(make_model, make_bags, monkeypatch):
     return Task(make_model(states=3), config.objectives, config.trainer, 100), batch
 
 
-def test_the_loss_of_a_step_is_that_of_all_members_by_the_weights_of_the_objectives(task_and_batch):
-    """Genes learn in a step of their own, and the identity token in another. Of the token, genes
-    shape the summaries of every second member more.
+@pytest.mark.parametrize("opened", [False, True])
+def test_the_loss_of_a_step_is_that_of_all_members_by_the_weights_of_the_objectives(
+    task_and_batch, opened
+):
+    """Genes learn in a step of their own, and the identity token in another, from all cells once
+    these are opened. Of the token, genes shape the summaries of every second member more.
     """
     task, batch = task_and_batch
     model, of_genes = task.model, replace(batch, kept=None)
     torch.manual_seed(0)
-    by = divisors(of_genes, model, False)
-    found, parts = task.losses(of_genes, by, opened=False)
+    by = divisors(of_genes, model, opened)
+    assert learns_genes(of_genes, model) and not learns_genes(batch, model)
+    found, parts = task.losses(of_genes, by, opened)
     torch.manual_seed(0)
     loss, shrink = masked_multiplicity(of_genes, model, Draw.of(model, 5, 1e-12))
     torch.testing.assert_close(found, 0.7 * (loss / by["masked_multiplicity"] + shrink))
     assert set(parts) == {"masked_multiplicity", "penalty"}
     torch.testing.assert_close(parts["penalty"], shrink / 4)
-    by = divisors(batch, model, False)
-    found, parts = task.losses(batch, by, opened=False)
-    expected = 0.0
-    sums = of_cells(batch, model, readers_cells(batch, model), genes=True)
+    by = divisors(batch, model, opened)
+    found, parts = task.losses(batch, by, opened)
+    expected, cells = 0.0, readers_cells(batch, model)
+    assert not cells.all()
+    sums = of_cells(batch, model, torch.ones_like(cells) if opened else cells, genes=True)
     each = {name: sums[name] / by[name] for name in sums}
     for member in range(4):
         weight = LinearReader.of_genes[member % 2]
@@ -145,30 +154,24 @@ def test_the_loss_of_a_step_is_that_of_all_members_by_the_weights_of_the_objecti
     torch.testing.assert_close(parts["cell_type"], each["cell_type"].mean())
 
 
-def test_blocks_learn_in_smaller_steps_where_a_step_predicts_some_of_the_genes(
+def test_blocks_learn_in_smaller_steps_of_some_genes_and_of_penalised_slopes(
     task_and_batch, monkeypatch
 ):
-    """3 regulators and 9 others."""
+    """Of 3 regulators and 9 others; each block by its penalty, of which block 1's is the last."""
     task, _ = task_and_batch
-    rates = []
-    for most in (9, 1):
-        monkeypatch.setattr(objectives, "GENES", most)
-        monkeypatch.setattr(objectives, "FEWEST", 1)
-        optimizer = task.configure_optimizers()["optimizer"]
-        rates.append([group["initial_lr"] for group in optimizer.param_groups])
-    assert rates[1][:2] == pytest.approx([rate * (4 / 12) ** 0.5 for rate in rates[0][:2]])
-    assert rates[1][2:] == rates[0][2:]
 
-
-def test_blocks_learn_in_smaller_steps_where_a_penalty_makes_slopes_smaller(task_and_batch):
-    """Each by its own: block 1's is the last."""
-    task, _ = task_and_batch
-    rates = []
-    for penalty in (0.0, 3.0):
-        task.model.penalty[-1, 0], task.model.penalty[:-1, 0] = penalty, 3 * penalty
+    def rates() -> list[float]:
         optimizer = task.configure_optimizers()["optimizer"]
-        rates.append([group["initial_lr"] for group in optimizer.param_groups])
-    assert rates[1] == pytest.approx([rates[0][0] / 4, rates[0][1] / 10, *rates[0][2:]])
+        return [group["initial_lr"] for group in optimizer.param_groups]
+
+    one, other, *rest = rates()
+    task.model.penalty[-1, 0], task.model.penalty[:-1, 0] = 3.0, 9.0
+    assert rates() == pytest.approx([one / 4, other / 10, *rest])
+    task.model.penalty[:, 0] = 0
+    monkeypatch.setattr(objectives, "GENES", 1)
+    monkeypatch.setattr(objectives, "FEWEST", 1)
+    share = (4 / 12) ** 0.5
+    assert rates() == pytest.approx([one * share, other * share, *rest])
 
 
 @pytest.mark.parametrize("opened", [False, True])
@@ -216,7 +219,7 @@ def test_the_mean_over_processes_is_the_loss_of_the_whole_batch(task_and_batch, 
 def test_genes_stop_learning_where_unseen_cells_say_that_it_does_not_help(
     make_config, tmp_path, monkeypatch
 ):
-    """Counts that do not depend on each other: every step makes the error of unseen cells larger.
+    """Counts that do not depend on each other: large steps make the error of unseen cells larger.
     Cell types go on learning, and a run that is resumed knows it.
     """
     learned: list[int] = []
@@ -226,7 +229,7 @@ def test_genes_stop_learning_where_unseen_cells_say_that_it_does_not_help(
         return masked_multiplicity(batch, model, draw)
 
     monkeypatch.setattr("grn.training.task.masked_multiplicity", counted)
-    config = make_config(max_steps=24, validate_every=6, learning_rate=0.02)
+    config = make_config(max_steps=24, validate_every=6, learning_rate=0.1)
     cells = anndata.AnnData(np.random.default_rng(3).poisson(3.0, (90, 16)).astype(np.float32))
     cells.var_names = [f"R{i}" for i in range(1, 5)] + [f"T{i}" for i in range(12)]
     cells.obs["cell_type"] = np.array(["a", "b"])[np.arange(90) % 2]

@@ -1,155 +1,113 @@
-"""Loaders under Lightning: order, what is hidden, exact resume."""
+"""Loaders: their order, what they hide, who has which cells, and where they go on."""
 
-import lightning as L
+import multiprocessing
+import subprocess
+import sys
+from collections import ChainMap
+
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import LambdaCallback
 
 from grn.cells.load import load_cells
-from grn.cells.loading.module import CellsDataModule
+from grn.cells.loading.module import CellsDataModule, without_main_module
 from grn.config.schema import DataConfig, SimulatedConfig
-from grn.runtime.processes import Processes
 
 SIMULATED = SimulatedConfig(cells=120, genes=20, regulators=4)
 
 
-def module(num_workers: int = 0, **options) -> CellsDataModule:
-    cells, split = load_cells(
-        DataConfig(path="simulated:", simulated=SIMULATED, label_key="cell_type")
-    )
-    options = {"multiplicity": "log1p_normalised", "num_workers": num_workers} | options
+def module(**options) -> CellsDataModule:
+    config = DataConfig(path="simulated:", simulated=SIMULATED, label_key="cell_type")
+    cells, split = load_cells(config)
+    options = {"multiplicity": "log1p_normalised"} | options
     return CellsDataModule(cells, split, batch_size=16, seed=1, **options)
 
 
-class Recorder(L.LightningModule):
-    """Records each training batch; it has one weight, which is not trained."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(()))
-        self.seen = []
-
-    def training_step(self, batch, index):
-        self.seen.append((tuple(batch.cells.tolist()), tuple(batch.kept.sum(1).tolist())))
-        return self.weight * batch.bags.multiplicity.mean()
-
-    def validation_step(self, batch, index):
-        pass
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.0)
+def seen(loader, count: int) -> list:
+    """The next so many batches, over the ends of passes: how many genes each cell shows."""
+    found = []
+    while len(found) < count:
+        for batch in loader:
+            found.append(dict(zip(batch.cells.tolist(), batch.kept.sum(1).tolist(), strict=True)))
+            if len(found) == count:
+                break
+    return found
 
 
-def save_at(step: int, hook: str, path: str) -> L.Callback:
-    def save(trainer, *_):
-        if trainer.global_step == step:
-            trainer.save_checkpoint(path)
-
-    return LambdaCallback(**{hook: save})
-
-
-def fit(steps: int, num_workers: int = 0, callback=None, resume: str | None = None) -> list:
-    recorder = Recorder()
-    off = (
-        "logger",
-        "enable_checkpointing",
-        "enable_progress_bar",
-        "enable_model_summary",
-        "use_distributed_sampler",
-    )
-    options = dict.fromkeys(off, False) | {
-        "accelerator": "cpu",
-        "precision": "bf16-mixed",
-        "callbacks": callback,
-    }
-    trainer = L.Trainer(max_steps=steps, max_epochs=-1, **options)
-    trainer.fit(
-        recorder, datamodule=module(num_workers), ckpt_path=resume, weights_only=resume and False
-    )
-    return recorder.seen
-
-
-@pytest.fixture(scope="module")
-def uninterrupted() -> list:
-    return fit(20)
-
-
-def test_epochs_differ_in_order_and_masks(uninterrupted):
-    steps = module().steps_per_epoch()
+def test_epochs_differ_in_order_and_in_what_they_hide():
+    data = module()
+    steps = data.steps_per_epoch()
     assert steps == 6
-    first, second = uninterrupted[:steps], uninterrupted[steps : 2 * steps]
-    assert len({cell for cells, _ in first for cell in cells}) == steps * 16, (
-        "no cell twice in an epoch"
-    )
-    assert [cells for cells, _ in first] != [cells for cells, _ in second]
-    masks = [
-        dict(pair for batch in epoch for pair in zip(*batch, strict=True))
-        for epoch in (first, second)
-    ]
-    both = masks[0].keys() & masks[1].keys()
-    assert sum(masks[0][cell] != masks[1][cell] for cell in both) > len(both) / 2
+    batches = seen(data.train_dataloader(), 2 * steps)
+    first, second = batches[:steps], batches[steps:]
+    assert [list(batch) for batch in first] != [list(batch) for batch in second]
+    one, other = (ChainMap(*each) for each in (first, second))
+    assert len(one) == steps * 16, "no cell twice in an epoch"
+    both = one.keys() & other.keys()
+    assert sum(one[cell] != other[cell] for cell in both) > len(both) / 2
 
 
-@pytest.mark.parametrize(
-    ("hook", "step"),
-    [
-        ("on_train_batch_end", 6),
-        ("on_train_batch_end", 8),
-        ("on_validation_end", 12),
-        ("on_train_epoch_end", 12),
-    ],
-)
-def test_a_resumed_run_sees_the_batches_that_were_left(uninterrupted, tmp_path, hook, step):
-    path = str(tmp_path / "saved.ckpt")
-    assert fit(20, callback=save_at(step, hook, path)) == uninterrupted
-    assert fit(20, resume=path) == uninterrupted[step:]
+@pytest.mark.parametrize("stopped", [1, 6, 8, 12])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_loader_goes_on_where_its_state_was_saved(stopped, workers):
+    loader = module(num_workers=workers).train_dataloader()
+    before = seen(loader, stopped)
+    resumed = module(num_workers=workers).train_dataloader()
+    resumed.load_state_dict(loader.state_dict())
+    assert before + seen(resumed, 20 - stopped) == seen(module().train_dataloader(), 20)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_validation_and_test_hide_nothing_and_know_what_they_may(known):
+    """Found states come from the very genes that test cells are judged by."""
+    fold, states = np.arange(120) % 5, np.eye(2, dtype=np.float32)[np.arange(120) % 2]
+    data = module(states=states, fold=fold, judged=np.array([3, 9, 80]), states_are_known=known)
+    judged, test = list(data.val_dataloader()), list(data.test_dataloader())
+    for loader, rows in ((judged, [3, 9, 80]), (test, data.split.test)):
+        np.testing.assert_array_equal(torch.cat([batch.cells for batch in loader]), rows)
+        assert all(batch.kept is None and batch.seen is None for batch in loader)
+    assert judged[0].fold.tolist() == [3, 4, 0] and (test[0].fold == -1).all()
+    assert (test[0].bags.states is not None) == known
+    for batch in data.train_dataloader():
+        np.testing.assert_array_equal(batch.bags.states, states[batch.cells])
+        assert batch.kept is not None and batch.seen is not None
+
+
+SCRIPT = """
+import multiprocessing, sys
+multiprocessing.set_start_method(sys.argv[1])
+from grn.cells.load import load_cells
+from grn.cells.loading.module import CellsDataModule
+from grn.config.schema import DataConfig
+print("script")
+simulated = {"cells": 80, "genes": 16, "regulators": 4}
+cells, split = load_cells(DataConfig(path="simulated:", simulated=simulated))
+batches = []
+for number in (0, 1):
+    data = CellsDataModule(cells, split, batch_size=8, seed=0, num_workers=number)
+    batches.append(list(data.train_dataloader()))
+assert len(batches[0]) == len(batches[1]) > 3
+for one, other in zip(*batches, strict=True):
+    assert (one.bags.multiplicity == other.bags.multiplicity).all()
+print("equal")
+"""
 
 
 @pytest.mark.slow
-def test_workers_change_nothing(uninterrupted, tmp_path):
-    path = str(tmp_path / "saved.ckpt")
-    assert fit(20, num_workers=2, callback=save_at(7, "on_train_batch_end", path)) == uninterrupted
-    assert fit(20, num_workers=2, resume=path) == uninterrupted[7:]
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_script_without_a_main_guard_runs_once_and_gets_the_same_batches(tmp_path, method):
+    """As on macOS, and on Linux from Python 3.14."""
+    if method not in multiprocessing.get_all_start_methods():
+        pytest.skip(f"no {method} here")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    arguments = [sys.executable, str(tmp_path / "script.py"), method]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=250)
+    assert done.stdout.split() == ["script", "equal"], done.stderr
 
 
-def test_validation_and_test_hide_nothing_and_know_what_they_may():
-    """Found states come from the very genes that test cells are judged by."""
-    fold, states = np.arange(120) % 5, np.eye(2, dtype=np.float32)[np.arange(120) % 2]
-    for known in (True, False):
-        data = module(states=states, fold=fold, judged=np.array([3, 9, 80]), states_are_known=known)
-        judged, test, training = (
-            list(each)
-            for each in (data.val_dataloader(), data.test_dataloader(), data.train_dataloader())
-        )
-        for loader, rows in ((judged, [3, 9, 80]), (test, data.split.test)):
-            np.testing.assert_array_equal(torch.cat([batch.cells for batch in loader]), rows)
-            assert all(batch.kept is None and batch.seen is None for batch in loader)
-        assert judged[0].fold.tolist() == [3, 4, 0] and (test[0].fold == -1).all()
-        assert (test[0].bags.states is not None) == known
-        assert all(
-            torch.equal(each.bags.states, torch.from_numpy(states[each.cells])) for each in training
-        )
-        assert all(each.kept is not None and each.seen is not None for each in training)
-
-
-def test_processes_share_training_validation_and_test_cells():
-    data = module()
-    alone = [cell for batch in data.test_dataloader() for cell in batch.cells.tolist()]
-    seen = []
-    for rank in range(2):
-        data.trainer = type("Trainer", (), {"global_rank": rank, "world_size": 2})()
-        seen.append(
-            [
-                [cell for batch in each for cell in batch.cells.tolist()]
-                for each in (
-                    data.train_dataloader(),
-                    data.val_dataloader(),
-                    data.test_dataloader(Processes(rank, 2)),
-                )
-            ]
-        )
-    assert data.steps_per_epoch(world=2) == 3
-    for one, other in zip(*seen, strict=True):
-        assert not set(one) & set(other)
-    assert seen[0][1] + seen[1][1] == data.split.train.tolist() and seen[0][2] + seen[1][2] == alone
+def test_the_main_module_comes_back():
+    main = sys.modules["__main__"]
+    with pytest.raises(RuntimeError), without_main_module():
+        assert sys.modules["__main__"] is not main
+        raise RuntimeError
+    assert sys.modules["__main__"] is main

@@ -33,82 +33,40 @@ def test_processes_share_the_batches_of_one(cells, size, world, epoch):
     assert len(seen) == len(set(seen)) == (whole or cells), "only the incomplete batch is left out"
 
 
-@given(cells=st.integers(300, 2000), size=sizes, world=worlds, start=st.integers(0, 3))
-def test_many_cells_are_mixed_in_buffers_of_few_blocks(cells, size, world, start):
-    """The same batches with and without a file, and after a resume; what a batch needs is in the
-    buffer it names.
-    """
-    rows = np.arange(7, 7 + cells)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading_order, "BUFFER", 256)
-        orders = [EpochOrder(rows, size, 3, rank, world, buffered=True) for rank in range(world)]
-        plain = [batches(EpochOrder(rows, size, 3, rank, world)) for rank in range(world)]
-        requests = [list(order) for order in orders]
-        orders[0].start = start
-        later = list(orders[0])
-        orders[0].epoch, orders[0].start = 1, 0
-        beyond = next(iter(orders[0]))
-    assert plain == [[request.rows.tolist() for request in each] for each in requests]
-    assert [request.rows.tolist() for request in later] == plain[0][start:]
-    seen = np.concatenate([request.rows for each in requests for request in each])
-    assert len(np.unique(seen)) == len(seen) == cells // (size * world) * size * world
-    for request, following in zip(requests[0], [*requests[0][1:], beyond], strict=True):
-        assert np.isin(request.rows, request.buffer).all() and (np.diff(request.buffer) > 0).all()
-        assert len(request.buffer) <= max(256, size)
-        assert len(np.unique((request.buffer - 7) // BLOCK)) <= 2 * 256 * world // BLOCK + 2, (
-            "few blocks"
-        )
-        if following.buffer is not request.buffer:
-            np.testing.assert_array_equal(following.buffer, request.following)
-
-
-@pytest.mark.parametrize("world", [1, 2, 4])
-def test_no_block_is_read_by_two_processes(world):
-    rows, size = np.arange(40_000), 256 // world
-    orders = [EpochOrder(rows, size, 3, rank, world, buffered=True) for rank in range(world)]
-    first = [next(iter(order)).buffer // BLOCK for order in orders]
-    assert sum(len(np.unique(blocks)) for blocks in first) == loading_order.BUFFER // BLOCK
-    request = next(iter(orders[0])).rows // BLOCK
-    assert len(np.unique(request)) >= len(request) / 4, "a batch is of many blocks"
-
-
 @given(
-    cells=st.integers(5, 600),
+    cells=st.integers(300, 2000),
     size=sizes,
     world=worlds,
     times=st.integers(1, 3),
     start=st.integers(0, 7),
 )
-def test_each_batch_is_handed_out_so_many_times_in_a_row(cells, size, world, times, start):
-    """Also from the middle on, in later epochs, and with buffers, which are read once."""
-    rows = np.arange(cells)
-    for buffered in (False, True):
-        once, order = (
-            EpochOrder(rows, size, 3, world - 1, world, buffered, count) for count in (1, times)
-        )
-        assert len(order) == times * len(once)
-        once.epoch = order.epoch = 1
-        every, single = list(order), list(once)
-        assert [request.step for request in every] == list(range(len(order), 2 * len(order)))
-        for number, request in enumerate(every):
-            expected = single[number // times]
-            assert (request.rows == expected.rows).all()
-            assert (
-                np.array_equal(request.buffer, expected.buffer)
-                if buffered
-                else request.buffer is None
-            )
+def test_many_cells_are_mixed_in_buffers_of_few_blocks(cells, size, world, times, start):
+    """Batches are the same with and without a file, handed out so many times in a row, and after a
+    resume those that are left; what a batch needs is in the buffer that it names.
+    """
+    rows = np.arange(7, 7 + cells)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading_order, "BUFFER", 256)
+        plain = [batches(EpochOrder(rows, size, 3, rank, world)) for rank in range(world)]
+        order = EpochOrder(rows, size, 3, 0, world, buffered=True, times=times)
+        requests = list(order)
         order.start = start
         later = list(order)
-        assert [request.step for request in later] == [request.step for request in every[start:]]
-        assert all(
-            (one.rows == other.rows).all() for one, other in zip(later, every[start:], strict=True)
-        )
-
-
-def test_each_seed_has_its_own_order():
-    first, other = (batches(EpochOrder(np.arange(40), 8, seed)) for seed in (1, 2))
-    assert first != other
+        order.epoch, order.start = 1, 0
+        beyond = next(iter(order))
+    own = batches(requests)
+    assert own == [batch for batch in plain[0] for _ in range(times)]
+    assert [request.step for request in requests] == list(range(len(requests)))
+    assert batches(later) == own[start:] and beyond.step == len(requests)
+    assert [request.step for request in later] == list(range(start, len(requests)))
+    seen = np.concatenate([batch for share in plain for batch in share])
+    assert len(np.unique(seen)) == len(seen) == cells // (size * world) * size * world
+    for request, following in zip(requests, [*requests[1:], beyond], strict=True):
+        assert np.isin(request.rows, request.buffer).all() and (np.diff(request.buffer) > 0).all()
+        blocks = np.unique((request.buffer - 7) // BLOCK)
+        assert len(request.buffer) <= max(256, size) and len(blocks) <= 2 * 256 * world // BLOCK + 2
+        if following.buffer is not request.buffer:
+            np.testing.assert_array_equal(following.buffer, request.following)
 
 
 @given(cells=st.integers(0, 120), size=sizes, world=worlds)

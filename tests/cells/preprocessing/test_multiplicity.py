@@ -85,37 +85,29 @@ def log_normalised(genes, seed=0, cells=60):
     return np.log1p(100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)).astype(np.float32)
 
 
-def test_the_depth_of_values_that_are_not_counts_is_estimated_from_their_zeros(write):
+def test_the_depth_of_values_that_are_not_counts_is_estimated_from_their_zeros(load):
     values = log_normalised(FEWEST + 3)
     regulators = ["gene0", "gene1", "gene2"]
     config = {"values": "expression", "genes": "all", "regulators": regulators}
-    cells, split = load_cells(DataConfig(path=write(AnnData(values, var=named(values))), **config))
+    cells, split = load(AnnData(values, var=named(values)), **config)
     seen = (values[:, 3:] > 0).sum(1)
     assert np.array_equal(totals(detected(sparse.csr_matrix(values)), cells.measures_depth), seen)
     assert cells.depth == depth_scale(seen[split.train])
     np.testing.assert_array_equal(cells.basal, basal_multiplicity(seen, cells.depth))
     np.testing.assert_array_equal(cells.multiplicity.toarray(), values)
     assert np.corrcoef(cells.basal, seen)[0, 1] > 0.9
-    again = next(
-        cells_in_pieces(
-            AnnData(values[:10], var=named(values)),
-            DataConfig(path="new.h5ad", **config),
-            cells.vocabulary,
-            regulators=cells.regulators,
-            depth=cells.depth,
-            measures_depth=cells.measures_depth,
-        ).pieces()
-    )
+    known = ("regulators", "depth", "measures_depth")
+    model = {name: getattr(cells, name) for name in known}
+    new, config = AnnData(values[:10], var=named(values)), DataConfig(path="new.h5ad", **config)
+    again = next(cells_in_pieces(new, config, cells.vocabulary, **model).pieces())
     np.testing.assert_array_equal(again.basal, cells.basal[:10])
 
 
 def test_zeros_reflect_depth_where_cells_differ_by_more_than_independent_zeros_would():
     generator = np.random.default_rng(0)
-    alike = sparse.csr_matrix(
-        generator.random((500, 80)) < generator.uniform(0.2, 0.99, 80), dtype=np.float32
-    )
-    unlike = sparse.csr_matrix(
-        generator.random((500, 80)) < generator.uniform(0.2, 0.99, (500, 1)), dtype=np.float32
+    alike, unlike = (
+        sparse.csr_matrix(generator.random((500, 80)) < rate, dtype=np.float32)
+        for rate in (generator.uniform(0.2, 0.99, shape) for shape in (80, (500, 1)))
     )
     all_genes = np.ones(80, bool)
     assert not zeros_reflect_depth(alike, all_genes) and zeros_reflect_depth(unlike, all_genes)
@@ -128,17 +120,12 @@ def test_zeros_reflect_depth_where_cells_differ_by_more_than_independent_zeros_w
         (log_normalised(FEWEST - 1), {"values": "expression"}),
         (log_normalised(FEWEST) + 1, {"values": "expression"}),
         (log_normalised(FEWEST + 3), {"values": "expression", "depth": "none"}),
-        (
-            np.rint(log_normalised(FEWEST + 3)),
-            {"values": "counts", "depth": "none", "multiplicity": "log1p"},
-        ),
+        (np.rint(log_normalised(FEWEST + 3)), {"depth": "none", "multiplicity": "log1p"}),
     ],
     ids=["few genes", "no zeros", "expression", "counts"],
 )
-def test_cells_without_depth_have_the_same_basal_multiplicity(write, values, fields):
-    cells, _ = load_cells(
-        DataConfig(path=write(AnnData(values, var=named(values))), genes="all", **fields)
-    )
+def test_cells_without_depth_have_the_same_basal_multiplicity(load, values, fields):
+    cells, _ = load(AnnData(values, var=named(values)), genes="all", **fields)
     assert cells.depth is None and (cells.basal == 1).all()
 
 
@@ -146,19 +133,18 @@ def named(values):
     return pd.DataFrame(index=[f"gene{number}" for number in range(values.shape[1])])
 
 
-def test_the_depth_of_a_cell_does_not_change_when_a_regulator_s_count_does(adata, write):
+def test_the_depth_of_a_cell_does_not_change_when_a_regulator_s_count_does(adata, load):
     """Neither does the multiplicity of any other gene, nor anything that is estimated."""
     regulators = ["gene2", "gene5"]
     config = {"genes": "all", "regulators": regulators, "multiplicity": "log1p_normalised"}
-    before, split = load_cells(DataConfig(path=write(adata), **config))
-    assert [
-        before.vocabulary[gene] for gene in np.flatnonzero(~before.measures_depth)
-    ] == regulators
+    before, split = load(adata, **config)
+    measured = np.array(before.vocabulary)[before.measures_depth]
+    assert set(before.vocabulary) - {*measured} == {*regulators}
     counts = adata.X.toarray()
     counts[split.train[:5], 2] += 3
     counts[split.test[:3], 5] += 7
     adata.X = sparse.csr_matrix(counts)
-    after, _ = load_cells(DataConfig(path=write(adata, "more.h5ad"), **config))
+    after, _ = load(adata, **config)
     for name in ("basal", "measures_depth", "target_total", "depth"):
         np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
     others = before.measures_depth
@@ -170,22 +156,15 @@ def test_the_depth_of_a_cell_does_not_change_when_a_regulator_s_count_does(adata
 
 @pytest.fixture
 def new_cells(tiny_run):
-    """A trained model, its cells, their source,
-    and how another source becomes cells for the model.
-    """
+    """A trained model, its cells, their source, and how others become cells for the model."""
     trained, run = TrainedModel.load(tiny_run), load_config(tiny_run / "config.yaml").data
+    config = data_config(trained, tiny_run, tiny_run)
+    known = ("regulators", "target_total", "depth", "measures_depth")
+    model = {name: getattr(trained, name) for name in known}
 
     def read(adata, share=None):
-        model = {
-            name: getattr(trained, name)
-            for name in ("regulators", "target_total", "depth", "measures_depth")
-        }
-        config = data_config(trained, tiny_run, tiny_run)
-        return next(
-            cells_in_pieces(
-                adata, config, trained.vocabulary, share_of_depth=share, **model
-            ).pieces()
-        )
+        pieces = cells_in_pieces(adata, config, trained.vocabulary, share_of_depth=share, **model)
+        return next(pieces.pieces())
 
     return trained, load_cells(run)[0], open_source(run), read
 
@@ -215,12 +194,11 @@ def test_cells_that_lack_genes_have_the_depth_that_they_would_have_with_them(new
     fewer = adata[:, [gene for gene in range(adata.n_vars) if gene not in gone]].copy()
     corrected, plain = read(fewer, trained.depth_share), read(fewer)
     there = np.isin(trained.vocabulary, fewer.var_names)
-    off = [
-        np.abs(each.multiplicity[:, there] - cells.multiplicity[:, there]).mean()
-        for each in (corrected, plain)
-    ]
-    assert off[0] < 0.3 * off[1]
-    assert abs(corrected.basal - cells.basal).mean() < 0.5 * abs(plain.basal - cells.basal).mean()
+    multiplicity, basal = (
+        [abs(of(each) - of(cells)).mean() for each in (corrected, plain)]
+        for of in (lambda each: each.multiplicity[:, there], lambda each: each.basal)
+    )
+    assert multiplicity[0] < 0.3 * multiplicity[1] and basal[0] < 0.5 * basal[1]
     assert f"They held {lost:.0%} of the training cells' depth" in corrected.notes[0]
 
 

@@ -4,118 +4,39 @@ in one sentence.
 
 from __future__ import annotations
 
-import gzip
-import io
 import shutil
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pandas as pd
 import pytest
 from anndata import AnnData
 from anndata import settings as anndata_settings
 from scipy import sparse
-from scipy.io import mmwrite
 
 from grn.cells.load import cells_in_pieces, load_cells
 from grn.cells.readers.registry import is_data_file, open_source
 from grn.config.schema import DataConfig
 from grn.runtime.errors import DataError, UserError
 
-NAMES = [
-    "NA",
-    "nan",
-    "null",
-    "TRUE",
-    "1E5",
-    "MARCH1",
-    "a b",
-    "HLA-A",
-    "None",
-    "g'x",
-    "inf",
-    "#g",
-]  # all of them genes
-BARCODES = [
-    f"{''.join('ACGT'[int(digit)] for digit in np.base_repr(place, 4).zfill(8))}-1"
-    for place in range(40)
-]
+# All of them genes; other readers take some for missing values, numbers or comments.
+NAMES = ["NA", "nan", "null", "TRUE", "1E5", "MARCH1", "a b", "HLA-A", "None", "g'x", "inf", "#g"]
 
 
 @pytest.fixture
-def plain(adata) -> AnnData:
-    """Counts with names that other readers take for missing values, numbers or comments; var has
-    ids, too.
-    """
-    adata.var_names = NAMES
-    adata.var["gene_ids"] = [f"ENSG{place:011d}" for place in range(len(NAMES))]
-    adata.obs_names = BARCODES
-    return adata
-
-
-def write_tenx(
-    path: Path, adata: AnnData, types=None, names=None, genomes=("GRCh38",), legacy=False
-) -> Path:
-    """As Cell Ranger writes it: the columns of a matrix of features by barcodes, texts of a fixed
-    length.
-    """
-    names = np.array(adata.var_names if names is None else names, dtype="S")
-    ids = np.array(adata.var["gene_ids"], dtype="S")
-    counts = sparse.csr_matrix(adata.X)
-    with h5py.File(path, "w") as file:
-        for genome in genomes:
-            group = file.create_group(genome if legacy else "matrix")
-            group["data"], group["indices"] = (
-                counts.data.astype(np.int32),
-                counts.indices.astype(np.int64),
-            )
-            group["indptr"], group["shape"] = (
-                counts.indptr.astype(np.int64),
-                np.array(counts.shape[::-1], np.int32),
-            )
-            group["barcodes"] = np.array(adata.obs_names, dtype="S")
-            if legacy:
-                group["genes"], group["gene_names"] = ids, names
-                continue
-            features = group.create_group("features")
-            features["id"], features["name"] = ids, names
-            features["feature_type"] = np.array(
-                types or ["Gene Expression"] * len(names), dtype="S"
-            )
-            features["genome"] = np.array(list(genomes) * len(names), dtype="S")
-    return path
-
-
-def write_mtx(folder: Path, adata: AnnData, *, packed=False, legacy=False, types=None) -> Path:
-    folder.mkdir()
-    matrix = io.BytesIO()
-    mmwrite(matrix, sparse.coo_matrix(adata.X.T).astype(np.int64), comment="written by a test")
-    features = [
-        [gene, name] for gene, name in zip(adata.var["gene_ids"], adata.var_names, strict=True)
-    ]
-    if not legacy:
-        features = [
-            [*each, kind]
-            for each, kind in zip(features, types or ["Gene Expression"] * 99, strict=False)
-        ]
-    texts = {
-        "matrix.mtx": matrix.getvalue(),
-        "barcodes.tsv": "".join(f"{name}\n" for name in adata.obs_names).encode(),
-        "genes.tsv" if legacy else "features.tsv": "".join(
-            "\t".join(each) + "\n" for each in features
-        ).encode(),
-    }
-    for name, text in texts.items():
-        (folder / f"{name}{'.gz' if packed else ''}").write_bytes(
-            gzip.compress(text) if packed else text
-        )
-    return folder
+def plain(cells) -> AnnData:
+    cells.var_names = NAMES
+    return cells
 
 
 def write_csv(path: Path, adata: AnnData, *, orientation="cells_by_genes", **options) -> Path:
     frame = adata.to_df()
     (frame if orientation == "cells_by_genes" else frame.T).to_csv(path, **options)
+    return path
+
+
+def write_anndata(path: Path, adata: AnnData) -> Path:
+    (adata.write_zarr if path.suffix == ".zarr" else adata.write_h5ad)(path)
     return path
 
 
@@ -128,32 +49,37 @@ def assert_same(found: AnnData, expected: AnnData) -> None:
     )
 
 
-def write_anndata(path: Path, adata: AnnData) -> Path:
-    (adata.write_zarr if path.suffix == ".zarr" else adata.write_h5ad)(path)
-    return path
+FORMATS = (
+    *("zarr", "h5ad", "10x", "10x before version 3", "mtx", "mtx.gz", "mtx before version 3"),
+    *("csv", "csv.gz", "tsv", "txt of R"),
+)
 
 
-WRITERS = {
-    "zarr": lambda folder, adata: write_anndata(folder / "cells.zarr", adata),
-    "h5ad": lambda folder, adata: write_anndata(folder / "cells.h5ad", adata),
-    "10x": lambda folder, adata: write_tenx(folder / "cells.h5", adata),
-    "10x before version 3": lambda folder, adata: write_tenx(
-        folder / "cells.h5", adata, legacy=True
-    ),
-    "mtx": lambda folder, adata: write_mtx(folder / "mtx", adata),
-    "mtx.gz": lambda folder, adata: write_mtx(folder / "mtx", adata, packed=True),
-    "mtx before version 3": lambda folder, adata: write_mtx(folder / "mtx", adata, legacy=True),
-    "csv": lambda folder, adata: write_csv(folder / "cells.csv", adata),
-    "csv.gz": lambda folder, adata: write_csv(folder / "cells.csv.gz", adata, sep=";"),
-    "tsv": lambda folder, adata: write_csv(folder / "cells.tsv", adata, sep="\t"),
-    "txt of R": lambda folder, adata: write_csv(folder / "cells.txt", adata, sep=" ", quoting=2),
-}
+@pytest.fixture
+def write_as(tmp_path, write_mtx, write_tenx):
+    """Writes cells in a format; returns the path."""
+
+    def write(name: str, adata: AnnData, **options) -> Path:
+        legacy = {"legacy": True} if "before" in name else {}
+        kind, path = name.split()[0], tmp_path / f"cells.{name.split()[0]}"
+        if kind == "10x":
+            genomes = ("GRCh38",) if legacy else ("matrix",)
+            return write_tenx(tmp_path / "cells.h5", adata, genomes=genomes, **legacy, **options)
+        if kind.startswith("mtx"):
+            packed = kind.endswith("gz")
+            return write_mtx(tmp_path / "mtx", adata, packed=packed, **legacy, **options)
+        if kind in ("zarr", "h5ad"):
+            return write_anndata(path, adata)
+        separator = {"csv": ",", "csv.gz": ";", "tsv": "\t", "txt": " "}[kind]
+        return write_csv(path, adata, sep=separator, quoting=2 if kind == "txt" else 0)
+
+    return write
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_every_format_gives_the_cells_of_h5ad(plain, write, tmp_path, name):
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_cells_of_h5ad(plain, write, write_as, name):
     expected = DataConfig(path=write(plain, "expected.h5ad"), regulators=["NA", "nan"], genes=8)
-    path = WRITERS[name](tmp_path, plain)
+    path = write_as(name, plain)
     text = "cells_by_genes" if name.startswith(("csv", "tsv", "txt")) else None
     config = expected.model_copy(update={"path": str(path), "orientation": text})
     assert is_data_file(str(path))
@@ -180,7 +106,7 @@ def test_a_header_may_lack_the_corner_and_names_may_be_numbers(tmp_path, text, c
     np.testing.assert_array_equal(found.X.toarray(), [[1, 0], [0, 2.5]])
 
 
-def test_text_keeps_every_digit(write, tmp_path):
+def test_text_keeps_every_digit(tmp_path):
     """Fractions as an .h5ad of float64 holds them, not as the nearest float32."""
     values = np.array([[0.1, 1 / 3], [2**24 + 1, 1e-30]])
     path = write_csv(tmp_path / "cells.csv", AnnData(values))
@@ -190,15 +116,13 @@ def test_text_keeps_every_digit(write, tmp_path):
 
 @pytest.mark.parametrize("name", ["h5ad", "10x", "mtx"])
 @pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csc_matrix])
-def test_entries_that_are_stored_twice_are_summed(tmp_path, name, form):
+def test_entries_that_are_stored_twice_are_summed(write_as, name, form):
     """As every reader does it: 1 and 2 counts of a gene, stored apart."""
     twice = form(
         (np.array([1.0, 2, 5, 4]), np.array([1, 1, 0, 1]), np.array([0, 3, 4])), shape=(2, 2)
     )
     adata = AnnData(twice, var=pd.DataFrame({"gene_ids": ["i1", "i2"]}, index=["g1", "g2"]))
-    config = DataConfig(
-        path=str(WRITERS[name](tmp_path, adata)), multiplicity="counts", genes="all"
-    )
+    config = DataConfig(path=str(write_as(name, adata)), multiplicity="counts", genes="all")
     found = next(cells_in_pieces(open_source(config), config, ["g1", "g2"]).pieces()).multiplicity
     expected = np.array([[5, 3], [0, 4]])
     np.testing.assert_array_equal(
@@ -207,12 +131,10 @@ def test_entries_that_are_stored_twice_are_summed(tmp_path, name, form):
 
 
 @pytest.mark.parametrize("name", ["10x", "mtx", "csv", "h5ad", "zarr"])
-def test_genes_of_one_name_are_left_to_data_duplicates(plain, tmp_path, recwarn, name):
+def test_genes_of_one_name_are_left_to_data_duplicates(plain, write_as, recwarn, name):
     plain.var_names = ["TWICE", "TWICE", *NAMES[2:]]
-    path = WRITERS[name](tmp_path, plain)
-    config = DataConfig(
-        path=str(path), orientation="cells_by_genes" if path.suffix == ".csv" else None, genes="all"
-    )
+    path, orientation = write_as(name, plain), "cells_by_genes" if name == "csv" else None
+    config = DataConfig(path=str(path), orientation=orientation, genes="all")
     with pytest.raises(DataError, match=r"'TWICE'.*set data\.duplicates to sum"):
         load_cells(config)
     cells, _ = load_cells(config.model_copy(update={"duplicates": "sum", "multiplicity": "counts"}))
@@ -226,18 +148,11 @@ def test_genes_of_one_name_are_left_to_data_duplicates(plain, tmp_path, recwarn,
         assert by_id.vocabulary == tuple(plain.var["gene_ids"])
 
 
-@pytest.mark.parametrize("write_it", [write_tenx, write_mtx])
-def test_features_that_are_not_genes_are_left_out_with_a_note(plain, tmp_path, write_it):
-    types = [
-        "Antibody Capture",
-        *["Gene Expression"] * 9,
-        "Antibody Capture",
-        "CRISPR Guide Capture",
-    ]
-    path = write_it(
-        tmp_path / ("cells.h5" if write_it is write_tenx else "folder"), plain, types=types
-    )
-    config = DataConfig(path=str(path), genes="all")
+@pytest.mark.parametrize("name", ["10x", "mtx"])
+def test_features_that_are_not_genes_are_left_out_with_a_note(plain, write_as, name):
+    others = ("Antibody Capture", "CRISPR Guide Capture")
+    types = [others[0], *["Gene Expression"] * 9, *others]
+    config = DataConfig(path=str(write_as(name, plain, types=types)), genes="all")
     assert_same(open_source(config), plain[:, 1:10])
     cells, _ = load_cells(config)
     assert "are left out (Antibody Capture: 2, CRISPR Guide Capture: 1)" in cells.notes[0]
@@ -251,27 +166,25 @@ def refusal(path: Path, **fields) -> UserError:
 
 
 @pytest.mark.parametrize("name", ["10x", "mtx", "zarr", "csv"])
-def test_text_files_need_an_orientation_and_others_take_none(plain, tmp_path, name):
-    path = WRITERS[name](tmp_path, plain)
+def test_text_files_need_an_orientation_and_others_take_none(plain, write_as, name):
     orientation = None if name == "csv" else "cells_by_genes"
-    assert refusal(path, orientation=orientation).field == "data.orientation"
+    assert refusal(write_as(name, plain), orientation=orientation).field == "data.orientation"
 
 
 @pytest.mark.parametrize("right", ["cells_by_genes", "genes_by_cells"])
 @pytest.mark.parametrize("evidence", ["barcodes", "regulators", "genes", "ids"])
 def test_names_that_contradict_the_orientation_are_refused(plain, tmp_path, right, evidence):
-    fields = {}
+    (tmp_path / "genes.txt").write_text("NA\nnull\n")
+    fields = {
+        "regulators": {"regulators": ["NA", "null", "absent"]},
+        "genes": {"genes": str(tmp_path / "genes.txt")},
+    }.get(evidence, {})
     if evidence != "barcodes":
         plain.obs_names = [f"cell {place}" for place in range(plain.n_obs)]
-    if evidence == "regulators":
-        fields["regulators"] = ["NA", "null", "absent"]
-    if evidence == "genes":
-        (tmp_path / "genes.txt").write_text("NA\nnull\n")
-        fields["genes"] = str(tmp_path / "genes.txt")
     if evidence == "ids":
         plain.var_names = plain.var["gene_ids"].to_numpy()
     path = write_csv(tmp_path / "cells.csv", plain, orientation=right)
-    wrong = {"cells_by_genes": "genes_by_cells", "genes_by_cells": "cells_by_genes"}[right]
+    (wrong,) = {"cells_by_genes", "genes_by_cells"} - {right}
     error = refusal(path, orientation=wrong, **fields)
     assert error.field == "data.orientation" and right in error.advice
     assert_same(open_source(DataConfig(path=str(path), orientation=right, **fields)), plain)
@@ -321,8 +234,8 @@ BANNER = "%%MatrixMarket matrix coordinate integer general\n"
         ("features.tsv", lambda text: text.replace("Gene Expression", "Antibody Capture")),
     ],
 )
-def test_a_damaged_mtx_folder_is_refused(plain, tmp_path, name, change):
-    folder = write_mtx(tmp_path / "mtx", plain)
+def test_a_damaged_mtx_folder_is_refused(plain, write_as, name, change):
+    folder = write_as("mtx", plain)
     (folder / name).write_text(change((folder / name).read_text()))
     refusal(folder)
     (folder / "matrix.mtx").write_text(BANNER + "12 40 1\n1 1 5.5\n")
