@@ -29,9 +29,7 @@ def poisoned_on_a_gpu():
 @pytest.fixture
 def draw():
     """kernel_cases.draw, for small bags in float64 on the CPU."""
-    return partial(
-        kernel_cases.draw, queries=7, keys=9, width=3, dtype=torch.float64, device="cpu"
-    )
+    return partial(kernel_cases.draw, queries=7, keys=9, width=3, dtype=torch.float64, device="cpu")
 
 
 @pytest.fixture

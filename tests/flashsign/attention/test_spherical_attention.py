@@ -108,9 +108,7 @@ def test_eps_counts_forward_and_backward(way, eps):
 @one_operator_each
 @pytest.mark.parametrize(("dtype", "values"), [(torch.float32, 64), (torch.float16, 16)])
 def test_long_bags_and_wide_heads(way, dtype, values):
-    *tensors, grad = way.draw(
-        dtype=dtype, width=64, queries=9, keys=130, cells=1, values=values
-    )
+    *tensors, grad = way.draw(dtype=dtype, width=64, queries=9, keys=130, cells=1, values=values)
     assert_accurate(way, tensors, grad)
 
 

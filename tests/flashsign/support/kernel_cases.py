@@ -144,8 +144,7 @@ def ill_conditioned(condition, dtype, width=32, keys=300, values=None):
 def packed(q, k, v, m, grad):
     """A few bags of one dense cell, packed, some of them empty: tensors, gradient and offsets."""
     offsets, query_offsets = (
-        torch.tensor(bounds, device=q.device)
-        for bounds in ([0, 5, 5, 33, 40], [0, 3, 10, 29, 30])
+        torch.tensor(bounds, device=q.device) for bounds in ([0, 5, 5, 33, 40], [0, 3, 10, 29, 30])
     )
     rows = [x[0].transpose(0, 1).contiguous() for x in (q, k, v)]
     tensors = [*rows, m[0].mT.contiguous() if m.ndim == 3 else m[0]]
