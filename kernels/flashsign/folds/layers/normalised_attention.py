@@ -83,8 +83,8 @@ def normalised_attention(
     floating dtype for q, k and v -> like q. Packed, as in spherical_attention: q [T, H, E], k and v
     [S, K, E], multiplicity [S] or [S, K], offsets and query_offsets [C + 1]; bags of similar size
     are padded and computed together. A row whose weights are all 0 has output 0; absent keys (m_j =
-    0) may hold anything. Differentiable in all four. Weights and their gradients are rounded to the dtype before they meet values and keys,
-    so in float16 a1(s) must be below 65504.
+    0) may hold anything. Differentiable in all four. Weights and their gradients are rounded to the
+    dtype before they meet values and keys, so in float16 a1(s) must be below 65504.
     Raises ShapeMismatch, ValueError for an unknown normaliser or backend.
 
     Example:
