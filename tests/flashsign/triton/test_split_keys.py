@@ -6,11 +6,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import DEVICE, draw, poison  # noqa: F401
+from kernel_cases import (
+    DEVICE,
+    draw,
+    ill_conditioned,
+    poison,  # noqa: F401
+)
 
 from flashsign.attention.call import AttentionCall
 from flashsign.tuning import tables
-from flashsign.tuning.accuracy import Case
+from flashsign.tuning.accuracy import Case, error
 from flashsign.tuning.block_sizes import BlockSizes
 from flashsign.tuning.split_keys import MOST_SPLITS, SplitKeys
 
@@ -93,8 +98,17 @@ def test_marked_rows_are_repaired_and_no_others(form):
     torch.testing.assert_close(broken, o)
 
 
+@pytest.mark.parametrize("condition", [1e2, 1e3])
+def test_queries_along_directions_that_keys_hardly_have_get_an_accurate_dq(condition):
+    """Moments have lost such directions to rounding, so these tiles are streamed."""
+    (q, k, v, m), grad = ill_conditioned(condition, torch.float32, width=16, keys=90)
+    call = AttentionCall(q, k, v, m[:, None], None, None, 1e-6)
+    dq = stream.backward(call, grad, *stream.forward(call), from_moments=True)[0][:, :, ::3]
+    true = Case(q, k, v, m, grad).true["dq"][:, :, ::3]
+    assert error(dq, true) < 1e-3
+
+
 # --- the kernel written for Hopper, which no interpreter has
-# ---------------------------------------------------------
 
 hopper = pytest.mark.skipif(
     DEVICE.type != "cuda" or torch.cuda.get_device_capability() != (9, 0) or stream.hopper is None,

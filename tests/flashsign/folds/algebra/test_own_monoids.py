@@ -59,11 +59,10 @@ def test_mean_and_variance():
     check_monoid(monoid, (x.detach(),))
     expected = torch.stack((x.mean(0), x.var(0, correction=0)))
     slope = torch.autograd.grad(expected.sin().sum(), x)
-    for chunk in (1, 4, 100):
-        for depth in (1, 2):
-            output = monoid_reduce(monoid, (), (x,), b_chunk=chunk, depth=depth)
-            torch.testing.assert_close(output, expected)
-            torch.testing.assert_close(torch.autograd.grad(output.sin().sum(), x), slope)
+    for depth in (1, 2):
+        output = monoid_reduce(monoid, (), (x,), b_chunk=4, depth=depth)
+        torch.testing.assert_close(output, expected)
+        torch.testing.assert_close(torch.autograd.grad(output.sin().sum(), x), slope)
 
 
 # Softmax attention as the paper lists it: totals (z [N], v [N, E]), whose combine says [:, None].
