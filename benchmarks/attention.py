@@ -23,29 +23,19 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from arguments import SMOKE, Option, read_options
+from arguments import PICTURES, RESULTS, SMOKE, Option, read_options
 from attention_parts.bags import packed_rows, small_rows
 from attention_parts.clock import device_rates
-from attention_parts.dense import (
-    DIRECTIONS,
-    EXPECTED_MS,
-    LEGEND,
-    Plan,
-    claims,
-    estimate,
-    header,
-    line,
-    rows_at,
-)
+from attention_parts.dense import DEFAULT_METHODS, DIRECTIONS, LEGEND, SHOWN, Plan, rows_at
 from attention_parts.methods import DTYPES, METHODS, NO_COLUMN
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-from results_file import versions
+from matplotlib.ticker import FixedLocator, NullLocator
+from results_file import versions, write
 
 from grn.plots.style import INK, figure, note, plain, save
 
-HERE = Path(__file__).resolve().parent
+TABLE = {"index": False, "float_format": "{:.4g}".format, "na_rep": ""}
 
 
 def run_dense(arguments: argparse.Namespace, plan: Plan, device: torch.device) -> None:
@@ -55,12 +45,10 @@ def run_dense(arguments: argparse.Namespace, plan: Plan, device: torch.device) -
     begun = time.monotonic()
     known = versions(device)
     print(", ".join(f"{name} {value}" for name, value in known.items() if value))
-    if device.type == "cuda":
-        print(f"This takes about {estimate(plan) / 60:.1f} minutes on an H200.")
     rates = device_rates(DTYPES, device, *((64, plan.budget_s) if arguments.smoke else (8192, 1.0)))
     products = ", ".join(f"{name} {rate:.0f} TFLOP/s" for name, rate in rates.matmul.items())
     print(f"matrix product: {products}; copy: {rates.copy:.2f} TB/s")
-    print(f"{LEGEND}\n{NO_COLUMN}\n\n{header()}", flush=True)
+    print(f"{LEGEND}\n{NO_COLUMN}\n", flush=True)
     found: list[dict[str, object]] = []
     remarks: dict[str, str] = {}
     gone: set[str] = set()
@@ -76,21 +64,16 @@ def run_dense(arguments: argparse.Namespace, plan: Plan, device: torch.device) -
             unavailable = status.startswith("unavailable")
             gone |= {name} if unavailable else set()
             remarks[METHODS[name].name + ("" if unavailable else f" at {point}")] = status
-        for row in rows:
-            row.update(known)
-            print(line(row), flush=True)
-        found += rows
-        write(pd.DataFrame(found), arguments.output / "attention.csv")
+        found += [row | known for row in rows]
+        print(pd.DataFrame(rows)[list(SHOWN)].to_string(**TABLE), flush=True)
+        write(arguments.output / "attention.csv", pd.DataFrame(found))
     print()
     for name, remark in remarks.items():
         print(f"{name}: {remark}")
     if not any(row["status"] == "ok" for row in found):
         raise SystemExit("Nothing was measured.")
     table = pd.DataFrame(found)
-    print(
-        f"{claims(table)}\n\n{time.monotonic() - begun:.0f} s; wrote "
-        f"{arguments.output / 'attention.csv'}"
-    )
+    print(f"{time.monotonic() - begun:.0f} s; wrote {arguments.output / 'attention.csv'}")
     draw(table, arguments.picture)
 
 
@@ -98,14 +81,9 @@ def run_part(title: str, rows: object, path: Path) -> None:
     """Prints the rows of a part as a table, and writes them."""
     table = pd.DataFrame(rows)
     shown = table.assign(status=table["status"].str.slice(0, 60))
-    print(f"\n{title}\n{shown.to_string(index=False, float_format='{:.4g}'.format, na_rep='')}")
-    write(table, path)
+    print(f"\n{title}\n{shown.to_string(**TABLE)}")
+    write(path, table)
     print(f"wrote {path}\n", flush=True)
-
-
-def write(table: pd.DataFrame, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(path, index=False, float_format="%.6g")
 
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; ours is black, drawn last and
@@ -128,6 +106,11 @@ PANELS = (
     ("TFLOP/s", ("both", "backward")),
     ("extra memory, GiB", ("both", "forward")),
 )
+COLUMN = {
+    "milliseconds": ("ms", 1),
+    "TFLOP/s": ("tflops", 1),
+    "extra memory, GiB": ("memory_mib", 1 / 1024),
+}
 TITLES = {"forward": "forward", "backward": "backward", "both": "forward + backward"}
 
 
@@ -151,7 +134,7 @@ def curves(table: pd.DataFrame) -> Figure:
             )
             rows = rows[rows["direction"] == direction]
             plain(panel, f"{TITLES[direction]}, E = {width}, {dtype}")
-            {"milliseconds": _time, "TFLOP/s": _rate}.get(what, _memory)(panel, rows)
+            _panel(panel, rows, what)
             panel.set_ylabel(what)
     for panel in grid[-1]:
         panel.set_xlabel("genes of a cell, N")
@@ -171,37 +154,21 @@ def curves(table: pd.DataFrame) -> Figure:
     return picture
 
 
-def _rate(panel: Axes, rows: pd.DataFrame) -> None:
-    if rows.empty:
-        note(panel, "not measured")
+def _panel(panel: Axes, rows: pd.DataFrame, what: str) -> None:
+    column, unit = COLUMN[what]
+    if what == "TFLOP/s":  # moments do far less than the nominal work: they would leave this scale
+        rows = rows[rows["method"] != "flashsign moments"]
+    if rows[column].isna().all():
+        note(panel, "memory is measured on a GPU" if column == "memory_mib" else "not measured")
         return
-    # Moments do far less than the nominal work: their rates would leave this scale.
-    rows = rows[rows["method"] != "flashsign moments"]
-    _lines(panel, rows, "tflops", 1)
-    ceiling = rows["matmul_tflops"].max()
-    panel.axhline(ceiling, color=INK, linewidth=1, linestyle="--", label=CEILING)
-    panel.set_ylim(0, 1.08 * max(ceiling, rows["tflops"].max()))
-
-
-def _time(panel: Axes, rows: pd.DataFrame) -> None:
-    if rows.empty:
-        note(panel, "not measured")
-        return
-    _lines(panel, rows, "ms", 1)
-    _logarithmic(panel)
-
-
-def _memory(panel: Axes, rows: pd.DataFrame) -> None:
-    if rows["memory_mib"].isna().all():
-        note(panel, "memory is measured on a GPU")
-        return
-    _lines(panel, rows, "memory_mib", 1 / 1024)
-    _logarithmic(panel)
-
-
-def _logarithmic(panel: Axes) -> None:
-    panel.set_yscale("log")
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    _lines(panel, rows, column, unit)
+    if what == "TFLOP/s":
+        ceiling = rows["matmul_tflops"].max()
+        panel.axhline(ceiling, color=INK, linewidth=1, linestyle="--", label=CEILING)
+        panel.set_ylim(0, 1.08 * max(ceiling, rows["tflops"].max()))
+    else:
+        panel.set_yscale("log")
+        panel.yaxis.set_major_formatter("{x:g}")
 
 
 def _lines(panel: Axes, rows: pd.DataFrame, column: str, unit: float) -> None:
@@ -223,7 +190,7 @@ def _lines(panel: Axes, rows: pd.DataFrame, column: str, unit: float) -> None:
     panel.set_xscale("log", base=2)
     panel.xaxis.set_major_locator(FixedLocator(TICKS))
     panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.xaxis.set_major_formatter("{x:g}")
     panel.grid(color="#e5e5e5", linewidth=0.6)
     panel.set_axisbelow(True)
 
@@ -245,7 +212,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
         sizes=Option(kind=int, several=True),
         widths=Option(kind=int, several=True),
         dtypes=Option(choices=DTYPES, several=True),
-        methods=Option(choices=EXPECTED_MS, several=True),
+        methods=Option(choices=DEFAULT_METHODS, several=True),
         directions=Option(choices=DIRECTIONS, several=True),
         budget_s=Option(help="time for a method in one direction at a point", kind=float),
         limit_s=Option(480.0, "start no new point after this time"),
@@ -263,8 +230,8 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     if arguments.smoke and not arguments.from_csv:
         arguments.output = arguments.output or Path(tempfile.mkdtemp(prefix="attention-"))
         arguments.picture = arguments.picture or arguments.output / "attention.png"
-    arguments.output = arguments.output or HERE / "results"
-    arguments.picture = arguments.picture or HERE.parent / "docs" / "img" / "attention.png"
+    arguments.output = arguments.output or RESULTS
+    arguments.picture = arguments.picture or PICTURES / "attention.png"
     return arguments
 
 

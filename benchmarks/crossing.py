@@ -22,6 +22,7 @@ from typing import Any
 import pandas as pd
 import torch
 from arguments import RESULTS, Option, read_options
+from attention_parts.clock import measure, recorded
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from results_file import write
@@ -82,7 +83,7 @@ def crossing(table: pd.DataFrame, softmax: pd.DataFrame) -> Figure:
     return picture
 
 
-HERE = Path(__file__).resolve().parent
+BUDGET_S = 0.1  # for a method at a point
 COLUMNS = {
     "genes": "N = M",
     "width": "E",
@@ -92,7 +93,7 @@ COLUMNS = {
     "key_heads": "",
     "packed": "",
     "direction": "forward, or both: forward and backward",
-    "stream_us": "microseconds of the device: median of 20 replays of a CUDA graph",
+    "stream_us": "microseconds of the device: median of replays of a CUDA graph",
     "moments_us": "",
     "choice": "the method that auto takes",
     "lost": "time of the choice over that of the faster method, minus one",
@@ -139,29 +140,6 @@ def call(point: Point, method: str) -> Callable[[], Any]:
     )  # type: ignore[arg-type]
 
 
-def graph_us(function: Callable[[], Any], replays: int = 20) -> float:
-    """Median microseconds of a call in a CUDA graph."""
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            function()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        function()
-    for _ in range(2):
-        graph.replay()
-    pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(replays)]
-    torch.cuda.synchronize()
-    torch.cuda._sleep(2_000_000)  # from here on the host is ahead of the device
-    for begin, end in pairs:
-        begin.record()
-        graph.replay()
-        end.record()
-    torch.cuda.synchronize()
-    return 1000 * sorted(begin.elapsed_time(end) for begin, end in pairs)[replays // 2]
-
-
 def choice_at(point: Point) -> str:
     """The method that method="auto" takes on this device."""
     genes, width, dtype, bags, heads, key_heads, packed, direction = point
@@ -173,34 +151,17 @@ def choice_at(point: Point) -> str:
 
 
 def row_of(point: Point) -> dict[str, Any]:
-    stream, moments = (graph_us(call(point, method)) for method in ("stream", "moments"))
-    choice = choice_at(point)
-    taken, best = (moments if choice == "moments" else stream), min(stream, moments)
-    genes, width, dtype, bags, heads, key_heads, packed, direction = point
-    values = (
-        genes,
-        width,
-        str(dtype).removeprefix("torch."),
-        bags,
-        heads,
-        key_heads,
-        packed,
-        direction,
-    )
-    return dict(
-        zip(
-            COLUMNS,
-            (
-                *values,
-                stream,
-                moments,
-                choice,
-                taken / best - 1,
-                taken <= max(1.1 * best, best + 5),
-            ),
-            strict=True,
-        )
-    )
+    device = torch.device("cuda")
+    us = {
+        method: 1000 * measure([recorded(call(point, method), device)], device, BUDGET_S).ms
+        for method in ("stream", "moments")
+    }
+    choice, best = choice_at(point), min(us.values())
+    row = dict(zip(COLUMNS, point, strict=False))
+    row |= {"dtype": str(row["dtype"]).removeprefix("torch."), "choice": choice}
+    row |= {f"{method}_us": time for method, time in us.items()}
+    right = us[choice] <= max(1.1 * best, best + 5)
+    return row | {"lost": us[choice] / best - 1, "right": right}
 
 
 def main() -> int:
@@ -211,7 +172,7 @@ def main() -> int:
         picture=Option(help="draw the table --output, and measure nothing", kind=Path),
     )
     if chosen.picture:
-        softmax = pd.read_csv(HERE / "results" / "attention.csv")
+        softmax = pd.read_csv(RESULTS / "attention.csv")
         crossing(pd.read_csv(chosen.output), softmax).savefig(chosen.picture, dpi=150)
         print(f"wrote {chosen.picture}")
         return 0
@@ -223,15 +184,10 @@ def main() -> int:
         )
         return 2
     rows = []
-    print(*COLUMNS)
     for point in points(chosen.quick):
-        row = row_of(point)
-        rows.append(row | {"device": torch.cuda.get_device_name()})
-        print(
-            " ".join(f"{x:.3g}" if isinstance(x, float) else str(x) for x in row.values()),
-            flush=True,
-        )
-    write(chosen.output, pd.DataFrame(rows))
+        rows.append(row_of(point) | {"device": torch.cuda.get_device_name()})
+        print(pd.DataFrame(rows[-1:]).to_string(index=False, header=len(rows) == 1), flush=True)
+    write(chosen.output, pd.DataFrame(rows, columns=[*COLUMNS, "device"]))
     wrong = sum(not row["right"] for row in rows)
     print(
         'method="auto" takes the faster method, or one within 10 % or 5 microseconds of it, at '

@@ -2,6 +2,7 @@
 
     export PYTHONPATH=.:kernels
     python benchmarks/folds.py                         # 3 minutes on an H200
+    python benchmarks/folds.py --parts recent          # wider layers beside this year's peers
     python benchmarks/folds.py --tiles                 # are all block sizes right? 1 minute
     python benchmarks/folds.py --smoke --device cpu    # tiny sizes, without a GPU: seconds
     # the picture alone
@@ -28,14 +29,29 @@ from pathlib import Path
 import pandas as pd
 import torch
 from arguments import SMOKE, Option, all_of, read_options
-from folds_parts.layers import Scale, attention_cases, loss_cases, mlp_cases, norm_cases, rows_of
+from folds_parts.layers import (
+    Scale,
+    attention_cases,
+    loss_cases,
+    mlp_cases,
+    norm_cases,
+    recent_cases,
+    rows_of,
+)
 from matplotlib.figure import Figure
-from results_file import versions, write
+from results_file import merged, versions, write
 
 from grn.plots.style import figure, plain, save
 
 HERE = Path(__file__).resolve().parent
-PARTS = {"losses": loss_cases, "mlp": mlp_cases, "norm": norm_cases, "attention": attention_cases}
+PARTS = {
+    "losses": loss_cases,
+    "recent": recent_cases,
+    "mlp": mlp_cases,
+    "norm": norm_cases,
+    "attention": attention_cases,
+}
+KEYS = ["layer", "rows", "items", "width", "method"]
 SHOWN = [
     "method",
     "forward_ms",
@@ -77,7 +93,8 @@ def measured(arguments: argparse.Namespace, device: torch.device) -> pd.DataFram
             print(f"\n{case.layer}, {case.sizes}")
             print(shown.to_string(index=False, float_format="{:.4g}".format))
             print(f"({time.monotonic() - begun:.0f} s)", flush=True)
-            write(arguments.output / "folds.csv", pd.DataFrame(found))
+            path = arguments.output / "folds.csv"
+            write(path, merged(path, pd.DataFrame(found), KEYS))
             del case
     return pd.DataFrame(found)
 
@@ -194,11 +211,10 @@ def main(argv: list[str] | None = None) -> None:
         )
         raise SystemExit(int(len(wrong) > 0))
     os.environ.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE", "0")
-    table = measured(arguments, device)
-    if not (table["status"] == "ok").any():
+    if not (measured(arguments, device)["status"] == "ok").any():
         raise SystemExit("Nothing was measured.")
     print(f"wrote {arguments.output / 'folds.csv'}")
-    draw(table, arguments.picture)
+    draw(pd.read_csv(arguments.output / "folds.csv"), arguments.picture)
 
 
 if __name__ == "__main__":

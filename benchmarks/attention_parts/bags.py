@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from attention_parts.clock import Call, measure, release, synchronise
+from attention_parts.clock import Call, measure, recorded, release, synchronise
 from attention_parts.dense import OPERATIONS
 from attention_parts.methods import METHODS, Attend, Inputs, attempt, call_of, public_call
 from torch import Tensor
@@ -172,15 +172,6 @@ def wall_us(call: Call, device: torch.device, count: int) -> float:
 
 
 def graph_us(call: Call, device: torch.device, budget_s: float) -> float:
-    """Microseconds per call inside a CUDA graph, where the device does not wait for the host."""
-    side = torch.cuda.Stream(device)
-    side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream(device).wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(IN_GRAPH):
-            call()
-    return 1000 * measure([graph.replay], device, budget_s).ms / IN_GRAPH
+    """Microseconds per call inside a CUDA graph."""
+    replay = recorded(call, device, IN_GRAPH)
+    return 1000 * measure([replay], device, budget_s).ms / IN_GRAPH

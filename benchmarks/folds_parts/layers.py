@@ -66,6 +66,7 @@ class Scale:
 
     rows: int = 16_384
     classes: int = 60_000
+    more_classes: int = 131_072
     width: int = 512
     narrow: int = 128
     hidden: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
@@ -75,7 +76,7 @@ class Scale:
 
     @classmethod
     def tiny(cls) -> Scale:
-        return cls(64, 96, 32, 16, (32, 64), 64, 2, 5)
+        return cls(64, 96, 160, 32, 16, (32, 64), 64, 2, 5)
 
 
 def drawn(
@@ -106,7 +107,12 @@ def compiled(layer: Layer, **options: Any) -> Layer:
     """torch.compile of a layer, made at its first call: the import of the compiler takes longer
     than a tiny case.
     """
-    made = cache(lambda: torch.compile(layer, **options))
+
+    @cache
+    def made() -> Layer:
+        torch._dynamo.config.recompile_limit = 100  # beyond it eager code would run in silence
+        return torch.compile(layer, **options)
+
     return lambda *tensors: made()(*tensors)
 
 
@@ -216,25 +222,7 @@ def loss_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Cas
     sizes = {"rows": rows, "items": classes, "width": width}
     product, logits = 2.0 * rows * classes * width, 4.0 * rows * classes
 
-    def plain(h: Tensor, c: Tensor) -> Tensor:
-        return F.cross_entropy(
-            F.linear(h, c).to(torch.promote_types(h.dtype, torch.float32)), target
-        )
-
-    def of_rows(h: Tensor, target: Tensor, c: Tensor) -> Tensor:
-        return F.cross_entropy(F.linear(h, c).float(), target, reduction="sum")
-
-    methods = {
-        "flashsign": Method(lambda h, c: linear_cross_entropy(h, c, target, backend=backend), 4),
-        "torch, eager": Method(plain, 3),
-        "torch.compile": Method(compiled(plain), 3),
-        "torch, chunks of rows": Method(
-            lambda h, c: chunked(of_rows, ROW_CHUNK)(h, target, c, count=2), 4
-        ),
-        **_torchs_own(target),
-        **_liger_classes(target),
-        **_cut_cross_entropy(target),
-    }
+    methods, plain = class_methods(target, backend)
     yield Case("linear cross entropy", sizes, (h, c), methods, plain, product, logits)
 
     t, d = make(rows, width), make(classes, width, scale=width**-0.5)
@@ -298,6 +286,69 @@ def loss_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Cas
     yield Case("listed weights", sizes, (h, c), methods, weighted, product, logits)
 
 
+def class_methods(
+    target: Tensor, backend: Any, weights: Tensor | None = None, smoothing: float = 0.0
+) -> tuple[dict[str, Method], Layer]:
+    """Every method of the cross entropy of classes that offers weights of rows or smoothed labels,
+    where they are asked for; and torch's own.
+    """
+
+    def mean(losses: Tensor) -> Tensor:
+        return losses.mean() if weights is None else (weights * losses).sum() / weights.sum()
+
+    def plain(h: Tensor, c: Tensor) -> Tensor:
+        logits = F.linear(h, c).to(torch.promote_types(h.dtype, torch.float32))
+        return mean(F.cross_entropy(logits, target, reduction="none", label_smoothing=smoothing))
+
+    def of_rows(h: Tensor, target: Tensor, c: Tensor) -> Tensor:
+        return F.cross_entropy(F.linear(h, c).float(), target, reduction="sum")
+
+    options = {"row_weights": weights, "label_smoothing": smoothing, "backend": backend}
+    methods = {
+        "flashsign": Method(lambda h, c: linear_cross_entropy(h, c, target, **options), 4),
+        "torch, eager": Method(plain, 3),
+        "torch.compile": Method(compiled(plain, dynamic=False), 3),
+    }
+    if weights is None:
+        methods |= _liger_classes(target, smoothing)
+    if not smoothing:
+        methods |= _for_sm90(target, mean, stored=weights is None)
+        methods |= _cut_cross_entropy(target, mean, weights is None)
+    if weights is None and not smoothing:
+        methods["torch, chunks of rows"] = Method(
+            lambda h, c: chunked(of_rows, ROW_CHUNK)(h, target, c, count=2), 4
+        )
+        methods |= _torchs_own(target)
+    return methods, plain
+
+
+def recent_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Case]:
+    """Cross entropies of fewer rows and wider layers, also with weights of rows and with smoothed
+    labels, beside this year's peers.
+    """
+    torch.manual_seed(0)
+    rows = scale.rows // 2
+    make = partial(drawn, device, torch.bfloat16)
+    target = torch.randint(0, scale.classes, (rows,), device=device)
+    weighted = {"weights": {"weights": torch.rand(rows, device=device)}}
+    weighted["smoothing"] = {"smoothing": 0.1}
+    for width in (scale.width, 8 * scale.width):
+        for classes in (scale.classes, scale.more_classes):
+            last = width > scale.width and classes > scale.classes
+            for name, options in ({"": {}} | (weighted if last else {})).items():
+                h, c = make(rows, width), make(classes, width, scale=width**-0.5)
+                methods, plain = class_methods(target, backend, **options)
+                yield Case(
+                    f"linear cross entropy, fewer rows {name}".strip(),
+                    {"rows": rows, "items": classes, "width": width},
+                    (h, c),
+                    methods,
+                    plain,
+                    2.0 * rows * classes * width,
+                    4.0 * rows * classes,
+                )
+
+
 def _torchs_own(target: Tensor) -> dict[str, Method]:
     """torch's chunked linear cross entropy, in the releases that have it."""
     if not hasattr(torch.nn, "LinearCrossEntropyOptions"):
@@ -310,17 +361,35 @@ def _torchs_own(target: Tensor) -> dict[str, Method]:
     }
 
 
-def _liger_classes(target: Tensor) -> dict[str, Method]:
+def _liger_classes(target: Tensor, smoothing: float) -> dict[str, Method]:
     try:
         from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
     except ImportError:
         return {}
-    narrow = LigerFusedLinearCrossEntropyLoss()
-    wide = LigerFusedLinearCrossEntropyLoss(accum_dtype=torch.float32)
+    narrow = LigerFusedLinearCrossEntropyLoss(label_smoothing=smoothing)
+    wide = LigerFusedLinearCrossEntropyLoss(label_smoothing=smoothing, accum_dtype=torch.float32)
     return {
         "Liger": Method(lambda h, c: narrow(c, h, target), 3),
         "Liger, float32 sums": Method(lambda h, c: wide(c, h, target), 3),
     }
+
+
+def _for_sm90(target: Tensor, mean: Layer, stored: bool) -> dict[str, Method]:
+    """Liger's kernels for SM90, which need CuTe DSL."""
+    try:
+        from liger_kernel.ops.cutedsl.ops import (
+            fused_linear_cross_entropy_sm90,
+            fused_scaled_cross_entropy_sm90,
+        )
+    except ImportError:
+        return {}
+    again = fused_scaled_cross_entropy_sm90.LigerFusedScaledCrossEntropySM90Function
+    kept = fused_linear_cross_entropy_sm90.LigerFusedLinearCrossEntropySM90Function
+    methods = {
+        "Liger, SM90, logits again": Method(lambda h, c: mean(again.apply(h, c, target)), 4),
+        "Liger, SM90, logits stored": Method(lambda h, c: kept.apply(h, c, target), 3),
+    }
+    return methods if stored else dict(list(methods.items())[:1])
 
 
 def _liger_divergence(rows: int) -> dict[str, Method]:
@@ -339,15 +408,19 @@ def _liger_divergence(rows: int) -> dict[str, Method]:
     }
 
 
-def _cut_cross_entropy(target: Tensor) -> dict[str, Method]:
+def _cut_cross_entropy(target: Tensor, mean: Layer, unweighted: bool) -> dict[str, Method]:
     try:
         from cut_cross_entropy import linear_cross_entropy as cut
     except ImportError:
         return {}
-    return {
-        "cut-cross-entropy, filter off": Method(lambda h, c: cut(h, c, target, filter_eps=None), 4),
-        "cut-cross-entropy": Method(lambda h, c: cut(h, c, target), 4),
-    }
+
+    def filtered(h: Tensor, c: Tensor, **options: Any) -> Tensor:
+        return mean(cut(h, c, target, reduction="none", **options))
+
+    methods = {"cut-cross-entropy": Method(filtered, 4)}
+    if unweighted:
+        methods["cut-cross-entropy, filter off"] = Method(partial(filtered, filter_eps=None), 4)
+    return methods
 
 
 def mlp_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Case]:
