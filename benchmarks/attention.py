@@ -28,12 +28,11 @@ from attention_parts.bags import packed_rows, small_rows
 from attention_parts.clock import device_rates
 from attention_parts.dense import DEFAULT_METHODS, DIRECTIONS, LEGEND, SHOWN, Plan, rows_at
 from attention_parts.methods import DTYPES, METHODS, NO_COLUMN
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
+from pictures import lines
 from results_file import versions, write
 
-from grn.plots.style import INK, figure, note, plain, save
+from grn.plots.style import INK, save
 
 TABLE = {"index": False, "float_format": "{:.4g}".format, "na_rep": ""}
 
@@ -89,110 +88,59 @@ def run_part(title: str, rows: object, path: Path) -> None:
 # Okabe and Ito's colours, which colour-blind readers can tell apart; ours is black, drawn last and
 # thickest.
 LINES = {
-    "spherical torch eager": ("#d55e00", "v"),
-    "spherical torch.compile": ("#e69f00", "^"),
-    "SDPA FlashAttention-2": ("#56b4e9", "s"),
-    "SDPA cuDNN": ("#0072b2", "o"),
-    "flashsign moments": ("#009e73", "P"),
-    "flashsign stream": ("black", "D"),
+    "spherical torch eager": "#d55e00",
+    "spherical torch.compile": "#e69f00",
+    "SDPA FlashAttention-2": "#56b4e9",
+    "SDPA cuDNN": "#0072b2",
+    "flashsign moments": "#009e73",
+    "flashsign stream": "black",
 }
 OURS = "flashsign stream"
-CEILING = "matrix product, 8192 x 8192"
-HOLLOW = "hollow: N = 8191"
-TICKS = (2048, 4096, 8192, 16384, 32768)
-PANELS = (
-    ("milliseconds", ("both", "forward")),
-    ("TFLOP/s", ("forward",)),
-    ("TFLOP/s", ("both", "backward")),
-    ("extra memory, GiB", ("both", "forward")),
-)
-COLUMN = {
-    "milliseconds": ("ms", 1),
-    "TFLOP/s": ("tflops", 1),
-    "extra memory, GiB": ("memory_mib", 1 / 1024),
+PANELS = {
+    "forward + backward, ms": ("both", "ms"),
+    "forward, TFLOP/s": ("forward", "tflops"),
+    "forward + backward, TFLOP/s": ("both", "tflops"),
+    "forward + backward, extra MiB": ("both", "memory_mib"),
 }
-TITLES = {"forward": "forward", "backward": "backward", "both": "forward + backward"}
 
 
 def curves(table: pd.DataFrame) -> Figure:
     """table: the benchmark's CSV -> a row of panels for each width: times, rates forward and of
     both, and memory.
 
-    One dtype, the first of the table. Sizes that 16 does not divide are hollow marks beside the
-    lines of rates. The dashed line is the rate of a matrix product of that dtype in the same run.
+    One dtype, the first of the table, and sizes that 16 divides. The dashed line is the rate of a
+    matrix product of that dtype in the same run. Moments do far less than the nominal work: their
+    rates would leave the scale.
     """
-    dtype = table["dtype"].iloc[0]
-    table = table[(table["dtype"] == dtype) & (table["status"] == "ok")]
-    widths = sorted(table["E"].unique())
-    picture = figure(15, 0.7 + 3.0 * max(len(widths), 1))
-    grid = picture.subplots(len(widths), len(PANELS), squeeze=False, sharex=True)
-    for axes, width in zip(grid, widths, strict=True):
-        for panel, (what, directions) in zip(axes, PANELS, strict=True):
-            rows = table[table["E"] == width]
-            direction = next(
-                (name for name in directions if (rows["direction"] == name).any()), directions[0]
-            )
-            rows = rows[rows["direction"] == direction]
-            plain(panel, f"{TITLES[direction]}, E = {width}, {dtype}")
-            _panel(panel, rows, what)
-            panel.set_ylabel(what)
-    for panel in grid[-1]:
-        panel.set_xlabel("genes of a cell, N")
-    handles = {
-        label: handle
-        for axes in grid.flat
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    order = [name for name in [*LINES, CEILING, HOLLOW] if name in handles]
-    picture.legend(
-        [handles[name] for name in order],
-        order,
-        loc="outside lower center",
-        ncols=min(len(order), 4),
-        frameon=False,
+    table = table[(table["dtype"] == table["dtype"].iloc[0]) & (table["status"] == "ok")]
+    table = table[(table["N"] % 16 == 0) & table["method"].isin(LINES)]
+    parts = [
+        rows.assign(panel=title, value=rows[column])
+        for title, (direction, column) in PANELS.items()
+        for rows in [table[table["direction"] == direction]]
+    ]
+    long = pd.concat(parts).dropna(subset="value")
+    rates = long["panel"].str.endswith("TFLOP/s")
+    long = long[~rates | (long["method"] != "flashsign moments")]
+    picture = lines(
+        long,
+        LINES,
+        x="N",
+        y="value",
+        ours=OURS,
+        row="E",
+        col="panel",
+        facet_kws={"sharey": False, "sharex": False},
     )
+    for panel in picture.axes:
+        panel.set_ylabel("")
+        if "TFLOP/s" in panel.get_title():
+            panel.set_yscale("linear")
+            panel.axhline(table["matmul_tflops"].max(), color=INK, linewidth=1, linestyle="--")
+            panel.set_ylim(0)
+    for panel in picture.axes[-len(PANELS) :]:
+        panel.set_xlabel("genes of a cell, N")
     return picture
-
-
-def _panel(panel: Axes, rows: pd.DataFrame, what: str) -> None:
-    column, unit = COLUMN[what]
-    if what == "TFLOP/s":  # moments do far less than the nominal work: they would leave this scale
-        rows = rows[rows["method"] != "flashsign moments"]
-    if rows[column].isna().all():
-        note(panel, "memory is measured on a GPU" if column == "memory_mib" else "not measured")
-        return
-    _lines(panel, rows, column, unit)
-    if what == "TFLOP/s":
-        ceiling = rows["matmul_tflops"].max()
-        panel.axhline(ceiling, color=INK, linewidth=1, linestyle="--", label=CEILING)
-        panel.set_ylim(0, 1.08 * max(ceiling, rows["tflops"].max()))
-    else:
-        panel.set_yscale("log")
-        panel.yaxis.set_major_formatter("{x:g}")
-
-
-def _lines(panel: Axes, rows: pd.DataFrame, column: str, unit: float) -> None:
-    for name, (colour, marker) in LINES.items():
-        own = rows[rows["method"] == name].sort_values("N")
-        even, odd = own[own["N"] % 16 == 0], own[own["N"] % 16 != 0]
-        style = {"color": colour, "marker": marker, "markersize": 6 if name == OURS else 5}
-        if len(even):
-            panel.plot(
-                even["N"],
-                unit * even[column],
-                linewidth=2.2 if name == OURS else 1.5,
-                label=name,
-                **style,
-            )
-        if len(odd) and column == "tflops":
-            style |= {"markerfacecolor": "white", "linestyle": "none", "zorder": 4}
-            panel.plot(odd["N"], unit * odd[column], label=HOLLOW, **style)
-    panel.set_xscale("log", base=2)
-    panel.xaxis.set_major_locator(FixedLocator(TICKS))
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter("{x:g}")
-    panel.grid(color="#e5e5e5", linewidth=0.6)
-    panel.set_axisbelow(True)
 
 
 def draw(table: pd.DataFrame, path: Path) -> None:

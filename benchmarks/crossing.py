@@ -20,67 +20,46 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import seaborn as sns
 import torch
 from arguments import RESULTS, Option, read_options
 from attention_parts.clock import measure, recorded
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+from pictures import finish
 from results_file import write
 
 from flashsign import spherical_attention
 from flashsign.attention.dispatch import plan
-from grn.plots.style import figure, plain
 
 COLOURS = {32: "#e69f00", 64: "#0072b2", 128: "#111111"}
-LINES = {"moments": "-", "stream": "--", "SDPA cuDNN": ":"}
+TITLES = {"forward": "forward", "both": "forward and backward"}
 
 
 def crossing(table: pd.DataFrame, softmax: pd.DataFrame) -> Figure:
     """table: crossing.csv. softmax: attention.csv, of which the rows of cuDNN in fp16 are drawn."""
     rows = table[(table["dtype"] == "float16") & (table["bags"] == 1)]
+    long = rows.melt(
+        ["genes", "width", "direction"], ["moments_us", "stream_us"], "method", "microseconds"
+    )
+    long["method"] = long["method"].str.removesuffix("_us")
     peer = softmax[(softmax["method"] == "SDPA cuDNN") & (softmax["dtype"] == "fp16")]
-    picture = figure(9, 4.4)
-    for panel, direction in zip(
-        picture.subplots(1, 2, sharey=True), ("forward", "both"), strict=True
-    ):
-        here = rows[rows["direction"] == direction].sort_values("genes")
-        for width, colour in COLOURS.items():
-            own = here[here["width"] == width]
-            for method in ("moments", "stream"):
-                panel.plot(
-                    own["genes"], own[f"{method}_us"], LINES[method], color=colour, linewidth=1.8
-                )
-            softmax_rows = peer[
-                (peer["direction"] == direction) & (peer["E"] == width)
-            ].sort_values("N")
-            panel.plot(
-                softmax_rows["N"],
-                1000 * softmax_rows["ms"],
-                LINES["SDPA cuDNN"],
-                color=colour,
-                linewidth=1.4,
-            )
-        panel.set_xscale("log", base=2)
-        panel.set_yscale("log")
-        panel.xaxis.set_major_formatter("{x:g}")
-        panel.yaxis.set_major_formatter("{x:g}")
-        panel.minorticks_off()
-        panel.grid(color="#dddddd", linewidth=0.6)
-        panel.set_xlabel("genes of a bag, 8 heads")
-        panel.set_title(
-            {"forward": "forward", "both": "forward and backward"}[direction], fontsize=10
-        )
-        plain(panel)
-    picture.axes[0].set_ylabel("microseconds (H200, 16-bit)")
-    handles = [
-        Line2D([], [], color="#555555", linestyle=style, label=name)
-        for name, style in LINES.items()
-    ]
-    handles += [
-        Line2D([], [], color=colour, label=f"heads of {width}") for width, colour in COLOURS.items()
-    ]
-    picture.legend(handles=handles, loc="outside right center", frameon=False, fontsize=9)
-    return picture
+    peer = peer.rename(columns={"N": "genes", "E": "width"})
+    peer = peer[peer["width"].isin(COLOURS)].assign(microseconds=1000 * peer["ms"])
+    long = pd.concat([long, peer])
+    grid = sns.relplot(
+        long[long["direction"].isin(TITLES)].replace({"direction": TITLES}),
+        x="genes",
+        y="microseconds",
+        hue="width",
+        palette=COLOURS,
+        style="method",
+        col="direction",
+        kind="line",
+        height=4,
+    )
+    finish(grid)
+    grid.set_axis_labels("genes of a bag, 8 heads", "microseconds (H200, 16-bit)").tight_layout()
+    return grid.figure
 
 
 BUDGET_S = 0.1  # for a method at a point

@@ -21,17 +21,16 @@ import math
 import random
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 from arguments import RESULTS, Option, read_options
+from results_file import write
 
 from flashsign import spherical_attention
 from flashsign.tuning.accuracy import TENSORS, Case, error
 
-HERE = Path(__file__).resolve().parent
 WIDTHS = (3, 16, 20, 48, 64, 64, 100, 128, 128, 160, 256)
 COMPILED = ("dtype", "packed", "width", "values", "method")
 VALUES = (1, 7, 16, 33, 64, 130)
@@ -221,8 +220,7 @@ def main() -> int:
             print(row, flush=True)
     table = pd.DataFrame(rows)
     table.insert(0, "device", torch.cuda.get_device_name() if device.type == "cuda" else "cpu")
-    chosen.output.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(chosen.output, index=False, float_format="%.3g")
+    write(chosen.output, table)
     print(
         table.groupby(["dtype", "packed"])[list(TENSORS)]
         .max()
