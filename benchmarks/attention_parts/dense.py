@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -58,29 +58,16 @@ class Plan:
         """The options that were given, and for others the defaults of --smoke, of --quick or of the
         full run.
         """
+        default = cls(SIZES, WIDTHS, DTYPES, DEFAULT_METHODS, DIRECTIONS, BUDGET_S)
+        several = tuple(name for name in DEFAULT_METHODS if name not in FEW)
         if arguments.smoke:
-            default = cls(
-                (32, 33),
-                (16,),
-                DTYPES,
-                ("eager", "flash", "cudnn", "stream", "moments"),
-                DIRECTIONS,
-                0.02,
-            )
+            default = replace(default, sizes=(32, 33), widths=(16,), methods=several, budget_s=0.02)
         elif arguments.quick:
-            quick = tuple(name for name in DEFAULT_METHODS if name not in FEW)
-            default = cls((8192, 41472), WIDTHS, ("fp16",), quick, DIRECTIONS, BUDGET_S)
-        else:
-            default = cls(SIZES, WIDTHS, DTYPES, DEFAULT_METHODS, DIRECTIONS, BUDGET_S)
-        asked = {
-            name: getattr(arguments, name)
-            for name in ("sizes", "widths", "dtypes", "methods", "directions")
-        }
-        return cls(
-            *(tuple(given) if given else getattr(default, name) for name, given in asked.items()),
-            arguments.budget_s or default.budget_s,
-            bool(arguments.sizes),
-        )
+            default = replace(default, sizes=(8192, 41472), dtypes=("fp16",), methods=several)
+        names = ("sizes", "widths", "dtypes", "methods", "directions")
+        asked = {name: tuple(given) for name in names if (given := getattr(arguments, name))}
+        budget_s = arguments.budget_s or default.budget_s
+        return replace(default, **asked, budget_s=budget_s, everywhere=bool(arguments.sizes))
 
     def points(self) -> Iterator[Point]:
         for dtype in self.dtypes:
