@@ -94,24 +94,11 @@ def test_it_is_spherical_attention_whose_queries_and_keys_are_those_of_every_bag
     torch.testing.assert_close(found.movedim(0, 1), expected, rtol=1e-9, atol=1e-10)
 
 
-def test_a_key_of_multiplicity_0_is_absent():
-    given = some((2,))
-    given["multiplicity"][:, 3] = 0
-    del given["centre"]
-    found, kept = attention_by_scores(**given), torch.tensor([0, 1, 2, 4])
-    given |= {
-        name: given[name].index_select(axis, kept)
-        for name, axis in (("scores", -1), ("values", -2), ("multiplicity", -1))
-    }
-    torch.testing.assert_close(attention_by_scores(**given), found, **close)
-
-
-def test_the_sign_of_the_scores_is_that_of_the_message_and_an_empty_bag_gives_zeros():
+def test_an_empty_bag_gives_zeros_and_finite_gradients():
     given = some()
     del given["centre"], given["basal"]
     given["multiplicity"][1] = 0
     found = attention_by_scores(**given)
-    assert torch.equal(attention_by_scores(**given | {"scores": -given["scores"]}), -found)
     assert (found[1] == 0).all() and (found[0] != 0).all()
     given["multiplicity"].requires_grad_()
     (gradient,) = torch.autograd.grad(attention_by_scores(**given)[1].sum(), given["multiplicity"])
