@@ -78,7 +78,7 @@ def by_share(
         row="score",
         col="set",
         kind="point",
-        dodge=0.4,
+        dodge=0.4 * (table["method"].nunique() > 1),
         errorbar=lambda values: (values.min(), values.mean()),
         sharey=False,
         height=3.2,

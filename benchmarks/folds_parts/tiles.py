@@ -114,7 +114,7 @@ def _layer(
         return (torch.randn(shape, device=device) * scale).to(dtype)
 
     def sizes(uneven: tuple[int, int], full: tuple[int, int]) -> tuple[int, int]:
-        small = (64, 128) if even else (39, 72)
+        small = (64, 64) if even else (39, 56)
         return small if smoke else full if even else uneven
 
     narrow = width**-0.5
