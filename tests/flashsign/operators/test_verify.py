@@ -51,14 +51,12 @@ def attend(kernel, *tensors):
         return spherical_attention(*tensors, method=dispatch.KERNELS[kernel][1], backend="triton")
 
 
-def attention(kernel, backend="triton"):
-    *tensors, grad = draw(queries=9, keys=9)
-    torchs = kernel.replace("triton_small_bags", "triton_stream").replace("triton", "torch")
-    if backend == "torch":
-        method = dispatch.KERNELS[torchs][1]
-        by_torch = partial(spherical_attention, method=method, backend="torch")
-        return with_gradients(by_torch, tensors, grad)
-    return with_gradients(partial(attend, kernel), tensors, grad)
+def attention(kernel, backend="triton", attend=attend, **sizes):
+    *tensors, grad = draw(queries=9, keys=9, **sizes)
+    method = dispatch.KERNELS[kernel][1]
+    by_torch = partial(spherical_attention, method=method, backend="torch")
+    call = partial(attend, kernel) if backend == "triton" else by_torch
+    return with_gradients(call, tensors, grad)
 
 
 def edge_sums(backend="triton"):
@@ -205,11 +203,10 @@ def test_a_kernel_that_does_not_compile_is_not_used(monkeypatch):
 def test_compiled_code_takes_torch_in_a_wrong_kernels_place(planted):
     """An operator's forward and its backward decide alike."""
     planted(SABOTAGES["moments"], 1.01)
-    *tensors, grad = draw(queries=9, keys=9)
-    compiled = torch.compile(partial(attend, "triton_moments"), backend="aot_eager")
+    compiled = torch.compile(attend, backend="aot_eager")
     with pytest.warns(RuntimeWarning, match="triton_moments"):
-        found = with_gradients(compiled, tensors, grad)
-    expected = attention("triton_moments", "torch")
+        found = attention("triton_moments", attend=compiled, values=5)
+    expected = attention("triton_moments", "torch", values=5)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -217,14 +214,14 @@ def test_compiled_code_does_not_wait_and_a_backward_goes_with_its_forward(monkey
     """The check may end in between: torch's forward has not what a kernel's backward reads."""
     calls, answer = planted(SABOTAGES["moments backward"], 1.0), [None]
     monkeypatch.setattr(kernel_operators, "known", lambda *_: answer[0])
-    *tensors, grad = draw(queries=9, keys=9)
+    *tensors, grad = draw(queries=9, keys=9, values=5)
     compiled = torch.compile(partial(attend, "triton_moments"), backend="aot_eager")
     leaves = [x.detach().requires_grad_() for x in tensors]
     output = compiled(*leaves)
     answer[0] = ""
     found = output.detach(), *torch.autograd.grad(output, leaves, grad)
     assert not calls
-    expected = attention("triton_moments", "torch")
+    expected = attention("triton_moments", "torch", values=5)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     with_gradients(compiled, tensors, grad)
     assert calls == ["backward"]
