@@ -46,13 +46,11 @@ dist/oldest.txt: pyproject.toml .ci/oldest.py
 # What compares floats, again with other instruction sets than the processor's own choice: their order of sums differs.
 # Left out: compilers, caches, processes, counts of bytes and file formats, which have no bars of their own, and most of
 # the kernels' tests: blocks fix the order of sums there, and ill-conditioned rows, whose bars are narrow, stay in.
-FULL := test_extra_memory_at_full_size_is
 NUMERICAL_TESTS := tests/flashsign tests/model tests/edges tests/evidence tests/networks \
   $(addprefix --ignore=tests/flashsign/,tuning operators test_public.py attention/test_dispatch.py) \
-  $(addprefix --ignore=tests/flashsign/,triton/test_kernels.py folds/kernels tables/test_table_kernels.py) \
+  --ignore=tests/flashsign/tables/test_table_kernels.py \
   $(addprefix --ignore-glob=*/,test_memory.py test_saved.py test_formats.py test_file_formats.py) \
-  --deselect=tests/flashsign/folds/layers/test_cross_entropy.py::$(FULL)_under_five_percent_of_the_logits \
-  --deselect=tests/flashsign/folds/layers/test_feed_forward.py::$(FULL)_three_percent_of_the_hidden_tensors
+  -k 'not triton_'
 # OpenBLAS does as it is told, so its AVX-512 code is asked for only where the processor has AVX-512.
 CORE := $(shell grep -qs avx512f /proc/cpuinfo && echo SkylakeX || echo Haswell)
 

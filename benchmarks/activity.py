@@ -98,36 +98,27 @@ def differences(activity: pd.DataFrame, first: np.ndarray, second: np.ndarray) -
     return pd.Series(np.nan_to_num(t), activity.columns).sort_values(ascending=False)
 
 
-def of_types(name: str, cells, regulators: list[str], label_key: str, seed: int) -> list[dict]:
-    """A row for each method and type that has a known regulator: the first regulators, and the
-    places of the known.
+def rows_of(name: str, cells, regulators: list[str], label_key: str, seed: int) -> list[dict]:
+    """A row for each method and type: the first regulators, and the places of the known.
+
+    Types of the interferon set have FEWEST_CELLS cells, and its regulators are those of interferon,
+    between treated and control cells; other types have known regulators.
     """
-    rows = []
-    labels = cells.obs[label_key].astype(str).to_numpy()
+    rows, labels = [], cells.obs[label_key].astype(str).to_numpy()
+    interferon = "condition" in cells.obs
     for method, net in networks(cells, regulators, label_key, seed).items():
         activity = activities(cells, net)
         for label in sorted(set(labels)):
+            here = labels == label
             known = [each for each in KNOWN.get(SAME.get(label, label), ()) if each in regulators]
+            first, second = here, ~here
+            if interferon:
+                treated = cells.obs["condition"].astype(str).to_numpy() == "stim"
+                known = list(INTERFERON) if here.sum() >= FEWEST_CELLS else []
+                first, second = here & treated, here & ~treated
             if known:
-                t = differences(activity, labels == label, labels != label)
-                rows.append(row(name, method, label, int((labels == label).sum()), t, known))
-    return rows
-
-
-def of_interferon(cells, regulators: list[str], label_key: str, seed: int) -> list[dict]:
-    """A row for each method and type with FEWEST_CELLS cells in both conditions."""
-    rows = []
-    labels = cells.obs[label_key].astype(str).to_numpy()
-    treated = cells.obs["condition"].astype(str).to_numpy() == "stim"
-    for method, net in networks(cells, regulators, label_key, seed).items():
-        activity = activities(cells, net)
-        for label in sorted(set(labels)):
-            of_type = labels == label
-            if of_type.sum() >= FEWEST_CELLS:
-                t = differences(activity, of_type & treated, of_type & ~treated)
-                rows.append(
-                    row("kang_ifnb", method, label, int(of_type.sum()), t, list(INTERFERON))
-                )
+                t = differences(activity, first, second)
+                rows.append(row(name, method, label, int(here.sum()), t, known))
     return rows
 
 
@@ -191,10 +182,7 @@ def main() -> None:
             f"{name}: {cells.n_obs} cells x {cells.n_vars} genes, {len(regulators)} regulators",
             flush=True,
         )
-        if name == "kang_ifnb":
-            rows += of_interferon(cells, regulators, label_key, arguments.seed)
-        else:
-            rows += of_types(name, cells, regulators, label_key, arguments.seed)
+        rows += rows_of(name, cells, regulators, label_key, arguments.seed)
     table = pd.DataFrame(rows)
     print(table.to_string(index=False))
     print(

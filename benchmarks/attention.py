@@ -23,29 +23,18 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from arguments import SMOKE, Option, read_options
+from arguments import PICTURES, RESULTS, SMOKE, Option, read_options
 from attention_parts.bags import packed_rows, small_rows
 from attention_parts.clock import device_rates
-from attention_parts.dense import (
-    DIRECTIONS,
-    EXPECTED_MS,
-    LEGEND,
-    Plan,
-    claims,
-    estimate,
-    header,
-    line,
-    rows_at,
-)
+from attention_parts.dense import DEFAULT_METHODS, DIRECTIONS, LEGEND, SHOWN, Plan, rows_at
 from attention_parts.methods import DTYPES, METHODS, NO_COLUMN
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-from results_file import versions
+from pictures import lines
+from results_file import versions, write
 
-from grn.plots.style import INK, figure, note, plain, save
+from grn.plots.style import INK, save
 
-HERE = Path(__file__).resolve().parent
+TABLE = {"index": False, "float_format": "{:.4g}".format, "na_rep": ""}
 
 
 def run_dense(arguments: argparse.Namespace, plan: Plan, device: torch.device) -> None:
@@ -55,12 +44,10 @@ def run_dense(arguments: argparse.Namespace, plan: Plan, device: torch.device) -
     begun = time.monotonic()
     known = versions(device)
     print(", ".join(f"{name} {value}" for name, value in known.items() if value))
-    if device.type == "cuda":
-        print(f"This takes about {estimate(plan) / 60:.1f} minutes on an H200.")
     rates = device_rates(DTYPES, device, *((64, plan.budget_s) if arguments.smoke else (8192, 1.0)))
     products = ", ".join(f"{name} {rate:.0f} TFLOP/s" for name, rate in rates.matmul.items())
     print(f"matrix product: {products}; copy: {rates.copy:.2f} TB/s")
-    print(f"{LEGEND}\n{NO_COLUMN}\n\n{header()}", flush=True)
+    print(f"{LEGEND}\n{NO_COLUMN}\n", flush=True)
     found: list[dict[str, object]] = []
     remarks: dict[str, str] = {}
     gone: set[str] = set()
@@ -76,21 +63,16 @@ def run_dense(arguments: argparse.Namespace, plan: Plan, device: torch.device) -
             unavailable = status.startswith("unavailable")
             gone |= {name} if unavailable else set()
             remarks[METHODS[name].name + ("" if unavailable else f" at {point}")] = status
-        for row in rows:
-            row.update(known)
-            print(line(row), flush=True)
-        found += rows
-        write(pd.DataFrame(found), arguments.output / "attention.csv")
+        found += [row | known for row in rows]
+        print(pd.DataFrame(rows)[list(SHOWN)].to_string(**TABLE), flush=True)
+        write(arguments.output / "attention.csv", pd.DataFrame(found))
     print()
     for name, remark in remarks.items():
         print(f"{name}: {remark}")
     if not any(row["status"] == "ok" for row in found):
         raise SystemExit("Nothing was measured.")
     table = pd.DataFrame(found)
-    print(
-        f"{claims(table)}\n\n{time.monotonic() - begun:.0f} s; wrote "
-        f"{arguments.output / 'attention.csv'}"
-    )
+    print(f"{time.monotonic() - begun:.0f} s; wrote {arguments.output / 'attention.csv'}")
     draw(table, arguments.picture)
 
 
@@ -98,134 +80,67 @@ def run_part(title: str, rows: object, path: Path) -> None:
     """Prints the rows of a part as a table, and writes them."""
     table = pd.DataFrame(rows)
     shown = table.assign(status=table["status"].str.slice(0, 60))
-    print(f"\n{title}\n{shown.to_string(index=False, float_format='{:.4g}'.format, na_rep='')}")
-    write(table, path)
+    print(f"\n{title}\n{shown.to_string(**TABLE)}")
+    write(path, table)
     print(f"wrote {path}\n", flush=True)
-
-
-def write(table: pd.DataFrame, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(path, index=False, float_format="%.6g")
 
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; ours is black, drawn last and
 # thickest.
 LINES = {
-    "spherical torch eager": ("#d55e00", "v"),
-    "spherical torch.compile": ("#e69f00", "^"),
-    "SDPA FlashAttention-2": ("#56b4e9", "s"),
-    "SDPA cuDNN": ("#0072b2", "o"),
-    "flashsign moments": ("#009e73", "P"),
-    "flashsign stream": ("black", "D"),
+    "spherical torch eager": "#d55e00",
+    "spherical torch.compile": "#e69f00",
+    "SDPA FlashAttention-2": "#56b4e9",
+    "SDPA cuDNN": "#0072b2",
+    "flashsign moments": "#009e73",
+    "flashsign stream": "black",
 }
 OURS = "flashsign stream"
-CEILING = "matrix product, 8192 x 8192"
-HOLLOW = "hollow: N = 8191"
-TICKS = (2048, 4096, 8192, 16384, 32768)
-PANELS = (
-    ("milliseconds", ("both", "forward")),
-    ("TFLOP/s", ("forward",)),
-    ("TFLOP/s", ("both", "backward")),
-    ("extra memory, GiB", ("both", "forward")),
-)
-TITLES = {"forward": "forward", "backward": "backward", "both": "forward + backward"}
+PANELS = {
+    "forward + backward, ms": ("both", "ms"),
+    "forward, TFLOP/s": ("forward", "tflops"),
+    "forward + backward, TFLOP/s": ("both", "tflops"),
+    "forward + backward, extra MiB": ("both", "memory_mib"),
+}
 
 
 def curves(table: pd.DataFrame) -> Figure:
     """table: the benchmark's CSV -> a row of panels for each width: times, rates forward and of
     both, and memory.
 
-    One dtype, the first of the table. Sizes that 16 does not divide are hollow marks beside the
-    lines of rates. The dashed line is the rate of a matrix product of that dtype in the same run.
+    One dtype, the first of the table, and sizes that 16 divides. The dashed line is the rate of a
+    matrix product of that dtype in the same run. Moments do far less than the nominal work: their
+    rates would leave the scale.
     """
-    dtype = table["dtype"].iloc[0]
-    table = table[(table["dtype"] == dtype) & (table["status"] == "ok")]
-    widths = sorted(table["E"].unique())
-    picture = figure(15, 0.7 + 3.0 * max(len(widths), 1))
-    grid = picture.subplots(len(widths), len(PANELS), squeeze=False, sharex=True)
-    for axes, width in zip(grid, widths, strict=True):
-        for panel, (what, directions) in zip(axes, PANELS, strict=True):
-            rows = table[table["E"] == width]
-            direction = next(
-                (name for name in directions if (rows["direction"] == name).any()), directions[0]
-            )
-            rows = rows[rows["direction"] == direction]
-            plain(panel, f"{TITLES[direction]}, E = {width}, {dtype}")
-            {"milliseconds": _time, "TFLOP/s": _rate}.get(what, _memory)(panel, rows)
-            panel.set_ylabel(what)
-    for panel in grid[-1]:
-        panel.set_xlabel("genes of a cell, N")
-    handles = {
-        label: handle
-        for axes in grid.flat
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    order = [name for name in [*LINES, CEILING, HOLLOW] if name in handles]
-    picture.legend(
-        [handles[name] for name in order],
-        order,
-        loc="outside lower center",
-        ncols=min(len(order), 4),
-        frameon=False,
+    table = table[(table["dtype"] == table["dtype"].iloc[0]) & (table["status"] == "ok")]
+    table = table[(table["N"] % 16 == 0) & table["method"].isin(LINES)]
+    parts = [
+        rows.assign(panel=title, value=rows[column])
+        for title, (direction, column) in PANELS.items()
+        for rows in [table[table["direction"] == direction]]
+    ]
+    long = pd.concat(parts).dropna(subset="value")
+    rates = long["panel"].str.endswith("TFLOP/s")
+    long = long[~rates | (long["method"] != "flashsign moments")]
+    picture = lines(
+        long,
+        LINES,
+        x="N",
+        y="value",
+        ours=OURS,
+        row="E",
+        col="panel",
+        facet_kws={"sharey": False, "sharex": False},
     )
+    for panel in picture.axes:
+        panel.set_ylabel("")
+        if "TFLOP/s" in panel.get_title():
+            panel.set_yscale("linear")
+            panel.axhline(table["matmul_tflops"].max(), color=INK, linewidth=1, linestyle="--")
+            panel.set_ylim(0)
+    for panel in picture.axes[-len(PANELS) :]:
+        panel.set_xlabel("genes of a cell, N")
     return picture
-
-
-def _rate(panel: Axes, rows: pd.DataFrame) -> None:
-    if rows.empty:
-        note(panel, "not measured")
-        return
-    # Moments do far less than the nominal work: their rates would leave this scale.
-    rows = rows[rows["method"] != "flashsign moments"]
-    _lines(panel, rows, "tflops", 1)
-    ceiling = rows["matmul_tflops"].max()
-    panel.axhline(ceiling, color=INK, linewidth=1, linestyle="--", label=CEILING)
-    panel.set_ylim(0, 1.08 * max(ceiling, rows["tflops"].max()))
-
-
-def _time(panel: Axes, rows: pd.DataFrame) -> None:
-    if rows.empty:
-        note(panel, "not measured")
-        return
-    _lines(panel, rows, "ms", 1)
-    _logarithmic(panel)
-
-
-def _memory(panel: Axes, rows: pd.DataFrame) -> None:
-    if rows["memory_mib"].isna().all():
-        note(panel, "memory is measured on a GPU")
-        return
-    _lines(panel, rows, "memory_mib", 1 / 1024)
-    _logarithmic(panel)
-
-
-def _logarithmic(panel: Axes) -> None:
-    panel.set_yscale("log")
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
-def _lines(panel: Axes, rows: pd.DataFrame, column: str, unit: float) -> None:
-    for name, (colour, marker) in LINES.items():
-        own = rows[rows["method"] == name].sort_values("N")
-        even, odd = own[own["N"] % 16 == 0], own[own["N"] % 16 != 0]
-        style = {"color": colour, "marker": marker, "markersize": 6 if name == OURS else 5}
-        if len(even):
-            panel.plot(
-                even["N"],
-                unit * even[column],
-                linewidth=2.2 if name == OURS else 1.5,
-                label=name,
-                **style,
-            )
-        if len(odd) and column == "tflops":
-            style |= {"markerfacecolor": "white", "linestyle": "none", "zorder": 4}
-            panel.plot(odd["N"], unit * odd[column], label=HOLLOW, **style)
-    panel.set_xscale("log", base=2)
-    panel.xaxis.set_major_locator(FixedLocator(TICKS))
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    panel.grid(color="#e5e5e5", linewidth=0.6)
-    panel.set_axisbelow(True)
 
 
 def draw(table: pd.DataFrame, path: Path) -> None:
@@ -245,7 +160,7 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
         sizes=Option(kind=int, several=True),
         widths=Option(kind=int, several=True),
         dtypes=Option(choices=DTYPES, several=True),
-        methods=Option(choices=EXPECTED_MS, several=True),
+        methods=Option(choices=DEFAULT_METHODS, several=True),
         directions=Option(choices=DIRECTIONS, several=True),
         budget_s=Option(help="time for a method in one direction at a point", kind=float),
         limit_s=Option(480.0, "start no new point after this time"),
@@ -263,8 +178,8 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     if arguments.smoke and not arguments.from_csv:
         arguments.output = arguments.output or Path(tempfile.mkdtemp(prefix="attention-"))
         arguments.picture = arguments.picture or arguments.output / "attention.png"
-    arguments.output = arguments.output or HERE / "results"
-    arguments.picture = arguments.picture or HERE.parent / "docs" / "img" / "attention.png"
+    arguments.output = arguments.output or RESULTS
+    arguments.picture = arguments.picture or PICTURES / "attention.png"
     return arguments
 
 

@@ -34,16 +34,18 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from arguments import PATTERNS, PICTURES, RESULTS, Option, read_options
 from classifiers import METHODS, OURS, TEST, Labels, available, labelled_set
 from matplotlib.figure import Figure
+from pictures import looks
 from results_file import merged, ordered, write
-from sklearn.metrics import f1_score
+from sklearn.metrics import classification_report, f1_score
 
 from grn.cells.preprocessing.split import split_cells
 from grn.config.files import load_config
 from grn.config.schema import Config
-from grn.plots.style import INK, figure, plain, save
+from grn.plots.style import plain, save
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; ours is black, larger and on
 # top.
@@ -55,7 +57,6 @@ COLOURS = {
     "CellTypist": "#e69f00",
 }
 SCORES = {"accuracy": "Accuracy", "macro_f1": "Macro F1"}
-APART = 0.08  # of the distance of two ticks: between the methods
 
 
 def by_share(
@@ -67,57 +68,32 @@ def by_share(
     along: the column with the shares, which are drawn at equal distances in the order given.
     label: of that axis. Dots are means over the splits; a bar goes from each to the worst split.
     """
-    sets = list(dict.fromkeys(table["set"]))
-    # Ours last, so that it is on top; at the tick, with the peers beside it.
-    methods = sorted(dict.fromkeys(table["method"]), key=lambda name: name == ours)
-    peers = [method for method in methods if method != ours]
-    places = sorted(sorted(range(-len(peers), len(peers) + 1), key=abs)[1 : len(peers) + 1])
-    shifts = {ours: 0.0} | {
-        method: APART * place for method, place in zip(peers, places, strict=True)
-    }
-    picture = figure(1.2 + 3.6 * len(sets), 6.4)
-    panels = picture.subplots(len(SCORES), len(sets), sharex=True, squeeze=False)
-    for panel, name in zip(panels[0], sets, strict=True):
-        plain(panel, name)
-    for (score, title), row in zip(SCORES.items(), panels, strict=True):
-        for panel, name in zip(row, sets, strict=True):
-            for method in methods:
-                own = method == ours
-                rows = table[(table["set"] == name) & (table["method"] == method)]
-                found = rows.groupby(along)[score].agg(["mean", "min"]).reindex(shares)
-                below = (found["mean"] - found["min"]).to_numpy()
-                panel.errorbar(
-                    np.arange(len(shares)) + shifts[method],
-                    found["mean"].to_numpy(),
-                    yerr=[below, np.zeros(len(shares))],
-                    color="black" if own else COLOURS.get(method, INK),
-                    marker="D" if own else "o",
-                    markersize=6 if own else 4,
-                    markeredgecolor="white" if own else None,
-                    linewidth=2.0 if own else 1.1,
-                    elinewidth=1.0,
-                    label=method,
-                    zorder=4 if own else 3,
-                )
-            panel.set_xticks(range(len(shares)), [f"{share:.0%}" for share in shares])
-            panel.grid(axis="y", color="#dddddd", linewidth=0.6)
-            plain(panel)
-        row[0].set_ylabel(title)
-    for panel in panels[-1]:
-        panel.set_xlabel(label)
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    picture.legend(
-        handles[::-1],
-        labels[::-1],
-        loc="outside lower center",
-        ncols=len(labels),
-        frameon=False,
-        fontsize=9,
+    long = table.melt([along, "set", "method"], list(SCORES), "score").replace({"score": SCORES})
+    long[along] = long[along].map("{:.0%}".format)
+    grid = sns.catplot(
+        long,
+        x=along,
+        order=[f"{share:.0%}" for share in shares],
+        y="value",
+        row="score",
+        col="set",
+        kind="point",
+        dodge=0.4 * (table["method"].nunique() > 1),
+        errorbar=lambda values: (values.min(), values.mean()),
+        sharey=False,
+        height=3.2,
+        linewidth=1.4,
+        **looks(table["method"], COLOURS, ours),
     )
-    return picture
+    grid.set_titles("{col_name}").set_xlabels(label).tight_layout()
+    for panel, name in zip(grid.axes[:, 0], SCORES.values(), strict=True):
+        panel.set_ylabel(name)
+    for panel in grid.axes.flat:
+        panel.grid(axis="y", color="#dddddd", linewidth=0.6)
+        plain(panel)
+    return grid.figure
 
 
-HERE = Path(__file__).parent
 BINS, DRAWS, SMALLEST = 15, 200, 1e-6
 FRACTIONS = (1.0, 0.3, 0.1)
 
@@ -266,18 +242,14 @@ def measure(name: str, config: Config, methods: list[str], arguments: argparse.N
                     [keys | scored | {"cpu_seconds": seconds}],
                     list(keys),
                 )
-                types = np.unique(targets[test])
-                each = f1_score(
-                    targets[test], found.labels, labels=types, average=None, zero_division=0
+                report = classification_report(
+                    targets[test], found.labels, output_dict=True, zero_division=0
                 )
                 by_type = [
-                    keys
-                    | {
-                        "type": classes[label],
-                        "cells": int((targets[test] == label).sum()),
-                        "f1": score,
-                    }
-                    for label, score in zip(types, each, strict=True)
+                    keys | {"type": name, "cells": int(of["support"]), "f1": of["f1-score"]}
+                    for number, name in enumerate(classes)
+                    if (of := report.get(str(number)))
+                    if of["support"]
                 ]
                 add(arguments.output / "classification_by_type.csv", by_type, [*keys, "type"])
 

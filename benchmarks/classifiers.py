@@ -22,7 +22,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import StandardScaler, normalize
 from sklearn.svm import LinearSVC
 
 import grn
@@ -62,43 +62,6 @@ model = celltypist.train(cells(known), labels=labels)
 table = celltypist.annotate(cells(asked), model=model).probability_matrix
 np.savez(result, types=table.columns.to_numpy().astype(int), probabilities=table.to_numpy())
 """
-
-
-def celltypist_unavailable() -> str | None:
-    """Why there is no CellTypist here; None where there is."""
-    if not os.environ.get(CELLTYPIST):
-        return f"left out: {CELLTYPIST} is not set (a Python that has the package celltypist)"
-    return None
-
-
-def celltypist_probabilities(
-    known: sparse.csr_matrix,
-    targets: np.ndarray,
-    asked: sparse.csr_matrix,
-    classes: int,
-    folder: Path,
-) -> np.ndarray:
-    """Return CellTypist's probabilities of the types, [C, K].
-
-    known: counts of labelled cells, [C, N].
-    targets [C]: their types.
-    asked: counts of C other cells.
-    """
-    files = [folder / name for name in ("known.npz", "types.npy", "asked.npz", "result.npz")]
-    sparse.save_npz(files[0], known.astype(np.float32))
-    np.save(files[1], targets)
-    sparse.save_npz(files[2], asked.astype(np.float32))
-    # Isolated: the other Python has its own libraries.
-    command = [os.environ[CELLTYPIST], "-I", "-c", CELLTYPIST_SCRIPT, *map(str, files)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"celltypist failed: {done.stderr.strip().splitlines()[-1:]}")
-    found = np.load(files[3])
-    result = np.zeros((asked.shape[0], classes))
-    result[:, found["types"]] = found["probabilities"] / found["probabilities"].sum(
-        1, keepdims=True
-    )
-    return result
 
 
 TEST, FOLDS = 0.2, 5
@@ -224,11 +187,17 @@ def fit_celltypist(
     """CellTypist, which is trained anew whenever it labels, in a tenth of a second."""
 
     def predict(of: LabelledSet, rows: np.ndarray) -> Labels:
-        counts, asked = one.adata.X[known], of.adata.X[rows]
-        found = celltypist_probabilities(
-            counts, one.targets[known], asked, len(of.cells.classes), folder
-        )
-        return Labels(found.argmax(1), found)
+        files = [folder / name for name in ("known.npz", "types.npy", "asked.npz", "result.npz")]
+        sparse.save_npz(files[0], one.adata.X[known].astype(np.float32))
+        np.save(files[1], one.targets[known])
+        sparse.save_npz(files[2], of.adata.X[rows].astype(np.float32))
+        # Isolated: the other Python has its own libraries.
+        command = [os.environ[CELLTYPIST], "-I", "-c", CELLTYPIST_SCRIPT, *map(str, files)]
+        subprocess.run(command, check=True)
+        found = np.load(files[3])
+        result = np.zeros((len(rows), len(of.cells.classes)))
+        result[:, found["types"]] = normalize(found["probabilities"], norm="l1")
+        return Labels(result.argmax(1), result)
 
     return predict
 
@@ -249,9 +218,8 @@ METHODS: dict[str, Fit] = {
 
 
 def available(methods: Sequence[str]) -> list[str]:
-    """Those of the methods that can run here; prints why the others cannot."""
-    reasons = {"CellTypist": celltypist_unavailable()}
-    for method in methods:
-        if reasons.get(method):
-            print(f"{method}: {reasons[method]}")
-    return [method for method in methods if not reasons.get(method)]
+    """Those of the methods that can run here; says where one cannot."""
+    if "CellTypist" not in methods or os.environ.get(CELLTYPIST):
+        return list(methods)
+    print(f"CellTypist: left out: {CELLTYPIST} is not set (a Python that has the package)")
+    return [method for method in methods if method != "CellTypist"]

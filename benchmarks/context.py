@@ -60,9 +60,9 @@ from results_file import merged, ordered, write
 from scipy.stats import false_discovery_control, rankdata
 from scipy.stats import t as student
 from sets import NetworkSet, sergio
+from sklearn.metrics import average_precision_score, roc_auc_score
 from threadpoolctl import threadpool_limits
 
-from grn.features.evaluate.scores import rank, ranking_scores
 from grn.networks.baselines import pearson, ridge
 
 START = {"trainer.max_steps": 1, "trainer.learning_rate": 1e-9}
@@ -225,20 +225,12 @@ def typed_scores(draw: Draw, found: Found) -> dict[str, float]:
 
 
 def auprc(weight: np.ndarray, edge: np.ndarray) -> float:
-    order = np.argsort(-np.abs(weight), kind="stable")
-    weight, edge = weight[order], edge[order]
-    return ranking_scores(rank(weight[weight != 0], len(weight)), np.flatnonzero(edge))["auprc"]
+    return float(average_precision_score(edge, np.abs(weight)))
 
 
 def auroc(value: np.ndarray, positive: np.ndarray) -> float:
-    """Chance that a positive has the larger value; ties count half; nan without positives or
-    without others.
-    """
-    count = int(positive.sum())
-    others = len(value) - count
-    if not count or not others:
-        return np.nan
-    return float((rankdata(value)[positive].sum() - count * (count + 1) / 2) / (count * others))
+    """nan without positives or without others."""
+    return float(roc_auc_score(positive, value)) if 0 < positive.mean() < 1 else np.nan
 
 
 def network_scores(draw: Draw, found: Found) -> dict[str, float]:
@@ -278,14 +270,6 @@ def size(one: NetworkSet, found: Found) -> float:
     )
 
 
-def composition_scores(draw: Draw, found: Found, regulated: float) -> dict[str, float]:
-    shares = {
-        name: np.nan if found.q is None else float((found.q <= level).mean())
-        for name, level in LEVELS.items()
-    }
-    return shares | {"size_ratio": size(draw.one, found) / regulated}
-
-
 # ---------------------------------------------------------------------------------------- the kinds
 
 
@@ -319,23 +303,24 @@ def inferred(kind: str, name: str, seed: int, method: str) -> Found:
     )
 
 
-def measure_typed(method: str, name: str, seed: int) -> dict[str, float]:
-    return typed_scores(drawn("typed", name, seed), inferred("typed", name, seed, method))
-
-
-def measure_network(method: str, name: str, seed: int, kind: str) -> dict[str, float]:
-    return network_scores(drawn(kind, name, seed), inferred(kind, name, seed, method))
-
-
-def measure_cascades(method: str, name: str, seed: int) -> dict[str, float]:
-    return cascade_scores(drawn("cascades", name, seed), inferred("cascades", name, seed, method))
+def measured_by(
+    kind: str, scores: Callable[[Draw, Found], dict[str, float]]
+) -> Callable[[str, str, int], dict[str, float]]:
+    return lambda method, name, seed: scores(
+        drawn(kind, name, seed), inferred(kind, name, seed, method)
+    )
 
 
 def measure_composition(method: str, name: str, seed: int) -> dict[str, float]:
-    regulated = size(drawn("typed", name, seed).one, inferred("typed", name, seed, method))
-    return composition_scores(
-        drawn("composition", name, seed), inferred("composition", name, seed, method), regulated
-    )
+    """Shares of pairs with small q-values, and the size of weights over that on typed cells."""
+    key = name, seed
+    found, regulated = inferred("composition", *key, method), inferred("typed", *key, method)
+    shares = {
+        name: np.nan if found.q is None else float((found.q <= level).mean())
+        for name, level in LEVELS.items()
+    }
+    sizes = size(drawn("composition", *key).one, found), size(drawn("typed", *key).one, regulated)
+    return shares | {"size_ratio": sizes[0] / sizes[1]}
 
 
 def sized(make: Callable[..., Draw]) -> dict[str, Callable[[int], Draw]]:
@@ -359,7 +344,7 @@ KINDS = {
             "changed_signs": "changed signs",
         },
         TYPED,
-        measure_typed,
+        measured_by("typed", typed_scores),
     ),
     "noisy": Kind(
         {f"sergio_like {zeros:g}": partial(sergio_like, zeros=zeros) for zeros in ZEROS}
@@ -370,14 +355,14 @@ KINDS = {
         },
         RATIOS,
         GLOBAL,
-        partial(measure_network, kind="noisy"),
+        measured_by("noisy", network_scores),
     ),
     "shuffled": Kind(
         {"sergio_ds1": lambda seed: shuffled(sergio("sergio_ds1", clean=False), seed)}
         | {f"sergio_ds1 {zeros:g}": partial(shuffled_noise, zeros=zeros) for zeros in ZEROS},
         RATIOS,
         GLOBAL,
-        partial(measure_network, kind="shuffled"),
+        measured_by("shuffled", network_scores),
         worst="max",
     ),
     "cascades": Kind(
@@ -398,7 +383,7 @@ KINDS = {
             "found": "found at q <= .2",
         },
         CHAINS,
-        measure_cascades,
+        measured_by("cascades", cascade_scores),
     ),
     "composition": Kind(
         sized(composition),

@@ -20,69 +20,49 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import seaborn as sns
 import torch
 from arguments import RESULTS, Option, read_options
+from attention_parts.clock import measure, recorded
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+from pictures import finish
 from results_file import write
 
 from flashsign import spherical_attention
 from flashsign.attention.dispatch import plan
-from grn.plots.style import figure, plain
 
 COLOURS = {32: "#e69f00", 64: "#0072b2", 128: "#111111"}
-LINES = {"moments": "-", "stream": "--", "SDPA cuDNN": ":"}
+TITLES = {"forward": "forward", "both": "forward and backward"}
 
 
 def crossing(table: pd.DataFrame, softmax: pd.DataFrame) -> Figure:
     """table: crossing.csv. softmax: attention.csv, of which the rows of cuDNN in fp16 are drawn."""
     rows = table[(table["dtype"] == "float16") & (table["bags"] == 1)]
+    long = rows.melt(
+        ["genes", "width", "direction"], ["moments_us", "stream_us"], "method", "microseconds"
+    )
+    long["method"] = long["method"].str.removesuffix("_us")
     peer = softmax[(softmax["method"] == "SDPA cuDNN") & (softmax["dtype"] == "fp16")]
-    picture = figure(9, 4.4)
-    for panel, direction in zip(
-        picture.subplots(1, 2, sharey=True), ("forward", "both"), strict=True
-    ):
-        here = rows[rows["direction"] == direction].sort_values("genes")
-        for width, colour in COLOURS.items():
-            own = here[here["width"] == width]
-            for method in ("moments", "stream"):
-                panel.plot(
-                    own["genes"], own[f"{method}_us"], LINES[method], color=colour, linewidth=1.8
-                )
-            softmax_rows = peer[
-                (peer["direction"] == direction) & (peer["E"] == width)
-            ].sort_values("N")
-            panel.plot(
-                softmax_rows["N"],
-                1000 * softmax_rows["ms"],
-                LINES["SDPA cuDNN"],
-                color=colour,
-                linewidth=1.4,
-            )
-        panel.set_xscale("log", base=2)
-        panel.set_yscale("log")
-        panel.xaxis.set_major_formatter("{x:g}")
-        panel.yaxis.set_major_formatter("{x:g}")
-        panel.minorticks_off()
-        panel.grid(color="#dddddd", linewidth=0.6)
-        panel.set_xlabel("genes of a bag, 8 heads")
-        panel.set_title(
-            {"forward": "forward", "both": "forward and backward"}[direction], fontsize=10
-        )
-        plain(panel)
-    picture.axes[0].set_ylabel("microseconds (H200, 16-bit)")
-    handles = [
-        Line2D([], [], color="#555555", linestyle=style, label=name)
-        for name, style in LINES.items()
-    ]
-    handles += [
-        Line2D([], [], color=colour, label=f"heads of {width}") for width, colour in COLOURS.items()
-    ]
-    picture.legend(handles=handles, loc="outside right center", frameon=False, fontsize=9)
-    return picture
+    peer = peer.rename(columns={"N": "genes", "E": "width"})
+    peer = peer[peer["width"].isin(COLOURS)].assign(microseconds=1000 * peer["ms"])
+    long = pd.concat([long, peer])
+    grid = sns.relplot(
+        long[long["direction"].isin(TITLES)].replace({"direction": TITLES}),
+        x="genes",
+        y="microseconds",
+        hue="width",
+        palette=COLOURS,
+        style="method",
+        col="direction",
+        kind="line",
+        height=4,
+    )
+    finish(grid)
+    grid.set_axis_labels("genes of a bag, 8 heads", "microseconds (H200, 16-bit)").tight_layout()
+    return grid.figure
 
 
-HERE = Path(__file__).resolve().parent
+BUDGET_S = 0.1  # for a method at a point
 COLUMNS = {
     "genes": "N = M",
     "width": "E",
@@ -92,7 +72,7 @@ COLUMNS = {
     "key_heads": "",
     "packed": "",
     "direction": "forward, or both: forward and backward",
-    "stream_us": "microseconds of the device: median of 20 replays of a CUDA graph",
+    "stream_us": "microseconds of the device: median of replays of a CUDA graph",
     "moments_us": "",
     "choice": "the method that auto takes",
     "lost": "time of the choice over that of the faster method, minus one",
@@ -139,29 +119,6 @@ def call(point: Point, method: str) -> Callable[[], Any]:
     )  # type: ignore[arg-type]
 
 
-def graph_us(function: Callable[[], Any], replays: int = 20) -> float:
-    """Median microseconds of a call in a CUDA graph."""
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            function()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        function()
-    for _ in range(2):
-        graph.replay()
-    pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(replays)]
-    torch.cuda.synchronize()
-    torch.cuda._sleep(2_000_000)  # from here on the host is ahead of the device
-    for begin, end in pairs:
-        begin.record()
-        graph.replay()
-        end.record()
-    torch.cuda.synchronize()
-    return 1000 * sorted(begin.elapsed_time(end) for begin, end in pairs)[replays // 2]
-
-
 def choice_at(point: Point) -> str:
     """The method that method="auto" takes on this device."""
     genes, width, dtype, bags, heads, key_heads, packed, direction = point
@@ -173,34 +130,17 @@ def choice_at(point: Point) -> str:
 
 
 def row_of(point: Point) -> dict[str, Any]:
-    stream, moments = (graph_us(call(point, method)) for method in ("stream", "moments"))
-    choice = choice_at(point)
-    taken, best = (moments if choice == "moments" else stream), min(stream, moments)
-    genes, width, dtype, bags, heads, key_heads, packed, direction = point
-    values = (
-        genes,
-        width,
-        str(dtype).removeprefix("torch."),
-        bags,
-        heads,
-        key_heads,
-        packed,
-        direction,
-    )
-    return dict(
-        zip(
-            COLUMNS,
-            (
-                *values,
-                stream,
-                moments,
-                choice,
-                taken / best - 1,
-                taken <= max(1.1 * best, best + 5),
-            ),
-            strict=True,
-        )
-    )
+    device = torch.device("cuda")
+    us = {
+        method: 1000 * measure([recorded(call(point, method), device)], device, BUDGET_S).ms
+        for method in ("stream", "moments")
+    }
+    choice, best = choice_at(point), min(us.values())
+    row = dict(zip(COLUMNS, point, strict=False))
+    row |= {"dtype": str(row["dtype"]).removeprefix("torch."), "choice": choice}
+    row |= {f"{method}_us": time for method, time in us.items()}
+    right = us[choice] <= max(1.1 * best, best + 5)
+    return row | {"lost": us[choice] / best - 1, "right": right}
 
 
 def main() -> int:
@@ -211,7 +151,7 @@ def main() -> int:
         picture=Option(help="draw the table --output, and measure nothing", kind=Path),
     )
     if chosen.picture:
-        softmax = pd.read_csv(HERE / "results" / "attention.csv")
+        softmax = pd.read_csv(RESULTS / "attention.csv")
         crossing(pd.read_csv(chosen.output), softmax).savefig(chosen.picture, dpi=150)
         print(f"wrote {chosen.picture}")
         return 0
@@ -223,15 +163,10 @@ def main() -> int:
         )
         return 2
     rows = []
-    print(*COLUMNS)
     for point in points(chosen.quick):
-        row = row_of(point)
-        rows.append(row | {"device": torch.cuda.get_device_name()})
-        print(
-            " ".join(f"{x:.3g}" if isinstance(x, float) else str(x) for x in row.values()),
-            flush=True,
-        )
-    write(chosen.output, pd.DataFrame(rows))
+        rows.append(row_of(point) | {"device": torch.cuda.get_device_name()})
+        print(pd.DataFrame(rows[-1:]).to_string(index=False, header=len(rows) == 1), flush=True)
+    write(chosen.output, pd.DataFrame(rows, columns=[*COLUMNS, "device"]))
     wrong = sum(not row["right"] for row in rows)
     print(
         'method="auto" takes the faster method, or one within 10 % or 5 microseconds of it, at '

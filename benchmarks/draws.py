@@ -19,13 +19,13 @@ Letters: C cells, N genes, R regulators, K cell types.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import brentq
 from scipy.special import expit
-from sets import COUNTS_SEEN, NetworkSet, digest, folder, read_reference
+from sets import COUNTS_SEEN, NetworkSet, digest, folder, sergio
 
 # Kinetics, as published: decay and noise amplitude of every gene, Hill coefficient, range of the
 # rates of edges.
@@ -104,23 +104,10 @@ def sergio_noise(name: str, seed: int, zeros: float) -> Draw:
     """Fresh technical noise on the noise-free levels of `sergio_ds1` or `sergio_ds2`."""
     import anndata
 
-    adata = anndata.read_h5ad(folder() / f"{name}.h5ad")
-    clean = adata.layers["clean"]
+    clean = anndata.read_h5ad(folder() / f"{name}.h5ad").layers["clean"]
     clean = np.asarray(clean.toarray() if hasattr(clean, "toarray") else clean, dtype=np.float64)
     counts = technical_noise(clean, zeros, np.random.default_rng([seed, 2]))
-    genes = list(map(str, adata.var_names))
-    one = NetworkSet(
-        name=f"{name}_{zeros:g}_{seed}",
-        genes=genes,
-        values="counts",
-        matrix=counts,
-        labels=list(map(str, adata.obs["cell_type"])),
-        regulators=list(map(str, adata.var_names[adata.var["is_regulator"]])),
-        reference=read_reference(folder() / f"{name}_network.csv", genes),
-        universe="reference",
-        hash=digest(counts, genes, COUNTS_SEEN),
-    )
-    return Draw(one)
+    return _with_counts(sergio(name, clean=False), f"{name}_{zeros:g}_{seed}", counts)
 
 
 def shuffled(one: NetworkSet, seed: int) -> Draw:
@@ -128,8 +115,12 @@ def shuffled(one: NetworkSet, seed: int) -> Draw:
     every pair.
     """
     matrix = np.random.default_rng([seed, 3]).permuted(one.matrix, axis=0)
-    changed = {"name": f"{one.name}_shuffled_{seed}", "matrix": matrix}
-    return Draw(replace(one, **changed, hash=digest(matrix, one.genes, COUNTS_SEEN)))
+    return _with_counts(one, f"{one.name}_shuffled_{seed}", matrix)
+
+
+def _with_counts(one: NetworkSet, name: str, counts: np.ndarray) -> Draw:
+    hashed = digest(counts, one.genes, COUNTS_SEEN)
+    return Draw(replace(one, name=name, matrix=counts, hash=hashed))
 
 
 def typed(
@@ -268,7 +259,7 @@ def technical_noise(levels: np.ndarray, zeros: float, generator: np.random.Gener
     """Counts [C, N] float32, a share `zeros` of them 0: outlier genes, library sizes, dropout,
     Poisson, in this order.
 
-    levels [C, N]: noise-free. The level at which half of the values drop out is found by bisection.
+    levels [C, N]: noise-free. The level at which half of the values drop out is found.
         Where more than `zeros` are 0 without any dropout, the size of the libraries is found
         instead, and nothing drops out.
     """
@@ -279,22 +270,16 @@ def technical_noise(levels: np.ndarray, zeros: float, generator: np.random.Gener
     levels = levels / levels.sum(1, keepdims=True) * sizes
     present = -np.expm1(-levels)  # the chance of a count above 0
     if 1 - present.mean() > zeros:
-        factor = _bisect(lambda log: -np.exp(-np.exp(log) * levels).mean(), -zeros, 0.0, 20.0)
+        factor = brentq(lambda log: np.exp(-np.exp(log) * levels).mean() - zeros, 0.0, 20.0)
         return generator.poisson(np.exp(factor) * levels).astype(np.float32)
     log = np.log1p(levels)
-    half = _bisect(
-        lambda at: 1 - (expit(STEEPNESS * (log - at)) * present).mean(), zeros, -5.0, log.max() + 5
-    )
+
+    def too_few(half: float) -> float:
+        return zeros - 1 + (expit(STEEPNESS * (log - half)) * present).mean()
+
+    half = brentq(too_few, -5.0, log.max() + 5)
     remain = generator.random(levels.shape) < expit(STEEPNESS * (log - half))
     return generator.poisson(levels * remain).astype(np.float32)
-
-
-def _bisect(rising: Callable[[float], float], wanted: float, low: float, high: float) -> float:
-    """Where the function is `wanted`: 30 halvings."""
-    for _ in range(30):
-        middle = (low + high) / 2
-        low, high = (middle, high) if rising(middle) < wanted else (low, middle)
-    return (low + high) / 2
 
 
 def _network(generator: np.random.Generator, regulators: int, genes: int) -> np.ndarray:

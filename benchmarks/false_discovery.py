@@ -3,7 +3,7 @@
     # 4 minutes of one CPU thread, without SERGIO's sets
     python benchmarks/false_discovery.py
     # 10 seconds
-    python benchmarks/false_discovery.py --seeds 1 --sets default --knockoffs knockoffs
+    python benchmarks/false_discovery.py --seeds 1 --sets default
 
 Compares nominal false discovery rates with the true ones on planted networks. The cells are
 simulated (grn/cells/simulated/cells.py) and loaded as by the default configuration; with
@@ -23,21 +23,17 @@ regulator between them whose counts are too noisy to explain all.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 import numpy as np
 import pandas as pd
-import torch
-from arguments import PATTERNS, Option, all_of, read_options
+from arguments import PATTERNS, Option, read_options
 from sets import VARIABLE, folder, read_reference
-from torch import Tensor
 
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
 from grn.config.schema import Config, Simulation
 from grn.evidence.cell_table import CellTable
-from grn.evidence.knockoffs import knockoffs
 from grn.evidence.q_values import evidence_of
 from grn.evidence.states import states_of
 
@@ -51,33 +47,6 @@ SIMULATED: dict[str, dict[str, float]] = {
     "one_type_deep": {"cell_types": 1, "depth": 100.0},
 }
 SERGIO = ("sergio_ds1", "sergio_ds2")
-STRATA, SMALLEST = 20, 20  # of depth in each cell type, where each has at least so many cells
-
-
-def shuffled(
-    values: Tensor, basal: Tensor, strata: np.ndarray, generator: torch.Generator
-) -> Iterator[Tensor]:
-    """values [C, R] with whole rows permuted among cells of one stratum [C] and of nearly the same
-    depth: only these relate a knock-off to a target, so that a small q-value means association with
-    a true regulator.
-    """
-    while True:
-        moved = values.clone()
-        for stratum in np.unique(strata):
-            cells = np.flatnonzero(strata == stratum)
-            ordered = cells[np.argsort(basal[cells].numpy(), kind="stable")]
-            for part in np.array_split(ordered, max(1, min(STRATA, len(cells) // SMALLEST))):
-                moved[part] = values[part[torch.randperm(len(part), generator=generator).numpy()]]
-        yield moved
-
-
-# Name in the table -> how knock-offs are made, and whether they are, and edges fitted, within cell
-# types.
-KINDS = {
-    "shuffled": (shuffled, False),
-    "shuffled in types": (shuffled, True),
-    "knockoffs": (knockoffs, True),  # as `grn train` has them
-}
 
 
 def simulated(changes: dict[str, float], seed: int) -> tuple[Config, Cells, pd.DataFrame]:
@@ -129,61 +98,44 @@ def planted(cells: Cells, edges: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     return direct[:, cells.regulators], connected[:, cells.regulators]
 
 
-def measure(
-    config: Config, cells: Cells, edges: pd.DataFrame, kinds: list[str]
-) -> Iterator[tuple[str, list[float]]]:
-    """For each kind of knock-offs, the three proportions at every level, one after the other."""
-    seed, rows = config.trainer.seed, np.arange(len(cells))
-    states = states_of(cells, seed).membership
+def measure(config: Config, cells: Cells, edges: pd.DataFrame) -> list[float]:
+    """The three proportions at every level, one after the other."""
+    seed = config.trainer.seed
     direct, connected = planted(cells, edges)
-    for name in kinds:
-        draws, within = KINDS[name]
-        table = CellTable.of(
-            cells, rows, states if within else np.ones((len(cells), 1), np.float32)
-        )
-        regulators = table.regulators
-        pairs = np.ones(direct.shape, dtype=bool)
-        pairs[regulators, np.arange(len(regulators))] = False
-        q = evidence_of(table, seed=seed, least_cells=config.network.least_cells, draws=draws).q
-        proportions: list[float] = []
-        for level in LEVELS:
-            edges_found = pairs & (q <= level)
-            size = max(1, edges_found.sum())
-            proportions += [(edges_found & ~other).sum() / size for other in (direct, connected)]
-            proportions.append((edges_found & direct).sum() / (pairs & direct).sum())
-        yield name, proportions
+    table = CellTable.of(cells, np.arange(len(cells)), states_of(cells, seed).membership)
+    pairs = np.ones(direct.shape, dtype=bool)
+    pairs[table.regulators, np.arange(len(table.regulators))] = False
+    q = evidence_of(table, seed=seed, least_cells=config.network.least_cells).q
+    proportions: list[float] = []
+    for level in LEVELS:
+        found = pairs & (q <= level)
+        size = max(1, found.sum())
+        proportions += [(found & ~other).sum() / size for other in (direct, connected)]
+        proportions.append((found & direct).sum() / (pairs & direct).sum())
+    return proportions
 
 
 def main() -> None:
     arguments = read_options(
-        __doc__,
-        seeds=Option(3, "seeds of the generator (default: 3)"),
-        sets=PATTERNS,
-        knockoffs=all_of(KINDS),
+        __doc__, seeds=Option(3, "seeds of the generator (default: 3)"), sets=PATTERNS
     )
 
-    print(
-        f"{'set':<15}{'knock-offs':<19}" + "".join(f"{f'q <= {level:g}':<20}" for level in LEVELS)
-    )
+    print(f"{'set':<15}" + "".join(f"{f'q <= {level:g}':<20}" for level in LEVELS))
     for name in (*SIMULATED, *SERGIO):
         if not any(fnmatchcase(name, pattern) for pattern in arguments.sets):
             continue
         if name in SERGIO and not os.environ.get(VARIABLE):
             print(f"{name}: skipped, because {VARIABLE} is not set.")
             continue
-        found: dict[str, list[list[float]]] = {}
-        for seed in range(1 if name in SERGIO else arguments.seeds):
-            loaded = sergio(name) if name in SERGIO else simulated(SIMULATED[name], seed)
-            for kind, proportions in measure(*loaded, arguments.knockoffs):
-                found.setdefault(kind, []).append(proportions)
-        for kind, runs in found.items():
-            entries = [
-                " / ".join(f"{proportion:.2f}" for proportion in part)
-                for part in np.mean(runs, axis=0).reshape(-1, 3)
-            ]
-            print(
-                f"{name:<15}{kind:<19}" + "".join(f"{entry:<20}" for entry in entries), flush=True
-            )
+        runs = [
+            measure(*(sergio(name) if name in SERGIO else simulated(SIMULATED[name], seed)))
+            for seed in range(1 if name in SERGIO else arguments.seeds)
+        ]
+        entries = (
+            " / ".join(f"{proportion:.2f}" for proportion in part)
+            for part in np.mean(runs, axis=0).reshape(-1, 3)
+        )
+        print(f"{name:<15}" + "".join(f"{entry:<20}" for entry in entries), flush=True)
 
 
 if __name__ == "__main__":

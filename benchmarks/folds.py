@@ -2,6 +2,7 @@
 
     export PYTHONPATH=.:kernels
     python benchmarks/folds.py                         # 3 minutes on an H200
+    python benchmarks/folds.py --parts recent          # wider layers beside this year's peers
     python benchmarks/folds.py --tiles                 # are all block sizes right? 1 minute
     python benchmarks/folds.py --smoke --device cpu    # tiny sizes, without a GPU: seconds
     # the picture alone
@@ -26,16 +27,31 @@ import time
 from pathlib import Path
 
 import pandas as pd
+import seaborn as sns
 import torch
-from arguments import SMOKE, Option, all_of, read_options
-from folds_parts.layers import Scale, attention_cases, loss_cases, mlp_cases, norm_cases, rows_of
+from arguments import PICTURES, RESULTS, SMOKE, Option, all_of, read_options
+from folds_parts.layers import (
+    Scale,
+    attention_cases,
+    loss_cases,
+    mlp_cases,
+    norm_cases,
+    recent_cases,
+    rows_of,
+)
 from matplotlib.figure import Figure
-from results_file import versions, write
+from results_file import merged, versions, write
 
 from grn.plots.style import figure, plain, save
 
-HERE = Path(__file__).resolve().parent
-PARTS = {"losses": loss_cases, "mlp": mlp_cases, "norm": norm_cases, "attention": attention_cases}
+PARTS = {
+    "losses": loss_cases,
+    "recent": recent_cases,
+    "mlp": mlp_cases,
+    "norm": norm_cases,
+    "attention": attention_cases,
+}
+KEYS = ["layer", "rows", "items", "width", "method"]
 SHOWN = [
     "method",
     "forward_ms",
@@ -77,17 +93,14 @@ def measured(arguments: argparse.Namespace, device: torch.device) -> pd.DataFram
             print(f"\n{case.layer}, {case.sizes}")
             print(shown.to_string(index=False, float_format="{:.4g}".format))
             print(f"({time.monotonic() - begun:.0f} s)", flush=True)
-            write(arguments.output / "folds.csv", pd.DataFrame(found))
+            path = arguments.output / "folds.csv"
+            write(path, merged(path, pd.DataFrame(found), KEYS))
             del case
     return pd.DataFrame(found)
 
 
 OURS, OTHERS = "#0072b2", "#b8b8b8"
-LINES = {
-    "flashsign": ("-", OURS),
-    "torch, eager": ("--", "#111111"),
-    "torch.compile": (":", "#e69f00"),
-}
+LINES = {"flashsign": OURS, "torch, eager": "#111111", "torch.compile": "#e69f00"}
 
 
 def bars_and_curves(table: pd.DataFrame) -> Figure:
@@ -96,52 +109,27 @@ def bars_and_curves(table: pd.DataFrame) -> Figure:
     picture = figure(11, 7)
     above, below = picture.subplots(2, 2)
     for panel, layer in zip(above, ("linear cross entropy", "two distributions"), strict=True):
-        _bars(panel, good[good["layer"] == layer], layer)
+        rows = good[good["layer"] == layer].sort_values("ms", ascending=False)
+        colours = {name: OURS if name == "flashsign" else OTHERS for name in rows["method"]}
+        sns.barplot(rows, x="ms", y="method", hue="method", palette=colours, ax=panel)
+        share = [f"{row.ms:.1f} ms, {row.extra_mib:,.0f} MiB" for row in rows.itertuples()]
+        for bar, words in zip(panel.containers, share, strict=True):
+            panel.bar_label(bar, [words], padding=3, fontsize=7)
+        panel.margins(x=0.5)
+        panel.set_title(f"{layer}: forward and backward, extra memory", fontsize=10)
     mlps = good[good["layer"] == "MLP"].assign(ratio=lambda rows: rows["items"] / rows["width"])
-    for panel, column, title in zip(
-        below, ("ms", "extra_mib"), ("MLP: milliseconds", "MLP: extra memory, MiB"), strict=True
-    ):
-        for method, (line, colour) in LINES.items():
-            rows = mlps[(mlps["method"] == method) & (mlps[column] > 0)].sort_values("ratio")
-            if rows.empty:
-                continue
-            panel.plot(
-                rows["ratio"],
-                rows[column],
-                line,
-                color=colour,
-                marker="o",
-                markersize=3,
-                label=method,
-            )
-        if not panel.lines:  # a CPU has no figures for memory
+    for panel, column in zip(below, ("ms", "extra_mib"), strict=True):
+        rows = mlps[mlps["method"].isin(LINES) & (mlps[column] > 0)]
+        if rows.empty:  # a CPU has no figures for memory
             continue
-        panel.set_xscale("log", base=2)
-        panel.set_yscale("log")
-        panel.xaxis.set_major_formatter("{x:g}")
-        panel.yaxis.set_major_formatter("{x:g}")
-        panel.minorticks_off()
-        panel.set_xlabel("K / D, forward and backward")
-        panel.set_title(title, fontsize=10)
-        panel.grid(color="#dddddd", linewidth=0.6)
-        panel.legend(frameon=False, fontsize=8)
+        look = {"hue": "method", "palette": LINES, "style": "method", "markers": True}
+        sns.lineplot(rows, x="ratio", y=column, ax=panel, **look)
+        panel.set(xscale="log", yscale="log", xlabel="K / D, forward and backward")
+        panel.set_title(f"MLP: {column}", fontsize=10)
+    for panel in picture.axes:
+        panel.grid(axis="x", color="#dddddd", linewidth=0.6)
         plain(panel)
     return picture
-
-
-def _bars(panel: object, rows: pd.DataFrame, title: str) -> None:
-    rows = rows.sort_values("ms", ascending=False)
-    colours = [OURS if method == "flashsign" else OTHERS for method in rows["method"]]
-    bars = panel.barh(rows["method"], rows["ms"], color=colours)
-    share = [
-        f"{ms:.1f} ms, {extra:,.0f} MiB"
-        for ms, extra in zip(rows["ms"], rows["extra_mib"], strict=True)
-    ]
-    panel.bar_label(bars, share, padding=3, fontsize=7)
-    panel.set_xlim(0, 1.5 * rows["ms"].max() if len(rows) else 1)
-    panel.set_title(f"{title}: forward and backward, extra memory", fontsize=10)
-    panel.tick_params(labelsize=8)
-    plain(panel)
 
 
 def draw(table: pd.DataFrame, path: Path) -> None:
@@ -167,8 +155,8 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
     if arguments.smoke:
         arguments.output = arguments.output or Path(tempfile.mkdtemp(prefix="folds-"))
         arguments.picture = arguments.picture or arguments.output / "folds.png"
-    arguments.output = arguments.output or HERE / "results"
-    arguments.picture = arguments.picture or HERE.parent / "docs" / "img" / "folds.png"
+    arguments.output = arguments.output or RESULTS
+    arguments.picture = arguments.picture or PICTURES / "folds.png"
     return arguments
 
 
@@ -194,11 +182,10 @@ def main(argv: list[str] | None = None) -> None:
         )
         raise SystemExit(int(len(wrong) > 0))
     os.environ.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE", "0")
-    table = measured(arguments, device)
-    if not (table["status"] == "ok").any():
+    if not (measured(arguments, device)["status"] == "ok").any():
         raise SystemExit("Nothing was measured.")
     print(f"wrote {arguments.output / 'folds.csv'}")
-    draw(table, arguments.picture)
+    draw(pd.read_csv(arguments.output / "folds.csv"), arguments.picture)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from networks import deviation
 from peers import perceptron
 from results_file import merged, ordered, write
 from sets import SETS, NetworkSet, folder, load_sets
+from sklearn.preprocessing import StandardScaler
 
 from grn.bags import Bags
 from grn.evidence.states import states_of
@@ -111,21 +112,16 @@ def errors(
         for some, predicted, _ in of_genes:
             found["ridge"][:, some] = predicted
     if "perceptron" in methods and not every:
-        whole = cells.multiplicity.toarray()
-        mean, sd = whole[split.train].mean(0), np.maximum(whole[split.train].std(0), 1e-6)
-        values = (whole - mean) / sd
-        depth = (cells.basal - cells.basal[split.train].mean()) / max(
-            cells.basal[split.train].std(), 1e-6
-        )
-        of_state = (
-            np.zeros((len(cells), 0)) if known is None or len(states) == 1 else states.membership
-        )
-        x = np.hstack([values[:, regulators], depth[:, None], of_state])
+        scaler = StandardScaler().fit(cells.multiplicity[split.train].toarray())
+        values = scaler.transform(cells.multiplicity.toarray())
+        depth = StandardScaler().fit(cells.basal[split.train, None]).transform(cells.basal[:, None])
+        of_state = [] if known is None or len(states) == 1 else [states.membership]
+        x = np.hstack([values[:, regulators], depth, *of_state])
         y = values[split.train][:, genes]
         found["perceptron"] = np.zeros_like(test)
         with torch.enable_grad():
             of_genes = perceptron.predicted(x[split.train], y, x[split.test], seed, device)
-        found["perceptron"][:, genes] = mean[genes] + sd[genes] * of_genes
+        found["perceptron"][:, genes] = scaler.mean_[genes] + scaler.scale_[genes] * of_genes
     spread = model.identity.sd.cpu().numpy()[genes]
     scores = {
         name: float(np.square((p - test)[:, genes] / spread).mean()) for name, p in found.items()

@@ -7,7 +7,6 @@ Letters: C cells, N genes, R regulators, K cell types.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -21,8 +20,7 @@ FOLDS = 5
 
 def by_label(labels: Sequence[str]) -> dict[str, np.ndarray]:
     """Positions of the cells of each label."""
-    values = np.asarray(labels, dtype=object)
-    return {label: np.flatnonzero(values == label) for label in dict.fromkeys(labels)}
+    return pd.Series(labels, dtype=object).groupby(list(labels), sort=False).indices
 
 
 def pearson_each(
@@ -141,8 +139,7 @@ def _solve(
 
 def _table(weight: np.ndarray, genes: list[str], own: np.ndarray) -> pd.DataFrame:
     """weight [R, N] as source, target, weight, without self loops."""
-    pairs = [(r, g) for r, g in product(range(len(own)), range(len(genes))) if own[r] != g]
-    source, target = np.array(pairs).T
+    source, target = (own[:, None] != np.arange(len(genes))).nonzero()
     names = np.asarray(genes, dtype=object)
     return pd.DataFrame(
         {"source": names[own[source]], "target": names[target], "weight": weight[source, target]}

@@ -21,17 +21,16 @@ import math
 import random
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 from arguments import RESULTS, Option, read_options
+from results_file import write
 
 from flashsign import spherical_attention
 from flashsign.tuning.accuracy import TENSORS, Case, error
 
-HERE = Path(__file__).resolve().parent
 WIDTHS = (3, 16, 20, 48, 64, 64, 100, 128, 128, 160, 256)
 COMPILED = ("dtype", "packed", "width", "values", "method")
 VALUES = (1, 7, 16, 33, 64, 130)
@@ -211,18 +210,13 @@ def main() -> int:
             row |= judged(of, device, chosen.backend)
         except (AssertionError, RuntimeError, ValueError) as problem:
             row["problem"] = repr(problem)[:200]
-        worst = max(
-            (row.get(name, math.inf) for name in TENSORS),
-            key=lambda x: math.inf if math.isnan(x) else x,
-        )
-        row["within"] = worst <= 1
+        row["within"] = all(row.get(name, math.inf) <= 1 for name in TENSORS)
         rows.append(row)
         if not row["within"]:
             print(row, flush=True)
     table = pd.DataFrame(rows)
     table.insert(0, "device", torch.cuda.get_device_name() if device.type == "cuda" else "cpu")
-    chosen.output.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(chosen.output, index=False, float_format="%.3g")
+    write(chosen.output, table)
     print(
         table.groupby(["dtype", "packed"])[list(TENSORS)]
         .max()

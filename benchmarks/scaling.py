@@ -29,50 +29,13 @@ from matplotlib.figure import Figure
 from networks import COLOURS, OURS, OWN, methods
 from peers import load, settings_of
 from peers.measure import CallFailed, measured
+from pictures import lines
 from results_file import merged, ordered, write
 from sets import COUNTS_SEEN, NetworkSet, digest
 
-from grn.plots.style import INK, figure, plain, save
+from grn.plots.style import save
 
 LEAST_S = 1e-3  # times are recorded in milliseconds
-
-
-def lines(table: pd.DataFrame, *, ours: str, cells: int, genes: int) -> Figure:
-    """table: method, genes, cells, cpu_seconds -> two panels, both axes logarithmic.
-
-    The left panel has the rows with `cells` cells, the right one those with `genes` genes. A line
-    ends at the largest size of its method.
-    """
-    picture = figure(9, 4.4)
-    panels = picture.subplots(1, 2, sharey=True)
-    along = (("genes", "cells", cells), ("cells", "genes", genes))
-    for panel, (grows, stays, number) in zip(panels, along, strict=True):
-        for method in sorted(dict.fromkeys(table["method"]), key=lambda name: name == ours):
-            rows = table[(table["method"] == method) & (table[stays] == number)].sort_values(grows)
-            own = method == ours
-            panel.plot(
-                *(rows[grows], rows["cpu_seconds"].clip(lower=LEAST_S)),
-                color="black" if own else COLOURS.get(method, INK),
-                marker="D" if own else "o",
-                markersize=6 if own else 4,
-                linewidth=2.4 if own else 1.4,
-                label=method.replace("_", " "),
-            )
-        panel.set_xscale("log", base=2)
-        panel.set_yscale("log")
-        panel.set_xticks(sorted(table.loc[table[stays] == number, grows].unique()))
-        panel.xaxis.set_major_formatter("{x:g}")
-        panel.yaxis.set_major_formatter("{x:g}")
-        panel.minorticks_off()
-        panel.grid(color="#dddddd", linewidth=0.6)
-        panel.set_xlabel(f"{grows} (at {number} {stays})")
-        plain(panel)
-    panels[0].set_ylabel("CPU seconds, one thread")
-    handles, labels = panels[0].get_legend_handles_labels()
-    picture.legend(
-        handles[::-1], labels[::-1], loc="outside right center", frameon=False, fontsize=9
-    )
-    return picture
 
 
 GENES, CELLS = (100, 200, 400, 800), (500, 1000, 2000, 4000)
@@ -110,6 +73,23 @@ def timed(method: str, one: NetworkSet) -> dict[str, Any]:
         )
     _, measures = measured(call, jobs=1, threads=1)
     return {name: measures[name] for name in ("seconds", "cpu_seconds", "peak_mb")}
+
+
+def picture(table: pd.DataFrame) -> Figure:
+    """CPU seconds against genes and against cells; a line ends at its method's largest size."""
+    parts = [
+        rows.assign(along=f"{grows} (at {number} {stays})", size=rows[grows])
+        for grows, stays, number in (("genes", "cells", USUAL_CELLS), ("cells", "genes", FEW_GENES))
+        for rows in [table[table[stays] == number]]
+    ]
+    long = pd.concat(parts).assign(seconds=lambda rows: rows["cpu_seconds"].clip(lower=LEAST_S))
+    found = lines(
+        long, COLOURS, x="size", y="seconds", ours=OURS, col="along", facet_kws={"sharex": False}
+    )
+    found.axes[0].set_ylabel("CPU seconds, one thread")
+    for panel in found.axes:
+        panel.set_xlabel("")
+    return found
 
 
 def too_long(taken: Mapping[tuple[int, int], float], genes: int, cells: int, limit: float) -> bool:
@@ -164,7 +144,7 @@ def main() -> None:
 
     table = pd.read_csv(path)
     arguments.picture.parent.mkdir(parents=True, exist_ok=True)
-    save(lines(table, ours=OURS, cells=USUAL_CELLS, genes=FEW_GENES), arguments.picture)
+    save(picture(table), arguments.picture)
     print(f"wrote {path} and {arguments.picture}")
 
 

@@ -22,17 +22,16 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 from arguments import RESULTS, Option, read_options
+from results_file import merged, ordered, write
 from torch import Tensor
 
 from flashsign.tuning.accuracy import SIZES, TENSORS, Bag
 
-HERE = Path(__file__).resolve().parent
 SMALL_SIZES = (1, 7, 20, 33, 64, 113, 128)
 TRIAL_SIZES = (1, 7, 40)
 KERNELS = {
@@ -69,14 +68,17 @@ class Case:
     dtype: torch.dtype
 
     @property
-    def written(self) -> dict[str, int]:
-        """The columns of the block sizes; the rows of a program's own tile are "own", whatever the
-        table calls them.
+    def columns(self) -> dict[str, object]:
+        """What names the case; the rows of a program's own tile are "own", whatever the table calls
+        them.
         """
-        return {
-            {"rows": "own", "queries": "own"}.get(name, name): x
-            for name, x in vars(self.block_sizes).items()
+        written = {
+            {"rows": "own", "queries": "own"}.get(name, name): number
+            for name, number in vars(self.block_sizes).items()
         }
+        dtype = str(self.dtype).removeprefix("torch.")
+        sizes = {"width": self.width, "values": self.values, "dtype": dtype}
+        return {"kernel": self.kernel, **sizes, **dict.fromkeys(NUMBERS), **written}
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -192,40 +194,21 @@ def ours(case: Case, bag: Bag) -> list[Tensor]:
     return [o, *gradients, dm.sum(1)]
 
 
-def case_columns(case: Case) -> dict[str, object]:
-    """The columns that name a case."""
-    return {
-        "kernel": case.kernel,
-        "width": case.width,
-        "values": case.values,
-        "dtype": str(case.dtype).removeprefix("torch."),
-        **dict.fromkeys(NUMBERS),
-        **case.written,
-    }
-
-
 def check(case: Case, sizes: tuple[int, ...], device: str) -> dict[str, object]:
     """The row of a case, from bags of these sizes; a case that fails is a row with the problem."""
-    tensors, row = KERNELS[case.kernel], case_columns(case)
-    worst, of_bound, within = dict.fromkeys(tensors, 0.0), dict.fromkeys(tensors, 0.0), True
+    tensors, row = KERNELS[case.kernel], case.columns
+    verdicts = []
     try:
         for genes in sizes:
             bag = Bag(genes, case.width, case.dtype, device, case.values)
             found = dict(zip(TENSORS, ours(case, bag), strict=False))
-            for name, verdict in bag.judge({name: found[name] for name in tensors}).items():
-                worst[name], of_bound[name] = (
-                    max(worst[name], verdict.error),
-                    max(of_bound[name], verdict.of_bound),
-                )
-                within &= verdict.good
+            verdicts.append(bag.judge({name: found[name] for name in tensors}))
     except Exception as problem:  # a case that does not compile must not stop the others
         return row | {"within": False, "problem": repr(problem)[:200]}
-    return (
-        row
-        | worst
-        | {f"{name}_of_bound": units for name, units in of_bound.items()}
-        | {"within": within}
-    )
+    for name in tensors:
+        row[name] = max(each[name].error for each in verdicts)
+        row[f"{name}_of_bound"] = max(each[name].of_bound for each in verdicts)
+    return row | {"within": all(each.good for of in verdicts for each in of.values())}
 
 
 def check_all(everything: list[Case], limit_s: float) -> pd.DataFrame:
@@ -239,28 +222,19 @@ def check_all(everything: list[Case], limit_s: float) -> pd.DataFrame:
         max(1, processes), get_context("spawn"), torch.set_num_threads, (1,)
     ) as pool:
         # First the cases that take longest to compile.
-        ordered = sorted(everything, key=lambda case: (-case.width, -case.dtype.itemsize))
-        waiting = {pool.submit(check, case, case.sizes, "cuda"): case for case in ordered}
+        by_cost = sorted(everything, key=lambda case: (-case.width, -case.dtype.itemsize))
+        waiting = {pool.submit(check, case, case.sizes, "cuda"): case for case in by_cost}
         try:
             for done in as_completed(waiting, limit_s):
                 case = waiting[done]
                 rows[case] = done.result()
-                took = f"{time.monotonic() - begun:6.0f} s  {len(rows)} of {len(everything)}"
-                print(
-                    took,
-                    case.kernel,
-                    case.block_sizes,
-                    case.width,
-                    case.dtype,
-                    rows[case]["within"],
-                    flush=True,
-                )
+                print(f"{time.monotonic() - begun:6.0f} s ", case, rows[case]["within"], flush=True)
         except TimeoutError:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in active_children():  # they may still compile for minutes
                 process.kill()
     late_row = {"within": False, "problem": f"not done in {limit_s:.0f} s"}
-    return pd.DataFrame([rows.get(case, case_columns(case) | late_row) for case in everything])
+    return pd.DataFrame([rows.get(case, case.columns | late_row) for case in everything])
 
 
 def main() -> int:
@@ -294,15 +268,9 @@ def main() -> int:
         [case for case in dict.fromkeys(cases()) if case.kernel in wanted], chosen.limit_s
     )
     table.insert(0, "device", torch.cuda.get_device_name())
-    chosen.output.parent.mkdir(parents=True, exist_ok=True)
-    if chosen.kernels and chosen.output.exists():
-        before = pd.read_csv(chosen.output)
-        table = pd.concat([before[~before.kernel.isin(wanted)], table])
-        table = table.sort_values(
-            "kernel", key=lambda names: names.map(list(KERNELS).index), kind="stable"
-        )
+    table = ordered(merged(chosen.output, table, ["kernel"]), kernel=list(KERNELS))
     table = table.astype(dict.fromkeys(NUMBERS, "Int64"))
-    table.to_csv(chosen.output, index=False, float_format="%.3g")
+    write(chosen.output, table)
     print(
         table.drop(columns="device").to_string(
             index=False, float_format=lambda x: "" if math.isnan(x) else f"{x:.1e}"

@@ -20,7 +20,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from arguments import Option, read_options
@@ -71,13 +73,26 @@ def by_softmax(
 
 
 @contextmanager
-def softmax() -> Iterator[None]:
-    own, SignedBlock.learned = SignedBlock.learned, by_softmax
-    try:
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            yield
-    finally:
-        SignedBlock.learned = own
+def softmax(owner: type, name: str, replacement: Callable[..., object]) -> Iterator[None]:
+    """Within it a method of the model reads by cuDNN's softmax."""
+    with patch.object(owner, name, replacement), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        yield
+
+
+def step_of(task: Task, batches: Callable[[], Batch]) -> Callable[[], None]:
+    """A function that trains one step, on the next of the batches."""
+    optimizer = task.configure_optimizers()["optimizer"]
+    recorder = Recorder(task.losses, list(task.parameters()), Update(optimizer))
+
+    def step() -> None:
+        loss, _ = recorder(batches(), {}, False)
+        recorder.backward(loss)
+        if recorder.latest is not None:
+            recorder.step()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
 
 
 def stepping(genes: int, regulators: int, cells: int, device: str) -> Callable[[], None]:
@@ -97,20 +112,7 @@ def stepping(genes: int, regulators: int, cells: int, device: str) -> Callable[[
     bags = Bags(torch.rand(cells, genes, device=device) * present, states=states, room=room)
     number = torch.arange(cells, device=device)
     kinds = [Batch(bags, number, labels, number % 5, kept=kept) for kept in (present | True, None)]
-    optimizer = task.configure_optimizers()["optimizer"]
-    recorder = Recorder(task.losses, list(task.parameters()), Update(optimizer))
-    order = itertools.cycle(kinds)
-
-    def step() -> None:
-        batch = next(order)
-        loss, _ = recorder(batch, {}, False)
-        recorder.backward(loss)
-        if recorder.latest is not None:
-            recorder.step()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
+    return step_of(task, partial(next, itertools.cycle(kinds)))
 
 
 def measured(step: Callable[[], None]) -> tuple[float, float]:
@@ -156,11 +158,8 @@ def watched(first: int, last: int) -> Iterator[profile]:
             found.start() if task.global_step == first else found.stop()
         own(task, batch, index)
 
-    Task.on_train_batch_start = start  # type: ignore[method-assign]
-    try:
+    with patch.object(Task, "on_train_batch_start", start):
         yield found
-    finally:
-        Task.on_train_batch_start = own  # type: ignore[method-assign]
 
 
 def busy_in_run(path: Path, first: int, last: int) -> float:
@@ -192,7 +191,7 @@ def main() -> None:
             flush=True,
         )
         try:
-            with softmax():
+            with softmax(SignedBlock, "learned", by_softmax):
                 slow, _ = measured(stepping(genes, regulators, cells, "cuda"))
             print(f"{1e3 * slow:>9.2f} ms, {slow / seconds:.1f} times as long", flush=True)
         except torch.OutOfMemoryError:

@@ -15,17 +15,16 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
 from arguments import Option, read_options
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.training import busy, measured, watched
+from benchmarks.training import busy, measured, softmax, step_of, watched
 from grn.bags import Bags, Batch, Tokens
 from grn.config.files import load_config
 from grn.config.schema import Config
@@ -33,10 +32,8 @@ from grn.model.objectives import with_tokens
 from grn.model.reader import ReaderShape
 from grn.model.regulation import Model
 from grn.model.transformer import Layer, Layers, linear
-from grn.training.recorded import Recorder
 from grn.training.run import train
 from grn.training.task import Task
-from grn.training.update import Update
 
 CLASSES, LAYERS, WIDTH, HEADS, HEAD, HIDDEN = 8, 4, 128, 8, 64, 256
 POINTS = [(2000, 64), (5000, 32), (20_000, 8)]  # genes, cells of a step
@@ -68,16 +65,6 @@ sizes: dict[int, int] = {}
 """Tokens of a cell, by the number of cells of a step: the host knows it."""
 
 
-@contextmanager
-def softmax() -> Iterator[None]:
-    own, Layer.attend = Layer.attend, by_softmax  # type: ignore[method-assign]
-    try:
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            yield
-    finally:
-        Layer.attend = own  # type: ignore[method-assign]
-
-
 def stepping(genes: int, cells: int, key_heads: int, device: str = "cuda") -> Callable[[], None]:
     """A function that trains one step."""
     torch.manual_seed(0)
@@ -98,18 +85,7 @@ def stepping(genes: int, cells: int, key_heads: int, device: str = "cuda") -> Ca
     bags = Bags(torch.rand(cells, genes, device=device) + 0.1)
     number = torch.arange(cells, device=device)
     batch = Batch(bags, number, number % CLASSES, number % 5, kept=bags.multiplicity > 0)
-    optimizer = task.configure_optimizers()["optimizer"]
-    recorder = Recorder(task.losses, list(task.parameters()), Update(optimizer))
-
-    def step() -> None:
-        loss, _ = recorder(with_tokens(batch, model), {}, False)
-        recorder.backward(loss)
-        if recorder.latest is not None:
-            recorder.step()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
+    return step_of(task, lambda: with_tokens(batch, model))
 
 
 def trace(name: str, first: int = 40, last: int = 60) -> None:
@@ -145,7 +121,7 @@ def main() -> None:
         for key_heads in (HEADS, HEADS // 4):
             print(f"{genes:>6} genes {cells:>3} cells {key_heads} key heads", end="", flush=True)
             found = []
-            for way in (nullcontext(), softmax()):
+            for way in (nullcontext(), softmax(Layer, "attend", by_softmax)):
                 torch.cuda.reset_peak_memory_stats()
                 with way:
                     seconds, share = measured(stepping(genes, cells, key_heads))

@@ -8,10 +8,12 @@ import math
 import time
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from typing import Any
 
+import pandas as pd
 import torch
-from attention_parts.clock import Call, measure, release, synchronise
+from attention_parts.clock import Call, measure, recorded, release, synchronise
 from attention_parts.dense import OPERATIONS
 from attention_parts.methods import METHODS, Attend, Inputs, attempt, call_of, public_call
 from torch import Tensor
@@ -41,45 +43,32 @@ def equal_sizes(sizes: Tensor) -> Tensor:
 
 def packed_rows(
     dtypes: tuple[str, ...], backend: str, device: torch.device, budget_s: float, smoke: bool
-) -> Iterator[dict[str, Any]]:
+) -> pd.DataFrame:
     """A row for each kind of sizes, dtype, direction and layout; ratio: its rate over that of equal
     dense bags.
     """
-    for kind in ("lognormal", "uniform"):
+    rows = []
+    layouts = ("equal, dense", "equal, packed", "uneven, packed")
+    for kind, dtype, layout in product(("lognormal", "uniform"), dtypes, layouts):
         sizes = bag_sizes(kind, 3, largest=50) if smoke else bag_sizes(kind)
-        for dtype in dtypes:
-            found: list[dict[str, Any]] = []
-            for layout in ("equal, dense", "equal, packed", "uneven, packed"):
-                chosen = sizes if layout.startswith("uneven") else equal_sizes(sizes)
-                attend, inputs = _layout(layout, chosen, dtype, backend, device)
-                for direction in DIRECTIONS:
-                    calls = [call_of(attend, one, direction) for one in inputs]
-                    timing, status = attempt(partial(measure, calls, device, budget_s), device)
-                    pairs = int(chosen.square().sum())
-                    row = {
-                        "sizes": kind,
-                        "layout": layout,
-                        "dtype": dtype,
-                        "direction": direction,
-                        "status": status,
-                    }
-                    row |= {"bags": len(chosen), "genes": int(chosen.sum()), "pairs": pairs}
-                    if timing is not None:
-                        row |= timing._asdict()
-                        row["tflops"] = (
-                            OPERATIONS[direction] * pairs * HEADS * WIDTH / timing.ms / 1e9
-                        )
-                    found.append(row)
-                release(device)
-            dense = {
-                row["direction"]: row.get("tflops")
-                for row in found
-                if row["layout"] == "equal, dense"
-            }
-            for row in found:
-                if row.get("tflops") and dense[row["direction"]]:
-                    row["ratio"] = row["tflops"] / dense[row["direction"]]
-                yield row
+        chosen = sizes if layout.startswith("uneven") else equal_sizes(sizes)
+        attend, inputs = _layout(layout, chosen, dtype, backend, device)
+        pairs = int(chosen.square().sum())
+        size = {"bags": len(chosen), "genes": int(chosen.sum()), "pairs": pairs}
+        for direction in DIRECTIONS:
+            calls = [call_of(attend, one, direction) for one in inputs]
+            timing, status = attempt(partial(measure, calls, device, budget_s), device)
+            row = {"sizes": kind, "layout": layout, "dtype": dtype, "direction": direction}
+            row |= size | {"status": status, "tflops": math.nan}
+            if timing is not None:
+                operations = OPERATIONS[direction] * pairs * HEADS * WIDTH
+                row |= {**timing._asdict(), "tflops": operations / timing.ms / 1e9}
+            rows.append(row)
+        release(device)
+    table = pd.DataFrame(rows)
+    same = ["sizes", "dtype", "direction"]
+    dense = table[table["layout"] == layouts[0]].set_index(same)["tflops"].rename("dense")
+    return table.assign(ratio=table["tflops"] / table.join(dense, on=same)["dense"])
 
 
 def _layout(
@@ -121,39 +110,21 @@ def small_rows(
     """
     cells, in_a_row = (4, 10) if smoke else (SMALL_CELLS, IN_A_ROW)
     ours = tuple(name for name in methods if name in ("stream", "moments"))
+    size = {"cells": cells, "N": SMALL_GENES, "E": SMALL_WIDTH, "heads": SMALL_HEADS}
+    shape = cells, SMALL_HEADS, SMALL_GENES, SMALL_WIDTH
     for dtype in dtypes:
-        inputs = Inputs.draw(
-            (cells, SMALL_HEADS, SMALL_GENES, SMALL_WIDTH), (cells, SMALL_GENES), dtype, device
-        )
-        for direction in DIRECTIONS:
-            for name in (*ours, *PEERS):
-                method = METHODS[name]
-                with method.context():
-                    call = call_of(method.make(backend), inputs, direction)
-                    wall, status = attempt(partial(wall_us, call, device, in_a_row), device)
-                    graph, graph_status = math.nan, status
-                    if wall is not None and device.type == "cuda":
-                        graph, graph_status = attempt(
-                            partial(graph_us, call, device, budget_s), device
-                        )
-                    graph, wall = (math.nan if us is None else us for us in (graph, wall))
-                yield {
-                    **{
-                        "method": method.name,
-                        "cells": cells,
-                        "N": SMALL_GENES,
-                        "E": SMALL_WIDTH,
-                        "heads": SMALL_HEADS,
-                        "dtype": dtype,
-                    },
-                    **{
-                        "direction": direction,
-                        "graph_us": graph,
-                        "call_us": wall,
-                        "overhead_us": wall - graph,
-                    },
-                    "status": graph_status,
-                }
+        inputs = Inputs.draw(shape, (cells, SMALL_GENES), dtype, device)
+        for direction, name in product(DIRECTIONS, (*ours, *PEERS)):
+            method, graph = METHODS[name], None
+            with method.context():
+                call = call_of(method.make(backend), inputs, direction)
+                wall, status = attempt(partial(wall_us, call, device, in_a_row), device)
+                if wall is not None and device.type == "cuda":
+                    graph, status = attempt(partial(graph_us, call, device, budget_s), device)
+            graph, wall = (math.nan if us is None else us for us in (graph, wall))
+            times = {"graph_us": graph, "call_us": wall, "overhead_us": wall - graph}
+            what = {"method": method.name, "dtype": dtype, "direction": direction}
+            yield what | size | times | {"status": status}
         release(device)
 
 
@@ -172,15 +143,6 @@ def wall_us(call: Call, device: torch.device, count: int) -> float:
 
 
 def graph_us(call: Call, device: torch.device, budget_s: float) -> float:
-    """Microseconds per call inside a CUDA graph, where the device does not wait for the host."""
-    side = torch.cuda.Stream(device)
-    side.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream(device).wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(IN_GRAPH):
-            call()
-    return 1000 * measure([graph.replay], device, budget_s).ms / IN_GRAPH
+    """Microseconds per call inside a CUDA graph."""
+    replay = recorded(call, device, IN_GRAPH)
+    return 1000 * measure([replay], device, budget_s).ms / IN_GRAPH

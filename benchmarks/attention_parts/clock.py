@@ -68,6 +68,21 @@ def measure(calls: Sequence[Call], device: torch.device, budget_s: float) -> Tim
     return Timing(middle, low, high, warmups, runs)
 
 
+def recorded(call: Call, device: torch.device, times: int = 1) -> Call:
+    """A replay of so many calls as one CUDA graph, where the device does not wait for the host."""
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream(device).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            call()
+    return graph.replay
+
+
 def times(
     repeated: Iterator[Call], count: int, device: torch.device, issue_s: float = 0.0
 ) -> list[float]:

@@ -1,19 +1,16 @@
-"""The main part: every method at every point, in every direction; the points, the estimate, rows,
-table and claims.
-"""
+"""The main part: every method at every point, in every direction."""
 
 from __future__ import annotations
 
 import argparse
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import pandas as pd
 import torch
-from attention_parts.clock import Rates, measure, peak_mib, release, run_counts
+from attention_parts.clock import Rates, measure, peak_mib, release
 from attention_parts.methods import METHODS, Attend, Inputs, Method, attempt, call_of
 from torch import Tensor
 
@@ -35,21 +32,6 @@ BUDGET_S = 0.1  # for a method in one direction at a point: the default run took
 # no scores needs five such products. The nominal 10 N M E counts for every method, whatever it
 # really does, so that rates compare as times.
 OPERATIONS = {"forward": 4, "backward": 10, "both": 14}
-
-# Expected milliseconds at N = 41472, E = 128 on an H200, for the estimate alone.
-EXPECTED_MS = {
-    "eager": (60, 120, 180),
-    "weights": (101, 0, 0),  # its backward does not fit the memory
-    "compile": (60, 120, 180),
-    "flash": (20, 56, 76),
-    "cudnn": (12, 33, 45),
-    "stream": (11, 35, 46),
-    "moments": (1, 2, 3),
-}
-# Seconds before the first timed run of a method at a point, on average: compilation, cuDNN's plans,
-# first allocations. Triton kernels are compiled once for a width and dtype, and once more for a
-# size that 16 does not divide.
-PREPARE_S = {"compile": 5.0, "cudnn": 0.7, "stream": 1.5, "moments": 1.5}
 
 
 class Point(NamedTuple):
@@ -76,29 +58,16 @@ class Plan:
         """The options that were given, and for others the defaults of --smoke, of --quick or of the
         full run.
         """
+        default = cls(SIZES, WIDTHS, DTYPES, DEFAULT_METHODS, DIRECTIONS, BUDGET_S)
+        several = tuple(name for name in DEFAULT_METHODS if name not in FEW)
         if arguments.smoke:
-            default = cls(
-                (32, 33),
-                (16,),
-                DTYPES,
-                ("eager", "flash", "cudnn", "stream", "moments"),
-                DIRECTIONS,
-                0.02,
-            )
+            default = replace(default, sizes=(32, 33), widths=(16,), methods=several, budget_s=0.02)
         elif arguments.quick:
-            quick = tuple(name for name in DEFAULT_METHODS if name not in FEW)
-            default = cls((8192, 41472), WIDTHS, ("fp16",), quick, DIRECTIONS, BUDGET_S)
-        else:
-            default = cls(SIZES, WIDTHS, DTYPES, DEFAULT_METHODS, DIRECTIONS, BUDGET_S)
-        asked = {
-            name: getattr(arguments, name)
-            for name in ("sizes", "widths", "dtypes", "methods", "directions")
-        }
-        return cls(
-            *(tuple(given) if given else getattr(default, name) for name, given in asked.items()),
-            arguments.budget_s or default.budget_s,
-            bool(arguments.sizes),
-        )
+            default = replace(default, sizes=(8192, 41472), dtypes=("fp16",), methods=several)
+        names = ("sizes", "widths", "dtypes", "methods", "directions")
+        asked = {name: tuple(given) for name in names if (given := getattr(arguments, name))}
+        budget_s = arguments.budget_s or default.budget_s
+        return replace(default, **asked, budget_s=budget_s, everywhere=bool(arguments.sizes))
 
     def points(self) -> Iterator[Point]:
         for dtype in self.dtypes:
@@ -116,28 +85,6 @@ class Plan:
 
 def operations(direction: str, queries: int, keys: int, width: int, heads: int = HEADS) -> int:
     return OPERATIONS[direction] * queries * keys * width * heads
-
-
-def expected_ms(method: str, point: Point, direction: str) -> float:
-    """Time grows with N^2 (moments: N); half the width takes 0.6 of the time, or 0.9 where scores
-    are stored.
-    """
-    whole = EXPECTED_MS[method][DIRECTIONS.index(direction)]
-    growth = (point.size / 41472) ** (1 if method == "moments" else 2)
-    narrow = 0.9 if method in ("eager", "weights", "compile") else 0.6
-    return max(whole * growth * (narrow if point.width < 128 else 1), 0.02)
-
-
-def estimate(plan: Plan) -> float:
-    """Seconds that the run will take on an H200."""
-    seconds = 10.0  # start and rates
-    for point in plan.points():
-        for method in plan.methods_at(point):
-            seconds += PREPARE_S.get(method, 0.1)
-            for direction in plan.directions:
-                ms = expected_ms(method, point, direction)
-                seconds += (sum(run_counts(ms, plan.budget_s)) + 6) * ms / 1000 + 0.01
-    return seconds
 
 
 ROWS = 256
@@ -273,97 +220,15 @@ def _filled(row: Row, rows: list[Row], point: Point, rates: Rates) -> Row:
     return {column: everything.get(column, math.nan) for column in COLUMNS}
 
 
-# Title, width and format of each printed column; the CSV has more.
-SHOWN = {
-    "method": ("method", 38, "<"),
-    "N": ("N", 6, ""),
-    "E": ("E", 4, ""),
-    "dtype": ("dtype", 6, ""),
-    "direction": ("direction", 10, ""),
-    "ms": ("ms", 9, ".3f"),
-    "tflops": ("TFLOP/s", 8, ".0f"),
-    "matmul_share": ("/ matmul", 9, ".2f"),
-    "ratio_cudnn": ("x cuDNN", 8, ".2f"),
-    "ratio_flash": ("x FA-2", 8, ".2f"),
-    "ratio_eager": ("x eager", 8, ".2f"),
-    "memory_mib": ("MiB", 9, ".1f"),
-    "within_001": ("<=0.01 %", 9, ".3%"),
-    "relative_error": ("rel. err", 9, ".1e"),
-}
+SHOWN = COLUMNS[:6] + COLUMNS[8:16] + ("status",)
 LEGEND = """\
 ms: median.
-TFLOP/s: for every method 4 N M E operations per head forward, 10 backward and 14 both, so that
+tflops: for every method 4 N M E operations per head forward, 10 backward and 14 both, so that
 rates compare as times do; moments do far fewer and can exceed the chip's rate.
-/ matmul: TFLOP/s over those of a large matrix product.
-x cuDNN, x FA-2, x eager: the peer's time in this run over the method's; above 1 the method is
-faster.
-MiB: extra memory at the peak (backward alone: without what forward saved).
-<=0.01 %: elements within 0.01 of float64, in per cent, and rel. err: the relative error, both over
-256 rows of one head and for spherical methods only.
+matmul_share: tflops over those of a large matrix product.
+ratio_x: the peer's time in this run over the method's; above 1 the method is faster.
+memory_mib: extra memory at the peak (backward alone: without what forward saved).
+within_001: the share of elements within 0.01 of float64, and relative_error, both over 256 rows of
+one head and for spherical methods only.
 Multiplicities get no gradient. Short calls are timed without the time in which the GPU waits for
 the host (--small measures that)."""
-
-
-def header() -> str:
-    return "".join(
-        f"{title:<{width}}" if how == "<" else f"{title:>{width}}"
-        for title, width, how in SHOWN.values()
-    )
-
-
-def line(row: dict[str, Any]) -> str:
-    return "".join(_cell(column, row[column], row["status"]) for column in SHOWN)
-
-
-def _cell(column: str, value: Any, status: str) -> str:
-    _, width, how = SHOWN[column]
-    if how == "<":
-        return f"{value:<{width}}"
-    if column == "ms" and status != "ok":
-        return f"{status:>{width}}"
-    if how and (pd.isna(value) or value is None):
-        return " " * width
-    if how == ".3%":
-        return f"{100 * value:>{width}.3f}"
-    return f"{value:>{width}{how}}"
-
-
-def claims(table: pd.DataFrame, size: int = 41472, width: int = 128, dtype: str = "fp16") -> str:
-    """flashsign's stream against the published numbers of a CUDA kernel on an A100; table: the rows
-    of the run.
-    """
-    where = f"N = {size}, E = {width}, {dtype}"
-    at = table[(table["N"] == size) & (table["E"] == width) & (table["dtype"] == dtype)]
-    ours = at[(at["method"] == METHODS["stream"].name) & (at["status"] == "ok")].set_index(
-        "direction"
-    )
-    if ours.empty:
-        return (
-            "Published numbers: no comparison, because flashsign's stream was not measured at "
-            f"{where}."
-        )
-    weights = at[(at["method"] == METHODS["weights"].name) & (at["status"] == "ok")].set_index(
-        "direction"
-    )
-    ratios = {
-        "x PyTorch (divided after the sum)": ("3.6", ours["ratio_eager"]),
-        "x PyTorch (weights stored)": ("3.6", weights["ms"].reindex(ours.index) / ours["ms"]),
-        "x FlashAttention-2": ("0.95", ours["ratio_flash"]),
-        "x cuDNN": ("", ours["ratio_cudnn"]),
-    }
-    lines = [
-        f"flashsign's stream at {where} beside the published CUDA kernel on an A100 (arXiv "
-        "2505.09326):"
-    ]
-    lines.append(
-        f"{'':<36}{'published':>10}" + "".join(f"{direction:>10}" for direction in ours.index)
-    )
-    for title, (published, values) in ratios.items():
-        numbers = "".join(f"{value:>10.2f}" for value in values).replace("nan", "  -")
-        lines.append(f"{title:<36}{published:>10}{numbers}")
-    near, error = ours["within_001"].iloc[0], ours["relative_error"].iloc[0]
-    lines.append(
-        f"{'elements within 0.01':<36}{'99.7 %':>10}{100 * near:>8.3f} %   (relative error "
-        f"{error:.1e})"
-    )
-    return "\n".join(lines)

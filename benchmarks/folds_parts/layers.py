@@ -9,12 +9,14 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import torch
 from attention_parts.clock import measure, peak_mib, release
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from flashsign import (
     distribution_cross_entropy,
@@ -66,6 +68,7 @@ class Scale:
 
     rows: int = 16_384
     classes: int = 60_000
+    more_classes: int = 131_072
     width: int = 512
     narrow: int = 128
     hidden: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
@@ -75,7 +78,7 @@ class Scale:
 
     @classmethod
     def tiny(cls) -> Scale:
-        return cls(64, 96, 32, 16, (32, 64), 64, 2, 5)
+        return cls(64, 96, 160, 32, 16, (32, 64), 64, 2, 5)
 
 
 def drawn(
@@ -85,28 +88,16 @@ def drawn(
     return (torch.randn(shape, device=device) * scale).to(dtype).requires_grad_(learns)
 
 
-def chunked(losses: Layer, rows: int) -> Layer:
-    """The sum of losses(*tensors) over slices of `rows` rows of the first tensors, computed again
-    in the backward.
-    """
-    from torch.utils.checkpoint import checkpoint
-
-    def run(*tensors: Tensor, count: int) -> Tensor:
-        whole = len(tensors[0])
-        parts = []
-        for start in range(0, whole, rows):
-            own = [x[start : start + rows] for x in tensors[:count]]
-            parts.append(checkpoint(losses, *own, *tensors[count:], use_reentrant=False))
-        return torch.stack(parts).sum() / whole
-
-    return run
-
-
 def compiled(layer: Layer, **options: Any) -> Layer:
     """torch.compile of a layer, made at its first call: the import of the compiler takes longer
     than a tiny case.
     """
-    made = cache(lambda: torch.compile(layer, **options))
+
+    @cache
+    def made() -> Layer:
+        torch._dynamo.config.recompile_limit = 100  # beyond it eager code would run in silence
+        return torch.compile(layer, **options)
+
     return lambda *tensors: made()(*tensors)
 
 
@@ -175,7 +166,10 @@ def _truth(case: Case) -> tuple[Tensor, ...] | None:
     """Output and gradients in float64, for a gradient of ones (numbers) or drawn ones (rows)."""
     if case.truth is None:
         return None
-    inputs = [x.detach().double().requires_grad_(x.requires_grad) for x in case.inputs]
+    inputs = [
+        x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x
+        for x in case.inputs
+    ]
     output = case.truth(*inputs)
     torch.manual_seed(1)
     like = output.to(case.inputs[0].dtype)
@@ -207,6 +201,35 @@ ROW_CHUNK = 1024
 """Rows of the slices of torch's chunked losses: 246 MB of float32 logits."""
 
 
+def by_torch(
+    losses: Layer, count: int, products: float, mean: Layer = torch.mean
+) -> tuple[dict[str, Method], Layer]:
+    """torch's ways to a loss, and the first of them, which is the plain one.
+
+    losses(*tensors): the loss of every row, float32; the first `count` tensors have a row each.
+    """
+
+    def plain(*tensors: Tensor) -> Tensor:
+        return mean(losses(*tensors))
+
+    def chunked(*tensors: Tensor) -> Tensor:
+        """Slices of rows, computed again in the backward."""
+        slices = zip(*(x.split(ROW_CHUNK) for x in tensors[:count]), strict=True)
+        rest = tensors[count:]
+        parts = [checkpoint(losses, *own, *rest, use_reentrant=False) for own in slices]
+        return mean(torch.cat(parts))
+
+    return {
+        "torch, eager": Method(plain, products),
+        "torch.compile": Method(compiled(plain, dynamic=False), products),
+        "torch, chunks of rows": Method(chunked, products * 4 / 3),
+    }, plain
+
+
+def logits(h: Tensor, c: Tensor) -> Tensor:
+    return F.linear(h, c).to(torch.promote_types(h.dtype, torch.float32))
+
+
 def loss_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Case]:
     torch.manual_seed(0)
     rows, classes, width = scale.rows, scale.classes, scale.width
@@ -214,116 +237,133 @@ def loss_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Cas
     h, c = make(rows, width), make(classes, width, scale=width**-0.5)
     target = torch.randint(0, classes, (rows,), device=device)
     sizes = {"rows": rows, "items": classes, "width": width}
-    product, logits = 2.0 * rows * classes * width, 4.0 * rows * classes
+    costs = 2.0 * rows * classes * width, 4.0 * rows * classes
+    methods, plain = class_methods(backend)
+    yield Case("linear cross entropy", sizes, (h, target, c), methods, plain, *costs)
 
-    def plain(h: Tensor, c: Tensor) -> Tensor:
-        return F.cross_entropy(
-            F.linear(h, c).to(torch.promote_types(h.dtype, torch.float32)), target
-        )
-
-    def of_rows(h: Tensor, target: Tensor, c: Tensor) -> Tensor:
-        return F.cross_entropy(F.linear(h, c).float(), target, reduction="sum")
-
-    methods = {
-        "flashsign": Method(lambda h, c: linear_cross_entropy(h, c, target, backend=backend), 4),
-        "torch, eager": Method(plain, 3),
-        "torch.compile": Method(compiled(plain), 3),
-        "torch, chunks of rows": Method(
-            lambda h, c: chunked(of_rows, ROW_CHUNK)(h, target, c, count=2), 4
-        ),
-        **_torchs_own(target),
-        **_liger_classes(target),
-        **_cut_cross_entropy(target),
-    }
-    yield Case("linear cross entropy", sizes, (h, c), methods, plain, product, logits)
+    def between(s: Tensor, t: Tensor, c: Tensor, d: Tensor) -> Tensor:
+        return F.cross_entropy(logits(s, c), logits(t, d).softmax(-1), reduction="none")
 
     t, d = make(rows, width), make(classes, width, scale=width**-0.5)
-
-    def between(s: Tensor, c: Tensor, t: Tensor, d: Tensor) -> Tensor:
-        wide = torch.promote_types(s.dtype, torch.float32)
-        return F.cross_entropy(F.linear(s, c).to(wide), F.linear(t, d).to(wide).softmax(-1))
-
-    def between_rows(s: Tensor, t: Tensor, c: Tensor, d: Tensor) -> Tensor:
-        return F.cross_entropy(
-            F.linear(s, c).float(), F.linear(t, d).float().softmax(-1), reduction="sum"
-        )
-
+    of_torch, plain = by_torch(between, 2, 6)
+    ours = lambda s, t, c, d: distribution_cross_entropy(s, c, t, d, backend=backend)  # noqa: E731
+    methods = {"flashsign": Method(ours, 8), **of_torch}
+    yield Case("two distributions", sizes, (h, t, c, d), methods, plain, *costs)
     methods = {
-        "flashsign": Method(partial(distribution_cross_entropy, backend=backend), 8),
-        "torch, eager": Method(between, 6),
-        "torch.compile": Method(compiled(between), 6),
-        "torch, chunks of rows": Method(
-            lambda s, c, t, d: chunked(between_rows, ROW_CHUNK)(s, t, c, d, count=2), 8
-        ),
+        "flashsign": Method(ours, 6),
+        "torch, eager": of_torch["torch, eager"],
+        **_liger_divergence(),
     }
-    yield Case("two distributions", sizes, (h, c, t, d), methods, between, product, logits)
-    frozen = t.detach(), d.detach()
-    methods = {
-        "flashsign": Method(partial(distribution_cross_entropy, backend=backend), 6),
-        "torch, eager": methods["torch, eager"],
-        **_liger_divergence(rows),
-    }
-    yield Case(
-        "two distributions, frozen teacher",
-        sizes,
-        (h, c, *frozen),
-        methods,
-        between,
-        product,
-        logits,
-    )
+    frozen = h, t.detach(), c, d.detach()
+    yield Case("two distributions, frozen teacher", sizes, frozen, methods, plain, *costs)
     del t, d, frozen
+
+    def weighted(h: Tensor, listed: Tensor, weights: Tensor, c: Tensor) -> Tensor:
+        return -(weights * logits(h, c).log_softmax(-1).gather(1, listed)).sum(-1)
 
     listed = torch.randint(0, classes, (rows, scale.listed), device=device)
     weights = torch.rand(rows, scale.listed, device=device) * 5
-
-    def weighted(h: Tensor, c: Tensor) -> Tensor:
-        x = F.linear(h, c)
-        log_softmax = x.to(torch.promote_types(x.dtype, torch.float32)).log_softmax(-1)
-        return -(weights * log_softmax.gather(1, listed)).sum(-1).mean()
-
-    def weighted_rows(h: Tensor, listed: Tensor, weights: Tensor, c: Tensor) -> Tensor:
-        return -(weights * F.linear(h, c).float().log_softmax(-1).gather(1, listed)).sum()
-
-    methods = {
-        "flashsign": Method(
-            lambda h, c: weighted_cross_entropy(h, c, listed, weights, backend=backend), 4
-        ),
-        "torch, eager": Method(weighted, 3),
-        "torch, chunks of rows": Method(
-            lambda h, c: chunked(weighted_rows, ROW_CHUNK)(h, listed, weights, c, count=3), 4
-        ),
-    }
+    of_torch, plain = by_torch(weighted, 3, 3)
+    del of_torch["torch.compile"]
+    ours = lambda h, listed, weights, c: weighted_cross_entropy(  # noqa: E731
+        h, c, listed, weights, backend=backend
+    )
+    methods = {"flashsign": Method(ours, 4), **of_torch}
     sizes = {**sizes, "listed": scale.listed}
-    yield Case("listed weights", sizes, (h, c), methods, weighted, product, logits)
+    yield Case("listed weights", sizes, (h, listed, weights, c), methods, plain, *costs)
 
 
-def _torchs_own(target: Tensor) -> dict[str, Method]:
+def class_methods(
+    backend: Any, weights: Tensor | None = None, smoothing: float = 0.0
+) -> tuple[dict[str, Method], Layer]:
+    """Every method of the cross entropy of classes that offers weights of rows or smoothed labels,
+    where they are asked for, from (rows, target, layer); and the plain one.
+    """
+
+    def mean(losses: Tensor) -> Tensor:
+        return losses.mean() if weights is None else (weights * losses).sum() / weights.sum()
+
+    def losses(h: Tensor, target: Tensor, c: Tensor) -> Tensor:
+        return F.cross_entropy(logits(h, c), target, reduction="none", label_smoothing=smoothing)
+
+    options = {"row_weights": weights, "label_smoothing": smoothing, "backend": backend}
+    of_torch, plain = by_torch(losses, 2, 3, mean)
+    ours = Method(lambda h, target, c: linear_cross_entropy(h, c, target, **options), 4)
+    methods = {"flashsign": ours, **of_torch}
+    if weights is None:
+        methods |= _liger_classes(smoothing)
+    if not smoothing:
+        methods |= _for_sm90(mean, weights is None) | _cut_cross_entropy(mean, weights is None)
+    if weights is None and not smoothing:
+        methods |= _torchs_own()
+    return methods, plain
+
+
+def recent_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Case]:
+    """Cross entropies of fewer rows and wider layers, also with weights of rows and with smoothed
+    labels, beside this year's peers.
+    """
+    torch.manual_seed(0)
+    rows, widest = scale.rows // 2, 8 * scale.width
+    make = partial(drawn, device, torch.bfloat16)
+    target = torch.randint(0, scale.classes, (rows,), device=device)
+    sizes = product((scale.width, widest), (scale.classes, scale.more_classes))
+    cases: list[tuple[int, int, dict[str, Any]]] = [(*size, {}) for size in sizes]
+    cases.append((widest, scale.more_classes, {"weights": torch.rand(rows, device=device)}))
+    cases.append((widest, scale.more_classes, {"smoothing": 0.1}))
+    for width, classes, options in cases:
+        methods, plain = class_methods(backend, **options)
+        yield Case(
+            " ".join(["linear cross entropy, fewer rows", *options]),
+            {"rows": rows, "items": classes, "width": width},
+            (make(rows, width), target, make(classes, width, scale=width**-0.5)),
+            methods,
+            plain,
+            2.0 * rows * classes * width,
+            4.0 * rows * classes,
+        )
+
+
+def _torchs_own() -> dict[str, Method]:
     """torch's chunked linear cross entropy, in the releases that have it."""
     if not hasattr(torch.nn, "LinearCrossEntropyOptions"):
         return {}
-    options = torch.nn.LinearCrossEntropyOptions()
-    return {
-        "torch's linear_cross_entropy": Method(
-            lambda h, c: F.linear_cross_entropy(h, c, target, options=options)
-        )
-    }
+    own = partial(F.linear_cross_entropy, options=torch.nn.LinearCrossEntropyOptions())
+    return {"torch's linear_cross_entropy": Method(lambda h, target, c: own(h, c, target))}
 
 
-def _liger_classes(target: Tensor) -> dict[str, Method]:
+def _liger_classes(smoothing: float) -> dict[str, Method]:
     try:
         from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
     except ImportError:
         return {}
-    narrow = LigerFusedLinearCrossEntropyLoss()
-    wide = LigerFusedLinearCrossEntropyLoss(accum_dtype=torch.float32)
+    narrow = LigerFusedLinearCrossEntropyLoss(label_smoothing=smoothing)
+    wide = LigerFusedLinearCrossEntropyLoss(label_smoothing=smoothing, accum_dtype=torch.float32)
     return {
-        "Liger": Method(lambda h, c: narrow(c, h, target), 3),
-        "Liger, float32 sums": Method(lambda h, c: wide(c, h, target), 3),
+        "Liger": Method(lambda h, target, c: narrow(c, h, target), 3),
+        "Liger, float32 sums": Method(lambda h, target, c: wide(c, h, target), 3),
     }
 
 
-def _liger_divergence(rows: int) -> dict[str, Method]:
+def _for_sm90(mean: Layer, unweighted: bool) -> dict[str, Method]:
+    """Liger's kernels for SM90, which need CuTe DSL."""
+    try:
+        from liger_kernel.ops.cutedsl.ops import (
+            fused_linear_cross_entropy_sm90,
+            fused_scaled_cross_entropy_sm90,
+        )
+    except ImportError:
+        return {}
+    again = fused_scaled_cross_entropy_sm90.LigerFusedScaledCrossEntropySM90Function.apply
+    kept = fused_linear_cross_entropy_sm90.LigerFusedLinearCrossEntropySM90Function.apply
+    stored = Method(lambda h, target, c: kept(h, c, target), 3)
+    return {
+        "Liger, SM90, logits again": Method(lambda h, target, c: mean(again(h, c, target)), 4),
+        **({"Liger, SM90, logits stored": stored} if unweighted else {}),
+    }
+
+
+def _liger_divergence() -> dict[str, Method]:
     """The forward divergence: its gradients for the student are those of the cross entropy; a
     teacher gets none.
     """
@@ -332,59 +372,51 @@ def _liger_divergence(rows: int) -> dict[str, Method]:
     except ImportError:
         return {}
     divergence = LigerFusedLinearJSD(jsd_beta=0.0)
-    return {
-        "Liger, divergence": Method(
-            lambda s, c, t, d: divergence(s, c, t, d, None), 4, shifted=True
-        )
-    }
+    own = Method(lambda s, t, c, d: divergence(s, c, t, d, None), 4, shifted=True)
+    return {"Liger, divergence": own}
 
 
-def _cut_cross_entropy(target: Tensor) -> dict[str, Method]:
+def _cut_cross_entropy(mean: Layer, unweighted: bool) -> dict[str, Method]:
     try:
         from cut_cross_entropy import linear_cross_entropy as cut
     except ImportError:
         return {}
+
+    def filtered(h: Tensor, target: Tensor, c: Tensor, **options: Any) -> Tensor:
+        return mean(cut(h, c, target, reduction="none", **options))
+
+    off = Method(partial(filtered, filter_eps=None), 4)
     return {
-        "cut-cross-entropy, filter off": Method(lambda h, c: cut(h, c, target, filter_eps=None), 4),
-        "cut-cross-entropy": Method(lambda h, c: cut(h, c, target), 4),
+        "cut-cross-entropy": Method(filtered, 4),
+        **({"cut-cross-entropy, filter off": off} if unweighted else {}),
     }
 
 
 def mlp_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Case]:
+    """By numbers of hidden units; gated; twice as wide; and wider than the kernel's tiles, where
+    torch's slices are taken.
+    """
     torch.manual_seed(0)
-    rows, width = scale.rows, scale.narrow
+    rows, narrow, last = scale.rows, scale.narrow, scale.hidden[-1]
     make = partial(drawn, device, torch.bfloat16)
-    x = make(rows, width)
-    for gated in (False, True):
-        for hidden in scale.hidden if not gated else scale.hidden[-1:]:
-            up, gate = (make(hidden, width, scale=width**-0.5) for _ in range(2))
-            down = make(width, hidden, scale=hidden**-0.5)
-            plain = _gated if gated else _plain
-            inputs = (x, up, down, gate) if gated else (x, up, down)
-            methods = {
-                "flashsign": Method(partial(_ours, backend=backend), 11 if gated else 7),
-                "torch, eager": Method(plain, 9 if gated else 6),
-            }
-            if gated or hidden in (scale.hidden[-1], *scale.hidden[3::2]):
-                methods["torch.compile"] = Method(compiled(plain, dynamic=False), 9 if gated else 6)
-            if gated:
-                methods |= _liger_tiled(rows)
-            sizes = {"rows": rows, "items": hidden, "width": width}
-            name = "SwiGLU MLP" if gated else "MLP"
-            stored = (2 + gated) * 2.0 * rows * hidden
-            yield Case(name, sizes, inputs, methods, plain, 2.0 * rows * hidden * width, stored)
-    # Twice as wide; and wider than the kernel's tiles: there torch's slices are taken.
-    for width in (2 * scale.narrow, 4 * scale.narrow):
-        hidden = 64 * scale.narrow
-        x, up = make(rows, width), make(hidden, width, scale=width**-0.5)
-        down = make(width, hidden, scale=hidden**-0.5)
+    cases = [("MLP", narrow, hidden) for hidden in scale.hidden] + [("SwiGLU MLP", narrow, last)]
+    cases += [("wider MLP", wider * narrow, 64 * narrow) for wider in (2, 4)]
+    for name, width, hidden in cases:
+        gated = name.startswith("SwiGLU")
+        inputs = make(rows, width), make(hidden, width, scale=width**-0.5)
+        inputs += (make(width, hidden, scale=hidden**-0.5),)
+        inputs += (make(hidden, width, scale=width**-0.5),) if gated else ()
+        plain, products = (_gated, 9) if gated else (_plain, 6)
         methods = {
-            "flashsign": Method(partial(_ours, backend=backend), 7),
-            "torch, eager": Method(_plain, 6),
+            "flashsign": Method(partial(_ours, backend=backend), 11 if gated else 7),
+            "torch, eager": Method(plain, products),
         }
+        if name != "wider MLP" and hidden in (last, *scale.hidden[3::2]):
+            methods["torch.compile"] = Method(compiled(plain, dynamic=False), products)
+        methods |= _liger_tiled() if gated else {}
         sizes = {"rows": rows, "items": hidden, "width": width}
-        product = 2.0 * rows * hidden * width
-        yield Case("wider MLP", sizes, (x, up, down), methods, _plain, product, 4.0 * rows * hidden)
+        stored = (2 + gated) * 2.0 * rows * hidden
+        yield Case(name, sizes, inputs, methods, plain, 2.0 * rows * hidden * width, stored)
 
 
 def _ours(
@@ -403,7 +435,7 @@ def _gated(x: Tensor, up: Tensor, down: Tensor, gate: Tensor) -> Tensor:
     return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
 
 
-def _liger_tiled(rows: int) -> dict[str, Method]:
+def _liger_tiled() -> dict[str, Method]:
     try:
         from liger_kernel.ops import LigerSiLUMulFunction, apply_tiled_mlp
     except ImportError:

@@ -6,26 +6,14 @@ import attention
 import pandas as pd
 import pytest
 import torch
-from attention_parts import clock, dense, methods
+from attention_parts import dense, methods
 
 from flashsign.attention.reference import reference_spherical_attention
 
 CPU = torch.device("cpu")
 
 
-RATES = clock.Rates({"fp16": 700.0, "bf16": 700.0}, 4.0)
-
-
 SMOKE = ["--device", "cpu", "--backend", "torch", "--smoke", "--budget-s", "0.001"]
-
-
-def planned(*options: str) -> dense.Plan:
-    return dense.Plan.of(attention.parsed([*SMOKE, "--output", "unused", *options]))
-
-
-def rows(point: dense.Point, *options: str) -> tuple[list[dense.Row], dict[str, str]]:
-    chosen = planned(*options)
-    return dense.rows_at(point, chosen, chosen.methods_at(point), "torch", CPU, RATES)
 
 
 def test_the_smoke_run_writes_every_part(tmp_path, capsys):

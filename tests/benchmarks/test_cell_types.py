@@ -58,14 +58,15 @@ def test_fewer_labels_are_among_more_and_every_type_keeps_one():
     assert len(few) == 5 + 2 + 1 and labelled_rows(targets, rest, 1.0, 3).tolist() == rest.tolist()
 
 
-def test_every_method_labels_test_cells_that_it_was_not_fitted_on(
-    tmp_path, monkeypatch, make_config
-):
+@pytest.fixture
+def small(make_config) -> Config:
     found = make_config(max_steps=4).model_dump()
     found["data"]["simulated"] |= {"cells": 120, "cell_types": 3}
-    monkeypatch.setattr(
-        classification, "configurations", lambda: {"small": Config.model_validate(found)}
-    )
+    return Config.model_validate(found)
+
+
+def test_every_method_labels_test_cells_that_it_was_not_fitted_on(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(classification, "configurations", lambda: {"small": small})
     monkeypatch.delenv(CELLTYPIST, raising=False)
     methods = set(METHODS) - {"CellTypist"}
     command = ["--splits", "1", "--fractions", "1", "0.3", "--output", str(tmp_path)]
@@ -82,13 +83,6 @@ def test_every_method_labels_test_cells_that_it_was_not_fitted_on(
     of_regression = by_type.query("method == 'logistic regression' and labels == 1")
     expected = table.query("method == 'logistic regression' and labels == 1")["macro_f1"].item()
     assert of_regression["f1"].mean() == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.fixture
-def small(make_config) -> Config:
-    found = make_config(max_steps=4).model_dump()
-    found["data"]["simulated"] |= {"cells": 120, "cell_types": 3}
-    return Config.model_validate(found)
 
 
 def test_cells_keep_a_share_of_their_counts_and_of_those_of_the_depth_before(small):

@@ -78,19 +78,7 @@ def test_block_sizes_are_checked(tmp_path):
     }
 
 
-EDGES = [
-    "--smoke",
-    "--device",
-    "cpu",
-    "--widths",
-    "16",
-    "--dtypes",
-    "float32",
-    "--runs",
-    "1",
-    "--cells",
-    "1",
-]
+EDGES = [*SMOKE, "--widths", "16", "--dtypes", "float32", "--budget-s", "0.001", "--cells", "1"]
 
 
 @pytest.mark.skipif(

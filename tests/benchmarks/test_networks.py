@@ -283,7 +283,7 @@ def test_a_planted_regulator_is_found_active_in_its_cells(monkeypatch):
     )
     cells.obs["condition"] = np.where(treated, "stim", "ctrl")
     cells.obs["type"] = np.where(np.arange(160) < 80, "a", "b")
-    rows = pd.DataFrame(benchmark.of_interferon(cells, regulators, "type", 0))
+    rows = pd.DataFrame(benchmark.rows_of("kang_ifnb", cells, regulators, "type", 0))
     assert set(rows["method"]) == {"grn", "pearson", "ridge"} and set(rows["cell_type"]) == {
         "a",
         "b",

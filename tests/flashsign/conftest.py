@@ -3,11 +3,11 @@ NaN at first.
 """
 
 import os
-from dataclasses import dataclass
+from functools import partial
 
+import kernel_cases
 import pytest
 import torch
-from torch import Tensor
 from uninitialised import poisoned
 
 if torch.cuda.is_available():  # deterministic products of cuBLAS need it, before the first one
@@ -26,47 +26,10 @@ def poisoned_on_a_gpu():
         yield
 
 
-@dataclass(frozen=True)
-class Call:
-    """The tensors of one dense call, each a leaf that wants a gradient, and a gradient for the
-    output.
-    """
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    m: Tensor
-    grad: Tensor
-
-    @property
-    def leaves(self):
-        return self.q, self.k, self.v, self.m
-
-    def gradients(self, output, grad=None):
-        return torch.autograd.grad(
-            output, self.leaves, self.grad if grad is None else grad, retain_graph=True
-        )
-
-
 @pytest.fixture
 def draw():
-    """draw(cells=, heads=, ...) -> Call, seeded."""
-
-    def call(
-        cells=2, heads=4, key_heads=2, queries=7, keys=9, width=3, dtype=torch.float64, seed=0
-    ):
-        random = torch.Generator().manual_seed(seed)
-
-        def normal(*shape):
-            return torch.randn(*shape, generator=random, dtype=torch.float64)
-
-        q, grad = normal(cells, heads, queries, width), normal(cells, heads, queries, width)
-        k, v = normal(cells, key_heads, keys, width), normal(cells, key_heads, keys, width)
-        m = normal(cells, keys).square() + 0.1
-        leaves = (x.to(dtype).requires_grad_() for x in (q, k, v, m))
-        return Call(*leaves, grad.to(dtype))
-
-    return call
+    """kernel_cases.draw, for small bags in float64 on the CPU."""
+    return partial(kernel_cases.draw, queries=7, keys=9, width=3, dtype=torch.float64, device="cpu")
 
 
 @pytest.fixture

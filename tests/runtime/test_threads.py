@@ -1,7 +1,4 @@
-"""Threads wait without spinning, and there are as many as the work is worth.
-
-Times: benchmarks/busy.py.
-"""
+"""Threads wait without spinning, and there are as many as the work is worth."""
 
 import os
 import subprocess

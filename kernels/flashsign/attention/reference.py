@@ -53,27 +53,12 @@ def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) 
     return s / (s.square().sum(-1, keepdim=True) + floor + torch.finfo(s.dtype).tiny).sqrt()
 
 
-def normalised_weights(
-    q: Tensor, k: Tensor, multiplicity: Tensor, normaliser: Normaliser, eps: float = 1e-6
-) -> Tensor:
-    """Return weights of every key on every query by any normaliser (see normalised_attention), [C,
-    H, N, M].
-
-    Shapes as in edge_weights. A row whose weights are all 0 stays so, and so does a row of softmax
-    whose keys are all absent. The derivative of softmax by a multiplicity of 0 is 0. Source: arXiv
-    2505.09326, theorem 1.
-    """
-    if normaliser == "spherical":
-        return edge_weights(q, k, multiplicity, eps)
-    k, m = _per_query_head(q, k, multiplicity)
-    return weights_of_products(q @ k.mT, m, normaliser)
-
-
 def weights_of_products(products: Tensor, m: Tensor, normaliser: Normaliser) -> Tensor:
-    """Return the weights (normalised_weights) of products q.k [.., N, M] and multiplicities m
-    [.., 1, M].
+    """Return the weights of every key on every query by any normaliser but the spherical one, from
+    products q.k [.., N, M] and multiplicities m [.., 1, M].
 
-    Not of the spherical one.
+    A row whose weights are all 0 stays so, and so does a row of softmax whose keys are all absent.
+    The derivative of softmax by a multiplicity of 0 is 0. Source: arXiv 2505.09326, theorem 1.
     """
     if normaliser == "softmax":
         absent = m == 0

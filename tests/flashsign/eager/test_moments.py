@@ -1,29 +1,27 @@
 """What moments, packed bags and the stream have of their own in torch; laws of all:
-test_attention.py.
+test_spherical_attention.py.
 """
+
+from functools import partial
 
 import pytest
 import torch
+from kernel_cases import assert_accurate, with_gradients
+from seeded import normal
 
 from flashsign.attention.reference import reference_spherical_attention
 from flashsign.eager import streaming
 from flashsign.eager.moments import Moments, moment_attention
 from flashsign.eager.packing import Slots, similar_bags
 from flashsign.eager.streaming import stream_attention
-from flashsign.tuning.accuracy import TENSORS, Case, table
-
-
-def tensors(bags=3, queries=6, keys=20, width=4, dtype=torch.float64, seed=0):
-    random = torch.Generator().manual_seed(seed)
-    shapes = (bags, queries, width), (bags, keys, width), (bags, keys, width)
-    return [torch.randn(shape, generator=random, dtype=torch.float64).to(dtype) for shape in shapes]
+from flashsign.tuning.accuracy import error
 
 
 def ill_conditioned_call(condition=1e3, dtype=torch.float32):
     """Keys with one direction `condition` times weaker than the rest; every third query points
     along it.
     """
-    q, k, v = tensors(queries=30, keys=200, width=8)
+    q, k, v = (normal(3, rows, 8, seed=rows + at) for at, rows in enumerate((30, 200, 200)))
     rotation = torch.linalg.qr(
         torch.randn(8, 8, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     )[0]
@@ -31,24 +29,11 @@ def ill_conditioned_call(condition=1e3, dtype=torch.float32):
     spread[-1] = 1 / condition
     k = k * spread @ rotation
     q[:, ::3] = q[:, ::3, -1:] * rotation[-1]
-    return [x.to(dtype).requires_grad_() for x in (q, k, v)]
-
-
-def exact(q, k, v):
-    """The definition in float64 on the same rounded inputs, with fresh leaves."""
-    leaves = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    dense = [x[:, None] for x in leaves]
-    return reference_spherical_attention(
-        *dense, torch.ones(1, dtype=torch.float64).expand(k.shape[:2])
-    )[:, 0], leaves
-
-
-def relative(found, true):
-    return float((found.detach().double() - true.detach()).norm() / true.detach().norm())
+    return [x.to(dtype) for x in (q, k, v)]
 
 
 def test_a_sum_of_squares_that_cancels_below_zero_counts_as_zero():
-    q, k, v = (x.detach() for x in ill_conditioned_call(condition=1e6))
+    q, k, v = ill_conditioned_call(condition=1e6)
     eps = 1e-9
     moments = Moments.of(k, v)
     assert ((q @ moments.g * q).sum(-1) < 0).any()
@@ -62,21 +47,23 @@ def test_a_sum_of_squares_that_cancels_below_zero_counts_as_zero():
 def test_ill_conditioned_rows_are_recomputed_to_the_accuracy_of_the_stream(condition):
     q, k, v = ill_conditioned_call(condition)
     grad = torch.randn(q.shape, generator=torch.Generator().manual_seed(1))
-    case = Case(*(x[:, None] for x in (q, k, v)), torch.ones(k.shape[:2]), grad[:, None])
+    dense = [x[:, None] for x in (q, k, v)]
     for attend in (moment_attention, stream_attention):
-        output = attend(q, k, v, 1e-6)
-        found = (output.detach(), *torch.autograd.grad(output, (q, k, v), grad))
-        verdicts = case.judge({name: x[:, None] for name, x in zip(TENSORS, found, strict=False)})
-        assert all(verdict.good for verdict in verdicts.values()), table(verdicts)
+
+        def call(q, k, v, m, attend=attend):
+            return attend(q[:, 0], m[:, :, None] * k[:, 0], v[:, 0], 1e-6)[:, None]
+
+        assert_accurate(call, [*dense, torch.ones(k.shape[:2])], grad[:, None])
 
 
 def test_without_recomputation_ill_conditioned_rows_would_be_wrong():
     """What the test above guards against is there: float32 moments alone lose three digits more."""
     q, k, v = ill_conditioned_call(1e3)
-    true, _ = exact(q, k, v)
-    rows = slice(None, None, 3)
-    streamed = relative(moment_attention(q, k, v, 1e-6)[:, rows], true[:, rows])
-    assert relative(Moments.of(k, v).attend(q, 1e-6)[0][:, rows], true[:, rows]) > 100 * streamed
+    wide = (x[:, None].double() for x in (q, k, v))
+    true = reference_spherical_attention(*wide, torch.ones(k.shape[:2]).double())[:, 0, ::3]
+    of_both = moment_attention(q, k, v, 1e-6), Moments.of(k, v).attend(q, 1e-6)[0]
+    recomputed, alone = (error(x[:, ::3], true) for x in of_both)
+    assert alone > 100 * recomputed
 
 
 def test_what_lies_in_other_bags_never_enters_the_padding():
@@ -99,18 +86,12 @@ def test_similar_bags_hold_every_bag_once_and_pad_by_less_than_half(seed):
             assert of_group.max() + 1 <= 2**0.5 * (of_group.min() + 1)
 
 
-def one_bag(draw, **sizes):
-    call = draw(cells=1, heads=1, key_heads=1, **sizes)
-    return call, call.q[:, 0], call.m[:, None].mT * call.k[:, 0], call.v[:, 0]
-
-
 @pytest.mark.parametrize("scores", [1, 20, 50])
 def test_a_stream_in_chunks_of_keys_is_the_stream_in_one_go(draw, monkeypatch, scores):
-    call, q, k, v = one_bag(draw)
-    whole = stream_attention(q, k, v, 0.1)
-    expected = call.gradients(whole, call.grad[:, 0])
+    call = draw(cells=1, heads=1, key_heads=1)
+    *rows, grad = (x[:, 0] for x in (call.q, call.k, call.v, call.grad))
+    attend = partial(stream_attention, eps=0.1)
+    whole = with_gradients(attend, rows, grad)
     monkeypatch.setattr(streaming, "CHUNK_SCORES", scores)
     assert len(list(streaming.key_chunks(7, 9))) > 1
-    chunked = stream_attention(q, k, v, 0.1)
-    torch.testing.assert_close(chunked, whole)
-    torch.testing.assert_close(call.gradients(chunked, call.grad[:, 0]), expected)
+    torch.testing.assert_close(with_gradients(attend, rows, grad), whole)

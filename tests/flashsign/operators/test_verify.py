@@ -5,11 +5,12 @@ The kernels run in Triton's interpreter or on a GPU; FLASHSIGN_VERIFY=always has
 too.
 """
 
-import importlib
-import re
 import subprocess
 import sys
 import warnings
+from functools import partial
+from importlib import import_module
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -24,108 +25,168 @@ from flashsign import (
 )
 from flashsign.attention import dispatch
 from flashsign.operators import kernel_operators, run_kernels, verify
+from flashsign.tables import shared_scores, slope_penalty
 
 pytest.importorskip("triton")
-KERNELS = ["triton_stream", "triton_small_bags", "triton_moments"]
 PLACE = verify.Place("triton_stream", torch.float32, 16, 16, DEVICE)
+TABLES = shared_scores, slope_penalty
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch, tmp_path):
-    """Nothing is known of any kernel, and the user's cache is elsewhere."""
+    """Nothing is known of any kernel, checks are small, and the user's cache is elsewhere."""
     monkeypatch.setattr(verify, "_KNOWN", {})
     monkeypatch.setattr(verify, "_RUNNING", {})
     monkeypatch.setattr(verify, "_WAITING", set())
     monkeypatch.setattr(verify, "INTERPRETED_SIZES", (7,))
+    for module in TABLES:
+        monkeypatch.setattr(module, "INTERPRETED", ((5, 7), (5, 7)))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv(verify.VARIABLE, "always")
 
 
+def attend(kernel, *tensors):
+    """By a kernel, or by torch in its place."""
+    with dispatch.only(kernel):
+        return spherical_attention(*tensors, method=dispatch.KERNELS[kernel][1], backend="triton")
+
+
+def attention(kernel, backend="triton", attend=attend, **sizes):
+    *tensors, grad = draw(queries=9, keys=9, **sizes)
+    method = dispatch.KERNELS[kernel][1]
+    by_torch = partial(spherical_attention, method=method, backend="torch")
+    call = partial(attend, kernel) if backend == "triton" else by_torch
+    return with_gradients(call, tensors, grad)
+
+
+def edge_sums(backend="triton"):
+    q, k, _, m, _ = draw(queries=9, keys=9)
+    sums = EdgeSums(9, 9, device=DEVICE).add(q, k, m, backend=backend)
+    return sums.signed, sums.absolute
+
+
+def tables(penalty, backend="triton"):
+    """Values and gradients of attention over tables of scores, alone or with the penalty."""
+    random = torch.Generator().manual_seed(0)
+    shapes = (1, 1, 1, 5, 7), (1, 1, 7), (1, 1, 5), (3, 7), (1, 1, 1, 7)
+    scores, amount, basal, m, centre = (
+        torch.randn(shape, generator=random).to(DEVICE).abs() for shape in shapes
+    )
+    given = {"basal": basal, "centre": centre, "groups": [3]}
+    leaves = [x.requires_grad_() for x in (scores, amount, basal)]
+    with pytest.MonkeyPatch.context() as patch:
+        for module in TABLES:
+            patch.setattr(module, "choose_for_tables", lambda *_: backend)
+        if penalty:
+            given |= {"gain": torch.ones_like(basal), "square": torch.ones_like(centre[0])}
+            given |= {"penalty": torch.tensor([[0.3, 0.5, 0.4]], device=DEVICE)}
+            both = attention_and_penalty(scores, amount, m, **given)
+        else:
+            both = (attention_by_scores(scores, amount[..., None], m, **given),)
+        gradients = torch.autograd.grad(sum(each.square().sum() for each in both), leaves)
+    return [each.detach() for each in (*both, *gradients)]
+
+
+class Sabotage(NamedTuple):
+    """A computation, and the launch whose result number `part` is off by a hundredth at an edge, as
+    a wrong mask would have it; what the warning says.
+    """
+
+    compute: object
+    launches: tuple[str, str]
+    part: int
+    edge: object
+    words: str
+
+
+RUN, ROW, LAST = "flashsign.operators.run_kernels", (..., slice(-1, None), slice(None)), (..., -1)
+SCORES, PENALTY = "flashsign.triton.shared_scores", "flashsign.triton.slope_penalty"
+OFF = "float32 16 .* its output is off"
+SABOTAGES = {
+    "stream": Sabotage(
+        partial(attention, "triton_stream"), (RUN, "forward"), 0, ROW, "triton_stream .* o "
+    ),
+    "stream backward": Sabotage(
+        partial(attention, "triton_stream"), (RUN, "backward"), 1, ROW, "triton_stream .* dk "
+    ),
+    "small bags backward": Sabotage(
+        partial(attention, "triton_small_bags"), (RUN, "backward"), 2, ROW, "small_bags .* dv "
+    ),
+    "moments": Sabotage(
+        partial(attention, "triton_moments"), (RUN, "forward"), 0, ROW, "triton_moments .* o "
+    ),
+    "moments backward": Sabotage(
+        partial(attention, "triton_moments"), (RUN, "backward"), 3, LAST, "triton_moments .* dm "
+    ),
+    "tables": Sabotage(
+        partial(tables, False), (SCORES, "forward"), 0, LAST, "attention_by_scores .* output is off"
+    ),
+    "tables backward": Sabotage(
+        partial(tables, False), (SCORES, "backward"), 0, LAST, "by_scores .* gradient of scores"
+    ),
+    "penalty": Sabotage(
+        partial(tables, True), (PENALTY, "value"), 0, LAST, "slope_penalty float32 16 1"
+    ),
+    "tables and penalty backward": Sabotage(
+        partial(tables, True), (SCORES, "backward"), 0, LAST, "slope_penalty .* gradient of scores"
+    ),
+    "edge sums": Sabotage(
+        edge_sums, ("flashsign.triton.edge_sums", "add_weights"), 3, (-1,), "edge_sums float32 16"
+    ),
+}
+
+
 @pytest.fixture
 def planted(monkeypatch):
-    """planted(kernel, part): from here on, a part of what the kernel computes is off by a
-    hundredth, at an edge.
-    """
-    right = {"forward": run_kernels.forward, "backward": run_kernels.backward}
-    parts = {"forward": ("o", "inverse"), "backward": ("dq", "dk", "dv", "dm")}
+    """planted(sabotage, factor): its launches are counted from here on, and off by a factor."""
 
-    def plant(kernel: str, part: str) -> list[str]:
-        calls: list[str] = []
+    def plant(sabotage, factor):
+        name, function = sabotage.launches
+        module, calls = import_module(name), []
+        real = getattr(module, function)
 
-        def wrong(direction):
-            def run(plan, *arguments, **options):
-                found = list(right[direction](plan, *arguments, **options))
-                if plan.kernel == kernel:
-                    calls.append(direction)
-                    if part in parts[direction]:
-                        at = parts[direction].index(part)
-                        found[at] = found[at].clone()
-                        found[at][:, :, -1] *= (
-                            1.01  # the last row alone, as a wrong mask would have it
-                        )
-                return tuple(found)
+        def launch(*arguments, **options):
+            calls.append(function)
+            found = real(*arguments, **options)
+            if found is None:  # it adds to its arguments
+                arguments[sabotage.part][sabotage.edge] *= factor
+                return None
+            found = list(found)
+            found[sabotage.part] = found[sabotage.part].clone()
+            found[sabotage.part][sabotage.edge] *= factor
+            return tuple(found)
 
-            return run
-
-        for direction in right:
-            monkeypatch.setattr(run_kernels, direction, wrong(direction))
+        monkeypatch.setattr(module, function, launch)
         return calls
 
     return plant
 
 
-def attend(kernel: str):
-    def call(*tensors, **options):
-        with dispatch.only(kernel):
-            return spherical_attention(
-                *tensors, method=dispatch.KERNELS[kernel][1], backend="triton", **options
-            )
-
-    return call
-
-
-def by_torch(kernel: str, tensors, grad):
-    def call(*given):
-        return spherical_attention(*given, method=dispatch.KERNELS[kernel][1], backend="torch")
-
-    return with_gradients(call, tensors, grad)
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_a_right_kernel_is_checked_once_and_runs(kernel, planted):
-    calls = planted(kernel, "nothing")
-    *tensors, grad = draw(queries=9, keys=9)
+@pytest.mark.parametrize("name", ["stream", "small bags backward", "moments", "tables", "penalty"])
+def test_a_right_kernel_is_checked_once_and_runs(name, planted):
+    sabotage = SABOTAGES[name]
+    calls, expected = planted(sabotage, 1.0), sabotage.compute("torch")
     with warnings.catch_warnings(action="error"):
-        first = with_gradients(attend(kernel), tensors, grad)
+        first = sabotage.compute()
         checked = len(calls)
-        again = with_gradients(attend(kernel), tensors, grad)
-    assert checked > 2 and len(calls) == checked + 2
-    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+        again = sabotage.compute()
+    assert checked > 1 and len(calls) == checked + 1
+    torch.testing.assert_close(first, again, rtol=0, atol=0)
+    torch.testing.assert_close(first, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("kernel", "part"),
-    [
-        ("triton_stream", "o"),
-        ("triton_stream", "dq"),
-        ("triton_stream", "dk"),
-        ("triton_small_bags", "dv"),
-        ("triton_moments", "o"),
-        ("triton_moments", "dm"),
-    ],
-)
-def test_a_wrong_kernel_is_refused_and_torch_takes_over(kernel, part, planted):
-    calls = planted(kernel, part)
-    *tensors, grad = draw(queries=9, keys=9)
-    with pytest.warns(RuntimeWarning, match=rf"{kernel} float32 16 .* {part} "):
-        found = with_gradients(attend(kernel), tensors, grad)
+@pytest.mark.parametrize("name", SABOTAGES)
+def test_a_wrong_kernel_is_refused_and_torch_takes_over(name, planted):
+    sabotage = SABOTAGES[name]
+    expected, calls = sabotage.compute("torch"), planted(sabotage, 1.01)
+    with pytest.warns(RuntimeWarning, match=sabotage.words):
+        found = sabotage.compute()
     checked = len(calls)
     with warnings.catch_warnings(action="error"):  # said once
-        again = with_gradients(attend(kernel), tensors, grad)
+        again = sabotage.compute()
     assert len(calls) == checked, "the kernel never runs again"
-    for one, other, true in zip(found, again, by_torch(kernel, tensors, grad), strict=True):
-        assert torch.equal(one, other)
-        torch.testing.assert_close(one, true)
+    torch.testing.assert_close(found, again, rtol=0, atol=0)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def fails(*_, **__):
@@ -134,41 +195,45 @@ def fails(*_, **__):
 
 def test_a_kernel_that_does_not_compile_is_not_used(monkeypatch):
     monkeypatch.setattr(run_kernels, "forward", fails)
-    *tensors, grad = draw(queries=9, keys=9)
     with pytest.warns(RuntimeWarning, match="PassManager::run failed"):
-        found = with_gradients(attend("triton_stream"), tensors, grad)
-    torch.testing.assert_close(found, by_torch("triton_stream", tensors, grad))
+        found = attention("triton_stream")
+    torch.testing.assert_close(found, attention("triton_stream", "torch"))
 
 
 def test_compiled_code_takes_torch_in_a_wrong_kernels_place(planted):
     """An operator's forward and its backward decide alike."""
-    planted("triton_moments", "o")
-    *tensors, grad = draw(queries=9, keys=9, values=5)
-    call = attend("triton_moments")
+    planted(SABOTAGES["moments"], 1.01)
+    compiled = torch.compile(attend, backend="aot_eager")
     with pytest.warns(RuntimeWarning, match="triton_moments"):
-        found = with_gradients(torch.compile(call, backend="aot_eager"), tensors, grad)
-    for one, other in zip(found, by_torch("triton_moments", tensors, grad), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        found = attention("triton_moments", attend=compiled, values=5)
+    expected = attention("triton_moments", "torch", values=5)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kernel", ["triton_small_bags", "triton_moments"])
-def test_compiled_code_does_not_wait_and_a_backward_goes_with_its_forward(
-    monkeypatch, planted, kernel
-):
+def test_compiled_code_does_not_wait_and_a_backward_goes_with_its_forward(monkeypatch, planted):
     """The check may end in between: torch's forward has not what a kernel's backward reads."""
-    calls, answer = planted(kernel, "nothing"), [None]
+    calls, answer = planted(SABOTAGES["moments backward"], 1.0), [None]
     monkeypatch.setattr(kernel_operators, "known", lambda *_: answer[0])
     *tensors, grad = draw(queries=9, keys=9, values=5)
-    compiled = torch.compile(attend(kernel), backend="aot_eager")
+    compiled = torch.compile(partial(attend, "triton_moments"), backend="aot_eager")
     leaves = [x.detach().requires_grad_() for x in tensors]
     output = compiled(*leaves)
     answer[0] = ""
     found = output.detach(), *torch.autograd.grad(output, leaves, grad)
     assert not calls
-    for one, other in zip(found, by_torch(kernel, tensors, grad), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    expected = attention("triton_moments", "torch", values=5)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     with_gradients(compiled, tensors, grad)
-    assert calls == ["forward", "backward"]
+    assert calls == ["backward"]
+
+
+@pytest.mark.parametrize("penalty", [False, True])
+def test_torch_computes_with_tables_while_their_kernels_are_checked(monkeypatch, penalty):
+    expected = tables(penalty, "torch")
+    for module in TABLES:
+        monkeypatch.setattr(module, "known_at", lambda *_: None)
+        monkeypatch.setattr(module, "_kernels", fails)
+    torch.testing.assert_close(tables(penalty), expected, rtol=0, atol=0)
 
 
 def test_one_changed_byte_of_any_source_changes_what_results_are_kept_by(tmp_path):
@@ -181,7 +246,6 @@ def test_one_changed_byte_of_any_source_changes_what_results_are_kept_by(tmp_pat
         file.write_text("x = 2\n")
         digests.append(verify.digest_of([tmp_path]))
     assert len(set(digests)) == 3
-    assert all(list(folder.rglob("*.py")) for folder in verify.SOURCES)
 
 
 @pytest.mark.parametrize(("problem", "warned"), [("", 0), ("its dq is off", 1)])
@@ -197,8 +261,28 @@ def test_what_was_found_is_recalled_in_another_process(monkeypatch, problem, war
     assert len(found) == warned
 
 
+def test_a_full_device_says_nothing_about_a_kernel(monkeypatch):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(run_kernels, "forward", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        attention("triton_stream")
+    assert not verify._KNOWN and verify.recalled(PLACE) is None
+
+
+def test_the_check_of_a_process_knows_the_kernels_of_tables(monkeypatch):
+    places = [
+        verify.Place(kernel, torch.float32, 16, values, DEVICE)
+        for kernel, values in (("attention_by_scores", 16), ("slope_penalty", 2))
+    ]
+    for place in places:
+        assert check._checked(place).problem == "" and verify.recalled(place) == ""
+    monkeypatch.setattr(shared_scores, "OneNumber", None)
+    assert "cannot be run" in check._checked(places[0]).problem
+
+
 # --- in the background
-# ------------------------------------------------------------------------------------------------
 
 
 class OnAGpu:
@@ -280,205 +364,3 @@ def test_a_kernel_that_is_found_wrong_in_the_background_is_not_used(unseen, code
     ended()
     with pytest.warns(RuntimeWarning, match=words):
         assert verify.known("triton_stream", OnAGpu, 64, fails)
-
-
-def test_a_full_device_says_nothing_about_a_kernel(monkeypatch):
-    def full(*_, **__):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(run_kernels, "forward", full)
-    with pytest.raises(torch.OutOfMemoryError):
-        attend("triton_stream")(*draw(queries=9, keys=9)[:4])
-    assert not verify._KNOWN and verify.recalled(PLACE) is None
-
-
-def test_a_wrong_kernel_of_edge_sums_is_refused(monkeypatch):
-    from flashsign.triton import edge_sums
-
-    real = edge_sums.add_weights
-
-    def wrong(q, k, inverse, signed, absolute):
-        real(q, k, inverse, signed, absolute)
-        signed[-1] *= 1.1
-
-    q, k, _, m, _ = draw(queries=9, keys=9)
-
-    def sums(backend: str) -> EdgeSums:
-        return EdgeSums(9, 9, device=DEVICE).add(q, k, m, backend=backend)
-
-    with warnings.catch_warnings(action="error"):
-        torch.testing.assert_close(sums("triton").signed, sums("torch").signed)
-    verify._KNOWN.clear()
-    monkeypatch.setattr(edge_sums, "add_weights", wrong)
-    with pytest.warns(RuntimeWarning, match="edge_sums float32 16"):
-        found = sums("triton")
-    torch.testing.assert_close(found.signed, sums("torch").signed)
-
-
-# --- tables of scores
-# -------------------------------------------------------------------------------------------------
-
-TABLES = [
-    importlib.import_module(f"flashsign.tables.{name}")
-    for name in ("shared_scores", "slope_penalty")
-]
-
-
-@pytest.fixture
-def tables(monkeypatch):
-    """tables(together): values and gradients of attention over tables of scores, alone or with the
-    penalty, by its kernels if they are known to be right; a few small tables are checked.
-    """
-    for module in TABLES:
-        monkeypatch.setattr(module, "choose_for_tables", lambda *_: "triton")
-        monkeypatch.setattr(module, "INTERPRETED", ((5, 7), (5, 7)))
-    random = torch.Generator().manual_seed(0)
-    shapes = {
-        "scores": (1, 1, 1, 5, 7),
-        "amount": (1, 1, 7),
-        "basal": (1, 1, 5),
-        "m": (3, 7),
-        "centre": (1, 1, 1, 7),
-    }
-    given = {
-        name: torch.randn(shape, generator=random).to(DEVICE).abs()
-        for name, shape in shapes.items()
-    }
-
-    def compute(together: bool) -> list[torch.Tensor]:
-        m, centre = given["m"], given["centre"]
-        leaves = scores, amount, basal = [
-            given[each].requires_grad_() for each in ("scores", "amount", "basal")
-        ]
-        if together:
-            rest = {
-                "gain": torch.ones_like(basal),
-                "square": torch.ones_like(centre[0]),
-                "groups": [3],
-            }
-            penalty = torch.tensor([[0.3, 0.5, 0.4]], device=DEVICE)
-            both = attention_and_penalty(
-                scores, amount, m, centre=centre, basal=basal, penalty=penalty, **rest
-            )
-        else:
-            both = (
-                attention_by_scores(
-                    scores, amount[..., None], m, centre=centre, basal=basal, groups=[3]
-                ),
-            )
-        gradients = torch.autograd.grad(sum(each.square().sum() for each in both), leaves)
-        return [each.detach() for each in (*both, *gradients)]
-
-    return compute
-
-
-def by_torch_alone(monkeypatch, tables, together):
-    with monkeypatch.context() as patch:
-        for module in TABLES:
-            patch.setattr(module, "choose_for_tables", lambda *_: "torch")
-        return tables(together)
-
-
-def counted(monkeypatch, module, name, calls, factor=1.0):
-    """Calls of a launch are counted, and the first of its results is off by a factor, in its last
-    row.
-    """
-    real = getattr(module, name)
-
-    def run(*arguments, **options):
-        calls.append(name)
-        first, *rest = real(*arguments, **options)
-        first = first.clone()
-        first[..., -1] *= factor
-        return first, *rest
-
-    monkeypatch.setattr(module, name, run)
-
-
-@pytest.mark.parametrize("together", [False, True])
-def test_right_kernels_of_tables_are_checked_once_and_run(monkeypatch, tables, together):
-    from flashsign.triton import shared_scores
-
-    calls = []
-    counted(monkeypatch, shared_scores, "forward", calls)
-    with warnings.catch_warnings(action="error"):
-        first = tables(together)
-        checked = len(calls)
-        again = tables(together)
-    assert checked > 2 and len(calls) == checked + 1
-    torch.testing.assert_close(first, again, rtol=0, atol=0)
-    torch.testing.assert_close(
-        first, by_torch_alone(monkeypatch, tables, together), rtol=1e-4, atol=1e-5
-    )
-    name = "slope_penalty float32 16 1" if together else "attention_by_scores float32 16"
-    assert [each.name for each in verify._KNOWN] == [name]
-
-
-@pytest.mark.parametrize(
-    ("together", "launch", "words"),
-    [
-        (False, "forward", "attention_by_scores float32 16 is not used .* its output is off"),
-        (
-            False,
-            "backward",
-            "attention_by_scores float32 16 is not used .* its gradient of scores is off",
-        ),
-        (
-            True,
-            "backward",
-            "slope_penalty float32 16 1 is not used .* its gradient of scores is off",
-        ),
-    ],
-)
-def test_torch_takes_the_place_of_a_wrong_kernel_of_tables(
-    monkeypatch, tables, together, launch, words
-):
-    from flashsign.triton import shared_scores
-
-    calls = []
-    expected = by_torch_alone(monkeypatch, tables, together)
-    counted(monkeypatch, shared_scores, launch, calls, 1.01)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        found = tables(together)
-    assert re.search(words, str(said[0].message))
-    if not together:  # with the penalty, attention alone is another kernel, which is asked next
-        checked = len(calls)
-        tables(together)
-        assert len(calls) == checked, "the kernel never runs again"
-    torch.testing.assert_close(found, expected)
-
-
-def test_a_wrong_penalty_is_found_by_itself(monkeypatch, tables):
-    from flashsign.triton import slope_penalty
-
-    calls = []
-    counted(monkeypatch, slope_penalty, "value", calls, 1.01)
-    with pytest.warns(RuntimeWarning, match="slope_penalty float32 16 1"):
-        found = tables(True)
-    torch.testing.assert_close(
-        found, by_torch_alone(monkeypatch, tables, True), rtol=1e-4, atol=1e-5
-    )
-
-
-@pytest.mark.parametrize("together", [False, True])
-def test_torch_computes_with_tables_while_their_kernels_are_checked(monkeypatch, tables, together):
-    expected = by_torch_alone(monkeypatch, tables, together)
-    for module in TABLES:
-        monkeypatch.setattr(module, "known_at", lambda *_: None)
-        monkeypatch.setattr(module, "_kernels", fails)
-    torch.testing.assert_close(tables(together), expected, rtol=0, atol=0)
-
-
-@pytest.mark.usefixtures("tables")
-def test_the_check_of_a_process_knows_the_kernels_of_tables(monkeypatch):
-    for kernel, room, values in (("attention_by_scores", 16, 16), ("slope_penalty", 16, 2)):
-        place = verify.Place(kernel, torch.float32, room, values, DEVICE)
-        assert check._checked(place).problem == "" and verify.recalled(place) == ""
-    monkeypatch.setattr(TABLES[0], "OneNumber", None)
-    assert (
-        "cannot be run"
-        in check._checked(
-            verify.Place("attention_by_scores", torch.float32, 16, 16, DEVICE)
-        ).problem
-    )

@@ -1,17 +1,22 @@
-"""What the tests of the Triton kernels share: bags, gradients, and how errors are measured.
+"""What the tests of attention share: bags, gradients, and how errors are measured.
 
-The kernels run on a GPU where there is one, else in Triton's interpreter.
+The Triton kernels run on a GPU where there is one, else in Triton's interpreter.
 """
 
+import functools
 import inspect
+import itertools
 import math
-from functools import cache
+from itertools import starmap
+from typing import NamedTuple
 
 import pytest
 import torch
+from torch import Tensor
 from uninitialised import poisoned
 
 from flashsign import spherical_attention
+from flashsign.attention.reference import reference_spherical_attention
 from flashsign.tuning.accuracy import TENSORS, Case, error, table
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -22,7 +27,7 @@ except ImportError:
     interpreter = None  # there is no Triton for this system
 
 
-@cache
+@functools.cache
 def builtins_of(place: object) -> list[str]:
     return [name for name, member in inspect.getmembers(place) if is_builtin(member)]
 
@@ -46,6 +51,16 @@ def poison():
         yield
 
 
+class Call(NamedTuple):
+    """The tensors of one dense call, and a gradient for its output."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    m: Tensor
+    grad: Tensor
+
+
 def draw(
     cells=2,
     heads=4,
@@ -57,26 +72,24 @@ def draw(
     per_head=False,
     seed=0,
     values=None,
-):
-    """q, k, v, m and a gradient for the output; values: width of v."""
+    device=DEVICE,
+) -> Call:
+    """per_head: multiplicities of every key head; values: width of v."""
     random = torch.Generator().manual_seed(seed)
 
     def normal(*shape):
-        return torch.randn(*shape, generator=random).to(DEVICE, dtype)
+        return torch.randn(*shape, generator=random).to(device, dtype)
 
     m = torch.rand(cells, *([key_heads] if per_head else []), keys, generator=random) * 2 + 0.1
+    m = m.to(device, torch.promote_types(dtype, torch.float32))
     values = width if values is None else values
     q, grad = normal(cells, heads, queries, width), normal(cells, heads, queries, values)
-    return (
-        q,
-        normal(cells, key_heads, keys, width),
-        normal(cells, key_heads, keys, values),
-        m.to(DEVICE),
-        grad,
-    )
+    rows = (normal(cells, key_heads, keys, each) for each in (width, values))
+    return Call(q, *rows, m, grad)
 
 
 def with_gradients(attend, tensors, grad):
+    """The output and its gradients by each of the tensors."""
     leaves = [
         x.detach().clone(memory_format=torch.preserve_format).requires_grad_() for x in tensors
     ]
@@ -97,11 +110,15 @@ def errors(found, true):
 
 
 def assert_accurate(attend, tensors, grad, **options):
-    """Output and gradients of attend(q, k, v, m) are within the bounds of
-    flashsign.tuning.accuracy.
+    """Output and gradients of attend(q, k, v, m) are the definition's in float64, and else within
+    the bounds of flashsign.tuning.accuracy.
     """
-    found = with_gradients(attend, tensors, grad)
-    verdicts = Case(*tensors, grad, **options).judge(dict(zip(TENSORS, found, strict=True)))
+    found = with_gradients(functools.partial(attend, **options), tensors, grad)
+    case = Case(*tensors, grad, **options)
+    if tensors[0].dtype == torch.float64:
+        assert max(errors(found, case.true.values()).values()) < 1e-10
+        return
+    verdicts = case.judge(dict(zip(TENSORS, found, strict=True)))
     assert all(verdict.good for verdict in verdicts.values()), table(verdicts)
 
 
@@ -125,13 +142,21 @@ def ill_conditioned(condition, dtype, width=32, keys=300, values=None):
 
 
 def packed(q, k, v, m, grad):
-    """A few bags of one dense cell, packed, some of them empty."""
-    offsets = torch.tensor([0, 5, 5, 33, 40], device=DEVICE)
-    query_offsets = torch.tensor([0, 3, 10, 29, 30], device=DEVICE)
-    rows = [x[0].transpose(0, 1).contiguous() for x in (q, k, v)]
-    return (
-        [*rows, m[0].mT.contiguous() if m.ndim == 3 else m[0]],
-        grad[0].transpose(0, 1),
-        offsets,
-        query_offsets,
+    """A few bags of one dense cell, packed, some of them empty: tensors, gradient and offsets."""
+    offsets, query_offsets = (
+        torch.tensor(bounds, device=q.device) for bounds in ([0, 5, 5, 33, 40], [0, 3, 10, 29, 30])
     )
+    rows = [x[0].transpose(0, 1).contiguous() for x in (q, k, v)]
+    tensors = [*rows, m[0].mT.contiguous() if m.ndim == 3 else m[0]]
+    return tensors, grad[0].transpose(0, 1), {"offsets": offsets, "query_offsets": query_offsets}
+
+
+def one_by_one(q, k, v, m, *, offsets, query_offsets):
+    """Packed attention: the definition of every bag as a dense cell."""
+    outputs = []
+    ends = (itertools.pairwise(bounds.tolist()) for bounds in (query_offsets, offsets))
+    for queries, keys in zip(*(starmap(slice, each) for each in ends), strict=True):
+        rows = (x.transpose(0, 1)[None] for x in (q[queries], k[keys], v[keys]))
+        own = (m[keys].mT if m.ndim == 2 else m[keys])[None]
+        outputs.append(reference_spherical_attention(*rows, own)[0].transpose(0, 1))
+    return torch.cat(outputs)

@@ -136,8 +136,3 @@ ROWS = {
 }
 LAYERS = {name: row for name, row in ROWS.items() if row.rows}
 """Rows of the table with a result for every row of A."""
-
-
-def generator_normal(*shape):
-    """float32 numbers, the same each time."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0))

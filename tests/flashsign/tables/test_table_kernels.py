@@ -2,27 +2,22 @@
 else interpreted.
 """
 
-import importlib
 from functools import partial
 
 import pytest
 import torch
 from kernel_cases import DEVICE, poison  # noqa: F401
+from seeded import normal as drawn
 
 from flashsign import ShapeMismatch, attention_and_penalty, attention_by_scores, slope_penalty
+from flashsign.tables import shared_scores
+from flashsign.tables import slope_penalty as of_penalty
 from flashsign.tuning.accuracy import error
 
 pytest.importorskip("triton")
 LEAD = (2, 2)  # members and heads
 GIVEN = "multiplicity", "centre"  # torch has their gradients, and no kernel
-MODULES = [
-    importlib.import_module(f"flashsign.tables.{name}")
-    for name in ("shared_scores", "slope_penalty")
-]
-
-
-def drawn(*shape: int, seed: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+MODULES = shared_scores, of_penalty
 
 
 def compare(monkeypatch, compute, given: dict[str, torch.Tensor], within: float = 1e-5) -> None:
@@ -69,34 +64,36 @@ def test_attention_by_scores(monkeypatch, queries, keys, groups, own):
 
 
 def test_gradients_of_multiplicities_and_centres_are_left_to_torch(monkeypatch):
-    given = [
-        drawn(*LEAD, 1, 2, 3, seed=0),
-        drawn(*LEAD, 3, seed=1),
-        drawn(2, 3, seed=2),
-        drawn(*LEAD, 1, 3, seed=3),
-    ]
+    shapes = (*LEAD, 1, 2, 3), (*LEAD, 3), (2, 3), (*LEAD, 1, 3)
     scores, amount, m, centre = given = [
-        each.to(DEVICE, torch.float32).requires_grad_() for each in given
+        drawn(*shape, seed=at).to(DEVICE, torch.float32).requires_grad_()
+        for at, shape in enumerate(shapes)
     ]
     one = scores.new_ones(*LEAD, 2)
-    square = scores.new_ones(2, 1, 3)
-    penalty = scores.new_ones(1, 3)
-    rest = {"gain": one, "basal": one, "square": square, "penalty": penalty, "groups": [2]}
-    found = {}
+    rest = {"gain": one, "basal": one, "square": scores.new_ones(2, 1, 3), "groups": [2]}
+    rest["penalty"] = scores.new_ones(1, 3)
+    found = []
     for by in ("triton", "torch"):
         for module in MODULES:
             monkeypatch.setattr(module, "choose_for_tables", lambda *_, by=by: by)
         read, shrink = attention_and_penalty(scores, amount, m, centre=centre, **rest)
-        found[by] = torch.autograd.grad(read.square().sum() + shrink.sum(), given)
-    assert all(error(one, other) < 1e-6 for one, other in zip(*found.values(), strict=True))
+        found.append(torch.autograd.grad(read.square().sum() + shrink.sum(), given))
+    assert all(error(one, other) < 1e-6 for one, other in zip(*found, strict=True))
 
 
 EACH, ONE = [[0.3, 0.5, 0.4], [0.7, 2.0, 0.0]], [[0.3, 0.01, 1e-4]]
 
 
-@pytest.mark.parametrize("states, queries, keys", [(1, 1, 2), (3, 20, 130), (2, 8, 128)])
 @pytest.mark.parametrize(
-    "bags, prior, penalty", [(0, True, EACH), (0, False, ONE), (2, True, ONE), (20, False, EACH)]
+    "states, queries, keys, bags, prior, penalty",
+    [
+        (1, 1, 2, 0, True, EACH),
+        (1, 1, 2, 20, False, EACH),
+        (2, 8, 128, 0, False, ONE),
+        (2, 8, 128, 2, True, ONE),
+        (3, 20, 130, 0, True, EACH),
+        (3, 20, 130, 20, False, EACH),
+    ],
 )
 def test_slope_penalty(monkeypatch, states, queries, keys, prior, penalty, bags):
     given = {

@@ -1,4 +1,6 @@
-"""What the moments' kernels have of their own; laws of all kernels: test_kernels.py."""
+"""What the moments' kernels have of their own; laws of all:
+attention/test_spherical_attention.py.
+"""
 
 import pytest
 import torch
@@ -37,11 +39,6 @@ def test_ill_conditioned_rows_are_accurate(condition, values, dtype):
     test_accuracy.py.
     """
     assert_accurate(kernels, *ill_conditioned(condition, dtype, values=values))
-
-
-def test_fewer_keys_than_the_width_of_a_head():
-    *tensors, grad = draw(keys=5, width=32)
-    assert_accurate(kernels, tensors, grad)
 
 
 @pytest.mark.parametrize("seed", [7, 22, 48])

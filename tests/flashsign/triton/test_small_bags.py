@@ -1,5 +1,5 @@
-"""What the kernels that do a small bag in one program have of their own; laws of all kernels:
-test_kernels.py.
+"""What the kernels that do a small bag in one program have of their own; laws of all:
+attention/test_spherical_attention.py.
 """
 
 import pytest
@@ -32,7 +32,6 @@ def kernels(*tensors, **options):
 @pytest.mark.parametrize(
     "sizes",
     [
-        {"queries": 70, "keys": 3, "heads": 2, "key_heads": 1},
         {"queries": 40, "keys": 64, "width": 20, "cells": 1, "dtype": torch.float32},
         {"queries": 20, "keys": 70, "width": 64, "cells": 1, "per_head": True},
     ],

@@ -82,9 +82,9 @@ def normalised_attention(
     q [C, H, N, E], k and v [C, K, M, E], H a multiple of K, multiplicity [C, M] or [C, K, M], one
     floating dtype for q, k and v -> like q. Packed, as in spherical_attention: q [T, H, E], k and v
     [S, K, E], multiplicity [S] or [S, K], offsets and query_offsets [C + 1]; bags of similar size
-    are padded and computed together. A row whose weights are all 0 has output 0. Differentiable in
-    all four. Weights and their gradients are rounded to the dtype before they meet values and keys,
-    so in float16 a1(s) must be below 65504.
+    are padded and computed together. A row whose weights are all 0 has output 0; absent keys (m_j =
+    0) may hold anything. Differentiable in all four. Weights and their gradients are rounded to the
+    dtype before they meet values and keys, so in float16 a1(s) must be below 65504.
     Raises ShapeMismatch, ValueError for an unknown normaliser or backend.
 
     Example:
@@ -108,6 +108,8 @@ def normalised_attention(
         return packed_attention(dense, q, k, v, multiplicity, offsets, query_offsets)
     check_tensors(q, k, v, multiplicity, packed=False)
     m = multiplicity if multiplicity is None or multiplicity.ndim == 3 else multiplicity[:, None]
+    if m is not None:
+        k, v = zero_nonfinite_absent_keys(k, v, m[..., None])
 
     def plain(q: Tensor, k: Tensor, v: Tensor, m: Tensor | None = None) -> Tensor:
         m = k.new_ones(1, 1, k.shape[2]) if m is None else m
@@ -133,7 +135,6 @@ def _written_out(
         rows, k, v, m = (
             x.to(sums) for x in (q.reshape(len(q), k.shape[1], -1, q.shape[3]), k, v, m)
         )
-        k, v = zero_nonfinite_absent_keys(k, v, m[..., None])
         if normaliser == "spherical":
             weights = edge_weights(rows, k, m.expand(k.shape[:3]), eps)
         else:

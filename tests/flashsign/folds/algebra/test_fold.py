@@ -1,6 +1,6 @@
 import pytest
 import torch
-from monoid_cases import normal as drawn
+from seeded import normal
 
 from flashsign import (
     LOG_SUM_EXP,
@@ -19,10 +19,6 @@ from flashsign.folds.algebra.monoids.cross_entropies import class_cross_entropy
 ATTENTION = pytest.mark.parametrize(
     "monoid", [SOFTMAX, spherical_monoid()], ids=["softmax", "spherical"]
 )
-
-
-def normal(*shape, seed=0):
-    return drawn(torch.Generator().manual_seed(seed), *shape)
 
 
 def matrix_product(local_gradient=None):
@@ -57,24 +53,6 @@ def test_a_product_of_matrices_is_a_monoid_that_does_not_commute():
     commuting = Monoid(**{**vars(matrix_product()), "commutative": True})
     with pytest.raises(BrokenLaw, match="matrix product breaks a law, commutativity"):
         check_monoid(commuting, (normal(5, 3, 3),))
-
-
-@ATTENTION
-@pytest.mark.parametrize("depth", [1, 2, 3])
-def test_a_second_derivative_is_that_of_the_literal_fold(monoid, depth):
-    leaves = [normal(4, 2, seed=i).requires_grad_() for i in range(3)]
-    curvatures = []
-    for how in (lambda *x: fold(*x, depth=depth), fold_literal):
-        k, v, q = leaves
-        items = (k, v, torch.ones(4, dtype=torch.float64))
-        slopes = torch.autograd.grad(
-            monoid.finish(how(monoid, items, (q,)), (q,)).sum(), leaves, create_graph=True
-        )
-        curvatures.append(
-            torch.autograd.grad(sum(slope.square().sum() for slope in slopes), leaves)
-        )
-    torch.testing.assert_close(*curvatures)
-    assert min(curvature.abs().max() for curvature in curvatures[0]) > 1e-2
 
 
 @ATTENTION

@@ -2,22 +2,29 @@
 and backward.
 """
 
+from functools import partial
+
 import pytest
+import seeded
 import torch
-from monoid_cases import generator_normal as normal
 from peak_bytes import PeakBytes
 
 from flashsign import (
     SOFTMAX,
     class_cross_entropy,
+    distribution_cross_entropy,
+    linear_cross_entropy,
+    mlp,
     mlp_monoid,
     monoid_reduce,
     n_ary_reduce,
     spherical_monoid,
+    weighted_cross_entropy,
 )
 from flashsign.folds.algebra.fold import fold
 from flashsign.folds.algebra.n_ary import NAryFold
 
+normal = partial(seeded.normal, dtype=torch.float32)
 WIDTH, CHUNK = 16, 32
 SLICE = 4 * CHUNK * CHUNK  # bytes of a slice of float32 scores
 
@@ -129,3 +136,56 @@ def test_an_n_ary_fold_holds_one_slice():
         n_ary_reduce(squares, x)[0].sum().backward()
     assert memory.peak <= 400_000 + 10 * 400
     torch.testing.assert_close(x.grad, 2 * x.detach())
+
+
+def on_meta(*shape, dtype=torch.bfloat16):
+    return torch.empty(shape, device="meta", dtype=dtype, requires_grad=dtype.is_floating_point)
+
+
+FULL_ROWS, CLASSES, LARGE, NARROW = 16_384, 60_000, 512, 128
+LAYER = (FULL_ROWS, LARGE), (CLASSES, LARGE)
+UNITS = (FULL_ROWS, NARROW), (FULL_ROWS, NARROW), (NARROW, FULL_ROWS)
+SLICES = {"row_chunk": 2048, "class_chunk": 2048}
+
+
+def with_classes(h, c):
+    return linear_cross_entropy(h, c, on_meta(FULL_ROWS, dtype=torch.int64), **SLICES)
+
+
+def with_weights(h, c):
+    classes = on_meta(FULL_ROWS, 100, dtype=torch.int64)
+    weights = on_meta(FULL_ROWS, 100, dtype=torch.float32).detach()
+    return weighted_cross_entropy(h, c, classes, weights, **SLICES)
+
+
+def with_distributions(*layers):
+    return distribution_cross_entropy(*layers, **SLICES)
+
+
+def gated(x, up, down, gate):
+    return mlp(x, up, down, gate=gate, activation="silu")
+
+
+LOGITS, HIDDEN = 4 * FULL_ROWS * CLASSES, 2 * FULL_ROWS * FULL_ROWS
+# The layer, the shapes of its tensors, and the share of what the plain one stores.
+AT_FULL_SIZE = {
+    "classes": (with_classes, LAYER, 0.05 * LOGITS),
+    "distributions": (with_distributions, LAYER * 2, 0.05 * LOGITS),
+    "weights": (with_weights, LAYER, 0.05 * LOGITS),
+    "MLP": (partial(mlp, activation="silu"), UNITS, 0.03 * 2 * HIDDEN),
+    "SwiGLU": (gated, (*UNITS, UNITS[0]), 0.03 * 3 * HIDDEN),
+}
+
+
+@pytest.mark.parametrize("name", AT_FULL_SIZE)
+def test_extra_memory_at_full_size_is_a_few_percent_of_what_a_plain_layer_stores(name):
+    """On the meta device, which has shapes and no numbers: forward and backward, beyond inputs,
+    output and gradients. The sizes are those that are benchmarked on a GPU.
+    """
+    layer, shapes, most = AT_FULL_SIZE[name]
+    leaves = [on_meta(*shape) for shape in shapes]
+    with PeakBytes() as memory:
+        output = layer(*leaves)
+        gradients = torch.autograd.grad(output, leaves, torch.empty_like(output))
+    made = 2 * output.numel() * output.element_size() + sum(2 * x.numel() for x in gradients)
+    assert memory.peak - made < most

@@ -18,54 +18,6 @@ from flashsign import (
     n_ary_reduce,
 )
 
-# Mean and variance: Chan, Golub and LeVeque 1979. The total is (n, mean, sum of squared
-# deviations).
-
-
-def mean_and_variance():
-    def identity(like):
-        return tuple(torch.zeros_like(x) for x in like)
-
-    def lift(items, shared):
-        (x,) = items
-        return torch.ones_like(x), x, torch.zeros_like(x)
-
-    def combine(a, b):
-        (n, mean, squares), (m, other, more) = a, b
-        count = n + m
-        safe = torch.where(count == 0, 1.0, count)
-        return (
-            count,
-            (n * mean + m * other) / safe,
-            squares + more + (mean - other).square() * n * m / safe,
-        )
-
-    def finish(total, shared):
-        n, mean, squares = total
-        return torch.stack((mean, squares / torch.where(n == 0, 1.0, n)))
-
-    def local_gradient(combined, item, grad):
-        (n, mean, _), (m, own, _), (g_n, g_mean, g_squares) = combined, item, grad
-        safe = torch.where(n == 0, 1.0, n)
-        off = own - mean
-        of_count = g_n + g_mean * off / safe + g_squares * off.square()
-        return of_count, (g_mean / safe + 2 * g_squares * off) * m, g_squares
-
-    return Monoid("mean and variance", identity, lift, combine, finish, local_gradient)
-
-
-def test_mean_and_variance():
-    monoid, x = mean_and_variance(), normal(11, 3).requires_grad_()
-    check_monoid(monoid, (x.detach(),))
-    expected = torch.stack((x.mean(0), x.var(0, correction=0)))
-    slope = torch.autograd.grad(expected.sin().sum(), x)
-    for chunk in (1, 4, 100):
-        for depth in (1, 2):
-            output = monoid_reduce(monoid, (), (x,), b_chunk=chunk, depth=depth)
-            torch.testing.assert_close(output, expected)
-            torch.testing.assert_close(torch.autograd.grad(output.sin().sum(), x), slope)
-
-
 # Softmax attention as the paper lists it: totals (z [N], v [N, E]), whose combine says [:, None].
 
 
