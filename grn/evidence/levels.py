@@ -39,7 +39,7 @@ ENOUGH = 0.5
 WORSE = 1e-4  # share by which the error of unseen cells of known states may be larger
 GENES = 512  # targets that are enough to decide
 MOST = 4096  # regulators; with more, levels do not count
-LONG = 4e9  # multiplications from which on few parts are tried, in one fold
+LONG = 1e9  # multiplications from which on few parts are tried, in one fold
 
 
 @dataclass(frozen=True)

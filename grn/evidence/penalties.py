@@ -41,7 +41,8 @@ KEPT = 3  # of the best penalties, which the members take in turn
 # regression does: of few samples, it takes one of several regulators that vary together for all.
 CHANCE = 3.0
 OPERATIONS, OPERATIONS_ON_GPU = 4e10, 3e12  # that choosing a form may take
-USUAL = (1.0, 0.05, 2.0)  # rho, t and times ridge's, where comparing them would take too long
+# rho, t and times ridge's: the one form beside ridge regression where comparing all takes too long
+USUAL = (1.0, 0.05, 2.0)
 CELLS, NUMBERS = 20_000, 2**25  # cells, and multiplicities of targets, that are enough to choose
 PRODUCTS = 60  # rounds of conjugate gradients that a form usually takes, all reweighting together
 FEWEST = 16  # targets that choose
@@ -269,7 +270,10 @@ def best_penalties(table: CellTable, fold: np.ndarray, layered: bool) -> list[Pe
     several = len(rhos) * (len(FORMS) + (len(STRENGTHS) if states > 1 else 1))
     if work / (tries * several * operations(states, keys, PRODUCTS)) < FEWEST:
         rho, t, strength = USUAL
-        return [Penalty(lam * strength, 0.0 if table.levels else rho, t), among]
+        rho = 0.0 if table.levels else rho
+        usual, squared = Penalty(lam * strength, rho, t), Penalty(lam, rho)
+        better = predicts_better(parts, usual, squared, enough(2, states), table.groups)
+        return [usual if better else squared, among]
     tried: list[tuple[float, Penalty]] = []
     for rho in rhos:
         strengths = [Penalty(lam * strength, rho) for strength in (STRENGTHS if rho else (1.0,))]
@@ -278,9 +282,9 @@ def best_penalties(table: CellTable, fold: np.ndarray, layered: bool) -> list[Pe
         forms = [Penalty(best * strength, rho, t) for t, strength in FORMS]
         tried += zip(errors(forms, targets).tolist(), forms, strict=True)
     ordered = [penalty for _, penalty in sorted(tried, key=lambda one: one[0])]
-    squared = [penalty for penalty in ordered if not penalty.t]
-    if not predicts_better(parts, ordered[0], squared[0], enough(2, states), table.groups):
-        ordered = squared
+    of_ridge_form = [penalty for penalty in ordered if not penalty.t]
+    if not predicts_better(parts, ordered[0], of_ridge_form[0], enough(2, states), table.groups):
+        ordered = of_ridge_form
     return [*ordered[:KEPT], among]
 
 
