@@ -1,0 +1,71 @@
+"""What grn learns from a screen's training cells: a network, and predictions of interventions.
+
+A training takes minutes, so that both are kept in a folder, where one is named.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from interventions import CELLS, STEPS, Ours, Screen
+
+from grn.config.files import change_config
+from grn.features.perturb.perturbed import Plan, perturb_cells
+from grn.networks.build import network_of
+from grn.runtime.messages import silent
+
+ALL_EDGES = {"network.false_discovery": False, "network.top_k": None}
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """edges: source, target, weight, caused, ... of every candidate pair.
+
+    changes: gene, target, change: of the mean log multiplicity of control cells after the loss of
+        `target`; size: by which genes are ranked.
+    """
+
+    edges: pd.DataFrame
+    changes: pd.DataFrame
+
+    def change(self, target: str, genes: list[str]) -> np.ndarray:
+        """Return the predicted changes [N] after the loss of a gene."""
+        found = self.changes[self.changes["target"] == target].set_index("gene")
+        return found["change"].reindex(genes).to_numpy(float)
+
+
+def fitted(
+    screen: Screen, left: str, seed: int, regulators: list[str], cache: Path | None
+) -> Fitted:
+    """Train on all replicates but `left`, or read what was kept of such a training."""
+    files = [] if cache is None else [cache / f"{left}-{seed}-{name}.csv" for name in TABLES]
+    if files and all(file.exists() for file in files):
+        kept = {"keep_default_na": False, "na_values": [""]}  # a gene may be called NA
+        return Fitted(*(pd.read_csv(file, **kept) for file in files))
+    found = _trained(screen, screen.replicate != left, seed, regulators)
+    for file, table in zip(files, (found.edges, found.changes), strict=False):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        table.to_csv(file, index=False)
+    return found
+
+
+TABLES = ("edges", "changes")
+
+
+def _trained(screen: Screen, training: np.ndarray, seed: int, regulators: list[str]) -> Fitted:
+    model = Ours(screen, training, seed, regulators)
+    subject = model.subject
+    config = change_config(subject.config, ALL_EDGES)
+    edges, _ = network_of(
+        config.network, config.trainer, subject.trained, subject.cells, subject.states, silent
+    ).tables(config.network)
+    controls = np.flatnonzero(subject.cells.interventions.control)
+    rows = np.random.default_rng(0).permutation(controls)[:CELLS]
+    changes = [
+        perturb_cells(subject, Plan(knock_out=(target,)), rows, STEPS).table.assign(target=target)
+        for target in screen.targets
+    ]
+    return Fitted(edges, pd.concat(changes, ignore_index=True))
