@@ -49,21 +49,32 @@ def explained(
 
     values [C, N]; group [C]. A gene without regulators has 0.
     """
+    parts = [group != each for each in np.unique(group)]
+    return _explained(edges, values, genes, parts, count)
+
+
+def explained_in(
+    edges: pd.DataFrame, values: np.ndarray, genes: list[str], training: np.ndarray, count: int
+) -> dict[str, float]:
+    """Return the same in the cells that are not in `training`, bool [C]."""
+    return _explained(edges, values, genes, [training], count)
+
+
+def _explained(
+    edges: pd.DataFrame,
+    values: np.ndarray,
+    genes: list[str],
+    trainings: list[np.ndarray],
+    count: int,
+) -> dict[str, float]:
     scaled = RobustScaler(with_centering=False).fit_transform(values)
     place = {gene: number for number, gene in enumerate(genes)}
-    inputs = {
-        target: [place[each] for each in part["source"]]
-        for target, part in strongest(edges, "target", count).groupby("target")
-    }
-    parts = [group != each for each in np.unique(group)]
-    return {
-        gene: float(
-            np.clip(np.mean([r2(scaled, inputs[gene], place[gene], part) for part in parts]), 0, 1)
-        )
-        if gene in inputs
-        else 0.0
-        for gene in genes
-    }
+    found = dict.fromkeys(genes, 0.0)
+    for target, part in strongest(edges, "target", count).groupby("target"):
+        inputs, output = [place[each] for each in part["source"]], place[target]
+        of_groups = [r2(scaled, inputs, output, training) for training in trainings]
+        found[target] = float(np.clip(np.mean(of_groups), 0, 1))
+    return found
 
 
 def r2(values: np.ndarray, inputs: list[int], output: int, training: np.ndarray) -> float:

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-
 from causes_parts.vcc2026 import Panel
 
-STEPS, SMALLEST, LARGEST = 40, 1e-3, 1e3  # of the search for a factor
+STEPS, SMALLEST, LARGEST = 30, 1 / 8, 64.0  # of the search for a factor
 
 
 def submission(measured: Panel, factors: Mapping[str, np.ndarray], seed: int) -> Panel:
@@ -32,6 +31,24 @@ def submission(measured: Panel, factors: Mapping[str, np.ndarray], seed: int) ->
         counts.append(np.floor(drawn + generator.random(drawn.shape)))
         label += [name] * size
     return Panel(np.concatenate(counts), np.array(label), measured.genes, measured.control)
+
+
+def cells_of(measured: Panel, changes: Mapping[str, np.ndarray], seed: int) -> Panel:
+    """Return predicted cells by changes of mean log multiplicities, intervention -> [N]."""
+    control = measured.of(measured.control)
+    total = float(measured.counts.sum(1).mean())
+    factors = {name: factors_of(change, control, total) for name, change in changes.items()}
+    return submission(measured, factors, seed)
+
+
+def joined(panels: Mapping[str, Panel]) -> Panel:
+    """Return the cells of several replicates as one panel."""
+    every = list(panels.values())
+    counts, label = (
+        np.concatenate(part)
+        for part in zip(*((each.counts, each.label) for each in every), strict=True)
+    )
+    return Panel(counts, label, every[0].genes, every[0].control)
 
 
 def factors_of(change: np.ndarray, control: np.ndarray, total: float) -> np.ndarray:
