@@ -39,9 +39,9 @@ from causes_parts.causalbench import CHANGED, Pairs
 from causes_parts.fitted import Fitted, fitted, fitted_observed
 from causes_parts.networks_of import correlations, interventional, kang, papalexi
 from causes_parts.predicted import GRN, boosted_network, seen, unseen
-from causes_parts.submissions import cells_of, joined, mean_of_panel, submission
-from causes_parts.vcc2026 import Measured, Panel, mean_scores, scaled
-from interventions import Screen
+from causes_parts.submissions import cells_of, mean_of_panel, submission
+from causes_parts.vcc2026 import Measured, Panel, mean_repetition, mean_scores, scaled
+from interventions import SEEN, Screen
 from results_file import merged, write
 from sets import folder
 
@@ -50,14 +50,15 @@ KEYS = ["table", "set", "left", "method", "metric", "seed"]
 FEWEST_CELLS = 50  # of an intervention in the replicate that is left out
 LOWER = {"expr_mse", "lfc_nmae", "false_omission"}  # metrics of which less is better
 FEW = 100  # edges
-ALL = "each in turn"  # all replicates, of which each is predicted from the others
+ALL = "all"  # interventions of the three replicates together
+BASELINE, REPLICATE = "baseline", "replicate"
 CONTROL = "non-targeting"
 ENOUGH = 20  # cells of a type under one condition, so that it is a group of its own
 
 
 def vcc2026_rows(screen: Screen, fits: dict[str, Fitted], cache: Path, seed: int) -> Iterator[dict]:
-    """Yield the six metrics of every method in each replicate, and in all cells, where each
-    replicate's cells are predicted from the others.
+    """Yield the six metrics of every method in each replicate, whose cells are predicted from the
+    others, and over the interventions of all.
     """
     counts = screen.adata.X.toarray().astype(float)
     for task, names in interventions_of(screen).items():
@@ -67,27 +68,27 @@ def vcc2026_rows(screen: Screen, fits: dict[str, Fitted], cache: Path, seed: int
             for left in np.unique(screen.replicate)
             for part in [kept & (screen.replicate == left)]
         }
-        predicted: dict[str, dict[str, Panel]] = {}
+        found: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+        repeated = {}
         for left, panel in panels.items():
             boosted = boosted_network(screen, screen.replicate != left, cache)
-            for method, changes in expected(screen, left, task, names, fits, boosted, seed).items():
-                predicted.setdefault(method, {})[left] = cells_of(panel, changes, seed)
-        parts = {
-            left: (panel, {m: each[left] for m, each in predicted.items()})
-            for left, panel in panels.items()
-        }
-        parts[ALL] = joined(panels), {m: joined(each) for m, each in predicted.items()}
-        for left, (panel, submissions) in parts.items():
+            changes = expected(screen, left, task, names, fits, boosted, seed)
             measured = Measured(panel)
-            same = dict.fromkeys(panel.names, mean_of_panel(panel))
-            rows = {
-                "baseline": mean_scores(measured.scores(submission(panel, same, seed))),
-                "replicate": measured.replicate(),
+            same = dict.fromkeys(names, mean_of_panel(panel))
+            cells = {BASELINE: submission(panel, same, seed)}
+            cells |= {way: cells_of(panel, each, seed) for way, each in changes.items()}
+            repeated[left] = measured.repetitions()
+            for way, each in cells.items():
+                found.setdefault(way, {})[left] = measured.scores(each)
+        for left in (*panels, ALL):
+            parts = panels if left == ALL else [left]
+            rows = {REPLICATE: mean_repetition(*(repeated[part] for part in parts))}
+            rows |= {
+                way: mean_scores(*(each[part] for part in parts)) for way, each in found.items()
             }
-            rows |= {m: mean_scores(measured.scores(each)) for m, each in submissions.items()}
             for method, values in rows.items():
                 for metric, value in values.items():
-                    ends = rows["baseline"][metric], rows["replicate"][metric]
+                    ends = rows[BASELINE][metric], rows[REPLICATE][metric]
                     yield {
                         "table": "vcc2026",
                         "set": task,
@@ -103,7 +104,8 @@ def interventions_of(screen: Screen) -> dict[str, list[str]]:
     """Return the interventions of each task: those with enough cells in every replicate."""
     size = pd.crosstab(screen.target, screen.replicate).min(axis=1)
     many = [name for name in screen.targets if size[name] >= FEWEST_CELLS]
-    return {"seen": many, "unseen": [name for name in many if name in screen.genes]}
+    counted = [name for name in many if name in screen.genes]
+    return {"seen": many, "seen, of many effects": list(SEEN), "unseen": counted}
 
 
 def expected(
@@ -117,7 +119,7 @@ def expected(
 ) -> dict[str, dict[str, np.ndarray]]:
     """Return method -> intervention -> change, learned from all replicates but `left`."""
     training = screen.replicate != left
-    if task == "seen":
+    if task != "unseen":
         return seen(screen, training, names, fits.get(left))
     found: dict[str, dict[str, np.ndarray]] = {}
     for name in names:
@@ -242,14 +244,18 @@ def shown(table: pd.DataFrame) -> Iterator[str]:
     """Yield tables of means and worst values, and of ranks."""
     for (name, one), part in table.groupby(["table", "set"], sort=False):
         value = "scaled" if name == "vcc2026" else "value"
-        wide = part.pivot_table(value, "method", "metric", ["mean", "min", "max"], sort=False)
+        whole, each = part[part["left"] == ALL], part[part["left"] != ALL]
+        wide = each.pivot_table(value, "method", "metric", ["mean", "min", "max"], sort=False)
         metrics = list(dict.fromkeys(part["metric"]))
         lower = LOWER if value == "value" else set()
         worst = pd.DataFrame(
             {each: wide["max" if each in lower else "min"][each] for each in metrics}
         )
-        both = wide["mean"][metrics].map("{:.3f}".format) + worst.map(", {:.3f}".format)
-        yield f"{name}, {one}: mean, worst\n{both.to_string()}"
+        mean = wide["mean"]
+        if len(whole):
+            mean = whole.pivot_table(value, "method", "metric", sort=False)
+        both = mean[metrics].map("{:.3f}".format) + worst.map(", {:.3f}".format)
+        yield f"{name}, {one}: mean, worst replicate\n{both.to_string()}"
     part = table[table["table"] == "genernib"]
     if len(part):
         yield f"genernib: percentile of ranks\n{percentiles(part).to_string(float_format='%.2f')}"

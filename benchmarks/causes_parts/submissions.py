@@ -41,16 +41,6 @@ def cells_of(measured: Panel, changes: Mapping[str, np.ndarray], seed: int) -> P
     return submission(measured, factors, seed)
 
 
-def joined(panels: Mapping[str, Panel]) -> Panel:
-    """Return the cells of several replicates as one panel."""
-    every = list(panels.values())
-    counts, label = (
-        np.concatenate(part)
-        for part in zip(*((each.counts, each.label) for each in every), strict=True)
-    )
-    return Panel(counts, label, every[0].genes, every[0].control)
-
-
 def factors_of(change: np.ndarray, control: np.ndarray, total: float) -> np.ndarray:
     """Return by what counts of control cells are to be multiplied, so that their mean log
     multiplicity changes by `change` [N].
