@@ -51,6 +51,8 @@ FEWEST_CELLS = 50  # of an intervention in the replicate that is left out
 LOWER = {"expr_mse", "lfc_nmae", "false_omission"}  # metrics of which less is better
 FEW = 100  # edges
 ALL = "all"  # interventions of the three replicates together
+CAUSED = "grn, caused"  # what interventions caused in the training cells, a column of its edges
+TIMES_SD = "weights times sd"
 BASELINE, REPLICATE = "baseline", "replicate"
 CONTROL = "non-targeting"
 ENOUGH = 20  # cells of a type under one condition, so that it is a group of its own
@@ -134,21 +136,41 @@ def networks_of_screen(
     training = screen.replicate != left
     found = dict(correlations(papalexi(screen, training), cache))
     found |= dict(interventional(screen, training))
-    return found | ({} if fit is None else {GRN: fit.edges})
+    if fit is None:
+        return found
+    caused = fit.edges.assign(weight=fit.edges["caused"].fillna(0))
+    return found | {GRN: fit.edges, CAUSED: caused}
 
 
-def causalbench_rows(left: str, networks: dict[str, pd.DataFrame], pairs: Pairs) -> Iterator[dict]:
-    """Yield distance and false omissions of every network in the replicate `left`."""
+def in_both_units(
+    networks: dict[str, pd.DataFrame], sd: pd.Series
+) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Yield suffix, method and network: weights as they are, in sds of their targets, and times
+    these sds, as distances between distributions are in units of log expression.
+    """
+    for method, network in networks.items():
+        yield "", method, network
+        scaled_weight = network["weight"] * network["target"].map(sd)
+        yield f", {TIMES_SD}", method, network.assign(weight=scaled_weight)
+
+
+def causalbench_rows(
+    left: str, networks: dict[str, pd.DataFrame], pairs: Pairs, sd: pd.Series
+) -> Iterator[dict]:
+    """Yield distance and false omissions of every network in the replicate `left`.
+
+    sd: of each gene in the training cells.
+    """
     sources = {source for source, _ in pairs.distance}
     changed = sum(p < CHANGED for p in pairs.p.values())
-    for method, network in networks.items():
+    for suffix, method, network in in_both_units(networks, sd):
         own = network[network["source"].isin(sources)]
         for count, name in ((FEW, f"{FEW} edges"), (changed, "as many as change")):
             edges = strongest_pairs(own, count)
             for metric, value in pairs.scores(edges).items():
                 yield {
                     "table": "causalbench",
-                    "set": name,
+                    "set": name + suffix,
                     "left": left,
                     "method": method,
                     "metric": metric,
@@ -176,15 +198,18 @@ def genernib_rows(
         for source in sorted({source for source, _ in pairs.distance})
     }
     regulators = set(papalexi(screen, ~here).regulators)
-    for method, network in networks.items():
+    sd_of = pd.Series(screen.values[~here].std(0), index=screen.genes)
+    for suffix, method, network in in_both_units(networks, sd_of):
         known = network[network["source"].isin(regulators)]
         found = {}
         for count in genernib.STRONGEST:
-            r2 = genernib.explained_in(known, screen.values, screen.genes, ~here, count)
-            if len(set(known["source"])) > len(change):  # of a few regulators it would be no R2
-                found[f"r2, {count}"] = float(np.mean(list(r2.values())))
             percentile = genernib.distance_percentile(known, pairs, count)
-            found[f"ws_precision, {count}"] = float(np.mean(list(percentile.values())))
+            found[f"ws_precision, {count}{suffix}"] = float(np.mean(list(percentile.values())))
+            if suffix:  # the other metrics do not depend on it, or are of effects in sds
+                continue
+            if len(set(known["source"])) > len(change):  # of a few regulators it would be no R2
+                r2 = genernib.explained_in(known, screen.values, screen.genes, ~here, count)
+                found[f"r2, {count}"] = float(np.mean(list(r2.values())))
             given = known, change, screen.genes, count, seed
             found[f"t_rec, {count}"] = genernib.recovered_regulators(*given)
         for metric, value in found.items():
@@ -285,7 +310,8 @@ def rows_of(tables: list[str], cache: Path, seed: int, grn: bool) -> Iterator[di
         pairs = Pairs.of(screen.values[here], screen.target[here], screen.genes, CONTROL)
         networks = networks_of_screen(screen, left, fits.get(left), cache)
         if "causalbench" in tables:
-            yield from causalbench_rows(left, networks, pairs)
+            sd = pd.Series(screen.values[~here].std(0), index=screen.genes)
+            yield from causalbench_rows(left, networks, pairs, sd)
         if "genernib" in tables:
             yield from genernib_rows(screen, left, networks, pairs, seed)
     if "genernib" in tables:
