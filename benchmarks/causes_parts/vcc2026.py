@@ -22,6 +22,7 @@ SIGNIFICANT = 0.05  # false discovery rate within an intervention
 SUMS = ("error", "effect")
 PURITY = 0.9  # of the signs of a prediction's first genes
 FEWEST_GENES = 10  # that respond, so that their fold changes count
+LOWER = {"expr_mse", "lfc_nmae"}  # metrics of which less is better
 SPLITS = 5  # into halves, of which a replicate's scores are the means
 TINY = 1e-9
 
@@ -352,6 +353,10 @@ def mean_repetition(*found: list[dict[str, dict[str, float]]]) -> dict[str, floa
 
 
 def scaled(metric: str, value: float, baseline: float, replicate: float) -> float:
-    """Return 0 of a baseline and 1 of a repetition of the experiment (section 8)."""
+    """Return 0 of a baseline and 1 of a repetition of the experiment (section 8); NaN where a
+    repetition is no better than the baseline, so that there is no scale.
+    """
+    if not (replicate < baseline if metric in LOWER else replicate > baseline):
+        return float("nan")
     low, high = LIMITS.get(metric, (-np.inf, np.inf))
     return float(np.clip((value - baseline) / (replicate - baseline), low, high))

@@ -116,6 +116,7 @@ def test_scaled_scores_end_where_the_definition_ends_them():
     assert vcc2026.scaled("pds_cosine", 0.9, 0.5, 0.7) == pytest.approx(2.0)
     assert vcc2026.scaled("expr_mse", -0.3, 1.0, 0.0) == 1.0
     assert vcc2026.scaled("lfc_nmae", 100.0, 1.0, 0.5) == -6.0
+    assert np.isnan(vcc2026.scaled("expr_mse", 0.5, 1.0, 2.0))
 
 
 def intervened() -> tuple[np.ndarray, np.ndarray, list[str]]:
