@@ -172,15 +172,18 @@ def test_states_are_as_free_as_their_slopes_differ(table_of):
 
 
 @pytest.mark.parametrize("levels", [0.0, 0.4])
-def test_where_comparing_forms_takes_too_long_the_usual_form_is_taken(
-    table_of, monkeypatch, levels
+@pytest.mark.parametrize("helps", [True, False])
+def test_where_comparing_forms_takes_too_long_one_is_compared_with_ridge(
+    table_of, monkeypatch, levels, helps
 ):
     """Where levels count, with slopes that states share."""
     monkeypatch.setattr(module, "OPERATIONS", 1e4)
+    monkeypatch.setattr(module, "CHANCE", -np.inf if helps else np.inf)
     first, among = best_penalties(table_of(1.0, states=2, levels=levels), fold(), True)
-    usual, t = module.USUAL[:2]
-    assert (first.rho, first.t) == (0.0 if levels else usual, t)
-    assert among.lam in RIDGE and (levels or first.lam / 2 in RIDGE)
+    rho, t, strength = module.USUAL
+    assert (first.rho, first.t) == (0.0 if levels else rho, t if helps else 0.0)
+    assert first.lam / (strength if helps else 1.0) in RIDGE or levels
+    assert among.lam in RIDGE
 
 
 @pytest.mark.parametrize("levels", [0.0, 0.3, 1.0])
