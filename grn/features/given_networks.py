@@ -21,15 +21,22 @@ if TYPE_CHECKING:
 def predicted_network(
     network: pd.DataFrame | Run | AnnData | str | os.PathLike[str], key: str = "grn"
 ) -> PredictedNetwork:
-    """Any form of a network as the evaluation takes it. key: of varp, which of its networks. Raises
-    DataError."""
+    """Return any form of a network as the evaluation takes it.
+
+    key: of varp, which of its networks; a table has one. Raises DataError.
+    """
     import pandas as pd
 
-    from grn.edges.edge_table import network_of_anndata, network_of_table, open_network_file
+    from grn.edges.edge_table import KEY, network_of_anndata, network_of_table, open_network_file
 
     if isinstance(network, Run):
         return open_network_file(folder_of(network), key)
     if isinstance(network, pd.DataFrame):
+        if key != KEY:
+            raise DataError(
+                f"A table holds one network, so key={key!r} chooses none.",
+                advice="give the run, or leave key out",
+            )
         return network_of_table(network, "The network")
     if is_anndata(network):
         return network_of_anndata(network, "The AnnData", key)

@@ -170,6 +170,8 @@ def test_another_network_of_the_file_is_scored_by_its_key(run, truth):
     for other in ({"key": "grn_layer7"}, {"key": "grn_total", "cell_type": "type 1"}):
         with pytest.raises(DataError):
             evaluate(run, truth, **other)
+    with pytest.raises(DataError, match="A table holds one network"):
+        evaluate(edges, truth, key="grn_total")
 
 
 @pytest.mark.parametrize(
