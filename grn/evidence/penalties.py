@@ -37,8 +37,9 @@ RHOS = (0.0, 0.25, 1.0, 2.0)  # 0: states share their slopes
 RIDGE = tuple(10 ** np.arange(0.5, 4.6, 0.25))
 STRENGTHS = (0.5, 1.0, 2.0, 4.0)  # times ridge's penalty, with deviations
 KEPT = 3  # of the best penalties, which the members take in turn
-# Standard errors, over held-out cells, by which the logarithm must predict better than ridge
-# regression does: of few samples, it takes one of several regulators that vary together for all.
+# The logarithm must predict held-out cells better than ridge regression by so many standard errors
+# over these cells. From few samples it chooses one of several regulators that vary together, by
+# chance, and ranks the others last.
 CHANCE = 3.0
 OPERATIONS, OPERATIONS_ON_GPU = 4e10, 3e12  # that choosing a form may take
 # rho, t and times ridge's: the one form beside ridge regression where comparing all takes too long
@@ -270,22 +271,21 @@ def best_penalties(table: CellTable, fold: np.ndarray, layered: bool) -> list[Pe
     several = len(rhos) * (len(FORMS) + (len(STRENGTHS) if states > 1 else 1))
     if work / (tries * several * operations(states, keys, PRODUCTS)) < FEWEST:
         rho, t, strength = USUAL
-        rho = 0.0 if table.levels else rho
-        usual, squared = Penalty(lam * strength, rho, t), Penalty(lam, rho)
-        better = predicts_better(parts, usual, squared, enough(2, states), table.groups)
-        return [usual if better else squared, among]
-    tried: list[tuple[float, Penalty]] = []
-    for rho in rhos:
-        strengths = [Penalty(lam * strength, rho) for strength in (STRENGTHS if rho else (1.0,))]
-        targets = enough(several, states if rho else 1)
-        best = strengths[int(errors(strengths, targets).argmin())].lam
-        forms = [Penalty(best * strength, rho, t) for t, strength in FORMS]
-        tried += zip(errors(forms, targets).tolist(), forms, strict=True)
-    ordered = [penalty for _, penalty in sorted(tried, key=lambda one: one[0])]
+        rho, kept = 0.0 if table.levels else rho, 1
+        ordered = [Penalty(lam * strength, rho, t), Penalty(lam, rho)]
+    else:
+        tried: list[tuple[float, Penalty]] = []
+        for rho in rhos:
+            strengths = [Penalty(lam * each, rho) for each in (STRENGTHS if rho else (1.0,))]
+            targets = enough(several, states if rho else 1)
+            best = strengths[int(errors(strengths, targets).argmin())].lam
+            forms = [Penalty(best * strength, rho, t) for t, strength in FORMS]
+            tried += zip(errors(forms, targets).tolist(), forms, strict=True)
+        ordered, kept = [penalty for _, penalty in sorted(tried, key=lambda one: one[0])], KEPT
     of_ridge_form = [penalty for penalty in ordered if not penalty.t]
     if not predicts_better(parts, ordered[0], of_ridge_form[0], enough(2, states), table.groups):
         ordered = of_ridge_form
-    return [*ordered[:KEPT], among]
+    return [*ordered[:kept], among]
 
 
 def predicts_better(
@@ -302,8 +302,8 @@ def predicts_better(
     """
     gain, unit = [], []
     for part in parts:
-        difference = [part.errors_of_cells(each, targets) for each in (other, penalty)]
-        gain.append((difference[0] - difference[1]).cpu().numpy())
+        change = part.errors_of_cells(other, targets) - part.errors_of_cells(penalty, targets)
+        gain.append(change.cpu().numpy())
         rows = part.judged.cpu().numpy()
         unit.append(rows if groups is None else groups[rows])
     sums = pd.Series(np.concatenate(gain)).groupby(np.concatenate(unit)).sum()
