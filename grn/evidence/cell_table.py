@@ -11,7 +11,7 @@ Letters: C cells, N genes, R regulators, S states.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -27,6 +27,7 @@ from grn.evidence.linear import Columns
 from grn.model.regulation import DEPTH, LIMIT
 
 LEAST_SD = 1e-3
+ON_DEVICE = 2**30  # numbers of a table that a GPU keeps dense
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,46 @@ class CellTable:
         known = self.device, self.levels, self.keys
         return CellTable(*cells, self.regulators, noise, groups, *known, cut, scores)
 
+    def with_levels(self, levels: float) -> CellTable:
+        """Return this table with another part of the differences between states; what does not
+        depend on it is not computed again.
+        """
+        found = replace(self, levels=levels)
+        found.__dict__.update({name: getattr(self, name) for name in ("moments", "dense")})
+        return found
+
     # Units.
+
+    @cached_property
+    def dense(self) -> Tensor | None:
+        """The multiplicities [C, N] on a GPU with room for them, where reading columns of a sparse
+        table would take most of the time; None elsewhere.
+        """
+        cells, genes = self.multiplicity.shape
+        if torch.device(self.device).type != "cuda" or cells * genes > ON_DEVICE:
+            return None
+        table = self.multiplicity
+        found = torch.zeros(cells, genes, device=self.device)
+        row = torch.as_tensor(np.repeat(np.arange(cells), np.diff(table.indptr)))
+        place = (torch.as_tensor(table.indices.astype(np.int64)) + row * genes).to(self.device)
+        found.view(-1)[place] = torch.as_tensor(table.data).to(self.device)
+        return found
+
+    def values(self, genes: np.ndarray | slice) -> Tensor:
+        """Return the multiplicities of some genes, [C, n]: a copy."""
+        if self.dense is not None:
+            places = genes if isinstance(genes, slice) else torch.as_tensor(genes).to(self.device)
+            return self.dense[:, places].clone()
+        # Blocks of genes are read time and again, others once: they do not leave a second copy of
+        # the table behind.
+        if isinstance(genes, slice):
+            found = self.by_gene[:, genes].toarray()
+        else:
+            found = np.empty((len(self), len(genes)), np.float32)
+            for first in range(0, len(self), CELLS):
+                some = slice(first, first + CELLS)
+                found[some] = self.multiplicity[some].toarray()[:, genes]
+        return torch.as_tensor(found, device=self.device)
 
     @cached_property
     def moments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -152,13 +192,16 @@ class CellTable:
     def inputs(self) -> Tensor:
         """m [C, R + 1]: see Model.inputs."""
         own = torch.as_tensor(self.regulators)
-        values = torch.as_tensor(self.multiplicity[:, self.regulators].toarray())
-        mean, sd = self.mean[own], self.sd[own]
+        mean, sd = (each[own].to(self.device) for each in (self.mean, self.sd))
+        values = self.values(self.regulators)
         depth = DEPTH + (torch.as_tensor(self.basal) - self.depth[0]) / self.depth[1]
-        m = torch.cat(
-            [((values - mean) / sd).clamp(max=LIMIT) + mean / sd, depth[:, None].float()], 1
+        return torch.cat(
+            [
+                ((values - mean) / sd).clamp(max=LIMIT) + mean / sd,
+                depth[:, None].float().to(self.device),
+            ],
+            1,
         )
-        return m.to(self.device)
 
     @cached_property
     def membership(self) -> Tensor:
@@ -177,16 +220,7 @@ class CellTable:
     def targets(self, genes: np.ndarray | slice) -> Tensor:
         """Standardised multiplicities of some genes: [C, n]."""
         mean, sd = (each[genes].to(self.device) for each in (self.mean, self.sd))
-        # Blocks of genes are read time and again, others once: they do not leave a second copy of
-        # the table behind.
-        if isinstance(genes, slice):
-            values = self.by_gene[:, genes].toarray()
-        else:
-            values = np.empty((len(self), len(genes)), np.float32)
-            for first in range(0, len(self), CELLS):
-                some = slice(first, first + CELLS)
-                values[some] = self.multiplicity[some][:, genes].toarray()
-        return torch.as_tensor(values, device=self.device).sub_(mean).div_(sd).clamp_(max=LIMIT)
+        return self.values(genes).sub_(mean).div_(sd).clamp_(max=LIMIT)
 
     def is_cut(self, genes: np.ndarray) -> Tensor | None:
         """Which multiplicities of some genes an intervention set, bool [C, n]; None: none."""

@@ -69,10 +69,12 @@ def fits_with_knockoffs(
     basal = torch.as_tensor(table.basal[here], device=table.device)
     powers = basal[:, None].double() ** torch.arange(1, BASAL_POWERS + 1, device=table.device)
     followed = torch.cat([powers, scores.double()], 1)
+    products = torch.cat([x.mT @ values for _, values in y.blocks()], 1)
     for false in (draws or knockoffs)(
         real, followed, read.stratum, torch.Generator(table.device).manual_seed(seed)
     ):
-        slopes = slopes_on(torch.cat([x, read.standardised(false)], 1), y, own, penalty)
+        both = torch.cat([x, read.standardised(false)], 1)
+        slopes = slopes_on(both, y, own, penalty, products)
         yield slopes[:, : len(own)], slopes[:, len(own) :]
 
 
@@ -103,9 +105,7 @@ class Read:
         levels = torch.as_tensor(stratum[:, None] == np.unique(stratum), device=table.device)
         depth, scores = table.inputs[rows, -1:], table.scores[rows]
         known = [table.membership[rows], levels, depth - depth.mean(), scores - scores.mean(0)]
-        values = torch.as_tensor(
-            table.multiplicity[here][:, table.regulators].toarray(), device=table.device
-        )
+        values = table.values(table.regulators)[rows]
         units = (each[own].to(table.device) for each in (table.mean, table.sd))
         return cls(rows, stratum, without(torch.cat(known, 1)), values, *units)
 

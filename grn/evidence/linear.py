@@ -54,11 +54,19 @@ class Columns:
             yield some, self.read(some)
 
 
-def slopes_on(features: Tensor, y: Tensor | Columns, own: Tensor, penalty: float) -> Tensor:
+def slopes_on(
+    features: Tensor,
+    y: Tensor | Columns,
+    own: Tensor,
+    penalty: float,
+    known: Tensor | None = None,
+) -> Tensor:
     """Return the slopes [N, F] of targets y [C, N] on features [C, F], both with mean 0; a gene
     that regulates has none on itself and on its copies.
 
     own [R]: the gene that each regulator is.
+    known [R, N]: products of the regulators with the targets, which all fits of the same cells
+        share; None: they are computed.
     """
     targets = Columns.of(y)
     number = numbers_of(own, targets.shape[1])
@@ -66,7 +74,7 @@ def slopes_on(features: Tensor, y: Tensor | Columns, own: Tensor, penalty: float
     copies = torch.arange(features.shape[1] // len(own), device=own.device)[:, None] * len(own)
     found = features.new_empty(targets.shape[1], features.shape[1])
     for some, values in targets.blocks():
-        slopes = fit.slopes(values)
+        slopes = fit.slopes(values, None if known is None else known[:, some])
         here = (number[some] >= 0).nonzero()[:, 0]
         if len(here):
             slopes[:, here] = fit.without(slopes[:, here], number[some][here] + copies)
@@ -93,9 +101,12 @@ class OfFeatures:
         gram.diagonal().add_(penalty)
         self.inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
 
-    def slopes(self, values: Tensor) -> Tensor:
-        """[F, n] of targets [C, n]."""
-        return self.inverse @ (self.features.mT @ values)
+    def slopes(self, values: Tensor, known: Tensor | None = None) -> Tensor:
+        """[F, n] of targets [C, n]. known: their products with the first features, [R, n]."""
+        if known is None:
+            return self.inverse @ (self.features.mT @ values)
+        others = self.features[:, len(known) :].mT @ values
+        return self.inverse @ torch.cat([known, others])
 
     def columns(self, features: Tensor) -> Tensor:
         """[F, m]: those of the inverse for features [m]."""
@@ -123,7 +134,7 @@ class OfCells(OfFeatures):
         products.diagonal().add_(penalty)
         self.of_cells = torch.cholesky_inverse(torch.linalg.cholesky(products))
 
-    def slopes(self, values: Tensor) -> Tensor:
+    def slopes(self, values: Tensor, known: Tensor | None = None) -> Tensor:
         return self.features.mT @ (self.of_cells @ values)
 
     def columns(self, features: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ SIGNIFICANT = 0.05  # q-value up to which edges are counted
 UNKNOWING = 0.45
 # chance it has half of them, give or take a few
 PLAUSIBLE = 0.8  # genes of single cells hardly ever correlate more within a cell type
-SMOOTHED = 2**20  # most weights and knock-offs that local rates are estimated from
+SMOOTHED = 2**18  # most weights and knock-offs that local rates are estimated from
 
 
 @dataclass(frozen=True)

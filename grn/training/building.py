@@ -101,45 +101,42 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
     )
 
     device = own_device(config.trainer)
-    fold_of_training, few, part = fold[split.train], enough_cells(len(split.train)), 0.0
-
-    def table(some: np.ndarray | slice = slice(None)) -> CellTable:
-        """Return the training cells, or some of them.
-
-        A table is a copy of the cells, so that none is kept between steps.
-        """
-        return CellTable.of(cells, split.train[some], states.membership, levels=part, device=device)
-
-    if (levels := levels_of(table(few), fold_of_training[few])) is not None:
+    fold_of_training, few = fold[split.train], enough_cells(len(split.train))
+    table = CellTable.of(cells, split.train[few], states.membership, device=device)
+    if (levels := levels_of(table, fold_of_training[few])) is not None:
         say(levels.summary())
-        part = levels.part
-    model.infers_states, model.partial_levels = states.origin == "found", part > 0
-    set_units(model, table(), fold_of_training)
-    model.identity.start(
-        cells.multiplicity[split.train], fold_of_training, cells.labels[split.train]
-    )
+        table = table.with_levels(levels.part)
+    model.infers_states, model.partial_levels = states.origin == "found", table.levels > 0
     if not model.genes_train:
         penalties = [Penalty(settings.penalty or 1.0)] * 2
     elif settings.penalty is not None:
         penalties = [Penalty(settings.penalty)] * 2
     else:
         penalties = choose_penalties_of_blocks(
-            table(few), fold_of_training[few], model.layered, len(fold_of_training)
+            table, fold_of_training[few], model.layered, len(fold_of_training)
         )
         say(
             "Held-out cells choose penalties of "
             f"{', '.join(f'{each.lam:.3g}' for each in penalties[:-1])}."
         )
+    if len(few) < len(split.train):
+        table = CellTable.of(
+            cells, split.train, states.membership, levels=table.levels, device=device
+        )
+    set_units(model, table, fold_of_training)
+    model.identity.start(
+        cells.multiplicity[split.train], fold_of_training, cells.labels[split.train]
+    )
     set_penalties(model, penalties, fold_of_training)
     if config.network.prior is not None and model.genes_train:
         strength = prior_of(config.network, cells).strength
-        factor, prior_choice = prior_factor(table(), strength, fold_of_training, penalties[0].lam)
+        factor, prior_choice = prior_factor(table, strength, fold_of_training, penalties[0].lam)
         model.prior = None if factor is None else factor.cpu()
         say(prior_choice.sentence())
     if model.genes_train:
         started = time.monotonic()
-        left_out = start_blocks(model, table(), fold_of_training)
-        start_states(model, table(), fold_of_training)
+        left_out = start_blocks(model, table, fold_of_training)
+        start_states(model, table, fold_of_training)
         width = model.blocks[1].embedding.query.shape[-1]
         narrow = (
             f"; its heads are {width} wide and leave out {left_out:.1%} of its squared slopes"

@@ -120,4 +120,5 @@ def test_the_fit_is_the_same_in_blocks_of_targets(monkeypatch, cells):
     monkeypatch.setattr(module, "COLUMNS", 3)
     assert len(list(Columns.of(y).blocks())) == 9
     torch.testing.assert_close(slopes_on(both, Columns.of(y), OWN, 3.0), whole)
+    torch.testing.assert_close(slopes_on(both, y, OWN, 3.0, known=x.mT @ y), whole)
     assert chosen(x, Columns.of(y)) == pytest.approx(found, rel=1e-9)
