@@ -23,7 +23,7 @@ from grn.config.strict_yaml import parse_yaml
 from grn.runtime.errors import ConfigError, RunFolderError
 from grn.runtime.run_folder import no_such_run, refuse_cut_off, refuse_mixed_parts
 
-FORMAT = 14
+FORMAT = 15
 CARD = "card.json"
 WEIGHTS = "model.safetensors"
 STEP = ".step"  # after the name of a table of whole numbers, int8: what these are multiples of

@@ -47,9 +47,11 @@ AT_ONCE = 64  # genes that are hidden at the same time, see `without_each`
 # Where the vectors of genes start: the sizes of their loadings and of the noise by which members
 # differ; how often the means of types count in the table of cells that the loadings are of; how
 # many numbers it has; the directions more, and the powers, of their randomised search.
-LOADINGS, NOISE, MEANS = 3.0, 0.1, 16.0
+LOADINGS, NOISE, MEANS = 1.0, 0.1, 16.0
 AT_START, SPARE, POWERS = 1 << 26, 8, 3
-SMALL = 0.5  # of the usual size, with which a layer begins to add to the residual stream
+# Of the usual size, with which the two parts of a layer begin to add to the residual stream. A map
+# that begins small stays idle beside the loadings: noise in it changes next to no label.
+READ, MAPPED = 0.5, 2.0
 
 
 class Layer(nn.Module):
@@ -78,9 +80,8 @@ class Layer(nn.Module):
         self.query = random(width, queries)
         self.key = random(width, keys)
         self.value = random(width, keys)
-        self.output = random(queries, width, SMALL)
-        self.up, self.down = random(width, hidden), random(hidden, width, SMALL)
-        self.up_bias = nn.Parameter(torch.zeros(members, 1, hidden))
+        self.output = random(queries, width, READ)
+        self.up, self.down = random(width, hidden), random(hidden, width, MAPPED)
 
     def queries(self, normed: Tensor) -> Tensor:
         return linear(normed, self.query)
@@ -104,7 +105,7 @@ class Layer(nn.Module):
 
     def feed_forward(self, h: Tensor) -> Tensor:
         for _ in range(self.iterations):
-            h = h + linear(F.gelu(linear(narrow(norm(h)), self.up, self.up_bias)), self.down)
+            h = h + linear(F.gelu(linear(narrow(norm(h)), self.up)), self.down)
         return h
 
 
@@ -263,8 +264,7 @@ def between_types(strength: Tensor, labels: np.ndarray) -> Tensor:
 
 
 class Linear(torch.autograd.Function):
-    """x @ weight + bias of every member, [P, T, D], [P, D, F] and [P, 1, F] -> [P, T, F], in the
-    dtype of x.
+    """x @ weight of every member, [P, T, D] and [P, D, F] -> [P, T, F], in the dtype of x.
 
     The gradient of the weight sums over all tokens, and has so few rows that one product would keep
     a corner of a GPU busy: it took 72 % of a step. So it is summed there over CHUNK tokens at a
@@ -272,20 +272,16 @@ class Linear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        weight = weight.to(x.dtype)
-        return x @ weight if bias is None else torch.baddbmm(bias.to(x.dtype), x, weight)
+        return x @ weight.to(x.dtype)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor]:
         x, weight = ctx.saved_tensors
         gradient = gradient.to(x.dtype)  # autocast may have made it 16 bit wide
         of_weight = products(x, gradient, CHUNK if x.is_cuda else x.shape[1]).to(weight.dtype)
-        of_bias = (
-            gradient.sum(1, keepdim=True, dtype=weight.dtype) if ctx.needs_input_grad[2] else None
-        )
-        return gradient @ weight.to(x.dtype).mT, of_weight, of_bias
+        return gradient @ weight.to(x.dtype).mT, of_weight
 
 
 def products(x: Tensor, y: Tensor, chunk: int) -> Tensor:
@@ -300,9 +296,9 @@ def products(x: Tensor, y: Tensor, chunk: int) -> Tensor:
     return (parts[0].mT @ parts[1]).sum(1, dtype=torch.float32) + x[:, whole:].mT @ y[:, whole:]
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight + bias, see Linear."""
-    found: Tensor = Linear.apply(x, weight, bias)
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """x @ weight, see Linear."""
+    found: Tensor = Linear.apply(x, weight)
     return found
 
 

@@ -83,7 +83,7 @@ def written_out(reader: Transformer, strength: Tensor, member: int) -> Tensor:
             heads.append(s @ v[:, of] / (s.square().sum(1, keepdim=True) + tiny).sqrt())
         h = h + torch.cat(heads, 1) @ layer.output[member]
         for _ in range(shape.iterations):
-            up = norm(h) @ layer.up[member] + layer.up_bias[member]
+            up = norm(h) @ layer.up[member]
             h = h + F.gelu(up) @ layer.down[member]
     return norm(h)[-1, -shape.summary :].flatten()
 
@@ -198,7 +198,7 @@ def test_a_gpu_reads_what_a_processor_reads_but_for_16_bits():
         summaries = read(reader, some)
         loss = (summaries @ reader.head).log_softmax(-1)[..., 0].sum()
         slopes = torch.autograd.grad(
-            loss, [reader.embedding, reader.layers[0].key, reader.layers[1].up_bias]
+            loss, [reader.embedding, reader.layers[0].key, reader.layers[1].up]
         )
         found.append([each.detach().cpu().flatten() for each in (summaries, *slopes)])
     for one, other in zip(*found, strict=True):
