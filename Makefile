@@ -70,8 +70,7 @@ $(NUMERICS): numerics-%: install-dev
 lint: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
-	$(BIN)/mypy grn
-	$(BIN)/mypy --strict kernels/flashsign
+	$(BIN)/mypy --strict grn kernels/flashsign
 
 lock: install
 	$(BIN)/python .ci/lock.py

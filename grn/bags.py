@@ -5,12 +5,18 @@ Letters: C cells, N genes, S states of cells, T tokens of all cells.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Record = TypeVar("Record", bound="DataclassInstance")
 
 # Tokens are filled up to multiples of FILLED, and of many tokens to one of STEPS sizes from a power
 # of two to the next.
@@ -150,9 +156,9 @@ class Batch:
         return map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))
 
 
-def map_tensors(record, function):
+def map_tensors(record: Record, function: Callable[[Tensor], Tensor]) -> Record:
     """Return a record with `function` applied to each of its tensors, nested records included."""
-    changed = {}
+    changed: dict[str, Tensor | Bags | Tokens] = {}
     for field in fields(record):
         value = getattr(record, field.name)
         if isinstance(value, Tensor):

@@ -21,7 +21,7 @@ from grn.cells.genes.names import (
 from grn.cells.genes.programmes import in_words
 from grn.cells.guides import summary as of_guides
 from grn.cells.obs import MISSING
-from grn.cells.preprocessing.counts import Scale
+from grn.cells.preprocessing.checks import Scale
 from grn.cells.preprocessing.moments import varying
 from grn.cells.preprocessing.split import Split, is_copy
 from grn.config.schema import DataConfig

@@ -155,5 +155,5 @@ def exit_with(code: int) -> NoReturn:
         if sys.stdout is not None:  # closed before the start: >&-
             sys.stdout.flush()
     except BrokenPipeError:
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
     sys.exit(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -187,7 +188,7 @@ def print_result(
         score_rows,
     )
 
-    tables: list[tuple[str, list[str], list]] = []
+    tables: list[tuple[str, Sequence[str], Sequence[Sequence[object]]]] = []
     if len(effects := caused(result.edges)):
         tables.append(
             (

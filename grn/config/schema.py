@@ -153,7 +153,7 @@ class DataConfig(Section):
         return {name: value for name, value in values.items() if name != "targets"}
 
     @model_validator(mode="after")
-    def _fields_agree(self):
+    def _fields_agree(self) -> Self:
         _refuse(
             self.depth == "none"
             and self.values == "counts"
@@ -197,7 +197,7 @@ class ModelConfig(Section):
         return TOKEN_WIDTH if self.width == "auto" else self.width
 
     @model_validator(mode="after")
-    def _heads_divide(self):
+    def _heads_divide(self) -> Self:
         _refuse(
             self.query_heads % self.key_heads,
             f"query_heads {self.query_heads} must be a multiple of key_heads {self.key_heads}; "

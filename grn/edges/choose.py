@@ -53,7 +53,7 @@ class ChosenEdges:
 
     edges: pd.DataFrame
     genes: tuple[str, ...]
-    about: dict
+    about: dict[str, Any]
     cells: str
     absent: dict[str, list[str]]
 
@@ -102,7 +102,7 @@ def gene_names(
 def choose(
     edges: pd.DataFrame,
     genes: Sequence[str],
-    about: dict,
+    about: dict[str, Any],
     filters: Mapping[str, Any],
     *,
     cells: str = "all cells",

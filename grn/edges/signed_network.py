@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -32,7 +32,7 @@ class SignedNetwork:
     genes: pd.Index
     weights: sparse.csr_matrix
     by_type: dict[str, sparse.csr_matrix]
-    about: dict
+    about: dict[str, Any]
     levels: pd.DataFrame | None = None
 
     @property
@@ -46,7 +46,7 @@ def sign_has_meaning(sign: str) -> bool:
     return not sign.startswith("none")
 
 
-def read_about(path: Path) -> tuple[list[str], dict]:
+def read_about(path: Path) -> tuple[list[str], dict[str, Any]]:
     """Return the genes of a network.h5ad and its uns["grn"], {} without one; its matrices are not
     read.
 

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -226,10 +227,10 @@ def levels_of(table: CellTable, fold: np.ndarray) -> Levels | None:
     return Levels(parts[best] if helps else 0.0, of_none, of_best, parts[best])
 
 
-def state_levels(multiplicity, states):
+def state_levels(multiplicity: sp.csr_matrix | np.ndarray, states: np.ndarray) -> np.ndarray:
     """Mean multiplicity of each gene in each state, [S, N]; 0 in a state without cells.
 
-    multiplicity [C, N] and states [C, S]: sparse or dense arrays, or tensors.
+    multiplicity [C, N], states [C, S]: see States.
     """
     size = states.sum(0)
     return (states / (size + (size == 0))).T @ multiplicity

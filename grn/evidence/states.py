@@ -184,9 +184,9 @@ def found_states(multiplicity: sp.csr_matrix, seed: int) -> States:
     )
 
 
-def without_traces(membership):
-    """Memberships [.., K], array or tensor, of which those below TRACE are 0: each state of a cell
-    is a bag to read.
+def without_traces(membership: np.ndarray) -> np.ndarray:
+    """Return the memberships [C, S] with those below TRACE set to 0 and the others scaled to sum
+    to 1: each state of a cell is a bag to read.
     """
     kept = membership * (membership >= TRACE)
     return kept / kept.sum(-1, keepdims=True)

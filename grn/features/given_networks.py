@@ -67,7 +67,7 @@ def known_regulons(given: object) -> pd.DataFrame:
         and path.name != "edges.parquet"
     ):
         return regulons_in(path)
-    return regulons_of(predicted_network(given if path is None else path))  # type: ignore[arg-type]
+    return regulons_of(predicted_network(given if path is None else path))
 
 
 def regulons_in(path: Path) -> pd.DataFrame:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -121,7 +121,7 @@ class Layers(nn.ModuleList):
 
     if TYPE_CHECKING:
 
-        def __iter__(self) -> Iterator[Layer]: ...  # type: ignore[override]
+        def __iter__(self) -> Iterator[Layer]: ...
 
 
 class Transformer(Reader):
@@ -272,12 +272,12 @@ class Linear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
         return x @ weight.to(x.dtype)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         x, weight = ctx.saved_tensors
         gradient = gradient.to(x.dtype)  # autocast may have made it 16 bit wide
         of_weight = products(x, gradient, CHUNK if x.is_cuda else x.shape[1]).to(weight.dtype)
@@ -298,7 +298,7 @@ def products(x: Tensor, y: Tensor, chunk: int) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """x @ weight, see Linear."""
-    found: Tensor = Linear.apply(x, weight)
+    found: Tensor = Linear.apply(x, weight)  # type: ignore[no-untyped-call]
     return found
 
 

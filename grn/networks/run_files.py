@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,9 @@ from grn.runtime.errors import DataError, RunFolderError, nearest
 from grn.runtime.h5ad import write_anndata
 from grn.runtime.run_folder import CONFIG, MODEL_HASH, refuse_cut_off, refuse_mixed_parts
 from grn.runtime.tables import read_edge_table
+
+if TYPE_CHECKING:
+    from anndata import AnnData
 
 SIGN = (
     "positive: more of the regulator raises the target's predicted multiplicity (sds per sd, "
@@ -187,9 +190,9 @@ def network_anndata(
     states: States,
     multiplicity: sp.csr_matrix,
     top_k: int | None,
-    about: dict,
+    about: dict[str, Any],
     var_names: Sequence[str] | None = None,
-):
+) -> AnnData:
     """AnnData of cell types x genes (X: mean multiplicity), the networks in varp["grn*"], their
     meaning in uns["grn"].
 
@@ -252,7 +255,7 @@ def _texts(values: Iterable[str]) -> pd.Index:
     return pd.Index(list(values), dtype=object)
 
 
-def write_network(folder: Path, adata, edges: pd.DataFrame, by_type: pd.DataFrame) -> None:
+def write_network(folder: Path, adata: AnnData, edges: pd.DataFrame, by_type: pd.DataFrame) -> None:
     """Write network.h5ad, edges.parquet and edges_by_type.parquet, each replaced as a whole.
 
     Raises RunFolderError where the disk has no room for them.
@@ -289,7 +292,9 @@ PARTS = ("edges.parquet", "network.h5ad")
 BY_TYPE = "edges_by_type.parquet"
 
 
-def read_edges(folder: Path, cell_type: str | None = None) -> tuple[pd.DataFrame, list[str], dict]:
+def read_edges(
+    folder: Path, cell_type: str | None = None
+) -> tuple[pd.DataFrame, list[str], dict[str, Any]]:
     """Return the edge table of a run folder, all genes of its network, and what the weights mean
     (uns["grn"]).
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 import pandas as pd
@@ -35,7 +35,7 @@ class RunLike(Protocol):
 NetworkLike: TypeAlias = "SignedNetwork | AnnData | RunLike | pd.DataFrame"
 
 
-def is_run(value: object) -> bool:
+def is_run(value: object) -> TypeGuard[RunLike]:
     # its tables are not read
     return all(hasattr(type(value), name) for name in ("edges", "network", "folder"))
 
@@ -52,7 +52,7 @@ def as_network(value: NetworkLike) -> SignedNetwork:
         return _network_of_table(edges_of_table(value))
     if isinstance(value, (str, Path)):
         raise DataError(f"{str(value)!r} is a path, not a run", advice="draw grn.load(path)")
-    return signed_network(value.network if is_run(value) else value)  # type: ignore[union-attr, arg-type]
+    return signed_network(value.network if is_run(value) else value)
 
 
 def weights_of(network: SignedNetwork, cell_type: str | None) -> tuple[sparse.csr_matrix, str]:
@@ -75,7 +75,7 @@ def edges_of(value: NetworkLike, cell_type: str | None) -> tuple[pd.DataFrame, s
     network = as_network(value)
     weights, whose = weights_of(network, cell_type)
     if is_run(value):
-        table = read_edges(Path(value.folder), cell_type)[0]  # type: ignore[union-attr]
+        table = read_edges(value.folder, cell_type)[0]
         table = table[table["weight"] != 0]
     elif isinstance(value, pd.DataFrame):
         table = edges_of_table(value)

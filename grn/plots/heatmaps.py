@@ -175,7 +175,7 @@ def attention_layers(
     ax: the axes to draw into, as many as there are blocks or layers; None: those of a new figure.
     Raises UserError.
     """
-    adata = network.network if is_run(network) else network  # type: ignore[union-attr]
+    adata = network.network if is_run(network) else network
     keys = sorted(key for key in getattr(adata, "varp", {}) if LAYER.fullmatch(key))
     if not keys:
         raise UserError(
@@ -191,7 +191,7 @@ def attention_layers(
     what = "Block" if "grn_total" in adata.varp else "Layer"  # type: ignore[union-attr]  # signed blocks, or attention
     frames = []
     for key in keys:
-        weights = weights_in(adata, key)  # type: ignore[arg-type]
+        weights = weights_in(adata, key)
         edges = edge_list(weights, genes)
         rows = list(dict.fromkeys(edges["source"]))[:regulators]
         frame = block(weights, genes, rows, targets_in_turn(edges, rows, targets))

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from grn.bags import Batch
 from grn.cells.loading.batches import BagMaker
 from grn.cells.loading.order import once_in_order
 from grn.model.objectives import Judged, judged_genes, summaries_of
@@ -44,7 +45,7 @@ class Calibration(L.Callback):
         self.bags, self.rows, self.opened, self.say = bags, rows, opened, say
 
     def on_train_batch_start(
-        self, trainer: L.Trainer, task: L.LightningModule, batch, index: int
+        self, trainer: L.Trainer, task: L.LightningModule, batch: Batch, index: int
     ) -> None:
         if trainer.global_step == self.opened and len(self.rows):
             accuracy = judge(task.model, self.bags, self.rows)  # type: ignore[arg-type]

@@ -9,12 +9,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import lightning as L
 import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from grn.bags import Batch
 from grn.runtime.errors import Interrupted
 from grn.training.checkpoints import save_checkpoint
 from grn.training.together import leave
@@ -58,7 +60,7 @@ class Signals(L.Callback):
             atexit.register(leave)
             trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
-    def receive(self, number: int, frame) -> None:
+    def receive(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self.process:
             return  # this is a worker that prepares batches; it ends with its main process
         if number == signal.SIGINT and self.received is not None:
@@ -67,7 +69,7 @@ class Signals(L.Callback):
         self.received = number
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, task: L.LightningModule, outputs, batch, index
+        self, trainer: L.Trainer, task: L.LightningModule, outputs: Any, batch: Batch, index: int
     ) -> None:
         # A validation that is due comes first: a run that resumes from here would skip it.
         every = trainer.val_check_batch

@@ -126,8 +126,8 @@ class Checkpoints(L.Callback):
                 f"in {self.patience} validations"
             )
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "best_step": self.best_step, "waited": self.waited}
 
-    def load_state_dict(self, state: dict) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best, self.best_step, self.waited = state["best"], state["best_step"], state["waited"]

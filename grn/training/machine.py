@@ -15,10 +15,10 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.plugins.environments import LightningEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import distributed
 
 from grn.config.schema import TrainerConfig

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import lightning as L
 import numpy as np
@@ -482,7 +483,7 @@ def evaluate(model: Model, data: CellsDataModule, together: Processes) -> dict[s
     return metrics_of([each for scored in together.of_all(lambda: own) for each in scored])
 
 
-def metric_tables(found: dict[str, torch.Tensor], cells: Cells) -> dict:
+def metric_tables(found: dict[str, torch.Tensor], cells: Cells) -> dict[str, Any]:
     """Return the `metrics`, `per_class` and `confusion` of a TrainResult, empty tables where no
     cell types are predicted.
     """

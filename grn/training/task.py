@@ -10,6 +10,7 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -189,7 +190,10 @@ class Task(L.LightningModule):
         self.settled = checkpoint["settled"]
 
     def configure_gradient_clipping(
-        self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
     ) -> None:
         """Check or take the step when all processes have shared their gradients, before the
         optimiser.
@@ -258,7 +262,7 @@ class Task(L.LightningModule):
         if self.model.genes_train and float(error) >= self.at_start:
             self.settled = True
 
-    def configure_optimizers(self):
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Return AdamW, with a linear warm-up, then a cosine to zero over `total_steps`."""
         model, rate, decay = self.model, self.settings.learning_rate, self.settings.weight_decay
         # A gene that is in a share of the steps alone is learned from fewer cells: smaller steps

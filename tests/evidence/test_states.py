@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import torch
 from sklearn.metrics import adjusted_rand_score
 
 from grn.cells.cells import Cells
@@ -114,11 +113,10 @@ def test_planted_groups_are_found(sizes):
 
 
 def test_a_cell_belongs_to_no_state_of_which_it_has_a_trace():
-    """Array or tensor; the rest is shared out as before."""
+    """The rest is shared out as before."""
     membership = np.array([[0.97, 0.015, 0.015], [0.5, 0.48, 0.02], [0.6, 0.39, 0.01]])
     expected = [[1, 0, 0], [0.5, 0.48, 0.02], [0.6 / 0.99, 0.39 / 0.99, 0]]
     np.testing.assert_allclose(without_traces(membership), expected)
-    np.testing.assert_allclose(without_traces(torch.as_tensor(membership)), expected)
     found = found_states(groups([150, 150], 0.35)[0], 0).membership
     assert ((found == 0) | (found >= 0.02)).all()
 

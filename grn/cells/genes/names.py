@@ -282,7 +282,7 @@ def refuse_cells_as_genes(names: Sequence[str], cells: Sequence[str], where: str
         )
 
 
-def first_of_most(names: Sequence[str], pattern: re.Pattern) -> str:
+def first_of_most(names: Sequence[str], pattern: re.Pattern[str]) -> str:
     """The first name that matches, where more than half of the names do; else an empty text."""
     matching = [name for name in names if pattern.fullmatch(name)]
     return matching[0] if 2 * len(matching) > len(names) else ""

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,7 +62,7 @@ class CellsDataModule(LightningDataModule):
         self.judged = split.train if judged is None else judged
         # batch_size None: a sampler's item is already a whole batch; workers persist, as an epoch
         # may be a few batches.
-        self.options: dict = {
+        self.options: dict[str, Any] = {
             "batch_size": None,
             "num_workers": num_workers,
             "persistent_workers": num_workers > 0,
@@ -86,26 +87,26 @@ class CellsDataModule(LightningDataModule):
             )
         )
 
-    def train_dataloader(self) -> DataLoader:
+    def train_dataloader(self) -> DataLoader[Batch]:
         buffered = isinstance(self.training.cells, Atlas)
         order = EpochOrder(
             self.rows, self.batch_size, self.seed, *self._rank(), buffered, self.training.read_every
         )
         return ResumableLoader(self.training, order, **self.options)
 
-    def val_dataloader(self) -> DataLoader:
+    def val_dataloader(self) -> DataLoader[Batch]:
         return self._once(
             self.validation, once_in_order(self.judged, self.batch_size, *self._rank())
         )
 
-    def test_dataloader(self, processes: Processes = ALONE) -> DataLoader:
+    def test_dataloader(self, processes: Processes = ALONE) -> DataLoader[Batch]:
         """Batches of test cells, which are the same however many processes divide them: those of
         this process.
         """
         batches = once_in_order(self.split.test, self.batch_size)
         return self._once(self.test, batches[processes.share(len(batches), 1)])
 
-    def _once(self, bags: BagMaker, batches: list[Request]) -> DataLoader:
+    def _once(self, bags: BagMaker, batches: list[Request]) -> DataLoader[Batch]:
         return DataLoader(bags, sampler=batches, batch_size=None)  # slices: no need of workers
 
     def _rank(self) -> tuple[int, int]:
@@ -131,7 +132,7 @@ def without_main_module() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-class ResumableLoader(DataLoader):
+class ResumableLoader(DataLoader[Batch]):
     """A loader that counts its epochs and batches; Lightning saves the counts in checkpoints and
     restores them.
 
@@ -142,7 +143,7 @@ class ResumableLoader(DataLoader):
     epoch = handed_out = 0  # of the current pass: its number, and the batches that it has yielded
     following = (0, 0)  # of the next pass: its number, and its first batch
 
-    def __init__(self, bags: BagMaker, order: EpochOrder, **options):
+    def __init__(self, bags: BagMaker, order: EpochOrder, **options: Any):
         self.order = order
         super().__init__(bags, sampler=order, **options)
 

@@ -34,13 +34,15 @@ slice, of these.
 """
 
 NOT_WHOLE = "which is not a whole number"
-NO_COUNT = {
+# what is wrong with a value -> of which of some values it is true
+Faults = dict[str, Callable[[np.ndarray], np.ndarray]]
+NO_COUNT: Faults = {
     "which is not finite": lambda data: ~np.isfinite(data),
     "which is negative, as in scaled data": lambda data: data < 0,
     NOT_WHOLE: lambda data: data != np.rint(data),
     "which is too large for a count": lambda data: data > LARGEST,
 }
-NO_EXPRESSION = {
+NO_EXPRESSION: Faults = {
     "which is not finite": lambda data: ~np.isfinite(data),
     "which is negative": lambda data: data < 0,
 }
@@ -239,13 +241,13 @@ def judge_expression(scope: Scope) -> str | None:
 
 
 def _note(
-    found: dict[str, str], kinds: dict, values: sparse.csr_matrix, scope: Scope, first: int
+    found: dict[str, str], faults: Faults, values: sparse.csr_matrix, scope: Scope, first: int
 ) -> None:
-    """Notes the first value of each kind that cannot be one, where none was found so far.
+    """Note the first value with each fault, where none was found so far.
 
     first: cell of the piece.
     """
-    for reason, test in kinds.items():
+    for reason, test in faults.items():
         if reason not in found and (at := test(values.data)).any():
             found[reason] = _named(values, int(at.argmax()), scope, first)
 

@@ -40,7 +40,7 @@ class Recovery:
 
 def recovery(
     pieces: Callable[[], Iterable[sparse.csr_matrix]],
-    cells: Callable[[list[int]], Sequence],
+    cells: Callable[[list[int]], Sequence[str]],
     name: str,
 ) -> Recovery:
     """Return how log1p of counts gives values, CSR [<= C, N] in pieces of cells, within their

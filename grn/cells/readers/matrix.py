@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import h5py
 import numpy as np
@@ -13,6 +13,10 @@ from scipy import sparse
 
 from grn.cells.readers import reading
 
+AnyMatrix: TypeAlias = (
+    "np.ndarray | sparse.spmatrix | sparse.sparray | Stored | CSRDataset | CSCDataset"
+)
+Stored: TypeAlias = "h5py.Dataset | zarr.Array[Any]"
 DENSE = (h5py.Dataset, zarr.Array)  # what a dense matrix in a file is
 GAP = 64  # rows between two wanted ones up to which both are read at once, with those between them
 ROWS = 4096  # cells that are read from disk at a time
@@ -21,7 +25,7 @@ ALL = slice(None)  # rows
 STORED = 4_000_000
 
 
-def to_csr(values, where: str) -> sparse.csr_matrix:
+def to_csr(values: AnyMatrix, where: str) -> sparse.csr_matrix:
     """`values` [C, N] as CSR with sorted indices, duplicate entries summed and no stored zeros.
     Always a copy.
 
@@ -33,7 +37,7 @@ def to_csr(values, where: str) -> sparse.csr_matrix:
 
 
 def csr_pieces(
-    values, where: str, rows: int | None = None, some: slice = ALL
+    values: AnyMatrix, where: str, rows: int | None = None, some: slice = ALL
 ) -> Iterator[sparse.csr_matrix]:
     """Yield `values` [C, N] as clean CSR (see `to_csr`) in consecutive pieces of `rows` cells, the
     last one shorter; None: of any size.
@@ -65,7 +69,7 @@ class StoredRows(NamedTuple):
 
 
 def rows_of(
-    values,
+    values: CSRDataset | Stored,
     where: str,
     rows: np.ndarray,
     ends: np.ndarray | None,
@@ -99,7 +103,7 @@ def rows_of(
         return StoredRows(value, column, ends[read + 1] - ends[read], place)
 
 
-def _read(source, parts: list[slice], found: np.ndarray) -> None:
+def _read(source: Stored, parts: list[slice], found: np.ndarray) -> None:
     """Parts of a one-dimensional array in a file, one after the other.
 
     HDF5 reads all of them in one call: Python's lock, which is taken and given back around every
@@ -127,7 +131,7 @@ def arrays_of(values: CSRDataset) -> tuple[Any, Any]:
     return values.group["data"], values.group["indices"]
 
 
-def _blocks(values, rows: int | None, some: slice) -> Iterator:
+def _blocks(values: AnyMatrix, rows: int | None, some: slice) -> Iterator[Any]:
     """A dense matrix, or one on disk, in blocks of rows, so that no copy is ever whole; any other
     as one block.
 
@@ -143,14 +147,14 @@ def _blocks(values, rows: int | None, some: slice) -> Iterator:
     elif isinstance(values, (*DENSE, np.ndarray)) and values.ndim == 2:
         step = ROWS if rows is None else rows * max(1, STORED // (rows * max(values.shape[1], 1)))
         yield from (values[span] for span in _spans(values, step, some))
-    elif rows is not None and sparse.issparse(values) and values.format == "csr":
+    elif rows is not None and isinstance(values, (sparse.csr_matrix, sparse.csr_array)):
         check_format(values)
         yield from (values[span] for span in _spans(values, rows, some))
     else:
         yield values
 
 
-def _spans(values, step: int, some: slice) -> Iterator[slice]:
+def _spans(values: AnyMatrix, step: int, some: slice) -> Iterator[slice]:
     """Spans of so many rows; one of no rows where there are none."""
     first, end, _ = some.indices(values.shape[0])
     for start in range(first, max(end, first + 1), step):
@@ -199,7 +203,7 @@ def check_format(matrix: sparse.csr_matrix | sparse.csc_matrix) -> None:
     matrix.check_format(full_check=True)
 
 
-def check_kind(*positions, kinds: str = "iu") -> None:
+def check_kind(*positions: Any, kinds: str = "iu") -> None:
     """Raise ValueError for arrays of other kinds of numbers: SciPy would cut fractions of indices
     off.
     """
@@ -210,7 +214,7 @@ def check_kind(*positions, kinds: str = "iu") -> None:
         )
 
 
-def _clean(block) -> sparse.csr_matrix:
+def _clean(block: Any) -> sparse.csr_matrix:
     if not sparse.issparse(block):
         block = np.asarray(block)
     check_kind(block, kinds="fiu")

@@ -22,7 +22,8 @@ import pandas as pd
 from anndata import AnnData
 from scipy import sparse
 
-from grn.cells.genes.names import ENSEMBL_ID, OF_CELLS, first_of_most, listed_genes
+from grn.cells.genes.lists import listed_genes
+from grn.cells.genes.names import ENSEMBL_ID, OF_CELLS, first_of_most
 from grn.cells.readers import add_note, reading
 from grn.config.schema import DataConfig
 from grn.runtime.errors import DataError

@@ -170,6 +170,8 @@ def _regulators(
     return production, response
 
 
-def _log_normal(generator: np.random.Generator, sd: float, size) -> np.ndarray:
+def _log_normal(
+    generator: np.random.Generator, sd: float, size: int | tuple[int, int]
+) -> np.ndarray:
     """Log-normal numbers of mean 1."""
     return np.exp(sd * generator.standard_normal(size) - sd**2 / 2)

@@ -240,7 +240,7 @@ def _lowest(
     wanted: np.ndarray,
     regulators: int,
     generator: np.random.Generator,
-    propensity,
+    propensity: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Edges (source, target), sorted: each gene's regulators are the `wanted` lowest of random
     numbers, one for each of the `earlier` ones, and so drawn without replacement.

@@ -115,7 +115,7 @@ def activity(
     if in_memory := is_anndata(cells):
         source: AbstractContextManager[AnnData] = nullcontext(cells)
     else:
-        source = source_in_file(DataConfig(path=os.fspath(cells)), everything=False)  # type: ignore[arg-type]
+        source = source_in_file(DataConfig(path=os.fspath(cells)), everything=False)
     with source as opened:
         adata = checked_anndata(opened)
         into_memory_where_view_of_file(adata)

@@ -90,7 +90,7 @@ def _validators(function: Callable[..., Any]) -> dict[str, Callable[[object], ob
         def accept(value: object) -> object:
             if name in (base.__name__ for base in type(value).__mro__):
                 return value
-            raise PydanticCustomError("instance", "Input should be " + words)  # type: ignore[arg-type]
+            raise PydanticCustomError("instance", "Input should be " + words)
 
         return Annotated[Any, BeforeValidator(accept)]
 

@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -224,7 +225,7 @@ def compare_types(
     if not scored:
         return None
     typed = TypedTruth(universe, truth.by_type)
-    rows: list[dict] = []
+    rows: list[dict[str, Any]] = []
     for label in scored:
         rows.append(
             {
@@ -364,7 +365,7 @@ class TypedTruth:
         return scores
 
 
-def with_means(rows: list[dict]) -> pd.DataFrame:
+def with_means(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Rows of cell_type, method and TYPE_SCORES, and below them each method's mean over the types,
     without nan.
     """

@@ -102,7 +102,7 @@ def export(
             raise ConfigError(
                 "{field} chooses edges, and huggingface is the whole model", field=given[0]
             )
-        run = as_run(network)  # type: ignore[arg-type]
+        run = as_run(network)
         export_model(run.folder, run.metrics, path, say)
         return run.edges
     refuse_output(format, path)

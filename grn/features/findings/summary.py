@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -134,7 +135,7 @@ def caused(edges: pd.DataFrame) -> pd.DataFrame:
     return found.iloc[np.argsort(-found["caused"].abs().to_numpy(), kind="stable")]
 
 
-def found_texts(about: Mapping) -> tuple[list[str], list[tuple[str, ...]]]:
+def found_texts(about: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, ...]]]:
     """Return what uns["grn"]["found"] says of all cells and of each state, as columns and rows;
     none where it is not known.
     """
@@ -149,7 +150,7 @@ def found_texts(about: Mapping) -> tuple[list[str], list[tuple[str, ...]]]:
     return [FOUND[name] for name in texts], list(zip(*texts.values(), strict=True))
 
 
-def certain_sentence(about: Mapping) -> str:
+def certain_sentence(about: Mapping[str, Any]) -> str:
     """Return a sentence with the number of certain edges, and what more cells would show."""
     if "found" not in about:
         return about.get(
@@ -203,7 +204,7 @@ def both_ways(edges: pd.DataFrame) -> str:
     )
 
 
-def states_sentence(about: Mapping, states: Sequence[str]) -> str:
+def states_sentence(about: Mapping[str, Any], states: Sequence[str]) -> str:
     """Which groups of cells the network is of, and where they come from; states: their names. ""
     for older ones.
     """

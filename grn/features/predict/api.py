@@ -199,7 +199,7 @@ def model_for(
     from grn.features.predict.predictions import data_config
 
     opened = as_run(run)
-    path = Path(MEMORY if is_anndata(cells) else cells)  # type: ignore[arg-type]
+    path = Path(MEMORY if is_anndata(cells) else cells)
     trained = trained_of(opened)
     return trained, data_config(trained, opened.folder, path, **options)
 

@@ -101,7 +101,7 @@ TOTALS: dict[in_torch.Method, tuple[str, ...]] = {"stream": (), "moments": ("sum
 """The results of each operator behind o and 1 / n."""
 # Defined by schema and not by torch's decorator: a decorated operator took 100 microseconds a call,
 # this one takes 10.
-LIBRARY = torch.library.Library("flashsign", "DEF")  # type: ignore[no-untyped-call]
+LIBRARY = torch.library.Library("flashsign", "DEF")
 
 
 _OF_TORCH: dict[int, Any] = {}
@@ -111,7 +111,7 @@ backwards are torch's too, also where a kernel was found to be right meanwhile.
 
 
 def _storage(x: Tensor) -> Any:
-    return StorageWeakRef(x.untyped_storage())  # type: ignore[no-untyped-call]
+    return StorageWeakRef(x.untyped_storage())
 
 
 def _note_of_torch(inverse: Tensor) -> None:
@@ -166,8 +166,8 @@ def _register(method: in_torch.Method) -> None:
     outputs = ", ".join(["Tensor"] * len(saved))
     inputs = ", ".join(f"Tensor {tensor}" for tensor in saved)
     gradients = "(Tensor, Tensor, Tensor, Tensor)"
-    LIBRARY.define(f"{method}({rows}, {cut}) -> ({outputs})")  # type: ignore[no-untyped-call]
-    LIBRARY.define(f"{method}_backward(Tensor grad, {rows}, {inputs}, {cut}) -> {gradients}")  # type: ignore[no-untyped-call]
+    LIBRARY.define(f"{method}({rows}, {cut}) -> ({outputs})")
+    LIBRARY.define(f"{method}_backward(Tensor grad, {rows}, {inputs}, {cut}) -> {gradients}")
     torch.library.impl(LIBRARY, method, "CompositeExplicitAutograd")(partial(_forward, method))
     torch.library.impl(LIBRARY, f"{method}_backward", "CompositeExplicitAutograd")(
         partial(_backward, method)

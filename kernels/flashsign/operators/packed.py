@@ -139,8 +139,8 @@ def _register() -> None:
         "Tensor q, Tensor k, Tensor v, Tensor m, Tensor offsets, Tensor query_offsets, float eps, "
         "str method"
     )
-    LIBRARY.define(f"packed({call}) -> Tensor")  # type: ignore[no-untyped-call]
-    LIBRARY.define(f"packed_backward(Tensor grad, {call}) -> (Tensor, Tensor, Tensor, Tensor)")  # type: ignore[no-untyped-call]
+    LIBRARY.define(f"packed({call}) -> Tensor")
+    LIBRARY.define(f"packed_backward(Tensor grad, {call}) -> (Tensor, Tensor, Tensor, Tensor)")
     for name, run, empty in (
         ("packed", _forward, _empty_output),
         ("packed_backward", _backward, _empty_gradients),

@@ -187,7 +187,7 @@ def _what_computes(
     InTorch also has the gradients of multiplicities and centres. values: [..., M].
     """
     others = values.shape[:-1], multiplicity.shape[:-2], centre.shape[:-2], basal.shape[:-1]
-    leading = torch.broadcast_shapes(scores.shape[:-3], *others)  # type: ignore[no-untyped-call]
+    leading = torch.broadcast_shapes(scores.shape[:-3], *others)
     if leading != scores.shape[:-3] or multiplicity.requires_grad or centre.requires_grad:
         return InTorch
     most = max(groups, default=0)
@@ -243,7 +243,7 @@ class OneNumber(torch.autograd.Function):
     ) -> Tensor:
         out: Tensor
         ctx.groups, ctx.by = groups, by
-        with torch.cuda.device_of(scores):  # type: ignore[no-untyped-call]  # on which kernels start
+        with torch.cuda.device_of(scores):  # on which kernels start
             out, inverse, *_ = ctx.by.forward(
                 scores, values, multiplicity, centre, basal, eps, groups
             )

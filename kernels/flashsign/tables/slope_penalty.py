@@ -299,7 +299,7 @@ class _Together(torch.autograd.Function):
         scores, amount, square = (each.contiguous() for each in (scores, amount, square))
         prior = None if prior is None else prior.to(scores.dtype).contiguous()
         least = torch.finfo(scores.dtype).tiny
-        with torch.cuda.device_of(scores):  # type: ignore[no-untyped-call]  # on which kernels start
+        with torch.cuda.device_of(scores):  # on which kernels start
             out, inverse, norm = tables.forward(
                 scores, amount, multiplicity, centre, basal, least, groups, square
             )

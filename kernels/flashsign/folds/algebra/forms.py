@@ -141,7 +141,7 @@ def returning_tensors(
             # broadcast_shapes takes long
             if all(part.shape == parts[0].shape for part in parts[1:]):
                 continue
-            wanted = torch.broadcast_shapes(*(part.shape for part in parts[1:]))  # type: ignore[no-untyped-call]
+            wanted = torch.broadcast_shapes(*(part.shape for part in parts[1:]))
             if parts[0].shape != wanted:
                 found = f"found {list(parts[0].shape)} for {list(wanted)}"
                 raise ValueError(

@@ -124,7 +124,7 @@ def _check_shapes(A: Total, B: Total, batch_dims: int) -> tuple[int, ...]:
                 f"Tensors of {name} must have the same number of rows; found {found}."
             )
     try:
-        return tuple(torch.broadcast_shapes(*(x.shape[:batch_dims] for x in (*A, *B))))  # type: ignore[no-untyped-call]
+        return tuple(torch.broadcast_shapes(*(x.shape[:batch_dims] for x in (*A, *B))))
     except RuntimeError:
         raise ShapeMismatch(f"Batch axes of A and B must be equal or 1; found {found}.") from None
 
