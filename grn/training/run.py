@@ -47,6 +47,7 @@ from grn.runtime.run_folder import (
     remove_run,
 )
 from grn.runtime.threads import threads_for
+from grn.training.averaging import MovingAverage
 from grn.training.building import (
     Fit,
     atlas_of,
@@ -75,7 +76,7 @@ from grn.training.machine import (
 from grn.training.metrics import METRICS, MetricsFile, Scored, metrics_of, scalars
 from grn.training.progress import ProgressBar, ProgressLines
 from grn.training.resume import Origin, Start, find_start
-from grn.training.task import MovingAverage, Task
+from grn.training.task import Task
 
 THREADED = 2.0**30  # multiplications of choosing penalties: worth all threads
 

@@ -1,4 +1,4 @@
-"""The model as a LightningModule: one step, one optimiser, one schedule, one moving average."""
+"""The model as a LightningModule: one step, one optimiser, one schedule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
@@ -32,6 +31,7 @@ from grn.model.objectives import (
 )
 from grn.model.regulation import Model
 from grn.runtime.errors import TrainingDiverged
+from grn.training.averaging import MovingAverage
 from grn.training.calibration import opened_at
 from grn.training.finite import FiniteCheck, Step
 from grn.training.metrics import SumOfJudged
@@ -316,38 +316,3 @@ def as_fused_here(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]
     """
     fused = optimizer.defaults["fused"]
     return state | {"param_groups": [group | {"fused": fused} for group in state["param_groups"]]}
-
-
-class MovingAverage(WeightAveraging):
-    """average <- decay * average + (1 - decay) * weights after every step; validation and
-    checkpoints hold the average.
-
-    Equals Lightning's EMAWeightAveraging, which synchronises with the GPU in every step, up to
-    rounding.
-    """
-
-    def __init__(self, decay: float):
-        super().__init__(use_buffers=False)
-        self.decay = decay
-
-    @torch.no_grad()
-    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
-        if trainer.global_step > self._latest_update_step:
-            self.follow(pl_module, 1 - self.decay if self._latest_update_step else 1.0)
-            self.followed(trainer.global_step)
-
-    @torch.no_grad()
-    def follow(self, task: L.LightningModule, share: float | None = None) -> None:
-        """One step of the average. share: of the weights in it; None: the usual one."""
-        assert self._average_model is not None
-        averages: list[Tensor] = list(self._average_model.module.parameters())
-        weights: list[Tensor] = list(task.parameters())
-        # One pass, without a copy of all weights.
-        torch._foreach_lerp_(averages, weights, 1 - self.decay if share is None else share)
-        # Buffers have no average: what calibration has found holds for both.
-        torch._foreach_copy_(list(self._average_model.module.buffers()), list(task.buffers()))
-        self._average_model.n_averaged += 1
-
-    def followed(self, step: int) -> None:
-        """Tell that the average holds this step already: a recorded step moves it, too."""
-        self._latest_update_step = step
