@@ -82,10 +82,12 @@ def link_or_copy(path: Path, other: Path) -> None:
 class Checkpoints(L.Callback):
     """Keeps last.ckpt and best.ckpt (lowest validation loss), and stops training when that loss no
     longer improves.
+
+    origin: what the run was started with (see Origin), which each of them records.
     """
 
-    def __init__(self, folder: Path, patience: int):
-        self.folder, self.patience = folder, patience
+    def __init__(self, folder: Path, patience: int, origin: dict[str, Any]):
+        self.folder, self.patience, self.origin = folder, patience, origin
         self.best, self.best_step, self.waited = float("inf"), 0, 0
         self.reason = "the last step was reached"
 
@@ -125,6 +127,11 @@ class Checkpoints(L.Callback):
                 f"the validation loss has not improved on {self.best:.4f} (step {self.best_step}) "
                 f"in {self.patience} validations"
             )
+
+    def on_save_checkpoint(
+        self, trainer: L.Trainer, task: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        checkpoint["origin"] = self.origin
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "best_step": self.best_step, "waited": self.waited}

@@ -17,8 +17,6 @@ import lightning as L
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.strategies import DDPStrategy
-from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from torch import distributed
 
 from grn.config.schema import TrainerConfig
@@ -157,10 +155,8 @@ def started_together(settings: TrainerConfig) -> Processes:
     with quiet(), warnings.catch_warnings(action="ignore"):
         trainer = L.Trainer(**lightning_options(settings), logger=False, enable_checkpointing=False)
         strategy = trainer.strategy
-        if not isinstance(strategy, DDPStrategy) or not isinstance(
-            strategy.launcher, _SubprocessScriptLauncher
-        ):
-            return ALONE
+        if not isinstance(strategy, MeanGradients) or strategy.launcher is None:
+            return ALONE  # what other strategies start, they start where training begins
         # what training begins with, which finds it done
         strategy.launcher.launch(strategy.setup_environment)
     atexit.register(leave)

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import lightning as L
-
 import grn
 from grn.cells.cells import Cells
 from grn.config.files import change_config
@@ -86,23 +84,19 @@ class Start:
             )
 
 
-class Origin(L.Callback):
-    """Records in every checkpoint what the run was started with.
-
-    cells_of_step: of all processes.
-    """
-
-    cells_of_step: int
+class Origin:
+    """What a run is started with."""
 
     def __init__(self, config: Config, cells: Cells):
         self.config, self.cells = config, cells.digest
 
-    def state_dict(self) -> dict[str, Any]:
+    def record(self, cells_of_step: int) -> dict[str, Any]:
+        """Return it as every checkpoint has it. cells_of_step: of all processes."""
         return {
             "version": grn.__version__,
             "fields": fields(self.config),
             "cells": self.cells,
-            "cells_of_step": self.cells_of_step,
+            "cells_of_step": cells_of_step,
         }
 
 
@@ -128,13 +122,12 @@ def read_checkpoint(path: Path) -> tuple[int, int, dict[str, Any]]:
     another version.
     """
     saved = load_checkpoint(path)
-    callbacks = saved.get("callbacks", {})
-    origin = callbacks.get("Origin", {"version": "another program"})
+    origin = saved.get("origin", {"version": "another program"})
     if origin["version"] != grn.__version__:
         raise RunFolderError(
             f"{path} was written by {origin['version']}, not {grn.__version__}", advice=INSTEAD
         )
-    return saved["global_step"], callbacks["Checkpoints"]["best_step"], origin
+    return saved["global_step"], saved["callbacks"]["Checkpoints"]["best_step"], origin
 
 
 def fields(config: Config) -> dict[str, Any]:

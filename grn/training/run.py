@@ -240,23 +240,22 @@ def train_in(
     give_back()
     say(f"Ready to train after {time.monotonic() - started:.0f} s.")
     started = time.monotonic()
+    log = MetricsFile(start.folder / METRICS, start.rows)
     with quiet(), keeping_pieces():
-        trainer, checkpoints = fit_model(
+        steps, reason = fit_model(
             config.objectives,
             config.trainer,
             fit,
             data,
             start,
             origin,
+            log,
             say=say,
             terminal=terminal,
         )
     if not first and together.world == 1:  # Lightning divides the weights over processes
         return None
-    say(
-        f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: "
-        f"{checkpoints.reason}."
-    )
+    say(f"Trained {steps} steps in {time.monotonic() - started:.0f} s; stopped: {reason}.")
     if atlas is not None:
         atlas.held.clear()  # room for what follows
 
@@ -276,9 +275,7 @@ def train_in(
             help_to_read(config.network, config.trainer, model, cells, states, together)
         return None
     metrics |= {name: torch.tensor(value) for name, value in held_out.items()}
-    for logger in trainer.loggers:
-        logger.log_metrics(scalars(metrics, "test"), trainer.global_step)
-        logger.save()
+    log.log_metrics(scalars(metrics, "test"), steps)
     if held_out:
         means = (
             "the means of their types"
@@ -294,7 +291,7 @@ def train_in(
     trained.save(folder / "model")
     # What nothing reads any more makes room: averaged weights and the optimiser's state.
     fold = fit.fold
-    del trainer, data, fit
+    del data, fit
     gc.collect()  # Lightning's objects refer to each other
     give_back()
 
@@ -342,6 +339,7 @@ def fit_cells(config: Config, cells: Cells, states: States, say: Say) -> Trained
             data,
             Start(Path(folder)),
             origin,
+            MetricsFile(Path(folder) / METRICS, []),
             say=say,
             terminal=False,
         )
@@ -371,17 +369,18 @@ def fit_model(
     data: CellsDataModule,
     start: Start,
     origin: Origin,
+    log: MetricsFile,
     *,
     say: Say,
     terminal: bool,
-) -> tuple[L.Trainer, Checkpoints]:
-    """Train the model in place, from `start` until its last step or until its patience is over.
+) -> tuple[int, str]:
+    """Train the model in place, from `start` until its last step or until its patience is over;
+    return how many steps it has taken, and why it stopped.
 
     In the first process, blocks and context then have the weights that predicted held-out genes
     best, and the identity token its last ones.
     """
     model = fit.model
-    origin.cells_of_step = data.batch_size * processes(settings)
     per_epoch = data.steps_per_epoch(processes(settings))
     total = min(settings.max_steps, (settings.max_epochs or settings.max_steps) * per_epoch)
     began = {name: tensor.clone() for name, tensor in model.blocks.state_dict().items()}
@@ -393,18 +392,13 @@ def fit_model(
         model.cpu()
     task = Task(model, objectives, settings, total)
     task.at_start = at_start
-    checkpoints = Checkpoints(start.folder / CHECKPOINTS, settings.patience)
+    record = origin.record(data.batch_size * processes(settings))
+    checkpoints = Checkpoints(start.folder / CHECKPOINTS, settings.patience, record)
     # The average comes first: checkpoints, which follow it, save it, and validation uses it.
     averaging = [MovingAverage(settings.averaging)] if settings.averaging else []
     lines = ProgressBar(total) if terminal else ProgressLines(say, total)
     calibration = Calibration(data.validation, fit.judging, task.opened, say)
-    callbacks: list[L.Callback] = [
-        *averaging,
-        calibration,
-        checkpoints,
-        Signals(checkpoints.folder),
-    ]
-    callbacks += [lines, origin]
+    signals = Signals(checkpoints.folder)
     options = lightning_options(settings)
     if settings.strategy in (
         "auto",
@@ -417,8 +411,8 @@ def fit_model(
         max_epochs=-1,
         check_val_every_n_epoch=None,
         val_check_interval=min(settings.validate_every, total),
-        callbacks=callbacks,
-        logger=MetricsFile(start.folder / METRICS, start.rows) if process_rank() == 0 else False,
+        callbacks=[*averaging, calibration, checkpoints, signals, lines],
+        logger=log if process_rank() == 0 else False,
         log_every_n_steps=task.log_every,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -432,13 +426,9 @@ def fit_model(
     multiplications = max(multiplications, model.identity.multiplications(data.batch_size))
     with threads_for(multiplications), exits_are_interruptions():
         trainer.fit(task, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
-    # Lightning gave each a method of the task, which would live as long as they do
-    for callback in callbacks:
-        for method in ("log", "log_dict"):
-            vars(callback).pop(method, None)
     if start.checkpoint is not None and trainer.global_step == start.step:
-        # Nothing was left to train. Lightning puts the average in the place of the weights where
-        # training ends.
+        # Nothing was left to train, so Lightning has not called on_train_end, where the average
+        # takes the place of the weights.
         model.load_state_dict(best_weights(start.checkpoint))
     if process_rank() == 0:
         best = best_weights(checkpoints.folder / "best.ckpt")
@@ -457,7 +447,7 @@ def fit_model(
         # training ended before held-out cells had judged
         if trainer.global_step <= task.opened and len(fit.judging):
             judge(model, data.validation, fit.judging)
-    return trainer, checkpoints
+    return trainer.global_step, checkpoints.reason
 
 
 def best_weights(path: Path) -> dict[str, torch.Tensor]:

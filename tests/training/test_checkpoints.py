@@ -42,7 +42,7 @@ def step(path) -> int:
 
 
 def test_best_is_the_lowest_loss_and_last_the_last(tmp_path):
-    checkpoints, trainer = Checkpoints(tmp_path, patience=5), CountingTrainer()
+    checkpoints, trainer = Checkpoints(tmp_path, patience=5, origin={}), CountingTrainer()
     validate(checkpoints, trainer, [3.0, 1.0, 2.0, 1.0])
     assert step(tmp_path / "best.ckpt") == 20, "an equal loss is no improvement"
     assert step(tmp_path / "last.ckpt") == 40
@@ -52,23 +52,23 @@ def test_best_is_the_lowest_loss_and_last_the_last(tmp_path):
 
 
 def test_training_stops_when_the_loss_has_not_improved_for_so_long(tmp_path):
-    checkpoints, trainer = Checkpoints(tmp_path, patience=3), CountingTrainer()
+    checkpoints, trainer = Checkpoints(tmp_path, patience=3, origin={}), CountingTrainer()
     losses = [3.0, 2.5, 2.6, 2.7, 2.4, 2.6, 2.5, 2.4, 0.0]
     assert validate(checkpoints, trainer, losses) == 8
     assert step(tmp_path / "best.ckpt") == 50
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run_before_anything_is_saved(tmp_path):
-    checkpoints, trainer = Checkpoints(tmp_path, patience=2), CountingTrainer()
+    checkpoints, trainer = Checkpoints(tmp_path, patience=2, origin={}), CountingTrainer()
     with pytest.raises(TrainingDiverged, match="validation loss is not finite at step 20"):
         validate(checkpoints, trainer, [2.0, float("nan"), 1.0])
     assert step(tmp_path / "best.ckpt") == step(tmp_path / "last.ckpt") == 10
 
 
 def test_a_restored_stopping_rule_continues_its_count(tmp_path):
-    before, trainer = Checkpoints(tmp_path, patience=3), CountingTrainer()
+    before, trainer = Checkpoints(tmp_path, patience=3, origin={}), CountingTrainer()
     validate(before, trainer, [2.0, 2.1, 2.1])
-    after = Checkpoints(tmp_path, patience=3)
+    after = Checkpoints(tmp_path, patience=3, origin={})
     after.load_state_dict(before.state_dict())
     assert validate(after, trainer, [2.1]) == 1 and trainer.should_stop
     assert step(tmp_path / "best.ckpt") == 10
