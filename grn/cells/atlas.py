@@ -1,9 +1,9 @@
-"""Cells that stay in their file: training reads all of them, and a sample that is in memory says
-everything else.
+"""All cells of a file that is too large for memory. Training reads them from the file; everything
+else uses a sample of them.
 
-Units, penalties, q-values and all scores are of `data.sample` cells, and the network is read at
-them. What the others give is experience: every step reads some of them from the file, as `order.py`
-shuffles them.
+Units, penalties, q-values, scores and the network come from the `data.sample` cells in memory. The
+other cells are for training alone: every step reads some of them from the file, in the order that
+`order.py` shuffles.
 
 Letters: A cells and M columns of the file, C cells of the sample, N genes, S states.
 """
@@ -46,7 +46,10 @@ KNOWN = (
 
 
 def only_the_sample(config: DataConfig, cells: Cells, origin: str) -> str:
-    """Why training reads the sample alone; empty where it reads all cells. origin: see States."""
+    """Return why training reads the sample alone; "" where it reads all cells of the file.
+
+    origin: where the states of the cells come from (see States).
+    """
     by_columns, recovered = False, config.counts == "recover"
     if not recovered:
         with counts_in_file(config) as (stored, _):
@@ -63,9 +66,12 @@ def only_the_sample(config: DataConfig, cells: Cells, origin: str) -> str:
 
 @dataclass(frozen=True)
 class StatesByKind:
-    """The states [A, S] of all cells of a file, by the kind of a cell: the same for all cells with
-    the same label and
-    condition. `states[rows]` are those of some cells.   kind [A].   of_kinds [K, S].
+    """The states [A, S] of all cells of a file, of which `states[rows]` gives some rows.
+
+    A kind is a label with a condition; its cells have the same states.
+
+    kind [A]: the kind of each cell, int32.
+    of_kinds [K, S]: the states of each kind, float32.
     """
 
     kind: np.ndarray
@@ -76,15 +82,15 @@ class StatesByKind:
 
 
 class Atlas:
-    """All cells of a file, of which `cells` are a sample. membership [C, S], fold [C]: of the
-    sample.
+    """All cells of a file, of which `cells` are a sample in memory.
 
-    rows: those that are trained on, all but the test cells, their copies and their donors.
-    labels [A]: see Cells.
-    states [A, S]: see States; those of the sample's cells with the same label and condition.
-    fold [A]: see Batch; that of the cell that it is a copy of, else of its donor; -1 for other
-        cells outside of the sample.
-    gene_of [M]: the gene of each column, N where it has none.
+    rows: the cells that are trained on: all but the test cells, their copies and their donors.
+    labels [A]: int32, position in the classes of the sample, -1 where missing.
+    states [A, S]: states of each cell. A cell has the states of the sample's cells with its label
+        and condition.
+    fold [A]: int16, which ensemble members do not learn from the cell (see Batch). A copy has the
+        fold of its original, other cells have the fold of their donor, and -1 without one.
+    gene_of [M]: int32, vocabulary position of the gene of each column, N where it is not used.
     absent: labels that no cell of the sample has.
     """
 
@@ -98,6 +104,10 @@ class Atlas:
         membership: np.ndarray,
         fold: np.ndarray,
     ):
+        """Open the file.
+
+        membership [C, S], fold [C]: states and folds of the sample.
+        """
         assert cells.sample is not None, "the cells are a sample"
         self.config, self.cells = config, cells
         sample, mark, (labels, names, groups, condition) = cells.sample
@@ -152,8 +162,10 @@ class Atlas:
     def table(
         self, buffer: np.ndarray, following: np.ndarray | None, device: torch.device | str
     ) -> Table:
-        """The cells `buffer`, sorted rows, which are read once, however often they are asked for.
-        following: those that are read next.
+        """Return the cells of a buffer, which is read once, however often it is asked for.
+
+        buffer: their rows, sorted.
+        following: rows of the next buffer, which is read in the meantime; None: nothing is.
         """
         wanted = {rows.tobytes(): rows for rows in (buffer, following) if rows is not None}
         # before the next is read
@@ -164,7 +176,7 @@ class Atlas:
         return self.held[buffer.tobytes()].result()
 
     def _load(self, rows: np.ndarray, device: torch.device | str) -> Table:
-        """The cells `rows`, sorted."""
+        """Read the cells `rows`, which are sorted."""
         # the table before, which the allocator keeps for steps (keeping_pieces)
         give_back_on(device)
         most = len(rows) * len(self.cells.vocabulary)
@@ -190,8 +202,9 @@ class Atlas:
         return table
 
     def _part(self, count: int, read: StoredRows, device: torch.device | str) -> Table:
-        """So many cells. The device makes multiplicities of what is stored: NumPy takes longer than
-        a GPU's steps.
+        """Return the table of `count` cells from the numbers that were read for them.
+
+        The device computes their multiplicities: NumPy would take longer than a GPU's steps.
         """
         cells, config, here = self.cells, self.config, partial(on, device)
         genes = len(cells.vocabulary)

@@ -22,8 +22,12 @@ from grn.config.schema import DataConfig
 
 
 class Known(NamedTuple):
-    """Columns of obs for A cells: labels [A] and the names of these, groups [A] and conditions [A],
-    as the readers of grn/cells/obs.py return them.
+    """Columns of obs for all A cells of a source, as the functions of grn/cells/obs.py read them.
+
+    labels [A]: position in `names`, -1 where missing.
+    names: the labels that occur, sorted.
+    groups [A]: number of the donor or batch, -1 without one. None: not asked for.
+    condition [A]: see Cells.state. None: not asked for.
     """
 
     labels: np.ndarray
@@ -33,11 +37,11 @@ class Known(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Some cells of a source of A.
+    """Which cells of a source of A cells are in memory, and what is known of all of them.
 
-    rows: theirs, sorted.
-    mark [A]: see counts.Kept.
-    known: of all cells.
+    rows: positions of the cells in memory, sorted.
+    mark [A]: a number of each cell that its copies share (see counts.Kept).
+    known: columns of obs.
     """
 
     rows: np.ndarray
@@ -49,15 +53,16 @@ class Sample(NamedTuple):
 class Cells:
     """C cells over the N genes of a vocabulary.
 
-    multiplicity: CSR float32 [C, N], no stored zeros. vocabulary [N].
+    multiplicity: CSR float32 [C, N], no stored zeros.
+    vocabulary [N]: names of the genes, then of the guides' keys.
     regulators: positions in the vocabulary, int64, or None where every gene may regulate.
-    labels [C]: position in classes, -1 where missing.
+    labels [C]: int64, position in classes, -1 where missing.
     basal [C]: float32, multiplicity of the basal gene, computed from the cell's sequencing depth.
-    depth: the scale of that computation (see depth_scale); None where every cell's basal
-        multiplicity is 1.
-    groups [C]: number of the cell's donor or batch (data.group_key), or of its exact copies; None
-        without either, and -1 of a cell without a donor.
-    only_copies: whether groups are those of copies, as no donors are named.
+    depth: mean and sd of the log depth, which that computation uses (see depth_scale); None where
+        every cell's basal multiplicity is 1.
+    groups [C]: int64, number of the cell's donor or batch (data.group_key), or of its exact copies;
+        -1 for a cell without a donor. None: no donors are named, and no cells are copies.
+    only_copies: whether groups are of copies, as no donors are named.
     measures_depth [N]: bool, the genes over which a cell's depth is measured.
     depth_share [N]: the share of the training cells' depth that each gene holds.
     target_total: the total to which log1p_normalised scaled each cell; None for the other
@@ -69,17 +74,16 @@ class Cells:
     counting: how counts became multiplicities; None where the values are not counts.
     var_names: [N], what the index of var calls the genes where their names are from a column of it
         (data.gene_key), else None.
-    digest: of everything that training reads from the cells and their split; empty for cells of
-        another source.
+    digest: see digest_of_cells; empty for cells that are not trained on.
     truth: the planted edges of simulated cells: source, target, sign, and cell_type where edges
         differ by it (see grn.cells.simulated.network); None for other cells.
     sample: which cells of the source these are; None where they are all.
     donors: names of the donors or batches (data.group_key).
     hint: see Source.
     programmes: float32 [C, G], scores of the programmes of `data.regress_out`; None without.
-    interventions: what was done to the cells; their guides' keys are the last entries of the
-        vocabulary. guides: the table of `guides.with_weights`. None without interventions, and
-        without guides.
+    interventions: which genes were intervened on in which cells; their guides' keys are the last
+        entries of the vocabulary. None without data.intervention_key.
+    guides: how often each guide worked (see guides.with_weights). None without data.guide_key.
     """
 
     multiplicity: sparse.csr_matrix
@@ -116,15 +120,16 @@ class Cells:
 
     @property
     def keys(self) -> int:
-        """The number of guides' keys, which stand after the genes at the end of the vocabulary."""
+        """How many keys of guides follow the genes in the vocabulary."""
         return 0 if self.interventions is None else len(self.interventions.names)
 
 
 @dataclass(frozen=True)
 class CellsInPieces:
-    """Cells of which a piece at a time is in memory.
+    """Cells that are read piece by piece, with one piece in memory at a time.
 
-    pieces: makes them, each time anew, one after the other.
+    number: of all cells.
+    pieces: reads the pieces one after another, from the first one each time it is called.
     counts_from, notes: see Cells.
     """
 
@@ -139,18 +144,17 @@ class CellsInPieces:
 
 @dataclass(frozen=True)
 class Source:
-    """A source of C cells and M genes as it was read, before anything is chosen.
+    """C cells and M genes as they were read, before genes are chosen.
 
     obs_names [C], labels, classes, groups, state, conditions: as in Cells.
-    values: CSR float32 [C, M], each gene once.
-    names [M]: of the genes.
-    columns: row of var -> position in names.
-    expression: its genes, where it is from, and the scale of its counts.
-    truth, interventions: see Cells.
-    read: sentences about how the file was read, and what of it was left out.
-    hint: a sentence about a column that seems to hold conditions and is not used.
-    sample: see Cells.
-    donors: of data.group_key, and how many cells each has.
+    values: CSR float32 [C, M], counts or expression, each gene once.
+    names [M]: names of the genes.
+    columns: position in `names` of each row of var, int64.
+    expression: the table var, where the values are from, and the scale of counts.
+    truth, interventions, sample: see Cells.
+    read: sentences about how the file was read, and which parts of it were left out.
+    hint: a sentence about a column that seems to hold conditions and is not used; "" for none.
+    donors: how many cells each donor or batch (data.group_key) has.
     """
 
     obs_names: np.ndarray
@@ -174,12 +178,12 @@ class Source:
 def digest_of_cells(
     cells: Cells, values: sparse.csr_matrix, config: DataConfig, split: Split
 ) -> str:
-    """32 hex digits over everything that training reads from the cells, by which a later command
-    knows them again.
+    """Return 32 hex digits over everything that training reads from the cells and their split, by
+    which a later command recognises them.
 
-    values: CSR float32 [C, N], as read, over the chosen genes, and not multiplicities: logarithms
-        differ in the last bit between processors.
-    config: of its fields, those that say how values become multiplicities.
+    values: CSR float32 [C, N], counts or expression of the chosen genes. Multiplicities would not
+        do: logarithms differ in the last bit between processors.
+    config: how values become multiplicities.
     """
     found = hashlib.blake2b(digest_size=16)
     # Positions always have the same width, whatever width a reader has chosen for them.

@@ -1,5 +1,5 @@
-"""What a file of cells holds, for a first configuration: the column with the cell types, and where
-the counts are.
+"""Look into a file of cells, to write a first configuration for it: which column holds the cell
+types, and which matrix the counts.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ MOST_TYPES = 200
 
 @dataclass(frozen=True)
 class Found:
-    """The contents of a file of cells.
+    """The findings in a file of cells.
 
-    fields: field of the data section -> its value.
-    sentences: about what was found, and what was guessed.
+    fields: values for fields of the section data, by name.
+    sentences: for the user, about what was found and what was guessed.
     """
 
     fields: dict[str, str | None]
@@ -64,7 +64,7 @@ class Found:
 
 
 def describe(path: str) -> Found:
-    """Return what the cells at `path` hold.
+    """Return which fields of the section data fit the file at `path`, with the reasons.
 
     Raises DataError, ConfigError.
     """
@@ -119,7 +119,10 @@ def _orientation_of(path: str) -> Orientation:
 
 
 def _counts(adata: AnnData, config: DataConfig) -> tuple[str, str]:
-    """Raise DataError where no matrix holds counts or anything else that could be used."""
+    """Return the value of data.counts, and a sentence about it.
+
+    Raises DataError where no matrix can be used.
+    """
     found = choices_that_hold(adata, "counts")
     if not found:
         usable = choices_that_hold(adata, "expression")
@@ -136,6 +139,9 @@ def _counts(adata: AnnData, config: DataConfig) -> tuple[str, str]:
 
 
 def _symbols(adata: AnnData) -> tuple[str | None, str]:
+    """Return the column of var with gene symbols, where its index has Ensembl ids, and a sentence
+    about it.
+    """
     names = list(map(str, adata.var_names[:1]))
     if not names or not ENSEMBL_ID.fullmatch(names[0]):
         return None, f"Genes are named by the index of var ({', '.join(names)}, ...)."
@@ -146,6 +152,9 @@ def _symbols(adata: AnnData) -> tuple[str | None, str]:
 
 
 def _labels(adata: AnnData) -> tuple[str | None, str]:
+    """Return the column of obs that by its name holds cell types, if any, and a sentence about
+    it.
+    """
     columns = [str(key) for key in adata.obs if _is_label(adata.obs[key])]
     known = [key for name in LABELS for key in columns if key.lower() == name]
     known += [

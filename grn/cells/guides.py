@@ -1,11 +1,11 @@
-"""Which guides worked: a mixture for each guide of cells like the controls and of cells that lost
-its gene.
+"""Which guides worked? The cells of each guide are a mixture of cells in which it worked and of
+cells like the controls.
 
-For each gene, half of its cells give a direction, the genes that differ from controls by more than
-chance, along which the other half is judged. Controls are one component, cells whose guide worked
-the other, the same for all guides of a gene; each guide has a share of its own. Source: the idea of
-Mixscape, Papalexi et al. 2021; pertpy's, which is no dependency, gives guides of a gene no shares
-of their own.
+For each gene, half of its cells give a direction (the genes that differ from controls by more than
+chance), and the other half is judged along it. The mixture has two components: controls, and cells
+in which the guide worked. Both are the same for all guides of a gene, and each guide has a share of
+its own. The idea is Mixscape's (Papalexi et al. 2021). The implementation in pertpy, which is no
+dependency, gives the guides of a gene no shares of their own.
 
 Letters: C cells, N genes, n cells of a gene.
 """
@@ -29,12 +29,15 @@ FAILED = 0.5  # share of its cells below which a guide is said to fail
 def with_weights(
     multiplicity: sparse.csr_matrix, interventions: Interventions, groups: np.ndarray | None
 ) -> tuple[Interventions, pd.DataFrame]:
-    """The interventions with how surely each cell's guides worked, and the table of guides: gene,
-    guide, cells, and share, of its cells in which it worked (NaN where no effect of its gene stands
-    out, so that it is not known).
+    """Return the interventions, with the probability that each cell's guide worked in `given`, and
+    a table of the guides.
 
-    multiplicity: CSR [C, N], as measured.
-    groups [C]: donor or replicate, within which cells are compared.
+    The table has the columns gene, guide, cells, and share: of its cells, the share in which the
+    guide worked; NaN where it is not known, as no effect of its gene stands out.
+
+    multiplicity: CSR float32 [C, N], as measured.
+    groups [C]: number of the donor or replicate; cells are compared within it. None: all cells are
+        one group.
     """
     group = np.zeros(len(interventions.guide), np.int64) if groups is None else groups
     weight, rows = interventions.given.tocsc(copy=True), []
@@ -72,20 +75,20 @@ def with_weights(
 
 
 def _share(interventions: Interventions, cell: int, shares: dict[str, float]) -> float:
-    """The share of that guide of a cell which `shares` knows; 1 where it knows none."""
+    """Return the share of the first guide of a cell that `shares` has; 1 where it has none."""
     guides = BETWEEN.split(interventions.guides[interventions.guide[cell]])
     return next((shares[guide] for guide in guides if guide in shares), 1.0)
 
 
 @dataclass(frozen=True)
 class Controls:
-    """Control cells, as guides are compared with them.
+    """Some control cells, with which cells of guides are compared.
 
-    values [c, N]: of some controls, less the mean of their group.
-    level: each group's mean, [N].
+    values [c, N]: multiplicities less the mean of the controls of the group.
+    level: mean of the controls [N], by group.
     sd [N]: of the values.
-    half [c]: bool, one half of them.
-    generator: of halves.
+    half [c]: bool, a random half of the controls.
+    generator: draws the halves.
     """
 
     values: np.ndarray
@@ -98,7 +101,11 @@ class Controls:
     def of(
         cls, multiplicity: sparse.csr_matrix, control: np.ndarray, group: np.ndarray
     ) -> Controls:
-        """control [c]: rows.   group [C]."""
+        """Draw at most MOST_CONTROLS of the controls.
+
+        control: their rows.
+        group [C]: of every cell.
+        """
         generator = np.random.default_rng(0)
         some = np.sort(generator.permutation(control)[:MOST_CONTROLS])
         values, level = multiplicity[some].toarray(), {}
@@ -150,12 +157,15 @@ class Controls:
 
 
 def _mixture(score: np.ndarray, control: np.ndarray, guide: np.ndarray) -> np.ndarray | None:
-    """The probability [n] of the second of two components: the density of the controls, and a
-    normal one, fitted.
+    """Return the probability [n] that each cell belongs to the component in which guides worked.
 
-    score [n]: along the direction of the effect, mean 0 and sd 1 in controls.
-    guide [n]: whose shares of the second component are its own. None where no guide has it in at
-        least half of its cells: then it is a tail and no effect.
+    The first component is the density of the controls, the second a normal density that is fitted.
+    None where no guide has the second one in at least half of its cells: it is then the tail of
+    the first, and no effect.
+
+    score [n]: of each cell along the direction of the effect, with mean 0 and sd 1 in controls.
+    control [c]: scores of the controls.
+    guide [n]: number of each cell's guide, which has its own share of the second component.
     """
     from scipy.stats import gaussian_kde
 

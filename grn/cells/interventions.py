@@ -1,13 +1,12 @@
-"""Interventions: what was done to which cell, read from columns of obs, and the keys that carry it
-into a bag.
+"""Interventions: which genes were intervened on in which cells, read from columns of obs, and the
+keys by which a bag holds them.
 
-An intervened gene has the multiplicity that the intervention gives it. The messenger of a gene says
-little of that:
-most cells lack a rare messenger whether the gene is cut or not, and a cut gene may still be
-transcribed. So each gene that was intervened on has a key of its own besides, its guides, which is
-absent from cells without them. A gene that was not measured has this key alone. In a knock-out, the
-key of the messenger has multiplicity 0, whatever was counted; the gene's own row is not in the loss
-of these cells, as an intervention cuts what comes in.
+The counts of an intervened gene say little of whether the intervention worked: most cells lack a
+rare messenger whether its gene is cut or not, and a cut gene may still be transcribed. So each
+intervened gene has a second key, its guides, which only the cells with these guides have. A gene
+that was not measured has this key alone. In a knock-out, the gene's first key has multiplicity 0,
+whatever was counted. In intervened cells, the loss leaves the gene itself out, as its regulators no
+longer decide its level.
 
 Letters: C cells, T genes that were intervened on, N genes of a vocabulary.
 """
@@ -47,15 +46,15 @@ FEWEST = 2
 class Interventions:
     """The genes that were intervened on, and the cells of each.
 
-    names [T]: genes that were intervened on.
-    given: CSR float32 [C, T], how surely the cell's guides worked, 1 where that is not known;
-        absent where the cell has none for this gene.
-    control [C]: bool, cells that are known to have none.
-    guides: their names.
-    guide [C]: the number of each cell's guide or combination of guides, -1 without.
+    names [T]: the genes that were intervened on, sorted.
+    given: CSR float32 [C, T], the probability that the cell's guides worked, 1 where it is not
+        known; no entry where the cell has no guide for this gene.
+    control [C]: bool, cells that are known to have no intervention.
+    guides: names of the guides, or of combinations of guides.
+    guide [C]: int64, position in guides, -1 without one.
     kind: knock-out | knock-down | overexpression.
-    key [T]: vocabulary position of the guides' key.
-    place [T]: vocabulary position of the gene itself, -1 where it was not measured.
+    key [T]: int64, vocabulary position of the guides' key.
+    place [T]: int64, vocabulary position of the gene itself, -1 where it was not measured.
 
     `key` and `place` are empty until the vocabulary is known.
     """
@@ -75,12 +74,16 @@ class Interventions:
         return 1.0 if self.kind == "overexpression" else -1.0
 
     def some(self, rows: np.ndarray) -> Interventions:
+        """Return the interventions on some of the cells."""
         return replace(
             self, given=self.given[rows], control=self.control[rows], guide=self.guide[rows]
         )
 
     def alone(self, gene: int) -> np.ndarray:
-        """The cells with guides for this gene and no other, rows."""
+        """Return the rows of the cells with guides for this gene and no other.
+
+        gene: position in names.
+        """
         several = np.diff(self.given.indptr) != 1
         return np.setdiff1d(self.given[:, [gene]].nonzero()[0], np.flatnonzero(several))
 
@@ -157,8 +160,12 @@ def read_interventions(obs: pd.DataFrame, config: DataConfig) -> Interventions |
 def key_names(
     names: Sequence[str], vocabulary: Sequence[str]
 ) -> tuple[tuple[str, ...], np.ndarray]:
-    """The order [T] in which genes have keys, those that were not measured first, and the keys'
-    names in it.
+    """Return the names of the guides' keys, and the position in `names` of the gene of each.
+
+    Genes that were not measured come first, and give their keys their own names.
+
+    names [T]: the genes that were intervened on.
+    vocabulary: the genes that were measured.
     """
     measured = np.isin(np.array(names, object), np.array(vocabulary, object))
     order = np.argsort(measured, kind="stable")
@@ -168,8 +175,13 @@ def key_names(
 def with_keys(
     multiplicity: sparse.csr_matrix, vocabulary: tuple[str, ...], interventions: Interventions
 ) -> tuple[sparse.csr_matrix, tuple[str, ...], Interventions]:
-    """Multiplicities CSR float32 [C, N + T] with the keys of guides last, their vocabulary, and
-    where the keys are.
+    """Return multiplicities, vocabulary and interventions with the keys of guides, which come last.
+
+    The new multiplicities are CSR float32 [C, N + T]; `key` and `place` of the interventions are
+    set.
+
+    multiplicity: CSR float32 [C, N].
+    vocabulary [N]: names of the genes.
     """
     added, order = key_names(interventions.names, vocabulary)
     position = {name: number for number, name in enumerate(vocabulary)}
@@ -191,8 +203,10 @@ def with_keys(
 
 
 def cut_rows(interventions: Interventions, rows: np.ndarray, genes: int) -> np.ndarray:
-    """Which genes of the cells `rows` are no targets, bool [c, N]: those that were intervened on,
-    and every key.
+    """Return which genes are no targets in the cells `rows`, bool [c, N]: the genes that were
+    intervened on, and every key of guides.
+
+    genes: N, the length of the vocabulary.
     """
     cut = np.zeros((len(rows), genes), dtype=bool)
     cell, gene = interventions.given[rows].nonzero()

@@ -1,4 +1,4 @@
-"""From the AnnData behind data.path to cells: for training (load_cells), or for a trained model
+"""Make Cells of the AnnData behind data.path: for training (load_cells), or for a trained model
 (cells_in_pieces).
 
 Letters: C cells, N genes of the vocabulary, M genes of the data.
@@ -72,12 +72,13 @@ from grn.runtime.processes import ALONE, Processes
 def load_cells(
     config: DataConfig, seed: int = 0, adata: AnnData | None = None, processes: Processes = ALONE
 ) -> tuple[Cells, Split]:
-    """The cells of `data.path` and their split. Everything that is estimated from data uses the
-    training cells alone.
+    """Return the cells of `data.path` and their split.
+
+    Genes are chosen, and the scale of depth is estimated, from the training cells alone.
 
     seed: of the split, and of the sample where the file has more than `data.sample` cells.
     adata: cells in memory, which are used instead of `data.path`; it is not changed.
-    processes: that load the same cells together, see `read_expression`.
+    processes: the processes that load these cells together (see `read_expression`).
     Raises UserError.
     """
     source = _read(config, adata, seed, processes)
@@ -148,9 +149,12 @@ def load_cells(
 
 
 def listed_values(source: Source, config: DataConfig) -> list[sparse.csr_matrix] | None:
-    """The values of the genes of each part of the programmes of `data.regress_out`, whether they
-    are chosen or not; None without. Raises DataError where the cells have none of a programme's
-    genes.
+    """Return the values, CSR [C, n], of the genes of each programme in `data.regress_out`; None
+    without programmes.
+
+    The cell cycle has two parts, its phases, each with values of its own. Genes count whether they
+    are among the chosen ones or not.
+    Raises DataError where the cells have none of a programme's genes.
     """
     parts = []
     for programme in config.regress_out:
@@ -172,8 +176,9 @@ def intervened(
 ) -> Cells:
     """Return the cells with the keys of their guides.
 
-    groups: of Source.
-    weighed: whether guides are compared.
+    groups [C]: number of the donor or batch (see Source); None: none are named.
+    weighed: whether the cells tell how surely each guide worked, so that its key counts less where
+        it may have failed.
     """
     guides = None
     if weighed:
@@ -197,12 +202,11 @@ def intervened(
 def read_columns(
     config: DataConfig, cells: Cells, columns: dict[str, str], adata: AnnData | None = None
 ) -> dict[str, pd.Series]:
-    """Further columns of obs for the same cells, by name: what `load_cells` has read does not keep
-    obs.
+    """Return further columns of obs for cells that `load_cells` has read, by name.
 
-    columns: name of a column -> the option that names it, for messages.
-    adata: the cells in memory, if they were.
-    Raises DataError where obs has no such column, or the data are no longer those of the cells.
+    columns: name of a column -> the option that asked for it, for messages.
+    adata: the cells in memory, if they were read from there.
+    Raises DataError where obs has no such column, or has other cells than before.
     """
     stored = source_in_file(config, everything=False, columns=columns.__contains__)
     with stored if adata is None else nullcontext(adata) as source:
@@ -216,7 +220,10 @@ def read_columns(
 
 
 def _obs_of(adata: AnnData, rows: np.ndarray | None) -> pd.DataFrame:
-    """obs of some cells, or of all, with their names."""
+    """Return obs with the names of the cells as its index.
+
+    rows: of some cells; None: all cells.
+    """
     some = slice(None) if rows is None else rows
     obs = adata.obs.iloc[some]
     obs.index = names_of(adata, some).rename(obs.index.name)
@@ -237,14 +244,19 @@ def cells_in_pieces(
     share_of_depth: np.ndarray | None = None,
     keys: int = 0,
 ) -> CellsInPieces:
-    """Cells of another AnnData for a trained model: with its genes, its transform and its classes.
+    """Return the cells of an AnnData as a trained model reads them: with its genes, its transform
+    and its classes.
 
     Genes that the data lack are absent (multiplicity 0); a cell's depth is then divided by the
-    share of the training cells' depth in the other genes (share_of_depth: Cells.depth_share of the
-    training cells). Labels that are not among the model's classes are missing. The last `keys`
-    entries of the vocabulary are keys of guides, which new cells lack.
-    rows: cells of a piece; None: all. All values are checked before the first piece is made, as in
-        training, and their totals are compared with those of the training cells.
+    share of the training cells' depth that the other genes held. Labels that are not among the
+    model's classes are missing. As in training, all values are checked before the first piece is
+    made.
+
+    vocabulary [N], regulators, classes, target_total, depth, measures_depth: of the training cells
+        (see Cells). None: as in Cells; for measures_depth, all genes.
+    rows: cells of a piece; None: all cells are one piece.
+    share_of_depth [N]: Cells.depth_share of the training cells.
+    keys: how many entries at the end of the vocabulary are keys of guides, which new cells lack.
     Raises VocabularyMismatch where the data have fewer than half of the genes, and DataError.
     """
     var = genes_of(adata, config.counts)
@@ -315,11 +327,12 @@ def transformed(
     depth: DepthScale | None,
     there: float = 1.0,
 ) -> tuple[sparse.csr_matrix, np.ndarray, Counting | None]:
-    """Multiplicities [C, N], basal multiplicities [C], and how counts became the former; in place
-    where it can.
+    """Return the multiplicities [C, N], the basal multiplicities [C], and how counts became
+    multiplicities (None for expression).
 
-    values: CSR [C, N], as read, over the vocabulary.
-    there: the share of the depth that the data measure.
+    values: CSR [C, N], counts or expression over the vocabulary; its indices get sorted.
+    measures, target_total, depth: of the training cells (see Cells).
+    there: the share of the training cells' depth in the genes that the data have.
     """
     counted = config.values == "counts"
     transform = config.multiplicity if counted else "counts"
@@ -338,7 +351,7 @@ PIECE = 4096  # cells of a file that are checked at a time
 
 
 def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Processes) -> Source:
-    """Return what training needs of the source, checked, each gene once."""
+    """Read the cells for a training and check them; each gene is then there once."""
     used = (
         config.label_key,
         config.group_key,
@@ -389,14 +402,14 @@ def to_vocabulary_of(
     vocabulary: Sequence[str],
     raw: pd.Index | None = None,
 ) -> ToVocabulary:
-    """Return where the genes of a vocabulary are among those of `var`. Genes outside of it, and
-    their names, do not matter.
+    """Return the map from the genes of `var` to those of a vocabulary. It leaves out other genes.
 
+    Counts of genes that occur several times are added, as they are parts of one count.
+
+    obs_names: names of the cells, for advice.
     raw: names of the genes of adata.raw, for advice.
-
-    Counts of genes that occur several times are added, as they are parts of one count. Raises
-    VocabularyMismatch where fewer than half of the genes are there, and DataError where logarithms
-    would have to be added.
+    Raises VocabularyMismatch where fewer than half of the genes are there, and DataError where
+    logarithms would have to be added.
     """
     names = gene_names(var, config.gene_key)
     position = {gene: place for place, gene in enumerate(vocabulary)}
@@ -426,8 +439,10 @@ def to_vocabulary_of(
 
 
 def in_vocabulary(values: sparse.csr_matrix, to_vocabulary: sparse.csr_matrix) -> sparse.csr_matrix:
-    """Values [C, M] of a file with the genes of the vocabulary, [C, N]. to_vocabulary: see
-    to_vocabulary_of.
+    """Return values over the genes of the vocabulary, CSR [C, N].
+
+    values: CSR [C, M] over the genes of a file.
+    to_vocabulary: CSR [M, N], see ToVocabulary.
     """
     genes = to_vocabulary.tocsc()
     # each is one column: picking it is faster, and keeps rows sorted
@@ -444,9 +459,13 @@ def _advice(
     shared: int,
     raw: pd.Index | None,
 ) -> tuple[str, str]:
-    """Return the field to set, and what to do: what the names of unknown genes look
-    like, and where the cells have them, if anywhere: in another column of var, in adata.raw, or
-    among genes that were left out.
+    """Return which field to set, and what to do, where the data have too few genes of the model.
+
+    The genes may be named in another column of var, rows and columns may be exchanged, and the
+    genes may be in adata.raw, have slightly different names, or have been left out.
+
+    shared: how many genes of the vocabulary are there.
+    raw: names of the genes of adata.raw.
     """
     best, number = column_with(vocabulary, var)
     ids = "Ensembl ids, " if first_of_most(names, ENSEMBL_ID) else ""

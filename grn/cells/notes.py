@@ -1,4 +1,4 @@
-"""What the user is told about cells: sentences, made from the cells and from nothing else."""
+"""Sentences for the user about the cells that were read."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OF_MISSING = (
     "unlabeled",
     "unlabelled",
 )
-"""What other programs write for a label that is not known, in lower case."""
+"""Labels by which other programs mark cells whose type is not known, in lower case."""
 
 
 def notes_on_cells(
@@ -54,7 +54,10 @@ def notes_on_cells(
     copies: np.ndarray | None,
     config: DataConfig,
 ) -> tuple[str, ...]:
-    """Sentences about the cells of a training. copies: see copies_of."""
+    """Return sentences about the cells of a training.
+
+    copies [C]: see copies_of.
+    """
     var = source.expression.var
     names = source.names
     vocabulary = cells.vocabulary
@@ -142,8 +145,8 @@ def _of_donors(donors: Mapping[str, int], key: str | None) -> str:
 
 
 def notes_on_interventions(cells: Cells) -> list[str]:
-    """Sentences about a screen:
-    how many cells have which interventions, and what the guides did.
+    """Return sentences about a screen: how many cells have which interventions, and how often the
+    guides worked.
     """
     done = cells.interventions
     if done is None:
@@ -172,12 +175,14 @@ def notes_on_new_cells(
     scale: Scale | None,
     usual: float | None,
 ) -> tuple[str, ...]:
-    """Sentences about cells that a trained model is given.
+    """Return sentences about cells that a trained model is given.
 
-    found: the model's genes in them.
+    found: which of the model's genes the cells have.
     key: data.gene_key.
-    lost: share of the training cells' depth in the genes that they lack.
-    usual: total of a training cell.
+    vocabulary: the model's genes, of which keys of guides may follow.
+    lost: share of the training cells' depth in the genes that these cells lack.
+    scale: of the counts; None for expression.
+    usual: median total of the training cells; None: not known.
     """
     shared, total = int(found.shared.sum()), len(found.shared)
     note = (
@@ -204,8 +209,9 @@ def notes_on_new_cells(
 
 
 def _of_scale(scale: Scale | None, usual_total: float | None = None) -> list[str]:
-    """Sentences about counts that are seldom what they seem; usual_total: median total of the
-    training cells.
+    """Return sentences about counts that may be no raw counts, or unlike those of the training.
+
+    usual_total: median total of the training cells; None: not compared.
     """
     if scale is None:
         return []
@@ -241,6 +247,7 @@ def _of_scale(scale: Scale | None, usual_total: float | None = None) -> list[str
 
 
 def _unnamed(var: pd.DataFrame, key: str | None) -> dict[str, bool]:
+    """Return a sentence about genes without a name in data.gene_key, and whether it is true."""
     absent = int(without_name(var, key).sum())
     sentence = (
         f"{absent} of {len(var)} genes have no name in the column {key!r} of var (data.gene_key)"
@@ -249,8 +256,8 @@ def _unnamed(var: pd.DataFrame, key: str | None) -> dict[str, bool]:
 
 
 def _numbered(var: pd.DataFrame, names: Sequence[str]) -> dict[str, bool]:
-    """Return the column of var that may hold the names of genes, where they have numbers
-    for names.
+    """Return a sentence about genes that have numbers for names, with the column of var that may
+    hold their names; {} where they have names.
     """
     if not is_numbered(names):
         return {}
@@ -269,13 +276,13 @@ def _numbered(var: pd.DataFrame, names: Sequence[str]) -> dict[str, bool]:
 
 
 def _absent(absent: Sequence[str], names: Sequence[str]) -> str:
-    """The end of a sentence about genes of a list that the data lack: examples, and the reason
-    where it is seen.
+    """Return the end of a sentence about listed genes that the data lack: some of them, and the
+    reason if their names nearly match.
     """
     near = near_miss(absent, names)
     return f"not in the data ({examples(absent)})" + (f"; {near}" if near else "")
 
 
 def listed(names: Sequence[str], most: int = 20) -> str:
-    """Names in a sentence; of many, the first."""
+    """Return the first `most` names, and how many more there are, for a sentence."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,5 +1,5 @@
-"""Columns of obs: labels, groups, the state. Texts are looked at once for each value, and not for
-each cell.
+"""Columns of obs: labels, groups and states. Every distinct text is examined once, however many
+cells have it.
 
 Letters: C cells.
 """
@@ -31,8 +31,11 @@ MOST_CONDITIONS = 10
 
 
 def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Series:
-    """frame[key]; where there is none, raises DataError with the nearest column. table: its name in
-    the message.
+    """Return frame[key].
+
+    field: the field of the configuration that has this key, for messages.
+    table: the name of the frame, for messages.
+    Raises DataError with the column of the nearest name where there is none.
     """
     if key in frame:
         return frame[key]
@@ -51,7 +54,7 @@ def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Serie
 def _refuse(
     found: str, key: str, field: str, advice: str = "set {field} to another column, or to null"
 ) -> None:
-    """Raise DataError about what was found in a column of obs, unless that is nothing."""
+    """Raise DataError about a fault that was found in a column of obs; nothing where it is ""."""
     if found:
         raise DataError(f"Column {key!r} of obs {found}", field=field, advice=advice)
 
@@ -59,11 +62,11 @@ def _refuse(
 def read_labels(
     obs: pd.DataFrame, key: str | None, advice: str = "set {field} to another column, or to null"
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Position of each cell's label among the sorted classes, int64 [C], and the classes; -1: NaN,
-    None or empty.
+    """Return the position of each cell's label among the classes, int64 [C], and the classes,
+    sorted. A label that is NaN, None or empty is missing, which is -1.
 
-    key: `data.label_key`, or another column.
-    advice: what to do where it holds no label.
+    key: `data.label_key`, or another column; None: no labels.
+    advice: for the user, where the column holds no label.
     Raises DataError.
     """
     if key is None:
@@ -87,8 +90,10 @@ def read_labels(
 
 
 def read_groups(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
-    """The number of each cell's group, int64 [C]; cells without a group form one group together
-    (-1).
+    """Return the number of each cell's group, int64 [C], -1 for all cells without a group.
+
+    key: `data.group_key`; None gives None.
+    Raises DataError.
     """
     if key is None:
         return None
@@ -111,8 +116,9 @@ def read_groups(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
 
 
 def donors_of(obs: pd.DataFrame, key: str | None) -> dict[str, int]:
-    """Each donor or batch (data.group_key) and how many cells it has, in the order of names; {}
-    without a key.
+    """Return how many cells each donor or batch has, in the order of their names.
+
+    key: `data.group_key`; None gives {}.
     """
     if key is None:
         return {}
@@ -123,8 +129,13 @@ def donors_of(obs: pd.DataFrame, key: str | None) -> dict[str, int]:
 
 
 def read_state(obs: pd.DataFrame, key: str | None) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    """The state of each cell, float32 [C], NaN where missing, and no names where these are numbers;
-    of texts, their positions among the names that follow. None without a key.
+    """Return the state of each cell, float32 [C], NaN where it is missing, and names of states.
+
+    States are the numbers of a numeric column, which have no names, or positions among the names of
+    conditions.
+
+    key: `data.state_key`; None gives None.
+    Raises DataError.
     """
     if key is None:
         return None, ()
@@ -148,8 +159,10 @@ def named_as_conditions(key: str) -> bool:
 def condition_column(
     obs: pd.DataFrame, used: Collection[str | None] = ()
 ) -> tuple[str | None, str]:
-    """A column, other than those that are used, that by its name holds conditions, and a sentence
-    about it.
+    """Return a column of obs that by its name holds conditions, and a sentence about it; None and
+    "" where there is none.
+
+    used: columns that do not count, as they are used for something else.
     """
     for key in map(str, obs):
         if (
@@ -167,8 +180,11 @@ def condition_column(
 
 
 def read_numbers(obs: pd.DataFrame, key: str | None, field: str) -> np.ndarray:
-    """A numeric column of obs, float32 [C]; NaN where a number is missing or infinite, and without
-    a key.
+    """Return a numeric column of obs, float32 [C], NaN where a number is missing or infinite.
+
+    key: name of the column; None gives NaN for all cells.
+    field: the field of the configuration that has this key, for messages.
+    Raises DataError where the column is not numeric.
     """
     if key is None:
         return np.full(len(obs), np.nan, np.float32)

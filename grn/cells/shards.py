@@ -1,11 +1,12 @@
-"""Many files of cells as one, joined by gene name: a .zarr folder whose arrays are cut into shards,
+"""Join many files of cells by gene name into one: a .zarr folder whose arrays are cut into shards,
 or an .h5ad file.
 
-Of a file that stores its matrix by rows, a piece is in memory at a time; other files are read
-whole, one after another. Every count is checked before anything is written. The genes are those
-that all files have: of any other gene, the cells of some files would have zeros that nobody
-counted. `anndata.experimental.concat_on_disk` checks no counts, adds none of a gene that is listed
-twice, reads no 10x files and cuts nothing into shards.
+A file that stores its matrix by rows is read piece by piece; other files are read whole, one after
+another. Every count is checked before anything is written. The result has the genes that all files
+have: for any other gene, the cells of some files would have zeros that nobody counted.
+
+`anndata.experimental.concat_on_disk` would check no counts, add up no gene that is listed twice,
+read no 10x files and cut nothing into shards.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ FILE = "file"
 
 @dataclass(frozen=True)
 class Shard:
-    """A file.
+    """One of the files.
 
     config: how it is read.
-    obs, var: tables of its cells, and of its genes, each once.
-    names, column: see once_each.
+    obs: table of its cells.
+    var: table of its genes, each once.
+    names: of the genes, each once.
+    column: position in names of each column of the matrix, int64.
     """
 
     config: DataConfig
@@ -61,7 +64,8 @@ def shard(files: Sequence[Path], output: Path, say: Say) -> None:
     """Write the cells of all files into `output`, a new .zarr folder or .h5ad file, completely or
     not at all.
 
-    Raises DataError where a file holds no counts, or where files name their genes otherwise.
+    say: gets sentences about each file and about the result.
+    Raises DataError where a file holds no counts, or where files share too few gene names.
     """
     if len({file.resolve() for file in files}) < len(files):
         raise DataError("A file is given twice", advice="give each file once")
@@ -86,8 +90,9 @@ def shard(files: Sequence[Path], output: Path, say: Say) -> None:
 
 
 def _examined(path: Path, say: Say) -> Shard:
-    """The file, after all of its counts were checked. They are in X or, if they are not, where they
-    are found first.
+    """Check all counts of a file and return its tables.
+
+    The counts are in X; if these are none, in the first other matrix that holds counts.
     """
     config = DataConfig(path=str(path), duplicates="sum")
     if is_text(path):
@@ -123,8 +128,9 @@ def _examined(path: Path, say: Say) -> Shard:
 
 
 def _joined(parts: Sequence[Shard], files: Sequence[Path]) -> pd.DataFrame:
-    """All columns of all cells. Where a name of a cell occurs twice, all names end with that of
-    their file.
+    """Return the joined obs of all files, with every column that any of them has.
+
+    Where two cells have the same name, the name of the file is added to the names of all cells.
     """
     stems = [file.stem for file in files]
     own = stems if len(set(stems)) == len(stems) else [str(file) for file in files]
@@ -143,8 +149,8 @@ def _joined(parts: Sequence[Shard], files: Sequence[Path]) -> pd.DataFrame:
 
 
 def _storable(table: pd.DataFrame) -> pd.DataFrame:
-    """The table, whose columns of several kinds of values become truth values or texts; what is
-    missing stays so.
+    """Return a table that can be written: columns of mixed types become booleans or texts. Missing
+    values stay missing.
     """
     table = table.copy(deep=False)
     for name in table.select_dtypes("object").columns:
@@ -157,7 +163,7 @@ def _storable(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _pieces(part: Shard, genes: Sequence[str]) -> Iterator[sparse.csr_matrix]:
-    """The counts of the file, clean CSR float32 [<= PIECE, N], in the order of `genes`."""
+    """Yield the counts of a file, clean CSR float32 [<= PIECE, N], in the order of `genes`."""
     place = {name: number for number, name in enumerate(part.names)}
     order = np.array([place[gene] for gene in genes])
     with source_in_file(part.config, everything=False) as adata:
