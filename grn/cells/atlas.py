@@ -33,16 +33,10 @@ from grn.cells.readers.registry import counts_in_file
 from grn.config.schema import DataConfig
 from grn.runtime.threads import ahead
 
-AT_ONCE = {
-    "cpu": 2**18,
-    "cuda": 2**22,
-}  # numbers that are read, and made multiplicities of, at a time
-KNOWN = (
-    "labels",
-    "conditions",
-    "one",
-    "together",
-)  # origins of states that labels and conditions tell
+# numbers that are read from the file, and made multiplicities of, at a time
+AT_ONCE = {"cpu": 2**18, "cuda": 2**22}
+# origins of states that follow from a cell's label and condition
+KNOWN = ("labels", "conditions", "one", "together")
 
 
 def only_the_sample(config: DataConfig, cells: Cells, origin: str) -> str:

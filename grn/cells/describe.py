@@ -19,26 +19,26 @@ from grn.cells.readers.registry import is_text, open_source, source_in_file
 from grn.config.schema import DataConfig, Orientation
 from grn.runtime.errors import DataError
 
+# names of columns of obs with cell types, the likeliest first
 LABELS = (
-    *(
-        "cell_type",
-        "celltype",
-        "cell_types",
-        "cell.type",
-        "bulk_labels",
-        "labels",
-        "label",
-        "annotation",
-        "louvain",
-    ),
-    *("seurat_annotations", "leiden", "clusters", "cluster", "seurat_clusters"),
-)
-PARTS = (
-    "celltype",
     "cell_type",
+    "celltype",
+    "cell_types",
     "cell.type",
-    "annot",
-)  # of the names of others, as celltype_l1 and author_cell_type
+    "bulk_labels",
+    "labels",
+    "label",
+    "annotation",
+    "louvain",
+    "seurat_annotations",
+    "leiden",
+    "clusters",
+    "cluster",
+    "seurat_clusters",
+)
+# parts of further names, as celltype_l1 and author_cell_type
+PARTS = ("celltype", "cell_type", "cell.type", "annot")
+# names of columns of var with gene symbols
 SYMBOLS = (
     "gene_name",
     "gene_names",
@@ -48,7 +48,7 @@ SYMBOLS = (
     "symbol",
     "symbols",
 )
-MOST_TYPES = 200
+MOST_TYPES = 200  # a column with more values holds something else than cell types
 
 
 @dataclass(frozen=True)

@@ -144,16 +144,16 @@ def read_interventions(obs: pd.DataFrame, config: DataConfig) -> Interventions |
         guide, guides = pd.factorize(
             column_of(obs, config.guide_key, "data.guide_key", "obs").astype(object).map(str)
         )
-    nowhere = np.zeros(0, np.int64)
+    not_yet = np.zeros(0, np.int64)
     return Interventions(
-        tuple(names),
-        matrix,
-        control,
-        tuple(map(str, guides)),
-        guide,
-        config.intervention,
-        nowhere,
-        nowhere,
+        names=tuple(names),
+        given=matrix,
+        control=control,
+        guides=tuple(map(str, guides)),
+        guide=guide,
+        kind=config.intervention,
+        key=not_yet,
+        place=not_yet,
     )
 
 

@@ -68,6 +68,9 @@ from grn.runtime.errors import DataError, VocabularyMismatch
 from grn.runtime.process_memory import give_back
 from grn.runtime.processes import ALONE, Processes
 
+FULL = 10_000  # genes that a transcriptome has at least
+PIECE = 4096  # cells of a file that are checked at a time
+
 
 def load_cells(
     config: DataConfig, seed: int = 0, adata: AnnData | None = None, processes: Processes = ALONE
@@ -279,13 +282,9 @@ def cells_in_pieces(
         [position_of.get(label, MISSING) for label in label_names] + [MISSING], np.int64
     )
     obs_names = adata.obs_names.to_numpy(str)
-    usual = (
-        target_total
-        if target_total is not None
-        else None
-        if depth is None
-        else float(np.expm1(depth[0]))
-    )
+    usual = target_total
+    if usual is None and depth is not None:
+        usual = float(np.expm1(depth[0]))
     notes = notes_on_new_cells(
         found, var, config.gene_key, vocabulary, 1 - there, expression.scale, usual
     )
@@ -346,10 +345,6 @@ def transformed(
     )
 
 
-FULL = 10_000  # genes that a transcriptome has at least
-PIECE = 4096  # cells of a file that are checked at a time
-
-
 def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Processes) -> Source:
     """Read the cells for a training and check them; each gene is then there once."""
     used = (
@@ -372,7 +367,8 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Proce
         size = None if rows is None else PIECE
         labels, classes = read_labels(obs, config.label_key)
         done = read_interventions(obs, config)
-        groups, state = read_groups(obs, config.group_key), read_state(obs, config.state_key)
+        groups = read_groups(obs, config.group_key)
+        state, conditions = read_state(obs, config.state_key)
         expression = read_expression(opened, config, size, some=rows, processes=processes)
         sample = None
         if rows is not None and known is not None and expression.kept is not None:
@@ -386,12 +382,26 @@ def _read(config: DataConfig, adata: AnnData | None, seed: int, processes: Proce
     names, columns = once_each(gene_names(expression.var, config.gene_key), config)
     refuse_cells_as_genes(names, obs_names.tolist(), name_of(config))
     values = merge_duplicates(read, columns)
-    about = obs_names, labels, classes, groups, *state
     expression = replace(expression, kept=None)
     del read  # the sample is now `values`
     give_back()
     return Source(
-        *about, values, names, columns, expression, truth, notes, hint, done, sample, donors
+        obs_names=obs_names,
+        labels=labels,
+        classes=classes,
+        groups=groups,
+        state=state,
+        conditions=conditions,
+        values=values,
+        names=names,
+        columns=columns,
+        expression=expression,
+        truth=truth,
+        read=notes,
+        hint=hint,
+        interventions=done,
+        sample=sample,
+        donors=donors,
     )
 
 

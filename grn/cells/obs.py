@@ -142,7 +142,7 @@ def read_state(obs: pd.DataFrame, key: str | None) -> tuple[np.ndarray | None, t
     column = column_of(obs, key, "data.state_key", "obs")
     conditions: tuple[str, ...] = ()
     if pd.to_numeric(pd.factorize(column)[1].astype(object), errors="coerce").notna().any():
-        values = read_numbers(obs, key, "data.state_key")
+        values = _numbers(column)
     else:
         labels, conditions = read_labels(obs, key, "give another column")
         values = np.where(labels == MISSING, np.nan, labels).astype(np.float32)
@@ -179,18 +179,16 @@ def condition_column(
     return None, ""
 
 
-def read_numbers(obs: pd.DataFrame, key: str | None, field: str) -> np.ndarray:
-    """Return a numeric column of obs, float32 [C], NaN where a number is missing or infinite.
+def _numbers(column: pd.Series) -> np.ndarray:
+    """Return the numbers of data.state_key, float32 [C], NaN where one is missing or infinite.
 
-    key: name of the column; None gives NaN for all cells.
-    field: the field of the configuration that has this key, for messages.
-    Raises DataError where the column is not numeric.
+    Raises DataError where the column holds texts, too.
     """
-    if key is None:
-        return np.full(len(obs), np.nan, np.float32)
-    code, values = pd.factorize(column_of(obs, key, field, "obs"))
+    code, values = pd.factorize(column)
     try:
         numbers = np.append(pd.to_numeric(values.astype(object)), np.nan).astype(np.float32)[code]
     except (ValueError, TypeError):
-        _refuse("is not numeric", key, field, "set {field} to a numeric column")
+        _refuse(
+            "is not numeric", str(column.name), "data.state_key", "set {field} to a numeric column"
+        )
     return np.where(np.isfinite(numbers), numbers, np.float32(np.nan))

@@ -11,31 +11,24 @@ import pandas as pd
 
 from grn.runtime.errors import DataError
 
-COLUMNS = (
-    "feature_types",
-    "feature_type",
-    "modality",
-)  # as 10x, scanpy and muon call it; lower case
+# names that 10x, scanpy and muon give the column, in lower case
+COLUMNS = ("feature_types", "feature_type", "modality")
 GENES = ("gene expression", "gene", "genes", "gex", "rna")
 OTHERS = (
-    *(
-        "antibody capture",
-        "antigen capture",
-        "multiplexing capture",
-        "crispr guide capture",
-        "custom",
-        "peaks",
-    ),
-    *(
-        "adt",
-        "hto",
-        "protein",
-        "proteins",
-        "atac",
-        "guides",
-        "negative control probe",
-        "negative control codeword",
-    ),
+    "antibody capture",
+    "antigen capture",
+    "multiplexing capture",
+    "crispr guide capture",
+    "custom",
+    "peaks",
+    "adt",
+    "hto",
+    "protein",
+    "proteins",
+    "atac",
+    "guides",
+    "negative control probe",
+    "negative control codeword",
 )
 """Kinds that are known not to be genes. Other words, as protein_coding, are kinds of genes."""
 

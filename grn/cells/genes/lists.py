@@ -63,40 +63,48 @@ LISTS = {
     each.name: each
     for each in (
         GeneList(
-            *("human_tfs", "human"),
-            "Lambert et al. 2018, The Human Transcription Factors, Cell 172, 650-665",
-            *(
-                ITS_PAGE,
-                "https://humantfs.ccbr.utoronto.ca/download/v_1.01/TF_names_v_1.01.txt",
-                "HGNC symbols",
-            ),
+            name="human_tfs",
+            species="human",
+            source="Lambert et al. 2018, The Human Transcription Factors, Cell 172, 650-665",
+            licence=ITS_PAGE,
+            url="https://humantfs.ccbr.utoronto.ca/download/v_1.01/TF_names_v_1.01.txt",
+            names="HGNC symbols",
             digest="ddc47f22ec27f0df5613449b9b3d2d5860f50eb8f8f1bf9dcbf8dc5c94e9592b",
         ),
         GeneList(
-            *("mouse_tfs", "mouse", SCENIC, ITS_PAGE),
-            *("https://resources.aertslab.org/cistarget/tf_lists/allTFs_mm.txt", "MGI symbols"),
+            name="mouse_tfs",
+            species="mouse",
+            source=SCENIC,
+            licence=ITS_PAGE,
+            url="https://resources.aertslab.org/cistarget/tf_lists/allTFs_mm.txt",
+            names="MGI symbols",
         ),
         GeneList(
-            *("fly_tfs", "fly (Drosophila melanogaster)", SCENIC, ITS_PAGE),
-            *(
-                "https://resources.aertslab.org/cistarget/tf_lists/allTFs_dmel.txt",
-                "FlyBase symbols",
-            ),
+            name="fly_tfs",
+            species="fly (Drosophila melanogaster)",
+            source=SCENIC,
+            licence=ITS_PAGE,
+            url="https://resources.aertslab.org/cistarget/tf_lists/allTFs_dmel.txt",
+            names="FlyBase symbols",
         ),
         GeneList(
-            *("zebrafish_tfs", "zebrafish (Danio rerio)"),
-            *("AnimalTFDB 4.0 (Shen et al. 2023, Nucleic Acids Research 51, D39-D45)", ITS_PAGE),
-            "https://guolab.wchscu.cn/AnimalTFDB4_static/download/TF_list_final/Danio_rerio_TF",
-            *("ZFIN symbols", "Symbol"),
+            name="zebrafish_tfs",
+            species="zebrafish (Danio rerio)",
+            source="AnimalTFDB 4.0 (Shen et al. 2023, Nucleic Acids Research 51, D39-D45)",
+            licence=ITS_PAGE,
+            url="https://guolab.wchscu.cn/AnimalTFDB4_static/download/TF_list_final/Danio_rerio_TF",
+            names="ZFIN symbols",
+            column="Symbol",
         ),
         GeneList(
-            *("yeast_tfs", "yeast (Saccharomyces cerevisiae)"),
-            "regulators of YEASTRACT as the Inferelator ships them (Skok Gibbs et al. 2022, "
+            name="yeast_tfs",
+            species="yeast (Saccharomyces cerevisiae)",
+            source="regulators of YEASTRACT as the Inferelator ships them (Skok Gibbs et al. 2022, "
             "Bioinformatics 38, 2519)",
-            "BSD-2-Clause (of the Inferelator); cite YEASTRACT",
-            "https://raw.githubusercontent.com/flatironinstitute/inferelator/"
+            licence="BSD-2-Clause (of the Inferelator); cite YEASTRACT",
+            url="https://raw.githubusercontent.com/flatironinstitute/inferelator/"
             "8e0c089e0b4b2f31647014be0a4361a47e9fbf7d/data/yeast/tf_names_yeastract.txt",
-            "systematic names, as YAL051W",
+            names="systematic names, as YAL051W",
         ),
     )
 }
@@ -105,25 +113,25 @@ REGULONS = {
     each.name: each
     for each in (
         GeneList(
-            *(
-                "collectri",
-                "human",
-                "CollecTRI (Müller-Dott et al. 2023, Nucleic Acids Research 51, 10934-10949)",
-            ),
-            "freely available; its resources keep their licences, listed at "
+            name="collectri",
+            species="human",
+            source="CollecTRI (Müller-Dott et al. 2023, Nucleic Acids Research 51, 10934-10949)",
+            licence="freely available; its resources keep their licences, listed at "
             "https://github.com/saezlab/CollecTRI",
-            "https://zenodo.org/records/8192729/files/CollecTRI_regulons.csv?download=1",
-            "HGNC symbols",
+            url="https://zenodo.org/records/8192729/files/CollecTRI_regulons.csv?download=1",
+            names="HGNC symbols",
             edges=True,
         ),
         GeneList(
-            *("dorothea", "human"),
-            "DoRothEA, levels A to C (Garcia-Alonso et al. 2019, Genome Research 29, 1363-1375), "
-            "from OmniPath",
-            "free for academic use; its resources keep their licences, listed at "
+            name="dorothea",
+            species="human",
+            source="DoRothEA, levels A to C (Garcia-Alonso et al. 2019, Genome Research 29, "
+            "1363-1375), from OmniPath",
+            licence="free for academic use; its resources keep their licences, listed at "
             "https://omnipathdb.org",
-            "https://omnipathdb.org/interactions/?genesymbols=1&datasets=dorothea&dorothea_levels=A,B,C&license=academic",
-            "HGNC symbols",
+            url="https://omnipathdb.org/interactions/?genesymbols=1&datasets=dorothea"
+            "&dorothea_levels=A,B,C&license=academic",
+            names="HGNC symbols",
             edges=True,
         ),
     )
