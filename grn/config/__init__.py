@@ -1,3 +1,3 @@
-"""What a run can set: schema.py has every field and its default, files.py reads and writes
-configurations.
+"""Configurations of runs: schema.py has every field and its default, files.py reads and writes
+them.
 """

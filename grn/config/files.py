@@ -16,8 +16,8 @@ from grn.runtime.errors import ConfigError, nearest
 
 
 def shipped_configs() -> Path:
-    """The folder of the configurations that come with grn: inside the wheel, or beside the package
-    in a checkout.
+    """Return the folder of the configurations that come with grn: inside the wheel, or beside the
+    package in a checkout.
     """
     package = Path(__file__).parents[1]
     inside = package / "configs"
@@ -25,7 +25,7 @@ def shipped_configs() -> Path:
 
 
 def is_configuration(name: object) -> bool:
-    """Return whether a name is that of a configuration rather than of cells: it ends in .yaml or
+    """Return whether a name is the name of a configuration and not of cells: it ends in .yaml or
     .yml.
     """
     return isinstance(name, (str, os.PathLike)) and os.fspath(name).lower().endswith(
@@ -34,10 +34,10 @@ def is_configuration(name: object) -> bool:
 
 
 def find_config(name: str | os.PathLike[str]) -> Path:
-    """The file `name` in the working folder, else among the shipped configurations; `.yaml` may be
-    left out.
+    """Return the path of a configuration: in the working folder, else among the shipped ones.
 
-    Raises ConfigError, which names the nearest shipped configuration.
+    name: of the file; `.yaml` may be left out.
+    Raises ConfigError, which names the nearest shipped configuration, where there is no such file.
     """
     wanted = Path(name)
     names = [wanted] if wanted.suffix in {".yaml", ".yml"} else [wanted, Path(f"{name}.yaml")]
@@ -56,8 +56,11 @@ def find_config(name: str | os.PathLike[str]) -> Path:
 
 
 def load_config(name: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Config:
-    """The configuration `name` with each override `section.field=value` applied. Raises
-    ConfigError.
+    """Read a configuration, and change single fields of it.
+
+    name: see find_config.
+    overrides: texts of the form `section.field=value`.
+    Raises ConfigError.
     """
     return change_config(name, dict(map(parse_override, overrides)))
 
@@ -65,10 +68,12 @@ def load_config(name: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
 def change_config(
     base: Config | str | os.PathLike[str] | None, changes: Mapping[str, Any]
 ) -> Config:
-    """`base` with fields changed by their dotted names, `{"trainer.max_steps": 50}`. Raises
-    ConfigError.
+    """Return a configuration with some fields changed.
 
-    base: a configuration, the name of one (see find_config), or None for the defaults.
+    base: a configuration, the name of one (see find_config), or None for the defaults. It is not
+        changed itself.
+    changes: new values by dotted name, for example `{"trainer.max_steps": 50}`.
+    Raises ConfigError.
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -88,7 +93,7 @@ def change_config(
         origins = {
             each: origin
             for each, origin in origins.items()
-            if f"{each}.".startswith(f"{field}.") is False
+            if not f"{each}.".startswith(f"{field}.")
         }
         origins[field] = ""
     try:
@@ -98,8 +103,8 @@ def change_config(
 
 
 def _read_config(name: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, str], str]:
-    """The values of a configuration file, where each was written,
-    and the file's name in messages.
+    """Return the values of a configuration file, the place where each was written (by dotted
+    name, for example `run.yaml, line 3`), and the name of the file in messages.
     """
     path = find_config(name)
     title = path.name if path.parent == shipped_configs() else str(path)
@@ -114,13 +119,14 @@ def _read_config(name: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
 
 
 def dump_config(config: Config) -> str:
-    """YAML with every field of `config`; reading it gives the same configuration."""
+    """Return YAML with every field; reading it gives an equal configuration."""
     return dump_yaml(config.model_dump())
 
 
 def parse_override(override: str) -> tuple[str, Any]:
-    """`trainer.max_epochs=5` as a dotted field and a value, which is read as YAML. Raises
-    ConfigError.
+    """Split `trainer.max_epochs=5` into the dotted field and its value, which is read as YAML.
+
+    Raises ConfigError.
     """
     field, equals, text = (part.strip() for part in override.partition("="))
     if not equals or not field:
@@ -133,8 +139,8 @@ def parse_override(override: str) -> tuple[str, Any]:
 
 
 def _fill_empty_sections(values: dict[str, Any], section: type[BaseModel]) -> dict[str, Any]:
-    """A section that is left out,
-    or whose every line is commented out (null), means its defaults.
+    """Return the values with {} for each section that is missing or null, so that it gets its
+    defaults. A section is null where every line of it is commented out.
     """
     filled = dict(values)
     for name in section.model_fields:

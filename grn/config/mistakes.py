@@ -1,5 +1,5 @@
-"""What pydantic found wrong, in one sentence for each field, and the field that an unknown name
-means.
+"""Errors of configurations: one sentence for each field that pydantic refuses, with the field that
+a misspelled name probably means.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from pydantic import BaseModel, ValidationError
 
 from grn.runtime.errors import Mistakes, nearest
 
-LIKE = 0.7  # how like a name of a field must be to be the one that was meant: many are alike
+LIKE = 0.7  # similarity above which a field is suggested; names of fields are often alike
 
 
 def mistakes(
     error: ValidationError, schema: type[BaseModel], origins: Mapping[str, str], title: str
 ) -> Mistakes:
-    """An error of one sentence for each field. origins: dotted field -> where it was written, as
-    `run.yaml, line 3`.
+    """Return the error to raise, with one sentence for each wrong field.
+
+    error: of pydantic.
+    schema: of the whole configuration.
+    origins: the place where each dotted field was written, for example `run.yaml, line 3`.
+    title: the place of a field that `origins` does not have.
     """
     grouped: dict[str, list[Any]] = {}
     for each in error.errors(include_url=False):
@@ -42,7 +46,11 @@ def mistakes(
 
 
 def must_be(problems: Sequence[Any], value: object) -> str:
-    """`must be a or b, not c`, of the alternatives that pydantic tried."""
+    """Return `must be a or b, not c`.
+
+    problems: pydantic's, one for each kind of value that it tried.
+    value: the one that was given.
+    """
     wanted = dict.fromkeys(
         each["msg"].removeprefix("Input should be ").partition(", unable")[0] for each in problems
     )
@@ -50,7 +58,7 @@ def must_be(problems: Sequence[Any], value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """A value in a sentence: as Python writes it, or by its type where that is long."""
+    """Return a value as Python writes it or, where that is long, the name of its type."""
     text = repr(value)
     return (
         text
@@ -60,7 +68,10 @@ def shown(value: object) -> str:
 
 
 def all_fields(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """The dotted name of every field and section."""
+    """Yield the dotted name of every field and section within a section.
+
+    prefix: of these names, with a dot at its end.
+    """
     for name in section.model_fields:
         yield f"{prefix}{name}"
         if inner := subsection(section, name):
@@ -68,7 +79,9 @@ def all_fields(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def subsection(section: type[BaseModel], name: str) -> type[BaseModel] | None:
-    """The section called `name` in `section`; None where it is a single field, or nothing."""
+    """Return the section `name` within a section; None where that is a single field, or is not
+    there.
+    """
     field = section.model_fields.get(name)
     annotation = field.annotation if field else None
     return (
@@ -77,8 +90,8 @@ def subsection(section: type[BaseModel], name: str) -> type[BaseModel] | None:
 
 
 def _dotted(location: Sequence[int | str], schema: type[BaseModel]) -> str:
-    """The field at an error's location, without the names that pydantic adds for the alternatives
-    of a union.
+    """Return the dotted field of an error's location, without the names that pydantic adds for the
+    alternatives of a union.
     """
     path: list[str] = []
     section: type[BaseModel] | None = schema
@@ -91,6 +104,9 @@ def _dotted(location: Sequence[int | str], schema: type[BaseModel]) -> str:
 
 
 def _where(field: str, origins: Mapping[str, str], title: str) -> str:
+    """Return the place where a field, or else the section around it, was written, as the beginning
+    of a sentence.
+    """
     while field and field not in origins:
         field = field.rpartition(".")[0]
     where = origins.get(field, title)
@@ -98,6 +114,7 @@ def _where(field: str, origins: Mapping[str, str], title: str) -> str:
 
 
 def _sentence(field: str, problems: list[Any], schema: type[BaseModel]) -> str:
+    """Return the sentence about a field; `{field}` in it stands for the field's name."""
     first = problems[0]
     match first["type"]:
         case "extra_forbidden":
@@ -112,8 +129,8 @@ def _sentence(field: str, problems: list[Any], schema: type[BaseModel]) -> str:
 
 
 def _suggestion(unknown: str, fields: list[str]) -> str:
-    """The field of that name, nearly, in the same section; else in all of them; else the fields of
-    the section.
+    """Suggest the field with the most similar name, in the same section or else in any; list the
+    fields of the section where none is similar.
     """
     parent, _, last = unknown.rpartition(".")
     siblings = {

@@ -38,12 +38,12 @@ Programme = Literal[
 
 
 def _number(value: Any) -> Any:
-    """A number in quotes is the number, and no file."""
+    """Return a number in quotes as the number: it does not name a file."""
     return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
 
 
 def _expanded(value: Any) -> Any:
-    """A path with the home of the user in place of ~, which shells do not expand after an equals
+    """Return a path with the user's home in place of ~, which shells do not expand after an equals
     sign.
     """
     return os.path.expanduser(value) if isinstance(value, str) else value
@@ -53,23 +53,27 @@ File = Annotated[str, BeforeValidator(_expanded)]
 
 
 def _refuse(wrong: object, problem: str) -> None:
+    """Raise ValueError with the problem where `wrong` is true."""
     if wrong:
         raise ValueError(problem)
 
 
 class Section(BaseModel):
+    """A section of a configuration: unknown fields are errors, and nothing changes afterwards."""
+
     model_config = ConfigDict(
         extra="forbid", validate_default=True, frozen=True, allow_inf_nan=False
     )
 
     @classmethod
     def of(cls, section: Section) -> Self:
-        """`section` as settings of this kind, with their defaults for what it does not have."""
+        """Return a section as one of this class, with defaults for the fields that it lacks."""
         return section if isinstance(section, cls) else cls(**section.model_dump())
 
     @field_validator("*", mode="before")
     @classmethod
     def _booleans_are_no_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse `true` where a number belongs: pydantic would read it as 1."""
         wanted = str(cls.model_fields[str(info.field_name)].annotation)
         if (
             isinstance(value, bool)
@@ -81,7 +85,7 @@ class Section(BaseModel):
 
 
 class SimulatedConfig(Section):
-    """The generator behind `path: "simulated:"`: cells with a planted signed network."""
+    """Settings of `path: "simulated:"`, the generator of cells with a planted signed network."""
 
     cells: int = Field(1500, ge=1, le=10_000_000)
     genes: int = Field(120, ge=1, le=1_000_000)
@@ -101,8 +105,8 @@ class SimulatedConfig(Section):
 
 
 class Simulation(SimulatedConfig):
-    """Further fields of the generator, for benchmarks and tests; a configuration file has the
-    defaults.
+    """Settings of the generator with further fields for benchmarks and tests, which no
+    configuration file sets.
     """
 
     # most regulators that one target has; 0: there is no regulation at all
@@ -140,7 +144,7 @@ class DataConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _without_targets(cls, values: Any) -> Any:
-        """Read the files of earlier runs, which hold `targets: null`; refuse another value of this
+        """Accept `targets: null`, which files of earlier runs hold; refuse any other value of this
         removed field.
         """
         if not isinstance(values, dict) or "targets" not in values:
@@ -188,12 +192,12 @@ class ModelConfig(Section):
 
     @property
     def width_of_cells(self) -> int:
-        """Width of a cell's representation."""
+        """Return the width of a cell's representation, X_grn."""
         return CELL_WIDTH if self.width == "auto" else self.width
 
     @property
     def width_of_tokens(self) -> int:
-        """Width of the transformer's tokens."""
+        """Return the width of the transformer's tokens."""
         return TOKEN_WIDTH if self.width == "auto" else self.width
 
     @model_validator(mode="after")
@@ -257,7 +261,7 @@ class NetworkConfig(Section):
 
 
 class Config(Section):
-    """A complete run."""
+    """All settings of a run."""
 
     data: DataConfig
     model: ModelConfig = ModelConfig()
@@ -267,7 +271,8 @@ class Config(Section):
 
     @property
     def regulates(self) -> bool:
-        """Whether the model has signed blocks: without genes to predict, a transformer alone reads
-        the cells.
+        """Return whether the model has signed blocks, which regulate genes.
+
+        Where no genes are predicted, a transformer reads the cells without them.
         """
         return bool(self.objectives.masked_multiplicity.weight) or self.model.reader == "linear"

@@ -1,4 +1,4 @@
-"""Strict YAML for configurations: a key may not be repeated, and texts such as `no` and `12:30`
+"""Strict YAML for configurations: a repeated key is an error, and texts such as `no` and `12:30`
 stay texts.
 
 ruamel.yaml reads YAML 1.2 and refuses repeated keys, too; it is no dependency yet, and reads
@@ -22,13 +22,14 @@ Lines = dict[str, int]  # dotted key -> line number
 
 
 def dump_yaml(values: dict[str, Any]) -> str:
-    """YAML text that `parse_yaml`, and any other reader of YAML, reads as the same values."""
+    """Return YAML text that `parse_yaml` and every other reader of YAML read as these values."""
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
-    """The value of a YAML text and the line of each dotted key.
+    """Return the value of a YAML text, and the line number of each dotted key.
 
+    name: of the text in messages.
     Raises ConfigError, also where a key is repeated.
     """
     loader = None
@@ -61,15 +62,15 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
 
 
 class _Refused(yaml.YAMLError):
-    """Valid YAML that a configuration may not hold."""
+    """The error for valid YAML that a configuration may not hold."""
 
     def __init__(self, problem: str, mark: Mark) -> None:
         self.problem, self.problem_mark = problem, mark
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that reads plain scalars as YAML 1.2 does, and no aliases: ten lines of them make
-    billions of values.
+    """Reads plain scalars as YAML 1.2 does, and refuses aliases: ten lines of them make billions of
+    values.
 
     In YAML 1.1, PyYAML's default, `no` is false, `1e-3` is a text and `12:30` is the number 750:
     gene lists and learning rates would change their meaning silently.
@@ -83,8 +84,8 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that YAML 1.1 or 1.2 would read as something else,
-    and writes no aliases.
+    """Quotes every text that YAML 1.1 or 1.2 would read as something else, and writes no
+    aliases.
     """
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -115,8 +116,8 @@ _Loader.add_constructor(
 
 
 def _keys(node: Node, prefix: str = "") -> Iterator[tuple[str, int]]:
-    """Each dotted key of a document with its line. Raises _Refused for what cannot be one, or is
-    twice.
+    """Yield each dotted key of a document with its line number. Raises _Refused for a key that is
+    no text, or is repeated.
     """
     seen: Lines = {}
     for key, value in node.value if isinstance(node, MappingNode) else []:
