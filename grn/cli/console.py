@@ -16,23 +16,23 @@ _quiet = False
 
 
 def be_quiet(quiet: bool) -> None:
-    """Set whether `console` prints nothing: --quiet."""
+    """Make `console` print nothing, or print again: --quiet."""
     global _quiet
     _quiet = quiet
 
 
 def console() -> Console:
-    """The console for progress and results (stdout)."""
+    """Return the console for progress and results (stdout)."""
     return _console(stderr=False, quiet=_quiet)
 
 
 def errors() -> Console:
-    """The console for errors (stderr)."""
+    """Return the console for errors (stderr)."""
     return _console(stderr=True, quiet=False)
 
 
 def plain(to: Console) -> Callable[[str], None]:
-    """A function that prints one line as it is; square brackets are not markup."""
+    """Return a function that prints one line as it is: square brackets are not markup."""
     return lambda line: to.print(line, markup=False)
 
 
@@ -58,7 +58,11 @@ def _console(stderr: bool, quiet: bool) -> Console:
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], to: Console | None = None
 ) -> None:
-    """A table on a terminal; elsewhere one aligned line for each row, which is never cut."""
+    """Print a table: on a terminal with borders, elsewhere as one aligned line for each row, which
+    is never cut.
+
+    to: None: `console`.
+    """
     to = to or console()
     texts = [[_text(value) for value in row] for row in rows]
     if to.is_terminal:
@@ -84,5 +88,5 @@ def print_table(
 
 
 def _text(value: object) -> str:
-    """A number with four digits, - for NaN."""
+    """Return the text of a value: of a float with four digits, and - for NaN."""
     return str(value) if not isinstance(value, float) else "-" if value != value else f"{value:.4g}"

@@ -15,9 +15,6 @@ app = typer.Typer(
     help="Published lists of transcription factors, and known regulons (list, get); many files as "
     "one (shard)."
 )
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="A name of grn data list.", show_default=False)
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -45,7 +42,9 @@ def list_() -> None:
 
 @app.command("get", epilog=EVERYWHERE)
 def get(
-    name: Name,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A name of grn data list.", show_default=False)
+    ],
     file: Annotated[
         Path | None,
         typer.Option("--file", help="A copy of the list, where this machine cannot download it."),

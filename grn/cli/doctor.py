@@ -37,6 +37,7 @@ def command() -> None:
 
 
 def _installed() -> list[tuple[str, str]]:
+    """Return the name and version of grn, Python and each of LIBRARIES."""
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
@@ -55,7 +56,9 @@ def _installed() -> list[tuple[str, str]]:
 
 
 def _machine(say: Callable[[str], None]) -> int:
-    """Print the device, the kernels' paths and their self-test; return how many failed."""
+    """Print the device, the kernels that run on it and their self-test; return how many tests
+    failed.
+    """
     import os
 
     import torch

@@ -138,9 +138,10 @@ def command(
 
 
 def _of_interventions(run: Path, leave_out: list[str], output: Path | None) -> None:
+    """Print how well a run predicts interventions in its test cells (--interventions)."""
     from grn.cli.tables import refuse_output, write
 
-    refuse_output(output, (".csv", ".parquet"))
+    refuse_output(output)
     import pandas as pd
 
     from grn.cli.console import console, print_table

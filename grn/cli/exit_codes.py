@@ -1,4 +1,4 @@
-"""Turns every exception and signal into one sentence on stderr and an exit code.
+"""Exit codes: every exception and signal becomes one sentence on stderr and a code.
 
     0      done
     1      a fault of grn
@@ -46,8 +46,9 @@ LONGEST = 1500  # characters of a sentence; one that quotes a damaged file may h
 
 
 def exit_code_of(command: Callable[[], int | None], debug: bool = False) -> int:
-    """Run `command` and return its exit code; an exception is printed as one sentence, with `debug`
-    in full.
+    """Run a command and return its exit code; print an exception as one sentence.
+
+    debug: print its traceback, too.
     """
     from typer import Abort
 
@@ -75,7 +76,7 @@ def exit_code_of(command: Callable[[], int | None], debug: bool = False) -> int:
 
 
 def explain(error: Exception) -> tuple[int, str]:
-    """The exit code for an exception, and the sentence that explains it to the user."""
+    """Return the exit code of an exception, and the sentence that explains it to the user."""
     if isinstance(error, UserError):
         return USER_ERROR, str(error)
     if hasattr(error, "format_message"):  # typer's errors: unknown options, missing arguments
@@ -112,7 +113,7 @@ def print_error(sentence: str) -> None:
 
 
 class _Terminated(BaseException):
-    """A signal outside of training.
+    """Raised by a signal outside of training.
 
     Not an Exception, so that no `except Exception` can swallow it.
     """
@@ -120,7 +121,8 @@ class _Terminated(BaseException):
 
 @contextmanager
 def _signals_raise() -> Iterator[None]:
-    """Make SIGNALS raise, but for those that are ignored, as SIGHUP is under nohup.
+    """Make SIGNALS raise _Terminated within the context, except ignored ones, as SIGHUP is under
+    nohup.
 
     Training installs handlers of its own, which save and raise Interrupted.
     """
@@ -147,7 +149,7 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def exit_with(code: int) -> NoReturn:
-    """Ends the process.
+    """End the process.
 
     Output that cannot be flushed because its reader has gone is not an error.
     """

@@ -74,8 +74,9 @@ app.add_typer(data.app, name="data", epilog=EVERYWHERE)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code. `--debug` and `--quiet` may stand anywhere among
-    the arguments.
+    """Run one command and return its exit code.
+
+    arguments: as after `grn`; `--debug` and `--quiet` may stand anywhere among them.
     """
     rest = [_expanded(each) for each in arguments if each not in ("--debug", "--quiet")]
     be_quiet("--quiet" in arguments)
@@ -88,8 +89,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _expanded(argument: str) -> str:
-    """An argument with the user's home in place of ~,
-    which shells do not expand in --output=~/x.
+    """Return an argument with the user's home in place of ~, which shells do not expand in
+    --output=~/x.
     """
     option, equals, value = (
         argument.rpartition("=") if argument.startswith("--") else ("", "", argument)
@@ -98,10 +99,11 @@ def _expanded(argument: str) -> str:
 
 
 def option_of(arguments: Sequence[str]) -> Callable[[str], str | None]:
-    """field -> the option or argument of the called command that sets it, None where it has none.
+    """Return the function that tells which option or argument of the called command sets a field
+    (None: none does).
 
-    It is the one whose Python name is the last part of the field's: `data.label_key` is set by
-    `label_key`, --label.
+    Its name in Python is the last part of the field's name: `label_key`, the option --label, sets
+    `data.label_key`.
     """
     command = typer.main.get_command(app)
     for each in arguments:

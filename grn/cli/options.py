@@ -10,6 +10,8 @@ import typer
 
 
 class Orientation(StrEnum):
+    """The choices of --orientation: see data.orientation."""
+
     cells_by_genes = "cells_by_genes"
     genes_by_cells = "genes_by_cells"
 

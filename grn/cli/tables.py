@@ -1,4 +1,4 @@
-"""Tables of results as files: .csv and .parquet, whole or not at all."""
+"""Files of results: names that are refused, and tables as .csv or .parquet."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 
 def refuse_output(output: Path | None, endings: Sequence[str] = (".csv", ".parquet")) -> None:
-    """Raise a UserError where the file exists or cannot be written, or its name has none of the
+    """Raise RunFolderError where the file exists or cannot be written, or its name has none of the
     endings.
+
+    output: None: nothing is written, and nothing refused.
     """
     from grn.runtime.atomic import refuse_unwritable
     from grn.runtime.errors import RunFolderError
@@ -29,8 +31,9 @@ def refuse_output(output: Path | None, endings: Sequence[str] = (".csv", ".parqu
 
 
 def pairs_of(texts: Sequence[str] | None, field: str) -> dict[str, str]:
-    """NAME=VALUE, several times, as a mapping.
+    """Return texts of the form NAME=VALUE as a mapping.
 
+    field: the option that has them.
     Raises ConfigError, also for a name that comes twice.
     """
     from grn.runtime.errors import ConfigError
@@ -42,8 +45,9 @@ def pairs_of(texts: Sequence[str] | None, field: str) -> dict[str, str]:
 
 
 def write(table: pd.DataFrame, output: Path, to: Console) -> None:
-    """The file `output`, completely or not at all; names that a spreadsheet would run as formulas
-    get an apostrophe.
+    """Write a table as .csv or .parquet, completely or not at all, and print where it is.
+
+    In a .csv, names that a spreadsheet would run as formulas get an apostrophe.
     """
     from grn.runtime.atomic import replacing_file
     from grn.runtime.tables import spreadsheet_safe

@@ -134,7 +134,15 @@ def loaded_config(
     orientation: str | None = None,
     overrides: list[str] | None = None,
 ) -> Config:
-    """The configuration of a run: `config` (None: the defaults) with what the options say."""
+    """Return the configuration of a run.
+
+    path: cells, or a configuration.
+    config: a configuration; None: the defaults.
+    label_key, regulators, orientation: values of these fields, where they are given as options;
+        regulators may be several names, with commas between them.
+    overrides: texts of the form `section.field=value`.
+    Raises ConfigError.
+    """
     from grn.config.files import change_config, is_configuration, parse_override
     from grn.features.train import changed_fields
     from grn.runtime.errors import ConfigError
@@ -167,11 +175,12 @@ def print_result(
     activity: pd.DataFrame | None,
     to: Console,
 ) -> None:
-    """Print what is certain, effects of interventions first; then activities and the scores of the
-    test cells.
+    """Print the effects of interventions, the certain edges, the activity of regulators and the
+    scores of the test cells.
 
-    of_types: certain edges of single types.
-    activity: of activity.csv, None where there is none.
+    network: of all cells.
+    of_types: certain edges of single cell types.
+    activity: the table of activity.csv; None where there is none.
     """
     from grn.cli.console import print_table
     from grn.evidence.q_values import SIGNIFICANT

@@ -44,11 +44,13 @@ BLOCK = 2**21  # numbers that are held densely at a time
 
 
 def simulate(config: SimulatedConfig) -> AnnData:
-    """Counts in X (CSR), obs["cell_type"], var["is_regulator"], the planted network in
-    uns["truth"].
+    """Return simulated cells, [C, N].
 
-    Where regulators are intervened on, obs has intervention and guide, and uns["guides"] which
-    guides work.
+    X: counts, CSR float32.
+    obs: cell_type and, where regulators are intervened on, intervention and guide.
+    var: is_regulator.
+    uns: truth, the planted edges (see PlantedNetwork.table) and, where regulators are intervened
+        on, guides, the table that says which of them work.
     Raises ConfigError.
     """
     config = Simulation.of(config)
@@ -73,7 +75,7 @@ def simulate(config: SimulatedConfig) -> AnnData:
     targets = Regulation.of(network, slice(first, None), first)
 
     def production() -> Iterator[tuple[slice, np.ndarray]]:
-        """Production of every gene, [c, N] for one block of c cells after the other."""
+        """Yield the production of every gene, [c, N], in one block of c cells after the other."""
         for rows, block in _noise(config, copy.deepcopy(before_noise)):
             block[:, :first] = regulators[rows]
             block[:, first:] *= targets.production(response[rows], cell_type[rows])
@@ -113,7 +115,9 @@ def simulate(config: SimulatedConfig) -> AnnData:
 
 
 def read_truth(adata: AnnData) -> pd.DataFrame | None:
-    """The planted edges of simulated cells (see PlantedNetwork.table); None for any other data."""
+    """Return the planted edges of simulated cells (see PlantedNetwork.table); None for other
+    data.
+    """
     truth = adata.uns.get(TRUTH)
     return (
         truth
@@ -125,7 +129,7 @@ def read_truth(adata: AnnData) -> pd.DataFrame | None:
 def _noise(
     config: Simulation, generator: np.random.Generator
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """Noise on production, [c, N] for one block of c cells after the other."""
+    """Yield factors of noise on production, [c, N], in one block of c cells after the other."""
     step = max(BLOCK // config.genes, 1)
     for start in range(0, config.cells, step):
         rows = slice(start, min(start + step, config.cells))
@@ -141,15 +145,16 @@ def _regulators(
     noise: Iterator[tuple[slice, np.ndarray]],
     remaining: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the production of the regulators [C, R], and the Hill response to each.
+    """Return the production of the regulators, [C, R], and the Hill response to each, [C, R].
 
-    Production has mean 1 over the cells; a response is half at that mean.
+    Before interventions, a regulator's production has the mean 1 over the cells. The response to
+    that mean is one half.
 
-    level [T, masters]: of each type.
+    level [T, masters]: of each master in each cell type.
     composition [T, N]: factors on production.
-    cell_type [C]: number.
-    remaining [C, R]: factors by interventions, which leave the mean of the other cells as it is;
-        None: 1.
+    cell_type [C]: the number of each cell's type.
+    noise: factors on production, see _noise.
+    remaining [C, R]: the share of production that interventions leave; None: all of it.
     """
     regulators = config.regulators
     production = np.concatenate([block[:, :regulators] for _, block in noise])
@@ -173,5 +178,5 @@ def _regulators(
 def _log_normal(
     generator: np.random.Generator, sd: float, size: int | tuple[int, int]
 ) -> np.ndarray:
-    """Log-normal numbers of mean 1."""
+    """Draw log-normal numbers of mean 1. sd: of their logarithms."""
     return np.exp(sd * generator.standard_normal(size) - sd**2 / 2)

@@ -1,9 +1,9 @@
-"""Interventions on simulated cells: which cells have which guides, and how much of a regulator
-these leave.
+"""Interventions on simulated cells: which cells have which guides, and how much of a regulator's
+production the guides leave.
 
 Some regulators are intervened on, each by three guides, of which some may fail. A fifth of the
-cells are controls. All draws are from a generator of their own, so that cells without interventions
-are as they were before there were any.
+cells are controls. All draws are from a generator of their own, so that every other draw is as it
+is without interventions.
 
 Letters: C cells, R regulators.
 """
@@ -30,8 +30,8 @@ class Screen:
     """A simulated screen.
 
     remaining [C, R]: share of each regulator's production that a cell's guides leave.
-    obs: columns intervention and guide of the cells.
-    guides: the table in uns["guides"].
+    obs: columns intervention and guide, texts [C].
+    guides: a table of all guides: guide, target, works.
     """
 
     remaining: np.ndarray
@@ -40,7 +40,11 @@ class Screen:
 
     @classmethod
     def of(cls, config: Simulation) -> Screen | None:
-        """None without interventions. Raises ConfigError where two at once need two regulators."""
+        """Draw a screen; return None without interventions.
+
+        Raises ConfigError where cells should have two interventions, but there is one regulator to
+        intervene on.
+        """
         if not config.interventions:
             return None
         generator = np.random.default_rng([config.seed, INTERVENTIONS])

@@ -1,8 +1,8 @@
 """The network that simulated cells are made with: a directed acyclic graph of regulators, and their
 targets.
 
-Every edge is drawn from the generator of the seed. What differs between cell types is drawn from
-generators of its own, so that a share of 0 leaves every other draw as it is.
+Every edge is drawn from the generator of the seed. Differences between cell types are drawn from
+generators of their own, so that a share of 0 leaves every other draw as it is.
 
 Letters: E edges, N genes, R regulators, T cell types, C cells.
 """
@@ -27,13 +27,13 @@ HUBS, CONTEXT, COMPOSITION, CASCADES = 1, 2, 3, 5  # the draws that have generat
 
 @dataclass(frozen=True)
 class PlantedNetwork:
-    """Edges in the order of their regulators, then of their targets.
+    """A network, with its edges in the order of their regulators, then of their targets.
 
-    source, target [E]: numbers of genes.
+    source, target [E]: positions of genes, int64.
     strength [E]: positive.
     sign [E, T]: +1 or -1; 0 in a cell type without this edge.
-    basal [N]: production apart from regulation: BASAL where a cell type leaves the gene no
-        regulator, else 0.
+    basal [N]: production apart from regulation: BASAL where some cell type leaves the gene without
+        a regulator, else 0.
     """
 
     source: np.ndarray
@@ -44,12 +44,17 @@ class PlantedNetwork:
 
     @property
     def typed(self) -> bool:
-        """Whether any edge differs between cell types."""
+        """Return whether any edge differs between cell types."""
         return bool((self.sign != self.sign[:, :1]).any())
 
     def table(self, names: np.ndarray, types: list[str]) -> pd.DataFrame:
-        """The truth: source, target, sign; where edges differ between types, a row for each type
-        that an edge acts in and its label in cell_type. names [N], types [T].
+        """Return the edges as a table: source, target, sign.
+
+        Where edges differ between cell types, an edge has a row for each type that it acts in, with
+        the type's name in the column cell_type.
+
+        names [N]: of the genes.
+        types [T]: names of the cell types.
         """
         edge, cell_type = np.nonzero(self.sign if self.typed else self.sign[:, :1])
         columns = {
@@ -64,9 +69,9 @@ class PlantedNetwork:
 
 @dataclass(frozen=True)
 class Regulation:
-    """How the regulators' responses become the production of some of the genes, n of them.
+    """How the responses to regulators become the production of n of the genes.
 
-    parts: the responses of each cell type, or of all of them alike.
+    parts: one for each cell type, or one for all types.
     basal [n]: see PlantedNetwork.
     """
 
@@ -75,6 +80,7 @@ class Regulation:
 
     @classmethod
     def of(cls, network: PlantedNetwork, genes: slice, regulators: int) -> Regulation:
+        """Return the regulation of some genes of a network. regulators: their number R."""
         types = network.sign.shape[1] if network.typed else 1
         signed = [network.strength * network.sign[:, number] for number in range(types)]
         return cls(
@@ -83,11 +89,15 @@ class Regulation:
         )
 
     def only(self, gene: int) -> Regulation:
-        """That of one of the genes."""
+        """Return the regulation of one of the n genes."""
         return Regulation([part.only(gene) for part in self.parts], self.basal[[gene]])
 
     def production(self, response: np.ndarray, cell_type: np.ndarray) -> np.ndarray:
-        """[c, n], before noise. response [c, R]: Hill responses.   cell_type [c]: numbers."""
+        """Return the production of the genes in some cells, [c, n], before noise.
+
+        response [c, R]: Hill responses.
+        cell_type [c]: the number of each cell's type.
+        """
         if len(self.parts) == 1:
             return self.parts[0].respond(response) + self.basal
         production = np.empty((len(response), len(self.basal)))
@@ -99,10 +109,10 @@ class Regulation:
 
 @dataclass(frozen=True)
 class _Part:
-    """sum_j k_j h_j for activators plus sum_j k_j (1 - h_j) for repressors, of n genes.
+    """The production sum_j k_j h_j over activators plus sum_j k_j (1 - h_j) over repressors, of n
+    genes; k are strengths and h are responses.
 
-    k: strength.
-    matrix: CSC [R, n], k for activators and -k for repressors.
+    matrix: CSC [R, n], k of activators and -k of repressors.
     offset [n]: the sum of k over the repressors.
     """
 
@@ -113,7 +123,10 @@ class _Part:
     def of(
         cls, network: PlantedNetwork, weight: np.ndarray, regulators: int, genes: slice
     ) -> _Part:
-        """weight [E]: signed strengths, 0 where an edge does not act."""
+        """Return the part of some genes.
+
+        weight [E]: signed strengths, 0 where an edge does not act.
+        """
 
         def matrix(weight: np.ndarray) -> sparse.csc_matrix:
             present = np.flatnonzero(weight)
@@ -129,12 +142,15 @@ class _Part:
         return _Part(self.matrix[:, [gene]], self.offset[[gene]])
 
     def respond(self, response: np.ndarray) -> np.ndarray:
-        """response [c, R] -> [c, n]."""
+        """Return the production, [c, n]. response [c, R]: Hill responses."""
         return response @ self.matrix + self.offset
 
 
 def plant(config: Simulation, generator: np.random.Generator) -> PlantedNetwork:
-    """A regulator is regulated by earlier ones only, a master by none. Raises ConfigError."""
+    """Draw a network in which earlier regulators alone regulate a regulator, and none a master.
+
+    Raises ConfigError.
+    """
     _check(config)
     regulators, genes = config.regulators, config.genes
     earlier = np.minimum(np.arange(genes), regulators)  # regulators that come before each gene
@@ -169,16 +185,20 @@ def plant(config: Simulation, generator: np.random.Generator) -> PlantedNetwork:
 
 
 def masters(regulators: int) -> int:
-    """Return how many of the regulators, the first ones, are masters."""
+    """Return how many of the regulators are masters: they are the first ones."""
     return max(1, regulators // 2)
 
 
 def own_generator(config: Simulation, draws: int) -> np.random.Generator:
-    """The generator of one kind of draws (HUBS, ...), which leaves the others as they are."""
+    """Return a generator for one kind of draws, which leaves all other draws as they are.
+
+    draws: HUBS, CONTEXT, COMPOSITION or CASCADES.
+    """
     return np.random.default_rng([config.seed, draws])
 
 
 def _check(config: Simulation) -> None:
+    """Raise ConfigError for settings that contradict each other."""
     middle = config.regulators - masters(config.regulators)
     targets = config.genes - config.regulators
     differ = config.type_specific + config.changed_signs
@@ -198,10 +218,13 @@ def _check(config: Simulation) -> None:
 def _with_cascades(
     source: np.ndarray, target: np.ndarray, config: Simulation
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The edges with cascades A -> B -> C in the place of all other edges to their B and C.
+    """Return the edges, sorted, with cascades A -> B -> C in place of all other edges to their B
+    and C.
 
-    A is a master, B a regulator that is none, which may be in several cascades, always with the
-    same A, and C a target of its own. In every second cascade A acts on C directly, too.
+    A is a master. B is another regulator, which may be in several cascades, always with the same A.
+    C is a target that is in no other cascade. In every second cascade A acts on C directly, too.
+
+    source, target [E]: of the edges.
     """
     generator, regulators = own_generator(config, CASCADES), config.regulators
     middle = generator.permutation(np.arange(masters(regulators), regulators))
@@ -217,7 +240,7 @@ def _with_cascades(
 
 
 def _in_context(sign: np.ndarray, config: Simulation) -> np.ndarray:
-    """Signs by cell type, int8 [E, T], from the signs [E] of the edges."""
+    """Draw the signs of edges in each cell type, int8 [E, T]. sign [E]: of the edges."""
     edges, types = len(sign), config.cell_types
     signs = np.repeat(sign.astype(np.int8)[:, None], types, axis=1)
     shares = (config.type_specific, config.changed_signs)
@@ -242,18 +265,18 @@ def _lowest(
     generator: np.random.Generator,
     propensity: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Edges (source, target), sorted: each gene's regulators are the `wanted` lowest of random
-    numbers, one for each of the `earlier` ones, and so drawn without replacement.
+    """Draw the regulators of each gene without replacement: those with the lowest random numbers.
+    Return the edges (source, target), sorted.
 
-    propensity [R]: exponential numbers of these rates are drawn: the next regulator is then chosen
-        in proportion to its propensity. None: all are equal.
+    earlier [N]: how many regulators, from the first on, may regulate the gene.
+    wanted [N]: how many do.
+    propensity [R]: exponential numbers of these rates are drawn, so that the next regulator is
+        chosen in proportion to its propensity. None: all are equal.
     """
     drawn = np.full((max(int(wanted.max()), 1), len(wanted)), np.inf)  # the lowest numbers so far
     regulator = np.zeros(drawn.shape, dtype=np.int64)
-    highest, row = (
-        drawn[0].copy(),
-        np.zeros(len(wanted), dtype=np.int64),
-    )  # the highest of them, and its row
+    # the highest of them, and its row
+    highest, row = drawn[0].copy(), np.zeros(len(wanted), dtype=np.int64)
     for number in range(regulators):
         draw = generator.random(len(wanted))
         if propensity is not None:
