@@ -1,5 +1,5 @@
-"""One module for each family of file formats, which makes an AnnData of a file; registry.py chooses
-the reader.
+"""Readers, which make an AnnData of a file: one module for each family of formats. registry.py
+chooses among them.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ NOT_DAMAGED = {
     "No read method registered": "a newer anndata has written it: install that (pip install "
     "--upgrade anndata), or write the file without that part",
 }
-"""Words of a library's message -> what to do about it."""
+"""Words of a library's message, and advice in place of the usual one."""
 
 
 @contextmanager
 def reading(
     what: str, advice: str = "copy or write it again", field: str | None = "data.path"
 ) -> Iterator[None]:
-    """Within it, whatever a library raises becomes a DataError, `what` with the library's message.
+    """Turn whatever a library raises within the context into a DataError.
 
     A damaged file fails anywhere between HDF5, Zarr, NumPy, SciPy, pandas and AnnData, with errors
     of any type. A few of their messages are about files that are not damaged (NOT_DAMAGED).
+
+    what: the problem, which the library's message follows in brackets.
+    advice, field: of the DataError.
     """
     try:
         with warnings.catch_warnings():
@@ -49,10 +52,10 @@ def reading(
 
 
 def add_note(adata: AnnData, sentence: str) -> None:
-    """A sentence about how a file was read, which the user is told with those about its cells."""
+    """Note how a file was read, for the user, in a sentence that stays with its AnnData."""
     adata.uns[NOTES] = [*adata.uns.get(NOTES, ()), sentence]
 
 
 def take_notes(adata: AnnData) -> tuple[str, ...]:
-    """The sentences about how a file was read, which are then no longer part of its AnnData."""
+    """Return the sentences about how a file was read, and remove them from its AnnData."""
     return tuple(map(str, adata.uns.pop(NOTES))) if NOTES in adata.uns else ()

@@ -35,7 +35,7 @@ UNREAD = ("/obsm", "/varm", "/obsp", "/varp", "/raw/varm")  # what training does
 
 
 def read_h5ad(path: Path, config: DataConfig) -> AnnData:
-    """All of the AnnData in an .h5ad file. Raises DataError for a damaged file."""
+    """Read an .h5ad file into memory. Raises DataError for a damaged file."""
     import anndata
 
     with _reading_h5ad(path):
@@ -52,14 +52,14 @@ def _reading_h5ad(path: Path) -> AbstractContextManager[None]:
 def h5ad_in_file(
     path: Path, config: DataConfig, *, everything: bool = True, columns: Columns | None = None
 ) -> Iterator[AnnData]:
-    """The AnnData in an .h5ad file, whose matrices stay in the file, which is open within the
-    context.
+    """Open an .h5ad file, whose matrices stay in the file. It is open within the context.
 
-    X, .raw, layers, obsm and obsp then hold h5py.Dataset, or AnnData's CSRDataset or CSCDataset.
-    Files from before AnnData 0.8 are read whole.
-    everything: False: not obsm, varm, obsp, varp, nor uns except planted edges.
-    columns: whether a column of obs is read; the others are there, with zeros for values, and names
-        of cells that are plain texts are empty there, as `names_of` reads those that are asked for.
+    X, raw, layers, obsm and obsp of the AnnData hold h5py.Dataset, or AnnData's CSRDataset or
+    CSCDataset. Files from before AnnData 0.8 are read whole.
+
+    everything: False: obsm, varm, obsp, varp and uns (except planted edges) are not read.
+    columns: tells by its name whether a column of obs is read. Other columns hold zeros. Names of
+        cells, if they are plain texts, are then empty: `names_of` reads some when they are needed.
         None: all columns and names are read.
     Raises DataError for a damaged file.
     """
@@ -81,9 +81,11 @@ def h5ad_in_file(
 
 @contextmanager
 def matrix_in_file(path: Path, choice: str) -> Iterator[tuple[Any, pd.DataFrame]]:
-    """The matrix of a choice of data.counts but `recover` in a modern .h5ad file or a .zarr folder,
-    as h5ad_in_file leaves it there, and the table of its genes; nothing else is read. Raises
-    DataError where damaged.
+    """Open a matrix in a file (see h5ad_in_file) with the table of its genes; nothing else is read.
+
+    path: an .h5ad file of AnnData 0.8 or later, or a .zarr folder.
+    choice: of data.counts, except `recover`.
+    Raises DataError for a damaged file.
     """
     import zarr
     from anndata.experimental import read_dispatched
@@ -107,9 +109,11 @@ def matrix_in_file(path: Path, choice: str) -> Iterator[tuple[Any, pd.DataFrame]
 def read_zarr_folder(
     path: Path, config: DataConfig, *, everything: bool = True, columns: Columns | None = None
 ) -> AnnData:
-    """The AnnData in a .zarr folder, in memory. everything: False: not what h5ad_in_file then
-    leaves out, and matrices stay in the folder. columns: see there.
-    Raises DataError where damaged.
+    """Read a .zarr folder into memory.
+
+    everything: False: what h5ad_in_file leaves out is not read, and matrices stay in the folder.
+    columns: see h5ad_in_file; it counts where not everything is read.
+    Raises DataError for a damaged folder.
     """
     import anndata
     import zarr
@@ -124,23 +128,24 @@ def read_zarr_folder(
 
 
 def names_of(adata: AnnData, rows: Any) -> pd.Index:
-    """The names of some cells, a slice or sorted rows: from the file where they were left there."""
+    """Return the names of some cells, from the file where they were left there.
+
+    rows: a slice, or sorted positions.
+    """
     read = adata.uns.get(NAMES)
     return read(rows) if callable(read) else adata.obs_names[rows]
 
 
 def _named(adata: AnnData) -> AnnData:
-    """The AnnData, whose tables have no column `_index`, which SeuratDisk writes and AnnData does
-    not.
-    """
+    """Return the AnnData without columns `_index`, which SeuratDisk writes and AnnData cannot."""
     for table in (adata.obs, adata.var, *([] if adata.raw is None else [adata.raw.var])):
         _name_rows(table)
     return adata
 
 
 def _name_rows(table: pd.DataFrame) -> None:
-    """Make a column `_index` the names of the rows where these are only numbered, else a column of
-    another name.
+    """Make a column `_index` the names of the rows where these have numbers for names, else call it
+    `names`.
     """
     if "_index" not in table:
         return
@@ -152,9 +157,10 @@ def _name_rows(table: pd.DataFrame) -> None:
 
 
 def _opened(path: Path, store: Any, everything: bool, columns: Columns | None) -> AnnData:
-    """The AnnData of an open file, see h5ad_in_file. Names of cells, if none is missing, are left
-    there for `names_of`: to read 5 million, and for AnnData to look whether two are equal, takes 7
-    s and .4 GB.
+    """Return the AnnData of an open file or folder, see h5ad_in_file.
+
+    Names of cells, if none is missing, stay there for `names_of`: to read 5 million of them, and
+    for AnnData to look whether two are equal, takes 7 s and .4 GB.
     """
     from anndata.experimental import read_dispatched
 
@@ -188,8 +194,11 @@ def _opened(path: Path, store: Any, everything: bool, columns: Columns | None) -
 def _read_part(
     everything: bool, columns: Columns | None, read: Any, name: str, stored: Any, iospec: Any
 ) -> Any:
-    """Called by AnnData for every part: what is not needed is not read, and large matrices stay in
-    the file.
+    """Read a part of a file, unless it is not needed, or is a large matrix, which stays in the
+    file. AnnData calls this for every part.
+
+    everything, columns: see h5ad_in_file.
+    read, name, stored, iospec: as AnnData gives them.
     """
     if columns is not None and stored.name.startswith("/obs/"):
         # of a column and, of some, of what it consists of
@@ -213,9 +222,10 @@ def _read_part(
 
 
 def _planted_edges(uns: Any) -> dict[str, Any]:
+    """Return the planted edges of simulated cells, as uns; {} of other cells."""
     from anndata.io import read_elem
 
-    # whatever else uns holds, and however damaged it is, training does not need it
+    # training does not need the rest of uns, which may even be damaged
     with suppress(Exception):
         return {TRUTH: read_elem(uns[TRUTH])}
     return {}
@@ -236,8 +246,8 @@ def _refuse_other(path: Path, store: Any) -> None:
 
 
 def _refuse_lost_chunks(store: Any) -> None:
-    """Raise ValueError where a chunk of values, names or labels is missing: Zarr reads it as zeros,
-    or empty texts.
+    """Raise ValueError where a chunk of values, names or labels is missing: Zarr would read zeros
+    or empty texts in its place.
 
     Zarr leaves out chunks of zeros, so codes of categories may be missing where all these cells
     have the first category: where all are missing and there are several categories, AnnData would

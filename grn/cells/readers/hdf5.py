@@ -1,4 +1,4 @@
-"""What an HDF5 file holds, by its groups: its name may say something else."""
+"""The format of an HDF5 file by the groups that it has: its name may say something else."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ KINDS = {
 
 
 def kind_of(path: Path) -> str | None:
-    """A key of KINDS, or 10x; None: none of these, or no HDF5 file that can be read, which its
-    reader then says.
+    """Return the format of an HDF5 file: a key of KINDS, or `10x`.
+
+    None: another format, or a file that cannot be opened, about which its reader will complain.
     """
     if not (path.is_file() and path.name.lower().endswith(ENDINGS)):
         return None

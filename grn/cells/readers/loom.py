@@ -1,4 +1,4 @@
-"""Loom files, of velocyto, SCope and others: HDF5 with a matrix of genes by cells and attributes of
+"""Loom files (velocyto, SCope and others): HDF5 with a matrix of genes by cells and attributes of
 both.
 
 AnnData's own reader needs loompy, which is no longer maintained, and takes the layer `spliced` for
@@ -34,7 +34,7 @@ ROWS = 512  # genes that are read at a time
 
 
 def read_loom(path: Path, config: DataConfig) -> AnnData:
-    """The cells of a Loom file, with its layers; attributes of one value each go to obs and var.
+    """Read a Loom file. Layers are kept; attributes with one value a cell or gene go to obs or var.
 
     Raises DataError.
     """
@@ -49,6 +49,7 @@ def read_loom(path: Path, config: DataConfig) -> AnnData:
 
 
 def _cells_by_genes(matrix: h5py.Dataset) -> sparse.csr_matrix:
+    """Read a matrix of genes by cells as cells by genes."""
     blocks = [
         sparse.csr_matrix(matrix[start : start + ROWS]) for start in range(0, matrix.shape[0], ROWS)
     ]
@@ -56,6 +57,12 @@ def _cells_by_genes(matrix: h5py.Dataset) -> sparse.csr_matrix:
 
 
 def _table(attributes: h5py.Group, names: tuple[str, ...], what: str) -> pd.DataFrame:
+    """Read attributes as a table of cells or genes.
+
+    names: attributes that may hold the names of the rows; the first one that is there does.
+    what: the rows, for messages.
+    Raises ValueError where no attribute holds names.
+    """
     columns = {name: _values(each) for name, each in attributes.items() if each.ndim == 1}
     name = next((each for each in names if each in columns), None)
     if name is None:

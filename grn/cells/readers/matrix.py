@@ -26,10 +26,10 @@ STORED = 4_000_000
 
 
 def to_csr(values: AnyMatrix, where: str) -> sparse.csr_matrix:
-    """`values` [C, N] as CSR with sorted indices, duplicate entries summed and no stored zeros.
-    Always a copy.
+    """Return a copy of values [C, N] as CSR [C, N] with sorted indices, duplicate entries summed
+    and no stored zeros, float32 or, of wider numbers, float64.
 
-    where: its name in messages.
+    where: their name in messages.
     Raises DataError for a damaged matrix.
     """
     blocks = list(csr_pieces(values, where))
@@ -39,11 +39,14 @@ def to_csr(values: AnyMatrix, where: str) -> sparse.csr_matrix:
 def csr_pieces(
     values: AnyMatrix, where: str, rows: int | None = None, some: slice = ALL
 ) -> Iterator[sparse.csr_matrix]:
-    """Yield `values` [C, N] as clean CSR (see `to_csr`) in consecutive pieces of `rows` cells, the
-    last one shorter; None: of any size.
+    """Yield values [C, N] as clean CSR (see `to_csr`), in pieces of consecutive cells.
 
     Of a matrix on disk, a piece at a time is in memory, unless it is stored by columns.
-    some: the cells, where the matrix is not stored by columns.
+
+    where: the name of the values in messages.
+    rows: cells of a piece, of which the last one may have fewer; None: pieces of any size.
+    some: the cells that are wanted; all are read of a matrix that is stored by columns.
+    Raises DataError for a damaged matrix.
     """
     with reading(f"{where} cannot be read", "make the matrix, or write it, again", field=None):
         for block in _blocks(values, rows, some):
@@ -57,9 +60,9 @@ def csr_pieces(
 class StoredRows(NamedTuple):
     """Rows as a file stores them.
 
-    value (float32), column (int32): of the numbers of one row after another.
-    size: how many each row has. place (int32): of each row among the R that were asked for; R for
-        one between them.
+    value (float32), column (int32): of the stored numbers, one row after another.
+    size: how many of them each row has.
+    place (int32): of each row among the R rows that were asked for; R for a row between these.
     """
 
     value: np.ndarray
@@ -75,12 +78,14 @@ def rows_of(
     ends: np.ndarray | None,
     empty: Callable[..., np.ndarray] = np.empty,
 ) -> StoredRows:
-    """Return some rows [R], sorted, of a matrix that a file stores by rows.
+    """Read some rows of a matrix that a file stores by rows, with rows between them that are
+    cheaper to read than to skip.
 
-    Rows between them that are cheaper to read than to skip are there, too.
-
-    ends: the row pointers of a sparse matrix.
-    empty: makes the arrays of values and columns.
+    where: the name of the matrix in messages.
+    rows [R]: sorted positions.
+    ends: the row pointers of a sparse matrix; None: the matrix is dense.
+    empty: makes the arrays of values and columns, as np.empty does.
+    Raises DataError for a damaged matrix.
     """
     with reading(f"{where} cannot be read", field=None):
         near = np.split(rows, np.flatnonzero(np.diff(rows) > GAP) + 1)
@@ -104,7 +109,7 @@ def rows_of(
 
 
 def _read(source: Stored, parts: list[slice], found: np.ndarray) -> None:
-    """Parts of a one-dimensional array in a file, one after the other.
+    """Read parts of a one-dimensional array in a file into `found`, one after the other.
 
     HDF5 reads all of them in one call: Python's lock, which is taken and given back around every
     call, is what threads of a training run wait for.
@@ -127,15 +132,15 @@ def _read(source: Stored, parts: list[slice], found: np.ndarray) -> None:
 
 
 def arrays_of(values: CSRDataset) -> tuple[Any, Any]:
-    """The values and the columns of a matrix on disk."""
+    """Return the arrays of values and of columns of a matrix on disk."""
     return values.group["data"], values.group["indices"]
 
 
 def _blocks(values: AnyMatrix, rows: int | None, some: slice) -> Iterator[Any]:
-    """A dense matrix, or one on disk, in blocks of rows, so that no copy is ever whole; any other
-    as one block.
+    """Yield a dense matrix, or one on disk, in blocks of rows, so that no copy of all of it is
+    made; any other matrix as one block.
 
-    rows: blocks have a multiple of so many, except the last one; None: any number.
+    rows: the size of a block is a multiple of it, except the last one's; None: any size.
     some: see csr_pieces.
     """
     # in a column-wise file, the values of a cell are scattered over all of it
@@ -155,15 +160,17 @@ def _blocks(values: AnyMatrix, rows: int | None, some: slice) -> Iterator[Any]:
 
 
 def _spans(values: AnyMatrix, step: int, some: slice) -> Iterator[slice]:
-    """Spans of so many rows; one of no rows where there are none."""
+    """Yield spans of `step` rows, the last one shorter; one of no rows where there are none."""
     first, end, _ = some.indices(values.shape[0])
     for start in range(first, max(end, first + 1), step):
         yield slice(start, min(start + step, end))
 
 
 def _rows_of(values: CSRDataset, rows: int | None, some: slice) -> Iterator[sparse.csr_matrix]:
-    """Blocks of rows, from the stored arrays: AnnData's own slicing would use indices before they
-    are checked.
+    """Yield blocks of rows from the stored arrays: AnnData's own slicing would use indices before
+    they are checked.
+
+    rows, some: see _blocks.
     """
     ends = check_pointers(values)
     start, end, _ = some.indices(values.shape[0])
@@ -182,9 +189,9 @@ def _rows_of(values: CSRDataset, rows: int | None, some: slice) -> Iterator[spar
 
 
 def check_pointers(values: CSRDataset | CSCDataset) -> np.ndarray:
-    """The row (or column) pointers of a matrix on disk.
+    """Return the row (or column) pointers of a matrix on disk.
 
-    Raises ValueError where they are impossible.
+    Raises ValueError where they do not fit the matrix.
     """
     data, indices, indptr = (values.group[name] for name in ("data", "indices", "indptr"))
     check_kind(indices, indptr)
@@ -204,8 +211,10 @@ def check_format(matrix: sparse.csr_matrix | sparse.csc_matrix) -> None:
 
 
 def check_kind(*positions: Any, kinds: str = "iu") -> None:
-    """Raise ValueError for arrays of other kinds of numbers: SciPy would cut fractions of indices
+    """Raise ValueError for arrays with another kind of values: SciPy would cut fractions of indices
     off.
+
+    kinds: of NumPy's dtypes: i and u, integers; f, floats.
     """
     if odd := [array.dtype for array in positions if array.dtype.kind not in kinds]:
         raise ValueError(
@@ -215,6 +224,7 @@ def check_kind(*positions: Any, kinds: str = "iu") -> None:
 
 
 def _clean(block: Any) -> sparse.csr_matrix:
+    """Return a checked copy of a block as clean CSR (see to_csr)."""
     if not sparse.issparse(block):
         block = np.asarray(block)
     check_kind(block, kinds="fiu")

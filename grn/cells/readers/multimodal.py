@@ -1,5 +1,5 @@
-"""Containers of several AnnData: MuData files (.h5mu) and SpatialData folders (.zarr), by how their
-files are laid out, as their own libraries write them.
+"""Containers of several AnnData: MuData files (.h5mu) and SpatialData folders (.zarr), read without
+their own libraries.
 
 A MuData file has an AnnData for each kind of data in `mod`, of which the RNA is read, and columns
 about all cells in `obs`. A SpatialData folder has its AnnData in `tables`.
@@ -25,8 +25,11 @@ USUAL = "table"
 
 
 def read_h5mu(path: Path, config: DataConfig) -> AnnData:
-    """The RNA of a MuData file, with the columns of obs that are about all its kinds of data.
-    Raises DataError."""
+    """Read the RNA of a MuData file, with the columns of obs that are about all kinds of data in
+    it.
+
+    Raises DataError.
+    """
     from anndata.io import read_elem
 
     with reading(f"{path} cannot be read as a MuData file"), h5py.File(path, "r") as file:
@@ -44,7 +47,10 @@ def read_h5mu(path: Path, config: DataConfig) -> AnnData:
 
 
 def rna_of(path: Path, kinds: Sequence[str]) -> str:
-    """The name of the RNA among kinds of data; a single one is it. Raises DataError."""
+    """Return the name of the RNA among the kinds of data of a file; a single kind is taken for it.
+
+    Raises DataError where the names do not tell.
+    """
     found = [name for name in kinds if name.casefold() in GENES]
     found = found if len(found) == 1 else list(kinds)
     if len(found) != 1:
@@ -58,7 +64,11 @@ def rna_of(path: Path, kinds: Sequence[str]) -> str:
 
 
 def _add_columns(adata: AnnData, about_all: Any, name: str) -> None:
-    """Adds columns of the whole file's obs that the RNA's own obs lacks; `rna:type` is its type."""
+    """Add the columns of the whole file's obs that the obs of the RNA lacks.
+
+    about_all: obs of the whole file, in which `NAME:type` is the column type of one kind of data.
+    name: of the RNA.
+    """
     if not isinstance(about_all, pd.DataFrame):
         return
     for column in map(str, about_all):
@@ -68,8 +78,10 @@ def _add_columns(adata: AnnData, about_all: Any, name: str) -> None:
 
 
 def table_within(folder: Path) -> Path:
-    """The folder itself, or that of the table in it, where it is one of SpatialData. Raises
-    DataError where it has several, or is of MuData."""
+    """Return the folder of the table in a SpatialData folder; any other folder itself.
+
+    Raises DataError for a folder with several tables, and for one of MuData.
+    """
     if (folder / "mod").is_dir():
         raise DataError(
             f"{folder} is a MuData folder of several kinds of data",
@@ -93,5 +105,5 @@ def table_within(folder: Path) -> Path:
 
 
 def is_zarr(folder: Path) -> bool:
-    """Whether a folder is a group of Zarr, whatever it is called."""
+    """Return whether a folder is a group of Zarr, whatever its name is."""
     return any((folder / name).is_file() for name in ("zarr.json", ".zgroup"))

@@ -1,5 +1,5 @@
-"""Files that people have and grn does not read: what each is, and how its cells are made into one
-that it does.
+"""Files that people have and grn does not read: what they are, and how to make a file of them that
+it reads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ OF_SEURAT = (
 
 
 class Advice(NamedTuple):
-    """problem: the end of a sentence that begins with the path."""
+    """A problem with a file, and what to do about it.
+
+    problem: the end of a sentence that begins with the path.
+    advice: the end of a sentence that tells the user what to do.
+    """
 
     problem: str
     advice: str
@@ -45,8 +49,8 @@ ADDRESSES = ("http://", "https://", "ftp://", "s3://", "gs://")
 
 
 def advice_about(path: str) -> Advice | None:
-    """Return what is known about a path that is none of grn's formats; None: nothing, or it is one
-    of them.
+    """Return what is known about a path to something that grn does not read; None: nothing, or grn
+    reads it.
     """
     if path.lower().startswith(ADDRESSES):
         return Advice("is an address", "download the file first, and give its path")

@@ -1,5 +1,5 @@
-"""Which reader opens `data.path`: SOURCES by name, READERS by the ending of a file or folder, or by
-what it holds.
+"""The choice of the reader that opens `data.path`: SOURCES by name, READERS by the ending of a file
+or folder, BY_KIND by its contents.
 
 To add a file format:
 1. write grn/cells/readers/NAME.py with `read_NAME(path, config) -> AnnData`, which raises DataError
@@ -42,16 +42,15 @@ from grn.runtime.errors import CellsNotStored, DataError
 from grn.runtime.tables import does_not_exist
 
 MEMORY = "memory:"
-"""The data.path of cells that were an AnnData in memory, as `grn.train` takes it: it leads to no
-file.
-"""
+"""The data.path of cells that were given as an AnnData in memory: it leads to no file."""
 
 Reader = Callable[[Path, DataConfig], AnnData]
 
 
 def open_source(config: DataConfig) -> AnnData:
-    """The AnnData behind `data.path`, whole and in memory; its contents are checked later. Raises
-    DataError.
+    """Read all of `data.path` into memory. Its contents are checked later.
+
+    Raises DataError.
     """
     read = _find(config)
     adata = read()
@@ -64,12 +63,12 @@ def open_source(config: DataConfig) -> AnnData:
 def source_in_file(
     config: DataConfig, *, everything: bool = True, columns: Columns | None = None
 ) -> Iterator[AnnData]:
-    """Open the source of `data.path` without reading all of it: the matrices of an .h5ad file stay
-    there (see h5ad_in_file) and can be read within the context.
+    """Open `data.path`. The matrices of an .h5ad file, and of a .zarr folder of which not
+    everything is read, stay on disk and can be read within the context; all else is read into
+    memory.
 
-    everything: False: of .h5ad files and .zarr folders only X, raw, layers, obs and var are read.
-    columns: whether a column of obs is read of these, and names of cells by `names_of`; None: all
-        are.
+    everything, columns: of .h5ad files and .zarr folders, see h5ad_in_file.
+    Raises DataError.
     """
     read = _find(config)
     if read.func is read_h5ad:
@@ -82,22 +81,21 @@ def source_in_file(
 
 
 def counts_in_file(config: DataConfig) -> AbstractContextManager[tuple[Any, pd.DataFrame]]:
-    """The matrix of data.counts, in its file, and the table of its genes, where `counts.in_file`
-    says that it is there:
-    nothing of the cells is read.
+    """Open the matrix of data.counts in its file, with the table of its genes; nothing about the
+    cells is read. `counts.in_file` tells whether the matrix is in a file.
     """
     path = Path(config.path)
     return matrix_in_file(table_within(path) if path.is_dir() else path, config.counts)
 
 
 def name_of(config: DataConfig) -> str:
-    """The source in messages."""
+    """Return the name of the source in messages."""
     return "The AnnData" if config.path == MEMORY else config.path
 
 
 def is_data_file(name: str) -> bool:
-    """Return whether a name can be that of cells: a source, the ending of a format, or a folder
-    with a matrix.
+    """Return whether a name can lead to cells: it is a source, ends as files of a known format do,
+    or is a folder with a matrix.
     """
     path = Path(name)
     reader = _reader(path)
@@ -107,12 +105,12 @@ def is_data_file(name: str) -> bool:
 
 
 def is_text(path: Path) -> bool:
-    """Return whether a file needs `data.orientation`."""
+    """Return whether a file is a text file, which needs `data.orientation`."""
     return _reader(path) is read_text
 
 
 def _find(config: DataConfig) -> partial[AnnData]:
-    """Return the reader of `data.path`.
+    """Return the reader of `data.path` with its arguments.
 
     Raises DataError.
     """
@@ -153,6 +151,7 @@ def _find(config: DataConfig) -> partial[AnnData]:
 
 
 def _reader(path: Path) -> Reader | None:
+    """Return the reader of a file or folder; None where its format is not known."""
     found = next(
         (read for ending, read in READERS.items() if path.name.lower().endswith(ending)), None
     )
@@ -162,6 +161,7 @@ def _reader(path: Path) -> Reader | None:
 
 
 def _refuse_memory(config: DataConfig) -> NoReturn:
+    """Raise CellsNotStored: the source MEMORY has no file to read."""
     raise CellsNotStored(
         f"{{field}} is {MEMORY!r}: the cells of this run were an AnnData in memory, which is not "
         f"stored",
@@ -178,8 +178,8 @@ def _pbmc68k_reduced(config: DataConfig) -> AnnData:
 
 
 def _pbmc3k(config: DataConfig) -> AnnData:
-    """Counts of the 2638 cells that scanpy's processed set labels, with those labels in
-    obs["louvain"].
+    """Return the counts of the 2638 cells that have a label in scanpy's processed set, with this
+    label in obs["louvain"].
     """
     import scanpy
 
@@ -206,7 +206,7 @@ READERS: dict[str, Reader] = {
     **dict.fromkeys((".mtx", ".mtx.gz"), read_mtx),
     **dict.fromkeys(TEXT_ENDINGS, read_text),
 }
-# By what an HDF5 file holds, whatever it is called.
+# By the contents of an HDF5 file, whatever its name is.
 BY_KIND: dict[str | None, Reader] = {
     "h5ad": read_h5ad,
     "10x": read_tenx_h5,

@@ -1,4 +1,4 @@
-"""Cell Ranger's .h5 files, and what they have in common with its folders (tenx_folder.py).
+"""Cell Ranger's .h5 files, and the table of features that its folders (tenx_folder.py) have, too.
 
 Names are plain strings: "NA" and "nan" are genes.
 
@@ -23,7 +23,7 @@ from grn.runtime.errors import DataError
 
 
 def read_tenx_h5(path: Path, config: DataConfig) -> AnnData:
-    """The genes of a feature-barcode matrix of Cell Ranger, any version. Raises DataError."""
+    """Read the genes of a feature-barcode matrix of any version of Cell Ranger. Raises DataError."""
     with reading(f"{path} cannot be read as a 10x .h5 file"), h5py.File(path, "r") as file:
         # `matrix` since Cell Ranger 3; before, one group for each genome, named after it.
         groups = [
@@ -53,12 +53,14 @@ def read_tenx_h5(path: Path, config: DataConfig) -> AnnData:
 def of_features(
     path: Path, counts: sparse.csr_matrix, barcodes: np.ndarray, features: pd.DataFrame
 ) -> AnnData:
-    """The features that are genes, by symbol (by id where there is none), as AnnData.
+    """Return the genes among the features as AnnData, named by symbol (by id where there is none).
+    A note says which features were left out.
 
-    counts [C, F].
-    features: columns name, gene_ids, and where known feature_types, ...; all but the name go to
-        var. A note says which features were left out.
-    Raises ValueError where files do not fit.
+    counts: CSR [C, F].
+    barcodes [C]: names of the cells.
+    features: a table of F rows: name, gene_ids and, where they are known, feature_types and others;
+        all columns but the name go to var.
+    Raises ValueError where sizes differ.
     """
     names = np.where(features["name"] == "", features["gene_ids"], features["name"])
     var = features.drop(columns="name").set_axis(pd.Index(names, dtype=object), axis=0)
@@ -72,6 +74,7 @@ def of_features(
 
 
 def _features(group: h5py.Group) -> pd.DataFrame:
+    """Read the table of features, see of_features."""
     if "features" not in group:  # before Cell Ranger 3
         return pd.DataFrame(
             {"name": _texts(group["gene_names"]), "gene_ids": _texts(group["genes"])}, dtype=object
@@ -85,4 +88,5 @@ def _features(group: h5py.Group) -> pd.DataFrame:
 
 
 def _texts(values: h5py.Dataset) -> np.ndarray:
+    """Read texts as an array of str objects."""
     return values.asstr()[:].astype(object)

@@ -49,14 +49,15 @@ SEVERAL = "set {field} to one of them"
 
 
 def holds_matrix(folder: Path) -> bool:
-    """Return whether a file in a folder has the name of a matrix."""
+    """Return whether a file in a folder is called as a matrix is."""
     return any(ANY_MATRIX.fullmatch(path.name) for path in folder.iterdir())
 
 
 def place_within(folder: Path) -> Path:
-    """The folder itself; or where it is that of a run of Cell Ranger, the folder, or the .h5 file,
-    of the matrix of its cells.
-    Raises DataError where a run has several.
+    """Return the folder, or the .h5 file, with the matrix of the cells in a run of Cell Ranger; any
+    other folder itself.
+
+    Raises DataError where a run has several matrices.
     """
     if holds_matrix(folder):
         return folder
@@ -77,8 +78,10 @@ def place_within(folder: Path) -> Path:
 
 
 def read_mtx(path: Path, config: DataConfig) -> AnnData:
-    """The genes of a 10x folder, or of one matrix in it where `path` is that file. Raises
-    DataError.
+    """Read the genes of a 10x folder.
+
+    path: the folder, or one matrix in it.
+    Raises DataError.
     """
     with reading(f"{path} cannot be read as a 10x folder"):
         matrix, *beside = _files(path)
@@ -114,8 +117,12 @@ def read_mtx(path: Path, config: DataConfig) -> AnnData:
 def _cells_by_genes(
     path: Path, values: sparse.coo_matrix, cells: int, features: int
 ) -> sparse.csr_matrix:
-    """Rows are features, as 10x has it, unless the numbers of names say that they are cells. Raises
-    DataError.
+    """Return a matrix as cells by features. Its rows are features, as in 10x folders, unless the
+    numbers of names say that they are cells.
+
+    path: of the folder, for messages.
+    cells, features: how many names there are.
+    Raises DataError where these numbers do not fit the matrix.
     """
     if values.shape == (features, cells):
         return values.T.tocsr()
@@ -133,7 +140,9 @@ def _cells_by_genes(
 
 
 def _mtx(folder: Path) -> list[Path]:
-    """The matrices in a folder: those called matrix.mtx, after a prefix, or else all."""
+    """Return the matrices in a folder: files called matrix.mtx; without these, with a prefix before
+    that name; without these, all .mtx files.
+    """
     files = sorted(folder.iterdir())
     found = [[path for path in files if form.fullmatch(path.name)] for form in (MATRIX, ANY_MATRIX)]
     exact = [path for path in found[0] if path.name.lower().startswith("matrix.mtx")]
@@ -141,10 +150,11 @@ def _mtx(folder: Path) -> list[Path]:
 
 
 def _files(path: Path) -> tuple[Path, Path, Path]:
-    """The matrix, its barcodes and its features.
+    """Return the paths of a matrix, its barcodes and its features.
 
-    Raises DataError where there are several matrices, ValueError where files are missing or could
-    belong to another matrix.
+    path: of the folder, or of the matrix.
+    Raises DataError where there are several matrices or none, ValueError where files are missing or
+    could belong to another matrix.
     """
     folder, matrices = (path, _mtx(path)) if path.is_dir() else (path.parent, [path])
     if not matrices:
@@ -174,8 +184,14 @@ def _files(path: Path) -> tuple[Path, Path, Path]:
 
 
 def _beside(folder: Path, form: re.Pattern[str], sample: str, others: set[str], name: str) -> Path:
-    """The file of this kind of the sample, or, where none has its prefix, the only one that is not
-    of the others. Of two, plain and .gz, either could belong to the other files.
+    """Return the file of barcodes, or of features, of a sample: the one with the prefix of the
+    sample or, if there is none, the one without the prefix of another sample.
+
+    form: of the file's name.
+    sample, others: prefixes.
+    name: of the file in messages.
+    Raises ValueError where there is none, or several: of a plain one and a .gz, either could belong
+    to the other files.
     """
     every = [
         path for path in sorted(folder.iterdir()) if path.is_file() and form.fullmatch(path.name)
@@ -189,12 +205,16 @@ def _beside(folder: Path, form: re.Pattern[str], sample: str, others: set[str], 
 
 
 def _prefix(form: re.Pattern[str], path: Path) -> str:
+    """Return the part of a file's name before the name that `form` knows."""
     match = form.fullmatch(path.name)
     return "" if match is None else match[1].rstrip("._-")
 
 
 def _table(path: Path) -> pd.DataFrame:
-    """The columns of a file without a header, as texts. Quotes are part of the text."""
+    """Read a file without a header as columns of texts. Quotes are part of a text.
+
+    Raises ValueError.
+    """
     with unpacked(path) as file:
         lines = [
             line.rstrip("\r").split("\t")

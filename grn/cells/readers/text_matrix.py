@@ -32,30 +32,21 @@ from grn.runtime.tables import encoding_of, number_advice, unpacked
 OF_ENSEMBL = re.compile(r"ENS[A-Z]*\d{6,}(\.\d+)?")  # genes, transcripts, proteins
 PLACES = ["chr", "start", "end", "strand", "length"]  # of genes, in the tables of featureCounts
 COMMENTS = ("# ", "##")
-VALUES = {
-    "",
-    "na",
-    "nan",
-    "n/a",
-    "null",
-    "none",
-    "inf",
-    "-inf",
-    "true",
-    "false",
-}  # stand for a number, and are none
+# texts that stand for a number and are none
+VALUES = {"", "na", "nan", "n/a", "null", "none", "inf", "-inf", "true", "false"}
 ENDINGS = tuple(
     f"{ending}{packed}" for ending in (".csv", ".tsv", ".txt") for packed in ("", ".gz")
 )
 
 
 def read_text(path: Path, config: DataConfig) -> AnnData:
-    """A text file, plain or .gz, separated by tabs, commas, semicolons or spaces, as cells by
-    genes.
+    """Read a text file, plain or .gz, separated by tabs, commas, semicolons or spaces.
 
-    The header may lack the corner, as R writes it. Columns of texts may follow the names of the
-    rows, as gene_name or a cell type: they go to var or obs. Genes may repeat, cells may not. Names
-    that are listed in data.regulators and data.genes count as genes.
+    The header may lack its first field, as R writes it. Columns of texts may follow the names of
+    the rows, for example gene_name or a cell type: they go to var or obs. Names of genes may
+    repeat, names of cells may not. Genes that data.regulators and data.genes list help to see
+    whether data.orientation is right.
+
     Raises DataError, also where data.orientation is wrong.
     """
     known = {
@@ -98,8 +89,11 @@ Texts = dict[str, list[str]]
 
 
 def _read(path: Path, file: TextIO) -> tuple[list[str], list[str], sparse.csr_matrix, Texts]:
-    """Names of the rows, names of the columns, the values, float32 where that is exact, and columns
-    of texts between the names of the rows and the values.
+    """Return the names of the rows, the names of the columns, the values, CSR, float32 where that
+    is exact and else float64, and the columns of texts between the names of the rows and the
+    values.
+
+    path: of the file, for messages.
     Raises ValueError, DataError.
     """
     lines = _lines(file)
@@ -107,9 +101,8 @@ def _read(path: Path, file: TextIO) -> tuple[list[str], list[str], sparse.csr_ma
     columns: list[str] = []
     names: list[str] = []
     texts: Texts = {}
-    last: int | None = (
-        None  # a separator at the end of every line makes an empty last field, which is no column
-    )
+    # a separator at the end of every line makes an empty last field, which is no column
+    last: int | None = None
     entries: list[tuple[np.ndarray, np.ndarray]] = []
     for line, fields in lines:
         # a header without its corner has one field less than the rows
@@ -136,8 +129,10 @@ def _read(path: Path, file: TextIO) -> tuple[list[str], list[str], sparse.csr_ma
 
 
 def _described(columns: Sequence[str], fields: Sequence[str]) -> int:
-    """Return how many columns, from the first, describe the rows, by the fields of a row: texts
-    that nobody could mean as numbers, or the places of genes, as featureCounts has them.
+    """Return how many columns, from the first one, describe the rows: texts that nobody could mean
+    as numbers, or the places of genes, as featureCounts has them.
+
+    fields: of the first row, without its name.
     """
     if [name.casefold() for name in columns[: len(PLACES)]] == PLACES:
         return len(PLACES)
@@ -150,8 +145,11 @@ def _described(columns: Sequence[str], fields: Sequence[str]) -> int:
 
 
 def _symbols(ids: list[str], texts: Texts) -> tuple[list[str], Texts]:
-    """Names of genes, and columns of var: of ids beside symbols, the symbols are the names; of an
-    empty one, the id.
+    """Return the names of genes and the columns of var. Where ids stand beside symbols, the symbols
+    are the names, and the id is the name of a gene without a symbol.
+
+    ids: names of the rows.
+    texts: columns that describe them, at least one.
     """
     key, symbols = next(iter(texts.items()))
     are_ids = first_of_most(ids, ENSEMBL_ID) or all(math.isfinite(_number(each)) for each in ids)
@@ -165,8 +163,8 @@ def _symbols(ids: list[str], texts: Texts) -> tuple[list[str], Texts]:
 
 
 def _lines(file: TextIO) -> Iterator[tuple[int, list[str]]]:
-    """The fields of each line that holds something, and its number. The first such line decides the
-    separator; comments above it, as featureCounts and BD Rhapsody write them, do not count.
+    """Yield the number and the fields of each line that is not empty. The first one decides the
+    separator; comments above it, as featureCounts and BD Rhapsody write them, are skipped.
     """
     filled = (
         each for each in enumerate(file, 1) if each[1].strip() and not each[1].startswith(COMMENTS)
@@ -183,7 +181,11 @@ def _lines(file: TextIO) -> Iterator[tuple[int, list[str]]]:
 
 
 def _numbers(path: Path, line: int, fields: Sequence[str], columns: Sequence[str]) -> np.ndarray:
-    """A row as finite float64. Raises ValueError, and DataError for a decimal comma."""
+    """Return the fields of a row as finite numbers, float64 [columns].
+
+    path, line: for messages.
+    Raises ValueError, and DataError for a decimal comma.
+    """
     read = _number if "_" in "".join(fields) else float  # Python reads 1_0 as 10
     try:
         values = np.fromiter(map(read, fields), np.float64, len(fields))
@@ -207,6 +209,7 @@ def _numbers(path: Path, line: int, fields: Sequence[str], columns: Sequence[str
 
 
 def _number(text: str) -> float:
+    """Return a text as a number, NaN where it is none. Python would read 1_0 as 10."""
     try:
         return math.nan if "_" in text else float(text)
     except ValueError:
@@ -214,10 +217,10 @@ def _number(text: str) -> float:
 
 
 def _check_names(rows: Sequence[str], columns: Sequence[str], cells: Sequence[str]) -> None:
-    """Raise ValueError for a table without rows, two cells of one name, and numbers, or nothing, in
-    place of names.
+    """Raise ValueError for a table without rows, two cells with one name, and numbers or empty
+    texts in place of names.
 
-    Numbers that are names (Entrez ids, rows counted from 0) are whole and all different.
+    Numbers may be names (Entrez ids, rows counted from 0) if they are whole and all different.
     """
     problem = None if rows else "it has no header with a row below it"
     for place, names in {"the first line": columns, "the first column": rows}.items():
@@ -235,8 +238,11 @@ def _check_names(rows: Sequence[str], columns: Sequence[str], cells: Sequence[st
 
 
 def _is_transposed(cells: Sequence[str], genes: Sequence[str], known_genes: Collection[str]) -> str:
-    """Return what shows that the other orientation is the right one; an empty text where nothing
-    does.
+    """Return the sign that rows and columns are exchanged, as a part of a sentence; an empty text
+    where there is none.
+
+    cells, genes: names, as the file was read.
+    known_genes: of lists.
     """
     among_cells = len(set(known_genes).intersection(cells))
     if among_cells > len(set(known_genes).intersection(genes)):
