@@ -1,7 +1,7 @@
-"""Whether values are what data.values promises, and how large counts are: one pass over a file.
+"""Checks that values are of the kind that data.values promises, and the sizes of counts, in one
+pass over a file.
 
-What a pass finds is a total over its pieces, so that processes can share the file and join what
-they have found.
+All findings are totals over pieces, so that processes can share the file and join their findings.
 
 Letters: C cells, N genes.
 """
@@ -21,20 +21,18 @@ from grn.runtime.processes import Processes
 
 LARGEST = 1e7  # count: more than a gene has in any cell
 ALONE, TIMES = 1e5, 1000  # a count above ALONE and above TIMES the gene's next largest is a mistake
-SMALLEST_VALUE, LARGEST_VALUE = (
-    1e-12,
-    1e12,
-)  # expression: sums of squares of such values are exact enough in float32
+# expression: sums of squares of such values are exact enough in float32
+SMALLEST_VALUE, LARGEST_VALUE = 1e-12, 1e12
 NEARLY = 0.01  # from a whole number
 SAMPLE = 500  # cells of a piece whose counts are compared with their smallest one
 
 Pieces = Callable[..., Iterable[sparse.csr_matrix]]
-"""Clean CSR [<= rows, N] of consecutive cells, each time anew: of all cells or, called with a
-slice, of these.
+"""A function that yields clean CSR [<= rows, N] of consecutive cells: of all cells or, called with
+a slice, of these cells.
 """
 
 NOT_WHOLE = "which is not a whole number"
-# what is wrong with a value -> of which of some values it is true
+# by the problem with a value: the function that tells which of some values have it
 Faults = dict[str, Callable[[np.ndarray], np.ndarray]]
 NO_COUNT: Faults = {
     "which is not finite": lambda data: ~np.isfinite(data),
@@ -52,8 +50,11 @@ class Scope(NamedTuple):
     """The part of the data that is checked.
 
     pieces: of all cells.
-    own: those that this process has to read, from the cell `first` on.
-    cells: the names of some rows.
+    own: the pieces that this process has to read, from the cell `first` on.
+    cells: returns the names of some rows.
+    genes [N]: names.
+    name: of the matrix in messages.
+    processes: that share the pieces.
     """
 
     pieces: Pieces
@@ -69,12 +70,12 @@ class Scope(NamedTuple):
 class Scale:
     """The sizes of the counts of cells.
 
-    stored: counts above 0.
-    largest: of them.
+    stored: how many counts are above 0.
+    largest: the largest count.
     totals [C]: of each cell over all genes, float64.
-    measured [C]: the same, each gene counted with the weight that `read_expression` was given; None
-        without weights.
-    smallest: median over a sample of cells of the smallest count.
+    measured [C]: of each cell over all genes, each gene times the weight that `read_expression` was
+        given, float64; None without weights.
+    smallest: median over a sample of cells of the smallest count above 0.
     multiples: share of the sample's larger counts that are whole multiples of their cell's smallest
         count (0 where there are too few to tell).
     """
@@ -89,13 +90,16 @@ class Scale:
 
 @dataclass
 class Tally:
-    """Findings in the pieces of one process, in any order of pieces.
+    """The findings of one process in its pieces.
 
-    stored: numbers above 0.
-    largest: of them.
-    quarters: whether all are multiples of 1/4.
-    wrong: the first value of each kind that cannot be one, by what is wrong.
-    deviation: the largest from a whole number.
+    stored: how many values are above 0.
+    largest: the largest value.
+    quarters: whether all values are multiples of 1/4.
+    wrong: by the problem, the first value that has it.
+    totals, measured: one array a piece, see Scale.
+    smallest: one array a piece, the smallest count of each cell of a sample.
+    ratios: one array a piece, the sample's counts over the smallest one of their cell.
+    deviation: the largest distance of a value from a whole number.
     """
 
     stored: int = 0
@@ -110,8 +114,10 @@ class Tally:
 
 
 def judge_counts(scope: Scope, weights: np.ndarray | None) -> tuple[str | None, Scale]:
-    """The beginning of a sentence about the first value that cannot be a count (None: all can), and
-    their scale.
+    """Return the beginning of a sentence about the first value that cannot be a count (None: all
+    can), and the scale of the counts.
+
+    weights [N]: see Scale.measured.
     """
     parts = scope.processes.of_all(lambda: _counted(scope, weights))
     stored = sum(part.stored for part in parts)
@@ -158,6 +164,7 @@ def judge_counts(scope: Scope, weights: np.ndarray | None) -> tuple[str | None, 
 
 
 def _counted(scope: Scope, weights: np.ndarray | None) -> Tally:
+    """Return the findings about counts in the pieces of this process."""
     part, first = Tally(), scope.first
     for values in scope.own:
         data = values.data
@@ -182,7 +189,9 @@ def _counted(scope: Scope, weights: np.ndarray | None) -> Tally:
 
 
 def _stands_alone(scope: Scope) -> str | None:
-    """A count that is far above all others of its gene, where there is one."""
+    """Return a count that is far above all others of its gene, with its place, as a text; None
+    where there is none.
+    """
     genes = scope.genes
     first, second, where = np.zeros(len(genes)), np.zeros(len(genes)), {}
     before = 0
@@ -208,8 +217,8 @@ def _stands_alone(scope: Scope) -> str | None:
 
 
 def judge_expression(scope: Scope) -> str | None:
-    """A sentence about values that cannot be multiplicities, which are finite, not negative, and
-    not all 0.
+    """Return a sentence about values that cannot be multiplicities (None: all can), which are
+    finite, not negative, and not all 0.
     """
 
     def looked() -> tuple[dict[str, str], float, str]:
@@ -243,9 +252,11 @@ def judge_expression(scope: Scope) -> str | None:
 def _note(
     found: dict[str, str], faults: Faults, values: sparse.csr_matrix, scope: Scope, first: int
 ) -> None:
-    """Note the first value with each fault, where none was found so far.
+    """Note the first value with each fault, unless an earlier one was noted.
 
-    first: cell of the piece.
+    found: by the problem, the value and its place as a text; it gets the new ones.
+    values: a piece.
+    first: the number of the piece's first cell.
     """
     for reason, test in faults.items():
         if reason not in found and (at := test(values.data)).any():
@@ -253,14 +264,15 @@ def _note(
 
 
 def exact(value: np.floating) -> str:
-    """A number as it is:
-    rounded where that does not change it, so that 4.9999999 is not called 5.
+    """Return a number as a text, rounded only where that does not change it: 4.9999999 is not
+    called 5.
     """
     short = f"{value:g}"
     return short if float(short) == value else str(value)
 
 
 def _named(values: sparse.csr_matrix, entry: int, scope: Scope, first: int) -> str:
+    """Return a stored value of a piece with its gene and cell. first: see _note."""
     cell = first + int(np.searchsorted(values.indptr, entry, side="right")) - 1
     return (
         f"{exact(values.data[entry])} for gene {scope.genes[values.indices[entry]]} in cell "

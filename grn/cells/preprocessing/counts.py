@@ -1,5 +1,5 @@
-"""Reads the matrix of an AnnData that data.counts names, and checks that it holds what data.values
-promises.
+"""The matrix of an AnnData that data.counts names, read, and checked to hold the kind of values
+that data.values promises.
 
 Letters: C cells, N genes.
 """
@@ -32,10 +32,10 @@ Values = Literal["counts", "expression"]
 
 
 class Kept(NamedTuple):
-    """The cells that are kept of those that were asked for.
+    """A sample of S cells, and marks of all C cells.
 
-    values: clean CSR float32 [S, N].
-    mark [C]: of each cell, see marks_of; NaN where so few genes were detected that cells are equal
+    values: of the sample, clean CSR float32 [S, N].
+    mark [C]: see marks_of; NaN of a cell with so few detected genes that it may equal another one
         by chance.
     """
 
@@ -47,13 +47,13 @@ class Kept(NamedTuple):
 class Expression:
     """The values of a file, its genes, and where both are from.
 
-    pieces: the values as float32.
-    var: the genes.
-    origin: a sentence about where the values are from.
+    pieces: yields the values, clean CSR float32 [<= rows, N].
+    var: the table of the N genes.
+    origin: a sentence that says which matrix the values are from.
     scale: of counts; None for expression.
-    kept: None if no cells were asked for.
-    left_out: a sentence about what the matrix holds beside genes, which `pieces` and `var` do not;
-        empty where there is nothing.
+    kept: the sample that was asked for; None without one.
+    left_out: a sentence about features of the matrix that are not genes, which `pieces` and `var`
+        leave out; empty where there are none.
     """
 
     pieces: Callable[[], Iterable[sparse.csr_matrix]]
@@ -65,7 +65,7 @@ class Expression:
 
     @property
     def values(self) -> sparse.csr_matrix:
-        """All cells, where they are one piece: clean CSR float32 [C, N]."""
+        """Return the values of all cells, which must be one piece: clean CSR float32 [C, N]."""
         (whole,) = self.pieces()
         return whole
 
@@ -78,13 +78,14 @@ def read_expression(
     some: np.ndarray | None = None,
     processes: Processes = ALONE,
 ) -> Expression:
-    """The values that `data.counts` names, in pieces of `rows` cells (None: one piece), all of them
-    checked.
+    """Return the values that `data.counts` names, after a check of all of them.
 
-    A matrix on disk is read once for the check, in which the cells `some` [S], sorted, are kept;
-    and again whenever its pieces are asked for.
-    weights: see Scale.measured, float64 [N].
-    processes: that call this together, of which each checks a part of what the file stores by rows.
+    A matrix on disk is read once for the check, and again whenever its pieces are asked for.
+
+    rows: cells of a piece; None: all cells are one piece.
+    weights [N]: float64, see Scale.measured.
+    some [S]: sorted rows of a sample that is kept during the check; None: no sample.
+    processes: that call this together; each checks a part of a matrix that a file stores by rows.
     Raises DataError.
     """
     problem, found = _examined(adata, config.counts, config.values, rows, weights, some, processes)
@@ -95,8 +96,9 @@ def read_expression(
 
 
 def genes_of(adata: AnnData, choice: str) -> pd.DataFrame:
-    """The table of the genes that a choice of `data.counts` has, without antibodies, peaks and the
-    like.
+    """Return the table of the genes of a matrix, without antibodies, peaks and the like.
+
+    choice: of data.counts.
     """
     var = features_of(adata, choice)
     genes = are_genes(var)
@@ -104,13 +106,18 @@ def genes_of(adata: AnnData, choice: str) -> pd.DataFrame:
 
 
 def features_of(adata: AnnData, choice: str) -> pd.DataFrame:
-    """The table of everything that the matrix of a choice of `data.counts` has a column of."""
+    """Return the table of all features of a matrix, a row for each of its columns.
+
+    choice: of data.counts.
+    """
     return adata.raw.var if choice in ("raw", "recover") and adata.raw is not None else adata.var
 
 
 def choices_that_hold(adata: AnnData, values: Values, rows: int | None = None) -> list[str]:
-    """The choices of `data.counts` with which `adata` gives such values; each is read to see
-    whether it does.
+    """Return the choices of `data.counts` that name a matrix with such values. All are read to find
+    them.
+
+    rows: cells that are read at a time; None: all.
     """
     layers = [f"layer:{layer}" for layer in adata.layers if layer is not None]
     found = ["X", "raw", *layers, *(["recover"] if values == "counts" else [])]
@@ -126,7 +133,10 @@ def _examined(
     some: np.ndarray | None = None,
     processes: Processes = ALONE,
 ) -> tuple[str, Expression | None]:
-    """Return what is wrong with a choice of `data.counts`, and its values where nothing is."""
+    """Return the problem with a choice of `data.counts` (empty: none) and, without one, its values.
+
+    rows, weights, some, processes: see read_expression.
+    """
     scale, kept, own = None, list[Kept](), None
     try:
         if choice == "recover" and values == "counts":
@@ -170,7 +180,7 @@ def _examined(
 
 
 def _of_all(part: sparse.csr_matrix, processes: Processes) -> sparse.csr_matrix:
-    """The rows of all processes, by rank."""
+    """Return the rows of all processes, in the order of their ranks. part: of this process."""
     if processes.world == 1:
         return part
     own = (
@@ -187,8 +197,10 @@ def _of_all(part: sparse.csr_matrix, processes: Processes) -> sparse.csr_matrix:
 def _keeping(
     pieces: Iterable[sparse.csr_matrix], first: int, rows: np.ndarray, kept: list[Kept]
 ) -> Iterator[sparse.csr_matrix]:
-    """The pieces, from the cell `first` on; as they pass, `kept` gets the cells `rows`, sorted, and
-    the marks, of each.
+    """Yield the pieces, and add to `kept` the sample and the marks of each.
+
+    first: the number of the first cell.
+    rows: of the sample, sorted.
     """
     for piece in pieces:
         last = first + piece.shape[0]
@@ -201,7 +213,7 @@ def _keeping(
 
 
 def _alternatives(adata: AnnData, tried: str, values: Values, rows: int | None) -> str:
-    """Return advice for a choice of `data.counts` that does not hold such values."""
+    """Return advice for a user whose choice of `data.counts`, `tried`, does not hold such values."""
     found = [choice for choice in choices_that_hold(adata, values, rows) if choice != tried]
     if found:
         explained = {"recover": "recover (computes the integers from its log1p values)"}
@@ -216,7 +228,9 @@ def _alternatives(adata: AnnData, tried: str, values: Values, rows: int | None) 
 
 
 def _matrix(adata: AnnData, choice: str, rows: int | None) -> tuple[Pieces, pd.DataFrame, str]:
-    """The matrix that a choice of `data.counts` names, its genes, and its name in messages."""
+    """Return the matrix that a choice of `data.counts` names, the table of its genes, and its name
+    in messages.
+    """
     kind, _, layer = choice.partition(":")
     name = {"X": "X", "raw": ".raw", "layer": f"layer {layer!r}"}.get(kind, f"matrix {choice!r}")
     found = stored_matrix(adata, choice)
@@ -231,7 +245,7 @@ def _matrix(adata: AnnData, choice: str, rows: int | None) -> tuple[Pieces, pd.D
 
 
 def genes_only(features: pd.DataFrame) -> Callable[[sparse.csr_matrix], sparse.csr_matrix]:
-    """Return the function that takes values of all features, CSR [C, F], to those of the genes."""
+    """Return a function from values of all features, CSR [C, F], to values of the genes."""
     genes = are_genes(features)
     if genes.all():
         return lambda values: values
@@ -240,8 +254,8 @@ def genes_only(features: pd.DataFrame) -> Callable[[sparse.csr_matrix], sparse.c
 
 
 def stored_matrix(adata: AnnData, choice: str) -> Any:
-    """The matrix of a choice of `data.counts`, in memory or in a file, as it is stored; None where
-    there is none.
+    """Return the matrix of a choice of `data.counts` as it is stored, in memory or in a file; None
+    where there is none.
     """
     if choice == "X":
         return adata.X if _has_x(adata) else None
@@ -253,16 +267,16 @@ def stored_matrix(adata: AnnData, choice: str) -> Any:
 
 
 def in_file(adata: AnnData, choice: str) -> bool:
-    """Return whether the matrix of a choice of `data.counts` is in a file, so that some of its
-    cells can be read.
+    """Return whether the matrix of a choice of `data.counts` is in a file, so that single cells can
+    be read.
     """
     own = choice if choice != "recover" else "X" if adata.raw is None else "raw"
     return isinstance(stored_matrix(adata, own), (CSRDataset, CSCDataset, *DENSE))
 
 
 def _has_x(adata: AnnData) -> bool:
-    """A backed AnnData raises a KeyError where its file has no X; its `to_memory` may have closed
-    the file.
+    """Return whether there is an X. A backed AnnData raises a KeyError where its file has none, and
+    its `to_memory` may have closed the file.
     """
     if adata.isbacked and not adata.file.is_open:
         adata.file.open()
@@ -270,6 +284,9 @@ def _has_x(adata: AnnData) -> bool:
 
 
 def _recovered(adata: AnnData, rows: int | None) -> tuple[Pieces, pd.DataFrame, str, str]:
+    """Return recovered counts, the table of their genes, the name of their matrix in messages, and
+    a sentence about them. rows: cells of a piece.
+    """
     pieces, var, name = _matrix(adata, "X" if adata.raw is None else "raw", rows)
     how = recovery(pieces, partial(names_of, adata), name)
     origin = (

@@ -20,7 +20,9 @@ PIECE = 2**22  # values whose deviations are in memory at once
 
 
 def mean_and_sd(multiplicity: sparse.csr_matrix) -> tuple[Tensor, Tensor]:
-    """Mean and sd of each gene over cells, float32 [N]; the sd of a constant gene is 1.
+    """Return the mean and the sd of each gene over cells, float32 [N] each; the sd of a constant
+    gene is 1.
+
     multiplicity: CSR [C, N].
     """
     mean, sd, varies = moments(multiplicity)
@@ -30,7 +32,7 @@ def mean_and_sd(multiplicity: sparse.csr_matrix) -> tuple[Tensor, Tensor]:
 
 
 def varying(multiplicity: sparse.csr_matrix) -> np.ndarray:
-    """Which genes vary between the cells by more than rounding, bool [N].
+    """Return which genes vary between the cells by more than rounding, bool [N].
 
     multiplicity: CSR [C, N].
     """
@@ -38,9 +40,13 @@ def varying(multiplicity: sparse.csr_matrix) -> np.ndarray:
 
 
 def moments(multiplicity: sparse.csr_matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, sd and whether it varies, of each gene, [N] each, in float64. Deviations are squared,
-    and not values: the difference of the mean square and the squared mean would leave an sd of 3e-4
-    of the mean to a gene that is the same in every cell.
+    """Return the mean (float64), the sd (float64) and whether it varies (bool) of each gene, [N]
+    each.
+
+    Deviations are squared, and not values: the difference of the mean square and the squared mean
+    would leave an sd of 3e-4 of the mean to a gene that is equal in all cells.
+
+    multiplicity: CSR [C, N].
     """
     cells, genes = multiplicity.shape
     pieces = [slice(first, first + PIECE) for first in range(0, multiplicity.nnz, PIECE)]
@@ -67,12 +73,14 @@ TOGETHER = 1024  # cells that are held densely at a time
 def seen_together(
     multiplicity: sparse.csr_matrix, regulators: np.ndarray, device: torch.device | str = "cpu"
 ) -> np.ndarray:
-    """In how many cells a gene and a regulator are both above 0, int32 [N, R]. multiplicity: CSR
-    [C, N].
+    """Return the number of cells in which a gene and a regulator are both above 0, int32 [N, R].
 
-    regulators [R]: their positions.
-    device: that counts. Dense: a sparse product takes seven times as long where genes are in half
-        of the cells, and half as long where they are in a twentieth.
+    The product is dense: a sparse one takes seven times as long where genes are in half of the
+    cells, and half as long where they are in a twentieth.
+
+    multiplicity: CSR [C, N].
+    regulators [R]: positions.
+    device: that counts.
     """
     picked = torch.as_tensor(regulators, device=device)
     count = torch.zeros(multiplicity.shape[1], len(regulators), device=device)
@@ -91,11 +99,14 @@ BLOCK = 2**18  # numbers that are held densely at a time: as many as a processor
 
 
 def residual_variance(counts: sparse.csr_matrix) -> np.ndarray:
-    """Variance [N] over cells of each gene's Pearson residuals, clipped at the square root of C.
-    counts: CSR [C, N].
+    """Return the variance over cells of each gene's Pearson residuals, clipped at the square root
+    of
+    C: float64 [N].
 
-    For the expected count e, the residual of a zero is -sqrt(e / (1 + e / 100)); the others are
-    few.
+    The residual of a zero with the expected count e is -sqrt(e / (1 + e / 100)); counts above 0 are
+    few, and corrected afterwards.
+
+    counts: CSR [C, N].
     """
     cells, genes = counts.shape
     totals = np.asarray(counts.sum(axis=1, dtype=np.float64)).ravel()
@@ -122,6 +133,6 @@ def residual_variance(counts: sparse.csr_matrix) -> np.ndarray:
 
 
 def variance(values: sparse.csr_matrix) -> np.ndarray:
-    """Variance [N] of each gene over cells. values: CSR [C, N]."""
+    """Return the variance of each gene over cells, float64 [N]. values: CSR [C, N]."""
     mean = np.asarray(values.mean(axis=0, dtype=np.float64)).ravel()
     return np.asarray(values.multiply(values).mean(axis=0, dtype=np.float64)).ravel() - mean**2

@@ -26,25 +26,23 @@ from scipy import sparse
 from grn.runtime.errors import DataError
 
 STEP = 0.5  # change of the basal multiplicity for one sd of the log total
-LEAST = (
-    0.5  # smallest basal multiplicity: with less, a single gene would dominate a nearly empty bag
-)
+# smallest basal multiplicity: with less, a single gene would dominate a nearly empty bag
+LEAST = 0.5
 # genes that are needed to estimate depth from zeros: with fewer, zeros reflect those genes'
 # regulation
 FEWEST = 50
 CELLS = 4096  # whose totals are computed at a time
-LEAST_TOTAL = (
-    0.05  # of the target total: cells with a smaller total are scaled as if they had this one
-)
+# of the target total: cells with a smaller total are scaled as if they had this one
+LEAST_TOTAL = 0.05
 
 DepthScale = tuple[float, float]  # mean and sd of the log totals of the training cells
 
 
 def measures_depth(counts: sparse.csr_matrix, regulators: np.ndarray | None) -> np.ndarray:
-    """The genes over which depth is measured, bool [N].
+    """Return which genes the depth of a cell is measured over, bool [N].
 
-    counts: CSR [C, N] of the training cells.
-    regulators: their positions; None: every gene may regulate.
+    counts: of the training cells, CSR [C, N].
+    regulators [R]: positions; None: every gene may regulate.
     """
     others = np.ones(counts.shape[1], dtype=bool)
     if regulators is not None:
@@ -54,30 +52,40 @@ def measures_depth(counts: sparse.csr_matrix, regulators: np.ndarray | None) -> 
 
 
 def totals(counts: sparse.csr_matrix, measures: np.ndarray) -> np.ndarray:
-    """Total of each cell over the genes that measure depth, float64 [C]. counts: CSR [C, N];
-    measures: bool [N].
+    """Return the total of each cell over the genes that measure depth, float64 [C].
+
+    counts: CSR [C, N].
+    measures [N]: bool, these genes.
     """
     return weighted_sums(counts, measures.astype(np.float64))
 
 
 def weighted_sums(values: sparse.csr_matrix, weight: np.ndarray) -> np.ndarray:
-    """The sum of each cell's values [C, N], each times the weight of its gene, float64 [C]."""
+    """Return the sum of each cell's values, each times the weight of its gene, float64 [C].
+
+    values: CSR [C, N].
+    weight [N]: float64.
+    """
     # Some at a time: SciPy makes all numbers of a product float64.
     parts = [values[first : first + CELLS] @ weight for first in range(0, values.shape[0], CELLS)]
     return np.concatenate([np.empty(0), *parts])
 
 
 def depth_share(counts: sparse.csr_matrix, measures: np.ndarray) -> np.ndarray:
-    """Share of the sum of all totals in each gene, float64 [N]; 0 for genes that do not measure
-    depth.
+    """Return the share of all counts in each gene, among the genes that measure depth, float64 [N];
+    0 for other genes.
+
+    counts: CSR [C, N].
+    measures [N]: bool, the genes that measure depth.
     """
     held = np.asarray(counts.sum(axis=0, dtype=np.float64)).ravel() * measures
     return held / max(held.sum(), 1)
 
 
 def detected(values: sparse.csr_matrix) -> sparse.csr_matrix:
-    """1 for each gene that was detected in a cell, CSR [C, N]. values: CSR [C, N] without stored
-    zeros.
+    """Return 1 for each gene that was detected in a cell, CSR [C, N].
+
+    values: CSR [C, N] without stored zeros.
     """
     return sparse.csr_matrix(
         (np.ones_like(values.data), values.indices, values.indptr), shape=values.shape
@@ -85,12 +93,11 @@ def detected(values: sparse.csr_matrix) -> sparse.csr_matrix:
 
 
 def zeros_reflect_depth(found: sparse.csr_matrix, measures: np.ndarray) -> bool:
-    """Return whether cells differ in the number of detected genes mainly by their depth.
+    """Return whether cells differ in the number of detected genes mainly by their depth: whether
+    its variance is more than twice the variance that independent zeros would give.
 
-    That is where its variance is more than twice the variance that zeros independent of each other
-    would give.
-    found: `detected` [C, N] of the training cells.
-    measures: bool [N].
+    found: of the training cells, CSR [C, N], see `detected`.
+    measures [N]: bool, the genes that measure depth.
     """
     rate = np.asarray(found.mean(axis=0, dtype=np.float64)).ravel()[measures]
     return len(rate) >= FEWEST and bool(
@@ -99,14 +106,19 @@ def zeros_reflect_depth(found: sparse.csr_matrix, measures: np.ndarray) -> bool:
 
 
 def depth_scale(total: np.ndarray) -> DepthScale | None:
-    """Mean and sd of the log totals [C] of the training cells; None where all totals are equal."""
+    """Return the mean and the sd of the log totals; None where all totals are equal.
+
+    total [C]: of the training cells.
+    """
     logs = np.log1p(total)
     return (float(logs.mean()), float(logs.std())) if logs.std() > 1e-6 else None
 
 
 def basal_multiplicity(total: np.ndarray, scale: DepthScale | None) -> np.ndarray:
-    """Multiplicity of the basal gene of each cell, float32 [C], from its total; 1 everywhere where
-    `scale` is None.
+    """Return the multiplicity of the basal gene in each cell, float32 [C].
+
+    total [C]: of each cell, see `totals`.
+    scale: see depth_scale; None: the multiplicity is 1 in all cells.
     """
     if scale is None:
         return np.ones(len(total), np.float32)
@@ -115,9 +127,10 @@ def basal_multiplicity(total: np.ndarray, scale: DepthScale | None) -> np.ndarra
 
 
 def median_total(totals: np.ndarray) -> float:
-    """Median of the totals [C] that are above 0: the total to which `log1p_normalised` scales
-    cells.
+    """Return the median of the totals that are above 0: the total to which `log1p_normalised`
+    scales cells.
 
+    totals [C]: of the training cells.
     Raises DataError where no total is above 0.
     """
     if not (totals > 0).any():
@@ -130,12 +143,13 @@ def median_total(totals: np.ndarray) -> float:
 def to_multiplicity(
     counts: sparse.csr_matrix, transform: str, totals: np.ndarray, target_total: float | None = None
 ) -> sparse.csr_matrix:
-    """Multiplicities, CSR float32 [C, N], of counts, CSR [C, N].
+    """Return the multiplicities of counts, CSR float32 [C, N].
 
-    transform: counts | log1p: log(1 + count) | log1p_normalised: log(1 + count * target_total /
-        total of the cell).
+    counts: CSR [C, N].
+    transform: counts: the counts themselves; log1p: log(1 + count); log1p_normalised: log(1 + count
+        * target_total / total of the cell).
     totals [C]: of each cell.
-    target_total: see median_total; log1p_normalised needs it.
+    target_total: see median_total; None with the other transforms.
     """
     # Shares the indices with `counts`, but not the values.
     values = sparse.csr_matrix(
@@ -148,7 +162,7 @@ def to_multiplicity(
 
 
 def counting_of(transform: str, totals: np.ndarray, target_total: float | None = None) -> Counting:
-    """Return how `to_multiplicity` counts with the same arguments."""
+    """Return how multiplicities follow from counts. Arguments: see to_multiplicity."""
     if transform != "log1p_normalised":
         return Counting(None if transform == "counts" else np.ones(len(totals)))
     assert target_total is not None, "log1p_normalised needs the target_total of the training cells"
@@ -159,21 +173,23 @@ def counting_of(transform: str, totals: np.ndarray, target_total: float | None =
 
 @dataclass(frozen=True)
 class Counting:
-    """How the counts of cells became multiplicities.
+    """How the multiplicities of cells follow from their counts.
 
-    unit [C], float64: what one count of the cell adds to exp(multiplicity) - 1; None:
-        multiplicities are the counts.
+    unit [C]: float64, the part of exp(multiplicity) - 1 that one count of the cell makes; None:
+        multiplicities are counts.
     """
 
     unit: np.ndarray | None
 
     def variance(self, multiplicity: sparse.csr_matrix) -> sparse.csr_matrix:
-        """An estimate of each multiplicity's variance by counting, whose mean over cells is what is
-        of use: CSR float32 [C, R], of multiplicities CSR [C, R].
+        """Estimate the variance by counting of each multiplicity, CSR float32 [C, R]. A single one
+        says little; use their mean over cells.
 
         For a count c of a Poisson distribution and any f, the mean of c (f(c) - f(c - 1))^2 is at
         least the variance of f(c), and equal to it where f is linear (the Poincare inequality of
         the Poisson distribution); for log1p of counts around 1 it is larger by a twentieth.
+
+        multiplicity: CSR [C, R].
         """
         if self.unit is None:
             return multiplicity

@@ -43,12 +43,13 @@ def recovery(
     cells: Callable[[list[int]], Sequence[str]],
     name: str,
 ) -> Recovery:
-    """Return how log1p of counts gives values, CSR [<= C, N] in pieces of cells, within their
-    stored precision in every cell.
+    """Return how to recover counts from values that are log1p of scaled counts, within the
+    precision of the stored values, in every cell.
 
-    cells: the names of some rows.
-    name: of the matrix, for messages.
-    Raises DataError where some cell's values are not log1p of counts, or could be by chance.
+    pieces: yields the values of consecutive cells, CSR [<= C, N].
+    cells: returns the names of some rows.
+    name: of the matrix in messages.
+    Raises DataError where some cell's values are not log1p of counts, or are so only by chance.
     """
     rounding = _rounding(pieces(), name)
     gap, miss, worst, largest, before = -np.inf, 0.0, 0, 0.0, 0
@@ -74,10 +75,11 @@ def recovery(
 
 
 class _Fit(NamedTuple):
-    """How well units fit the values of cells.
+    """Counts, and how well they fit the values of cells.
 
-    gap [C]: least unit that is compatible with the cell's values minus the largest one; above 0:
-        none is; -inf for cells without values.
+    counts: CSR float32 [C, N].
+    gap [C]: the least unit that is compatible with the cell's values minus the largest one. Where
+        it is above 0, no unit is compatible; -inf for cells without values.
     misses [C]: the cell's largest |log1p(u c) - v|.
     chances: for each count above 1, the probability that an arbitrary value lies within `rounding`
         of a whole count.
@@ -90,6 +92,7 @@ class _Fit(NamedTuple):
 
 
 def _fit(values: sparse.csr_matrix, rounding: float) -> _Fit:
+    """Fit a unit to each cell. values: CSR [C, N]. rounding: the largest error of a stored value."""
     stored = values.data.astype(np.float64)
     filled = np.diff(values.indptr) > 0
     gap, misses = np.full(len(filled), -np.inf), np.zeros(len(filled))
@@ -123,9 +126,11 @@ def _fit(values: sparse.csr_matrix, rounding: float) -> _Fit:
 
 
 def _rounding(pieces: Iterable[sparse.csr_matrix], name: str) -> float:
-    """Largest error of a stored value: half of its last decimal digit, or the rounding of single
-    precision.
+    """Return the largest error of a stored value: half of its last decimal digit, or the rounding
+    of single precision.
 
+    pieces: of the values, CSR.
+    name: of the matrix in messages.
     Raises DataError for values that cannot be log1p of counts.
     """
     decimals = np.arange(1, 6)

@@ -32,8 +32,10 @@ class Split:
 
 
 def copies_of(values: sparse.csr_matrix, kind: str = "counts") -> np.ndarray | None:
-    """`first_equal`; None where no more cells equal another one than by chance.
+    """Return the row of the first cell that is equal to each cell (see first_equal), or None where
+    no more cells equal another one than by chance.
 
+    values: CSR [C, N].
     kind: `data.values`.
     """
     found = first_equal(values)
@@ -42,8 +44,10 @@ def copies_of(values: sparse.csr_matrix, kind: str = "counts") -> np.ndarray | N
 
 
 def distinct_cells(values: sparse.csr_matrix) -> np.ndarray:
-    """The rows of cells [C, N] of which none is a copy of another; of cells with few detected
-    genes, all.
+    """Return the rows of cells of which none is a copy of another. Cells with few detected genes
+    are all kept, as they may be equal by chance.
+
+    values: CSR [C, N].
     """
     return np.flatnonzero(
         (first_equal(values) == np.arange(values.shape[0])) | (np.diff(values.indptr) < GENES)
@@ -51,7 +55,7 @@ def distinct_cells(values: sparse.csr_matrix) -> np.ndarray:
 
 
 def first_equal(values: sparse.csr_matrix) -> np.ndarray:
-    """The row of the first cell that is equal to each cell, int64 [C].
+    """Return the row of the first cell that is equal to each cell, int64 [C].
 
     values: CSR [C, N] with sorted indices. Cells without values are equal to none.
     """
@@ -60,8 +64,9 @@ def first_equal(values: sparse.csr_matrix) -> np.ndarray:
 
 
 def marks_of(values: sparse.csr_matrix) -> np.ndarray:
-    """A number for each cell, float64 [C], that two cells share if all their values are equal, else
-    by chance alone (2^-52): the sum of their values, each times a random number of its gene.
+    """Return a number for each cell, float64 [C], which two cells share if all their values are
+    equal, and else by chance alone (2^-52): the sum of the values, each times a random number of
+    its gene.
 
     values: CSR [C, N] with sorted indices.
     """
@@ -69,13 +74,15 @@ def marks_of(values: sparse.csr_matrix) -> np.ndarray:
 
 
 def is_copy(copies: np.ndarray) -> np.ndarray:
-    """Which cells equal another one, bool [C]. copies: see first_equal."""
+    """Return which cells equal another one, bool [C]. copies [C]: see first_equal."""
     return np.bincount(copies, minlength=len(copies))[copies] > 1
 
 
 def joined(groups: np.ndarray | None, copies: np.ndarray | None) -> np.ndarray | None:
-    """Numbers of the groups, int64 [C], where groups with copies of the same cell are one; None
-    without either.
+    """Join groups that have copies of one cell; return the number of each cell's group, int64 [C].
+
+    groups [C]: numbers; None: each cell and its copies are a group.
+    copies [C]: see first_equal; None: no cell is a copy. None is returned where both are None.
     """
     if groups is None or copies is None:
         return copies if groups is None else groups
@@ -94,11 +101,13 @@ def split_cells(
     seed: int,
     copies: np.ndarray | None = None,
 ) -> Split:
-    """A split that is stratified by `labels` [C] or, with `groups` [C], keeps each group in one
-    part.
+    """Split cells into training and test.
 
-    Cells without a label (-1) are a stratum, too.
-    copies: see copies_of; they stay in one part.
+    labels [C]: numbers, -1 without a label. Each label has its share of both parts, and so have the
+        cells without one.
+    groups [C]: numbers; each group stays in one part, and labels do not count. None: no groups.
+    test_fraction: of the cells, or of the groups.
+    copies [C]: see copies_of; the copies of a cell stay in one part.
     Raises DataError where cells or groups are too few.
     """
     together = None if groups is None else joined(groups, copies)
@@ -133,8 +142,7 @@ def split_cells(
 
 
 def _stratified(labels: np.ndarray, test_fraction: float, seed: int) -> Split:
-    """The test cells are a share of every stratum, and at least one cell of each stratum of three
-    or more.
+    """Take a share of the cells with each label as test cells, at least one of three or more.
 
     scikit-learn's StratifiedShuffleSplit refuses strata this small and may leave a part without a
     rare type.
@@ -151,17 +159,18 @@ def _stratified(labels: np.ndarray, test_fraction: float, seed: int) -> Split:
 
 
 def _share(fraction: float, size: int) -> int:
-    """Number of cells for a fraction of a stratum; strata of fewer than three cells are not
-    divided.
-    """
+    """Return how many cells of a label are test cells: none of fewer than three."""
     return max(round(fraction * size), 1) if fraction > 0 and size >= 3 else 0
 
 
 def _divide(
     rows: np.ndarray, groups: np.ndarray, fraction: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the groups that stay and of those that are taken; at least one is taken, and at least
-    one stays.
+    """Divide groups: return the rows of the groups that stay, and of the groups that are taken, at
+    least one of each.
+
+    groups: the number of each row's group.
+    fraction: of the groups that are taken; 0: none is.
     """
     if fraction == 0:
         return rows, rows[:0]
