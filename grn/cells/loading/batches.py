@@ -36,35 +36,30 @@ MOST_HIDDEN = 0.6  # a cell of a training batch hides a share of its genes, from
 WHOLE = 0.25  # share of the cells of a batch that hide no gene, as in `grn predict`
 # share of those that keep all counts; with fewer, cells of the same experiment are told worse
 DEEP = 0.5
-LEAST_COUNTS = (
-    0.3  # the others keep a share of their counts, from this to 1; smaller shares cost accuracy
-)
+# the others keep a share of their counts, from this to 1; smaller shares cost accuracy
+LEAST_COUNTS = 0.3
 
 
 Bits = TypeVar("Bits", Tensor, np.ndarray)  # int64
 
 
 def uniform(seed: int, stream: int, epoch: int, cells: Tensor, genes: int) -> Tensor:
-    """Numbers in [0, 1), float32 [C, N], each a function of (seed, stream, epoch, cell, gene)
-    alone.
+    """Return random numbers in [0, 1), float32 [B, genes], each a function of (seed, stream, epoch,
+    cell, gene) alone.
 
-    cells [C]: int64, rows in the data set, on the device of the numbers.
     stream: separates uses of one seed.
+    cells [B]: int64, rows in the data set, on the device of the numbers.
     """
-    states = cell_states(seed, stream, epoch, cells)
-    bits = _mix(states[:, None], torch.arange(genes, device=cells.device))
+    of_cells = _mix(state_of(seed, stream, epoch), cells)
+    bits = _mix(of_cells[:, None], torch.arange(genes, device=cells.device))
     return shifted(bits, 40).float() * 2.0**-24
-
-
-def cell_states(seed: int, stream: int, epoch: int, cells: Tensor) -> Tensor:
-    """State of each cell, int64 [C], from which its random numbers are made."""
-    return _mix(state_of(seed, stream, epoch), cells)
 
 
 @lru_cache
 def state_of(*parts: int) -> int:
-    """The state that all parts make, one after the other. By NumPy: a torch operation would hand
-    Python's lock to another thread.
+    """Return a state, an int64 from which random numbers are made, that depends on all parts.
+
+    NumPy computes it: a torch operation would hand Python's lock to another thread.
     """
     state = np.zeros(1, np.int64)
     for part in parts:
@@ -73,13 +68,13 @@ def state_of(*parts: int) -> int:
 
 
 def shifted(bits: Bits, by: int) -> Bits:
-    """The bits of int64 numbers moved to the right, with zeros in their place."""
+    """Shift the bits of int64 numbers to the right, with zeros in their place."""
     return (bits >> by) & ((1 << (64 - by)) - 1)
 
 
 def _mix(state: Bits | int, part: Bits) -> Bits:
-    """A new state from a state and a number, modulo 2^64; computed in place, as it runs over all
-    genes of all cells.
+    """Return a new state from a state and a number, modulo 2^64. It is computed in place, as there
+    is one for each gene of each cell.
     """
     bits = state + (part + 1) * STEP
     for shift, factor in ((30, FIRST), (27, SECOND)):
@@ -91,13 +86,17 @@ def _mix(state: Bits | int, part: Bits) -> Bits:
 
 @dataclass(frozen=True)
 class BagMaker(Dataset[Batch]):
-    """Makes the batch of a request (epoch, rows). cells: those in memory, or all cells of a file.
+    """A data set that makes the Batch of a Request.
 
-    states [C, S], fold [C]: of all cells, see Bags and Batch; None: not known, no folds.
-    trains: in every `read_every`-th step, cells hide genes, a function of (seed, epoch, cell)
-        alone, and some of them lose counts, of (seed, epoch, the batch's first row, device); other
-        steps make nothing for the identity token to read.
-    most_read: cells of a batch for the identity token; None: all.
+    cells: in memory, or an Atlas, all cells of a file.
+    states [C, S]: see Bags; None: not known.
+    fold [C]: see Batch; None: no folds.
+    trains: whether batches are for training. Then the identity token learns in every
+        `read_every`-th step, from cells that hide genes, which depends on (seed, epoch, cell)
+        alone, and of which some lose counts, which depends on (seed, epoch, the batch's first row,
+        device). Batches of other steps have nothing for it to read.
+    most_read: the most cells of a batch that the identity token learns from; None: all.
+    thinning: how cells lose counts; None: they keep all.
     device: of the batch.
     """
 
@@ -145,15 +144,18 @@ class BagMaker(Dataset[Batch]):
 
     @cached_property
     def whole(self) -> Table:
-        """All cells, where they are in memory."""
+        """Return the table of all cells, which are in memory."""
         cells = self.cells
         assert isinstance(cells, Cells)
         unit = None if cells.counting is None else cells.counting.unit
         return Table.of(cells.multiplicity, cells.basal, unit, self.device)
 
     def hidden(self, batch: Batch, epoch: int, read: Rows, first: int) -> Batch:
-        """The batch, with what the identity token reads of it. first: the row of its first cell, on
-        the host.
+        """Return a batch to which the cells that the identity token reads are added: with fewer
+        counts (`seen`), and with the genes that they do not hide (`kept`).
+
+        read: the rows of the batch.
+        first: the row of its first cell in the data set, on the host.
         """
         cells, bags, seen = batch.cells, batch.bags, None
         if self.thinning is not None:

@@ -1,5 +1,5 @@
-"""Data loaders for Lightning. They divide the cells over processes themselves:
-`use_distributed_sampler=False`.
+"""Data loaders for Lightning. They divide the cells over processes themselves, so that its Trainer
+needs `use_distributed_sampler=False`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ from grn.runtime.threads import ahead
 
 
 class CellsDataModule(LightningDataModule):
-    """Training batches hide other genes in each epoch; validation and test batches hide none.
+    """The batches of a training, its validations and its test. Training batches hide other genes in
+    each epoch; the others hide none.
 
-    states [C, S], fold [C]: see BagMaker.
-    judged: rows of the training cells that validate: each is judged by the member that has not
-        learned from it.
-    states_are_known: of test cells, too; states that were found in the genes are not.
+    cells, split: of the data set.
+    batch_size: cells of a step in each process.
+    states [C, S], fold [C], read_every, most_read: see BagMaker.
+    judged: rows of the training cells that validate, each by the member that has not learned from
+        it; None: all training cells.
+    states_are_known: whether test cells have states, too; states that were found in the genes are
+        not known of them.
     multiplicity: as in DataConfig; None: no cell loses counts in training.
-    read_every, most_read: see BagMaker.
     device: that makes the training batches, unless there are workers.
-    atlas: the cells that are trained on, where `cells` are a sample of them.
+    atlas: the cells to train on, where `cells` are a sample of them.
     """
 
     def __init__(
@@ -78,8 +81,8 @@ class CellsDataModule(LightningDataModule):
         self.validation, self.test = BagMaker(cells, known, fold), BagMaker(cells, known)
 
     def steps_per_epoch(self, world: int = 1) -> int:
-        """Optimiser steps of one pass, from the data alone: the schedule must not change when a run
-        resumes.
+        """Return the optimiser's steps in one epoch of `world` processes. They follow from the data
+        alone: the schedule must not change when a run resumes.
         """
         return len(
             EpochOrder(
@@ -100,16 +103,18 @@ class CellsDataModule(LightningDataModule):
         )
 
     def test_dataloader(self, processes: Processes = ALONE) -> DataLoader[Batch]:
-        """Batches of test cells, which are the same however many processes divide them: those of
-        this process.
+        """Return the batches of test cells of this process. All processes together have the same
+        batches, however many they are.
         """
         batches = once_in_order(self.split.test, self.batch_size)
         return self._once(self.test, batches[processes.share(len(batches), 1)])
 
     def _once(self, bags: BagMaker, batches: list[Request]) -> DataLoader[Batch]:
+        """Return a loader that makes each of these batches once."""
         return DataLoader(bags, sampler=batches, batch_size=None)  # slices: no need of workers
 
     def _rank(self) -> tuple[int, int]:
+        """Return the rank of this process, and how many there are."""
         return (
             (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
         )
@@ -117,8 +122,8 @@ class CellsDataModule(LightningDataModule):
 
 @contextmanager
 def without_main_module() -> Iterator[None]:
-    """Within it, processes that are started do not import the main module: a worker needs nothing
-    of the user's script.
+    """Let processes that are started within the context leave out the import of the main module: a
+    worker needs nothing of the user's script.
 
     Where processes are spawned (macOS, Windows) or served (Linux from Python 3.14), Python has each
     of them import it. A script without `if __name__ == "__main__"` would train once more in each
@@ -133,7 +138,7 @@ def without_main_module() -> Iterator[None]:
 
 
 class ResumableLoader(DataLoader[Batch]):
-    """A loader that counts its epochs and batches; Lightning saves the counts in checkpoints and
+    """A loader that counts its epochs and batches. Lightning saves the counts in checkpoints and
     restores them.
 
     Lightning's own epoch number is not used: it skips one after a checkpoint that was saved at the

@@ -1,5 +1,5 @@
-"""Which cells form which batch: P processes with batch size B train as one process with batch size
-P B does.
+"""The cells of each batch: P processes with batch size B train as one process with batch size P B
+does.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from torch.utils.data import Sampler
 
 from grn.runtime.errors import DataError
 
-BLOCK, BUFFER = (
-    128,
-    2**14,
-)  # cells that lie side by side in a file, and cells that are mixed with each other
+# cells that lie side by side in a file, and cells that are mixed with each other
+BLOCK, BUFFER = 128, 2**14
 LANES = 64  # parts of a buffer, each of a few blocks
 
 
 class Request(NamedTuple):
-    """All that is needed to make a batch: its epoch, its rows and, in training, the number of its
-    step.
+    """All that is needed to make a batch.
 
-    buffer, following: the rows that are mixed with these, and those of the next buffer, which may
-        be of the next epoch, sorted, where cells are read from a file.
+    rows [B]: of its cells.
+    step: its number in training.
+    buffer: sorted, the rows that are mixed with these, where cells are read from a file; else None.
+    following: sorted, the rows of the next buffer, which may be one of the next epoch.
     """
 
     epoch: int
@@ -36,18 +35,24 @@ class Request(NamedTuple):
 
 
 class EpochOrder(Sampler[Request]):
-    """The batches of one process, shuffled anew each epoch from (seed, epoch).
+    """The order of one process: its batches, shuffled anew each epoch from (seed, epoch).
 
     The k-th batches of all `world` processes together are the k-th batch of one process with batch
     size world * batch_size. The last global batch is dropped where it is incomplete, unless it is
     the only one. After a resume, the first `start` batches of the epoch are left out: training has
     had them before.
 
-    More than BUFFER rows are shuffled in two steps, so that few cells have to be in memory: blocks
-    of BLOCK neighbours among each other, then the cells of BUFFER rows that follow each other, of
-    which each lane of a few blocks gives every batch as many. A process has lanes of its own, so
-    that no other reads its blocks, where `world` divides LANES and the cells of a batch are a
-    multiple of it. buffered: requests say which rows a buffer holds.
+    More than BUFFER rows are shuffled in two steps, so that few cells have to be in memory. First
+    blocks of BLOCK neighbours change places. Then each buffer of BUFFER consecutive rows is cut
+    into lanes of a few blocks, the rows of a lane are shuffled, and every batch takes equally many
+    from each lane. Where `world` divides LANES, and the cells of a batch are a multiple of LANES, a
+    process has lanes of its own, so that no other process reads its blocks.
+
+    rows: to train on.
+    batch_size: cells of a batch in each process.
+    rank, world: of this process, and how many processes there are.
+    buffered: whether requests name the rows of their buffer.
+    times: how often each batch comes, one time after the other.
     """
 
     def __init__(
@@ -77,7 +82,7 @@ class EpochOrder(Sampler[Request]):
 
     @property
     def count(self) -> int:
-        """Different batches of an epoch."""
+        """Return the number of different batches of an epoch."""
         return max(len(self.rows) // (self.world * self.batch_size), 1)
 
     def __iter__(self) -> Iterator[Request]:
@@ -96,23 +101,25 @@ class EpochOrder(Sampler[Request]):
 
     @property
     def mixed(self) -> int:
-        """Batches whose cells are mixed with each other."""
+        """Return the number of batches in a buffer, whose cells are mixed with each other."""
         return max(BUFFER // (self.world * self.batch_size), 1)
 
     def batches(self, epoch: int) -> list[np.ndarray]:
-        """The rows of each batch of this process."""
+        """Return the rows of each batch of this process in an epoch."""
         size = self.world * self.batch_size
         order = self.shuffled(epoch, self.mixed, size)
         of_all = (order[batch * size : (batch + 1) * size] for batch in range(self.count))
         return [np.array_split(rows, self.world)[self.rank] for rows in of_all]
 
     def buffer(self, batches: list[np.ndarray]) -> np.ndarray:
-        """The rows of the first batches, sorted: those that are mixed with each other."""
+        """Return the rows of the first buffer in these batches, sorted."""
         return np.sort(np.concatenate(batches[: self.mixed]))
 
     def shuffled(self, epoch: int, mixed: int, size: int) -> np.ndarray:
-        """The rows in the order of an epoch. mixed: batches of `size` rows whose rows are mixed
-        with each other.
+        """Return the rows in the order of an epoch.
+
+        mixed: the number of batches in a buffer.
+        size: rows of a batch of all processes.
         """
         generator = np.random.default_rng((self.seed, epoch))
         if len(self.rows) <= BUFFER:
@@ -132,8 +139,10 @@ class EpochOrder(Sampler[Request]):
 def once_in_order(
     rows: np.ndarray, batch_size: int, rank: int = 0, world: int = 1
 ) -> list[Request]:
-    """Every cell once over all processes, in order. With enough cells, each process has the same
-    number of batches.
+    """Return requests for every cell once over all processes, in order. With enough cells, each
+    process has the same number of batches.
+
+    rank, world: of this process, and how many processes there are.
     """
     own = np.array_split(rows, world)[rank]
     batches = -(-len(rows) // (world * batch_size))

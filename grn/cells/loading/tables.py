@@ -1,5 +1,5 @@
-"""Cells as compressed rows, on the device that makes batches of them: a batch crosses to a GPU as a
-list of its rows.
+"""Cells as compressed rows, on the device that makes batches of them: to make a batch on a GPU, the
+host sends the numbers of its rows alone.
 
 Letters: C cells of a table, B cells of a batch, N genes.
 """
@@ -25,11 +25,13 @@ SHARE = 0.25  # of a GPU's free memory, which a table may take; a larger one sta
 
 @dataclass(frozen=True)
 class Rows:
-    """B cells of a table, with the numbers above 0 one cell after another: value (float32), cell
-    and gene (int64) [n].
+    """B cells of a table, with their n numbers above 0, one cell after another.
 
-    basal [B].
-    unit [B]: what one count adds to exp(multiplicity) - 1; None: multiplicities are counts.
+    value [n]: multiplicities, float32.
+    cell, gene [n]: int64, 0 to B - 1 and 0 to N - 1.
+    basal [B]: multiplicity of the basal gene.
+    unit [B]: see Counting; None: multiplicities are counts.
+    genes: their number N.
     """
 
     value: Tensor
@@ -40,7 +42,7 @@ class Rows:
     genes: int
 
     def dense(self, value: Tensor) -> Tensor:
-        """[B, N], with `value` [n] at the places of the numbers above 0."""
+        """Return values [n] at the places of the numbers above 0, and 0 elsewhere, [B, N]."""
         return value.new_zeros(len(self.basal), self.genes).index_put_(
             (self.cell, self.gene), value
         )
@@ -53,8 +55,9 @@ class Rows:
 class Table:
     """All cells as arrays.
 
-    first [C + 1]: where the numbers of each cell begin, on the host.
-    value, gene: of all cells. basal, unit [C], genes: see Rows.
+    first [C + 1]: int64, on the host: the place where the numbers of each cell begin.
+    value, gene: of all numbers above 0, one cell after another.
+    basal, unit [C], genes: see Rows.
     """
 
     first: np.ndarray
@@ -72,8 +75,11 @@ class Table:
         unit: np.ndarray | None,
         device: torch.device | str,
     ) -> Table:
-        """Of multiplicities [C, N], no zeros among them,
-        whose arrays a table on the host shares.
+        """Make a table of multiplicities. On the host, it shares their memory.
+
+        values: CSR float32 [C, N] without stored zeros.
+        basal, unit [C]: see Rows.
+        device: where the table should be; it stays on the host if it is too large (see fitting).
         """
         device = fitting(device, values.nnz)
         value, gene, known = (on(device, each) for each in (values.data, values.indices, basal))
@@ -82,8 +88,9 @@ class Table:
 
     @classmethod
     def joined(cls, parts: list[Table]) -> Table:
-        """The cells of all parts, one part after the other. parts: emptied, so that less of them is
-        in memory twice.
+        """Return the cells of all parts, one part after the other.
+
+        parts: this list is emptied, so that less is in memory twice.
         """
         first = np.append(0, np.cumsum(np.concatenate([np.diff(part.first) for part in parts])))
         basal, genes = torch.cat([part.basal for part in parts]), parts[0].genes
@@ -98,7 +105,7 @@ class Table:
         )
 
     def __getitem__(self, rows: np.ndarray) -> Rows:
-        """The cells `rows` [B]. Nothing in it waits for a GPU."""
+        """Return some cells without waiting for a GPU. rows [B]."""
         device = self.value.device
         first = self.first[rows]
         size = self.first[1:][rows] - self.first[rows]
@@ -113,7 +120,7 @@ class Table:
 
 
 def on(device: torch.device | str, values: np.ndarray) -> Tensor:
-    """The array as a tensor there; on the host they share their memory.
+    """Return an array as a tensor on a device; on the host they share their memory.
 
     A GPU gets it in pieces of pinned memory, beside what the host does. A large copy from other
     memory would pass through a small buffer of the driver, and training steps would wait for it.
@@ -128,7 +135,9 @@ def on(device: torch.device | str, values: np.ndarray) -> Tensor:
 
 
 def fitting(device: torch.device | str, numbers: int) -> torch.device | str:
-    """The device, or the host where a table of so many numbers would take too much of a GPU."""
+    """Return the device for a table of so many numbers: `device`, or the host where the table would
+    take too much of a GPU's memory.
+    """
     on_gpu = torch.device(device).type == "cuda"
     return (
         "cpu"
@@ -138,15 +147,17 @@ def fitting(device: torch.device | str, numbers: int) -> torch.device | str:
 
 
 def give_back_on(device: torch.device | str) -> None:
-    """Return free memory to the system where tables are on the host. Beside a GPU it is left: steps
-    would wait.
+    """Return free memory to the system where tables are on the host. Where they are on a GPU, it is
+    left alone: steps would wait.
     """
     if torch.device(device).type == "cpu":
         give_back()
 
 
 def empty_for(device: torch.device | str) -> Callable[..., np.ndarray]:
-    """`np.empty`, in pinned memory if it is for a GPU, which `on` copies as it is."""
+    """Return a function like np.empty. Its arrays are in pinned memory where they go to a GPU, so
+    that `on` need not copy them first.
+    """
     if torch.device(device).type != "cuda":
         return np.empty
     kinds = {np.float32: torch.float32, np.int32: torch.int32}
@@ -154,8 +165,8 @@ def empty_for(device: torch.device | str) -> Callable[..., np.ndarray]:
 
 
 def beside_steps(make: Callable[[], Table], device: torch.device | str) -> Table:
-    """The table that `make` makes. What it gives a GPU to do does not wait for the training steps
-    that the GPU has been given before, and is done when this returns.
+    """Make a table beside the training steps of a GPU: its work for the table does not wait for
+    steps that it was given before, and is done when this returns.
     """
     if torch.device(device).type != "cuda":
         return make()

@@ -1,5 +1,4 @@
-"""Cells as they would be with fewer counts: binomial thinning, which is sequencing the same cell
-less deeply.
+"""Binomial thinning: cells with fewer counts, as if they had been sequenced less deeply.
 
 Letters: B cells, N genes.
 """
@@ -21,8 +20,8 @@ from grn.cells.preprocessing.multiplicity import LEAST, STEP
 class Thinning:
     """How the multiplicities of cells follow from their counts.
 
-    normalised: whether a count's unit is over the cell's total, which is smaller after thinning.
-    depth_sd: of the log totals; None: the basal multiplicity does not tell the depth.
+    normalised: whether counts are divided by the cell's total, which is smaller after thinning.
+    depth_sd: sd of the log totals; None: the basal multiplicity does not follow the depth.
     """
 
     normalised: bool
@@ -30,7 +29,10 @@ class Thinning:
 
     @classmethod
     def of(cls, cells: Cells, multiplicity: str) -> Thinning | None:
-        """None where there are no counts. multiplicity: as in DataConfig."""
+        """Return the thinning of these cells; None where their values are not counts.
+
+        multiplicity: as in DataConfig.
+        """
         if cells.counting is None:
             return None
         return cls(
@@ -40,8 +42,10 @@ class Thinning:
     def thinned(
         self, rows: Rows, share: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Multiplicities [B, N] and basal multiplicities [B] of cells that keep a share [B] of
-        their counts, each count with this probability; a cell with the share 1 is as it was.
+        """Return the multiplicities [B, N] and basal multiplicities [B] of cells with fewer counts.
+
+        share [B]: the probability to keep each count of a cell; where it is 1, the cell stays as it
+            is.
         """
         cell, value, basal, unit = rows.cell, rows.value, rows.basal, rows.unit
         counts = value if unit is None else torch.expm1(value) / unit[cell]
@@ -56,8 +60,10 @@ class Thinning:
 
 
 def shares(cells: int, least: float, whole: float, generator: torch.Generator) -> Tensor:
-    """The share of its counts that each cell keeps, [cells]: 1 for a share `whole` of the cells,
-    for the others log-uniform between `least` and 1.
+    """Draw the share of its counts that each cell keeps, [cells].
+
+    least: shares are log-uniform between this and 1.
+    whole: the part of the cells that keep all counts.
     """
     drawn, chance = (
         torch.rand(cells, generator=generator, device=generator.device) for _ in range(2)
