@@ -1,1 +1,1 @@
-"""Genes: their names and which are used, lists of them, which features are genes, programmes."""
+"""Genes: their names, the choice of genes and regulators, lists, kinds of features, programmes."""

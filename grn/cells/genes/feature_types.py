@@ -1,5 +1,7 @@
-"""Which rows of var are genes: a matrix may hold antibodies, peaks or guides beside them, and a
-column says which.
+"""Genes among the features of a matrix, which may hold antibodies, peaks or guides, too: a column
+of var says what each feature is.
+
+Letters: F features.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import pandas as pd
 
 from grn.runtime.errors import DataError
 
-# names that 10x, scanpy and muon give the column, in lower case
+# names of that column in files of 10x, scanpy and muon, in lower case
 COLUMNS = ("feature_types", "feature_type", "modality")
 GENES = ("gene expression", "gene", "genes", "gex", "rna")
 OTHERS = (
@@ -30,14 +32,15 @@ OTHERS = (
     "negative control probe",
     "negative control codeword",
 )
-"""Kinds that are known not to be genes. Other words, as protein_coding, are kinds of genes."""
+"""Kinds that are not genes. Other words, for example protein_coding, are kinds of genes."""
 
 
 def are_genes(var: pd.DataFrame, where: str = "The matrix") -> np.ndarray:
-    """Which features are genes, bool [F]; a feature without a type is one. where: the data, for
-    messages.
+    """Return which features are genes, bool [F]. A feature without a type is one.
 
-    Raises DataError where none is.
+    var: the table of F features.
+    where: the name of the data in messages.
+    Raises DataError where none is a gene.
     """
     column = _column(var)
     if column is None:
@@ -55,9 +58,11 @@ def are_genes(var: pd.DataFrame, where: str = "The matrix") -> np.ndarray:
 
 
 def left_out(var: pd.DataFrame, genes: np.ndarray, where: str) -> str:
-    """A sentence about the features that are not genes; empty where all are.
+    """Return a sentence about the features that are not genes; an empty text where all are.
 
-    genes: of are_genes.
+    var: the table of F features.
+    genes [F]: see are_genes.
+    where: the name of the data in messages.
     """
     column = _column(var)
     if column is None or genes.all():
@@ -70,9 +75,11 @@ def left_out(var: pd.DataFrame, genes: np.ndarray, where: str) -> str:
 
 
 def _column(var: pd.DataFrame) -> str | None:
+    """Return the column of var with the types of features; None where there is none."""
     names = {str(name).casefold(): name for name in reversed(list(var.columns))}
     return next((names[each] for each in COLUMNS if each in names), None)
 
 
 def _counted(kinds: pd.Series) -> str:
+    """Return a text of how many features there are of each kind."""
     return ", ".join(f"{kind}: {count}" for kind, count in Counter(map(str, kinds)).items())

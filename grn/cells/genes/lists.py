@@ -33,14 +33,13 @@ SEPARATED = re.compile(r"[,;\t]")
 class GeneList:
     """A published list of genes that grn can download.
 
-    name: as in data.regulators.
-    names: what kind of names.
-    column: of the file; None: one name a line.
-    edges: it is a network, of which a `name` is a line: regulator, gene and sign, with commas
-        between them.
-    digest: SHA-256 of the list that grn was tested with; None: it could not be downloaded where grn
-        was written. Then the digest of the first download is kept, and later ones are compared with
-        that.
+    name: in data.regulators or --regulons.
+    names: the kind of the genes' names, for example HGNC symbols.
+    column: of the file, that has the names; None: each line is a name.
+    edges: whether the list is a network. Its `names` are then lines of a table with the columns
+        source, target and weight.
+    digest: SHA-256 of the list that grn was tested with. None: grn was not tested with it; the
+        digest of the first download is kept, and later downloads are compared with it.
     """
 
     name: str
@@ -54,6 +53,7 @@ class GeneList:
     edges: bool = False
 
     def size(self, lines: int) -> str:
+        """Return a text that says how much a kept list of so many lines holds."""
         return f"{lines - 1} edges" if self.edges else f"{lines} genes"
 
 
@@ -139,12 +139,12 @@ REGULONS = {
 
 
 def digest(names: Iterable[str]) -> str:
-    """SHA-256 of the names, sorted, each once, a line each, in UTF-8."""
+    """Return the SHA-256 of the names in UTF-8: sorted, each once, each on a line."""
     return hashlib.sha256("".join(f"{name}\n" for name in sorted(set(names))).encode()).hexdigest()
 
 
 def known(name: str) -> GeneList:
-    """The list of this name. Raises DataError."""
+    """Return the published list with this name. Raises DataError where there is none."""
     every = LISTS | REGULONS
     if name not in every:
         raise DataError(f"There is no list {name!r}", advice=f"the lists are {', '.join(every)}")
@@ -152,17 +152,17 @@ def known(name: str) -> GeneList:
 
 
 def path_of(name: str) -> Path:
-    """Return where the names of a list are kept: in $GRN_CACHE, else grn in the user's cache
-    ($XDG_CACHE_HOME, ~/.cache).
+    """Return the path where a list is kept: in $GRN_CACHE, else in the folder grn of the user's
+    cache ($XDG_CACHE_HOME, ~/.cache).
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grn"
     return Path(os.environ.get("GRN_CACHE") or cache) / f"{name}.txt"
 
 
 def read_list(name: str) -> list[str]:
-    """The names of a list in the cache.
+    """Return the names of a published list from the cache.
 
-    Raises DataError where it is not there, or is no longer as it was got.
+    Raises DataError where it is not there, or was changed.
     """
     path = path_of(known(name).name)
     names = path.read_text("utf-8").splitlines() if path.is_file() else []
@@ -177,10 +177,10 @@ def read_list(name: str) -> list[str]:
 def get_list(
     name: str, file: Path | None = None, download: Callable[[str], bytes] | None = None
 ) -> list[str]:
-    """Keep a list in the cache and return its names: from `file`, a copy of what its address
-    offers, or downloaded.
+    """Download a published list, check it, keep it in the cache and return its names.
 
-    download: the function that is given the address; None: over the network.
+    file: a copy of the download, which is read instead.
+    download: returns the content of an address; None: over the network.
     Raises DataError.
     """
     wanted, path = known(name), path_of(name)
@@ -216,8 +216,8 @@ def get_list(
 
 
 def names_in(content: bytes, wanted: GeneList) -> list[str]:
-    """The names in a published file, each once, in its order; none where it holds anything else, as
-    an error page.
+    """Return the names in a published file, each once, in their order; none where it holds anything
+    else, for example an error page.
     """
     text = decoded(content, errors="replace")
     if wanted.edges:
@@ -235,8 +235,10 @@ def names_in(content: bytes, wanted: GeneList) -> list[str]:
 
 
 def _edges_in(text: str) -> list[str]:
-    """A header and a line for each edge; columns as CollecTRI and decoupler have them, or as
-    OmniPath.
+    """Return the edges in a published table as lines, `source,target,weight` first; none where it
+    holds anything else.
+
+    text: with columns as CollecTRI and decoupler have them, or as OmniPath.
     """
     rows = csv.DictReader(
         io.StringIO(text), delimiter="\t" if "\t" in text.partition("\n")[0] else ","
@@ -262,11 +264,13 @@ def _edges_in(text: str) -> list[str]:
 
 
 def _content_of(file: Path) -> bytes:
+    """Read a file, plain or packed."""
     with unpacked(file) as opened:
         return opened.read()
 
 
 def _downloaded(url: str) -> bytes:
+    """Download the first LARGEST bytes of an address."""
     from urllib.request import Request, urlopen
 
     with urlopen(Request(url, headers={"User-Agent": "grn"}), timeout=30) as answer:
@@ -274,7 +278,7 @@ def _downloaded(url: str) -> bytes:
 
 
 def _kept_digest(path: Path) -> str | None:
-    """The digest that is written beside a list; None where that is damaged or missing."""
+    """Return the digest that was kept beside a list; None where it is damaged or missing."""
     try:
         return str(json.loads(path.with_suffix(".json").read_text("utf-8"))["digest"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -282,16 +286,19 @@ def _kept_digest(path: Path) -> str | None:
 
 
 def refuse_missing_lists(config: DataConfig) -> None:
-    """Raise DataError where a list that the configuration names is not there: before anything else
-    is read.
+    """Raise DataError where a list that the configuration names is missing, before anything else is
+    read.
     """
     for choice, field in ((config.genes, "data.genes"), (config.regulators, "data.regulators")):
         listed_genes(choice, field)
 
 
 def listed_genes(choice: int | str | list[str], field: str) -> list[str]:
-    """The genes that `data.regulators` or `data.genes` lists;
-    none where it is `all` or a number.
+    """Return the genes that a field lists; none where it is `all` or a number.
+
+    choice: data.regulators or data.genes.
+    field: its name.
+    Raises DataError.
     """
     if isinstance(choice, int) or choice == "all":
         return []
@@ -301,10 +308,11 @@ def listed_genes(choice: int | str | list[str], field: str) -> list[str]:
 
 
 def read_gene_list(name: str, field: str) -> list[str]:
-    """The genes in a file, one a line; blank lines and lines with # are skipped; or those of a
-    published list (LISTS).
+    """Return the genes in a file, one a line, or in a published list (LISTS). Empty lines and lines
+    that begin with # are skipped.
 
-    field: the one that has the name.
+    name: of the file or list.
+    field: of the configuration, that has this name.
     Raises DataError for a file that does not exist or lists no genes.
     """
     path = Path(name)

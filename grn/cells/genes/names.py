@@ -1,4 +1,4 @@
-"""Genes: their names, which of them are used, and which of those are regulators.
+"""Genes: their names, and the choice of genes and regulators.
 
 Names are plain strings throughout: "NA" and "nan" are genes.
 
@@ -34,12 +34,14 @@ ENSEMBL_ID = re.compile(r"ENS[A-Z]*G\d{6,}(\.\d+)?")
 
 @dataclass(frozen=True)
 class Chosen:
-    """The genes that are used.
+    """The genes and regulators that are used.
 
-    positions: in the data, sorted, int64.
-    regulators: positions among the chosen ones; None: every gene may regulate.
-    named: positions in the data of the named regulators; None: none were named.
-    listed, listed_regulators: the names in data.genes and data.regulators, where they list any.
+    positions: of the genes in the data, sorted, int64.
+    regulators: positions of regulators among these genes, int64; None: every gene may regulate.
+    named: positions in the data of the regulators that data.regulators lists, used or not, int64;
+        None: it lists none.
+    listed, listed_regulators: the names that data.genes and data.regulators list; none where they
+        list none.
     """
 
     positions: np.ndarray
@@ -50,12 +52,12 @@ class Chosen:
 
 
 class ToVocabulary(NamedTuple):
-    """A map of values of M features to N genes of a vocabulary.
+    """A map from values of the M genes of a file to values of the N genes of a vocabulary.
 
-    matrix: CSR float32 [M, N].
-    shared: which genes of the vocabulary are there, bool [N].
-    names [M]: of the features.
-    repeated: genes that are there several times, whose values are added.
+    matrix: CSR float32 [M, N], 1 where a gene of the file is a gene of the vocabulary.
+    shared [N]: bool, which genes of the vocabulary the file has.
+    names [M]: of the file's genes.
+    repeated: genes of the vocabulary that the file has several times. Their values are added.
     """
 
     matrix: sparse.csr_matrix
@@ -65,9 +67,10 @@ class ToVocabulary(NamedTuple):
 
 
 def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
-    """Names from column `gene_key` of var (None: its index); where the column has no name, that of
-    the index is used.
+    """Return the names of genes from a column of var. A gene without a name there has its name in
+    the index.
 
+    gene_key: of the column; None: the index.
     Raises DataError where var has no such column.
     """
     index = [str(name) for name in var.index]
@@ -81,15 +84,15 @@ def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
 
 
 def without_name(var: pd.DataFrame, gene_key: str | None) -> np.ndarray:
-    """Which rows of var name no gene in the column `gene_key`, bool [N]."""
+    """Return which genes have no name in the column `gene_key` of var, bool [N]."""
     if gene_key is None:
         return np.zeros(len(var), dtype=bool)
     return (var[gene_key].isna() | (var[gene_key].astype(str) == "")).to_numpy()
 
 
 def is_numbered(names: Sequence[object]) -> bool:
-    """Return whether names are 0, 1, 2, ... or 1, 2, 3, ..., as AnnData and R call rows that have
-    none.
+    """Return whether names are 0, 1, 2, ... or 1, 2, 3, ..., as AnnData and R call rows without
+    names.
     """
     first = str(names[0]) if len(names) > 1 else ""
     return first in ("0", "1") and all(
@@ -98,8 +101,8 @@ def is_numbered(names: Sequence[object]) -> bool:
 
 
 def column_of_names(var: pd.DataFrame) -> str | None:
-    """A column of var that could hold the names of genes: texts, nearly all of them different and
-    no numbers.
+    """Return a column of var that could hold the names of genes: texts without spaces, most of them
+    different, and no numbers. None where there is none.
     """
     for key in var.columns:
         texts = var[key].astype(str)
@@ -113,8 +116,8 @@ def column_of_names(var: pd.DataFrame) -> str | None:
 
 
 def column_with(wanted: Iterable[str], var: pd.DataFrame) -> tuple[str, int]:
-    """The column of var that has most of some names, as data.gene_key calls it (null: the index),
-    and how many.
+    """Return the column of var that has the most of some names, as data.gene_key calls it (null is
+    the index), and how many it has.
     """
     columns = {"null": var.index.to_series(), **{str(key): var[key] for key in var}}
     names = set(wanted)
@@ -124,8 +127,8 @@ def column_with(wanted: Iterable[str], var: pd.DataFrame) -> tuple[str, int]:
 
 
 def refuse_control_characters(names: Sequence[str]) -> None:
-    """Raise DataError for a name that tables, lists with one name a line, or XML could not hold, or
-    that is empty.
+    """Raise DataError for an empty name, and for one that tables, lists with one name a line, or
+    XML cannot hold.
     """
     odd = next(
         (place for place, name in enumerate(names) if not name.strip() or CONTROL.search(name)),
@@ -139,11 +142,12 @@ def refuse_control_characters(names: Sequence[str]) -> None:
 
 
 def once_each(names: Sequence[str], config: DataConfig) -> tuple[list[str], np.ndarray]:
-    """The names of the genes, each once, and to which of them each column of the data belongs,
-    int64.
+    """Return the names of the genes, each once, and the position among them of each column of the
+    data, int64.
 
-    Raises DataError where a name occurs more than once and data.duplicates is refuse, or where that
-    adds logarithms.
+    names: of the columns.
+    Raises DataError where a name occurs more than once and data.duplicates is refuse, and where
+    data.duplicates is sum but data.values are no counts, which alone can be added.
     """
     refuse_control_characters(names)
     position = {name: place for place, name in enumerate(dict.fromkeys(names))}
@@ -168,7 +172,11 @@ def once_each(names: Sequence[str], config: DataConfig) -> tuple[list[str], np.n
 
 
 def merge_duplicates(values: sparse.csr_matrix, place: np.ndarray) -> sparse.csr_matrix:
-    """Values, CSR [C, N], with the columns of each gene added up. place: see once_each."""
+    """Add up the columns of each gene; return CSR [C, N].
+
+    values: CSR [C, columns].
+    place [columns]: see once_each.
+    """
     if np.array_equal(place, np.arange(len(place))):
         return values
     merged = (
@@ -185,11 +193,13 @@ def choose(
     config: DataConfig,
     var: pd.DataFrame | None = None,
 ) -> Chosen:
-    """The genes and regulators of `data.genes` and `data.regulators`. training: CSR [C, N] of the
-    training cells.
+    """Choose genes and regulators by `data.genes` and `data.regulators`.
 
-    var: which may have the listed names in another column.
-    Raises DataError where none is found.
+    training: values of the training cells, CSR [C, N].
+    names [N]: of the genes.
+    var: the table of the genes. Where no listed gene is found, the error names a column of it that
+        has such names.
+    Raises DataError where no listed gene or regulator is found.
     """
     named = choose_regulators(names, config.regulators, var)
     positions = choose_genes(training, names, config.genes, named, config.values, var)
@@ -212,15 +222,16 @@ def choose_genes(
     values: str,
     var: pd.DataFrame | None = None,
 ) -> np.ndarray:
-    """Positions of the chosen genes, in the order of the data.
+    """Return the positions of the chosen genes, sorted, int64.
 
-    Raises DataError where no listed gene is found.
-
-    counts: CSR [C, N] of the training cells.
+    counts: values of the training cells, CSR [C, N].
+    names [N]: of the genes.
     choice: `data.genes`.
+    keep: positions of the listed regulators. Those with a value above 0 are kept in addition to the
+        most variable genes. None: none is listed.
     values: `data.values`.
-    keep: positions of the named regulators; the expressed ones are kept in addition to the most
-        variable genes.
+    var: see choose.
+    Raises DataError where no listed gene is found.
     """
     if choice == "all" or (isinstance(choice, int) and choice >= len(names)):
         return np.arange(len(names))
@@ -237,8 +248,12 @@ def choose_genes(
 def choose_regulators(
     names: Sequence[str], choice: str | list[str], var: pd.DataFrame | None = None
 ) -> np.ndarray | None:
-    """Positions of the regulators, int64; None: every gene. choice: `data.regulators`. Raises
-    DataError.
+    """Return the positions of the regulators, int64; None: every gene may regulate.
+
+    names [N]: of the genes.
+    choice: `data.regulators`.
+    var: see choose.
+    Raises DataError where no listed regulator is found.
     """
     if choice == "all":
         return None
@@ -252,7 +267,13 @@ def _found(
     where: str = "in the data",
     var: pd.DataFrame | None = None,
 ) -> np.ndarray:
-    """Positions of the listed genes among the names, int64."""
+    """Return the positions of the listed genes among the names, int64.
+
+    field: of the configuration, that lists them.
+    where: the place of the names, for the error.
+    var: see choose.
+    Raises DataError where none is found.
+    """
     found = np.flatnonzero(np.isin(names, listed)).astype(np.int64)
     if found.size == 0:
         problem = (
@@ -270,10 +291,11 @@ def _found(
 
 
 def refuse_cells_as_genes(names: Sequence[str], cells: Sequence[str], where: str) -> None:
-    """Raise DataError where most names of genes look like those of cells, and those of the cells do
-    not (both do where the genes are short sequences).
+    """Raise DataError where most genes are named like cells and most cells are not. (Where genes
+    are short sequences, both are.)
 
-    where: the data, for messages.
+    names, cells: the names of genes and of cells.
+    where: the name of the data in messages.
     """
     if (example := first_of_most(names, OF_CELLS)) and not first_of_most(cells, OF_CELLS):
         problem = f"The genes of {where} are named like cells ({example!r})"
@@ -283,14 +305,14 @@ def refuse_cells_as_genes(names: Sequence[str], cells: Sequence[str], where: str
 
 
 def first_of_most(names: Sequence[str], pattern: re.Pattern[str]) -> str:
-    """The first name that matches, where more than half of the names do; else an empty text."""
+    """Return the first name that matches, if more than half of the names do; else an empty text."""
     matching = [name for name in names if pattern.fullmatch(name)]
     return matching[0] if 2 * len(matching) > len(names) else ""
 
 
 def near_miss(wanted: Iterable[str], known: Iterable[str]) -> str | None:
-    """Why names of two lists do not match that nearly do, how many these are, and what to do; None
-    where none do.
+    """Return a text about wanted names that nearly match known ones: how many they are, how they
+    differ, and what to do. None where there are none.
     """
     known = list(map(str, known))
     exact = set(known)
@@ -319,7 +341,7 @@ def near_miss(wanted: Iterable[str], known: Iterable[str]) -> str | None:
 
 
 def plain(name: str) -> str:
-    """A name without spaces and invisible characters, and with - for every dash."""
+    """Return a name without spaces and invisible characters, and with - for every dash."""
     letters = unicodedata.normalize("NFKC", name)
     kinds = [(letter, unicodedata.category(letter)) for letter in letters]
     return "".join(
@@ -328,18 +350,18 @@ def plain(name: str) -> str:
 
 
 def without_version(name: str) -> str:
-    """An Ensembl id without its version; any other name as it is."""
+    """Return an Ensembl id without its version; any other name as it is."""
     return name.partition(".")[0] if ENSEMBL_ID.fullmatch(name) else name
 
 
 def as_r_writes(name: str) -> str:
-    """A name as R's make.names leaves it, with a dot for every sign; Seurat's - for _ becomes the
-    same.
+    """Return a name as R's make.names writes it, with a dot for every sign. Names in which Seurat
+    wrote - for _ become equal to it, too.
     """
     dotted = re.sub(r"[^0-9A-Za-z.]", ".", name)
     return f"X{dotted}" if dotted[:1].isdigit() else dotted
 
 
 def examples(names: Sequence[str], most: int = 3) -> str:
-    """Names in quotes; of many, the first."""
+    """Return a text of names in quotes: at most so many of them."""
     return ", ".join(map(repr, names[:most])) + (", ..." if len(names) > most else "")

@@ -213,7 +213,7 @@ def _keeping(
 
 
 def _alternatives(adata: AnnData, tried: str, values: Values, rows: int | None) -> str:
-    """Return advice for a user whose choice of `data.counts`, `tried`, does not hold such values."""
+    """Return advice where the choice of `data.counts`, `tried`, does not hold such values."""
     found = [choice for choice in choices_that_hold(adata, values, rows) if choice != tried]
     if found:
         explained = {"recover": "recover (computes the integers from its log1p values)"}

@@ -92,7 +92,11 @@ class _Fit(NamedTuple):
 
 
 def _fit(values: sparse.csr_matrix, rounding: float) -> _Fit:
-    """Fit a unit to each cell. values: CSR [C, N]. rounding: the largest error of a stored value."""
+    """Fit a unit to each cell.
+
+    values: CSR [C, N].
+    rounding: the largest error of a stored value.
+    """
     stored = values.data.astype(np.float64)
     filled = np.diff(values.indptr) > 0
     gap, misses = np.full(len(filled), -np.inf), np.zeros(len(filled))

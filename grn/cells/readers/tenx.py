@@ -23,7 +23,10 @@ from grn.runtime.errors import DataError
 
 
 def read_tenx_h5(path: Path, config: DataConfig) -> AnnData:
-    """Read the genes of a feature-barcode matrix of any version of Cell Ranger. Raises DataError."""
+    """Read the genes of a feature-barcode matrix of any version of Cell Ranger.
+
+    Raises DataError.
+    """
     with reading(f"{path} cannot be read as a 10x .h5 file"), h5py.File(path, "r") as file:
         # `matrix` since Cell Ranger 3; before, one group for each genome, named after it.
         groups = [
