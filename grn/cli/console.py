@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -89,4 +90,6 @@ def print_table(
 
 def _text(value: object) -> str:
     """Return the text of a value: of a float with four digits, and - for NaN."""
-    return str(value) if not isinstance(value, float) else "-" if value != value else f"{value:.4g}"
+    if not isinstance(value, float):
+        return str(value)
+    return "-" if math.isnan(value) else f"{value:.4g}"

@@ -25,7 +25,8 @@ from grn.runtime.errors import Interrupted, Mistakes, UserError, one_line
 INTERNAL_ERROR, USER_ERROR, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 SIGNALS = ("SIGTERM", "SIGUSR1", "SIGHUP")
 
-# What the operating system refuses: its own message names the file or folder and the reason.
+# Errors by which the operating system refuses something: its own message names the file or folder
+# and the reason.
 REFUSALS = {
     errno.EACCES,
     errno.EPERM,
@@ -34,14 +35,16 @@ REFUSALS = {
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EFBIG,
+    errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EISDIR,
+    errno.EIO,
+    errno.EMFILE,
 }
-REFUSALS |= {errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.EIO, errno.EMFILE}
 
-OUT_OF_MEMORY = (
-    "DefaultCPUAllocator",
-    "not enough memory",
-    "Cannot allocate memory",
-)  # torch, HDF5, the system
+# in messages of torch, of HDF5 and of the operating system
+OUT_OF_MEMORY = ("DefaultCPUAllocator", "not enough memory", "Cannot allocate memory")
 LONGEST = 1500  # characters of a sentence; one that quotes a damaged file may have a million
 
 

@@ -24,10 +24,8 @@ Positive = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Size = Annotated[int, Field(ge=1, le=100_000)]  # of one axis of a tensor of parameters
 Few = Annotated[int, Field(ge=1, le=1000)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
-CELL_WIDTH, TOKEN_WIDTH = (
-    64,
-    32,
-)  # of X_grn and of the transformer's tokens, where model.width is auto
+# widths of X_grn and of the transformer's tokens where model.width is auto
+CELL_WIDTH, TOKEN_WIDTH = 64, 32
 Rate = Annotated[float, Field(gt=0, le=100)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]
 Spread = Annotated[float, Field(ge=0, le=10)]  # sd of a logarithm

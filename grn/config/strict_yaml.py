@@ -40,11 +40,8 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
             return None, {}
         lines = dict(_keys(node))
         return loader.construct_document(node), lines
-    except (
-        yaml.YAMLError,
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError: a number with thousands of digits
+    # ValueError: a number with thousands of digits
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark and "\n" in text else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]

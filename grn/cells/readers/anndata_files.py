@@ -22,14 +22,10 @@ from grn.cells.simulated.cells import TRUTH
 from grn.config.schema import DataConfig
 from grn.runtime.errors import DataError
 
-LARGE = (
-    "/X",
-    "/raw/X",
-    "/layers/",
-    "/obsm/",
-    "/obsp/",
-)  # what grows with the cells, and is no table
-NAMES = "grn_names"  # key in uns of what reads the names of cells, where these are not in obs
+# parts that grow with the cells and are no tables
+LARGE = ("/X", "/raw/X", "/layers/", "/obsm/", "/obsp/")
+# key in uns of the function that reads the names of cells, where these are not in obs
+NAMES = "grn_names"
 Columns = Callable[[str], bool]
 UNREAD = ("/obsm", "/varm", "/obsp", "/varp", "/raw/varm")  # what training does not need
 
