@@ -99,9 +99,9 @@ BLOCK = 2**18  # numbers that are held densely at a time: as many as a processor
 
 
 def residual_variance(counts: sparse.csr_matrix) -> np.ndarray:
-    """Return the variance over cells of each gene's Pearson residuals, clipped at the square root
-    of
-    C: float64 [N].
+    """Return the variance over cells of each gene's Pearson residuals, float64 [N].
+
+    Residuals are clipped at the square root of C.
 
     The residual of a zero with the expected count e is -sqrt(e / (1 + e / 100)); counts above 0 are
     few, and corrected afterwards.
