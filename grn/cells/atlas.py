@@ -2,8 +2,8 @@
 else uses a sample of them.
 
 Units, penalties, q-values, scores and the network come from the `data.sample` cells in memory. The
-other cells are for training alone: every step reads some of them from the file, in the order that
-`order.py` shuffles.
+other cells are for training alone: every step reads some of them from the file, in the order of
+`loading/order.py`.
 
 Letters: A cells and M columns of the file, C cells of the sample, N genes, S states.
 """

@@ -412,7 +412,7 @@ def to_vocabulary_of(
     vocabulary: Sequence[str],
     raw: pd.Index | None = None,
 ) -> ToVocabulary:
-    """Return the map from the genes of `var` to those of a vocabulary. It leaves out other genes.
+    """Return the map from the genes of `var` to the genes of a vocabulary; others are left out.
 
     Counts of genes that occur several times are added, as they are parts of one count.
 

@@ -209,7 +209,7 @@ def notes_on_new_cells(
 
 
 def _of_scale(scale: Scale | None, usual_total: float | None = None) -> list[str]:
-    """Return sentences about counts that may be no raw counts, or unlike those of the training.
+    """Return sentences about counts that may be no raw counts, or unlike the training counts.
 
     usual_total: median total of the training cells; None: not compared.
     """

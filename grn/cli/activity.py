@@ -1,5 +1,5 @@
-"""`grn activity`: how active known regulators, or those of a run, are in cell types and between
-conditions.
+"""`grn activity`: how active regulators of known regulons, or of a run, are in cell types and
+between conditions.
 """
 
 from __future__ import annotations

@@ -157,11 +157,12 @@ RANKS = (("RANK",), ("NODE_RANK", "LOCAL_RANK"), ("SLURM_PROCID",))  # the first
 
 
 def process_rank() -> int:
-    """0 in the process that writes all files, which is known before Lightning has started; above 0
-    in others.
+    """Return 0 in the process that writes all files, and a number above 0 in others.
 
-    What Lightning starts under sbatch inherits the SLURM_PROCID of the first; by hand, nodes have a
-    NODE_RANK.
+    It is known before Lightning has started.
+
+    Processes that Lightning starts under sbatch inherit the SLURM_PROCID of the first one; nodes
+    that are started by hand have a NODE_RANK.
     """
     of_names = [
         [int(os.environ[name]) for name in names if os.environ.get(name)] for names in RANKS

@@ -85,7 +85,7 @@ class Start:
 
 
 class Origin:
-    """What a run is started with."""
+    """The configuration and the cells that a run is started with."""
 
     def __init__(self, config: Config, cells: Cells):
         self.config, self.cells = config, cells.digest

@@ -18,7 +18,7 @@ import pandas as pd
 from grn.config.schema import Simulation
 from grn.runtime.errors import ConfigError
 
-INTERVENTIONS = 6  # the draws that have a generator of their own, beside those of network.py
+INTERVENTIONS = 6  # a further kind of draws (see network.py) with a generator of its own
 GUIDES = 3  # of each regulator that is intervened on
 CONTROLS = 0.2  # share of the cells
 CONTROL = "control"  # their value in obs["intervention"]
