@@ -26,7 +26,7 @@ from grn.evidence.q_values import SIGNIFICANT
 ACTIVITY = "activity.csv"  # of a run
 CELLS = (
     "Cells are no replicates: with cells as units, intervals are too narrow for a statement about "
-    "other donors."
+    "other donors. A column of donors (data.group_key) makes these the units."
 )
 OWN = "certain edges of this run"  # in the column regulons of activity.csv
 NAMED, BESIDE = (
@@ -149,16 +149,28 @@ def headline(activity: pd.DataFrame | None) -> str:
         )
     low, high, types = first["types"].min(), first["types"].max(), activity["cell_type"].nunique()
     among = f"{low}" if low == high else f"{low} to {high}"
-    own = ", and their own messengers change with it"
+    own = ", and over all types their own mRNA changes with it"
     if not len(with_own):
         # regulators share targets, so that these alone name others than the cause, too
         who, own, how = "Candidates", "", how.replace("targets", "targets alone", 1)
+    where = _where(activity, list(first.index))
     said = (
-        f"{who} of {sides[1]} against {sides[0]}: {_changes(first)}, in {among} of {types} cell "
-        f"types, {how}{own}."
+        f"{who} of {sides[1]} against {sides[0]}: {_changes(first)}, in {among} of {types} "
+        f"cell types{where}, {how}{own}. In brackets: mean differences of activity."
     )
     rest = alone.head(BESIDE) if len(with_own) else alone.head(0)
     return f"{said} By targets alone: {_changes(rest)}." if len(rest) else said
+
+
+def _where(activity: pd.DataFrame, names: Sequence[str]) -> str:
+    """In which cell types the activity of these regulators differs most and least, in words; ""
+    where it differs in one or two.
+    """
+    rows = activity[activity["regulator"].isin(names) & (activity["q_value"] <= SIGNIFICANT)]
+    size = rows["effect"].abs().groupby(rows["cell_type"]).sum().sort_values(ascending=False)
+    if len(size) < 3:
+        return ""
+    return f", most in {size.index[0]} and {size.index[1]}, least in {size.index[-1]}"
 
 
 def _in_turn(found: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

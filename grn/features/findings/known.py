@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from grn.cells.genes.programmes import programmes_of
 from grn.evidence.q_values import SIGNIFICANT
 from grn.features.findings.summary import ALL, certain
 
@@ -102,12 +103,13 @@ def of_regulators(
     table: pd.DataFrame, activity: pd.DataFrame | None
 ) -> tuple[list[str], list[tuple[str, ...]]]:
     """Return what the data add to each regulator that the known network lists or that has certain
-    edges, over all cells.
+    edges, over all cells. Genes of common programmes are not named among its new targets.
 
     activity: of regulators by cell type, as in activity.csv; None: the last column is empty.
     """
     every = table[table["cell_type"] == ALL]
-    added = every[every["known"] == NEW].groupby("source", sort=False)["target"]
+    added = every[(every["known"] == NEW) & (programmes_of(every["target"]) == "")]
+    added = added.groupby("source", sort=False)["target"]
     named = added.agg(lambda targets: ", ".join(targets.head(NAMED)))
     active = {}
     if activity is not None:

@@ -22,7 +22,7 @@ MOST = 40_000  # in a report: about a megabyte
 MARKERS = 5  # genes of a cell type
 FEWEST = 10  # cells with both genes: with fewer, large weights are chance
 VISIBLE = 0.1  # a correlation within a type that is worth more cells
-
+WIDEST = 10.0  # times the lower end of an interval, above which no fold change is told
 SCORES = {
     "accuracy": "accuracy",
     "macro_f1": "macro F1",
@@ -50,7 +50,7 @@ FOUND = {  # column of uns["grn"]["found"] -> its title
     "label": "cells",
     "cells": "number",
     "edges": "certain edges",
-    "borrowed": "certain over all cells alone",
+    "borrowed": "certain only together with other cells",
     "least_effect": "least correlation that could be seen",
 }
 
@@ -112,14 +112,19 @@ def sizes_known(edges: pd.DataFrame) -> bool:
 
 def size_text(effect: float, error: float, counts: bool) -> str:
     """An edge's effect for a reader, with its 95 % interval: how many times as much of the target,
-    or by how much more in the unit of its values.
+    or by how much more in the unit of its values. Where the ends of a fold change are more than
+    WIDEST times apart, its size is not known.
 
     >>> sizes = [(0.4, True), (0.4, False), (float("nan"), True)]
     >>> tuple(size_text(size, 0.06, counts=counts) for size, counts in sizes)
     ('x1.32 (1.22 to 1.43)', '+0.4 (0.282 to 0.518)', '')
+    >>> size_text(4.8, 1.1, counts=True)
+    'size not known'
     """
     if math.isnan(effect):
         return ""
+    if counts and 2 * NORMAL * error > math.log2(WIDEST):
+        return "size not known"
     ends = (effect, effect - NORMAL * error, effect + NORMAL * error)
     size, low, high = (f"{2**end if counts else end:.3g}" for end in ends)
     return f"{'x' if counts else '+' if effect > 0 else ''}{size} ({low} to {high})"
@@ -158,7 +163,7 @@ def certain_sentence(about: Mapping[str, Any]) -> str:
         )
     every, types = about["found"].iloc[0], about["found"].iloc[1:]
     alone = "; ".join(f"{row.label} {row.edges}" for row in types.itertuples() if row.edges)
-    alone = f" By the cells of one type alone: {alone}." if alone else ""
+    alone = f" In cells of one kind by themselves: {alone}." if alone else ""
     if every["edges"]:
         number = f"{every['edges']} edge{'s are' if every['edges'] > 1 else ' is'}"
         within = "cell types" if about.get("states") == "labels" else "groups of cells"
@@ -167,6 +172,8 @@ def certain_sentence(about: Mapping[str, Any]) -> str:
             f"{within}, direct or "
         )
         said += "indirect, not causes."
+        if about.get("states") == "conditions":
+            said += " As they are within one condition, they do not show the response itself."
         return said + alone
     none = f"No edge is certain over all cells (q at most {SIGNIFICANT:g}).{alone}"
     if math.isnan(least := every.get("least_effect", math.nan)):

@@ -92,8 +92,8 @@ CAUSED = (
 MORE_CELLS = (
     "With so many cells, weaker correlations than the last column says cannot be told from "
     "chance; correlations half as strong need four times the cells. Genes and regulators that "
-    "were not measured, or not used, cannot appear. Certain over all cells alone: the cells of "
-    "this type do not show it by themselves."
+    "were not measured, or not used, cannot appear. Certain only together with other cells: those "
+    "of this type do not show it by themselves."
 )
 COUNTS = (
     "Counts do not compare conditions: what is certain in one may be just short of it in the "

@@ -188,7 +188,7 @@ def test_what_more_cells_would_show():
     assert "about 4,000 cells are needed" in said, "(0.2 / 0.1)^2 times as many"
     assert "needed" not in certain_sentence({"found": found.assign(least_effect=0.08)})
     both = pd.concat([found, found.assign(label="B", edges=2)])
-    assert "By the cells of one type alone: B 2." in certain_sentence({"found": both})
+    assert "In cells of one kind by themselves: B 2." in certain_sentence({"found": both})
 
 
 def test_effects_of_interventions_come_first(tmp_path):
