@@ -94,29 +94,6 @@ class AttentionCall:
     def heads(self) -> tuple[int, int]:
         return self.q.shape[1], self.k.shape[1]
 
-    # Arguments of kernels, by name, in the order in which all kernels have them.
-
-    @property
-    def widths(self) -> dict[str, int]:
-        return {
-            "E": self.q.shape[-1],
-            "E_PAD": self.width,
-            "V": self.v.shape[-1],
-            "V_PAD": self.value_width,
-        }
-
-    @property
-    def row_counts(self) -> dict[str, int]:
-        return {"queries_all": self.q.shape[2], "keys_all": self.k.shape[2]}
-
-    @property
-    def head_counts(self) -> dict[str, int]:
-        return {"heads": self.q.shape[1], "key_heads": self.k.shape[1]}
-
-    @property
-    def cuts(self) -> dict[str, Tensor | None]:
-        return {"offsets": self.offsets, "query_offsets": self.query_offsets}
-
     def empty_output(self) -> Tensor:
         """Return a tensor for o [C', H, N, V], uninitialised, with q's order of strides."""
         return torch.empty_like(self.q[..., : self.v.shape[-1]])

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from flashsign.triton.common.launch import FUSED
+from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import aligned, cdiv, descriptor, precision
 from flashsign.tuning.block_sizes import ROW_STEP, BlockSizes, padded_width
 from flashsign.tuning.choose import choose_block_sizes
@@ -94,28 +94,31 @@ def add_weights(
     sizes = sizes or choose_block_sizes("edge_sums", q, width)
     magnitudes = signed if absolute is None else absolute
     with torch.cuda.device_of(q):  # kernels start on the current device
-        edge_sums[(cdiv(targets, sizes.own), cdiv(regulators, sizes.other))](
-            q=descriptor(q, sizes.own),
-            k=descriptor(k, sizes.other),
-            inverse=inverse,
-            signed=signed,
-            absolute=magnitudes,
-            inverse_bag=inverse.stride(0),
-            inverse_head=inverse.stride(1),
-            signed_row=signed.stride(0),
-            absolute_row=magnitudes.stride(0),
-            bags=q.shape[0],
-            heads=q.shape[1],
-            key_heads=k.shape[1],
-            targets=targets,
-            regulators=regulators,
-            E_PAD=width,
-            TARGETS=sizes.own,
-            REGULATORS=sizes.other,
-            STAGES=sizes.stages,
-            PRECISION=precision(q.dtype),
-            ABSOLUTE=absolute is not None,
+        start(
+            edge_sums,
+            (cdiv(targets, sizes.own), cdiv(regulators, sizes.other)),
+            {
+                "q": descriptor(q, sizes.own),
+                "k": descriptor(k, sizes.other),
+                "inverse": inverse,
+                "inverse_bag": inverse.stride(0),
+                "inverse_head": inverse.stride(1),
+                "signed": signed,
+                "signed_row": signed.stride(0),
+                "absolute": magnitudes,
+                "absolute_row": magnitudes.stride(0),
+                "bags": q.shape[0],
+                "heads": q.shape[1],
+                "key_heads": k.shape[1],
+                "targets": targets,
+                "regulators": regulators,
+                "E_PAD": width,
+                "TARGETS": sizes.own,
+                "REGULATORS": sizes.other,
+                "STAGES": sizes.stages,
+                "PRECISION": precision(q.dtype),
+                "ABSOLUTE": absolute is not None,
+            },
             num_warps=sizes.warps,
             num_stages=sizes.stages,
-            **FUSED,
         )

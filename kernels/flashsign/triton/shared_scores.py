@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import torch
 import triton
@@ -289,13 +290,20 @@ def forward(
         scores.new_empty(parts, *leading, multiplicity.shape[-2], queries) for _ in range(2)
     )
     norms = scores.new_empty(parts, *leading, len(groups) if square is not None else 0, queries)
-    tensors, numbers = arguments(scores, values, multiplicity, centre, square, groups, each)
     start(
         forward_kernel,
         (tables, tiles, parts),
-        tensors={**tensors, "sums": sums, "squares": squares, "norms": norms},
-        numbers=numbers,
-        constants={"QUERIES": own, "KEYS": tile, "ROOM": room, "SLOPES": square is not None},
+        {
+            **arguments(scores, values, multiplicity, centre, square, groups),
+            "sums": sums,
+            "squares": squares,
+            "norms": norms,
+            "each": each,
+            "QUERIES": own,
+            "KEYS": tile,
+            "ROOM": room,
+            "SLOPES": square is not None,
+        },
         num_warps=warps,
     )
     inverse = squares.sum(0).add_(basal.square().unsqueeze(-2)).add_(eps).rsqrt_()
@@ -323,16 +331,22 @@ def backward(
     each, parts = shares(queries, some, tables * tiles)
     own = torch.empty_like(scores, memory_format=torch.contiguous_format)
     of_values = scores.new_empty(parts, *leading, len(groups), keys)
-    tensors, numbers = arguments(scores, values, multiplicity, centre, None, groups, each)
     names = "square", "of_slopes", "scaled", "of_norm", "of_sums", "bend"
     given = (*(slopes or (own, own, own, own)), of_sums, bend)
-    tensors |= {name: tensor.contiguous() for name, tensor in zip(names, given, strict=True)}
     start(
         backward_kernel,
         (tables, tiles, parts),
-        tensors={**tensors, "of_scores": own, "of_values": of_values},
-        numbers={**numbers, "heads": [1, *leading][-1]},
-        constants={"QUERIES": some, "KEYS": tile, "ROOM": room, "SLOPES": slopes is not None},
+        {
+            **arguments(scores, values, multiplicity, centre, None, groups),
+            **{name: tensor.contiguous() for name, tensor in zip(names, given, strict=True)},
+            "of_scores": own,
+            "of_values": of_values,
+            "each": each,
+            "QUERIES": some,
+            "KEYS": tile,
+            "ROOM": room,
+            "SLOPES": slopes is not None,
+        },
         num_warps=warps,
     )
     return own, of_values.sum((0, -2)).sum_to_size(values.shape)
@@ -345,61 +359,42 @@ def arguments(
     centre: Tensor,
     square: Tensor | None,
     groups: Sequence[int],
-    each: int,
-) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """Return the arguments of both kernels: tensors, and numbers."""
+) -> dict[str, Any]:
+    """Return the arguments that both kernels have in common; `halves` is made here."""
     *leading, _, queries, keys = scores.shape
-    ends = ends_of(groups, scores.device)
-    room = room_for_bags(max(groups) + (square is not None))
-    halves, share = split(multiplicity, centre, square, ends, leading, room)
-    tensors = {"scores": scores.contiguous(), "values": values.expand(*leading, keys).contiguous()}
-    sizes = multiplicity.shape[-2], len(groups), queries, keys, halves.shape[-1], each, share
-    numbers = dict(
-        zip(("bags", "groups", "queries", "keys", "pitch", "each", "share"), sizes, strict=True)
-    )
-    return {**tensors, "halves": halves, "ends": ends}, numbers
-
-
-def split(
-    multiplicity: Tensor,
-    centre: Tensor,
-    square: Tensor | None,
-    ends: Tensor,
-    leading: Sequence[int],
-    room: int,
-) -> tuple[Tensor, int]:
-    """Return what split_kernel makes, and how many tables share a row of it."""
-    (m, m_share), (c, c_share), heads = (
-        rows(multiplicity, leading),
-        rows(centre, leading),
-        [1, *leading][-1],
-    )
-    share, keys, groups = min(m_share, c_share), m.shape[-1], len(ends) - 1
-    if square is not None:
-        share = min(share, heads)
-    tables, pitch = math.prod(leading) // share * groups, cdiv(keys, 64) * 64
-    halves = m.new_empty(tables, 4, room, pitch)
-    numbers = {"bags": m.shape[-2], "groups": groups, "keys": keys, "pitch": pitch}
+    (m, m_share), (c, centre_share) = rows(multiplicity, leading), rows(centre, leading)
+    room, heads = room_for_bags(max(groups) + (square is not None)), [1, *leading][-1]
+    share = min(m_share, centre_share, heads) if square is not None else min(m_share, centre_share)
+    tables, pitch = math.prod(leading) // share * len(groups), cdiv(keys, 64) * 64
+    given = {
+        "scores": scores.contiguous(),
+        "values": values.expand(*leading, keys).contiguous(),
+        "halves": m.new_empty(tables, 4, room, pitch),
+        "ends": ends_of(groups, scores.device),
+        "bags": m.shape[-2],
+        "groups": len(groups),
+        "queries": queries,
+        "keys": keys,
+        "pitch": pitch,
+        "share": share,
+        "heads": heads,
+    }
     start(
         split_kernel,
         (tables, room, cdiv(pitch, SPLIT)),
-        tensors={
+        {
+            **given,
             "multiplicity": m,
-            "centre": c,
-            "ends": ends,
-            "square": m if square is None else square,
-            "halves": halves,
-        },
-        numbers={
-            **numbers,
             "m_share": m_share,
-            "centre_share": c_share,
-            "share": share,
-            "heads": heads,
+            "centre": c,
+            "centre_share": centre_share,
+            "square": m if square is None else square,
+            "ROOM": room,
+            "KEYS": SPLIT,
+            "SLOPES": square is not None,
         },
-        constants={"ROOM": room, "KEYS": SPLIT, "SLOPES": square is not None},
     )
-    return halves, share
+    return given
 
 
 def rows(tensor: Tensor, leading: Sequence[int]) -> tuple[Tensor, int]:

@@ -197,7 +197,7 @@ def value(
     start(
         value_kernel,
         (across * down, members),
-        tensors={
+        {
             "scores": scores,
             "amount": amount,
             "factor": factor.contiguous(),
@@ -206,9 +206,14 @@ def value(
             "of_slopes": of_slopes,
             "of_factor": of_factor,
             "value": found,
+            "states": states,
+            "queries": queries,
+            "keys": keys,
+            "HEADS": heads,
+            "PRIOR": prior is not None,
+            "ROWS": rows,
+            "COLUMNS": columns,
         },
-        numbers={"states": states, "queries": queries, "keys": keys},
-        constants={"HEADS": heads, "PRIOR": prior is not None, "ROWS": rows, "COLUMNS": columns},
         num_warps=warps,
     )
     return found.sum(1), of_slopes, of_factor.sum(0)

@@ -29,6 +29,8 @@ Letters: E head width, E_PAD the power of two above it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -43,13 +45,7 @@ from flashsign.triton.common.device_functions import (
     unit_of,
 )
 from flashsign.triton.common.launch import start
-from flashsign.triton.common.layout import (
-    aligned,
-    aligned_call,
-    multiplicity_strides,
-    precision,
-    strides,
-)
+from flashsign.triton.common.layout import aligned, aligned_call, arguments_of, pointers
 from flashsign.tuning import tables
 from flashsign.tuning.block_sizes import SmallBagBlockSizes, padded_width
 
@@ -366,32 +362,7 @@ def forward(call: AttentionCall, sizes: SmallBagBlockSizes | None = None) -> tup
     sizes: by default of tables.SMALL_BAGS.
     """
     o, inverse, call = call.empty_output(), call.empty_rows(), aligned_call(call)
-    q, k, v, m = call.q, call.k, call.v, call.m
-    warps, constants = launch_sizes(call, sizes, backward=False)
-    start(
-        small_forward,
-        (call.bags * k.shape[1],),
-        tensors={
-            "q": q,
-            "k": k,
-            "v": v,
-            "multiplicity": m,
-            **call.cuts,
-            "o": o,
-            "inverse": inverse,
-        },
-        numbers={
-            **strides(q=q, k=k, v=v),
-            **multiplicity_strides(m),
-            **strides(o=o),
-            **call.row_counts,
-            **call.head_counts,
-            "eps": call.eps,
-        },
-        constants=constants,
-        num_warps=warps,
-        num_stages=1,
-    )
+    run(small_forward, call, sizes, {**pointers(o=o), "inverse": inverse}, backward=False)
     return o, inverse
 
 
@@ -404,57 +375,31 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head; grad: of o."""
     dq, dk, dv, dm = call.empty_gradients()
-    grad, call = aligned(grad), aligned_call(call)
-    q, k, v, m = call.q, call.k, call.v, call.m
-    warps, constants = launch_sizes(call, sizes, backward=True)
-    start(
-        small_backward,
-        (call.bags * k.shape[1],),
-        tensors={
-            "grad": grad,
-            "q": q,
-            "k": k,
-            "v": v,
-            "multiplicity": m,
-            "o": o,
-            "inverse": inverse,
-            **call.cuts,
-            "dq": dq,
-            "dk": dk,
-            "dv": dv,
-            "dm": dm,
-        },
-        numbers={
-            **strides(grad=grad, q=q, k=k, v=v),
-            **multiplicity_strides(m),
-            **strides(o=o, dq=dq, dk=dk, dv=dv),
-            **call.row_counts,
-            **call.head_counts,
-            "eps": call.eps,
-        },
-        constants=constants,
-        num_warps=warps,
-        num_stages=1,
-    )
+    given = {"inverse": inverse, **pointers(o=o, grad=aligned(grad))}
+    results = {**pointers(dq=dq, dk=dk, dv=dv), "dm": dm}
+    run(small_backward, aligned_call(call), sizes, {**given, **results}, backward=True)
     return dq, dk, dv, dm
 
 
-def launch_sizes(
-    call: AttentionCall, sizes: SmallBagBlockSizes | None, backward: bool
-) -> tuple[int, dict[str, int | str | bool | None]]:
-    """Return the warps of a program, and the kernel's constants."""
+def run(
+    kernel: Any,
+    call: AttentionCall,
+    sizes: SmallBagBlockSizes | None,
+    arguments: dict[str, Any],
+    backward: bool,
+) -> None:
+    """Launch a kernel, one program for each bag and key head."""
     if sizes is None:
         table = tables.SMALL_BAGS[call.q.element_size(), call.width]
         sizes = table.backward if backward else table.forward
-    most_keys, most_queries = largest_bag(call.q, call.k, call.offsets, call.query_offsets) or (
-        0,
-        0,
-    )
+    largest = largest_bag(call.q, call.k, call.offsets, call.query_offsets)
+    most_keys, most_queries = largest or (0, 0)
     keys = padded_width(most_keys)
-    return sizes.warps, {
-        **call.widths,
-        "QUERIES": min(padded_width(most_queries), sizes.queries, sizes.scores // keys),
-        "KEYS": keys,
-        "PRECISION": precision(call.q.dtype),
-        "PACKED": call.packed,
-    }
+    queries = min(padded_width(most_queries), sizes.queries, sizes.scores // keys)
+    start(
+        kernel,
+        (call.bags * call.heads[1],),
+        {**arguments_of(call), **arguments, "QUERIES": queries, "KEYS": keys},
+        num_warps=sizes.warps,
+        num_stages=1,
+    )

@@ -43,22 +43,16 @@ def kernel(monkeypatch):
     return Kernel()
 
 
-def start(kernel, x=None, y=None, stride=32, size=48, eps=1e-6, constants=None, warps=4):
-    x = torch.zeros(64) if x is None else x
-    launch.start(
-        kernel,
-        (3, 2),
-        tensors={"x": x, "y": y},
-        numbers={"stride": stride, "size": size, "eps": eps},
-        constants=constants or {"E": 16, "PACKED": False},
-        num_warps=warps,
-    )
+def start(kernel, warps=4, **changed):
+    given = {"PACKED": False, "E": 16, "x": torch.zeros(64), "y": None, "of_another_kernel": 7}
+    given |= {"stride": 32, "size": 48, "eps": 1e-6}
+    launch.start(kernel, (3, 2), given | changed, num_warps=warps)
     return len(kernel.compiled)
 
 
 def test_what_was_launched_before_is_launched_by_its_compiled_kernel(kernel):
     x = torch.zeros(64)
-    assert start(kernel) == start(kernel, x, stride=64, size=16, eps=0.3) == 1
+    assert start(kernel) == start(kernel, x=x, stride=64, size=16, eps=0.3) == 1
     assert kernel.compiled[0].launches == [((3, 2, 1), (x, None, 64, 16, 0.3, 16, False))]
 
 
@@ -73,7 +67,7 @@ def test_what_was_launched_before_is_launched_by_its_compiled_kernel(kernel):
         {"x": torch.zeros(65)[1:]},
         {"x": torch.zeros(64, dtype=torch.float16)},
         {"y": torch.zeros(1)},
-        {"constants": {"E": 32, "PACKED": False}},
+        {"E": 32},
         {"warps": 8},
     ],
     ids=str,
@@ -85,8 +79,3 @@ def test_what_triton_compiles_anew_for_is_compiled_anew(kernel, change):
         2,
         2,
     )
-
-
-def test_names_out_of_order_are_refused_where_a_kernel_is_compiled(kernel):
-    with pytest.raises(TypeError):
-        start(kernel, constants={"PACKED": False, "E": 16})

@@ -177,7 +177,7 @@ def test_the_kernel_for_hopper_has_the_sums_of_the_plain_one(
 
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("form", ["dense", "packed"])
-def test_the_hopper_launch_names_its_kernels_signature(form, splits, monkeypatch):
+def test_the_hopper_launch_has_all_that_its_kernels_take(form, splits, monkeypatch):
     """Without a GPU: every launch of the kernel and of those after it, checked and not run."""
     forward_hopper = pytest.importorskip("flashsign.triton.streaming.forward_hopper")
     from flashsign.triton.common import launch
@@ -187,8 +187,8 @@ def test_the_hopper_launch_names_its_kernels_signature(form, splits, monkeypatch
         pytest.skip("the keys of packed bags are never split")
     seen = []
 
-    def check(kernel, grid, *, tensors, numbers, constants, **options):
-        launch.check_names(kernel, [*tensors, *numbers, *constants])
+    def check(kernel, grid, arguments, **options):
+        assert set(kernel.arg_names) <= set(arguments)
         seen.append(kernel.fn.__name__)
 
     q, k, v, m, _ = draw(cells=1, queries=300, keys=800, width=64, dtype=torch.float16)

@@ -352,20 +352,14 @@ def forward(
     start(
         attend,
         (cdiv(queries, sizes.own), heads, bags),
-        tensors={
-            **{
-                "q": descriptor(q, sizes.own),
-                "k": descriptor(k, sizes.other),
-                "v": descriptor(v, sizes.other),
-                "m": m,
-            },
-            **{"floors": t, "o": o, "log_sum": log_sum, "inverse": inverse, "dz_scale": dz_scale},
-        },
-        numbers={**_numbers(q, k, m), "eps": eps},
-        constants={
-            **_constants(row, q, sizes.own, sizes.other, sizes.stages),
-            **{"LIFT": row.lift, "NORMALISE": row.normalise, "LOG_SLOPE": row.log_slope},
-            **{"EXPONENTIAL": row.exponential, "RELATIVE": row.relative},
+        {
+            **_arguments(row, q, k, v, m, sizes.own, sizes.other, sizes.stages),
+            "floors": t,
+            "eps": eps,
+            "o": o,
+            "log_sum": log_sum,
+            "inverse": inverse,
+            "dz_scale": dz_scale,
         },
         num_warps=sizes.warps,
     )
@@ -396,57 +390,69 @@ def backward(
         d_t = (dz * q.float().square().sum(-1)).reshape(bags, key_heads, -1).sum(-1) * eps
     d_q, d_k, d_v = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
     d_m = None if m is None else k.new_empty(k.shape[:3], dtype=torch.float32)
-    functions = {
-        "LIFT": row.lift,
-        "SLOPES": row.slopes,
-        "EXPONENTIAL": row.exponential,
-        "RELATIVE": row.relative,
-    }
+    given = {"log_sum": log_sum, "inverse": inverse, "dz": dz, "eps": eps}
     sizes = query_sizes or of_width(ATTENTION_QUERIES, q, width)
-    tiles = {name: descriptor(x, sizes.own) for name, x in (("q", q), ("grad", grad))}
-    tiles |= {name: descriptor(x, sizes.other) for name, x in (("k", k), ("v", v))}
     start(
         query_gradients,
         (cdiv(queries, sizes.own), heads, bags),
-        tensors={
-            **{name: tiles[name] for name in ("q", "k", "v", "grad")},
-            **{"m": m, "floors": t, "log_sum": log_sum, "inverse": inverse, "dz": dz, "d_q": d_q},
+        {
+            **_arguments(row, q, k, v, m, sizes.own, sizes.other, sizes.stages),
+            **given,
+            "grad": descriptor(grad, sizes.own),
+            "floors": t,
+            "d_q": d_q,
         },
-        numbers={**_numbers(q, k, m), "eps": eps},
-        constants={**_constants(row, q, sizes.own, sizes.other, sizes.stages), **functions},
         num_warps=sizes.warps,
     )
     sizes = key_sizes or of_width(ATTENTION_KEYS, q, width)
-    tiles = {name: descriptor(x, sizes.other) for name, x in (("q", q), ("grad", grad))}
-    tiles |= {name: descriptor(x, sizes.own) for name, x in (("k", k), ("v", v))}
     start(
         key_gradients,
         (cdiv(keys, sizes.own), key_heads, bags),
-        tensors={
-            **{name: tiles[name] for name in ("q", "k", "v", "grad")},
-            **{"m": m, "d_floors": d_t, "log_sum": log_sum, "inverse": inverse, "dz": dz},
-            **{"d_k": d_k, "d_v": d_v, "d_m": d_m},
+        {
+            **_arguments(row, q, k, v, m, sizes.other, sizes.own, sizes.stages),
+            **given,
+            "grad": descriptor(grad, sizes.other),
+            "d_floors": d_t,
+            "d_k": d_k,
+            "d_v": d_v,
+            "d_m": d_m,
         },
-        numbers=_numbers(q, k, m),
-        constants={**_constants(row, q, sizes.other, sizes.own, sizes.stages), **functions},
         num_warps=sizes.warps,
     )
     return d_q, d_k, d_v, d_m
 
 
-def _numbers(q: Tensor, k: Tensor, m: Tensor | None) -> dict[str, int | float]:
-    strides = {"m_bag": 0, "m_head": 0} if m is None else multiplicity_strides(m)
+def _arguments(
+    row: Row,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    m: Tensor | None,
+    queries: int,
+    keys: int,
+    stages: int,
+) -> dict[str, Any]:
+    """Return the arguments that all kernels have in common; queries, keys: of a tile."""
     return {
+        "q": descriptor(q, queries),
+        "k": descriptor(k, keys),
+        "v": descriptor(v, keys),
+        "m": m,
+        **({"m_bag": 0, "m_head": 0} if m is None else multiplicity_strides(m)),
         "queries": q.shape[2],
         "keys": k.shape[2],
         "heads": q.shape[1],
         "key_heads": k.shape[1],
-        **strides,
-    }
-
-
-def _constants(row: Row, q: Tensor, queries: int, keys: int, stages: int) -> dict[str, Any]:
-    return {
-        **{"E": q.shape[3], "E_PAD": padded_width(q.shape[3]), "QUERIES": queries, "KEYS": keys},
-        **{"STAGES": stages, "PRECISION": precision(q.dtype)},
+        "E": q.shape[3],
+        "E_PAD": padded_width(q.shape[3]),
+        "QUERIES": queries,
+        "KEYS": keys,
+        "STAGES": stages,
+        "PRECISION": precision(q.dtype),
+        "LIFT": row.lift,
+        "SLOPES": row.slopes,
+        "NORMALISE": row.normalise,
+        "LOG_SLOPE": row.log_slope,
+        "EXPONENTIAL": row.exponential,
+        "RELATIVE": row.relative,
     }

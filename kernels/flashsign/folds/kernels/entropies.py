@@ -13,6 +13,7 @@ would vanish.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ from flashsign.folds.kernels.fold_tables import (
     of_logits,
 )
 from flashsign.triton.common.launch import start
-from flashsign.triton.common.layout import cdiv, precision, tiles_of
+from flashsign.triton.common.layout import UncheckedDescriptor, cdiv, precision, tiles_of
 from flashsign.tuning.block_sizes import BlockSizes
 from flashsign.tuning.device import multiprocessor_count
 
@@ -37,8 +38,8 @@ SLICE_BYTES = 2**27
 384 rows.
 """
 CACHED_BYTES = 2**24
-"""Rows that programs read at one time, again and again: a third of the second-level cache of an
-H100 or H200.
+"""Rows that programs read at one time, again and again (logits.tile_and_part): a third of the
+second-level cache of an H100 or H200.
 """
 NARROWEST = 512
 """The fewest classes of a slice, whatever its bytes."""
@@ -58,7 +59,7 @@ def class_totals(
     h [N, D], c [V, D] contiguous, bias [V], target int64 [N] (a number that is no class has 0);
     without one all is 0.
     """
-    (rows, width), classes = h.shape, len(c)
+    rows, classes = len(h), len(c)
     sizes = sizes or of_logits(CLASS_TOTALS, h)
     own, tiles, parts = _grid(rows, classes, sizes, h)
     p = h.new_empty(parts, rows, dtype=torch.float32)
@@ -66,16 +67,19 @@ def class_totals(
     start(
         logits.class_totals,
         (own, parts),
-        tensors={
-            **{"h": tiles_of(h, sizes.own, LOGITS_WIDTH[h.element_size()])},
-            **{"c": tiles_of(c, sizes.other, LOGITS_WIDTH[h.element_size()])},
-            **{"bias": bias, "target": target, "p": p, "picked": picked},
+        {
+            **_arguments(sizes, classes, h),
+            "h": _tiles(h, sizes.own),
+            "c": _tiles(c, sizes.other),
+            "bias": bias,
+            "target": target,
+            "p": p,
+            "picked": picked,
+            "tiles": tiles,
+            "on_target": shares[0],
+            "on_all": shares[1],
+            "SMOOTHED": shares[1] != 0,
         },
-        numbers={
-            **{"rows": rows, "classes": classes, "tiles": tiles, "group": _group(sizes, h)},
-            **{"on_target": shares[0], "on_all": shares[1]},
-        },
-        constants={"D": width, **_constants(h, sizes), "SMOOTHED": shares[1] != 0},
         num_warps=sizes.warps,
     )
     return torch.logsumexp(p, 0), p.new_zeros(rows) if picked is None else picked.sum(0)
@@ -100,7 +104,7 @@ def class_gradients(
         float32, which replace the formula's; classes that are none are left out, and a class that
         is listed twice has one gradient.
     """
-    (rows, width), classes = h.shape, len(c)
+    rows, classes = len(h), len(c)
     sizes = sizes or of_logits(CLASS_GRADIENTS, h)
     unit = unit_of(*(x for x in slopes if x is not None))
     a, b, on_all = (None if x is None else x / unit for x in slopes)
@@ -115,24 +119,20 @@ def class_gradients(
         start(
             logits.class_gradients,
             (cdiv(rows, sizes.own), cdiv(last - first, sizes.other)),
-            tensors={
-                **{"h": tiles_of(h, sizes.own, LOGITS_WIDTH[h.element_size()])},
-                **{"c": tiles_of(c, sizes.other, LOGITS_WIDTH[h.element_size()])},
-                **{
-                    "bias": bias,
-                    "target": target,
-                    "p": p,
-                    "a": a,
-                    "b": b,
-                    "on_all": on_all,
-                    "out": d_x,
-                },
+            {
+                **_arguments(sizes, last, h),
+                "h": _tiles(h, sizes.own),
+                "c": _tiles(c, sizes.other),
+                "bias": bias,
+                "target": target,
+                "p": p,
+                "a": a,
+                "b": b,
+                "on_all": on_all,
+                "out": d_x,
+                "out_row": d_x.stride(0),
+                "first": first,
             },
-            numbers={
-                **{"rows": rows, "classes": last, "first": first, "out_row": d_x.stride(0)},
-                **{"group": _group(sizes, h)},
-            },
-            constants={"D": width, **_constants(h, sizes)},
             num_warps=sizes.warps,
         )
         if listed is not None:
@@ -155,16 +155,21 @@ def distribution_totals(
 
     s [N, D], s_layer [V, D], t [N, D'], t_layer [V, D'] contiguous -> [N] float32 each.
     """
-    (rows, width), classes = s.shape, len(s_layer)
+    rows, classes = len(s), len(s_layer)
     sizes = sizes or of_logits(DISTRIBUTION_TOTALS, s)
     own, tiles, parts = _grid(rows, classes, sizes, s)
     q, p, mean = (s.new_empty(parts, rows, dtype=torch.float32) for _ in range(3))
     start(
         logits.distribution_totals,
         (own, parts),
-        tensors={**_of_both(s, s_layer, t, t_layer, sizes), "p": p, "q": q, "mean": mean},
-        numbers={"rows": rows, "classes": classes, "tiles": tiles, "group": _group(sizes, s, t)},
-        constants={"D": width, "T_D": t.shape[1], **_constants(s, sizes)},
+        {
+            **_arguments(sizes, classes, s, t),
+            **_of_both(s, s_layer, t, t_layer, sizes),
+            "p": p,
+            "q": q,
+            "mean": mean,
+            "tiles": tiles,
+        },
         num_warps=sizes.warps,
     )
     whole = torch.logsumexp(p, 0)
@@ -184,7 +189,7 @@ def distribution_gradients(
     """Return gradients for s, s_layer, t and t_layer from that of the losses [N]; totals: of
     distribution_totals.
     """
-    (rows, width), classes = s.shape, len(s_layer)
+    rows, classes = len(s), len(s_layer)
     sizes = sizes or of_logits(DISTRIBUTION_GRADIENTS, s)
     unit = unit_of(grad)
     slope = grad / unit
@@ -204,22 +209,18 @@ def distribution_gradients(
         start(
             logits.distribution_gradients,
             (cdiv(rows, sizes.own), cdiv(last - first, sizes.other)),
-            tensors={
+            {
+                **_arguments(sizes, last, s, t),
                 **_of_both(s, s_layer, t, t_layer, sizes),
-                **{
-                    "p": p,
-                    "q": q,
-                    "mean": mean,
-                    "g": slope,
-                    "d_s": d_s,
-                    "d_t": d_t[0] if d_t else None,
-                },
+                "p": p,
+                "q": q,
+                "mean": mean,
+                "g": slope,
+                "d_s": d_s,
+                "d_t": d_t[0] if d_t else None,
+                "out_row": d_s.stride(0),
+                "first": first,
             },
-            numbers={
-                **{"rows": rows, "classes": last, "first": first, "out_row": d_s.stride(0)},
-                **{"group": _group(sizes, s, t)},
-            },
-            constants={"D": width, "T_D": t.shape[1], **_constants(s, sizes)},
             num_warps=sizes.warps,
         )
         for number, (d_x, x, layer) in enumerate(
@@ -249,28 +250,55 @@ def listed_logits(h: Tensor, c: Tensor, bias: Tensor | None, listed: Tensor) -> 
     start(
         logits.listed_logits,
         (rows, cdiv(length, block)),
-        tensors={"h": h, "c": c, "bias": bias, "listed": listed, "out": out},
-        numbers={"classes": len(c), "length": length, "h_row": h.shape[1], "c_row": c.shape[1]},
-        constants={"D": h.shape[1], "WIDTH": 128, "LISTED": block},
+        {
+            "h": h,
+            "h_row": h.shape[1],
+            "c": c,
+            "c_row": c.shape[1],
+            "bias": bias,
+            "listed": listed,
+            "length": length,
+            "classes": len(c),
+            "out": out,
+            "D": h.shape[1],
+            "WIDTH": 128,
+            "LISTED": block,
+        },
         num_warps=4,
     )
     return out
 
 
-def _constants(x: Tensor, sizes: BlockSizes) -> dict[str, int | str | bool | None]:
+def _arguments(sizes: BlockSizes, classes: int, *rows: Tensor) -> dict[str, Any]:
+    """Return the arguments that the kernels of logits have in common; rows: one or two tensors."""
+    first = rows[0]
+    width = sum(x.shape[1] * x.element_size() for x in rows)
     return {
-        **{"ROWS": sizes.own, "CLASSES": sizes.other, "WIDTH": LOGITS_WIDTH[x.element_size()]},
-        **{"STAGES": sizes.stages, "PRECISION": precision(x.dtype)},
+        "rows": len(first),
+        "classes": classes,
+        "group": max(1, CACHED_BYTES // (sizes.own * width)),
+        "D": first.shape[1],
+        "T_D": rows[-1].shape[1],
+        "ROWS": sizes.own,
+        "CLASSES": sizes.other,
+        "WIDTH": LOGITS_WIDTH[first.element_size()],
+        "STAGES": sizes.stages,
+        "PRECISION": precision(first.dtype),
     }
+
+
+def _tiles(matrix: Tensor, rows: int) -> UncheckedDescriptor:
+    return tiles_of(matrix, rows, LOGITS_WIDTH[matrix.element_size()])
 
 
 def _of_both(
     s: Tensor, s_layer: Tensor, t: Tensor, t_layer: Tensor, sizes: BlockSizes
-) -> dict[str, object]:
-    width = LOGITS_WIDTH[s.element_size()]
+) -> dict[str, Any]:
     return {
-        **{"s": tiles_of(s, sizes.own, width), "s_layer": tiles_of(s_layer, sizes.other, width)},
-        **{"t": tiles_of(t, sizes.own, width), "t_layer": tiles_of(t_layer, sizes.other, width)},
+        "s": _tiles(s, sizes.own),
+        "s_layer": _tiles(s_layer, sizes.other),
+        "t": _tiles(t, sizes.own),
+        "t_layer": _tiles(t_layer, sizes.other),
     }
 
 
@@ -283,11 +311,6 @@ def _grid(rows: int, classes: int, sizes: BlockSizes, x: Tensor) -> tuple[int, i
     programs = 8 * multiprocessor_count(x.device) if x.is_cuda else 2
     tiles = cdiv(others, max(1, min(others, cdiv(programs, own))))
     return own, tiles, cdiv(others, tiles)
-
-
-def _group(sizes: BlockSizes, *rows: Tensor) -> int:
-    """Return how many tiles of rows programs have that run at one time: logits.tile_and_part."""
-    return max(1, CACHED_BYTES // (sizes.own * sum(x.shape[1] * x.element_size() for x in rows)))
 
 
 def _slices(

@@ -270,34 +270,17 @@ def forward(
         if splits > 1
         else x.new_empty(rows, out_width)
     )
-    in_pad, out_pad = padded_width(width), padded_width(out_width)
     start(
         mlp_forward,
         (own, splits),
-        tensors={
-            "x": tiles_of(x, sizes.own, in_pad),
-            "gate": None if gate is None else tiles_of(gate, sizes.other, in_pad),
-            "up": tiles_of(up, sizes.other, in_pad),
-            "bias": bias,
-            "down": tiles_of(down, out_pad, sizes.other),
+        {
+            **_arguments(x, gate, up, bias, down, sizes.own, sizes.other, sizes.stages),
             "down_bias": down_bias,
             "out": out,
-        },
-        numbers={"rows": rows, "hidden": hidden, "tiles": tiles, "out_row": out_width},
-        constants={
-            **{
-                "OUT": out_width,
-                "IN_PAD": in_pad,
-                "OUT_PAD": out_pad,
-                "ROWS": sizes.own,
-                "UNITS": sizes.other,
-            },
-            **{
-                "STAGES": sizes.stages,
-                "ACTIVATION": activation,
-                "PRECISION": precision(x.dtype),
-                "SPLIT": splits > 1,
-            },
+            "out_row": out_width,
+            "tiles": tiles,
+            "ACTIVATION": activation,
+            "SPLIT": splits > 1,
         },
         num_warps=sizes.warps,
     )
@@ -340,40 +323,26 @@ def backward(
 
     d_up, d_down = made(up), made(down)
     d_bias, d_gate = (None if like is None else made(like) for like in (bias, gate))
-    in_pad, out_pad = padded_width(width), padded_width(out_width)
-    to: Any = (
-        TensorDescriptor(d_x, [width, rows], [rows_padded, 1], [in_pad, sizes.other])
-        if bulk
-        else d_x
-    )
+    to: Any = d_x
+    if bulk:
+        block = [padded_width(width), sizes.other]
+        to = TensorDescriptor(d_x, [width, rows], [rows_padded, 1], block)
     start(
         mlp_backward,
         (own, splits),
-        tensors={
-            "x": tiles_of(x, sizes.other, in_pad),
-            "grad": tiles_of(grad, sizes.other, out_pad),
-            "gate": None if gate is None else tiles_of(gate, sizes.own, in_pad),
-            "up": tiles_of(up, sizes.own, in_pad),
-            "bias": bias,
-            "down": tiles_of(down, out_pad, sizes.own),
-            **{"d_x": to, "d_gate": d_gate, "d_up": d_up, "d_bias": d_bias, "d_down": d_down},
-        },
-        numbers={"rows": rows, "hidden": hidden, "tiles": tiles, "rows_padded": rows_padded},
-        constants={
-            **{
-                "IN": width,
-                "OUT": out_width,
-                "IN_PAD": in_pad,
-                "OUT_PAD": out_pad,
-                "ROWS": sizes.other,
-            },
-            **{
-                "UNITS": sizes.own,
-                "STAGES": sizes.stages,
-                "ACTIVATION": activation,
-                "PRECISION": precision(x.dtype),
-            },
-            **{"SPLIT": splits > 1, "BULK": bulk},
+        {
+            **_arguments(x, gate, up, bias, down, sizes.other, sizes.own, sizes.stages),
+            "grad": tiles_of(grad, sizes.other, padded_width(out_width)),
+            "d_x": to,
+            "d_gate": d_gate,
+            "d_up": d_up,
+            "d_bias": d_bias,
+            "d_down": d_down,
+            "rows_padded": rows_padded,
+            "tiles": tiles,
+            "ACTIVATION": activation,
+            "SPLIT": splits > 1,
+            "BULK": bulk,
         },
         num_warps=sizes.warps,
     )
@@ -385,6 +354,38 @@ def backward(
         None if d_bias is None or bias is None else d_bias.to(bias.dtype),
         None if d_gate is None else d_gate.to(x.dtype),
     )
+
+
+def _arguments(
+    x: Tensor,
+    gate: Tensor | None,
+    up: Tensor,
+    bias: Tensor | None,
+    down: Tensor,
+    rows: int,
+    units: int,
+    stages: int,
+) -> dict[str, Any]:
+    """Return the arguments that both kernels have in common; rows, units: of a tile."""
+    (out_width, hidden), width = down.shape, x.shape[1]
+    in_pad, out_pad = padded_width(width), padded_width(out_width)
+    return {
+        "x": tiles_of(x, rows, in_pad),
+        "gate": None if gate is None else tiles_of(gate, units, in_pad),
+        "up": tiles_of(up, units, in_pad),
+        "bias": bias,
+        "down": tiles_of(down, out_pad, units),
+        "rows": len(x),
+        "hidden": hidden,
+        "IN": width,
+        "OUT": out_width,
+        "IN_PAD": in_pad,
+        "OUT_PAD": out_pad,
+        "ROWS": rows,
+        "UNITS": units,
+        "STAGES": stages,
+        "PRECISION": precision(x.dtype),
+    }
 
 
 def _parts(own: int, others: int, x: Tensor, each: int) -> tuple[int, int]:

@@ -99,9 +99,18 @@ def forward(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     start(
         norm_forward,
         (cdiv(rows, own),),
-        tensors={"x": x, "weight": weight, "out": out, "inverse": inverse},
-        numbers={"rows": rows, "x_row": x.stride(0), "eps": eps},
-        constants={"D": width, "D_PAD": padded, "ROWS": own},
+        {
+            "x": x,
+            "x_row": x.stride(0),
+            "rows": rows,
+            "weight": weight,
+            "eps": eps,
+            "out": out,
+            "inverse": inverse,
+            "D": width,
+            "D_PAD": padded,
+            "ROWS": own,
+        },
         num_warps=warps,
     )
     return out, inverse
@@ -118,16 +127,21 @@ def backward(grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor) -> tuple[
     start(
         norm_backward,
         (programs,),
-        tensors={
+        {
             "x": x,
+            "x_row": x.stride(0),
+            "rows": rows,
+            "tiles": tiles,
             "grad": grad,
+            "grad_row": grad.stride(0),
             "weight": weight,
             "inverse": inverse,
             "d_x": d_x,
             "d_weight": d_weight,
+            "D": width,
+            "D_PAD": padded,
+            "ROWS": own,
         },
-        numbers={"rows": rows, "tiles": tiles, "x_row": x.stride(0), "grad_row": grad.stride(0)},
-        constants={"D": width, "D_PAD": padded, "ROWS": own},
         num_warps=warps,
     )
     return d_x, d_weight.sum(0)

@@ -1,11 +1,8 @@
-"""Launching a kernel: arguments by name, checked when it is compiled, and a fast look-up of
-compiled kernels.
-"""
+"""Launching a kernel: arguments by name, and a fast look-up of compiled kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -26,31 +23,26 @@ from 3.10 on.
 MOST_COMPILED = 4096
 """The table of compiled kernels is emptied when it has so many entries."""
 _COMPILED: dict[tuple[Hashable, ...], Any] = {}
+Names = tuple[list[str], list[str], list[str]]
+_NAMES: dict[int, Names] = {}
+"""The names of the tensors, the numbers and the constants of every kernel that was launched."""
 
 
-def start(
-    kernel: Any,
-    grid: tuple[int, ...],
-    *,
-    tensors: dict[str, Any],
-    numbers: Mapping[str, int | float],
-    constants: dict[str, int | str | bool | None],
-    **options: int,
-) -> None:
-    """Launch kernel[grid](**tensors, **numbers, **constants, **options), in the order of the
-    kernel's signature.
+def start(kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any], **options: int) -> None:
+    """Launch kernel[grid], with those of the arguments that its signature names.
 
-    tensors: Tensor, UncheckedDescriptor or None. Names are checked when the kernel is compiled;
-        later launches pass the values by position.
-    Raises TypeError that says which argument is missing, unknown or out of order.
+    arguments: by name. A signature has tensors first (Tensor, UncheckedDescriptor or None), then
+        numbers, then constants, whose names are in capitals; options: warps, stages, early starts.
+    Raises KeyError for an argument that is missing.
 
     At every launch Triton determines anew which compiled kernel its arguments need: by their types,
     by 16-byte alignment, and by which integers are 1 or multiples of 16. That takes longer than a
     whole call of torch's scaled_dot_product_attention. So a table holds the compiled kernels, by
     the very numbers of a call (`call`) and by what Triton distinguishes of them (`form`).
     """
-    arguments, sizes, fixed = tensors.values(), numbers.values(), constants.values()
-    first = next(iter(arguments))
+    names = _NAMES.get(id(kernel)) or _names(kernel, arguments)
+    tensors, numbers, constants = ([arguments[name] for name in some] for some in names)
+    first = tensors[0]
     device = (
         torch.cuda.current_device()
         if (first if isinstance(first, Tensor) else first.base).is_cuda
@@ -64,55 +56,44 @@ def start(
         else x.dtype
         if x.data_ptr() % 16 == 0
         else (x.dtype,)
-        for x in arguments
+        for x in tensors
     ]
-    call = (id(kernel), device, *fixed, *options.values(), *kinds, *sizes)
+    call = (id(kernel), device, *constants, *options.values(), *kinds, *numbers)
     compiled = _COMPILED.get(call)
     if compiled is None:
         alike = [
             "float" if type(x) is float else 2 + (x % 16 == 0) if 1 < x < 2**31 else x
-            for x in sizes
+            for x in numbers
         ]
         form = ("alike", *call[: len(call) - len(numbers)], *alike)
         compiled = _COMPILED.get(form)
         if len(_COMPILED) >= MOST_COMPILED:
             _COMPILED.clear()
         if compiled is None:
-            check_names(kernel, (*tensors, *numbers, *constants))
             checked = [
                 TensorDescriptor(*vars(x).values()) if isinstance(x, UncheckedDescriptor) else x
-                for x in arguments
+                for x in tensors
             ]
-            compiled = kernel[grid](*checked, *sizes, **constants, **options, **FUSED)
+            compiled = kernel[grid](*checked, *numbers, *constants, **options, **FUSED)
             if FAST_LAUNCH and compiled is not None:
                 _COMPILED[form] = compiled
             return
         _COMPILED[call] = compiled
-    compiled[(*grid, 1, 1)[:3]](*arguments, *sizes, *fixed)
+    compiled[(*grid, 1, 1)[:3]](*tensors, *numbers, *constants)
 
 
-def check_names(kernel: Any, names: Sequence[str]) -> None:
-    """Raise TypeError unless `names` are the names of all of the kernel's arguments, in the order
-    of its signature.
-    """
-    expected = kernel.arg_names
-    for position, (wanted, given) in enumerate(zip_longest(expected, names), 1):
-        if wanted == given:
-            continue
-        if given is not None and given not in expected:
-            raise TypeError(
-                f"The launch of {kernel.__name__} passes {given!r} as argument {position}, which "
-                "it does not take."
-            )
-        if wanted is not None and wanted not in names:
-            raise TypeError(
-                f"The launch of {kernel.__name__} leaves out argument {position}, {wanted!r}."
-            )
-        has = f"has {wanted!r}" if wanted else "has ended"
-        raise TypeError(
-            f"The launch of {kernel.__name__} passes {given!r} as argument {position}, where its "
-            f"signature {has}."
-        )
+def _names(kernel: Any, arguments: Mapping[str, Any]) -> Names:
+    """Return the names of a kernel's tensors, of its numbers and of its constants."""
+    constants = [name for name in kernel.arg_names if name.isupper()]
+    numbers = [
+        name
+        for name in kernel.arg_names
+        if not name.isupper() and isinstance(arguments[name], (int, float))
+    ]
+    tensors = kernel.arg_names[: len(kernel.arg_names) - len(numbers) - len(constants)]
+    assert [*tensors, *numbers, *constants] == list(kernel.arg_names), "tensors come first"
+    _NAMES[id(kernel)] = tensors, numbers, constants
+    return _NAMES[id(kernel)]
 
 
 def starts_early(rows: Tensor) -> bool:

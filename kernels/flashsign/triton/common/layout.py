@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -108,21 +109,21 @@ def _stride_names(name: str) -> tuple[str, str, str]:
     return f"{name}_bag", f"{name}_head", f"{name}_row"
 
 
-def strides(**tensors: Tensor) -> dict[str, int]:
-    """Return the arguments q_bag, q_head, q_row of each q=rows [C', heads, rows, E]: its strides
-    but the last.
+def pointers(**tensors: Tensor) -> dict[str, Any]:
+    """Return the arguments q, q_bag, q_head, q_row of each q=rows [C', heads, rows, E]: the tensor
+    and its strides but the last.
 
     The stride of an axis of length one, which may be any number, is passed as 0.
     """
-    numbers: dict[str, int] = {}
+    arguments: dict[str, Any] = dict(tensors)
     for name, rows in tensors.items():
         a, b, c, _ = rows.stride()
         cells, heads, count, _ = rows.shape
         bag, head, row = _stride_names(name)
-        numbers[bag] = a if cells > 1 else 0
-        numbers[head] = b if heads > 1 else 0
-        numbers[row] = c if count > 1 else 0
-    return numbers
+        arguments[bag] = a if cells > 1 else 0
+        arguments[head] = b if heads > 1 else 0
+        arguments[row] = c if count > 1 else 0
+    return arguments
 
 
 def multiplicity_strides(m: Tensor) -> dict[str, int]:
@@ -131,6 +132,31 @@ def multiplicity_strides(m: Tensor) -> dict[str, int]:
     m_head is 0 where all key heads share multiplicities.
     """
     return {"m_bag": m.stride(0), "m_head": m.stride(1) if m.shape[1] > 1 else 0}
+
+
+def arguments_of(call: AttentionCall) -> dict[str, Any]:
+    """Return the arguments that the kernels of attention have in common, by name: tensors with
+    their strides, how many there are of everything, and constants.
+    """
+    return {
+        **pointers(q=call.q, k=call.k, v=call.v),
+        "multiplicity": call.m,
+        **multiplicity_strides(call.m),
+        "offsets": call.offsets,
+        "query_offsets": call.query_offsets,
+        "queries_all": call.q.shape[2],
+        "keys_all": call.k.shape[2],
+        "heads": call.q.shape[1],
+        "key_heads": call.k.shape[1],
+        "eps": call.eps,
+        "E": call.q.shape[3],
+        "E_PAD": call.width,
+        "V": call.v.shape[3],
+        "V_PAD": call.value_width,
+        "PRECISION": precision(call.q.dtype),
+        "HALF": call.q.element_size() == 2,
+        "PACKED": call.packed,
+    }
 
 
 def with_gaps(rows: Tensor, bags: int, gap: int) -> Tensor:
@@ -177,6 +203,11 @@ class TileAssignment:
         return cls(
             count, bags, cached(offsets, (block, count), lambda: schedule(offsets, block, count))
         )
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of the kernels that read their tile."""
+        return {"schedule": self.schedule, "tiles": self.count}
 
     def grid(self, heads: int) -> tuple[int]:
         """Return the number of programs, for `heads` heads."""

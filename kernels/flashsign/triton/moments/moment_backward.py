@@ -288,7 +288,7 @@ def key_gradients(
     dv_bag,
     dv_head,
     dv_row,
-    rows,
+    keys_all,
     key_heads,
     eps,
     E: tl.constexpr,
@@ -306,7 +306,7 @@ def key_gradients(
     D of all queries.
     """
     head, bag = tl.program_id(1), tl.program_id(2)
-    first, keys, index = bag_rows(bag, offsets, rows, PACKED)
+    first, keys, index = bag_rows(bag, offsets, keys_all, PACKED)
     begin, last = rows_of_program(keys, KEYS)
     if begin >= last:
         return
@@ -323,7 +323,7 @@ def key_gradients(
     v += index.to(tl.int64) * v_bag + head.to(tl.int64) * v_head
     dk += index.to(tl.int64) * dk_bag + head.to(tl.int64) * dk_head
     dv += index.to(tl.int64) * dv_bag + head.to(tl.int64) * dv_head
-    dm += (index.to(tl.int64) * key_heads + head) * rows + first
+    dm += (index.to(tl.int64) * key_heads + head) * keys_all + first
     multiplicity += index.to(tl.int64) * m_bag + head.to(tl.int64) * m_head + first
     column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     high_precision = needs_high_precision > 0 if HALF and E > NARROW else True

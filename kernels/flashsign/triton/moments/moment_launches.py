@@ -7,6 +7,7 @@ one over the keys. E is at most dispatch.WIDEST["moments"].
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -17,10 +18,9 @@ from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import (
     aligned,
     aligned_call,
+    arguments_of,
     cdiv,
-    multiplicity_strides,
-    precision,
-    strides,
+    pointers,
 )
 from flashsign.triton.moments import ill_conditioned_rows
 from flashsign.triton.moments.moment_backward import key_gradients, query_gradients, sum_queries
@@ -111,23 +111,10 @@ class Passes:
         """Entries of a matrix that one program of add_parts adds up."""
         return min(1024, self.call.width**2)
 
-    @property
-    def common(self) -> Arguments:
-        """Constants of all kernels."""
-        return {"PRECISION": precision(self.call.q.dtype), "PACKED": self.call.packed}
-
-    @property
-    def keys(self) -> Arguments:
-        """Keys, values and multiplicities."""
-        return {"k": self.call.k, "v": self.call.v, "multiplicity": self.call.m}
-
-    @property
-    def key_strides(self) -> Arguments:
-        return {**strides(k=self.call.k, v=self.call.v), **multiplicity_strides(self.call.m)}
-
-    @property
-    def query_counts(self) -> Arguments:
-        return {"queries_all": self.call.q.shape[2], **self.call.head_counts, "eps": self.call.eps}
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of all kernels, by name."""
+        return {**arguments_of(self.call), "BLOCK": self.block}
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, device=self.call.q.device, dtype=dtype)
@@ -169,14 +156,13 @@ class Passes:
         start(
             sum_keys,
             (splits, key_heads, self.call.bags),
-            tensors={**self.keys, "offsets": self.call.offsets, "parts": parts, "scales": scales},
-            numbers={**self.key_strides, "rows": k.shape[2], "key_heads": key_heads},
-            constants={
-                **self.call.widths,
+            {
+                **self.arguments,
+                "parts": parts,
+                "scales": scales,
                 "BLOCK": sizes.rows,
                 "M_BLOCK": 1024,
                 "STAGES": sizes.stages,
-                **self.common,
             },
             num_warps=sizes.warps,
             num_stages=sizes.stages,
@@ -205,24 +191,16 @@ class Passes:
         start(
             sum_queries,
             (splits, heads, self.call.bags),
-            tensors={
-                "q": q,
-                "o": o,
-                "grad": grad,
+            {
+                **self.arguments,
+                **pointers(o=o, grad=grad),
                 "inverse": inverse,
                 "totals": moments.totals,
-                "query_offsets": self.call.query_offsets,
                 "parts": parts,
                 "needs_high_precision": needs_high_precision,
                 "delta": delta,
-            },
-            numbers={**strides(q=q, o=o, grad=grad), **self.query_counts},
-            constants={
-                **self.call.widths,
                 "QUERIES": sizes.rows,
                 "STAGES": sizes.stages,
-                "BLOCK": self.block,
-                **self.common,
             },
             num_warps=sizes.warps,
             num_stages=sizes.stages,
@@ -241,18 +219,14 @@ class Passes:
         start(
             add_parts,
             (blocks, parts.shape[1]),
-            tensors={
+            {
+                **self.arguments,
                 "parts": parts,
                 "scales": scales,
                 "out": sums,
                 "totals": totals,
                 "row_count": listed.row_count,
-            },
-            numbers={"count": len(parts)},
-            constants={
-                "E_PAD": self.call.width,
-                "V_PAD": self.call.value_width,
-                "BLOCK": self.block,
+                "count": len(parts),
                 "PARTS": 1 << (len(parts) - 1).bit_length(),
                 "SCALED": scaled,
             },
@@ -261,33 +235,17 @@ class Passes:
         return MatrixPair(sums, totals)
 
     def over_rows(
-        self,
-        kernel: Any,
-        rows: Literal["QUERIES", "KEYS"],
-        name: str,
-        tensors: Arguments,
-        numbers: Arguments,
+        self, kernel: Any, rows: Literal["QUERIES", "KEYS"], name: str, arguments: Arguments
     ) -> None:
         """Launch a pass over queries or keys that sums nothing; name: of its block sizes in
         tables.PASSES.
         """
         over = self.call.q if rows == "QUERIES" else self.call.k
         sizes = choose_row_block_sizes(name, over, self.call.width, self.tiles)
-        half = over.element_size() == 2
         start(
             kernel,
             (self.splits(over, sizes, sizes.rows), over.shape[1], self.call.bags),
-            tensors=tensors,
-            numbers=numbers,
-            constants={
-                **self.call.widths,
-                rows: sizes.rows,
-                "STAGES": sizes.stages,
-                "BLOCK": self.block,
-                "PRECISION": precision(over.dtype),
-                "HALF": half,
-                "PACKED": self.call.packed,
-            },
+            {**self.arguments, **arguments, rows: sizes.rows, "STAGES": sizes.stages},
             num_warps=sizes.warps,
             num_stages=sizes.stages,
         )
@@ -296,17 +254,9 @@ class Passes:
         self, moments: MatrixPair, o: Tensor, inverse: Tensor, listed: IllConditionedRows
     ) -> None:
         """Write o [C', H, N, V] and inverse [C', H, N], and list ill-conditioned rows."""
-        tensors = {
-            "q": self.call.q,
-            "moments": moments.sums,
-            "totals": moments.totals,
-            "query_offsets": self.call.query_offsets,
-            "o": o,
-            "inverse": inverse,
-            **listed._asdict(),
-        }
-        numbers = {**strides(q=self.call.q, o=o), **self.query_counts}
-        self.over_rows(attend_moments, "QUERIES", "moment_queries", tensors, numbers)
+        given = {"moments": moments.sums, "totals": moments.totals, **listed._asdict()}
+        written = {**pointers(o=o), "inverse": inverse}
+        self.over_rows(attend_moments, "QUERIES", "moment_queries", {**given, **written})
 
     def query_gradients(
         self,
@@ -321,59 +271,36 @@ class Passes:
         """Write dq, like q, and list ill-conditioned rows; moments: A and G, gradients: dA and 2
         dG.
         """
-        tensors = {
-            "q": self.call.q,
-            "grad": grad,
+        arguments = {
+            **pointers(grad=grad, dq=dq),
             "inverse": inverse,
             "delta": delta,
             "moments": moments.sums,
             "totals": moments.totals,
             "gradient_totals": gradients.totals,
-            "query_offsets": self.call.query_offsets,
-            "dq": dq,
             **listed._asdict(),
         }
-        numbers = {**strides(q=self.call.q, grad=grad, dq=dq), **self.query_counts}
-        self.over_rows(query_gradients, "QUERIES", "moment_query_gradients", tensors, numbers)
+        self.over_rows(query_gradients, "QUERIES", "moment_query_gradients", arguments)
 
     def key_gradients(
         self, gradients: MatrixPair, moments: MatrixPair, dk: Tensor, dv: Tensor, dm: Tensor
     ) -> None:
         """Write dk, dv, like k, v, and dm [C', K, M]; gradients: dA and 2 dG, moments: A and G."""
-        tensors = {
-            **self.keys,
-            "offsets": self.call.offsets,
+        arguments = {
             "gradients": gradients.sums,
             "gradient_totals": gradients.totals,
             "totals": moments.totals,
-            "dk": dk,
-            "dv": dv,
+            **pointers(dk=dk, dv=dv),
             "dm": dm,
         }
-        counts = {
-            "rows": self.call.k.shape[2],
-            "key_heads": self.call.heads[1],
-            "eps": self.call.eps,
-        }
-        numbers = {**self.key_strides, **strides(dk=dk, dv=dv), **counts}
-        self.over_rows(key_gradients, "KEYS", "moment_key_gradients", tensors, numbers)
+        self.over_rows(key_gradients, "KEYS", "moment_key_gradients", arguments)
 
     def attend_rows(
         self, moments: MatrixPair, o: Tensor, inverse: Tensor, listed: IllConditionedRows
     ) -> None:
         """Write o and inverse of the listed rows by streaming, over what attend_moments wrote."""
-        q = self.call.q
-        tensors = {
-            "q": q,
-            **self.keys,
-            **self.call.cuts,
-            "totals": moments.totals,
-            **listed._asdict(),
-        }
-        numbers = {**strides(q=q), **self.key_strides, **strides(o=o)}
-        self.over_listed(
-            ill_conditioned_rows.attend_rows, {**tensors, "o": o, "inverse": inverse}, numbers
-        )
+        written = {**pointers(o=o), "inverse": inverse}
+        self.over_listed(ill_conditioned_rows.attend_rows, moments, listed, written)
 
     def row_gradients(
         self,
@@ -385,45 +312,25 @@ class Passes:
         listed: IllConditionedRows,
     ) -> None:
         """Write dq of the listed rows by streaming, over what query_gradients wrote."""
-        q, k, v, m = self.call.q, self.call.k, self.call.v, self.call.m
-        tensors = {
-            "q": q,
-            "k": k,
-            "v": v,
-            "grad": grad,
-            "o": o,
-            "multiplicity": m,
-            "inverse": inverse,
-            **self.call.cuts,
-            "totals": moments.totals,
-            **listed._asdict(),
-            "dq": dq,
-        }
-        numbers = {**strides(q=q), **self.key_strides, **strides(grad=grad, o=o, dq=dq)}
-        self.over_listed(ill_conditioned_rows.row_gradients, tensors, numbers)
+        arguments = {**pointers(grad=grad, o=o, dq=dq), "inverse": inverse}
+        self.over_listed(ill_conditioned_rows.row_gradients, moments, listed, arguments)
 
-    def over_listed(self, kernel: Any, tensors: Arguments, numbers: Arguments) -> None:
-        """Launch a pass over the listed rows, with few programs, as lists are mostly empty.
-        numbers: strides.
-        """
+    def over_listed(
+        self, kernel: Any, moments: MatrixPair, listed: IllConditionedRows, arguments: Arguments
+    ) -> None:
+        """Launch a pass over the listed rows, with few programs, as lists are mostly empty."""
         q, (_, key_heads) = self.call.q, self.call.heads
         programs = max(1, 2 * multiprocessor_count(q.device) // (self.call.bags * key_heads))
         start(
             kernel,
             (programs, key_heads, self.call.bags),
-            tensors=tensors,
-            numbers={
-                **numbers,
-                **self.call.row_counts,
-                **self.call.head_counts,
-                "eps": self.call.eps,
-            },
-            constants={
-                **self.call.widths,
+            {
+                **self.arguments,
+                **arguments,
+                **listed._asdict(),
+                "totals": moments.totals,
                 "QUERIES": 64 if q.element_size() == 2 else 32,
                 "KEYS": 32,
-                "BLOCK": self.block,
-                **self.common,
             },
             num_warps=4,
         )

@@ -52,7 +52,7 @@ def sum_keys(
     v_row,
     m_bag,
     m_head,
-    rows,
+    keys_all,
     key_heads,
     E: tl.constexpr,
     E_PAD: tl.constexpr,
@@ -69,7 +69,7 @@ def sum_keys(
     [parts, B, K]. M_BLOCK: multiplicities read at once to find the largest.
     """
     head, bag = tl.program_id(1), tl.program_id(2)
-    first, keys, index = bag_rows(bag, offsets, rows, PACKED)
+    first, keys, index = bag_rows(bag, offsets, keys_all, PACKED)
     begin, last = rows_of_program(keys, BLOCK)
     k += index.to(tl.int64) * k_bag + head.to(tl.int64) * k_head
     v += index.to(tl.int64) * v_bag + head.to(tl.int64) * v_head

@@ -45,7 +45,14 @@ from triton.language.extra.cuda import gdc_wait
 
 from flashsign.attention.call import AttentionCall
 from flashsign.triton.common import device_functions, launch
-from flashsign.triton.common.layout import GAP, TileAssignment, cdiv, descriptor, strides
+from flashsign.triton.common.layout import (
+    GAP,
+    TileAssignment,
+    arguments_of,
+    cdiv,
+    descriptor,
+    pointers,
+)
 from flashsign.triton.streaming import scaled_keys
 from flashsign.triton.streaming.nan_repair import repair_rows
 from flashsign.triton.streaming.scaled_keys import ScaledKeys
@@ -480,36 +487,22 @@ def forward(
         launch.start(
             stream_forward,
             (programs,),
-            tensors={
+            {
+                **arguments_of(call),
+                **keys.arguments,
+                **tiles.arguments,
                 "q": gluon_descriptor(q, BLOCK.value),
                 "k": gluon_descriptor(keys.rows, sizes.other),
                 "v": gluon_descriptor(v, sizes.other),
-                **call.cuts,
-                "schedule": tiles.schedule,
-                "totals": keys.totals,
-                "o": o,
+                **pointers(o=o),
                 "inverse": inverse,
                 "sums": sums,
                 "squares": squares,
-            },
-            numbers={
-                **strides(o=o),
-                **call.row_counts,
-                "tiles": tiles.count,
-                **call.head_counts,
-                **keys.numbers,
                 "first": first,
                 "splits": splits,
-                "eps": call.eps,
-            },
-            constants={
-                "E": q.shape[-1],
-                "V": v.shape[-1],
-                "V_PAD": call.value_width,
                 "QUERIES": sizes.own,
                 "KEYS": sizes.other,
                 "STAGES": sizes.stages,
-                "PACKED": call.packed,
                 "SPLIT": splits > 1,
             },
             num_warps=WARPS.value,

@@ -17,13 +17,7 @@ from triton.language.extra.cuda import gdc_wait
 from flashsign.attention.call import AttentionCall
 from flashsign.triton.common.device_functions import bag_rows, program_tile
 from flashsign.triton.common.launch import start, starts_early
-from flashsign.triton.common.layout import (
-    TileAssignment,
-    descriptor,
-    multiplicity_strides,
-    precision,
-    strides,
-)
+from flashsign.triton.common.layout import TileAssignment, arguments_of, descriptor, pointers
 from flashsign.triton.streaming.scaled_keys import ScaledKeys
 from flashsign.triton.streaming.stream_forward import sum_without_absent_keys
 from flashsign.tuning.tables import NAN_REPAIR
@@ -114,30 +108,17 @@ def repair_rows(call: AttentionCall, keys: ScaledKeys, o: Tensor, inverse: Tenso
     start(
         repair_tiles,
         tiles.grid(q.shape[1]),
-        tensors={
+        {
+            **arguments_of(call),
+            **keys.arguments,
+            **tiles.arguments,
             "q": descriptor(q, sizes.own),
             "k": descriptor(keys.rows, sizes.other),
             "v": descriptor(call.v, sizes.other),
-            "multiplicity": call.m,
-            **call.cuts,
-            "schedule": tiles.schedule,
-            "o": o,
+            **pointers(o=o),
             "inverse": inverse,
-        },
-        numbers={
-            **multiplicity_strides(call.m),
-            **strides(o=o),
-            **call.row_counts,
-            "tiles": tiles.count,
-            **call.head_counts,
-            "gap": keys.gap,
-        },
-        constants={
-            **call.widths,
             "QUERIES": sizes.own,
             "KEYS": sizes.other,
-            "PRECISION": precision(q.dtype),
-            "PACKED": call.packed,
             "EARLY": early,
         },
         num_warps=sizes.warps,

@@ -46,7 +46,7 @@ def key_moments(
     v_row,
     m_bag,
     m_head,
-    rows,
+    keys_all,
     key_heads,
     gap,
     E: tl.constexpr,
@@ -66,7 +66,7 @@ def key_moments(
     parts = tl.num_programs(0)
     head = tl.program_id(1)
     bag = tl.program_id(2)
-    first, keys, index = bag_rows(bag, offsets, rows, PACKED)
+    first, keys, index = bag_rows(bag, offsets, keys_all, PACKED)
     k += index.to(tl.int64) * k_bag + head.to(tl.int64) * k_head + bag.to(tl.int64) * gap * k_row
     v += index.to(tl.int64) * v_bag + head.to(tl.int64) * v_head
     multiplicity += index.to(tl.int64) * m_bag + head.to(tl.int64) * m_head

@@ -9,6 +9,7 @@ Letters: B bags, K key heads, E head width.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -19,7 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents
 from flashsign.attention.call import AttentionCall
 from flashsign.triton.common.device_functions import bag_rows, power_of_two
 from flashsign.triton.common.launch import start, starts_early
-from flashsign.triton.common.layout import GAP, cdiv, multiplicity_strides, strides, with_gaps
+from flashsign.triton.common.layout import GAP, arguments_of, cdiv, pointers, with_gaps
 from flashsign.tuning.block_sizes import padded_width
 from flashsign.tuning.device import multiprocessor_count
 
@@ -42,7 +43,7 @@ def scaled_keys(
     out_bag,
     out_head,
     out_row,
-    rows,
+    keys_all,
     key_heads,
     gap,
     E: tl.constexpr,
@@ -67,7 +68,7 @@ def scaled_keys(
     parts = tl.num_programs(0)
     head = tl.program_id(1)
     bag = tl.program_id(2)
-    first, keys, index = bag_rows(bag, offsets, rows, PACKED)
+    first, keys, index = bag_rows(bag, offsets, keys_all, PACKED)
     size = tl.cdiv(tl.cdiv(keys, parts), BLOCK) * BLOCK
     last = tl.minimum((part + 1) * size, keys)
     multiplicity += index.to(tl.int64) * m_bag + head.to(tl.int64) * m_head + first
@@ -156,14 +157,14 @@ class ScaledKeys:
     gap: int
 
     @property
-    def numbers(self) -> dict[str, int]:
+    def arguments(self) -> dict[str, Any]:
         """Arguments of the kernels that read them."""
-        return {"parts": self.parts, "gap": self.gap}
+        return {"totals": self.totals, "parts": self.parts, "gap": self.gap}
 
     @classmethod
     def of(cls, call: AttentionCall) -> ScaledKeys:
         """Return the scaled keys of a call."""
-        k, m = call.k, call.m
+        k = call.k
         heads, rows = k.shape[1:3]
         bags, gap = call.bags, GAP if call.packed else 0
         block = max(16, 8192 // call.width)
@@ -176,27 +177,13 @@ class ScaledKeys:
         start(
             scaled_keys,
             (parts, heads, bags),
-            tensors={
-                "k": k,
-                "multiplicity": m,
-                "offsets": call.offsets,
-                "out": scaled,
+            {
+                **arguments_of(call),
+                **pointers(out=scaled),
                 "totals": totals,
-            },
-            numbers={
-                **strides(k=k),
-                **multiplicity_strides(m),
-                **strides(out=scaled),
-                "rows": rows,
-                "key_heads": heads,
                 "gap": gap,
-            },
-            constants={
-                "E": k.shape[3],
-                "E_PAD": call.width,
                 "BLOCK": block,
                 "M_BLOCK": max(128, min(4096, padded_width(rows))),
-                "PACKED": call.packed,
                 "EARLY": starts_early(k),
             },
             num_warps=8,

@@ -17,7 +17,7 @@ from triton.language.extra.cuda import gdc_wait
 from flashsign.attention.call import AttentionCall
 from flashsign.triton.common.device_functions import inverse_norm, marked
 from flashsign.triton.common.launch import start, starts_early
-from flashsign.triton.common.layout import strides
+from flashsign.triton.common.layout import arguments_of, pointers
 from flashsign.triton.streaming.scaled_keys import ScaledKeys, bag_totals
 from flashsign.tuning.split_keys import SplitKeys
 
@@ -39,7 +39,7 @@ def add_splits(
     o_bag,
     o_head,
     o_row,
-    queries,
+    queries_all,
     tiles,
     heads,
     key_heads,
@@ -68,8 +68,8 @@ def add_splits(
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     query = tile * QUERIES + row
     column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
-    here = (query < queries)[:, None] & (column < E)[None, :]
-    there = (query < queries)[:, None] & (of_value < V)[None, :]
+    here = (query < queries_all)[:, None] & (column < E)[None, :]
+    there = (query < queries_all)[:, None] & (of_value < V)[None, :]
     index, at = bag.to(tl.int64), query.to(tl.int64)[:, None]
     q += index * q_bag + head.to(tl.int64) * q_head
     rows = tl.load(q + at * q_row + column[None, :], mask=here, other=0.0).to(tl.float32)
@@ -84,8 +84,8 @@ def add_splits(
     _, t = bag_totals(totals, parts, bag, head // (heads // key_heads), key_heads)
     inverse_n = inverse_norm(z, eps * tl.sum(rows * rows, 1) * t)
     broken = tl.max(tl.where(u == u, 0, 1), 1) > 0
-    to_inverse = inverse + (index * heads + head) * queries + query
-    tl.store(to_inverse, marked(inverse_n, broken), mask=query < queries)
+    to_inverse = inverse + (index * heads + head) * queries_all + query
+    tl.store(to_inverse, marked(inverse_n, broken), mask=query < queries_all)
     o += index * o_bag + head.to(tl.int64) * o_head
     tl.store(
         o + at * o_row + of_value[None, :],
@@ -110,29 +110,24 @@ def add_split_keys(
 
     sums and squares: u and z of the splits, see add_splits.
     """
-    q, early = call.q, starts_early(call.q)
+    early = starts_early(call.q)
     start(
         add_splits,
         (plan.split_tiles, own // ROWS),
-        tensors={
-            "q": q,
+        {
+            **arguments_of(call),
+            **keys.arguments,
+            **pointers(o=o),
             "sums": sums,
             "squares": squares,
-            "totals": keys.totals,
-            "o": o,
             "inverse": inverse,
-        },
-        numbers={
-            **strides(q=q, o=o),
-            "queries": q.shape[2],
             "tiles": tiles,
-            **call.head_counts,
-            "parts": keys.parts,
             "first": plan.whole_tiles,
             "splits": plan.splits,
-            "eps": call.eps,
+            "QUERIES": own,
+            "ROWS": ROWS,
+            "EARLY": early,
         },
-        constants={**call.widths, "QUERIES": own, "ROWS": ROWS, "EARLY": early},
         num_warps=4,
         launch_pdl=early,
     )

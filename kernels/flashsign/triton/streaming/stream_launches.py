@@ -5,7 +5,9 @@ queries.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from types import ModuleType
+from typing import Any
 
 import torch
 import triton
@@ -19,11 +21,10 @@ from flashsign.triton.common.layout import (
     UncheckedDescriptor,
     aligned,
     aligned_call,
+    arguments_of,
     cdiv,
     descriptor,
-    multiplicity_strides,
-    precision,
-    strides,
+    pointers,
     with_gaps,
 )
 from flashsign.triton.streaming import query_gradient
@@ -71,27 +72,17 @@ def forward(
     start(
         stream_forward,
         assigned.grid(q.shape[1]),
-        tensors={
+        {
+            **arguments_of(call),
+            **keys.arguments,
+            **assigned.arguments,
+            **loop(sizes.own, sizes.other, sizes),
             "q": descriptor(q, sizes.own),
             "k": descriptor(keys.rows, sizes.other),
             "v": descriptor(call.v, sizes.other),
-            "multiplicity": call.m,
-            **call.cuts,
-            "schedule": assigned.schedule,
-            "totals": keys.totals,
-            "o": o,
+            **pointers(o=o),
             "inverse": inverse,
         },
-        numbers={
-            **multiplicity_strides(call.m),
-            **strides(o=o),
-            **call.row_counts,
-            "tiles": assigned.count,
-            **call.head_counts,
-            **keys.numbers,
-            "eps": call.eps,
-        },
-        constants={**call.widths, **loop_constants(call, sizes.own, sizes.other, sizes.stages)},
         num_warps=sizes.warps,
         num_stages=sizes.stages,
     )
@@ -127,12 +118,9 @@ def hopper_block_sizes(call: AttentionCall, tiles: Tiles) -> tuple[BlockSizes, S
     return min(found, key=lambda pair: pair[1].cost)
 
 
-def loop_constants(
-    call: AttentionCall, queries: int, keys: int, stages: int
-) -> dict[str, int | str | bool | None]:
-    """Return constants of a kernel that loops over tiles."""
-    tiles = {"QUERIES": queries, "KEYS": keys, "STAGES": stages}
-    return {**tiles, "PRECISION": precision(call.q.dtype), "PACKED": call.packed}
+def loop(queries: int, keys: int, sizes: BlockSizes) -> dict[str, int]:
+    """Return constants of a kernel that loops over tiles of queries or of keys."""
+    return {"QUERIES": queries, "KEYS": keys, "STAGES": sizes.stages}
 
 
 def backward(
@@ -188,46 +176,40 @@ class Passes:
     inverse: Tensor
     tiles: Tiles
 
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of all kernels, by name."""
+        given = pointers(grad=self.grad), self.keys.arguments
+        return {**arguments_of(self.call), **given[0], **given[1], "inverse": self.inverse}
+
     def query_totals(self, o: Tensor) -> QueryTotals:
         """Return the queries and gradients scaled for both passes; o: outputs."""
-        call, q, grad, keys = self.call, self.call.q, self.grad, self.keys
-        rows, grads, delta = (with_gaps(x, call.bags, keys.gap) for x in (q, grad, self.inverse))
+        call, q = self.call, self.call.q
+        rows, grads, delta = (
+            with_gaps(x, call.bags, self.keys.gap) for x in (q, self.grad, self.inverse)
+        )
         twice_dt = torch.empty_like(self.inverse)
         block = max(16, 4096 // call.width)
         tiles = TileAssignment.of(q.shape[2], q.shape[0], block, call.query_offsets)
         start(
             scaled_queries,
             tiles.grid(q.shape[1]),
-            tensors={
-                "q": q,
-                "o": o,
-                "grad": grad,
-                "inverse": self.inverse,
-                "schedule": tiles.schedule,
-                "query_offsets": call.query_offsets,
-                "totals": keys.totals,
-                "out": rows,
-                "grads_out": grads,
+            {
+                **self.arguments,
+                **tiles.arguments,
+                **pointers(o=o, out=rows, grads_out=grads),
                 "delta": delta,
-                "twice_dt": twice_dt,
-            },
-            numbers={
-                **strides(q=q, o=o, grad=grad, out=rows, grads_out=grads),
                 "delta_head": delta.stride(1),
-                "queries_all": q.shape[2],
-                "tiles": tiles.count,
-                **call.head_counts,
-                **keys.numbers,
-                "eps": call.eps,
+                "twice_dt": twice_dt,
+                "QUERIES": block,
             },
-            constants={**call.widths, "QUERIES": block, "PACKED": call.packed},
             num_warps=4,
         )
         return QueryTotals(rows, grads, delta, twice_dt)
 
     def key_gradients(self, totals: QueryTotals, dk: Tensor, dv: Tensor, dm: Tensor) -> None:
         """Run the pass for keys: write dk, dv like k, v, and dm [C', K, M]."""
-        call, keys, (heads, key_heads) = self.call, self.keys, self.call.heads
+        call, keys, key_heads = self.call, self.keys, self.call.heads[1]
         sizes = choose_block_sizes(
             "key_gradients", call.k, call.width, self.tiles, call.value_width
         )
@@ -237,15 +219,16 @@ class Passes:
         start(
             sum_of_bags,
             (key_heads, call.bags),
-            tensors={"rows": totals.twice_dt, "query_offsets": call.query_offsets, "out": twice_dt},
-            numbers={"queries_all": call.q.shape[2], "heads": heads, "key_heads": key_heads},
-            constants={"BLOCK": 1024, "PACKED": call.packed},
+            {**self.arguments, "rows": totals.twice_dt, "out": twice_dt, "BLOCK": 1024},
             num_warps=4,
         )
         start(
             key_gradients,
             tiles.grid(key_heads),
-            tensors={
+            {
+                **self.arguments,
+                **tiles.arguments,
+                **loop(sizes.other, sizes.own, sizes),
                 "q": descriptor(totals.rows, sizes.other),
                 "k": descriptor(call.k, sizes.own),
                 "scaled": descriptor(keys.rows, sizes.own),
@@ -254,26 +237,9 @@ class Passes:
                 "delta": UncheckedDescriptor(
                     delta, list(delta.shape), list(delta.stride()), [1, 1, sizes.other]
                 ),
-                "multiplicity": call.m,
                 "twice_dt": twice_dt,
-                **call.cuts,
-                "schedule": tiles.schedule,
-                "totals": keys.totals,
-                "dk": dk,
-                "dv": dv,
+                **pointers(dk=dk, dv=dv),
                 "dm": dm,
-            },
-            numbers={
-                **multiplicity_strides(call.m),
-                **strides(dk=dk, dv=dv),
-                **call.row_counts,
-                "tiles": tiles.count,
-                **call.head_counts,
-                **keys.numbers,
-            },
-            constants={
-                **call.widths,
-                **loop_constants(call, sizes.other, sizes.own, sizes.stages),
             },
             num_warps=sizes.warps,
             num_stages=sizes.stages,
@@ -285,40 +251,22 @@ class Passes:
         """Write dq from the keys' moments. Returns, for each program, int32 1 if its tile must be
         streamed, else 0.
         """
-        call, q, grad, keys = self.call, self.call.q, self.grad, self.keys
+        call, q = self.call, self.call.q
         ill_conditioned = torch.empty(tiles.grid(q.shape[1]), device=q.device, dtype=torch.int32)
         start(
             query_gradient.moment_query_gradient,
             tiles.grid(q.shape[1]),
-            tensors={
-                "q": q,
-                "grad": grad,
-                "inverse": self.inverse,
+            {
+                **self.arguments,
+                **tiles.arguments,
                 "delta": totals.delta,
-                "schedule": tiles.schedule,
-                "query_offsets": call.query_offsets,
-                "totals": keys.totals,
-                "moments": self.key_moments(),
-                "dq": dq,
-                "ill_conditioned": ill_conditioned,
-            },
-            numbers={
-                **strides(q=q, grad=grad, dq=dq),
                 "delta_head": totals.delta.stride(1),
-                "queries_all": q.shape[2],
-                "tiles": tiles.count,
-                **call.head_counts,
-                **keys.numbers,
-                "eps": call.eps,
-            },
-            constants={
-                **call.widths,
+                "moments": self.key_moments(),
+                **pointers(dq=dq),
+                "ill_conditioned": ill_conditioned,
                 "QUERIES": sizes.own,
                 "WIDTH": min(call.width, 32),
                 "VALUES": min(call.value_width, 32),
-                "PRECISION": precision(q.dtype),
-                "HALF": q.element_size() == 2,
-                "PACKED": call.packed,
             },
             num_warps=sizes.warps,
             num_stages=2,
@@ -336,40 +284,22 @@ class Passes:
         """Write dq by a stream over the keys, for all tiles or for those that ill_conditioned
         marks.
         """
-        call, keys = self.call, self.keys
-        loop = loop_constants(call, sizes.own, sizes.other, sizes.stages)
         start(
             query_gradient.stream_query_gradient,
-            tiles.grid(call.q.shape[1]),
-            tensors={
+            tiles.grid(self.call.q.shape[1]),
+            {
+                **self.arguments,
+                **tiles.arguments,
+                **loop(sizes.own, sizes.other, sizes),
                 "q": descriptor(totals.rows, sizes.own),
-                "k": descriptor(keys.rows, sizes.other),
-                "v": descriptor(call.v, sizes.other),
+                "k": descriptor(self.keys.rows, sizes.other),
+                "v": descriptor(self.call.v, sizes.other),
                 "grad": descriptor(self.grad, sizes.own),
-                "multiplicity": call.m,
-                "inverse": self.inverse,
                 "delta": totals.delta,
-                **call.cuts,
-                "schedule": tiles.schedule,
-                "totals": keys.totals,
-                "dq": dq,
-                "ill_conditioned": ill_conditioned,
-            },
-            numbers={
-                **multiplicity_strides(call.m),
-                **strides(dq=dq),
                 "delta_head": totals.delta.stride(1),
-                **call.row_counts,
-                "tiles": tiles.count,
-                **call.head_counts,
-                **keys.numbers,
-                "eps": call.eps,
-            },
-            constants={
-                **call.widths,
-                **{name: loop[name] for name in ("QUERIES", "KEYS", "STAGES")},
+                **pointers(dq=dq),
+                "ill_conditioned": ill_conditioned,
                 "ONLY_ILL_CONDITIONED": ill_conditioned is not None,
-                **{name: loop[name] for name in ("PRECISION", "PACKED")},
             },
             num_warps=sizes.warps,
             num_stages=sizes.stages,
@@ -380,7 +310,7 @@ class Passes:
 
         They are one tensor [bags, K, E_PAD V_PAD + E_PAD E_PAD], float32.
         """
-        call, keys, v, (_, key_heads) = self.call, self.keys, self.call.v, self.call.heads
+        call, v, key_heads = self.call, self.call.v, self.call.heads[1]
         mean = cdiv(v.shape[2], call.bags) if call.packed else v.shape[2]
         # As few parts as precision allows, or more to fill the device, unless adding them up would
         # cost more.
@@ -393,27 +323,7 @@ class Passes:
         start(
             query_gradient.key_moments,
             (parts, key_heads, call.bags),
-            tensors={
-                "k": keys.rows,
-                "v": v,
-                "multiplicity": call.m,
-                "offsets": call.offsets,
-                "out": out,
-            },
-            numbers={
-                **strides(k=keys.rows, v=v),
-                **multiplicity_strides(call.m),
-                "rows": v.shape[2],
-                "key_heads": key_heads,
-                "gap": keys.gap,
-            },
-            constants={
-                **call.widths,
-                "BLOCK": 64,
-                "STAGES": 3,
-                "PRECISION": precision(v.dtype),
-                "PACKED": call.packed,
-            },
+            {**self.arguments, **pointers(k=self.keys.rows), "out": out, "BLOCK": 64, "STAGES": 3},
             num_warps=8 if call.width > 64 else 4,
             num_stages=3,
         )
