@@ -19,7 +19,6 @@ Layers that are folds:
 
     monoid_reduce            of blocks A x B
     fold, Fold               of items, of items as they come; fold_literal is the definition of fold
-    NAryFold, n_ary_reduce   of slices of one's own
     linear_cross_entropy, distribution_cross_entropy, weighted_cross_entropy
                              behind a linear layer without logits
     mlp, rms_norm            without a hidden layer, without a normalised copy
@@ -75,7 +74,6 @@ from flashsign.folds.algebra.monoids.sums import (
     WEIGHTED_SUM,
     rms_norm_monoid,
 )
-from flashsign.folds.algebra.n_ary import NAryFold, n_ary_reduce
 from flashsign.folds.algebra.reduce import monoid_reduce
 from flashsign.folds.layers.cross_entropy import (
     distribution_cross_entropy,
@@ -107,7 +105,6 @@ __all__ = [
     "EdgeSums",
     "Fold",
     "Monoid",
-    "NAryFold",
     "ShapeMismatch",
     "TopEdges",
     "attention_and_penalty",
@@ -122,7 +119,6 @@ __all__ = [
     "mlp",
     "mlp_monoid",
     "monoid_reduce",
-    "n_ary_reduce",
     "normalised_attention",
     "normalised_contraction",
     "product",

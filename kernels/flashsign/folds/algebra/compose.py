@@ -178,7 +178,6 @@ def product(
         local if with_d else None,
         commutative=a.commutative and b.commutative,
         numbered=a.numbered,
-        forms=a.forms if a.forms == b.forms else (),
         broadcasts=a.broadcasts and b.broadcasts,
     )
 

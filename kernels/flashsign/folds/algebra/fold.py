@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from flashsign.errors import ShapeMismatch
-from flashsign.folds.algebra.forms import check_items
+from flashsign.folds.algebra.checks import check_items
 from flashsign.folds.algebra.in_slices.plan import Plan
 from flashsign.folds.algebra.in_slices.total import differentiable_total
 from flashsign.folds.algebra.monoid import Monoid, Total, refuse_no_items
@@ -25,7 +25,6 @@ def fold(
     shared: Total = (),
     *,
     chunk: int = 256,
-    where: Tensor | None = None,
     depth: int | None = None,
 ) -> Total:
     """Return the total of all items.
@@ -34,14 +33,12 @@ def fold(
 
     items: tensors [n, ...]; shared: tensors of any shape. Memory holds a `chunk` of items at a
         time, forward and backward. The items keep their order, so that combine need not commute.
-        where [n]: items where it is False count as the identity; they must be finite all the same.
         depth: see Monoid; by default the deepest that the monoid has.
     Differentiable: once in slices; second derivatives, forward mode and torch.func in plain
         operations, with every slice in memory.
-    Raises ShapeMismatch for items that are no tensors or not of a form that the monoid takes,
-    ValueError for items that are missing or differ in length, a chunk below 1, a depth that the
-    monoid does not have, and where a function of one's own monoid returns no tensors. Source:
-    MonoidReduce, A. Cuba Gyllensten, 2025.
+    Raises ShapeMismatch for items that are no tensors, are missing or differ in length, ValueError
+    for a chunk below 1, a depth that the monoid does not have, and where a function of one's own
+    monoid returns no tensors. Source: MonoidReduce, A. Cuba Gyllensten, 2025.
 
     Example:
         >>> import torch
@@ -51,7 +48,7 @@ def fold(
         >>> torch.allclose(SOFTMAX.finish(total, (q,)), torch.softmax(q @ k.T, -1) @ v, atol=1e-5)
         True
     """
-    return _fold(monoid, items, shared, chunk, where, depth, 0)
+    return _fold(monoid, items, shared, chunk, depth)
 
 
 def fold_literal(monoid: Monoid, items: Total, shared: Total = ()) -> Total:
@@ -68,11 +65,10 @@ def fold_literal(monoid: Monoid, items: Total, shared: Total = ()) -> Total:
         >>> fold_literal(SUM, (x,)), fold(SUM, (x,))
         ((tensor([6., 9.]),), (tensor([6., 9.]),))
     """
-    check_items(monoid.name, monoid.forms, items, shared, 0)
+    check_items(monoid.name, items, shared, 0)
     if monoid.lift is None:
         raise ValueError(f"{monoid.name} has no lift, so its fold has no definition item by item.")
-    if monoid.numbered:
-        items, shared = (_numbered(tensors) for tensors in (items, shared))
+    shared, items = numbered(monoid, shared, items)
     lifted = monoid.lift(items, shared)
     one_by_one = zip(*(part.unbind(0) for part in lifted), strict=True)
     return reduce(
@@ -105,15 +101,13 @@ class Fold:
         self.total: Total | None = None
         self.items = 0
 
-    def add(self, items: Total, *, where: Tensor | None = None) -> Fold:
+    def add(self, items: Total) -> Fold:
         """Add items, tensors [n, ...]; return self.
-
-        where [n]: items where it is False are left out.
 
         Raises what fold raises, and ShapeMismatch for items that are shaped otherwise than those
         before.
         """
-        part = _fold(self.monoid, items, self.shared, self.chunk, where, None, self.items)
+        part = _fold(self.monoid, items, self.shared, self.chunk, None, self.items)
         _refuse_others(self.total, part)
         self.total = part if self.total is None else self.monoid.combine(self.total, part)
         self.items += len(items[0])
@@ -155,36 +149,11 @@ class Fold:
 
 
 def _fold(
-    monoid: Monoid,
-    items: Total,
-    shared: Total,
-    chunk: int,
-    where: Tensor | None,
-    depth: int | None,
-    before: int,
+    monoid: Monoid, items: Total, shared: Total, chunk: int, depth: int | None, before: int = 0
 ) -> Total:
-    check_items(monoid.name, (), items, shared, 0)
-    lengths = {len(part) for part in items}
-    if len(lengths) != 1:
-        raise ValueError(
-            f"A fold needs item tensors of one length; found lengths {sorted(lengths)}."
-        )
-    check_items(monoid.name, monoid.forms, items, shared, 0)
-    if where is not None and (where.shape != items[0].shape[:1] or where.dtype != torch.bool):
-        found = f"{where.dtype} {list(where.shape)}"
-        raise ValueError(
-            f"where must be bool with one value an item, [{len(items[0])}]; found {found}."
-        )
-    plan = Plan(
-        monoid,
-        chosen_depth(monoid, depth, where is not None),
-        count=len(shared),
-        a_chunk=1,
-        b_chunk=chunk,
-        rows=False,
-        mask=where,
-        first=before,
-    )
+    check_items(monoid.name, items, shared, 0)
+    shared, items = numbered(monoid, shared, items, first=before)
+    plan = Plan(monoid, chosen_depth(monoid, depth), len(shared), 1, chunk, rows=False)
     return differentiable_total(plan, *shared, *items)
 
 
@@ -197,23 +166,32 @@ def _refuse_others(total: Total | None, other: Total | None) -> None:
         raise ShapeMismatch("All items of a fold must have one shape.")
 
 
-def chosen_depth(monoid: Monoid, depth: int | None, with_mask: bool = False) -> int:
-    """Return the depth that was asked for, else the deepest; a mask is applied to lifted items, at
-    depth 1 or 2.
+def chosen_depth(monoid: Monoid, depth: int | None) -> int:
+    """Return the depth that was asked for, else the deepest.
 
     Raises ValueError where the monoid does not have it.
     """
-    there = [each for each in monoid.depths if each < 3 or not with_mask]
-    if depth is None and there:
-        return there[-1]
-    if depth not in there:
-        wanted = "lift" if depth is None else f"depth {depth}"
-        reason = ", because where= masks lifted items" if with_mask else ""
-        raise ValueError(f"{monoid.name} has no {wanted}{reason}; found depths {there}.")
+    if depth is None:
+        return monoid.depths[-1]
+    if depth not in monoid.depths:
+        raise ValueError(f"{monoid.name} has no depth {depth}; found depths {monoid.depths}.")
     return depth
 
 
-def _numbered(tensors: Total) -> Total:
-    return (
-        (*tensors, torch.arange(len(tensors[0]), device=tensors[0].device)) if tensors else tensors
-    )
+def numbered(
+    monoid: Monoid, a: Total, b: Total, *, axis: int = 0, first: int = 0
+) -> tuple[Total, Total]:
+    """Return A and B, for a monoid that is numbered with one tensor more: the positions of their
+    rows, int64 [(C), rows].
+
+    axis: of rows; first: the position of B's first row.
+    """
+    if not monoid.numbered:
+        return a, b
+
+    def with_positions(tensors: Total, first: int) -> Total:
+        shape = tensors[0].shape[: axis + 1]
+        positions = torch.arange(first, first + shape[-1], device=tensors[0].device)
+        return *tensors, positions.expand(shape)
+
+    return with_positions(a, 0) if a else a, with_positions(b, first)

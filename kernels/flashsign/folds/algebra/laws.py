@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from flashsign.errors import BrokenLaw
-from flashsign.folds.algebra.fold import Fold, fold, fold_literal
-from flashsign.folds.algebra.forms import check_items
-from flashsign.folds.algebra.in_slices.plan import Part, Plan
+from flashsign.folds.algebra.checks import check_items
+from flashsign.folds.algebra.fold import Fold, fold, fold_literal, numbered
+from flashsign.folds.algebra.in_slices.slices import Slices
 from flashsign.folds.algebra.monoid import Monoid, Total, reduce_lifted
 
 Equal = tuple[str, Total, Total]
@@ -48,8 +48,8 @@ def check_monoid(
         ...     print(str(error).split(":")[0])
         mean breaks a law, identity, from the left
     """
-    check_items(monoid.name, monoid.forms, items, shared, 0)
-    if not items or len(items[0]) < 3:
+    check_items(monoid.name, items, shared, 0)
+    if len(items[0]) < 3:
         raise ValueError(
             f"check_monoid needs at least 3 items to test the laws of {monoid.name} on; pass more."
         )
@@ -191,8 +191,8 @@ def lifted_items(monoid: Monoid, items: Total, shared: Total) -> Total:
     if monoid.lift is None:
         ones = [_single(monoid, items, shared, at) for at in range(len(items[0]))]
         return tuple(torch.stack(parts) for parts in zip(*ones, strict=True))
-    plan = Plan(monoid, 1, len(shared), 1, len(items[0]), rows=False)
-    return plan.slices.lift(*plan.slice_of(shared, items, Part(0, 0), Part(0, len(items[0]))))
+    shared, items = numbered(monoid, shared, items)
+    return Slices(monoid, depth=1, batched=False).lift(shared, items)
 
 
 def _single(monoid: Monoid, items: Total, shared: Total, at: int) -> Total:

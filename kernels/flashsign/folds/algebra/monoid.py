@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from flashsign.errors import ShapeMismatch
-from flashsign.folds.algebra.forms import returning_tensors
+from flashsign.folds.algebra.checks import returning_tensors
 
 Total = tuple[Tensor, ...]
 """The tensors that a fold accumulates, such as (u, z, t) of spherical attention."""
@@ -51,13 +51,10 @@ class Monoid:
     numbered: lift and proj_fold get one tensor more at the end of items and of shared (unless that
         is empty), the int64 positions of these rows among all.
     needs_items: a fold of no items has no output (log 0, say), and layers refuse it.
-    forms: which items and shared tensors it takes, "(k [M, E], m [M]), shared (q [N, E])" or
-        several of these, so that others are refused in a sentence. Empty: any.
     broadcasts: combine and local_gradient take totals with any axes in front of their own; nothing
         is mapped then, which saves time. check_monoid tests it.
 
-    Folds raise ValueError where a function returns no tuple of tensors, or combine tensors of
-    another shape.
+    Folds raise ValueError where a function returns no tuple of tensors.
 
     A monoid has three depths, which agree: a lift alone (1), a lift and D (2), proj_fold with its
     gradient (3).
@@ -90,16 +87,12 @@ class Monoid:
     proj_fold_bwd: Callable[[Total, Total, Total, Total], tuple[Gradients, Gradients]] | None = None
     numbered: bool = False
     needs_items: bool = False
-    forms: tuple[str, ...] = ()
     broadcasts: bool = False
 
     def __post_init__(self) -> None:
         for field in ("identity", "lift", "combine", "local_gradient", "proj_fold"):
             if (own := getattr(self, field)) is not None:
-                like_first = field in ("identity", "combine")
-                checked = returning_tensors(
-                    own, f"The {field} of {self.name}", like_first=like_first
-                )
+                checked = returning_tensors(own, f"The {field} of {self.name}")
                 object.__setattr__(self, field, checked)
 
     @property
@@ -147,7 +140,6 @@ class Monoid:
             lift=prepared,
             proj_fold=None,
             proj_fold_bwd=None,
-            forms=(),
         )
 
     def combined(self, a: Total, b: Total, axes: int) -> Total:

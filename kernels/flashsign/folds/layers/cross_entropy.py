@@ -106,9 +106,7 @@ def linear_cross_entropy(
     monoid = class_cross_entropy(classes, label_smoothing=label_smoothing)
 
     def plain(h: Tensor, *layer: Tensor) -> Tensor:
-        return monoid_reduce(
-            monoid, (h, target), layer, a_chunk=row_chunk, b_chunk=class_chunk, order="rows"
-        )
+        return monoid_reduce(monoid, (h, target), layer, a_chunk=row_chunk, b_chunk=class_chunk)
 
     if kernels == "triton" and classes:
         losses = class_losses(plain, rows, weight, bias, target, label_smoothing)
@@ -172,7 +170,6 @@ def distribution_cross_entropy(
             layers,
             a_chunk=row_chunk,
             b_chunk=class_chunk,
-            order="rows",
         )
 
     tensors = student.flatten(0, -2), student_weight, teacher.flatten(0, -2), teacher_weight
@@ -267,7 +264,6 @@ def weighted_cross_entropy(
             layer,
             a_chunk=row_chunk,
             b_chunk=class_chunk,
-            order="rows",
         )
 
     if kernels == "triton" and len(weight):

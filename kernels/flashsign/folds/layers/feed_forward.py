@@ -101,9 +101,7 @@ def mlp(
         gate: Tensor | None,
     ) -> Tensor:
         layer = tuple(tensor for tensor in (gate, up, bias, down.mT) if tensor is not None)
-        total = monoid_reduce(
-            monoid, (x,), layer, a_chunk=row_chunk, b_chunk=hidden_chunk, order="rows"
-        )
+        total = monoid_reduce(monoid, (x,), layer, a_chunk=row_chunk, b_chunk=hidden_chunk)
         with without_autocast(x):
             return (total if down_bias is None else total + down_bias).to(x.dtype)
 

@@ -85,13 +85,6 @@ def test_forward_mode_is_not_silently_zero(monoid, depth):
     assert found.abs().max() > 1e-2
 
 
-def test_where_leaves_items_out():
-    x, keep = normal(9, 2), torch.tensor([True, False, True] * 3)
-    torch.testing.assert_close(fold(LOG_SUM_EXP, (x,), where=keep), fold(LOG_SUM_EXP, (x[keep],)))
-    with pytest.raises(ValueError):
-        fold(SUM, (x,), where=keep[:4])
-
-
 @pytest.mark.parametrize("sizes", [[9], [4, 5], [1, 0, 3, 5], [0, 9]])
 def test_items_that_come_in_any_batches_make_the_same_total(sizes):
     h, target = normal(4, 2), torch.tensor([0, 8, 3, 5])

@@ -63,9 +63,8 @@ def test_any_chunking_gives_the_literal_fold_with_its_gradients(name, seed, n, c
     n=counts,
     a_chunk=st.integers(1, 7),
     b_chunk=counts,
-    order=st.sampled_from(["rows", "items", "tree", "auto"]),
 )
-def test_three_depths_in_any_order_are_one_layer(name, seed, n, a_chunk, b_chunk, order):
+def test_three_depths_in_any_slices_are_one_layer(name, seed, n, a_chunk, b_chunk):
     row = LAYERS[name]
     items, shared = row.leaves(seed, n)
     expected = row.monoid.finish(fold_literal(row.monoid, items, shared), shared)
@@ -73,14 +72,13 @@ def test_three_depths_in_any_order_are_one_layer(name, seed, n, a_chunk, b_chunk
     gradients = slopes((expected,), (*shared, *items), (grad,))
     for depth in row.monoid.depths:
         chunks = {"a_chunk": a_chunk, "b_chunk": b_chunk}
-        output = monoid_reduce(row.monoid, shared, items, **chunks, order=order, depth=depth)
+        output = monoid_reduce(row.monoid, shared, items, **chunks, depth=depth)
         same((output,), (expected,))
         same(slopes((output,), (*shared, *items), (grad,)), gradients)
 
 
 @every_layer
-@pytest.mark.parametrize("order", ["rows", "tree"])
-def test_batch_axes_are_a_loop_over_bags(name, order):
+def test_batch_axes_are_a_loop_over_bags(name):
     row = LAYERS[name]
     bags = [row.items(seed, 7) for seed in range(6)]
     stacked = [
@@ -91,13 +89,8 @@ def test_batch_axes_are_a_loop_over_bags(name, order):
         tuple(x.requires_grad_(x.is_floating_point()) for x in each) for each in stacked
     )
     for depth in row.monoid.depths:
-        options = {
-            "b_chunk": 2,
-            "depth": depth,
-            "order": order,
-            "a_chunk": 2 if order == "rows" else 9,
-        }
-        output = monoid_reduce(row.monoid, shared, items, batch_dims=2, **options)
+        options = {"a_chunk": 2, "b_chunk": 2, "depth": depth, "batch_dims": 2}
+        output = monoid_reduce(row.monoid, shared, items, **options)
         grad = normal(generator(1), *output.shape)
         found = slopes((output,), (*shared, *items), (grad,))
         for bag in range(6):

@@ -17,12 +17,10 @@ from flashsign import (
     mlp,
     mlp_monoid,
     monoid_reduce,
-    n_ary_reduce,
     spherical_monoid,
     weighted_cross_entropy,
 )
 from flashsign.folds.algebra.fold import fold
-from flashsign.folds.algebra.n_ary import NAryFold
 
 normal = partial(seeded.normal, dtype=torch.float32)
 WIDTH, CHUNK = 16, 32
@@ -65,19 +63,19 @@ def extra_bytes(monoid, a, b, depth, **options):
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize("order", ["rows", "items"])
-def test_more_slices_take_no_more_memory(name, depth, order):
+def test_more_slices_take_no_more_memory(name, depth):
     monoid, draw = CASES[name]
     rows = 2 * CHUNK
     found = [
-        extra_bytes(monoid, *draw(rows, items), depth, a_chunk=CHUNK, b_chunk=CHUNK, order=order)
+        extra_bytes(monoid, *draw(rows, items), depth, a_chunk=CHUNK, b_chunk=CHUNK)
         for items in (4 * CHUNK, 16 * CHUNK)
     ]
     lifted = SLICE * (WIDTH if depth < 3 else 1)  # a slice of lifted items at depths 1 and 2
     for few, many in zip(*found, strict=True):
         # Without D, one total for every doubling of the number of slices: log2(4) more.
         totals = 2 * 4 * rows * (WIDTH + 2) if depth == 1 else 0
-        assert many - few <= totals + SLICE // 4, (few, many)
+        positions = 8 * 12 * CHUNK if monoid.numbered else 0  # of the items, int64
+        assert many - few <= totals + positions + SLICE // 4, (few, many)
         assert many <= 12 * lifted
 
 
@@ -91,17 +89,6 @@ def test_at_depth_three_a_slice_is_rows_times_items(name):
     totals = 4 * rows * (WIDTH + 2)
     assert max(found) < 8 * SLICE + 4 * totals
     assert max(found) < 0.1 * 4 * rows * items
-
-
-def test_the_count_itself_sees_what_plain_torch_stores():
-    """What the tests above guard against:
-    the plain layer holds all scores, and the count says so.
-    """
-    (q,), (k, v, _) = attention(512, 2048)
-    q.requires_grad_()
-    with PeakBytes() as memory:
-        (torch.softmax(q @ k.mT, -1) @ v).sum().backward()
-    assert memory.peak >= 2 * 4 * 512 * 2048
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -119,23 +106,6 @@ def test_a_fold_of_items_does_not_keep_the_gradient_of_the_queries_once_a_chunk(
     totals = 4 * 512 * (WIDTH + 1)
     # 8 times as many chunks: three more totals without D, nothing with it.
     assert peaks[1] - peaks[0] <= (4 * totals if depth == 1 else totals // 2)
-
-
-def test_an_n_ary_fold_holds_one_slice():
-    squares = NAryFold(
-        init=lambda x: (x.new_zeros(1),),
-        chunker=lambda x: (
-            ((slice(None),), (slice(at, at + 100),)) for at in range(0, len(x), 100)
-        ),
-        proj_fold=lambda x: (x[0].square().sum(0, keepdim=True),),
-        binary_reduce=lambda p, q: (p[0] + q[0],),
-        proj_fold_bwd=lambda x, a, ga: (2 * x[0] * ga[0],),
-    )
-    x = torch.ones(100_000, requires_grad=True)
-    with PeakBytes() as memory:
-        n_ary_reduce(squares, x)[0].sum().backward()
-    assert memory.peak <= 400_000 + 10 * 400
-    torch.testing.assert_close(x.grad, 2 * x.detach())
 
 
 def on_meta(*shape, dtype=torch.bfloat16):

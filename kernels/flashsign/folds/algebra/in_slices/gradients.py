@@ -26,44 +26,32 @@ def gradients_in_slices(
     """Return the gradients for (*A, *B), None where none is wanted."""
     if plan.depth == 1:
         return chain_gradients(plan, a, b, grads, wanted)
-    slices, count = plan.slices, plan.count
     # What the outer loop runs over is summed slice by slice, so that 16-bit tensors need no wide
     # copy of it.
     items_outer = sum(x.numel() for x in b) >= sum(x.numel() for x in a) or not plan.rows
     sums = GradientSums((*a, *b), wanted, plan.axis)
-    outer, inner = (
-        (plan.b_parts(a, b), plan.a_parts(a))
-        if items_outer
-        else (plan.a_parts(a), plan.b_parts(a, b))
-    )
-    of_outer = range(count, len(wanted)) if items_outer else range(count)
-    for o in outer:
-        of_slice: dict[int, Tensor] = {}
-        for n in inner:
+    rows, items = plan.a_parts(a), plan.b_parts(b)
+    for o in items if items_outer else rows:
+        of_slice: dict[int, tuple[Part | None, Tensor]] = {}
+        for n in rows if items_outer else items:
             i, j = (n, o) if items_outer else (o, n)
             if j.start == j.stop:
                 continue
-            arguments = plan.slice_of(a, b, i, j)
-            gradients = slices.gradients(
-                *arguments,
-                plan.of_rows(total, i),
-                plan.of_rows(grads, i),
-                plan.wanted_of_slice(wanted, arguments[0]),
-                j.shares,
+            gradients = plan.slices.gradients(
+                *plan.slice_of(a, b, i, j), plan.of_rows(total, i), plan.of_rows(grads, i), wanted
             )
-            for number, grad in zip(
-                sums.numbers, plan.without_positions(gradients, arguments[0]), strict=True
-            ):
+            for number, grad in enumerate(gradients):
                 if grad is None or not wanted[number]:
                     continue
-                if number in of_outer:
-                    of_slice[number] = (
-                        of_slice[number].add_(grad) if number in of_slice else _wide_copy(grad)
-                    )
+                place = plan.place(i, j, number)
+                if (number >= plan.count) != items_outer:
+                    sums.add(number, place, grad)
+                elif number in of_slice:
+                    of_slice[number][1].add_(grad)
                 else:
-                    sums.add(number, plan.place(i if items_outer else j, number), grad)
-        for number, grad in of_slice.items():
-            sums.put(number, plan.place(o, number), grad)
+                    of_slice[number] = place, _wide_copy(grad)
+        for number, (place, grad) in of_slice.items():
+            sums.put(number, place, grad)
     return sums.result()
 
 
@@ -76,7 +64,7 @@ def chain_gradients(
 ) -> Gradients:
     """Return the gradients for (*A, *B), None where none is wanted, from those of the total."""
     sums = GradientSums((*a, *b), wanted, plan.axis)
-    parts = plan.b_parts(a, b)
+    parts = plan.b_parts(b)
     for i in plan.a_parts(a):
         nothing = plan.total_of(a, b, i, Part(0, 0))
         _chain(plan, a, b, i, parts, nothing, plan.of_rows(grads, i), wanted, sums)
@@ -106,18 +94,16 @@ def _chain(
         del middle
         return _chain(plan, a, b, i, parts[:half], prefix, grads, wanted, sums)
     (j,) = parts
-    rows, items, mask = plan.slice_of(a, b, i, j)
-    leaves = as_leaves((*rows, *items), plan.wanted_of_slice(wanted, rows))
+    rows, items = plan.slice_of(a, b, i, j)
+    leaves = as_leaves((*rows, *items), wanted)
     before = as_leaves(prefix, tuple(x.is_floating_point() for x in prefix))
     with torch.enable_grad():
-        own = plan.slices.total(leaves[: len(rows)], leaves[len(rows) :], mask)
+        own = plan.slices.total(leaves[: len(rows)], leaves[len(rows) :])
         whole = plan.combined(before, own)
     gradients = pull(whole, grads, (*leaves, *before))
-    for number, grad in zip(
-        sums.numbers, plan.without_positions(gradients[: len(leaves)], rows), strict=True
-    ):
-        if grad is not None and wanted[number]:
-            sums.add(number, plan.place(i if number < plan.count else j, number), grad)
+    for number, grad in enumerate(gradients[: len(leaves)]):
+        if grad is not None:
+            sums.add(number, plan.place(i, j, number), grad)
     return tuple(
         torch.zeros_like(x) if g is None else g
         for g, x in zip(gradients[len(leaves) :], prefix, strict=True)
@@ -131,8 +117,7 @@ class GradientSums:
 
     def __init__(self, tensors: Total, wanted: tuple[bool, ...], axis: int):
         self.tensors, self.wanted, self.axis = tensors, wanted, axis
-        self.found: Gradients | list[Tensor | None] = [None] * len(tensors)
-        self.numbers = range(len(tensors))
+        self.found: list[Tensor | None] = [None] * len(tensors)
 
     def add(self, number: int, part: Part | None, grad: Tensor) -> None:
         """Add a part of the gradient of a tensor; part: its rows, None: all of them."""
@@ -142,7 +127,6 @@ class GradientSums:
         self._view(number, part, wide=False).copy_(grad)
 
     def _view(self, number: int, part: Part | None, wide: bool) -> Tensor:
-        assert isinstance(self.found, list)
         whole = self.found[number]
         if whole is None:
             x = self.tensors[number]
@@ -160,6 +144,5 @@ class GradientSums:
                 self._view(number, None, wide=False)
             grad = self.found[number]
             if grad is not None:
-                assert isinstance(self.found, list)
                 self.found[number] = grad.to(x.dtype)
         return tuple(self.found)

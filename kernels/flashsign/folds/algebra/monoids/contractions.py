@@ -70,7 +70,6 @@ def spherical_monoid(eps: float = 1e-6) -> Monoid:
         pass_on,
         proj_fold=proj_fold,
         proj_fold_bwd=proj_fold_bwd,
-        forms=("(k [M, E], v [M, V], multiplicity [M]), shared (q [N, E])",),
         broadcasts=True,
     )
 
@@ -115,7 +114,6 @@ SOFTMAX = Monoid(
     local_means,
     proj_fold=_proj_fold_softmax,
     proj_fold_bwd=_proj_fold_bwd_softmax,
-    forms=("(k [M, E], v [M, V], multiplicity [M]), shared (q [N, E])",),
     broadcasts=True,
 )
 """Items (k [M, E], v [M, E], multiplicity [M]), shared (q [N, E],), q scaled already -> attention
@@ -193,6 +191,5 @@ def normalised_contraction(
         pass_on,
         proj_fold=proj_fold,
         proj_fold_bwd=proj_fold_bwd,
-        forms=("(k [M, E], v [M, V], multiplicity [M]), shared (q [N, E])",),
         broadcasts=True,
     )

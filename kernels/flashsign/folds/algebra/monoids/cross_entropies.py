@@ -94,9 +94,6 @@ def class_cross_entropy(
         proj_fold_bwd=proj_fold_bwd,
         numbered=True,
         needs_items=True,
-        forms=tuple(
-            f"(C [V, D]{bias}), shared (h [N, D], target [N])" for bias in ("", ", bias [V]")
-        ),
         broadcasts=True,
     )
 
@@ -184,7 +181,6 @@ DISTRIBUTION_CROSS_ENTROPY = Monoid(
     proj_fold=_proj_fold_distributions,
     proj_fold_bwd=_proj_fold_bwd_distributions,
     needs_items=True,
-    forms=("(S [V, D], T [V, D']), shared (s [N, D], t [N, D'])",),
     broadcasts=True,
 )
 """Items (S [V, D], T [V, D']), shared (s [N, D], t [N, D']) -> -sum_j softmax(t T^T)_j log
@@ -231,10 +227,6 @@ WEIGHTED_CROSS_ENTROPY = Monoid(
     proj_fold_bwd=_proj_fold_bwd_weighted,
     numbered=True,
     needs_items=True,
-    forms=tuple(
-        f"(C [V, D]{bias}), shared (h [N, D], classes [N, L], weights [N, L])"
-        for bias in ("", ", bias [V]")
-    ),
     broadcasts=True,
 )
 """Items (C [V, D],) or (C, bias [V]), shared (h [N, D], classes int64 [N, L], weights [N, L]) ->

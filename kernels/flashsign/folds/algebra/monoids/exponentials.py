@@ -82,7 +82,6 @@ LOG_SUM_EXP = Monoid(
     first,
     local_logs,
     needs_items=True,
-    forms=("(x [n, ...])",),
     broadcasts=True,
 )
 """Items (x [n, ...],) -> log sum e^x."""
@@ -94,7 +93,6 @@ LOG_WEIGHTED_MEAN = Monoid(
     combine_means,
     lambda total, _: total[1],
     local_means,
-    forms=("(z [n, ...], v [n, ..., E])",),
     broadcasts=True,
 )
 """Items (z [n, ...], v [n, ..., E]) -> the mean of v under the weights e^z, [..., E]."""
@@ -113,7 +111,6 @@ SAFE_EXPONENTIAL_SUM = Monoid(
     _combine_safe,
     lambda total, _: total[1].exp()[..., None] * total[0],
     _local_safe,
-    forms=("(v [n, ..., E], x [n, ...])",),
     broadcasts=True,
 )
 """Items (v [n, ..., E], x [n, ...]) -> sum e^x v [..., E]; the total is (e^-top sum e^x v, top),

@@ -99,9 +99,5 @@ def mlp_monoid(
         pass_on,
         proj_fold=proj_fold,
         proj_fold_bwd=proj_fold_bwd,
-        forms=(
-            f"({'G [K, D], ' if gated else ''}P [K, D]{', b [K]' if bias else ''}, Q [K, D']), "
-            "shared (x [N, D])",
-        ),
         broadcasts=True,
     )

@@ -71,7 +71,6 @@ SUM = Monoid(
     add,
     first,
     pass_on,
-    forms=("(x [n, ...])",),
     broadcasts=True,
 )
 """Items (x [n, ...],) -> sum of x."""
@@ -83,7 +82,6 @@ WEIGHTED_MEAN = Monoid(
     _combine_weighted,
     first,
     _local_weighted,
-    forms=("(x [n, ..., E], w [n, ...])",),
     broadcasts=True,
 )
 """Items (x [n, ..., E], w [n, ...] >= 0) -> sum w x / sum w [..., E], and the total weight; no
@@ -104,7 +102,6 @@ MAX = Monoid(
     first,
     _local_largest,
     needs_items=True,
-    forms=("(x [n, ...])",),
     broadcasts=True,
 )
 """Items (x [n, ...],) -> the largest x, and how many items attain it; these share its gradient
@@ -117,7 +114,6 @@ PRODUCT = Monoid(
     as_they_are,
     lambda a, b: (a[0] * b[0],),
     first,
-    forms=("(x [n, ...])",),
     broadcasts=True,
 )
 """Items (x [n, ...],) -> product of x. It has no D: where one x is 0, a total and an item do not
@@ -155,6 +151,5 @@ def rms_norm_monoid(eps: float = 1e-6) -> Monoid:
         add,
         finish,
         pass_on,
-        forms=("(x [n, ...]), shared (x [D, ...])",),
         broadcasts=True,
     )
