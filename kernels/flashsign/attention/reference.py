@@ -1,4 +1,4 @@
-"""The definitions, written out with every weight in memory, for tests, figures and small bags.
+"""The definitions, written out with every weight in memory, for tests and figures.
 
 Letters: C cells, H query heads, K key heads, N queries, M keys, E head width.
 Source: spherical attention, arXiv 2505.09326; kernels/README.md.
@@ -6,16 +6,11 @@ Source: spherical attention, arXiv 2505.09326; kernels/README.md.
 
 from __future__ import annotations
 
-import math
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from flashsign.attention.validation import check_tensors, require_tensors
 from flashsign.errors import ShapeMismatch
-
-Normaliser = Literal["spherical", "l1", "squared_relu", "softmax"]
 
 
 def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) -> Tensor:
@@ -51,24 +46,6 @@ def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) 
     t = (m * k.mT).square().sum((-2, -1), keepdim=True)
     floor = eps * q.square().sum(-1, keepdim=True) * t
     return s / (s.square().sum(-1, keepdim=True) + floor + torch.finfo(s.dtype).tiny).sqrt()
-
-
-def weights_of_products(products: Tensor, m: Tensor, normaliser: Normaliser) -> Tensor:
-    """Return the weights of every key on every query by any normaliser but the spherical one, from
-    products q.k [.., N, M] and multiplicities m [.., 1, M].
-
-    A row whose weights are all 0 stays so, and so does a row of softmax whose keys are all absent.
-    The derivative of softmax by a multiplicity of 0 is 0. Source: arXiv 2505.09326, theorem 1.
-    """
-    if normaliser == "softmax":
-        absent = m == 0
-        s = torch.where(absent, -math.inf, products + torch.where(absent, 1, m).log())
-        empty = absent.all(-1, keepdim=True)
-        return torch.where(empty, 0, torch.softmax(torch.where(empty, 0, s), -1))
-    s = m * products
-    w = s if normaliser == "l1" else s.relu().square()
-    z = w.abs().sum(-1, keepdim=True)
-    return w / torch.where(z > 0, z, 1)
 
 
 def reference_spherical_attention(

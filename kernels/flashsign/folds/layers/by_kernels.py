@@ -8,17 +8,20 @@ as in folds.kernels.attention_template.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from flashsign.eager.transforms import differentiable_gradients, in_batches, without_autocast
+from flashsign.folds.layers.own_backward import Gradients, OwnBackward
 
 Plain = Callable[..., Tensor]
+
+
+def _kernels(name: str) -> ModuleType:
+    return importlib.import_module(f"flashsign.folds.kernels.{name}")
 
 
 def contiguous(x: Any) -> Any:
@@ -29,26 +32,6 @@ def contiguous(x: Any) -> Any:
         return None
     x = x.contiguous()
     return x if x.data_ptr() % 16 == 0 else x.clone()
-
-
-def beyond_kernels(grad: Tensor) -> bool:
-    """Return whether a backward is differentiated itself, or over batched gradients: then it takes
-    plain operations.
-    """
-    return torch.is_grad_enabled() or in_batches(grad)
-
-
-@contextmanager
-def around_kernels(x: Tensor) -> Iterator[None]:
-    """Make x's device the current one, on which kernels start, and keep autocast from rounding
-    products beside them.
-    """
-    with without_autocast(x):
-        if x.is_cuda and x.get_device() != torch.cuda.current_device():
-            with torch.cuda.device(x.device):
-                yield
-        else:
-            yield
 
 
 def hidden_layer(
@@ -65,50 +48,23 @@ def hidden_layer(
 
     x [N, D], up and gate [K, D], down [D', K], bias [K], down_bias [D'] -> [N, D'], x's dtype.
     """
-    tensors = map(contiguous, (x, up, down, bias, down_bias, gate))
-    output: Tensor = _HiddenLayer.apply(plain, activation, *tensors)  # type: ignore[no-untyped-call]
-    return output
+    kernels = _kernels("hidden_layer")
 
+    def forward(*tensors: Tensor | None) -> tuple[Tensor, Gradients]:
+        return kernels.forward(*tensors, activation), ()
 
-class _HiddenLayer(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, plain: Plain, activation: str, *tensors: Tensor | None) -> Tensor:
-        kernels = importlib.import_module("flashsign.folds.kernels.hidden_layer")
-        ctx.save_for_backward(*tensors)
-        ctx.plain, ctx.activation, ctx.kernels = plain, activation, kernels
-        (x, *_) = tensors
-        assert x is not None
-        with around_kernels(x):
-            output: Tensor = kernels.forward(*tensors, activation)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        tensors = ctx.saved_tensors
-        if beyond_kernels(grad):
-            there = [number for number, x in enumerate(tensors) if x is not None]
-
-            def plain(*present: Tensor) -> Tensor:
-                arguments: list[Tensor | None] = [None] * len(tensors)
-                for number, x in zip(there, present, strict=True):
-                    arguments[number] = x
-                output: Tensor = ctx.plain(*arguments)
-                return output
-
-            slopes = iter(
-                differentiable_gradients(plain, tuple(tensors[number] for number in there), (grad,))
-            )
-            return None, None, *(None if x is None else next(slopes) for x in tensors)
+    def backward(grad: Tensor, tensors: Any, kept: Any, wanted: tuple[bool, ...]) -> Gradients:
         x, up, down, bias, down_bias, gate = tensors
+        d_x, d_up, d_down, d_bias, d_gate = kernels.backward(
+            contiguous(grad), x, up, down, bias, gate, activation
+        )
         d_down_bias = None
-        if down_bias is not None and ctx.needs_input_grad[6]:
+        if wanted[4]:
             d_down_bias = grad.sum(0, dtype=torch.float32).to(down_bias.dtype)
-        if not any(wanted for number, wanted in enumerate(ctx.needs_input_grad) if number != 6):
-            return *(None,) * 6, d_down_bias, None
-        with around_kernels(grad):
-            grads = ctx.kernels.backward(contiguous(grad), x, up, down, bias, gate, ctx.activation)
-        d_x, d_up, d_down, d_bias, d_gate = grads
-        return None, None, d_x, d_up, d_down, d_bias, d_down_bias, d_gate
+        return d_x, d_up, d_down, d_bias, d_down_bias, d_gate
+
+    tensors = map(contiguous, (x, up, down, bias, down_bias, gate))
+    return OwnBackward(plain, forward, backward)(*tensors)
 
 
 def attention(
@@ -124,53 +80,32 @@ def attention(
 
     q [C, H, N, E], k and v [C, K, M, E], multiplicity [C, 1 or K, M] or None -> like q.
     """
-    tensors = contiguous(q), contiguous(k), contiguous(v)
-    output: Tensor = _Attention.apply(plain, name, *tensors, multiplicity, eps)  # type: ignore[no-untyped-call]
-    return output
+    kernels, row = _kernels("attention_template"), _kernels("attention_rows").ROWS[name]
 
+    def forward(q: Tensor, k: Tensor, v: Tensor, m: Tensor | None) -> tuple[Tensor, Gradients]:
+        o, totals = kernels.forward(row, q, k, v, None if m is None else m.float(), eps)
+        return o, (o, *totals)
 
-class _Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        plain: Plain,
-        name: str,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        m: Tensor | None,
-        eps: float,
-    ) -> Tensor:
-        ctx.kernels = importlib.import_module("flashsign.folds.kernels.attention_template")
-        ctx.row = importlib.import_module("flashsign.folds.kernels.attention_rows").ROWS[name]
-        wide = None if m is None else m.float().contiguous()
-        with around_kernels(q):
-            o, totals = ctx.kernels.forward(ctx.row, q, k, v, wide, eps)
-        ctx.save_for_backward(q, k, v, m, o, *totals)
-        ctx.plain, ctx.eps = plain, eps
-        output: Tensor = o
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, m, o, *totals = ctx.saved_tensors
-        if beyond_kernels(grad):
-            inputs = (q, k, v) if m is None else (q, k, v, m)
-            gradients = differentiable_gradients(ctx.plain, inputs, (grad,))
-            return None, None, *gradients, *(None,) * (4 - len(inputs)), None
-        wide = None if m is None else m.float().contiguous()
-        with around_kernels(grad):
-            d_q, d_k, d_v, d_m = ctx.kernels.backward(
-                ctx.row, contiguous(grad), q, k, v, wide, o, ctx.kernels.Totals(*totals), ctx.eps
-            )
+    def backward(grad: Tensor, tensors: Any, kept: Any, wanted: tuple[bool, ...]) -> Gradients:
+        (q, k, v, m), (o, *totals) = tensors, kept
+        d_q, d_k, d_v, d_m = kernels.backward(
+            row,
+            contiguous(grad),
+            q,
+            k,
+            v,
+            None if m is None else m.float(),
+            o,
+            kernels.Totals(*totals),
+            eps,
+        )
         if m is not None:
             d_m = d_m.sum(1, keepdim=True) if m.shape[1] < d_m.shape[1] else d_m
             d_m = d_m.to(m.dtype)
-        return None, None, d_q, d_k, d_v, d_m, None
+        return d_q, d_k, d_v, d_m
 
-
-def _kernels() -> ModuleType:
-    return importlib.import_module("flashsign.folds.kernels.entropies")
+    tensors = map(contiguous, (q, k, v, multiplicity))
+    return OwnBackward(plain, forward, backward)(*tensors)
 
 
 def class_losses(
@@ -180,9 +115,23 @@ def class_losses(
 
     h [N, D], c [V, D], bias [V], target int64 [N], below 0 where a row has none.
     """
-    tensors = contiguous(h), contiguous(c), contiguous(bias), contiguous(target)
-    losses: Tensor = _ClassLosses.apply(plain, *tensors, label_smoothing)  # type: ignore[no-untyped-call]
-    return losses
+    kernels = _kernels("entropies")
+    on_target, on_all = 1 - label_smoothing, label_smoothing / len(c)
+
+    def forward(
+        h: Tensor, c: Tensor, bias: Tensor | None, target: Tensor
+    ) -> tuple[Tensor, Gradients]:
+        p, picked = kernels.class_totals(h, c, bias, target, (on_target, on_all))
+        return torch.where(target < 0, 0.0, p - picked), (p,)
+
+    def backward(grad: Tensor, tensors: Any, kept: Any, wanted: tuple[bool, ...]) -> Gradients:
+        (h, c, bias, target), (p,) = tensors, kept
+        g = torch.where(target < 0, 0.0, grad)
+        slopes = g, g * on_target, g * on_all if on_all else None
+        return *kernels.class_gradients(h, c, bias, target, p, slopes, wanted[:3]), None
+
+    tensors = map(contiguous, (h, c, bias, target))
+    return OwnBackward(plain, forward, backward)(*tensors)
 
 
 def weighted_losses(
@@ -192,9 +141,32 @@ def weighted_losses(
 
     h [N, D], c [V, D], bias [V], classes int64 [N, L] (others are padding), weights [N, L].
     """
-    tensors = contiguous(h), contiguous(c), contiguous(bias), contiguous(classes)
-    losses: Tensor = _WeightedLosses.apply(plain, *tensors, weights)  # type: ignore[no-untyped-call]
-    return losses
+    kernels = _kernels("entropies")
+    there = (classes >= 0) & (classes < len(c))
+
+    def forward(
+        h: Tensor, c: Tensor, bias: Tensor | None, classes: Tensor, weights: Tensor
+    ) -> tuple[Tensor, Gradients]:
+        p, _ = kernels.class_totals(h, c, bias, None)
+        x = kernels.listed_logits(h, c, bias, classes)
+        listed = torch.where(there, weights.float(), 0.0)
+        return listed.sum(-1) * p - (listed * x).sum(-1), (p, x)
+
+    def backward(grad: Tensor, tensors: Any, kept: Any, wanted: tuple[bool, ...]) -> Gradients:
+        (h, c, bias, classes, weights), (p, x) = tensors, kept
+        d_weights = torch.where(there, grad[:, None] * (p[:, None] - x), 0.0).to(weights.dtype)
+        listed = torch.where(there, weights.float(), 0.0)
+        a = grad * listed.sum(-1)
+        # In one piece: where a row's weights are learned, the two parts are nearly equal.
+        d_x = a[:, None] * (x - p[:, None]).exp() - grad[:, None] * weights_of_class(
+            classes, listed
+        )
+        slopes, pairs = (a, None, None), (torch.where(there, classes, -1), d_x)
+        gradients = kernels.class_gradients(h, c, bias, None, p, slopes, wanted[:3], pairs)
+        return *gradients, None, d_weights
+
+    tensors = map(contiguous, (h, c, bias, classes))
+    return OwnBackward(plain, forward, backward)(*tensors, weights)
 
 
 def distribution_losses(
@@ -204,116 +176,18 @@ def distribution_losses(
 
     s [N, D], s_layer [V, D], t [N, D'], t_layer [V, D'].
     """
+    kernels = _kernels("entropies")
+
+    def forward(*tensors: Tensor) -> tuple[Tensor, Gradients]:
+        q, p, mean = kernels.distribution_totals(*tensors)
+        return q - mean, (q, p, mean)
+
+    def backward(grad: Tensor, tensors: Any, kept: Any, wanted: tuple[bool, ...]) -> Gradients:
+        found: Gradients = kernels.distribution_gradients(*tensors, kept, grad.contiguous(), wanted)
+        return found
+
     tensors = map(contiguous, (s, s_layer, t, t_layer))
-    losses: Tensor = _DistributionLosses.apply(plain, *tensors)  # type: ignore[no-untyped-call]
-    return losses
-
-
-class _ClassLosses(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        plain: Plain,
-        h: Tensor,
-        c: Tensor,
-        bias: Tensor | None,
-        target: Tensor,
-        smoothing: float,
-    ) -> Tensor:
-        shares = 1 - smoothing, smoothing / len(c)
-        with around_kernels(h):
-            p, picked = _kernels().class_totals(h, c, bias, target, shares)
-        ctx.save_for_backward(h, c, bias, target, p)
-        ctx.plain, ctx.shares = plain, shares
-        return torch.where(target < 0, 0.0, p - picked)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        h, c, bias, target, p = ctx.saved_tensors
-        if beyond_kernels(grad):
-            inputs = (h, c) if bias is None else (h, c, bias)
-            gradients = differentiable_gradients(ctx.plain, inputs, (grad,))
-            return None, *gradients, *(None,) * (3 - len(inputs)), None, None
-        g = torch.where(target < 0, 0.0, grad)
-        on_target, on_all = ctx.shares
-        slopes = g, g * on_target, g * on_all if on_all else None
-        with around_kernels(h):
-            gradients = _kernels().class_gradients(
-                h, c, bias, target, p, slopes, ctx.needs_input_grad[1:4]
-            )
-        return None, *gradients, None, None
-
-
-class _WeightedLosses(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        plain: Plain,
-        h: Tensor,
-        c: Tensor,
-        bias: Tensor | None,
-        classes: Tensor,
-        weights: Tensor,
-    ) -> Tensor:
-        with around_kernels(h):
-            p, _ = _kernels().class_totals(h, c, bias, None)
-            x = _kernels().listed_logits(h, c, bias, classes)
-        ctx.save_for_backward(h, c, bias, classes, weights, p, x)
-        ctx.plain = plain
-        listed = torch.where(_there(classes, c), weights.float(), 0.0)
-        losses: Tensor = listed.sum(-1) * p - (listed * x).sum(-1)
-        return losses
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        h, c, bias, classes, weights, p, x = ctx.saved_tensors
-        if beyond_kernels(grad):
-            inputs = (h, c, weights) if bias is None else (h, c, weights, bias)
-            d_h, d_c, d_weights, *d_bias = differentiable_gradients(ctx.plain, inputs, (grad,))
-            return None, d_h, d_c, d_bias[0] if d_bias else None, None, d_weights
-        there = _there(classes, c)
-        d_weights = None
-        if ctx.needs_input_grad[5]:
-            d_weights = torch.where(there, grad[:, None] * (p[:, None] - x), 0.0).to(weights.dtype)
-        if not any(ctx.needs_input_grad[1:4]):
-            return None, None, None, None, None, d_weights
-        listed = torch.where(there, weights.float(), 0.0)
-        a = grad * listed.sum(-1)
-        # In one piece: where a row's weights are learned, the two parts are nearly equal.
-        d_x = a[:, None] * (x - p[:, None]).exp() - grad[:, None] * weights_of_class(
-            classes, listed
-        )
-        slopes, pairs = (a, None, None), (torch.where(there, classes, -1), d_x)
-        with around_kernels(h):
-            gradients = _kernels().class_gradients(
-                h, c, bias, None, p, slopes, ctx.needs_input_grad[1:4], pairs
-            )
-        return None, *gradients, None, d_weights
-
-
-class _DistributionLosses(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, plain: Plain, s: Tensor, s_layer: Tensor, t: Tensor, t_layer: Tensor
-    ) -> Tensor:
-        tensors = s, s_layer, t, t_layer
-        with around_kernels(s):
-            q, p, mean = _kernels().distribution_totals(*tensors)
-        ctx.save_for_backward(*tensors, q, p, mean)
-        ctx.plain = plain
-        loss: Tensor = q - mean
-        return loss
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, q, p, mean = ctx.saved_tensors
-        if beyond_kernels(grad):
-            return None, *differentiable_gradients(ctx.plain, tuple(tensors), (grad,))
-        wanted = ctx.needs_input_grad[1:]
-        with around_kernels(grad):
-            return None, *_kernels().distribution_gradients(
-                *tensors, (q, p, mean), grad.contiguous(), wanted
-            )
+    return OwnBackward(plain, forward, backward)(*tensors)
 
 
 def weights_of_class(classes: Tensor, weights: Tensor) -> Tensor:
@@ -327,7 +201,3 @@ def weights_of_class(classes: Tensor, weights: Tensor) -> Tensor:
         torch.zeros_like(weights).scatter_add_(1, group, weights.gather(1, order)).gather(1, group)
     )
     return torch.empty_like(sums).scatter_(1, order, sums)
-
-
-def _there(classes: Tensor, c: Tensor) -> Tensor:
-    return (classes >= 0) & (classes < len(c))

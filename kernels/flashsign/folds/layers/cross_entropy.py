@@ -105,13 +105,14 @@ def linear_cross_entropy(
         )
     monoid = class_cross_entropy(classes, label_smoothing=label_smoothing)
 
-    def plain(h: Tensor, *layer: Tensor) -> Tensor:
+    def plain(h: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> Tensor:
+        layer = (weight,) if bias is None else (weight, bias)
         return monoid_reduce(monoid, (h, target), layer, a_chunk=row_chunk, b_chunk=class_chunk)
 
     if kernels == "triton" and classes:
         losses = class_losses(plain, rows, weight, bias, target, label_smoothing)
     else:
-        losses = plain(rows, weight) if bias is None else plain(rows, weight, bias)
+        losses = plain(rows, weight, bias, target)
     losses = torch.where(wrong, torch.nan, losses)
     if row_weights is None:
         return _reduced(losses, h.shape[:-1], reduction, (~ignored).sum())
@@ -256,8 +257,10 @@ def weighted_cross_entropy(
         )
     classes = classes.long()
 
-    def plain(h: Tensor, weight: Tensor, weights: Tensor, *bias: Tensor) -> Tensor:
-        rows, layer = (h, classes, weights), (weight, *bias)
+    def plain(
+        h: Tensor, weight: Tensor, bias: Tensor | None, classes: Tensor, weights: Tensor
+    ) -> Tensor:
+        rows, layer = (h, classes, weights), (weight,) if bias is None else (weight, bias)
         return monoid_reduce(
             WEIGHTED_CROSS_ENTROPY,
             rows,
@@ -269,7 +272,7 @@ def weighted_cross_entropy(
     if kernels == "triton" and len(weight):
         losses = weighted_losses(plain, h, weight, bias, classes, weights)
     else:
-        losses = plain(h, weight, weights) if bias is None else plain(h, weight, weights, bias)
+        losses = plain(h, weight, bias, classes, weights)
     return _reduced(torch.where(wrong, torch.nan, losses), h.shape[:1], reduction)
 
 

@@ -7,6 +7,7 @@ Letters: D features. Source: RMSNorm, arXiv 1910.07467; the row `rms_norm` of th
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,10 +15,10 @@ import torch
 from torch import Tensor
 
 from flashsign.attention.dispatch import Backend
-from flashsign.eager.transforms import differentiable_gradients, in_batches, transformed
+from flashsign.eager.transforms import transformed
 from flashsign.errors import ShapeMismatch
 from flashsign.folds.layers.backend import choose_fold
-from flashsign.folds.layers.by_kernels import around_kernels
+from flashsign.folds.layers.own_backward import Gradients, OwnBackward
 
 
 def rms_norm(
@@ -57,10 +58,10 @@ def rms_norm(
         )
     if weight is None:
         weight = x.new_ones(x.shape[-1:])
+    plain = partial(plain_rms_norm, eps=eps)
     if transformed():
-        return plain_rms_norm(x, weight, eps)
-    output: Tensor = _RMSNorm.apply(x, weight, eps, kernels)  # type: ignore[no-untyped-call]
-    return output
+        return plain(x, weight)
+    return (_by_kernels(plain, eps) if kernels else _in_torch(plain, eps))(x, weight)
 
 
 def plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -69,49 +70,39 @@ def plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return (wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * weight).to(x.dtype)
 
 
-class _RMSNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, kernels: bool) -> Tensor:
-        ctx.eps = eps
-        ctx.kernels = (
-            importlib.import_module("flashsign.folds.kernels.row_norm") if kernels else None
-        )
-        if kernels:
-            with around_kernels(x):
-                output, inverse = ctx.kernels.forward(_rows(x), weight.contiguous(), eps)
-            ctx.save_for_backward(x, weight, inverse)
-            normal: Tensor = output.reshape(x.shape)
-            return normal
+def _in_torch(plain: Callable[..., Tensor], eps: float) -> OwnBackward:
+    def forward(x: Tensor, weight: Tensor) -> tuple[Tensor, Gradients]:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         inverse = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
-        ctx.save_for_backward(x, weight, inverse)
-        return (wide * inverse).mul_(weight).to(x.dtype)
+        return (wide * inverse).mul_(weight).to(x.dtype), (inverse,)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, inverse = ctx.saved_tensors
-        if torch.is_grad_enabled() or in_batches(grad):
-            plain = partial(plain_rms_norm, eps=ctx.eps)
-            return *differentiable_gradients(plain, (x, weight), (grad,)), None, None
-        if ctx.kernels is not None:
-            with around_kernels(x):
-                d_x, d_weight = ctx.kernels.backward(
-                    _rows(grad), _rows(x), weight.contiguous(), inverse
-                )
-            return d_x.reshape(x.shape), d_weight.to(weight.dtype), None, None
-        d_x = d_weight = None
+    def backward(grad: Tensor, tensors: Any, kept: Any, wanted: tuple[bool, ...]) -> Gradients:
+        (x, weight), (inverse,) = tensors, kept
         normal = x * inverse  # float32 at least, as inverse is
-        if ctx.needs_input_grad[1]:
-            d_weight = (
-                (grad * normal).flatten(0, -2).sum(0).to(weight.dtype)
-                if x.ndim > 1
-                else grad * normal
-            )
-        if ctx.needs_input_grad[0]:
-            g = grad.to(inverse.dtype) * weight
-            # g / r + 2 x g_z with g_z = -<g, x> / (2 D r^3), r = 1 / inverse.
-            d_x = (g - normal * (g * normal).mean(-1, keepdim=True)).mul_(inverse).to(x.dtype)
-        return d_x, d_weight, None, None
+        d_weight = None
+        if wanted[1]:
+            d_weight = (grad * normal).reshape(-1, len(weight)).sum(0).to(weight.dtype)
+        g = grad.to(inverse.dtype) * weight
+        # g / r + 2 x g_z with g_z = -<g, x> / (2 D r^3), r = 1 / inverse.
+        d_x = (g - normal * (g * normal).mean(-1, keepdim=True)).mul_(inverse).to(x.dtype)
+        return d_x, d_weight
+
+    return OwnBackward(plain, forward, backward)
+
+
+def _by_kernels(plain: Callable[..., Tensor], eps: float) -> OwnBackward:
+    kernels = importlib.import_module("flashsign.folds.kernels.row_norm")
+
+    def forward(x: Tensor, weight: Tensor) -> tuple[Tensor, Gradients]:
+        output, inverse = kernels.forward(_rows(x), weight.contiguous(), eps)
+        return output.reshape(x.shape), (inverse,)
+
+    def backward(grad: Tensor, tensors: Any, kept: Any, wanted: tuple[bool, ...]) -> Gradients:
+        (x, weight), (inverse,) = tensors, kept
+        d_x, d_weight = kernels.backward(_rows(grad), _rows(x), weight.contiguous(), inverse)
+        return d_x.reshape(x.shape), d_weight.to(weight.dtype)
+
+    return OwnBackward(plain, forward, backward)
 
 
 def _rows(x: Tensor) -> Tensor:

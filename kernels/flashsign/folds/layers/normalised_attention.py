@@ -9,12 +9,12 @@ keys. Source: spherical attention, arXiv 2505.09326, theorem 1; MonoidReduce, A.
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from flashsign.attention.dispatch import Backend
-from flashsign.attention.reference import Normaliser, edge_weights, weights_of_products
 from flashsign.attention.validation import check_packing, check_tensors, require_tensors
 from flashsign.eager.dense import zero_nonfinite_absent_keys
 from flashsign.eager.packing import packed_attention
@@ -29,10 +29,7 @@ from flashsign.folds.algebra.reduce import monoid_reduce
 from flashsign.folds.layers.backend import choose_fold
 from flashsign.folds.layers.by_kernels import attention
 
-WEIGHTS = 2**24
-"""Most weights that torch writes out at one time (64 MiB in float32), which is twice as fast as
-their fold.
-"""
+Normaliser = Literal["spherical", "l1", "squared_relu", "softmax"]
 
 
 def _or_one(z: Tensor) -> Tensor:
@@ -111,32 +108,12 @@ def normalised_attention(
     if m is not None:
         k, v = zero_nonfinite_absent_keys(k, v, m[..., None])
 
-    def plain(q: Tensor, k: Tensor, v: Tensor, m: Tensor | None = None) -> Tensor:
+    def plain(q: Tensor, k: Tensor, v: Tensor, m: Tensor | None) -> Tensor:
         m = k.new_ones(1, 1, k.shape[2]) if m is None else m
-        if q.shape[:3].numel() * k.shape[2] <= WEIGHTS:
-            return _written_out(q, k, v, m, normaliser, eps)
         rows = q.reshape(len(q), k.shape[1], -1, *q.shape[2:])
         items = k[:, :, None], v[:, :, None], m[:, :, None]
         return monoid_reduce(monoid, (rows,), items, batch_dims=3).flatten(1, 2).to(q.dtype)
 
     if choose_fold(backend, "attention", q, q.shape[3:], q.shape[3:]) == "triton" and k.numel():
         return attention(plain, normaliser, q, k, v, m, eps)
-    return plain(q, k, v) if m is None else plain(q, k, v, m)
-
-
-def _written_out(
-    q: Tensor, k: Tensor, v: Tensor, m: Tensor, normaliser: Normaliser, eps: float
-) -> Tensor:
-    """Compute the definition, in float32 at least, with every weight in memory; m [C or 1, K or 1,
-    M].
-    """
-    with torch.autocast(q.device.type, enabled=False):
-        sums = torch.promote_types(q.dtype, torch.float32)
-        rows, k, v, m = (
-            x.to(sums) for x in (q.reshape(len(q), k.shape[1], -1, q.shape[3]), k, v, m)
-        )
-        if normaliser == "spherical":
-            weights = edge_weights(rows, k, m.expand(k.shape[:3]), eps)
-        else:
-            weights = weights_of_products(rows @ k.mT, m[:, :, None], normaliser)
-        return (weights @ v).reshape(q.shape).to(q.dtype)
+    return plain(q, k, v, m)

@@ -24,7 +24,6 @@ from flashsign import (
     spherical_attention,
     weighted_cross_entropy,
 )
-from flashsign.folds.layers import normalised_attention as of_attention
 
 ROWS, CLASSES, WIDTH = 70, 133, 72
 CHUNKS = {"row_chunk": 32, "class_chunk": 48}
@@ -238,9 +237,7 @@ every_normaliser = pytest.mark.parametrize("normaliser", NORMALISERS)
 
 @every_normaliser
 @pytest.mark.parametrize("multiplicities", ["none", "of keys", "of keys and heads"])
-def test_attention_by_any_normaliser_is_the_one_written_out(
-    mode, normaliser, multiplicities, monkeypatch
-):
+def test_attention_by_any_normaliser_is_the_one_written_out(mode, normaliser, multiplicities):
     leaves = [
         mode.leaf(2, 4, 37, 24, scale=0.3),
         *(mode.leaf(2, 2, 41, 24, seed=i) for i in (1, 2)),
@@ -250,21 +247,17 @@ def test_attention_by_any_normaliser_is_the_one_written_out(
         m = mode.leaf(2, *heads, 41, seed=3, dtype=mode.sums).detach().abs() + 0.1
         leaves.append(m.requires_grad_())
     ones = torch.ones(2, 41, device=mode.device)
-    # In torch by slices, and with all weights in memory.
-    for limit in (0, of_attention.WEIGHTS) if mode.backend == "torch" else (0,):
-        monkeypatch.setattr(of_attention, "WEIGHTS", limit)
-        mode.assert_same(
-            lambda *x: normalised_attention(*x, normaliser=normaliser, eps=0.01, **mode.by()),
-            lambda q, k, v, m=ones: written_out(normaliser, q, k, v, m, 0.01),
-            leaves,
-            # |s| has a jump in its slope: a score near 0 may be rounded to the other side.
-            10 * BARS[mode.dtype] if normaliser == "l1" else None,
-        )
+    mode.assert_same(
+        lambda *x: normalised_attention(*x, normaliser=normaliser, eps=0.01, **mode.by()),
+        lambda q, k, v, m=ones: written_out(normaliser, q, k, v, m, 0.01),
+        leaves,
+        # |s| has a jump in its slope: a score near 0 may be rounded to the other side.
+        10 * BARS[mode.dtype] if normaliser == "l1" else None,
+    )
 
 
 @every_normaliser
-def test_absent_keys_are_left_out_and_rows_without_weights_are_zero(mode, normaliser, monkeypatch):
-    monkeypatch.setattr(of_attention, "WEIGHTS", 0)  # in torch by slices
+def test_absent_keys_are_left_out_and_rows_without_weights_are_zero(mode, normaliser):
     q, k, v = (mode.leaf(1, 1, rows, 16, seed=rows) for rows in (5, 9, 9))
     k.data[:, :, 7], v.data[:, :, 7] = torch.nan, torch.inf
     m = torch.arange(9.0, device=mode.device)[None] % 7
