@@ -173,8 +173,6 @@ class EdgeSums:
         query_offsets: Tensor | None = None,
         targets: Tensor | None = None,
         regulators: Tensor | None = None,
-        heads: Tensor | None = None,
-        inverse: Tensor | None = None,
         eps: float = 1e-6,
         backend: Backend = "auto",
     ) -> EdgeSums:
@@ -189,15 +187,13 @@ class EdgeSums:
             query_offsets[c]:query_offsets[c + 1] (default: the same).
 
         A query or key whose number is not in these sums (-1, say) counts in the norms only. A bag
-        lists no number twice. heads [H]: the weight of each head in the mean over heads, not
-        negative (default: equal). inverse [C, H, n], packed [T, H]: 1 / n_i where it is known
-        already; by default it is computed from the keys' moments. Not differentiable.
+        lists no number twice. Not differentiable.
 
         backend: "triton" is the GPU's kernel (float16, bfloat16 and float32, with float32 sums),
             "torch" runs anywhere, "auto" takes the kernel where it can run. The same call gives the
             same bits again on each of them.
         Raises ShapeMismatch (tensors that do not fit), BackendUnavailable (backend="triton" cannot
-        run), ValueError (head weights, an unknown backend). Source: spherical attention, arXiv
+        run), ValueError (an unknown backend). Source: spherical attention, arXiv
         2505.09326.
         """
         require_tensors(q=q, k=k)
@@ -221,8 +217,6 @@ class EdgeSums:
             query_offsets,
             targets,
             regulators,
-            inverse,
-            heads,
             eps,
             dtype,
         )

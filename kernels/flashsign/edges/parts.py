@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from flashsign.attention.validation import check_packing, check_tensors, check_values, is_whole
+from flashsign.attention.validation import check_packing, check_tensors, is_whole
 from flashsign.eager.dense import scale_multiplicity
 from flashsign.eager.packing import Slots, groups_of_bags
 from flashsign.eager.streaming import inverse_norm
@@ -37,11 +36,9 @@ class EdgeCall(NamedTuple):
     """The arguments of a call.
 
     Dense: q [C, H, n, E], k [C, K, m, E], multiplicity [C, m] or [C, K, m], targets [n], regulators
-        [m], inverse [C, H, n]: 1 / n_i.
-    Packed: q [T, H, E], k [S, K, E], multiplicity [S] or [S, K], targets [T], regulators [S],
-        inverse [T, H].
-    head_weights [H] float64: the weight of each head in the mean, their sum 1; dtype: that of the
-        products.
+        [m].
+    Packed: q [T, H, E], k [S, K, E], multiplicity [S] or [S, K], targets [T], regulators [S].
+    dtype: that of the products.
     """
 
     q: Tensor
@@ -51,8 +48,6 @@ class EdgeCall(NamedTuple):
     query_offsets: Tensor | None
     targets: Tensor | None
     regulators: Tensor | None
-    inverse: Tensor | None
-    head_weights: Tensor
     eps: float
     dtype: torch.dtype
 
@@ -66,14 +61,10 @@ class EdgeCall(NamedTuple):
         query_offsets: Tensor | None,
         targets: Tensor | None,
         regulators: Tensor | None,
-        inverse: Tensor | None,
-        heads: Tensor | None,
         eps: float,
         dtype: torch.dtype,
     ) -> EdgeCall:
-        """Raise ShapeMismatch unless all tensors fit together, ValueError for head weights that are
-        negative, not finite or all zero.
-        """
+        """Raise ShapeMismatch unless all tensors fit together."""
         packed = offsets is not None
         check_tensors(q, k, k, multiplicity, packed)
         offsets, query_offsets = check_packing(q, k, offsets, query_offsets)
@@ -97,45 +88,9 @@ class EdgeCall(NamedTuple):
                 raise ShapeMismatch(
                     f"{name} must be on q's device {q.device}; found {numbers.device}."
                 )
-        if inverse is not None and inverse.shape != q.shape[:-1]:
-            raise ShapeMismatch(
-                f"inverse must have shape {list(q.shape[:-1])}; found {list(inverse.shape)}."
-            )
-        if inverse is not None:
-            check_values("inverse", inverse)
         if multiplicity is None:
             multiplicity = k.new_ones(k.shape[:1] if packed else (k.shape[0], k.shape[2]))
-        cut = offsets, query_offsets
-        return cls(
-            q,
-            k,
-            multiplicity,
-            *cut,
-            targets,
-            regulators,
-            inverse,
-            _head_weights(heads, q),
-            eps,
-            dtype,
-        )
-
-
-def _head_weights(heads: Tensor | None, q: Tensor) -> Tensor:
-    """Return the weight of each head in the mean, [H] float64, their sum 1.
-
-    heads [H]: any weights, None for equal ones.
-    """
-    count = q.shape[1]
-    if heads is None:
-        return torch.full((count,), 1 / max(1, count), dtype=torch.float64, device=q.device)
-    if heads.shape != (count,):
-        raise ShapeMismatch(f"heads must have shape [{count}]; found {list(heads.shape)}.")
-    wide = heads.to(q.device, torch.float64)
-    if not bool((wide >= 0).all() & (wide.sum() > 0) & wide.isfinite().all()):
-        raise ValueError(
-            f"heads must be finite, not negative and not all 0; found {heads.tolist()}."
-        )
-    return wide / wide.sum()
+        return cls(q, k, multiplicity, offsets, query_offsets, targets, regulators, eps, dtype)
 
 
 class Part(NamedTuple):
@@ -143,7 +98,7 @@ class Part(NamedTuple):
     columns[j].
 
     q [C, H, n, E], k [C, K, m, E] (scaled by its multiplicity), one dtype. inverse [C, H, n]: 1 /
-    n_i times the weight of its head. listed [C, n], present [C, m] bool: which queries and keys the
+    n_i over the number of heads. listed [C, n], present [C, m] bool: which queries and keys the
     bags have.
     """
 
@@ -215,12 +170,11 @@ def _numbers(call: EdgeCall, queries: int, keys: int) -> int:
 
 
 def _dense(call: EdgeCall, first: int, shape: tuple[int, int], whole: bool) -> Iterator[Part]:
-    k, present, unit = scaled(call.k, call.multiplicity, call.dtype)
+    k, present = scaled(call.k, call.multiplicity, call.dtype)
     q = call.q.to(call.dtype)
     queries, rows = _rows_within("targets", call.targets, q.shape[2], first, shape[0])
     keys, columns = _rows_within("regulators", call.regulators, k.shape[2], 0, shape[1])
-    given = None if call.inverse is None else call.inverse[:, :, queries]
-    inverse = _inverse(call, given, q[:, :, queries], k, unit)
+    inverse = inverse_norms(q[:, :, queries], k, call.eps) / q.shape[1]
     listed = present.new_ones(len(q), inverse.shape[2])
     part = Part(q[:, :, queries], k[:, :, keys], inverse, listed, present[:, keys], rows, columns)
     if not whole or (isinstance(rows, slice) and isinstance(columns, slice)):
@@ -233,20 +187,6 @@ def _dense(call: EdgeCall, first: int, shape: tuple[int, int], whole: bool) -> I
     tensors = (part.q, part.k, part.inverse, listed, part.present, own_rows, own_columns)
     for some in _slices(len(q), step):
         yield _laid_out(_Padded(*(x[some] for x in tensors)), shape)
-
-
-def _inverse(call: EdgeCall, given: Tensor | None, q: Tensor, k: Tensor, unit: Tensor) -> Tensor:
-    """Return 1 / n of every query in the unit of the scaled keys, times the weight of its head: [C,
-    H, n] float64.
-
-    given [C, H, n]: 1 / n in the unit of the multiplicities, None where it is not known; unit
-        [C, K].
-    """
-    if given is None:
-        inverse = inverse_norms(q, k, call.eps)
-    else:
-        inverse = given.double() * unit.repeat_interleave(q.shape[1] // k.shape[1], 1)[..., None]
-    return inverse * call.head_weights[:, None]
 
 
 class _Padded(NamedTuple):
@@ -267,12 +207,9 @@ def _padded(
     call: EdgeCall, queries: Slots, keys: Slots, first: int, shape: tuple[int, int]
 ) -> _Padded:
     assert call.targets is not None and call.regulators is not None
-    k, present, unit = scaled(
-        keys.pad_heads(call.k), keys.pad_numbers(call.multiplicity), call.dtype
-    )
+    k, present = scaled(keys.pad_heads(call.k), keys.pad_numbers(call.multiplicity), call.dtype)
     q = queries.pad_heads(call.q).to(call.dtype)
-    given = None if call.inverse is None else queries.pad_numbers(call.inverse)
-    inverse = _inverse(call, given, q, k, unit)
+    inverse = inverse_norms(q, k, call.eps) / q.shape[1]
     rows = _inside("targets", queries.pad(call.targets), queries.present, first, shape[0])
     columns = _inside("regulators", keys.pad(call.regulators), keys.present & present, 0, shape[1])
     return _Padded(q, k, inverse, rows >= 0, columns >= 0, rows, columns)
@@ -318,23 +255,18 @@ def _by_number(rows: Tensor, at: Tensor, size: int) -> Tensor:
     return out.transpose(1, 2)
 
 
-def scaled(k: Tensor, multiplicity: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Return keys scaled by multiplicities [C, K, m, E], those that are present [C, m], and a unit
-    [C, K].
+def scaled(k: Tensor, multiplicity: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return keys scaled by multiplicities [C, K, m, E], and those that are present [C, m].
 
-    The unit is that of the multiplicities.
-
-    k [C, K, m, E], multiplicity [C, m] or [C, K, m]; multiplicities are divided by the unit, a
-    power of two near the bag's largest. Absent keys are zeros, whatever they held.
+    k [C, K, m, E], multiplicity [C, m] or [C, K, m], divided by a power of two near the bag's
+    largest, which changes no weight. Absent keys are zeros, whatever they held.
     """
     wide = torch.promote_types(dtype, torch.float32)
-    m = (multiplicity if multiplicity.ndim == 3 else multiplicity[:, None]).to(wide)
-    near = scale_multiplicity(m)
-    # padded: a bag may have no keys
-    largest, mantissa = (F.pad(x, (0, 1)).amax(-1) for x in (m, near))
-    unit = torch.where(largest > 0, largest / mantissa, 1)
-    rows = torch.where(near[..., None] == 0, 0, near[..., None] * k.to(wide)).to(dtype)
-    return rows, (m != 0).any(1), unit.expand(k.shape[:2])
+    m = scale_multiplicity(
+        (multiplicity if multiplicity.ndim == 3 else multiplicity[:, None]).to(wide)
+    )
+    rows = torch.where(m[..., None] == 0, 0, m[..., None] * k.to(wide)).to(dtype)
+    return rows, (m != 0).any(1)
 
 
 def _rows_within(

@@ -36,18 +36,16 @@ class Expected(NamedTuple):
     listed: Tensor
 
 
-def expected(q, k, m, targets, regulators, genes, heads=None) -> Expected:
+def expected(q, k, m, targets, regulators, genes) -> Expected:
     """Sums over cells, a cell at a time; targets [C, N] and regulators [C, M] in [0, genes)."""
     q, k, m = (x.detach().double() for x in (q, k, m))
     every = edge_weights(q, k, m)
-    share = torch.ones(q.shape[1], dtype=q.dtype) if heads is None else heads
-    share = (share / share.sum()).to(q)[:, None, None]
     found = Expected(*q.new_zeros(3, genes, genes), q.new_zeros(genes))
     present = (m if m.ndim == 2 else m.amax(1)) != 0
     for cell, weights in enumerate(every):
         at = targets[cell][:, None], regulators[cell]
-        found.signed[at] += (share * weights).sum(0)
-        found.absolute[at] += (share * weights.abs()).sum(0)
+        found.signed[at] += weights.mean(0)
+        found.absolute[at] += weights.abs().mean(0)
         found.pairs[at] += present[cell].to(q)
         found.listed[targets[cell]] += 1
     return found
@@ -111,18 +109,6 @@ def test_sums_are_those_of_the_weights_over_the_cells_in_which_a_pair_occurs(dra
     torch.testing.assert_close(of_targets.signed, listed, **EXACT, equal_nan=True)
 
 
-def test_heads_count_by_their_weights(bag):
-    heads = torch.tensor([3.0, 0.0, 1.0, 0.0])
-    own = torch.arange(7).expand(2, -1), torch.arange(9).expand(2, -1)
-    found = in_float64(9, 9).add(
-        *(bag.q, bag.k, bag.m), heads=heads, targets=own[0][0], regulators=own[1][0]
-    )
-    assert_same(found, expected(bag.q, bag.k, bag.m, *own, 9, heads))
-    for wrong in ([1.0, -1.0, 1.0, 1.0], [0.0] * 4, [torch.nan] * 4):
-        with pytest.raises(ValueError):
-            sums(bag, heads=torch.tensor(wrong))
-
-
 @pytest.mark.parametrize("cut", [[5], [1, 4], [1, 1, 1, 1, 1]])
 def test_batches_add_up_however_they_are_cut(draw, cut):
     call = draw(cells=5)
@@ -157,15 +143,6 @@ def test_packed_bags_of_any_sizes_are_the_bags_one_by_one(draw):
         dense = (q[rows].transpose(0, 1)[None], k[keys].transpose(0, 1)[None], m[keys][None])
         alone.add(*dense, targets=targets[rows], regulators=regulators[keys])
     assert_same(found, alone)
-
-
-def test_norms_that_are_known_are_taken(bag):
-    inverse = parts.inverse_norms(bag.q, bag.m[:, None, :, None] * bag.k, 1e-6)
-    assert_same(sums(bag, inverse=inverse), sums(bag))
-    torch.testing.assert_close(sums(bag, inverse=3 * inverse).signed, 3 * sums(bag).signed, **EXACT)
-    packed, _, _ = pack(bag)
-    known = in_float64(12, 12).add(**packed, inverse=inverse.transpose(1, 2).flatten(0, 1))
-    assert_same(known, in_float64(12, 12).add(**packed))
 
 
 def test_rows_are_normalised_where_float32_moments_would_cancel(draw):
@@ -262,8 +239,6 @@ def test_what_does_not_fit_is_refused(bag):
         lambda: table.add(bag.q, bag.k, targets=torch.arange(3)),
         lambda: table.add(bag.q, bag.k, regulators=twice),
         lambda: table.add(**{**packed, "targets": packed["targets"] * 0}),
-        lambda: table.add(bag.q, bag.k, inverse=bag.m),
-        lambda: table.add(bag.q, bag.k, heads=torch.ones(3)),
         lambda: EdgeSums(range(0, 9, 2), 5),
     ):
         with pytest.raises(ShapeMismatch):
