@@ -2,7 +2,6 @@
 
     export PYTHONPATH=.:kernels
     python benchmarks/edges.py                         # half a minute on an H200
-    python benchmarks/edges.py --block-sizes           # checks shipped block sizes
     python benchmarks/edges.py --smoke --device cpu    # tiny sizes, without a GPU: seconds
 
 Prints a table and writes `edges.csv` (columns: COLUMNS), where rows of other devices stay. Means
@@ -37,7 +36,6 @@ if not torch.cuda.is_available():
 
 from flashsign import EdgeSums, edge_weights
 from flashsign.edges.parts import inverse_norms, scaled
-from flashsign.tuning import tables
 
 SIZES = ((20_000, 2_000), (20_000, 20_000))
 SMALL = ((70, 20), (70, 70))
@@ -207,29 +205,10 @@ def measure_all(arguments: argparse.Namespace) -> None:
         raise SystemExit(f"Too far from float64:\n{wrong.to_string(index=False)}")
 
 
-def check_block_sizes(arguments: argparse.Namespace) -> None:
-    """Checks all shipped block sizes against float64 on uneven sizes."""
-    sizes = ((1, 7), (70, 33)) if arguments.smoke else ((1, 7), (113, 130), (1000, 1025))
-    rows = []
-    for (size, width), (shipped, *_) in tables.TABLES["edge_sums"].items():
-        dtype = {2: "float16", 4: "float32"}[size]
-        worst = []
-        for targets, regulators in sizes:
-            cells = Cells.draw(3, targets, regulators, width, DTYPES[dtype], arguments.device)
-            found = fold(cells, "triton", True)
-            worst += errors(found, {0: cells.means_of(slice(None))}, targets)
-        rows.append({"dtype": dtype, "width": width, **vars(shipped), "error": max(worst)})
-    table = pd.DataFrame(rows)
-    print(table.to_string(index=False))
-    if not (table["error"] <= table["dtype"].map({"float32": 4e-6, "float16": 4e-3})).all():
-        raise SystemExit("Too far from float64.")
-
-
 def parsed(argv: list[str] | None) -> argparse.Namespace:
     arguments = read_options(
         __doc__,
         argv,
-        block_sizes=Option(False, "check the shipped block sizes"),
         smoke=SMOKE,
         widths=list(WIDTHS),
         dtypes=all_of(DTYPES),
@@ -252,7 +231,7 @@ def main(argv: list[str] | None = None) -> None:
             f"Full sizes need a GPU, and --device is {arguments.device}; --smoke runs tiny ones "
             "anywhere."
         )
-    (check_block_sizes if arguments.block_sizes else measure_all)(arguments)
+    measure_all(arguments)
 
 
 if __name__ == "__main__":

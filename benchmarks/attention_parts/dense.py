@@ -19,13 +19,12 @@ from flashsign.attention.reference import reference_spherical_attention
 HEADS = 8  # cells x heads of every point
 WAVE = 132 * 128  # queries that an H200 starts at once: 132 multiprocessors, tiles of 128 queries
 SIZES = (2048, 4096, 8191, 8192, 13824, WAVE, 27648, 2 * WAVE, 41472)
-# The sizes of methods that are not measured at all sizes: weights is eager in another form, compile
-# prepares for long.
-FEW = {"weights": (41472,), "compile": (4096, 13824, 41472)}
+# The sizes of methods that are not measured at all sizes: compile prepares for long.
+FEW = {"compile": (4096, 13824, 41472)}
 WIDTHS = (128, 64)
 DTYPES = ("fp16", "bf16")
 DIRECTIONS = ("forward", "backward", "both")
-DEFAULT_METHODS = ("eager", "weights", "compile", "flash", "cudnn", "stream", "moments")
+DEFAULT_METHODS = ("eager", "compile", "flash", "cudnn", "stream", "moments")
 BUDGET_S = 0.1  # for a method in one direction at a point: the default run took 7 minutes
 
 # Scores and weighted values are 4 N M E operations per head, two products. A backward that stores

@@ -72,14 +72,6 @@ def materialised(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
     return (scores @ v) / torch.linalg.vector_norm(scores, dim=-1, keepdim=True)
 
 
-def materialised_weights(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
-    """The same as the formula is written: every weight is stored before it is multiplied by its
-    value.
-    """
-    scores = (q / 8) @ k.mT * m.to(q.dtype)[:, None, None]
-    return (scores / torch.linalg.vector_norm(scores, dim=-1, keepdim=True)) @ v
-
-
 def compiled(function: Attend) -> Attend:
     """Compiled for one shape; buffers are kept so that a backward can be timed more than once."""
     import torch._functorch.config
@@ -123,9 +115,6 @@ def _sdpa(name: str, backend: SDPBackend | None = None) -> Method:
 
 METHODS = {
     "eager": Method("spherical torch eager", lambda _: materialised, stores_scores=True),
-    "weights": Method(
-        "spherical torch eager, weights stored", lambda _: materialised_weights, stores_scores=True
-    ),
     "compile": Method(
         "spherical torch.compile", lambda _: compiled(materialised), stores_scores=True
     ),

@@ -2,8 +2,7 @@
 
 The bound follows from the inputs, the dtype and the lengths of the sums. It is computed in float64,
 so it is the same on every machine, and it does not depend on what torch loses in the same dtype (in
-float16 torch overflows). The check before a kernel's first use, benchmarks/tiles.py and the tests
-share it.
+float16 torch overflows). The check before a kernel's first use, benchmarks and tests share it.
 
 Unit roundoffs: u of the kernel's dtype, s of its sums (float32). With q~_i = q_i / n_i,
 k'_j = m_j k_j and the rest as in kernels/README.md, a row's condition number is
@@ -42,8 +41,6 @@ from torch import Tensor
 from flashsign.attention.call import AttentionCall
 from flashsign.attention.reference import reference_spherical_attention
 
-SIZES = (1, 7, 113, 1000, 1025)
-"""Numbers of genes of the bags on which block sizes are checked."""
 TENSORS = ("o", "dq", "dk", "dv", "dm")
 """Names of a call's results, in the order of this module's tuples."""
 MARGIN = 2.0

@@ -1,8 +1,8 @@
 """Block sizes measured on an H200, by (bytes of a number, padded head width).
 
 They are tables because a search at the first call would take seconds of every user.
-benchmarks/tiles.py checks every entry against float64 on the GPU on which it runs. GPUs with less
-shared memory take the first entry that fits, which was not measured on such a GPU.
+python -m flashsign.check compares every entry with float64 on the GPU on which it runs. GPUs with
+less shared memory take the first entry that fits, which was not measured on such a GPU.
 flashsign.tuning.choose picks the entry for a launch.
 """
 
