@@ -9,7 +9,6 @@ import torch
 from flashsign import BackendUnavailable, spherical_attention
 from flashsign.attention import dispatch
 from flashsign.attention.dispatch import Device, Plan, plan
-from flashsign.operators import in_torch
 from flashsign.tables.shared_scores import choose_for_tables
 from flashsign.tuning import device as facts
 
@@ -128,30 +127,6 @@ def test_a_call_that_no_kernel_takes_has_a_reason_and_triton_refuses_it(q, optio
     assert found.backend == "torch" and found.reason
     with pytest.raises(BackendUnavailable, match=re.escape(found.reason)):
         plan(q, backend="triton", **options)
-
-
-@pytest.mark.parametrize("dtype", [SINGLE, DOUBLE])
-@pytest.mark.parametrize("form", ["dense", "packed"])
-@pytest.mark.parametrize("keys", [1, 3, 90])
-def test_calls_take_the_path_of_their_plan(draw, monkeypatch, dtype, form, keys):
-    taken = []
-    dense = in_torch.dense_attention
-    monkeypatch.setattr(
-        in_torch, "dense_attention", lambda *x: taken.append(f"torch_{x[-1]}") or dense(*x)
-    )
-    q, k, v, m, _ = draw(heads=1, key_heads=1, queries=90, keys=keys, width=4, dtype=dtype)
-    if form == "dense":
-        spherical_attention(q, k, v, m)
-        expected = plan(q.shape, k.shape, dtype=dtype, device=q.device)
-    else:
-        rows = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)]
-        spherical_attention(
-            *rows, m.flatten(), offsets=torch.arange(3) * keys, query_offsets=torch.arange(3) * 90
-        )
-        expected = plan(
-            rows[0].shape, rows[1].shape, dtype=dtype, bags=2, largest=(keys, 90), device=q.device
-        )
-    assert taken == [expected.kernel]
 
 
 @pytest.fixture

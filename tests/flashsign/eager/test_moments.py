@@ -9,12 +9,9 @@ import torch
 from kernel_cases import assert_accurate, with_gradients
 from seeded import normal
 
-from flashsign.attention.reference import reference_spherical_attention
 from flashsign.eager import streaming
 from flashsign.eager.moments import Moments, moment_attention
-from flashsign.eager.packing import Slots, similar_bags
 from flashsign.eager.streaming import stream_attention
-from flashsign.tuning.accuracy import error
 
 
 def ill_conditioned_call(condition=1e3, dtype=torch.float32):
@@ -54,36 +51,6 @@ def test_ill_conditioned_rows_are_recomputed_to_the_accuracy_of_the_stream(condi
             return attend(q[:, 0], m[:, :, None] * k[:, 0], v[:, 0], 1e-6)[:, None]
 
         assert_accurate(call, [*dense, torch.ones(k.shape[:2])], grad[:, None])
-
-
-def test_without_recomputation_ill_conditioned_rows_would_be_wrong():
-    """What the test above guards against is there: float32 moments alone lose three digits more."""
-    q, k, v = ill_conditioned_call(1e3)
-    wide = (x[:, None].double() for x in (q, k, v))
-    true = reference_spherical_attention(*wide, torch.ones(k.shape[:2]).double())[:, 0, ::3]
-    of_both = moment_attention(q, k, v, 1e-6), Moments.of(k, v).attend(q, 1e-6)[0]
-    recomputed, alone = (error(x[:, ::3], true) for x in of_both)
-    assert alone > 100 * recomputed
-
-
-def test_what_lies_in_other_bags_never_enters_the_padding():
-    rows = torch.full((3, 1), torch.nan)
-    rows[1:] = 1
-    assert Slots.of(torch.tensor([1]), torch.tensor([1])).pad(rows).tolist() == [[[1.0]]]
-    slots = Slots.of(torch.tensor([1, 1]), torch.tensor([1, 2]))
-    assert slots.pad(rows)[0].flatten().tolist() == [1.0, 1.0], "its own first row"
-    assert slots.pad_numbers(rows[:, 0])[0].tolist() == [1.0, 0.0], "which is absent"
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_similar_bags_hold_every_bag_once_and_pad_by_less_than_half(seed):
-    random = torch.Generator().manual_seed(seed)
-    sizes, query_sizes = (torch.randint(0, 3000, (40,), generator=random) for _ in range(2))
-    groups = list(similar_bags(sizes, query_sizes))
-    assert sorted(torch.cat(groups).tolist()) == list(range(40))
-    for group in groups:
-        for of_group in (sizes[group], query_sizes[group]):
-            assert of_group.max() + 1 <= 2**0.5 * (of_group.min() + 1)
 
 
 @pytest.mark.parametrize("scores", [1, 20, 50])

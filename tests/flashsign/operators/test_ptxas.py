@@ -55,24 +55,6 @@ def test_it_is_the_one_that_triton_takes(device, program, monkeypatch):
     assert ptxas_version(device()) == own and ptxas.is_of_triton(GPU)
 
 
-def test_what_was_found_with_another_one_is_not_recalled(device, program, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(verify, "device_name", lambda _: "NVIDIA New")
-    monkeypatch.setattr(verify, "_driver", lambda _: "1.0")
-    monkeypatch.setattr(verify, "_triton", lambda: "3.9.0")
-    place = verify.Place("triton_moments", torch.float16, 64, 64, device())
-    assert verify.recalled(place) is None
-    verify.remember(place, "")
-    assert verify.recalled(place) == ""
-    program("12.4")
-    assert verify.recalled(place) is None and "ptxas 12.4.93" in verify.describe_pair(GPU)
-    verify.remember(place, "its dq is off")
-    program("12.5")
-    assert verify.recalled(place) is None
-    program("12.4")
-    assert verify.recalled(place) == "its dq is off"
-
-
 def test_kernels_that_were_seen_right_are_checked_with_another_one(device, program, monkeypatch):
     monkeypatch.setattr(verify, "_triton", lambda: "3.6.0")
     assert verify._seen(device((9, 0)))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from monoid_cases import LAYERS, ROWS, normal
 
-from flashsign import SUM, BrokenLaw, check_monoid, fold, fold_literal, monoid_reduce
+from flashsign import SUM, BrokenLaw, check_monoid, fold_literal, monoid_reduce
 from flashsign.folds.algebra.monoid import constants
 
 every_row = pytest.mark.parametrize("name", ROWS)
@@ -39,21 +39,6 @@ def slopes(outputs, leaves, grads):
 def test_every_law_holds_for_every_row_of_the_table(name, seed, n):
     items, shared = ROWS[name].items(seed, n)
     check_monoid(ROWS[name].monoid, items, shared)
-
-
-@every_row
-@law
-@given(seed=seeds, n=counts, chunk=counts)
-def test_any_chunking_gives_the_literal_fold_with_its_gradients(name, seed, n, chunk):
-    row = ROWS[name]
-    items, shared = row.leaves(seed, n)
-    literal = fold_literal(row.monoid, items, shared)
-    grads = [normal(generator(seed + 1), *part.shape) for part in literal]
-    expected = slopes(literal, (*items, *shared), grads)
-    for depth in row.monoid.depths:
-        total = fold(row.monoid, items, shared, chunk=chunk, depth=depth)
-        same(total, literal)
-        same(slopes(total, (*items, *shared), grads), expected)
 
 
 @every_layer
@@ -104,25 +89,6 @@ def test_batch_axes_are_a_loop_over_bags(name):
             same([x[at] for x in found], slopes((expected,), (*alone[0], *alone[1]), (grad[at],)))
 
 
-@every_row
-def test_a_fold_of_nothing_is_the_identity_and_finishes_finite_or_is_refused(name):
-    row = ROWS[name]
-    items, shared = row.leaves(0, 0)
-    total = fold(row.monoid, items, shared)
-    same(total, row.monoid.identity(total))
-    if row.monoid.needs_items:
-        with pytest.raises(ValueError):
-            monoid_reduce(row.monoid, shared, items)
-        return
-    output = row.monoid.finish(total, shared)
-    assert output.isfinite().all()
-    if output.requires_grad:
-        for grad in torch.autograd.grad(
-            output.sum(), (*items, *shared), allow_unused=True, materialize_grads=True
-        ):
-            assert torch.equal(grad, torch.zeros_like(grad))
-
-
 BROKEN = {
     "identity, from the left": replace(SUM, identity=constants(1.0)),
     "associativity": replace(SUM, combine=lambda a, b: ((a[0] + b[0]) * (1 + 0.1 * a[0] * b[0]),)),
@@ -146,16 +112,3 @@ BROKEN = {
 def test_the_law_that_fails_is_named(name):
     with pytest.raises(BrokenLaw, match=f"sum breaks a law, {name}"):
         check_monoid(BROKEN[name], (normal(generator(0), 5, 2),))
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"), [("sum", 1.0), ("largest", 0.0), ("product", 0.0), ("log-sum-exp", 0.0)]
-)
-def test_a_wrong_identity_is_reported_as_such(name, wrong):
-    """Of the largest number, 0 is an identity for all but negative items."""
-    row = ROWS[name]
-    monoid = replace(
-        row.monoid, identity=lambda like: tuple(torch.full_like(x, wrong) for x in like)
-    )
-    with pytest.raises(BrokenLaw, match="breaks a law, identity"):
-        check_monoid(monoid, *row.items(0, 6))
