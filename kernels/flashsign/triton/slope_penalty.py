@@ -25,25 +25,23 @@ TILE = (2, 256, 2)
 
 @triton.jit
 def slope_of(
-    scores,
-    amount,
-    factor,
-    prior,
-    member,
     state,
-    query,
-    key,
-    here,
-    states,
-    queries,
-    keys,
+    tensors,
+    member,
+    tile,
+    sizes,
     HEADS: tl.constexpr,
     PRIOR: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
 ):
-    """A tile of the slopes of one state."""
-    slope = tl.zeros([ROWS, COLUMNS], tl.float32)
+    """A tile of the slopes of one state.
+
+    tensors: pointers to scores, amounts, factors and the prior; tile: its queries, its keys and its
+    mask; sizes: states, queries, keys.
+    """
+    scores, amount, factor, prior = tensors
+    query, key, here = tile
+    states, queries, keys = sizes
+    slope = tl.zeros(here.shape, tl.float32)
     for head in tl.static_range(HEADS):
         lead = member * HEADS + head
         table = (lead * states + state) * queries + query
@@ -86,52 +84,17 @@ def value_kernel(
     query = tile // across * ROWS + tl.arange(0, ROWS)
     key = tile % across * COLUMNS + tl.arange(0, COLUMNS)
     here = (query < queries)[:, None] & (key < keys)[None, :]
+    tensors, whole = (scores, amount, factor, prior), (query, key, here)
+    sizes = (states, queries, keys)
     penalty += member * 3
     lam, rho, t = tl.load(penalty), tl.load(penalty + 1), tl.load(penalty + 2)
     shared = tl.zeros([ROWS, COLUMNS], tl.float32)
     for state in range(states):
-        shared += slope_of(
-            scores,
-            amount,
-            factor,
-            prior,
-            member,
-            state,
-            query,
-            key,
-            here,
-            states,
-            queries,
-            keys,
-            HEADS,
-            PRIOR,
-            ROWS,
-            COLUMNS,
-        )
+        shared += slope_of(state, tensors, member, whole, sizes, HEADS, PRIOR)
     shared /= states
     size = tl.zeros([ROWS, COLUMNS], tl.float32)
     for state in range(states):
-        deviation = (
-            slope_of(
-                scores,
-                amount,
-                factor,
-                prior,
-                member,
-                state,
-                query,
-                key,
-                here,
-                states,
-                queries,
-                keys,
-                HEADS,
-                PRIOR,
-                ROWS,
-                COLUMNS,
-            )
-            - shared
-        )
+        deviation = slope_of(state, tensors, member, whole, sizes, HEADS, PRIOR) - shared
         size += deviation * deviation
     penalised = tl.where((key == keys - 1)[None, :], 0.0, shared)
     size = size / (rho * rho) + penalised * penalised
@@ -148,24 +111,7 @@ def value_kernel(
     tl.store(value + member * tl.num_programs(0) + tile, lam * tl.sum(tl.where(here, found, 0.0)))
     weight *= 2 * lam / states
     for state in range(states):
-        slope = slope_of(
-            scores,
-            amount,
-            factor,
-            prior,
-            member,
-            state,
-            query,
-            key,
-            here,
-            states,
-            queries,
-            keys,
-            HEADS,
-            PRIOR,
-            ROWS,
-            COLUMNS,
-        )
+        slope = slope_of(state, tensors, member, whole, sizes, HEADS, PRIOR)
         own = ((slope - shared) * (states / (rho * rho)) + penalised) * weight
         if PRIOR:
             own /= tl.load(

@@ -52,22 +52,11 @@ from flashsign.tuning.block_sizes import SmallBagBlockSizes, padded_width
 
 @triton.jit
 def load_bag(
-    k,
-    v,
-    multiplicity,
+    keys,
+    key_strides,
     offsets,
     query_offsets,
-    k_bag,
-    k_head,
-    k_row,
-    v_bag,
-    v_head,
-    v_row,
-    m_bag,
-    m_head,
-    queries_all,
-    keys_all,
-    key_heads,
+    counts,
     E: tl.constexpr,
     E_PAD: tl.constexpr,
     V: tl.constexpr,
@@ -78,24 +67,27 @@ def load_bag(
     """This program's bag and key head: index, key head, first query, number of queries, first key,
     mask of keys there, rows of keys [KEYS, 1], multiplicities [KEYS], keys [KEYS, E_PAD] and values
     [KEYS, V_PAD].
+
+    keys: pointers k, v and multiplicity; key_strides: theirs; counts: queries_all, keys_all,
+        key_heads.
     """
+    k, v, multiplicity = keys
+    k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head = key_strides
+    queries_all, keys_all, key_heads = counts
     bag, key_head = tl.program_id(0) // key_heads, tl.program_id(0) % key_heads
     first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
     first_key, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
     index, key_head = index.to(tl.int64), key_head.to(tl.int64)
-    column, of_value = tl.arange(0, E_PAD)[None, :], tl.arange(0, V_PAD)[None, :]
     key = tl.arange(0, KEYS)
     there = key < keys
     row = (first_key + key).to(tl.int64)[:, None]
     m = tl.load(
         multiplicity + index * m_bag + key_head * m_head + first_key + key, mask=there, other=0.0
     )
-    k_tile = tl.load(
-        k + index * k_bag + key_head * k_head + row * k_row + column,
-        mask=there[:, None] & (column < E),
-        other=0.0,
-    )
+    column, of_value = tl.arange(0, E_PAD)[None, :], tl.arange(0, V_PAD)[None, :]
+    from_k = k + index * k_bag + key_head * k_head + row * k_row + column
     from_v = v + index * v_bag + key_head * v_head + row * v_row + of_value
+    k_tile = tl.load(from_k, mask=there[:, None] & (column < E), other=0.0)
     v_tile = tl.load(from_v, mask=there[:, None] & (of_value < V), other=0.0)
     return index, key_head, first_query, queries, first_key, there, row, m, k_tile, v_tile
 
@@ -150,22 +142,11 @@ def small_forward(
 ):
     """Program (bag, key head) writes o, and inverse [C', heads, rows]: 1 / n."""
     index, key_head, first_query, queries, _, _, _, m, k_tile, v_tile = load_bag(
-        k,
-        v,
-        multiplicity,
+        (k, v, multiplicity),
+        (k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head),
         offsets,
         query_offsets,
-        k_bag,
-        k_head,
-        k_row,
-        v_bag,
-        v_head,
-        v_row,
-        m_bag,
-        m_head,
-        queries_all,
-        keys_all,
-        key_heads,
+        (queries_all, keys_all, key_heads),
         E,
         E_PAD,
         V,
@@ -260,22 +241,11 @@ def small_backward(
 ):
     """Program (bag, key head) writes dq, dk, dv, and dm [C', key heads, rows] float32."""
     index, key_head, first_query, queries, first_key, there, row, m, k_tile, v_tile = load_bag(
-        k,
-        v,
-        multiplicity,
+        (k, v, multiplicity),
+        (k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head),
         offsets,
         query_offsets,
-        k_bag,
-        k_head,
-        k_row,
-        v_bag,
-        v_head,
-        v_row,
-        m_bag,
-        m_head,
-        queries_all,
-        keys_all,
-        key_heads,
+        (queries_all, keys_all, key_heads),
         E,
         E_PAD,
         V,

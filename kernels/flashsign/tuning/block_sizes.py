@@ -5,7 +5,11 @@ A head is padded to a multiple of ROW_STEP in memory, to a power of two in tiles
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 ROW_STEP = 16
 """Head widths and all strides from row to row are multiples of this, so that Triton knows it can
@@ -20,6 +24,20 @@ ptxas 12.8 made matrix products of a 16-bit 64-wide tile read from an address th
 def padded_width(width: int) -> int:
     """Return the smallest power of two that is at least `width` and 16: the width of tiles."""
     return max(16, 1 << (width - 1).bit_length())
+
+
+def for_every_width(
+    entries: Mapping[tuple[int, int], T], widest: int = 256
+) -> dict[tuple[int, int], T]:
+    """Return a table by (bytes of a number, padded width) with all widths up to the widest, of
+    which `entries` has those where something changes.
+    """
+    return {
+        (size, width): entries[size, max(w for s, w in entries if s == size and w <= width)]
+        for size in {size for size, _ in entries}
+        for width in (16, 32, 64, 128, 256)
+        if width <= widest
+    }
 
 
 @dataclass(frozen=True)

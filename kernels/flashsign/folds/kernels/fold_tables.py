@@ -1,5 +1,5 @@
 """Block sizes of the folds' kernels (folds.kernels), measured on an H200, by (bytes of a number,
-padded width).
+padded width); an entry is for wider rows, too, up to the next one.
 
 Entries are tried in their order: the first that fits into the shared memory of a GPU is taken, or
 the last.
@@ -9,65 +9,59 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from flashsign.tuning.block_sizes import BlockSizes, padded_width
+from flashsign.tuning.block_sizes import BlockSizes, for_every_width, padded_width
 from flashsign.tuning.device import device_limits
 
 Table = dict[tuple[int, int], list[BlockSizes]]
 
-MLP_FORWARD: Table = {
-    (2, 16): [BlockSizes(128, 64, 4, 3)],
-    (2, 32): [BlockSizes(128, 64, 4, 3)],
-    (2, 64): [BlockSizes(128, 64, 4, 3), BlockSizes(64, 32, 4, 2)],
-    (2, 128): [BlockSizes(128, 128, 8, 3), BlockSizes(128, 64, 4, 2), BlockSizes(64, 32, 4, 2)],
-    (2, 256): [BlockSizes(128, 64, 8, 2), BlockSizes(32, 32, 4, 1)],
-    (4, 16): [BlockSizes(64, 32, 4, 2)],
-    (4, 32): [BlockSizes(64, 32, 4, 2)],
-    (4, 64): [BlockSizes(64, 32, 4, 1)],
-    (4, 128): [BlockSizes(32, 32, 4, 1)],
-    (4, 256): [BlockSizes(16, 16, 4, 1)],
-}
+MLP_FORWARD: Table = for_every_width(
+    {
+        (2, 16): [BlockSizes(128, 64, 4, 3), BlockSizes(64, 32, 4, 2)],
+        (2, 128): [BlockSizes(128, 128, 8, 3), BlockSizes(128, 64, 4, 2), BlockSizes(64, 32, 4, 2)],
+        (2, 256): [BlockSizes(128, 64, 8, 2), BlockSizes(32, 32, 4, 1)],
+        (4, 16): [BlockSizes(64, 32, 4, 2)],
+        (4, 64): [BlockSizes(64, 32, 4, 1)],
+        (4, 128): [BlockSizes(32, 32, 4, 1)],
+        (4, 256): [BlockSizes(16, 16, 4, 1)],
+    }
+)
 """Tiles of rows by tiles of hidden units."""
 
-MLP_BACKWARD: Table = {
-    (2, 16): [BlockSizes(128, 64, 8, 2)],
-    (2, 32): [BlockSizes(128, 64, 8, 2)],
-    (2, 64): [BlockSizes(128, 64, 8, 2), BlockSizes(64, 32, 4, 1)],
-    (2, 128): [BlockSizes(64, 32, 4, 3), BlockSizes(64, 32, 4, 1)],
-    (2, 256): [BlockSizes(64, 32, 8, 2), BlockSizes(32, 16, 4, 1)],
-    (4, 16): [BlockSizes(32, 32, 4, 1)],
-    (4, 32): [BlockSizes(32, 32, 4, 1)],
-    (4, 64): [BlockSizes(32, 32, 4, 1)],
-    (4, 128): [BlockSizes(16, 16, 4, 1)],
-    (4, 256): [BlockSizes(16, 16, 4, 1)],
-}
+MLP_BACKWARD: Table = for_every_width(
+    {
+        (2, 16): [BlockSizes(128, 64, 8, 2), BlockSizes(64, 32, 4, 1)],
+        (2, 128): [BlockSizes(64, 32, 4, 3), BlockSizes(64, 32, 4, 1)],
+        (2, 256): [BlockSizes(64, 32, 8, 2), BlockSizes(32, 16, 4, 1)],
+        (4, 16): [BlockSizes(32, 32, 4, 1)],
+        (4, 128): [BlockSizes(16, 16, 4, 1)],
+    }
+)
 """Tiles of hidden units by tiles of rows."""
 
-GATED_FORWARD: Table = {
-    (2, 16): [BlockSizes(128, 64, 4, 3)],
-    (2, 32): [BlockSizes(128, 64, 4, 3)],
-    (2, 64): [BlockSizes(128, 64, 8, 3), BlockSizes(64, 32, 4, 2)],
-    (2, 128): [BlockSizes(128, 64, 8, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 32, 4, 2)],
-    (2, 256): [BlockSizes(128, 32, 8, 2), BlockSizes(32, 16, 4, 1)],
-    (4, 16): [BlockSizes(64, 32, 4, 2)],
-    (4, 32): [BlockSizes(64, 32, 4, 2)],
-    (4, 64): [BlockSizes(64, 32, 4, 1)],
-    (4, 128): [BlockSizes(32, 16, 4, 1)],
-    (4, 256): [BlockSizes(16, 16, 4, 1)],
-}
+GATED_FORWARD: Table = for_every_width(
+    {
+        (2, 16): [BlockSizes(128, 64, 4, 3)],
+        (2, 64): [BlockSizes(128, 64, 8, 3), BlockSizes(64, 32, 4, 2)],
+        (2, 128): [BlockSizes(128, 64, 8, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 32, 4, 2)],
+        (2, 256): [BlockSizes(128, 32, 8, 2), BlockSizes(32, 16, 4, 1)],
+        (4, 16): [BlockSizes(64, 32, 4, 2)],
+        (4, 64): [BlockSizes(64, 32, 4, 1)],
+        (4, 128): [BlockSizes(32, 16, 4, 1)],
+        (4, 256): [BlockSizes(16, 16, 4, 1)],
+    }
+)
 """MLP_FORWARD with a gate."""
 
-GATED_BACKWARD: Table = {
-    (2, 16): [BlockSizes(64, 64, 4, 2)],
-    (2, 32): [BlockSizes(64, 64, 4, 2)],
-    (2, 64): [BlockSizes(64, 64, 4, 2), BlockSizes(64, 32, 4, 1)],
-    (2, 128): [BlockSizes(64, 32, 4, 2), BlockSizes(32, 32, 4, 1)],
-    (2, 256): [BlockSizes(32, 32, 8, 2), BlockSizes(16, 16, 4, 1)],
-    (4, 16): [BlockSizes(32, 32, 4, 1)],
-    (4, 32): [BlockSizes(32, 32, 4, 1)],
-    (4, 64): [BlockSizes(32, 16, 4, 1)],
-    (4, 128): [BlockSizes(16, 16, 4, 1)],
-    (4, 256): [BlockSizes(16, 16, 4, 1)],
-}
+GATED_BACKWARD: Table = for_every_width(
+    {
+        (2, 16): [BlockSizes(64, 64, 4, 2), BlockSizes(64, 32, 4, 1)],
+        (2, 128): [BlockSizes(64, 32, 4, 2), BlockSizes(32, 32, 4, 1)],
+        (2, 256): [BlockSizes(32, 32, 8, 2), BlockSizes(16, 16, 4, 1)],
+        (4, 16): [BlockSizes(32, 32, 4, 1)],
+        (4, 64): [BlockSizes(32, 16, 4, 1)],
+        (4, 128): [BlockSizes(16, 16, 4, 1)],
+    }
+)
 """MLP_BACKWARD with a gate."""
 
 LOGITS_WIDTH = {2: 64, 4: 32}
@@ -101,40 +95,40 @@ DISTRIBUTION_GRADIENTS: Table = {
 }
 """CLASS_GRADIENTS of two tables of logits."""
 
-ATTENTION: Table = {
-    (2, 16): [BlockSizes(128, 64, 4, 3)],
-    (2, 32): [BlockSizes(128, 64, 4, 3)],
-    (2, 64): [BlockSizes(128, 64, 4, 3), BlockSizes(64, 32, 4, 2)],
-    (2, 128): [BlockSizes(128, 128, 8, 3), BlockSizes(128, 64, 8, 3), BlockSizes(64, 32, 4, 2)],
-    (4, 16): [BlockSizes(64, 32, 4, 2)],
-    (4, 32): [BlockSizes(64, 32, 4, 2)],
-    (4, 64): [BlockSizes(64, 32, 4, 1)],
-    (4, 128): [BlockSizes(32, 32, 4, 1)],
-}
+ATTENTION: Table = for_every_width(
+    {
+        (2, 16): [BlockSizes(128, 64, 4, 3), BlockSizes(64, 32, 4, 2)],
+        (2, 128): [BlockSizes(128, 128, 8, 3), BlockSizes(128, 64, 8, 3), BlockSizes(64, 32, 4, 2)],
+        (4, 16): [BlockSizes(64, 32, 4, 2)],
+        (4, 64): [BlockSizes(64, 32, 4, 1)],
+        (4, 128): [BlockSizes(32, 32, 4, 1)],
+    },
+    widest=128,
+)
 """The template of attention, forward: tiles of queries by tiles of keys."""
 
-ATTENTION_QUERIES: Table = {
-    (2, 16): [BlockSizes(128, 64, 4, 2)],
-    (2, 32): [BlockSizes(128, 64, 4, 2)],
-    (2, 64): [BlockSizes(128, 64, 8, 3), BlockSizes(64, 32, 4, 1)],
-    (2, 128): [BlockSizes(64, 64, 4, 2), BlockSizes(64, 32, 4, 1)],
-    (4, 16): [BlockSizes(32, 32, 4, 1)],
-    (4, 32): [BlockSizes(32, 32, 4, 1)],
-    (4, 64): [BlockSizes(32, 32, 4, 1)],
-    (4, 128): [BlockSizes(16, 16, 4, 1)],
-}
+ATTENTION_QUERIES: Table = for_every_width(
+    {
+        (2, 16): [BlockSizes(128, 64, 4, 2)],
+        (2, 64): [BlockSizes(128, 64, 8, 3), BlockSizes(64, 32, 4, 1)],
+        (2, 128): [BlockSizes(64, 64, 4, 2), BlockSizes(64, 32, 4, 1)],
+        (4, 16): [BlockSizes(32, 32, 4, 1)],
+        (4, 128): [BlockSizes(16, 16, 4, 1)],
+    },
+    widest=128,
+)
 """The template of attention, backward for queries: tiles of queries by tiles of keys."""
 
-ATTENTION_KEYS: Table = {
-    (2, 16): [BlockSizes(64, 64, 4, 2)],
-    (2, 32): [BlockSizes(64, 64, 4, 2)],
-    (2, 64): [BlockSizes(128, 32, 4, 3), BlockSizes(64, 32, 4, 1)],
-    (2, 128): [BlockSizes(64, 64, 4, 2), BlockSizes(64, 32, 4, 1)],
-    (4, 16): [BlockSizes(32, 32, 4, 1)],
-    (4, 32): [BlockSizes(32, 32, 4, 1)],
-    (4, 64): [BlockSizes(32, 32, 4, 1)],
-    (4, 128): [BlockSizes(16, 16, 4, 1)],
-}
+ATTENTION_KEYS: Table = for_every_width(
+    {
+        (2, 16): [BlockSizes(64, 64, 4, 2)],
+        (2, 64): [BlockSizes(128, 32, 4, 3), BlockSizes(64, 32, 4, 1)],
+        (2, 128): [BlockSizes(64, 64, 4, 2), BlockSizes(64, 32, 4, 1)],
+        (4, 16): [BlockSizes(32, 32, 4, 1)],
+        (4, 128): [BlockSizes(16, 16, 4, 1)],
+    },
+    widest=128,
+)
 """The template of attention, backward for keys and values: tiles of keys by tiles of queries."""
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashsign.triton.common.device_functions import bag_rows, inverse_norm
+from flashsign.triton.common.device_functions import bag_rows, inverse_norm, load_rows
 from flashsign.triton.moments.moment_sums import read_totals
 
 ILL_CONDITIONED = tl.constexpr(1e-4)
@@ -46,63 +46,47 @@ def append_rows(ill_conditioned, row_list, row_count, number):
 
 @triton.jit
 def bag_of_list(
-    bag,
-    key_head,
-    k,
-    v,
-    multiplicity,
+    keys,
+    key_strides,
     offsets,
     query_offsets,
     totals,
     row_list,
-    k_bag,
-    k_head,
-    v_bag,
-    v_head,
-    m_bag,
-    m_head,
-    queries_all,
-    keys_all,
-    heads,
-    key_heads,
+    counts,
     E_PAD: tl.constexpr,
     BLOCK: tl.constexpr,
     PACKED: tl.constexpr,
 ):
-    """Of a bag and key head: pointers to its keys, values, multiplicities and list, its index,
-    first query head, first query, number of queries, first key, number of keys, scale of
-    multiplicities, and t.
+    """Of a program's bag and key head: its keys, for score_keys, its list, its rows, for
+    listed_rows, its index, and t.
+
+    keys: pointers k, v and multiplicity; key_strides: theirs, of bags and heads; counts:
+        queries_all, keys_all, heads, key_heads.
     """
+    k, v, multiplicity = keys
+    k_bag, k_head, v_bag, v_head, m_bag, m_head = key_strides
+    queries_all, keys_all, heads, key_heads = counts
+    key_head, bag = tl.program_id(1), tl.program_id(2)
     group = heads // key_heads
     first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
-    first, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
+    first, count, _ = bag_rows(bag, offsets, keys_all, PACKED)
     scale, t, _, _ = read_totals(totals, bag * key_heads + key_head, E_PAD, BLOCK)
     index, key_head = index.to(tl.int64), key_head.to(tl.int64)
     k += index * k_bag + key_head * k_head
     v += index * v_bag + key_head * v_head
     multiplicity += index * m_bag + key_head * m_head + first
     row_list = list_start(row_list, index, first_query, key_head, queries_all, heads, group)
-    return (
-        k,
-        v,
-        multiplicity,
-        row_list,
-        index,
-        key_head * group,
-        first_query,
-        queries,
-        first,
-        keys,
-        scale,
-        t,
-    )
+    own_keys = (k, v, multiplicity, first, count, scale)
+    return own_keys, row_list, (key_head * group, first_query, queries), index, t
 
 
 @triton.jit
-def listed_rows(row_list, tile, count, first_head, first, queries, QUERIES: tl.constexpr):
+def listed_rows(row_list, tile, count, rows, QUERIES: tl.constexpr):
     """The mask of a list's tile [QUERIES], and the head and row of each entry, int64 [QUERIES];
-    row_list: the bag's list, of `count` entries.
+    row_list: the bag's list, of `count` entries; rows: the bag's first head and query, and how many
+    queries it has.
     """
+    first_head, first, queries = rows
     slot = tile * QUERIES + tl.arange(0, QUERIES)
     number = tl.load(row_list + slot, mask=slot < count, other=0)
     member, row = number // queries, first + number % queries
@@ -119,13 +103,8 @@ def pointers(x, index, head, row, x_bag, x_head, x_row, column):
 @triton.jit
 def score_keys(
     rows,
-    k,
-    v,
-    multiplicity,
-    start,
     keys,
-    first,
-    scale,
+    start,
     k_row,
     v_row,
     column,
@@ -137,18 +116,14 @@ def score_keys(
 ):
     """Scores [QUERIES, KEYS] of rows with the keys from `start` on, these keys [KEYS, E_PAD] and
     values, and their multiplicities [KEYS] times scale. Keys that are absent or beyond the bag's
-    end are zeros, as are their values.
+    end are zeros, as are their values. keys: as of bag_of_list.
     """
+    k, v, multiplicity, first, count, scale = keys
     key = start + tl.arange(0, KEYS)
-    m = tl.load(multiplicity + key, mask=key < keys, other=0.0)
-    present = (m != 0)[:, None]
+    m = tl.load(multiplicity + key, mask=key < count, other=0.0)
     row = (first + key).to(tl.int64)[:, None]
-    k_tile = tl.load(
-        k + row * k_row + column[None, :], mask=present & (column < E)[None, :], other=0.0
-    )
-    v_tile = tl.load(
-        v + row * v_row + of_value[None, :], mask=present & (of_value < V)[None, :], other=0.0
-    )
+    k_tile = load_rows(k, row, k_row, m != 0, column, E)
+    v_tile = load_rows(v, row, v_row, m != 0, of_value, V)
     m = m * scale
     return tl.dot(rows, k_tile.T, input_precision=PRECISION) * m[None, :], k_tile, v_tile, m
 
@@ -200,37 +175,21 @@ def attend_rows(
     count = tl.load(row_count + bag * key_heads + key_head)
     if count == 0:
         return
-    k, v, multiplicity, row_list, index, first_head, first_query, queries, first, keys, scale, t = (
-        bag_of_list(
-            bag,
-            key_head,
-            k,
-            v,
-            multiplicity,
-            offsets,
-            query_offsets,
-            totals,
-            row_list,
-            k_bag,
-            k_head,
-            v_bag,
-            v_head,
-            m_bag,
-            m_head,
-            queries_all,
-            keys_all,
-            heads,
-            key_heads,
-            E_PAD,
-            BLOCK,
-            PACKED,
-        )
+    own_keys, row_list, own_rows, index, t = bag_of_list(
+        (k, v, multiplicity),
+        (k_bag, k_head, v_bag, v_head, m_bag, m_head),
+        offsets,
+        query_offsets,
+        totals,
+        row_list,
+        (queries_all, keys_all, heads, key_heads),
+        E_PAD,
+        BLOCK,
+        PACKED,
     )
     column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     for tile in range(tl.program_id(0), tl.cdiv(count, QUERIES), tl.num_programs(0)):
-        there, head, row = listed_rows(
-            row_list, tile, count, first_head, first_query, queries, QUERIES
-        )
+        there, head, row = listed_rows(row_list, tile, count, own_rows, QUERIES)
         here = there[:, None] & (column < E)[None, :]
         of_values = there[:, None] & (of_value < V)[None, :]
         rows = tl.load(
@@ -238,24 +197,9 @@ def attend_rows(
         )
         u = tl.zeros([QUERIES, V_PAD], tl.float32)
         z = tl.zeros([QUERIES], tl.float32)
-        for start in range(0, keys, KEYS):
+        for start in range(0, own_keys[4], KEYS):
             s, _, v_tile, _ = score_keys(
-                rows,
-                k,
-                v,
-                multiplicity,
-                start,
-                keys,
-                first,
-                scale,
-                k_row,
-                v_row,
-                column,
-                of_value,
-                E,
-                V,
-                KEYS,
-                PRECISION,
+                rows, own_keys, start, k_row, v_row, column, of_value, E, V, KEYS, PRECISION
             )
             z += tl.sum(s * s, 1)
             u = tl.dot(s.to(v_tile.dtype), v_tile, u, input_precision=PRECISION)
@@ -324,37 +268,21 @@ def row_gradients(
     count = tl.load(row_count + bag * key_heads + key_head)
     if count == 0:
         return
-    k, v, multiplicity, row_list, index, first_head, first_query, queries, first, keys, scale, t = (
-        bag_of_list(
-            bag,
-            key_head,
-            k,
-            v,
-            multiplicity,
-            offsets,
-            query_offsets,
-            totals,
-            row_list,
-            k_bag,
-            k_head,
-            v_bag,
-            v_head,
-            m_bag,
-            m_head,
-            queries_all,
-            keys_all,
-            heads,
-            key_heads,
-            E_PAD,
-            BLOCK,
-            PACKED,
-        )
+    own_keys, row_list, own_rows, index, t = bag_of_list(
+        (k, v, multiplicity),
+        (k_bag, k_head, v_bag, v_head, m_bag, m_head),
+        offsets,
+        query_offsets,
+        totals,
+        row_list,
+        (queries_all, keys_all, heads, key_heads),
+        E_PAD,
+        BLOCK,
+        PACKED,
     )
     column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     for tile in range(tl.program_id(0), tl.cdiv(count, QUERIES), tl.num_programs(0)):
-        there, head, row = listed_rows(
-            row_list, tile, count, first_head, first_query, queries, QUERIES
-        )
+        there, head, row = listed_rows(row_list, tile, count, own_rows, QUERIES)
         here = there[:, None] & (column < E)[None, :]
         of_values = there[:, None] & (of_value < V)[None, :]
         rows = tl.load(
@@ -373,24 +301,9 @@ def row_gradients(
         )
         delta_over_n = tl.sum(grads.to(tl.float32) * outputs.to(tl.float32), 1) * inverse_n
         sums = tl.zeros([QUERIES, E_PAD], tl.float32)
-        for start in range(0, keys, KEYS):
+        for start in range(0, own_keys[4], KEYS):
             s, k_tile, v_tile, m = score_keys(
-                rows,
-                k,
-                v,
-                multiplicity,
-                start,
-                keys,
-                first,
-                scale,
-                k_row,
-                v_row,
-                column,
-                of_value,
-                E,
-                V,
-                KEYS,
-                PRECISION,
+                rows, own_keys, start, k_row, v_row, column, of_value, E, V, KEYS, PRECISION
             )
             ds = (
                 tl.dot(grads, v_tile.T, input_precision=PRECISION) - s * delta_over_n[:, None]

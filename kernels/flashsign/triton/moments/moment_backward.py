@@ -186,40 +186,27 @@ def query_gradients(
     column = tl.arange(0, E_PAD)
     needs_high_precision, _, _, _ = read_totals(gradient_totals, bag_and_head, E_PAD, BLOCK)
     high_precision = needs_high_precision > 0 if HALF and E > NARROW else True
+    of_q, of_grad, of_dq, of_rows = (
+        (q, q_row),
+        (grad, grad_row),
+        (dq, dq_row),
+        (inverse + at, delta + at),
+    )
     if high_precision:
         row_list = list_start(row_list, index, first, key_head, queries_all, heads, group)
+        of_g = moments + E_PAD * V_PAD
         for start in range(begin, last, QUERIES):
-            query, there, row = tile_rows(start, last, first, QUERIES)
+            tile = tile_rows(start, last, first, QUERIES)
+            query, there, row = tile
             do_a = high_precision_product(
-                grad, row, grad_row, there, moments, a_unit, V, V_PAD, E_PAD, True, PRECISION, HALF
+                of_grad, tile, moments, a_unit, V, V_PAD, E_PAD, True, PRECISION, HALF
             )
             q_g = high_precision_product(
-                q,
-                row,
-                q_row,
-                there,
-                moments + E_PAD * V_PAD,
-                g_unit,
-                E,
-                E_PAD,
-                E_PAD,
-                False,
-                PRECISION,
-                HALF,
+                of_q, tile, of_g, g_unit, E, E_PAD, E_PAD, False, PRECISION, HALF
             )
             rows = load_rows(q, row, q_row, there, column, E)
             store_query_gradient(
-                do_a / a_unit,
-                q_g / g_unit,
-                rows,
-                eps * t,
-                inverse + at,
-                delta + at,
-                query,
-                there,
-                dq + row * dq_row + column[None, :],
-                column,
-                E,
+                do_a / a_unit, q_g / g_unit, rows, eps * t, of_rows, tile, of_dq, column, E
             )
             q_over_n = (
                 rows.to(tl.float32) * tl.load(inverse + at + query, mask=there, other=0.0)[:, None]
@@ -231,34 +218,28 @@ def query_gradients(
     else:
         a, g = rounded_matrices(moments, a_unit, g_unit, q.dtype.element_ty, E_PAD, V_PAD)
         for start in tl.range(begin, last, QUERIES, num_stages=STAGES):
-            query, there, row = tile_rows(start, last, first, QUERIES)
+            tile = tile_rows(start, last, first, QUERIES)
+            query, there, row = tile
             rows = load_rows(q, row, q_row, there, column, E)
             grads = load_rows(grad, row, grad_row, there, tl.arange(0, V_PAD), V)
-            store_query_gradient(
-                tl.dot(grads, a.T) / a_unit,
-                tl.dot(rows, g) / g_unit,
-                rows,
-                eps * t,
-                inverse + at,
-                delta + at,
-                query,
-                there,
-                dq + row * dq_row + column[None, :],
-                column,
-                E,
-            )
+            do_a, q_g = tl.dot(grads, a.T) / a_unit, tl.dot(rows, g) / g_unit
+            store_query_gradient(do_a, q_g, rows, eps * t, of_rows, tile, of_dq, column, E)
 
 
 @triton.jit
-def store_query_gradient(
-    do_a, q_g, rows, floor, inverse, delta, query, there, to, column, E: tl.constexpr
-):
-    """Store dq of a tile of rows; do_a = do A^T, q_g = q G, floor = eps t, to: pointers
-    [rows, E_PAD].
+def store_query_gradient(do_a, q_g, rows, floor, of_rows, tile, dq, column, E: tl.constexpr):
+    """Store dq of a tile of rows; do_a = do A^T, q_g = q G, floor = eps t.
+
+    of_rows: pointers to 1 / n and delta of the first row; dq: a pointer to it and the step from
+    row to row.
     """
+    query, there, row = tile
+    inverse, delta = of_rows
+    of_dq, dq_row = dq
     inverse_n = tl.load(inverse + query, mask=there, other=0.0)
     delta_over_n = tl.load(delta + query, mask=there, other=0.0) * inverse_n
     d_q = (do_a - (q_g + floor * rows.to(tl.float32)) * delta_over_n[:, None]) * inverse_n[:, None]
+    to = of_dq + row * dq_row + column[None, :]
     tl.store(to, d_q.to(to.dtype.element_ty), mask=there[:, None] & (column < E)[None, :])
 
 
@@ -328,123 +309,71 @@ def key_gradients(
     column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     high_precision = needs_high_precision > 0 if HALF and E > NARROW else True
 
+    of_k, of_v, results = (k, k_row), (v, v_row), (dk, dk_row, dv, dv_row, dm)
     if high_precision:
+        of_g = gradients + E_PAD * V_PAD
         for start in range(begin, last, KEYS):
-            key, there, row = tile_rows(start, last, first, KEYS)
+            tile = tile_rows(start, last, first, KEYS)
+            there, row = tile[1], tile[2]
             v_da = high_precision_product(
-                v, row, v_row, there, gradients, a_unit, V, V_PAD, E_PAD, True, PRECISION, HALF
+                of_v, tile, gradients, a_unit, V, V_PAD, E_PAD, True, PRECISION, HALF
             )
             k_d = high_precision_product(
-                k,
-                row,
-                k_row,
-                there,
-                gradients + E_PAD * V_PAD,
-                g_unit,
-                E,
-                E_PAD,
-                E_PAD,
-                False,
-                PRECISION,
-                HALF,
+                of_k, tile, of_g, g_unit, E, E_PAD, E_PAD, False, PRECISION, HALF
             )
             k_da = high_precision_product(
-                k, row, k_row, there, gradients, a_unit, E, E_PAD, V_PAD, False, PRECISION, HALF
+                of_k, tile, gradients, a_unit, E, E_PAD, V_PAD, False, PRECISION, HALF
             )
             k_tile = load_rows(k, row, k_row, there, column, E)
             v_tile = load_rows(v, row, v_row, there, of_value, V)
-            store_keys(
-                k_tile,
-                v_tile,
-                v_da * per_a,
-                k_d * per_g,
-                k_da * per_a,
-                twice_dt,
-                scale,
-                multiplicity,
-                key,
-                there,
-                row,
-                dk,
-                dk_row,
-                dv,
-                dv_row,
-                dm,
-                E,
-                E_PAD,
-                V,
-                V_PAD,
-            )
+            products = (v_da * per_a, k_d * per_g, k_da * per_a)
+            store_keys(k_tile, v_tile, products, twice_dt, scale, multiplicity, tile, results, E, V)
     else:
         a, g = rounded_matrices(gradients, a_unit, g_unit, k.dtype.element_ty, E_PAD, V_PAD)
         for start in tl.range(begin, last, KEYS, num_stages=STAGES):
-            key, there, row = tile_rows(start, last, first, KEYS)
+            tile = tile_rows(start, last, first, KEYS)
+            there, row = tile[1], tile[2]
             k_tile = load_rows(k, row, k_row, there, column, E)
             v_tile = load_rows(v, row, v_row, there, of_value, V)
-            store_keys(
-                k_tile,
-                v_tile,
-                tl.dot(v_tile, a.T) * per_a,
-                tl.dot(k_tile, g) * per_g,
-                tl.dot(k_tile, a) * per_a,
-                twice_dt,
-                scale,
-                multiplicity,
-                key,
-                there,
-                row,
-                dk,
-                dk_row,
-                dv,
-                dv_row,
-                dm,
-                E,
-                E_PAD,
-                V,
-                V_PAD,
-            )
+            v_da = tl.dot(v_tile, a.T) * per_a
+            k_d = tl.dot(k_tile, g) * per_g
+            products = (v_da, k_d, tl.dot(k_tile, a) * per_a)
+            store_keys(k_tile, v_tile, products, twice_dt, scale, multiplicity, tile, results, E, V)
 
 
 @triton.jit
 def store_keys(
     k_tile,
     v_tile,
-    v_da,
-    k_d,
-    k_da,
+    products,
     twice_dt,
     scale,
     multiplicity,
-    key,
-    there,
-    row,
-    dk,
-    dk_row,
-    dv,
-    dv_row,
-    dm,
+    tile,
+    results,
     E: tl.constexpr,
-    E_PAD: tl.constexpr,
     V: tl.constexpr,
-    V_PAD: tl.constexpr,
 ):
-    """Store dk, dv and dm of a tile of keys; v_da = v dA^T, k_d = k D, k_da = k dA, all without
-    multiplicities, which are applied here in float32.
+    """Store dk, dv and dm of a tile of keys.
+
+    products: v dA^T, k D and k dA, all without multiplicities, which are applied here in float32;
+    results: pointers to the first rows of dk, dv and dm, and the steps from row to row.
     """
+    v_da, k_d, k_da = products
+    key, there, row = tile
+    dk, dk_row, dv, dv_row, dm = results
     m = tl.load(multiplicity + key, mask=there, other=0.0) * scale
     k_wide = k_tile.to(tl.float32)
     # An absent key has a derivative with respect to m too, unless it holds a NaN or an infinity.
     broken = not_finite(k_wide, v_tile) & (m == 0)
     d_scaled = v_da + m[:, None] * (k_d + twice_dt * k_wide)
-    column, of_value = tl.arange(0, E_PAD)[None, :], tl.arange(0, V_PAD)[None, :]
+    column, of_value = (
+        tl.arange(0, k_tile.shape[1])[None, :],
+        tl.arange(0, v_tile.shape[1])[None, :],
+    )
     d_k = tl.where((m != 0)[:, None], m[:, None] * d_scaled, 0.0)
     d_v = tl.where((m != 0)[:, None], m[:, None] * k_da, 0.0)
-    tl.store(
-        dk + row * dk_row + column, d_k.to(dk.dtype.element_ty), mask=there[:, None] & (column < E)
-    )
-    tl.store(
-        dv + row * dv_row + of_value,
-        d_v.to(dv.dtype.element_ty),
-        mask=there[:, None] & (of_value < V),
-    )
+    to_k, to_v = dk + row * dk_row + column, dv + row * dv_row + of_value
+    tl.store(to_k, d_k.to(dk.dtype.element_ty), mask=there[:, None] & (column < E))
+    tl.store(to_v, d_v.to(dv.dtype.element_ty), mask=there[:, None] & (of_value < V))
     tl.store(dm + key, tl.where(broken, 0.0, tl.sum(d_scaled * k_wide, 1) * scale), mask=there)

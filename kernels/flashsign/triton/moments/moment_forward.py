@@ -19,7 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashsign.triton.common.device_functions import HIGH_PRECISION, inverse_norm
+from flashsign.triton.common.device_functions import HIGH_PRECISION, inverse_norm, load_rows
 from flashsign.triton.moments.ill_conditioned_rows import ILL_CONDITIONED, append_rows, list_start
 from flashsign.triton.moments.moment_sums import (
     NARROW,
@@ -32,21 +32,51 @@ from flashsign.triton.moments.moment_sums import (
 
 
 @triton.jit
-def store_outputs(
-    u, q_g, rows, t, eps, a_unit, g_unit, o, inverse, there, V: tl.constexpr, V_PAD: tl.constexpr
+def attend_tile(
+    tile,
+    q,
+    moments,
+    sizes,
+    o,
+    inverse,
+    E: tl.constexpr,
+    E_PAD: tl.constexpr,
+    V: tl.constexpr,
+    V_PAD: tl.constexpr,
+    PRECISION: tl.constexpr,
+    HALF: tl.constexpr,
+    ROUNDED: tl.constexpr,
 ):
-    """Store o and 1 / n of a tile of rows; u = q A a_unit, q_g = q G g_unit. Returns z and |q|^2 t.
+    """Store o and 1 / n of a tile of rows. Returns z and |q|^2 t.
 
-    o [rows, 1], inverse [rows]: pointers to the tile's numbers; there [rows]: their mask.
+    tile: as of tile_rows; q, o: a pointer to the first row and the step from row to row; inverse:
+        a pointer to the first row's; moments: A and G, ROUNDED: rounded to 16 bits, otherwise a
+        pointer to both; sizes: t, eps and the units of A and G.
     """
+    query, there, row = tile
+    of_q, q_row = q
+    of_o, o_row = o
+    t, eps, a_unit, g_unit = sizes
+    if ROUNDED:
+        a, g = moments
+        rows = load_rows(of_q, row, q_row, there, tl.arange(0, E_PAD), E)
+        u, q_g = tl.dot(rows, a), tl.dot(rows, g)
+    else:
+        u = high_precision_product(
+            q, tile, moments, a_unit, E, E_PAD, V_PAD, False, PRECISION, HALF
+        )
+        of_g = moments + E_PAD * V_PAD
+        q_g = high_precision_product(q, tile, of_g, g_unit, E, E_PAD, E_PAD, False, PRECISION, HALF)
+        rows = load_rows(of_q, row, q_row, there, tl.arange(0, E_PAD), E)
     wide = rows.to(tl.float32)
     z = tl.maximum(tl.sum(q_g * wide, 1) / g_unit, 0.0)
     floor = tl.sum(wide * wide, 1) * t
     inverse_n = inverse_norm(z, eps * floor)
     column = tl.arange(0, V_PAD)[None, :]
     here = there[:, None] & (column < V)
-    tl.store(o + column, (u * (inverse_n / a_unit)[:, None]).to(o.dtype.element_ty), mask=here)
-    tl.store(inverse, inverse_n, mask=there)
+    to = of_o + row * o_row + column
+    tl.store(to, (u * (inverse_n / a_unit)[:, None]).to(of_o.dtype.element_ty), mask=here)
+    tl.store(inverse + query, inverse_n, mask=there)
     return z, floor
 
 
@@ -99,30 +129,16 @@ def attend_moments(
     q += index.to(tl.int64) * q_bag + head.to(tl.int64) * q_head
     o += index.to(tl.int64) * o_bag + head.to(tl.int64) * o_head
     inverse += (index.to(tl.int64) * heads + head) * queries_all + first
-    column = tl.arange(0, E_PAD)
+    of_q, of_o, sizes = (q, q_row), (o, o_row), (t, eps, a_unit, g_unit)
 
     high_precision = 0 if HALF and E > NARROW else 1
     if HALF and E > NARROW:
-        a, g = rounded_matrices(moments, a_unit, g_unit, q.dtype.element_ty, E_PAD, V_PAD)
+        rounded = rounded_matrices(moments, a_unit, g_unit, q.dtype.element_ty, E_PAD, V_PAD)
         worst = tl.zeros([QUERIES], tl.float32)
         for start in tl.range(begin, last, QUERIES, num_stages=STAGES):
-            query, there, row = tile_rows(start, last, first, QUERIES)
-            here = there[:, None] & (column < E)[None, :]
-            rows = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0)
-            u, q_g = tl.dot(rows, a), tl.dot(rows, g)
-            z, floor = store_outputs(
-                u,
-                q_g,
-                rows,
-                t,
-                eps,
-                a_unit,
-                g_unit,
-                o + row * o_row,
-                inverse + query,
-                there,
-                V,
-                V_PAD,
+            tile = tile_rows(start, last, first, QUERIES)
+            z, floor = attend_tile(
+                tile, of_q, rounded, sizes, of_o, inverse, E, E_PAD, V, V_PAD, PRECISION, HALF, True
             )
             worst = tl.maximum(worst, tl.where(z * E < floor * HIGH_PRECISION, 1.0, 0.0))
         high_precision = tl.max(worst).to(tl.int32)
@@ -130,40 +146,22 @@ def attend_moments(
     if high_precision != 0:
         row_list = list_start(row_list, index, first, key_head, queries_all, heads, group)
         for start in range(begin, last, QUERIES):
-            query, there, row = tile_rows(start, last, first, QUERIES)
-            here = there[:, None] & (column < E)[None, :]
-            u = high_precision_product(
-                q, row, q_row, there, moments, a_unit, E, E_PAD, V_PAD, False, PRECISION, HALF
-            )
-            q_g = high_precision_product(
-                q,
-                row,
-                q_row,
-                there,
-                moments + E_PAD * V_PAD,
-                g_unit,
+            tile = tile_rows(start, last, first, QUERIES)
+            z, floor = attend_tile(
+                tile,
+                of_q,
+                moments,
+                sizes,
+                of_o,
+                inverse,
                 E,
                 E_PAD,
-                E_PAD,
-                False,
-                PRECISION,
-                HALF,
-            )
-            rows = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0)
-            z, floor = store_outputs(
-                u,
-                q_g,
-                rows,
-                t,
-                eps,
-                a_unit,
-                g_unit,
-                o + row * o_row,
-                inverse + query,
-                there,
                 V,
                 V_PAD,
+                PRECISION,
+                HALF,
+                False,
             )
-            number = (head - key_head * group) * queries + query
+            number = (head - key_head * group) * queries + tile[0]
             least = floor * ILL_CONDITIONED if HALF else floor * (10 * ILL_CONDITIONED)
             append_rows(z < least, row_list, row_count + bag * key_heads + key_head, number)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashsign.triton.common.device_functions import bag_rows, power_of_two
+from flashsign.triton.common.device_functions import bag_rows, load_rows, power_of_two
 
 NARROW = tl.constexpr(48)  # heads
 
@@ -191,9 +191,7 @@ def read_totals(totals, bag, E_PAD: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def high_precision_product(
     x,
-    row,
-    x_row,
-    there,
+    tile,
     matrix,
     unit,
     E: tl.constexpr,
@@ -206,18 +204,18 @@ def high_precision_product(
     """x matrix unit (TRANSPOSED: x matrix^T unit) [rows, OUT] to float32's accuracy: the
     high-precision path.
 
-    x: pointer to the rows [E] of a bag and head; row [rows, 1]: their numbers; there [rows]: their
-        mask; matrix: pointer to [E_PAD, OUT] float32, TRANSPOSED: [OUT, E_PAD]. HALF: the matrix is
-        split into the sum of two 16-bit matrices.
+    x: pointer to the rows [E] of a bag and head, and the step from row to row; tile: as of
+        tile_rows; matrix: pointer to [E_PAD, OUT] float32, TRANSPOSED: [OUT, E_PAD]. HALF: the
+        matrix is split into the sum of two 16-bit matrices.
     """
     WIDTH: tl.constexpr = E_PAD if E_PAD < 32 else 32
+    rows, x_row = x
+    _, there, row = tile
     column = tl.arange(0, OUT)
     total = tl.zeros([there.shape[0], OUT], tl.float32)
     for begin in range(0, E_PAD, WIDTH):
         some = begin + tl.arange(0, WIDTH)
-        piece = tl.load(
-            x + row * x_row + some[None, :], mask=there[:, None] & (some < E)[None, :], other=0.0
-        )
+        piece = load_rows(rows, row, x_row, there, some, E)
         if TRANSPOSED:
             slab = tl.load(matrix + column[None, :] * E_PAD + some[:, None]) * unit
         else:

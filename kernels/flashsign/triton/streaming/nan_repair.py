@@ -75,22 +75,8 @@ def repair_tiles(
     key_head = head // (heads // key_heads)
     rows = q.load([index, head, first_query + start, 0]).reshape(QUERIES, E_PAD)
     multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
-    scaled = first_key + bag * gap
-    u = sum_without_absent_keys(
-        rows,
-        k,
-        v,
-        multiplicity,
-        index,
-        key_head,
-        scaled,
-        first_key,
-        keys,
-        E_PAD,
-        V_PAD,
-        KEYS,
-        PRECISION,
-    )
+    place = (index, key_head, first_key + bag * gap, first_key, keys)
+    u = sum_without_absent_keys(rows, (k, v, multiplicity), place, V_PAD, KEYS, PRECISION)
     inverse_n = tl.abs(inverse_n)
     tl.store(inverse + query, inverse_n, mask=query < queries)
     column = tl.arange(0, V_PAD)

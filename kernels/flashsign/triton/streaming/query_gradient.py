@@ -324,21 +324,10 @@ def stream_query_gradient(
     if tl.sum(tl.where(sums == sums, 0, 1)) > 0:  # an absent key may hold NaN: see stream_forward
         multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
         sums = tl.zeros([QUERIES, E_PAD], tl.float32)
+        tensors = (k, v, multiplicity)
+        place = (index, key_head, first_scaled, first_key, keys)
         for begin in tl.range(0, keys, KEYS, num_stages=1):
-            k_tile, v_tile = load_present(
-                k,
-                v,
-                multiplicity,
-                begin,
-                keys,
-                index,
-                key_head,
-                first_scaled,
-                first_key,
-                E_PAD,
-                V_PAD,
-                KEYS,
-            )
+            k_tile, v_tile = load_present(tensors, place, begin, E_PAD, V_PAD, KEYS)
             w = tl.dot(rows, k_tile.T, input_precision=PRECISION)
             ds = tl.dot(grads, v_tile.T, input_precision=PRECISION) - w * d[:, None]
             sums = tl.dot(ds.to(k_tile.dtype), k_tile, sums, input_precision=PRECISION)

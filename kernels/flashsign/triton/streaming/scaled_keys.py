@@ -117,25 +117,17 @@ def bag_totals(totals, parts, bag, head, key_heads):
 
 @triton.jit
 def load_present(
-    k,
-    v,
-    multiplicity,
-    begin,
-    keys,
-    index,
-    key_head,
-    first_scaled,
-    first_key,
-    E_PAD: tl.constexpr,
-    V_PAD: tl.constexpr,
-    KEYS: tl.constexpr,
+    tensors, place, begin, E_PAD: tl.constexpr, V_PAD: tl.constexpr, KEYS: tl.constexpr
 ):
     """Tiles of scaled keys [KEYS, E_PAD] and of values [KEYS, V_PAD] from key `begin` on, zeros for
     values of absent keys.
 
-    k (scaled), v: descriptors; multiplicity: pointer to that of the bag's first key; first_scaled,
-    first_key: the bag's first row in k and in v.
+    tensors: descriptors of scaled keys and of values, and a pointer to the multiplicity of the
+    bag's first key; place: index and key head, the bag's first row among scaled keys and among
+    values, and its number of keys.
     """
+    k, v, multiplicity = tensors
+    index, key_head, first_scaled, first_key, keys = place
     key = begin + tl.arange(0, KEYS)
     m = tl.load(multiplicity + key, mask=key < keys, other=0.0)
     k_tile = k.load([index, key_head, first_scaled + begin, 0]).reshape(KEYS, E_PAD)

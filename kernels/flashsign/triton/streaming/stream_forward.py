@@ -85,21 +85,8 @@ def stream_forward(
     # is run again then.
     if tl.sum(tl.where(u == u, 0, 1)) > 0:
         multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
-        u = sum_without_absent_keys(
-            rows,
-            k,
-            v,
-            multiplicity,
-            index,
-            key_head,
-            first_scaled,
-            first_key,
-            keys,
-            E_PAD,
-            V_PAD,
-            KEYS,
-            PRECISION,
-        )
+        place = (index, key_head, first_scaled, first_key, keys)
+        u = sum_without_absent_keys(rows, (k, v, multiplicity), place, V_PAD, KEYS, PRECISION)
 
     _, t = bag_totals(totals, parts, bag, key_head, key_heads)
     q_squared = tl.load(inverse + query, mask=query < queries, other=0.0)
@@ -117,39 +104,14 @@ def stream_forward(
 
 @triton.jit
 def sum_without_absent_keys(
-    rows,
-    k,
-    v,
-    multiplicity,
-    index,
-    key_head,
-    first_scaled,
-    first_key,
-    keys,
-    E_PAD: tl.constexpr,
-    V_PAD: tl.constexpr,
-    KEYS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    rows, tensors, place, V_PAD: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr
 ):
     """u [rows, V_PAD] of a tile of queries, without the values of absent keys. Arguments as in
     load_present.
     """
     u = tl.zeros([rows.shape[0], V_PAD], tl.float32)
-    for begin in tl.range(0, keys, KEYS, num_stages=1):
-        k_tile, v_tile = load_present(
-            k,
-            v,
-            multiplicity,
-            begin,
-            keys,
-            index,
-            key_head,
-            first_scaled,
-            first_key,
-            E_PAD,
-            V_PAD,
-            KEYS,
-        )
+    for begin in tl.range(0, place[4], KEYS, num_stages=1):
+        k_tile, v_tile = load_present(tensors, place, begin, rows.shape[1], V_PAD, KEYS)
         s = tl.dot(rows, k_tile.T, input_precision=PRECISION)
         u = tl.dot(s.to(v_tile.dtype), v_tile, u, input_precision=PRECISION)
     return u
