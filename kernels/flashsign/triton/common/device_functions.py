@@ -61,6 +61,19 @@ def load_rows(x, row, x_row, there, column, E: tl.constexpr):
 
 
 @triton.jit
+def store_rows(x, row, x_row, there, column, E: tl.constexpr, tile):
+    """Store a tile [rows, E_PAD] in x, in its dtype; the other arguments as in load_rows."""
+    to = x + row * x_row + column[None, :]
+    tl.store(to, tile.to(x.dtype.element_ty), mask=there[:, None] & (column < E)[None, :])
+
+
+@triton.jit
+def of_head(x, index, head, x_bag, x_head):
+    """Pointer to the rows of a bag and head."""
+    return x + (index.to(tl.int64) * x_bag + head.to(tl.int64) * x_head)
+
+
+@triton.jit
 def multiple_of_four(row):
     """row rounded down to a multiple of four, where a descriptor of float32 numbers may begin to
     read.

@@ -22,7 +22,9 @@ from flashsign.triton.common.device_functions import (
     bag_rows,
     load_rows,
     not_finite,
+    of_head,
     power_of_two,
+    store_rows,
     unit_of,
 )
 from flashsign.triton.moments.ill_conditioned_rows import ILL_CONDITIONED, append_rows, list_start
@@ -93,9 +95,9 @@ def sum_queries(
     bag_and_head = bag * key_heads + key_head
     _, t, _, _ = read_totals(totals, bag_and_head, E_PAD, BLOCK)
     unit = unit_of(t)
-    q += index.to(tl.int64) * q_bag + head.to(tl.int64) * q_head
-    o += index.to(tl.int64) * o_bag + head.to(tl.int64) * o_head
-    grad += index.to(tl.int64) * grad_bag + head.to(tl.int64) * grad_head
+    q = of_head(q, index, head, q_bag, q_head)
+    o = of_head(o, index, head, o_bag, o_head)
+    grad = of_head(grad, index, head, grad_bag, grad_head)
     at = (index.to(tl.int64) * heads + head) * queries_all + first
     column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     d_a = tl.zeros([E_PAD, V_PAD], tl.float32)
@@ -179,9 +181,9 @@ def query_gradients(
     bag_and_head = bag * key_heads + key_head
     _, t, a_unit, g_unit = read_totals(totals, bag_and_head, E_PAD, BLOCK)
     moments += bag_and_head.to(tl.int64) * (E_PAD * (V_PAD + E_PAD))
-    q += index.to(tl.int64) * q_bag + head.to(tl.int64) * q_head
-    grad += index.to(tl.int64) * grad_bag + head.to(tl.int64) * grad_head
-    dq += index.to(tl.int64) * dq_bag + head.to(tl.int64) * dq_head
+    q = of_head(q, index, head, q_bag, q_head)
+    grad = of_head(grad, index, head, grad_bag, grad_head)
+    dq = of_head(dq, index, head, dq_bag, dq_head)
     at = (index.to(tl.int64) * heads + head) * queries_all + first
     column = tl.arange(0, E_PAD)
     needs_high_precision, _, _, _ = read_totals(gradient_totals, bag_and_head, E_PAD, BLOCK)
@@ -239,8 +241,7 @@ def store_query_gradient(do_a, q_g, rows, floor, of_rows, tile, dq, column, E: t
     inverse_n = tl.load(inverse + query, mask=there, other=0.0)
     delta_over_n = tl.load(delta + query, mask=there, other=0.0) * inverse_n
     d_q = (do_a - (q_g + floor * rows.to(tl.float32)) * delta_over_n[:, None]) * inverse_n[:, None]
-    to = of_dq + row * dq_row + column[None, :]
-    tl.store(to, d_q.to(to.dtype.element_ty), mask=there[:, None] & (column < E)[None, :])
+    store_rows(of_dq, row, dq_row, there, column, E, d_q)
 
 
 @triton.jit
@@ -300,12 +301,12 @@ def key_gradients(
     per_a, per_g = 1.0 / (a_unit * unit), 1.0 / (g_unit * unit * unit)
     twice_dt = eps * trace / (unit * unit)
     gradients += bag_and_head.to(tl.int64) * (E_PAD * (V_PAD + E_PAD))
-    k += index.to(tl.int64) * k_bag + head.to(tl.int64) * k_head
-    v += index.to(tl.int64) * v_bag + head.to(tl.int64) * v_head
-    dk += index.to(tl.int64) * dk_bag + head.to(tl.int64) * dk_head
-    dv += index.to(tl.int64) * dv_bag + head.to(tl.int64) * dv_head
+    k = of_head(k, index, head, k_bag, k_head)
+    v = of_head(v, index, head, v_bag, v_head)
+    dk = of_head(dk, index, head, dk_bag, dk_head)
+    dv = of_head(dv, index, head, dv_bag, dv_head)
     dm += (index.to(tl.int64) * key_heads + head) * keys_all + first
-    multiplicity += index.to(tl.int64) * m_bag + head.to(tl.int64) * m_head + first
+    multiplicity = of_head(multiplicity, index, head, m_bag, m_head) + first
     column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     high_precision = needs_high_precision > 0 if HALF and E > NARROW else True
 
@@ -367,13 +368,9 @@ def store_keys(
     # An absent key has a derivative with respect to m too, unless it holds a NaN or an infinity.
     broken = not_finite(k_wide, v_tile) & (m == 0)
     d_scaled = v_da + m[:, None] * (k_d + twice_dt * k_wide)
-    column, of_value = (
-        tl.arange(0, k_tile.shape[1])[None, :],
-        tl.arange(0, v_tile.shape[1])[None, :],
-    )
+    column, of_value = tl.arange(0, k_tile.shape[1]), tl.arange(0, v_tile.shape[1])
     d_k = tl.where((m != 0)[:, None], m[:, None] * d_scaled, 0.0)
     d_v = tl.where((m != 0)[:, None], m[:, None] * k_da, 0.0)
-    to_k, to_v = dk + row * dk_row + column, dv + row * dv_row + of_value
-    tl.store(to_k, d_k.to(dk.dtype.element_ty), mask=there[:, None] & (column < E))
-    tl.store(to_v, d_v.to(dv.dtype.element_ty), mask=there[:, None] & (of_value < V))
+    store_rows(dk, row, dk_row, there, column, E, d_k)
+    store_rows(dv, row, dv_row, there, of_value, V, d_v)
     tl.store(dm + key, tl.where(broken, 0.0, tl.sum(d_scaled * k_wide, 1) * scale), mask=there)

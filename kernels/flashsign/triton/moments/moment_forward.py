@@ -19,7 +19,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashsign.triton.common.device_functions import HIGH_PRECISION, inverse_norm, load_rows
+from flashsign.triton.common.device_functions import (
+    HIGH_PRECISION,
+    inverse_norm,
+    load_rows,
+    of_head,
+    store_rows,
+)
 from flashsign.triton.moments.ill_conditioned_rows import ILL_CONDITIONED, append_rows, list_start
 from flashsign.triton.moments.moment_sums import (
     NARROW,
@@ -72,10 +78,8 @@ def attend_tile(
     z = tl.maximum(tl.sum(q_g * wide, 1) / g_unit, 0.0)
     floor = tl.sum(wide * wide, 1) * t
     inverse_n = inverse_norm(z, eps * floor)
-    column = tl.arange(0, V_PAD)[None, :]
-    here = there[:, None] & (column < V)
-    to = of_o + row * o_row + column
-    tl.store(to, (u * (inverse_n / a_unit)[:, None]).to(of_o.dtype.element_ty), mask=here)
+    o_tile = u * (inverse_n / a_unit)[:, None]
+    store_rows(of_o, row, o_row, there, tl.arange(0, V_PAD), V, o_tile)
     tl.store(inverse + query, inverse_n, mask=there)
     return z, floor
 
@@ -126,8 +130,8 @@ def attend_moments(
     bag_and_head = bag * key_heads + key_head
     _, t, a_unit, g_unit = read_totals(totals, bag_and_head, E_PAD, BLOCK)
     moments += bag_and_head.to(tl.int64) * (E_PAD * (V_PAD + E_PAD))
-    q += index.to(tl.int64) * q_bag + head.to(tl.int64) * q_head
-    o += index.to(tl.int64) * o_bag + head.to(tl.int64) * o_head
+    q = of_head(q, index, head, q_bag, q_head)
+    o = of_head(o, index, head, o_bag, o_head)
     inverse += (index.to(tl.int64) * heads + head) * queries_all + first
     of_q, of_o, sizes = (q, q_row), (o, o_row), (t, eps, a_unit, g_unit)
 

@@ -21,7 +21,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashsign.triton.common.device_functions import bag_rows, load_rows, power_of_two
+from flashsign.triton.common.device_functions import (
+    bag_rows,
+    load_rows,
+    of_head,
+    power_of_two,
+)
 
 NARROW = tl.constexpr(48)  # heads
 
@@ -71,9 +76,9 @@ def sum_keys(
     head, bag = tl.program_id(1), tl.program_id(2)
     first, keys, index = bag_rows(bag, offsets, keys_all, PACKED)
     begin, last = rows_of_program(keys, BLOCK)
-    k += index.to(tl.int64) * k_bag + head.to(tl.int64) * k_head
-    v += index.to(tl.int64) * v_bag + head.to(tl.int64) * v_head
-    multiplicity += index.to(tl.int64) * m_bag + head.to(tl.int64) * m_head + first
+    k = of_head(k, index, head, k_bag, k_head)
+    v = of_head(v, index, head, v_bag, v_head)
+    multiplicity = of_head(multiplicity, index, head, m_bag, m_head) + first
 
     most = tl.zeros([M_BLOCK], tl.float32)
     for start in range(begin, last, M_BLOCK):
@@ -89,14 +94,9 @@ def sum_keys(
         key = start + tl.arange(0, BLOCK)
         m = tl.load(multiplicity + key, mask=key < last, other=0.0)
         # Absent keys are not read, because they may hold NaN.
-        present = (m != 0)[:, None]
         row = (first + key).to(tl.int64)[:, None]
-        k_tile = tl.load(
-            k + row * k_row + column[None, :], mask=present & (column < E)[None, :], other=0.0
-        )
-        v_tile = tl.load(
-            v + row * v_row + of_value[None, :], mask=present & (of_value < V)[None, :], other=0.0
-        )
+        k_tile = load_rows(k, row, k_row, m != 0, column, E)
+        v_tile = load_rows(v, row, v_row, m != 0, of_value, V)
         m *= scale
         m_v = (m[:, None] * v_tile.to(tl.float32)).to(v_tile.dtype)
         exact = (m * m)[:, None] * k_tile.to(tl.float32)

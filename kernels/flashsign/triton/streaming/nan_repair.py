@@ -15,7 +15,12 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_wait
 
 from flashsign.attention.call import AttentionCall
-from flashsign.triton.common.device_functions import bag_rows, program_tile
+from flashsign.triton.common.device_functions import (
+    bag_rows,
+    of_head,
+    program_tile,
+    store_rows,
+)
 from flashsign.triton.common.launch import start, starts_early
 from flashsign.triton.common.layout import TileAssignment, arguments_of, descriptor, pointers
 from flashsign.triton.streaming.scaled_keys import ScaledKeys
@@ -74,16 +79,15 @@ def repair_tiles(
     first_key, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
     key_head = head // (heads // key_heads)
     rows = q.load([index, head, first_query + start, 0]).reshape(QUERIES, E_PAD)
-    multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
+    multiplicity = of_head(multiplicity, index, key_head, m_bag, m_head) + first_key
     place = (index, key_head, first_key + bag * gap, first_key, keys)
     u = sum_without_absent_keys(rows, (k, v, multiplicity), place, V_PAD, KEYS, PRECISION)
     inverse_n = tl.abs(inverse_n)
     tl.store(inverse + query, inverse_n, mask=query < queries)
     column = tl.arange(0, V_PAD)
-    o += index.to(tl.int64) * o_bag + head.to(tl.int64) * o_head
-    at = (first_query + query).to(tl.int64)[:, None] * o_row + column[None, :]
-    here = (query < queries)[:, None] & (column < V)[None, :]
-    tl.store(o + at, (u * inverse_n[:, None]).to(o.dtype.element_ty), mask=here)
+    o = of_head(o, index, head, o_bag, o_head)
+    row = (first_query + query).to(tl.int64)[:, None]
+    store_rows(o, row, o_row, query < queries, column, V, u * inverse_n[:, None])
 
 
 def repair_rows(call: AttentionCall, keys: ScaledKeys, o: Tensor, inverse: Tensor) -> None:

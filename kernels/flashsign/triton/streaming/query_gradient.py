@@ -20,9 +20,12 @@ import triton.language as tl
 from flashsign.triton.common.device_functions import (
     HIGH_PRECISION,
     bag_rows,
+    load_rows,
     multiple_of_four,
+    of_head,
     power_of_two,
     program_tile,
+    store_rows,
 )
 from flashsign.triton.streaming.scaled_keys import bag_totals, load_present
 from flashsign.triton.streaming.stream_backward import power_and_rest, row_unit
@@ -67,9 +70,9 @@ def key_moments(
     head = tl.program_id(1)
     bag = tl.program_id(2)
     first, keys, index = bag_rows(bag, offsets, keys_all, PACKED)
-    k += index.to(tl.int64) * k_bag + head.to(tl.int64) * k_head + bag.to(tl.int64) * gap * k_row
-    v += index.to(tl.int64) * v_bag + head.to(tl.int64) * v_head
-    multiplicity += index.to(tl.int64) * m_bag + head.to(tl.int64) * m_head
+    k = of_head(k, index, head, k_bag, k_head) + bag.to(tl.int64) * gap * k_row
+    v = of_head(v, index, head, v_bag, v_head)
+    multiplicity = of_head(multiplicity, index, head, m_bag, m_head)
     column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     size = tl.cdiv(tl.cdiv(keys, parts), BLOCK) * BLOCK
     a = tl.zeros([E_PAD, V_PAD], tl.float32)
@@ -78,14 +81,10 @@ def key_moments(
         part * size, tl.minimum((part + 1) * size, keys), BLOCK, num_stages=STAGES
     ):
         key = start + tl.arange(0, BLOCK)
-        present = (tl.load(multiplicity + first + key, mask=key < keys, other=0.0) != 0)[:, None]
+        present = tl.load(multiplicity + first + key, mask=key < keys, other=0.0) != 0
         row = (first + key).to(tl.int64)[:, None]
-        k_tile = tl.load(
-            k + row * k_row + column[None, :], mask=present & (column < E)[None, :], other=0.0
-        )
-        v_tile = tl.load(
-            v + row * v_row + of_value[None, :], mask=present & (of_value < V)[None, :], other=0.0
-        )
+        k_tile = load_rows(k, row, k_row, present, column, E)
+        v_tile = load_rows(v, row, v_row, present, of_value, V)
         a = tl.dot(k_tile.T, v_tile, a, input_precision=PRECISION)
         g = tl.dot(k_tile.T, k_tile, g, input_precision=PRECISION)
     out += ((part * tl.num_programs(2) + bag) * key_heads + head).to(tl.int64) * (
@@ -170,26 +169,23 @@ def moment_query_gradient(
     _, t = bag_totals(totals, parts, bag, key_head, key_heads)
     query = start + tl.arange(0, QUERIES)
     row = (first + query).to(tl.int64)[:, None]
-    there = (query < queries)[:, None]
+    there = query < queries
     index, head = index.to(tl.int64), head.to(tl.int64)
     inverse_n = tl.load(
-        inverse + (index * heads + head) * queries_all + first + query,
-        mask=query < queries,
-        other=0.0,
+        inverse + (index * heads + head) * queries_all + first + query, mask=there, other=0.0
     )
     delta += (index * heads + head) * delta_head + multiple_of_four(first + bag.to(tl.int64) * gap)
-    d = tl.load(delta + query, mask=query < queries, other=0.0)
+    d = tl.load(delta + query, mask=there, other=0.0)
     _, rest = power_and_rest(inverse_n)
     d *= row_unit(t) / (rest * rest)  # <do, o> from the delta of scaled_queries
-    q += index * q_bag + head * q_head
-    grad += index * grad_bag + head * grad_head
-    dq += index * dq_bag + head * dq_head
+    q = of_head(q, index, head, q_bag, q_head)
+    grad = of_head(grad, index, head, grad_bag, grad_head)
+    dq = of_head(dq, index, head, dq_bag, dq_head)
     moments += (bag * key_heads + key_head).to(tl.int64) * (E_PAD * (V_PAD + E_PAD))
 
     column = tl.arange(0, E_PAD)
-    here = there & (column < E)[None, :]
     if HALF:
-        whole = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0)
+        whole = load_rows(q, row, q_row, there, column, E)
         wide = whole.to(tl.float32)
         inverse_rho = tl.max(tl.sum(wide * wide, 1) * inverse_n * inverse_n) * t  # 1 / (rho + eps)
         if inverse_rho * (HIGH_PRECISION + E * eps) <= E:
@@ -201,17 +197,13 @@ def moment_query_gradient(
             g, g_unit = near_one(
                 tl.load(of_g + column[:, None] * E_PAD + column[None, :]), q.dtype.element_ty
             )
-            values = tl.load(
-                grad + row * grad_row + of_value[None, :],
-                mask=there & (of_value < V)[None, :],
-                other=0.0,
-            )
+            values = load_rows(grad, row, grad_row, there, of_value, V)
             of_norm = tl.dot(whole, g) / g_unit + eps * t * wide
             found = (
                 tl.dot(values, a.T, of_norm * (d * inverse_n * -a_unit)[:, None])
                 * (inverse_n / a_unit)[:, None]
             )
-            tl.store(dq + row * dq_row + column[None, :], found.to(dq.dtype.element_ty), mask=here)
+            store_rows(dq, row, dq_row, there, column, E, found)
             tl.store(ill_conditioned + tl.program_id(0), 0)
             return
     do_a = tl.zeros([QUERIES, E_PAD], tl.float32)
@@ -219,24 +211,20 @@ def moment_query_gradient(
     q2_over_n2 = tl.zeros([QUERIES], tl.float32)
     for begin in tl.range(0, V_PAD, VALUES, num_stages=2):
         some = begin + tl.arange(0, VALUES)
-        grads = tl.load(
-            grad + row * grad_row + some[None, :], mask=there & (some < V)[None, :], other=0.0
-        )
+        grads = load_rows(grad, row, grad_row, there, some, V)
         a = tl.load(moments + column[:, None] * V_PAD + some[None, :])
         do_a = exact_product(grads.to(tl.float32), a, do_a, PRECISION, HALF)
     moments += E_PAD * V_PAD
     for begin in tl.range(0, E_PAD, WIDTH, num_stages=2):
         some = begin + tl.arange(0, WIDTH)
-        rows = tl.load(
-            q + row * q_row + some[None, :], mask=there & (some < E)[None, :], other=0.0
-        ).to(tl.float32)
+        rows = load_rows(q, row, q_row, there, some, E).to(tl.float32)
         g = tl.load(moments + column[:, None] * E_PAD + some[None, :])
         q_g = exact_product(rows, g, q_g, PRECISION, HALF)
         q_over_n = rows * inverse_n[:, None]
         q2_over_n2 += tl.sum(q_over_n * q_over_n, 1)
-    rows = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0).to(tl.float32)
+    rows = load_rows(q, row, q_row, there, column, E).to(tl.float32)
     sums = do_a * inverse_n[:, None] - (q_g + eps * t * rows) * (d * inverse_n * inverse_n)[:, None]
-    tl.store(dq + row * dq_row + column[None, :], sums.to(dq.dtype.element_ty), mask=here)
+    store_rows(dq, row, dq_row, there, column, E, sums)
     # |q|^2 t / n^2 = 1 / (rho + eps).
     tl.store(
         ill_conditioned + tl.program_id(0),
@@ -322,7 +310,7 @@ def stream_query_gradient(
         sums = tl.dot(ds.to(k_tile.dtype), k_tile, sums, input_precision=PRECISION)
 
     if tl.sum(tl.where(sums == sums, 0, 1)) > 0:  # an absent key may hold NaN: see stream_forward
-        multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
+        multiplicity = of_head(multiplicity, index, key_head, m_bag, m_head) + first_key
         sums = tl.zeros([QUERIES, E_PAD], tl.float32)
         tensors = (k, v, multiplicity)
         place = (index, key_head, first_scaled, first_key, keys)
@@ -334,10 +322,6 @@ def stream_query_gradient(
 
     sums = (sums - rows.to(tl.float32) * (eps * t * d)[:, None]) * inverse_n[:, None]
     column = tl.arange(0, E_PAD)
-    dq += index.to(tl.int64) * dq_bag + head.to(tl.int64) * dq_head
-    to = (first_query + query).to(tl.int64)[:, None] * dq_row + column[None, :]
-    tl.store(
-        dq + to,
-        sums.to(dq.dtype.element_ty),
-        mask=(query < queries)[:, None] & (column < E)[None, :],
-    )
+    dq = of_head(dq, index, head, dq_bag, dq_head)
+    row = (first_query + query).to(tl.int64)[:, None]
+    store_rows(dq, row, dq_row, query < queries, column, E, sums)

@@ -18,7 +18,11 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents
 
 from flashsign.attention.call import AttentionCall
-from flashsign.triton.common.device_functions import bag_rows, power_of_two
+from flashsign.triton.common.device_functions import (
+    bag_rows,
+    of_head,
+    power_of_two,
+)
 from flashsign.triton.common.launch import start, starts_early
 from flashsign.triton.common.layout import GAP, arguments_of, cdiv, pointers, with_gaps
 from flashsign.tuning.block_sizes import padded_width
@@ -71,9 +75,9 @@ def scaled_keys(
     first, keys, index = bag_rows(bag, offsets, keys_all, PACKED)
     size = tl.cdiv(tl.cdiv(keys, parts), BLOCK) * BLOCK
     last = tl.minimum((part + 1) * size, keys)
-    multiplicity += index.to(tl.int64) * m_bag + head.to(tl.int64) * m_head + first
-    k += index.to(tl.int64) * k_bag + head.to(tl.int64) * k_head
-    out += index.to(tl.int64) * out_bag + head.to(tl.int64) * out_head
+    multiplicity = of_head(multiplicity, index, head, m_bag, m_head) + first
+    k = of_head(k, index, head, k_bag, k_head)
+    out = of_head(out, index, head, out_bag, out_head)
     # The first keys are loaded while the largest multiplicity is searched for, the next ones while
     # these are scaled.
     key = part * size + tl.arange(0, BLOCK)

@@ -15,7 +15,13 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_wait
 
 from flashsign.attention.call import AttentionCall
-from flashsign.triton.common.device_functions import inverse_norm, marked
+from flashsign.triton.common.device_functions import (
+    inverse_norm,
+    load_rows,
+    marked,
+    of_head,
+    store_rows,
+)
 from flashsign.triton.common.launch import start, starts_early
 from flashsign.triton.common.layout import arguments_of, pointers
 from flashsign.triton.streaming.scaled_keys import ScaledKeys, bag_totals
@@ -68,30 +74,25 @@ def add_splits(
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     query = tile * QUERIES + row
     column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
-    here = (query < queries_all)[:, None] & (column < E)[None, :]
-    there = (query < queries_all)[:, None] & (of_value < V)[None, :]
+    there = query < queries_all
     index, at = bag.to(tl.int64), query.to(tl.int64)[:, None]
-    q += index * q_bag + head.to(tl.int64) * q_head
-    rows = tl.load(q + at * q_row + column[None, :], mask=here, other=0.0).to(tl.float32)
+    q = of_head(q, index, head, q_bag, q_head)
+    rows = load_rows(q, at, q_row, there, column, E).to(tl.float32)
     if EARLY:
         gdc_wait()
     u = tl.zeros([ROWS, V_PAD], tl.float32)
     z = tl.zeros([ROWS], tl.float32)
     for split in range(0, splits):
         part = ((number * splits + split) * QUERIES + row).to(tl.int64)
-        u += tl.load(sums + part[:, None] * V_PAD + of_value[None, :], mask=there, other=0.0)
+        u += load_rows(sums, part[:, None], V_PAD, there, of_value, V)
         z += tl.load(squares + part)
     _, t = bag_totals(totals, parts, bag, head // (heads // key_heads), key_heads)
     inverse_n = inverse_norm(z, eps * tl.sum(rows * rows, 1) * t)
     broken = tl.max(tl.where(u == u, 0, 1), 1) > 0
     to_inverse = inverse + (index * heads + head) * queries_all + query
-    tl.store(to_inverse, marked(inverse_n, broken), mask=query < queries_all)
-    o += index * o_bag + head.to(tl.int64) * o_head
-    tl.store(
-        o + at * o_row + of_value[None, :],
-        (u * inverse_n[:, None]).to(o.dtype.element_ty),
-        mask=there,
-    )
+    tl.store(to_inverse, marked(inverse_n, broken), mask=there)
+    o = of_head(o, index, head, o_bag, o_head)
+    store_rows(o, at, o_row, there, of_value, V, u * inverse_n[:, None])
 
 
 def add_split_keys(

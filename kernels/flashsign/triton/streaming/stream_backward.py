@@ -25,10 +25,13 @@ import triton.language as tl
 
 from flashsign.triton.common.device_functions import (
     bag_rows,
+    load_rows,
     multiple_of_four,
     not_finite,
+    of_head,
     power_of_two,
     program_tile,
+    store_rows,
     unit_of,
 )
 from flashsign.triton.streaming.scaled_keys import bag_totals
@@ -111,38 +114,29 @@ def scaled_queries(
     first, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
     _, t = bag_totals(totals, parts, bag, head // (heads // key_heads), key_heads)
     query = start + tl.arange(0, QUERIES)
-    column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
-    here = (query < queries)[:, None] & (column < E)[None, :]
-    there = (query < queries)[:, None] & (of_value < V)[None, :]
+    column, of_value, there = tl.arange(0, E_PAD), tl.arange(0, V_PAD), query < queries
     row = (first + query).to(tl.int64)[:, None]
     index, head = index.to(tl.int64), head.to(tl.int64)
-    rows = tl.load(
-        q + index * q_bag + head * q_head + row * q_row + column[None, :], mask=here, other=0.0
-    )
-    outputs = tl.load(
-        o + index * o_bag + head * o_head + row * o_row + of_value[None, :], mask=there, other=0.0
-    )
-    from_grad = grad + index * grad_bag + head * grad_head + row * grad_row + of_value[None, :]
-    grads = tl.load(from_grad, mask=there, other=0.0)
+    rows = load_rows(of_head(q, index, head, q_bag, q_head), row, q_row, there, column, E)
+    outputs = load_rows(of_head(o, index, head, o_bag, o_head), row, o_row, there, of_value, V)
+    grad = of_head(grad, index, head, grad_bag, grad_head)
+    grads = load_rows(grad, row, grad_row, there, of_value, V)
     at = (index * heads + head) * queries_all + first + query
-    inverse_n = tl.load(inverse + at, mask=query < queries, other=0.0)
+    inverse_n = tl.load(inverse + at, mask=there, other=0.0)
     power, rest = power_and_rest(inverse_n)
     unit = row_unit(t)
     rows, grads = rows.to(tl.float32), grads.to(tl.float32)
     product = tl.sum(grads * outputs.to(tl.float32), 1)
     q_over_n = rows * inverse_n[:, None]
-    tl.store(twice_dt + at, -eps * product * tl.sum(q_over_n * q_over_n, 1), mask=query < queries)
+    tl.store(twice_dt + at, -eps * product * tl.sum(q_over_n * q_over_n, 1), mask=there)
     delta += (index * heads + head) * delta_head + multiple_of_four(first + bag.to(tl.int64) * gap)
-    tl.store(delta + query, product * (rest * rest / unit), mask=query < queries)
+    tl.store(delta + query, product * (rest * rest / unit), mask=there)
     row += bag.to(tl.int64) * gap
-    to = index * out_bag + head * out_head + row * out_row + column[None, :]
-    tl.store(
-        out + to,
-        (rows * tl.where(inverse_n > 0, unit / power, 0.0)[:, None]).to(out.dtype.element_ty),
-        mask=here,
-    )
-    to = index * grads_out_bag + head * grads_out_head + row * grads_out_row + of_value[None, :]
-    tl.store(grads_out + to, (grads * rest[:, None]).to(grads_out.dtype.element_ty), mask=there)
+    q_tilde = rows * tl.where(inverse_n > 0, unit / power, 0.0)[:, None]
+    out = of_head(out, index, head, out_bag, out_head)
+    store_rows(out, row, out_row, there, column, E, q_tilde)
+    grads_out = of_head(grads_out, index, head, grads_out_bag, grads_out_head)
+    store_rows(grads_out, row, grads_out_row, there, of_value, V, grads * rest[:, None])
 
 
 @triton.jit
@@ -251,7 +245,7 @@ def key_gradients(
 
     key = start + tl.arange(0, KEYS)
     there = key < keys
-    multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
+    multiplicity = of_head(multiplicity, index, key_head, m_bag, m_head) + first_key
     m = tl.load(multiplicity + key, mask=there, other=0.0) * scale
     wide = k.load([index, key_head, first_key + start, 0]).reshape(KEYS, E_PAD).to(tl.float32)
     # An absent key has a derivative with respect to m too, unless it holds a NaN or an infinity.
@@ -267,15 +261,7 @@ def key_gradients(
     tl.store(dm + key, tl.sum(dk_sum * wide, 1) * scale, mask=there)
     column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     row = (first_key + key).to(tl.int64)[:, None]
-    to_k = dk + index * dk_bag + key_head * dk_head + row * dk_row + column[None, :]
-    to_v = dv + index * dv_bag + key_head * dv_head + row * dv_row + of_value[None, :]
-    tl.store(
-        to_k,
-        (dk_sum * m[:, None]).to(dk.dtype.element_ty),
-        mask=there[:, None] & (column < E)[None, :],
-    )
-    tl.store(
-        to_v,
-        (dv_sum * per_unit).to(dv.dtype.element_ty),
-        mask=there[:, None] & (of_value < V)[None, :],
-    )
+    dk = of_head(dk, index, key_head, dk_bag, dk_head)
+    store_rows(dk, row, dk_row, there, column, E, dk_sum * m[:, None])
+    dv = of_head(dv, index, key_head, dv_bag, dv_head)
+    store_rows(dv, row, dv_row, there, of_value, V, dv_sum * per_unit)

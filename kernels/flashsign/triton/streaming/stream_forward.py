@@ -15,7 +15,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashsign.triton.common.device_functions import bag_rows, inverse_norm, program_tile
+from flashsign.triton.common.device_functions import (
+    bag_rows,
+    inverse_norm,
+    of_head,
+    program_tile,
+    store_rows,
+)
 from flashsign.triton.streaming.scaled_keys import bag_totals, load_present
 
 
@@ -84,7 +90,7 @@ def stream_forward(
     # An absent key whose v is NaN makes u NaN. That is rare, so the loop does not check for it and
     # is run again then.
     if tl.sum(tl.where(u == u, 0, 1)) > 0:
-        multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
+        multiplicity = of_head(multiplicity, index, key_head, m_bag, m_head) + first_key
         place = (index, key_head, first_scaled, first_key, keys)
         u = sum_without_absent_keys(rows, (k, v, multiplicity), place, V_PAD, KEYS, PRECISION)
 
@@ -93,13 +99,9 @@ def stream_forward(
     inverse_n = inverse_norm(z, eps * q_squared * t)
     tl.store(inverse + query, inverse_n, mask=query < queries)
     column = tl.arange(0, V_PAD)
-    o += index.to(tl.int64) * o_bag + head.to(tl.int64) * o_head
-    at = (first_query + query).to(tl.int64)[:, None] * o_row + column[None, :]
-    tl.store(
-        o + at,
-        (u * inverse_n[:, None]).to(o.dtype.element_ty),
-        mask=(query < queries)[:, None] & (column < V)[None, :],
-    )
+    o = of_head(o, index, head, o_bag, o_head)
+    row = (first_query + query).to(tl.int64)[:, None]
+    store_rows(o, row, o_row, query < queries, column, V, u * inverse_n[:, None])
 
 
 @triton.jit
