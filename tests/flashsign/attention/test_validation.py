@@ -156,8 +156,3 @@ def test_a_multiplicity_that_is_varied_may_step_below_zero():
     k = torch.randn(1, 2, 5, 4, dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda m: spherical_attention(q, k, k, m), counts)
     assert spherical_attention(q, k, k, counts.detach() > 0).isfinite().all()
-
-
-def test_tables_that_do_not_fit_name_what_does():
-    with pytest.raises(MemoryError, match="top_edges"):
-        fs.EdgeSums(10**9, 10**9)
