@@ -5,6 +5,7 @@ each.
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,7 @@ def all_of(choices: Iterable[str]) -> Option:
 
 PATTERNS = Option(["*"], "names or patterns (default: all)")
 SMOKE = Option(False, "tiny sizes, to see that everything runs")
+OUTPUT = Option(help="default: benchmarks/results; --smoke: a new folder", kind=Path)
 
 
 def read_options(text: str | None, argv: Sequence[str] | None = None, **options: Any) -> Any:
@@ -59,3 +61,23 @@ def read_options(text: str | None, argv: Sequence[str] | None = None, **options:
     for name, option in options.items():
         (option if isinstance(option, Option) else Option(option)).added_to(parser, name)
     return parser.parse_args(argv)
+
+
+def settle_places(arguments: argparse.Namespace, name: str) -> None:
+    """Fill in where a benchmark of kernels writes, as far as it was not given: the folder `output`
+    and, where it draws, the file `picture`; with --smoke, in a new folder.
+    """
+    if arguments.smoke and not arguments.output:
+        arguments.output = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+    arguments.output = arguments.output or RESULTS
+    if "picture" in arguments and not arguments.picture:
+        folder = arguments.output if arguments.smoke else PICTURES
+        arguments.picture = folder / f"{name}.png"
+
+
+def refuse_full_sizes_without_a_gpu(arguments: argparse.Namespace) -> None:
+    if not arguments.smoke and not arguments.device.startswith("cuda"):
+        raise SystemExit(
+            f"Full sizes need a GPU, and --device is {arguments.device}; --smoke runs tiny ones "
+            "anywhere."
+        )

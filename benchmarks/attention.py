@@ -17,13 +17,19 @@ run beside the main part. What was not measured is printed below the table, with
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from pathlib import Path
 
 import pandas as pd
 import torch
-from arguments import PICTURES, RESULTS, SMOKE, Option, read_options
+from arguments import (
+    OUTPUT,
+    SMOKE,
+    Option,
+    read_options,
+    refuse_full_sizes_without_a_gpu,
+    settle_places,
+)
 from attention_parts.bags import packed_rows, small_rows
 from attention_parts.clock import device_rates
 from attention_parts.dense import DEFAULT_METHODS, DIRECTIONS, LEGEND, SHOWN, Plan, rows_at
@@ -168,30 +174,22 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
         backend=Option(
             help="default: triton on a GPU, else torch", choices=("triton", "torch", "auto")
         ),
-        output=Option(help="default: benchmarks/results; --smoke: a new folder", kind=Path),
+        output=OUTPUT,
         picture=Option(kind=Path),
         from_csv=Option(help="draw this table, and measure nothing", kind=Path),
     )
     arguments.backend = arguments.backend or (
         "triton" if arguments.device.startswith("cuda") else "torch"
     )
-    if arguments.smoke and not arguments.from_csv:
-        arguments.output = arguments.output or Path(tempfile.mkdtemp(prefix="attention-"))
-        arguments.picture = arguments.picture or arguments.output / "attention.png"
-    arguments.output = arguments.output or RESULTS
-    arguments.picture = arguments.picture or PICTURES / "attention.png"
+    settle_places(arguments, "attention")
     return arguments
 
 
 def main(argv: list[str] | None = None) -> None:
     arguments = parsed(argv)
-    if not (arguments.smoke or arguments.from_csv) and not arguments.device.startswith("cuda"):
-        raise SystemExit(
-            f"Full sizes need a GPU, and --device is {arguments.device}; --smoke runs tiny ones "
-            "anywhere."
-        )
     if arguments.from_csv:
         return draw(pd.read_csv(arguments.from_csv), arguments.picture)
+    refuse_full_sizes_without_a_gpu(arguments)
     plan = Plan.of(arguments)
     device = torch.device(arguments.device)
     common = (arguments.backend, device, plan.budget_s, arguments.smoke)

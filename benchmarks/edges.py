@@ -15,15 +15,21 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import pandas as pd
 import torch
-from arguments import RESULTS, SMOKE, Option, all_of, read_options
+from arguments import (
+    OUTPUT,
+    SMOKE,
+    Option,
+    all_of,
+    read_options,
+    refuse_full_sizes_without_a_gpu,
+    settle_places,
+)
 from attention_parts.clock import measure, peak_mib, release
 from attention_parts.methods import attempt
 from results_file import merged, ordered, versions, write
@@ -216,21 +222,16 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
         cells=Option(help="cells of a call (default: 8, with --smoke 2)", kind=int),
         budget_s=Option(1.0, "time for a method at a size"),
         device="cuda" if torch.cuda.is_available() else "cpu",
-        output=Option(help="default: benchmarks/results; --smoke: a new folder", kind=Path),
+        output=OUTPUT,
     )
     arguments.cells = arguments.cells or (2 if arguments.smoke else 8)
-    if arguments.output is None:
-        arguments.output = Path(tempfile.mkdtemp(prefix="edges-")) if arguments.smoke else RESULTS
+    settle_places(arguments, "edges")
     return arguments
 
 
 def main(argv: list[str] | None = None) -> None:
     arguments = parsed(argv)
-    if not arguments.smoke and not arguments.device.startswith("cuda"):
-        raise SystemExit(
-            f"Full sizes need a GPU, and --device is {arguments.device}; --smoke runs tiny ones "
-            "anywhere."
-        )
+    refuse_full_sizes_without_a_gpu(arguments)
     measure_all(arguments)
 
 

@@ -22,14 +22,21 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 import time
 from pathlib import Path
 
 import pandas as pd
 import seaborn as sns
 import torch
-from arguments import PICTURES, RESULTS, SMOKE, Option, all_of, read_options
+from arguments import (
+    OUTPUT,
+    SMOKE,
+    Option,
+    all_of,
+    read_options,
+    refuse_full_sizes_without_a_gpu,
+    settle_places,
+)
 from folds_parts.layers import (
     Scale,
     attention_cases,
@@ -148,15 +155,11 @@ def parsed(argv: list[str] | None) -> argparse.Namespace:
         backend=Option("auto", choices=("triton", "torch", "auto")),
         budget_s=Option(2.0, "time for a method at a size"),
         limit_s=Option(400.0, "start no new size after this time"),
-        output=Option(help="default: benchmarks/results; --smoke: a new folder", kind=Path),
+        output=OUTPUT,
         picture=Option(kind=Path),
         from_csv=Option(help="draw this table, and measure nothing", kind=Path),
     )
-    if arguments.smoke:
-        arguments.output = arguments.output or Path(tempfile.mkdtemp(prefix="folds-"))
-        arguments.picture = arguments.picture or arguments.output / "folds.png"
-    arguments.output = arguments.output or RESULTS
-    arguments.picture = arguments.picture or PICTURES / "folds.png"
+    settle_places(arguments, "folds")
     return arguments
 
 
@@ -164,12 +167,8 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parsed(argv)
     if arguments.from_csv:
         return draw(pd.read_csv(arguments.from_csv), arguments.picture)
+    refuse_full_sizes_without_a_gpu(arguments)
     device = torch.device(arguments.device)
-    if not arguments.smoke and device.type != "cuda":
-        raise SystemExit(
-            f"Full sizes need a GPU, and --device is {arguments.device}; --smoke runs tiny ones "
-            "anywhere."
-        )
     if arguments.tiles:
         from folds_parts.tiles import checked
 
