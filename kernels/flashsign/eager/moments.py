@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from flashsign.attention.validation import has_values
+from flashsign.eager.own_backward import Gradients, OwnBackward
 from flashsign.eager.streaming import inverse_norm, row_floor, stream_backward, stream_forward
-from flashsign.eager.transforms import differentiable_gradients, transformed, without_autocast
+from flashsign.eager.transforms import transformed
 
 ILL_CONDITIONED = 1e-4
 """Rows with rho = z / (|q|^2 tr G) below this are ill-conditioned: float32 moments cancel, and z
@@ -74,10 +75,10 @@ def moment_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
     and use float64 moments for all rows instead. Source:
     arXiv 2505.09326.
     """
+    plain = partial(plain_moment_attention, eps=eps)
     if transformed() or not has_values(q):
-        return plain_moment_attention(q, k, v, eps)
-    output: Tensor = _MomentAttention.apply(q, k, v, eps)  # type: ignore[no-untyped-call]
-    return output
+        return plain(q, k, v)
+    return OwnBackward(plain, partial(_forward, eps=eps), partial(_backward, eps=eps))(q, k, v)
 
 
 def plain_moment_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
@@ -88,45 +89,31 @@ def plain_moment_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tenso
     return Moments.of(k.double(), v.double()).attend(q.double(), eps)[0].to(q.dtype)
 
 
-class _MomentAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
-        moments = Moments.of(k, v)
-        o, inverse, ill_conditioned = moments.attend(q, eps)
-        for bag, rows in bags_with_rows(ill_conditioned):
-            o[bag, rows], inverse[bag, rows] = (
-                part[0]
-                for part in stream_forward(q[bag, rows][None], k[bag, None], v[bag, None], eps)
-            )
-        ctx.save_for_backward(q, k, v, o, inverse, ill_conditioned, *moments)
-        ctx.eps = eps
-        return o
+def _forward(q: Tensor, k: Tensor, v: Tensor, *, eps: float) -> tuple[Tensor, Gradients]:
+    moments = Moments.of(k, v)
+    o, inverse, ill_conditioned = moments.attend(q, eps)
+    for bag, rows in bags_with_rows(ill_conditioned):
+        o[bag, rows], inverse[bag, rows] = (
+            part[0] for part in stream_forward(q[bag, rows][None], k[bag, None], v[bag, None], eps)
+        )
+    return o, (o, inverse, ill_conditioned, *moments)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, o, inverse, ill_conditioned, a, g = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            plain = partial(plain_moment_attention, eps=ctx.eps)
-            return *differentiable_gradients(plain, (q, k, v), (grad,)), None
-        well_conditioned = torch.where(ill_conditioned, 0, inverse)
-        with without_autocast(grad):
-            dq, dk, dv = _moments_backward(
-                grad, q, k, v, o, well_conditioned, Moments(a, g), ctx.eps
-            )
-            for bag, rows in bags_with_rows(ill_conditioned):
-                totals = (o[bag, rows][None], inverse[bag, rows][None])
-                dq_rows, dk_bag, dv_bag = stream_backward(
-                    grad[bag, rows][None],
-                    q[bag, rows][None],
-                    k[bag, None],
-                    v[bag, None],
-                    *totals,
-                    ctx.eps,
-                )
-                dq[bag, rows] = dq_rows[0]
-                dk[bag] += dk_bag[0]
-                dv[bag] += dv_bag[0]
-        return dq, dk, dv, None
+
+def _backward(
+    grad: Tensor, tensors: Any, kept: Any, wanted: tuple[bool, ...], *, eps: float
+) -> Gradients:
+    (q, k, v), (o, inverse, ill_conditioned, a, g) = tensors, kept
+    well_conditioned = torch.where(ill_conditioned, 0, inverse)
+    dq, dk, dv = _moments_backward(grad, q, k, v, o, well_conditioned, Moments(a, g), eps)
+    for bag, rows in bags_with_rows(ill_conditioned):
+        totals = (o[bag, rows][None], inverse[bag, rows][None])
+        dq_rows, dk_bag, dv_bag = stream_backward(
+            grad[bag, rows][None], q[bag, rows][None], k[bag, None], v[bag, None], *totals, eps
+        )
+        dq[bag, rows] = dq_rows[0]
+        dk[bag] += dk_bag[0]
+        dv[bag] += dv_bag[0]
+    return dq, dk, dv
 
 
 def _moments_backward(

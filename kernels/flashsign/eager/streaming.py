@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flashsign.eager.transforms import differentiable_gradients, transformed, without_autocast
+from flashsign.eager.own_backward import Gradients, OwnBackward
+from flashsign.eager.transforms import transformed
 
 CHUNK_SCORES = 2**23
 """Most scores that exist at one time (32 MiB in float32)."""
@@ -43,10 +44,19 @@ def stream_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
     -> o [B, N, V]. Forward mode, torch.func transforms, torch.compile and torch.export keep all
     scores at once: chunks would fix the numbers of queries and keys. Source: arXiv 2505.09326.
     """
+    plain = partial(plain_stream_attention, eps=eps)
     if transformed() or torch.compiler.is_compiling():
-        return plain_stream_attention(q, k, v, eps)
-    output: Tensor = _Stream.apply(q, k, v, eps)  # type: ignore[no-untyped-call]
-    return output
+        return plain(q, k, v)
+
+    def forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Gradients]:
+        o, inverse = stream_forward(q, k, v, eps)
+        return o, (o, inverse)
+
+    def backward(grad: Tensor, tensors: Any, kept: Any, wanted: tuple[bool, ...]) -> Gradients:
+        (q, k, v), (o, inverse) = tensors, kept
+        return stream_backward(grad, q, k, v, o, inverse, eps)
+
+    return OwnBackward(plain, forward, backward)(q, k, v)
 
 
 def plain_stream_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
@@ -116,21 +126,3 @@ def stream_backward(
         dq += dscores @ k_chunk
         dk.narrow(*where).add_(dscores.mT @ q)
     return dq, dk, dv
-
-
-class _Stream(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
-        o, inverse = stream_forward(q, k, v, eps)
-        ctx.save_for_backward(q, k, v, o, inverse)
-        ctx.eps = eps
-        return o
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, o, inverse = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            plain = partial(plain_stream_attention, eps=ctx.eps)
-            return *differentiable_gradients(plain, (q, k, v), (grad,)), None
-        with without_autocast(grad):
-            return *stream_backward(grad, q, k, v, o, inverse, ctx.eps), None

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flashsign.folds.layers.own_backward import Gradients, OwnBackward
+from flashsign.eager.own_backward import Gradients, OwnBackward
 
 Plain = Callable[..., Tensor]
 

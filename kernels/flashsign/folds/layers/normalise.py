@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from flashsign.attention.dispatch import Backend
+from flashsign.eager.own_backward import Gradients, OwnBackward
 from flashsign.eager.transforms import transformed
 from flashsign.errors import ShapeMismatch
 from flashsign.folds.layers.backend import choose_fold
-from flashsign.folds.layers.own_backward import Gradients, OwnBackward
 
 
 def rms_norm(

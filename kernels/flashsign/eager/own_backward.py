@@ -1,5 +1,5 @@
-"""Layers that are given with their first derivatives: by kernels, or by a formula that keeps less
-than autograd would.
+"""Functions that are given with their first derivatives: by kernels, or by a formula that keeps
+less than autograd would.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ Gradients = tuple[Tensor | None, ...]
 
 @dataclass(frozen=True)
 class OwnBackward:
-    """A layer of some tensors, of which those that a call does not have are None.
+    """A function of some tensors, of which those that a call does not have are None.
 
-    plain(*tensors): the same layer in torch operations, of which second derivatives are taken.
+    plain(*tensors): the same in torch operations, which compilers see, and of which second and
+        batched derivatives are taken.
     forward(*tensors): the output, and a tuple of what the backward needs besides the tensors.
     backward(grad, tensors, kept, wanted): a gradient for each tensor, or None; wanted: for which.
     """
@@ -31,35 +32,38 @@ class OwnBackward:
     backward: Callable[[Tensor, Any, Any, tuple[bool, ...]], Gradients]
 
     def __call__(self, *tensors: Tensor | None) -> Tensor:
+        if torch.compiler.is_compiling():
+            return self.plain(*tensors)
         output: Tensor = _OwnBackward.apply(self, *tensors)  # type: ignore[no-untyped-call]
         return output
 
 
 class _OwnBackward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, layer: OwnBackward, *tensors: Tensor | None) -> Tensor:
+    def forward(ctx: Any, function: OwnBackward, *tensors: Tensor | None) -> Tensor:
         with on_device_of(tensors[0]):
-            output, kept = layer.forward(*tensors)
+            output, kept = function.forward(*tensors)
         ctx.save_for_backward(*tensors, *kept)
-        ctx.layer, ctx.count = layer, len(tensors)
+        ctx.function, ctx.count = function, len(tensors)
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Gradients:
-        saved, layer = ctx.saved_tensors, ctx.layer
+        saved, function = ctx.saved_tensors, ctx.function
         tensors, kept = saved[: ctx.count], saved[ctx.count :]
         if torch.is_grad_enabled() or in_batches(grad):
 
             def plain(*given: Tensor) -> Tensor:
                 left = iter(given)
-                output: Tensor = layer.plain(*(None if x is None else next(left) for x in tensors))
+                every = (None if x is None else next(left) for x in tensors)
+                output: Tensor = function.plain(*every)
                 return output
 
             there = tuple(x for x in tensors if x is not None)
             slopes = iter(differentiable_gradients(plain, there, (grad,)))
             return None, *(None if x is None else next(slopes) for x in tensors)
         with on_device_of(grad):
-            return None, *layer.backward(grad, tensors, kept, ctx.needs_input_grad[1:])
+            return None, *function.backward(grad, tensors, kept, ctx.needs_input_grad[1:])
 
 
 @contextmanager
