@@ -27,6 +27,7 @@ from flashsign import (
     spherical_attention,
     weighted_cross_entropy,
 )
+from flashsign.tuning.accuracy import error
 
 Layer = Callable[..., Tensor]
 
@@ -182,19 +183,14 @@ def _errors(case: Case, method: Method, grad: Tensor, truth: tuple[Tensor, ...])
     output = method.run(*case.inputs)
     gradients = torch.autograd.grad(output, case.leaves, grad.to(output.dtype), allow_unused=True)
     errors = [
-        math.nan if x is None else _error(x, true)
+        math.nan if x is None else error(x, true)
         for x, true in zip(gradients, truth[1:], strict=True)
     ]
-    of_output = math.nan if method.shifted else _error(output, truth[0])
+    of_output = math.nan if method.shifted else error(output, truth[0])
     return {
         "error": of_output,
         "gradient_error": max(errors, key=lambda x: -1 if math.isnan(x) else x),
     }
-
-
-def _error(found: Tensor, true: Tensor) -> float:
-    """Relative size of an error; NaN where anything is NaN."""
-    return float((found.detach().double() - true).norm() / true.norm())
 
 
 ROW_CHUNK = 1024

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from flashsign import distribution_cross_entropy, linear_cross_entropy, mlp, normalised_attention
 from flashsign.folds.kernels import fold_tables
+from flashsign.tuning.accuracy import error
 from flashsign.tuning.block_sizes import BlockSizes
 
 BARS = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1e-2}
@@ -81,7 +82,7 @@ def _check(task: Task) -> dict[str, Any]:
             errors = list(chain.from_iterable(each))
     except Exception as failure:
         return row | {"error": math.nan, "good": False, "status": repr(failure)[:200]}
-    good = all(error < bar for error in errors)
+    good = all(each < bar for each in errors)
     return row | {"error": max(errors), "good": good, "status": "ok"}
 
 
@@ -96,10 +97,7 @@ def _errors(name: str, dtype: str, width: int, kind: str, even: bool, smoke: boo
         grad = torch.randn(output.shape, device=output.device).to(getattr(torch, dtype))
         slopes = torch.autograd.grad(output, list(leaves.values()), grad.to(output))
         results.append((output.detach(), *slopes))
-    return [
-        float((x.double() - y).norm() / y.norm().clamp(min=1e-300))
-        for x, y in zip(*results, strict=True)
-    ]
+    return [error(x, y) for x, y in zip(*results, strict=True)]
 
 
 def _layer(
