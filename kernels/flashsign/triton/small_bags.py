@@ -40,8 +40,11 @@ from flashsign.attention.dispatch import largest_bag
 from flashsign.triton.common.device_functions import (
     bag_rows,
     inverse_norm,
+    load_rows,
     not_finite,
+    of_head,
     power_of_two,
+    store_rows,
     unit_of,
 )
 from flashsign.triton.common.launch import start
@@ -84,22 +87,20 @@ def load_bag(
     m = tl.load(
         multiplicity + index * m_bag + key_head * m_head + first_key + key, mask=there, other=0.0
     )
-    column, of_value = tl.arange(0, E_PAD)[None, :], tl.arange(0, V_PAD)[None, :]
-    from_k = k + index * k_bag + key_head * k_head + row * k_row + column
-    from_v = v + index * v_bag + key_head * v_head + row * v_row + of_value
-    k_tile = tl.load(from_k, mask=there[:, None] & (column < E), other=0.0)
-    v_tile = tl.load(from_v, mask=there[:, None] & (of_value < V), other=0.0)
+    k, v = of_head(k, index, key_head, k_bag, k_head), of_head(v, index, key_head, v_bag, v_head)
+    k_tile = load_rows(k, row, k_row, there, tl.arange(0, E_PAD), E)
+    v_tile = load_rows(v, row, v_row, there, tl.arange(0, V_PAD), V)
     return index, key_head, first_query, queries, first_key, there, row, m, k_tile, v_tile
 
 
 @triton.jit
 def query_rows(step, tiles, key_head, group, first_query, queries, QUERIES: tl.constexpr):
-    """The tile of a step: head, queries [QUERIES], their rows and mask [QUERIES, 1]. Steps go
-    through the tiles of one head after the other.
+    """The tile of a step: head, queries [QUERIES], their rows [QUERIES, 1] and mask [QUERIES].
+    Steps go through the tiles of one head after the other.
     """
     head = key_head * group + step // tiles
     query = step % tiles * QUERIES + tl.arange(0, QUERIES)
-    return head, query, (first_query + query).to(tl.int64)[:, None], (query < queries)[:, None]
+    return head, query, (first_query + query).to(tl.int64)[:, None], query < queries
 
 
 @triton.jit
@@ -154,7 +155,7 @@ def small_forward(
         KEYS,
         PACKED,
     )
-    column, of_value = tl.arange(0, E_PAD)[None, :], tl.arange(0, V_PAD)[None, :]
+    column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     present = (m != 0)[:, None]
     k_tile = tl.where(present, k_tile, 0.0)
     v_tile = tl.where(present, v_tile, 0.0)
@@ -168,10 +169,7 @@ def small_forward(
         head, query, at, asked = query_rows(
             step, tiles, key_head, group, first_query, queries, QUERIES
         )
-        query_mask, value_mask = asked & (column < E), asked & (of_value < V)
-        rows = tl.load(
-            q + index * q_bag + head * q_head + at * q_row + column, mask=query_mask, other=0.0
-        )
+        rows = load_rows(of_head(q, index, head, q_bag, q_head), at, q_row, asked, column, E)
         s = tl.dot(rows, k_tile.T, input_precision=PRECISION) * m[None, :]
         wide = rows.to(tl.float32)
         inverse_n = inverse_norm(tl.sum(s * s, 1), floor * tl.sum(wide * wide, 1))
@@ -179,9 +177,9 @@ def small_forward(
             (s * inverse_n[:, None]).to(v_tile.dtype), v_tile, input_precision=PRECISION
         )
         inverses = inverse + (index * heads + head) * queries_all + first_query
-        tl.store(inverses + query, inverse_n, mask=query < queries)
-        to_o = o + index * o_bag + head * o_head + at * o_row + of_value
-        tl.store(to_o, outputs.to(o.dtype.element_ty), mask=value_mask)
+        tl.store(inverses + query, inverse_n, mask=asked)
+        to = of_head(o, index, head, o_bag, o_head)
+        store_rows(to, at, o_row, asked, of_value, V, outputs)
 
 
 @triton.jit
@@ -253,7 +251,7 @@ def small_backward(
         KEYS,
         PACKED,
     )
-    column, of_value = tl.arange(0, E_PAD)[None, :], tl.arange(0, V_PAD)[None, :]
+    column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     scale = power_of_two(tl.max(m))
     m *= scale
     wide = k_tile.to(tl.float32)
@@ -274,17 +272,13 @@ def small_backward(
         head, query, at, asked = query_rows(
             step, tiles, key_head, group, first_query, queries, QUERIES
         )
-        query_mask, value_mask = asked & (column < E), asked & (of_value < V)
-        rows = tl.load(
-            q + index * q_bag + head * q_head + at * q_row + column, mask=query_mask, other=0.0
-        )
-        from_grad = grad + index * grad_bag + head * grad_head + at * grad_row + of_value
-        grads = tl.load(from_grad, mask=value_mask, other=0.0)
-        outputs = tl.load(
-            o + index * o_bag + head * o_head + at * o_row + of_value, mask=value_mask, other=0.0
-        )
+        rows = load_rows(of_head(q, index, head, q_bag, q_head), at, q_row, asked, column, E)
+        of_grad = of_head(grad, index, head, grad_bag, grad_head)
+        grads = load_rows(of_grad, at, grad_row, asked, of_value, V)
+        of_o = of_head(o, index, head, o_bag, o_head)
+        outputs = load_rows(of_o, at, o_row, asked, of_value, V)
         inverses = inverse + (index * heads + head) * queries_all + first_query
-        inverse_n = tl.load(inverses + query, mask=query < queries, other=0.0)
+        inverse_n = tl.load(inverses + query, mask=asked, other=0.0)
         delta = tl.sum(grads.to(tl.float32) * outputs.to(tl.float32), 1)
         # q / n has a length of about 1 / sqrt(t). q~ is q times a power of two, so exact, with
         # numbers near one.
@@ -306,24 +300,20 @@ def small_backward(
         ds = tl.where(present, ds * m[:, None], 0.0).to(rows.dtype)
         sums = tl.dot(k_tile.T, ds, input_precision=PRECISION).T
         sums = sums / power[:, None] - q_tilde.to(tl.float32) * (eps_term * rest / unit)[:, None]
-        tl.store(
-            dq + index * dq_bag + head * dq_head + at * dq_row + column,
-            sums.to(dq.dtype.element_ty),
-            mask=query_mask,
-        )
+        to = of_head(dq, index, head, dq_bag, dq_head)
+        store_rows(to, at, dq_row, asked, column, E, sums)
 
     # Keys are read again, because the loop is short of registers.
-    here = there[:, None] & (column < E)
-    from_k = k + index * k_bag + key_head * k_head + row * k_row + column
-    wide = tl.where(broken, 0.0, tl.load(from_k, mask=here, other=0.0).to(tl.float32))
+    wide = load_rows(of_head(k, index, key_head, k_bag, k_head), row, k_row, there, column, E)
+    wide = tl.where(broken, 0.0, wide.to(tl.float32))
     dk_sum = dk_sum / unit - (eps * tl.sum(c_q_squared)) * m[:, None] * wide
     dk_sum = tl.where(broken, 0.0, dk_sum)
     to_m = dm + (index * key_heads + key_head) * keys_all + first_key + tl.arange(0, KEYS)
     tl.store(to_m, tl.sum(dk_sum * wide, 1) * scale, mask=there)
-    to_k = dk + index * dk_bag + key_head * dk_head + row * dk_row + column
-    to_v = dv + index * dv_bag + key_head * dv_head + row * dv_row + of_value
-    tl.store(to_k, (dk_sum * m[:, None]).to(dk.dtype.element_ty), mask=here)
-    tl.store(to_v, dv_sum.to(dv.dtype.element_ty), mask=there[:, None] & (of_value < V))
+    dk = of_head(dk, index, key_head, dk_bag, dk_head)
+    store_rows(dk, row, dk_row, there, column, E, dk_sum * m[:, None])
+    dv = of_head(dv, index, key_head, dv_bag, dv_head)
+    store_rows(dv, row, dv_row, there, of_value, V, dv_sum)
 
 
 def forward(call: AttentionCall, sizes: SmallBagBlockSizes | None = None) -> tuple[Tensor, Tensor]:

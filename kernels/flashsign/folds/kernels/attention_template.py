@@ -38,6 +38,7 @@ from flashsign.folds.kernels.fold_tables import (
     ATTENTION_QUERIES,
     of_width,
 )
+from flashsign.triton.common.device_functions import store_rows
 from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import cdiv, descriptor, multiplicity_strides, precision
 from flashsign.tuning.block_sizes import BlockSizes, padded_width
@@ -144,10 +145,7 @@ def attend(
         tl.store(inverse + at, r, mask=there)
         tl.store(dz_scale + at, LOG_SLOPE(z, floor), mask=there)
     column = tl.arange(0, E_PAD)
-    to = o + at[:, None] * E + column[None, :]
-    tl.store(
-        to, (u * r[:, None]).to(o.dtype.element_ty), mask=there[:, None] & (column < E)[None, :]
-    )
+    store_rows(o, at[:, None], E, there, column, E, u * r[:, None])
 
 
 @triton.jit
@@ -218,8 +216,7 @@ def query_gradients(
             :, None
         ] * rows.to(tl.float32)
     column = tl.arange(0, E_PAD)
-    to = d_q + at[:, None] * E + column[None, :]
-    tl.store(to, sums.to(d_q.dtype.element_ty), mask=there[:, None] & (column < E)[None, :])
+    store_rows(d_q, at[:, None], E, there, column, E, sums)
 
 
 @triton.jit
@@ -297,7 +294,6 @@ def key_gradients(
         )
         k_sum = tl.dot(d_s.to(rows.dtype), rows, k_sum, input_precision=PRECISION)
     column = tl.arange(0, E_PAD)
-    here = there[:, None] & (column < E)[None, :]
     at = (bag.to(tl.int64) * key_heads + key_head) * keys + key
     wide = k_tile.to(tl.float32)
     if not EXPONENTIAL:
@@ -311,9 +307,8 @@ def key_gradients(
         tl.store(
             d_m + at, tl.where(count > 0, s_sum / tl.where(count > 0, count, 1.0), 0.0), mask=there
         )
-    to = at[:, None] * E + column[None, :]
-    tl.store(d_k + to, k_sum.to(d_k.dtype.element_ty), mask=here)
-    tl.store(d_v + to, v_sum.to(d_v.dtype.element_ty), mask=here)
+    store_rows(d_k, at[:, None], E, there, column, E, k_sum)
+    store_rows(d_v, at[:, None], E, there, column, E, v_sum)
 
 
 class Totals(NamedTuple):

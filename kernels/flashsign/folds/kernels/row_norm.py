@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from flashsign.triton.common.device_functions import load_rows, store_rows
 from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import cdiv
 from flashsign.tuning.device import multiprocessor_count
@@ -36,13 +37,11 @@ def norm_forward(
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, D_PAD)
-    here = (row < rows)[:, None] & (column < D)[None, :]
-    tile = tl.load(x + row[:, None] * x_row + column[None, :], mask=here, other=0.0).to(tl.float32)
+    tile = load_rows(x, row[:, None], x_row, row < rows, column, D).to(tl.float32)
     by = tl.rsqrt(tl.sum(tile * tile, 1) / D + eps)
     tl.store(inverse + row, by, mask=row < rows)
     scale = tl.load(weight + column, mask=column < D, other=0.0).to(tl.float32)
-    result = tile * by[:, None] * scale[None, :]
-    tl.store(out + row[:, None] * D + column[None, :], result.to(out.dtype.element_ty), mask=here)
+    store_rows(out, row[:, None], D, row < rows, column, D, tile * by[:, None] * scale[None, :])
 
 
 @triton.jit
@@ -70,21 +69,14 @@ def norm_backward(
     sums = tl.zeros([D_PAD], tl.float32)
     for tile in range(program * tiles, tl.minimum((program + 1) * tiles, tl.cdiv(rows, ROWS))):
         row = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-        here = (row < rows)[:, None] & (column < D)[None, :]
         by = tl.load(inverse + row, mask=row < rows, other=0.0)
-        normal = (
-            tl.load(x + row[:, None] * x_row + column[None, :], mask=here, other=0.0).to(tl.float32)
-            * by[:, None]
-        )
-        g = tl.load(grad + row[:, None] * grad_row + column[None, :], mask=here, other=0.0).to(
-            tl.float32
-        )
+        tile = load_rows(x, row[:, None], x_row, row < rows, column, D)
+        normal = tile.to(tl.float32) * by[:, None]
+        g = load_rows(grad, row[:, None], grad_row, row < rows, column, D).to(tl.float32)
         sums += tl.sum(g * normal, 0)
         g *= scale[None, :]
         result = (g - normal * (tl.sum(g * normal, 1) / D)[:, None]) * by[:, None]
-        tl.store(
-            d_x + row[:, None] * D + column[None, :], result.to(d_x.dtype.element_ty), mask=here
-        )
+        store_rows(d_x, row[:, None], D, row < rows, column, D, result)
     tl.store(d_weight + program * D + column, sums, mask=column < D)
 
 
