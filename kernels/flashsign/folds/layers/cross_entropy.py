@@ -68,7 +68,7 @@ def linear_cross_entropy(
         the gradients of 128 MiB of logits. backend: "auto" takes kernels on CUDA where they can
         run. Differentiable in h, weight, bias and row_weights.
     Raises ShapeMismatch, and ValueError for a target that is no class (on a GPU, where looking
-    would synchronise, its loss is NaN), an unknown reduction or backend.
+    would synchronise, and in compiled code its loss is NaN), an unknown reduction or backend.
 
     Example:
         >>> import torch
