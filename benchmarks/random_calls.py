@@ -27,6 +27,7 @@ import pandas as pd
 import torch
 from arguments import RESULTS, Option, read_options
 from results_file import write
+from torch import Tensor
 
 from flashsign import spherical_attention
 from flashsign.tuning.accuracy import TENSORS, Case, error
@@ -60,77 +61,72 @@ def drawn(dice: random.Random, longest: int, dtypes: tuple[str, ...]) -> dict[st
     }
 
 
-def judged(of: dict[str, Any], device: torch.device, backend: str) -> dict[str, float]:
-    """The largest errors of a call's results, in units of their bounds."""
+def bags_of(of: dict[str, Any], device: torch.device) -> list[list[Tensor]]:
+    """q, k, v, multiplicities and the output's gradient of every bag, [heads, rows, width] each;
+    multiplicities [key heads or 1, keys].
+    """
     numbers, dtype = torch.Generator().manual_seed(of["seed"]), getattr(torch, of["dtype"])
 
-    def normal(*shape: int) -> torch.Tensor:
+    def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=numbers).to(device, dtype)
 
-    sizes = []
-    for _ in range(of["bags"]):
-        share = torch.rand(2, generator=numbers) if of["packed"] else torch.ones(2)
-        sizes.append([int(n) for n in share * torch.tensor([of["queries"], of["keys"]])])
+    shares = [
+        torch.rand(2, generator=numbers) if of["packed"] else torch.ones(2)
+        for _ in range(of["bags"])
+    ]
     bags = []
-    for queries, keys in sizes:
+    for share in shares:
+        queries, keys = (int(n) for n in share * torch.tensor([of["queries"], of["keys"]]))
         m = torch.rand(of["key_heads"] if of["per_head"] else 1, keys, generator=numbers) * 3 + 0.05
         m = torch.where(torch.rand(m.shape, generator=numbers) < of["absent"], 0.0, m).to(device)
-        rows = normal(of["heads"], queries, of["width"]), normal(of["key_heads"], keys, of["width"])
-        bags.append(
-            (
-                *rows,
-                normal(of["key_heads"], keys, of["values"]),
-                m,
-                normal(of["heads"], queries, of["values"]),
-            )
-        )
-    q, k, v, m, grad = (
-        torch.cat(each, 1) if of["packed"] else torch.stack(each)
-        for each in zip(*bags, strict=True)
-    )
+        q, k = normal(of["heads"], queries, of["width"]), normal(of["key_heads"], keys, of["width"])
+        v = normal(of["key_heads"], keys, of["values"])
+        bags.append([q, k, v, m, normal(of["heads"], queries, of["values"])])
+    return bags
+
+
+def together(parts: list[Tensor], packed: bool) -> Tensor:
+    """The rows of all bags, [heads, rows, ...] each, in the form of a call."""
+    return torch.cat(parts, 1).transpose(0, 1) if packed else torch.stack(parts)
+
+
+def apart(rows: Tensor, sizes: list[int], packed: bool) -> list[Tensor]:
+    """The inverse of together; sizes: rows of each bag."""
+    return [part.transpose(0, 1) for part in rows.split(sizes)] if packed else list(rows)
+
+
+def judged(of: dict[str, Any], device: torch.device, backend: str) -> dict[str, float]:
+    """The largest errors of a call's results, in units of their bounds."""
+    packed, per_head, bags = of["packed"], of["per_head"], bags_of(of, device)
+    q, k, v, m, grad = (together(list(parts), packed) for parts in zip(*bags, strict=True))
+    queries, keys = ([bag[place].shape[1] for bag in bags] for place in (0, 1))
     cut = {}
-    if of["packed"]:
-        q, k, v, grad = (x.transpose(0, 1) for x in (q, k, v, grad))
-        m = m.mT
-        both = torch.tensor(sizes).cumsum(0).to(device)
-        ends = torch.cat([both.new_zeros(1, 2), both])
-        cut = {"query_offsets": ends[:, 0].contiguous(), "offsets": ends[:, 1].contiguous()}
-    m = m if of["per_head"] else m.squeeze(1)
+    if packed:
+        ends = (torch.tensor([0, *sizes]).cumsum(0).to(device) for sizes in (queries, keys))
+        cut = dict(zip(("query_offsets", "offsets"), ends, strict=True))
+    m = m if per_head else m.squeeze(1)
     leaves = [x.detach().requires_grad_() for x in (q, k, v, m)]
     output = spherical_attention(*leaves, **cut, method=of["method"], backend=backend)
-    found = [output.detach(), *torch.autograd.grad(output, leaves, grad)]
+    *found, dm = output.detach(), *torch.autograd.grad(output, leaves, grad)
+    found.append(dm if per_head else dm.unsqueeze(1))
+    rows = (queries, queries, keys, keys, keys)
+    results = [apart(x, sizes, packed) for x, sizes in zip(found, rows, strict=True)]
     worst = dict.fromkeys(TENSORS, 0.0)
-    starts = [0, 0]
-    for number, (bag, (queries, keys)) in enumerate(zip(bags, sizes, strict=True)):
-        if of["packed"]:
-            own = [
-                slice(start, start + size)
-                for start, size in zip(starts, (queries, keys), strict=True)
-            ]
-            starts = [part.stop for part in own]
-            parts = [
-                x[own[place]].transpose(0, 1)
-                for x, place in zip(found[:4], (0, 0, 1, 1), strict=True)
-            ]
-            dm = found[4][own[1]]
-            parts.append(dm.mT if dm.ndim == 2 else dm[None])
-        else:
-            parts = [x[number] for x in found]
-            parts[4] = parts[4] if of["per_head"] else parts[4][None]
-        if not queries or not keys:
+    for bag, *parts in zip(bags, *results, strict=True):
+        if not bag[0].shape[1] or not bag[1].shape[1]:
             assert all(not x.any() for x in parts), "a bag without queries or keys gives zeros"
             continue
         bag, parts = without_empty_heads(bag, parts, of["heads"] // of["key_heads"])
         if not len(bag[1]):
             continue
         bag_q, bag_k, bag_v, bag_m, bag_grad = (x[None] for x in bag)
-        case = Case(bag_q, bag_k, bag_v, bag_m if of["per_head"] else bag_m[:, 0], bag_grad)
+        case = Case(bag_q, bag_k, bag_v, bag_m if per_head else bag_m[:, 0], bag_grad)
         each = dict(zip(TENSORS, (x[None] for x in parts), strict=True))
-        each["dm"] = each["dm"] if of["per_head"] else each["dm"][:, 0]
+        each["dm"] = each["dm"] if per_head else each["dm"][:, 0]
         # whose gradients are differences of equal numbers
         single = bool(((bag_m != 0).sum(-1) <= 1).any())
         added = dict.fromkeys(TENSORS, 0.0)
-        if dtype.itemsize == 2:
+        if q.dtype.itemsize == 2:
             added = rounding_of_keys(case)
         elif of["method"] != "stream":
             added = cancelling_sums(case)
@@ -144,8 +140,8 @@ def judged(of: dict[str, Any], device: torch.device, backend: str) -> dict[str, 
 
 
 def without_empty_heads(
-    bag: Any, parts: list[torch.Tensor], group: int
-) -> tuple[Any, list[torch.Tensor]]:
+    bag: list[Tensor], parts: list[Tensor], group: int
+) -> tuple[list[Tensor], list[Tensor]]:
     """A bag and its results without the key heads of which no key is present, whose results must be
     zeros.
     """
@@ -157,7 +153,7 @@ def without_empty_heads(
     )
     per_head = len(bag[3]) > 1
     q, k, v, m, grad = bag
-    bag = q[of_queries], k[alive], v[alive], m[alive] if per_head else m, grad[of_queries]
+    bag = [q[of_queries], k[alive], v[alive], m[alive] if per_head else m, grad[of_queries]]
     o, dq, dk, dv, dm = parts
     return bag, [o[of_queries], dq[of_queries], dk[alive], dv[alive], dm[alive] if per_head else dm]
 
