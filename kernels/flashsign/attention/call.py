@@ -9,6 +9,7 @@ Dense calls have C' = C bags. Packed calls have C' = 1, all bags one after the o
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -94,6 +95,31 @@ class AttentionCall:
     def heads(self) -> tuple[int, int]:
         return self.q.shape[1], self.k.shape[1]
 
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that kernels have in common, by name: tensors with their strides, how many
+        there are of everything, and constants.
+        """
+        return {
+            **pointers(q=self.q, k=self.k, v=self.v),
+            "multiplicity": self.m,
+            **multiplicity_strides(self.m),
+            "offsets": self.offsets,
+            "query_offsets": self.query_offsets,
+            "queries_all": self.q.shape[2],
+            "keys_all": self.k.shape[2],
+            "heads": self.q.shape[1],
+            "key_heads": self.k.shape[1],
+            "eps": self.eps,
+            "E": self.q.shape[3],
+            "E_PAD": self.width,
+            "V": self.v.shape[3],
+            "V_PAD": self.value_width,
+            "PRECISION": precision(self.q.dtype),
+            "HALF": self.q.element_size() == 2,
+            "PACKED": self.packed,
+        }
+
     def empty_output(self) -> Tensor:
         """Return a tensor for o [C', H, N, V], uninitialised, with q's order of strides."""
         return torch.empty_like(self.q[..., : self.v.shape[-1]])
@@ -111,6 +137,44 @@ class AttentionCall:
 
     def with_(self, **tensors: Any) -> AttentionCall:
         return replace(self, **tensors)
+
+
+@cache
+def _stride_names(name: str) -> tuple[str, str, str]:
+    return f"{name}_bag", f"{name}_head", f"{name}_row"
+
+
+def pointers(**tensors: Tensor) -> dict[str, Any]:
+    """Return the arguments q, q_bag, q_head, q_row of each q=rows [C', heads, rows, E]: the tensor
+    and its strides but the last.
+
+    The stride of an axis of length one, which may be any number, is passed as 0.
+    """
+    arguments: dict[str, Any] = dict(tensors)
+    for name, rows in tensors.items():
+        a, b, c, _ = rows.stride()
+        cells, heads, count, _ = rows.shape
+        bag, head, row = _stride_names(name)
+        arguments[bag] = a if cells > 1 else 0
+        arguments[head] = b if heads > 1 else 0
+        arguments[row] = c if count > 1 else 0
+    return arguments
+
+
+def multiplicity_strides(m: Tensor) -> dict[str, int]:
+    """Return the arguments m_bag, m_head of m [C', 1 or K, rows].
+
+    m_head is 0 where all key heads share multiplicities.
+    """
+    return {"m_bag": m.stride(0), "m_head": m.stride(1) if m.shape[1] > 1 else 0}
+
+
+def precision(dtype: torch.dtype) -> str:
+    """Return the input_precision of tl.dot.
+
+    float32 products are three TF32 products, as exact as float32 ones and faster.
+    """
+    return "tf32x3" if dtype == torch.float32 else "tf32"
 
 
 def _padded(x: Tensor) -> Tensor:

@@ -15,8 +15,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
+from flashsign.attention.call import precision
 from flashsign.triton.common.launch import start
-from flashsign.triton.common.layout import aligned, cdiv, descriptor, precision
+from flashsign.triton.common.layout import aligned, cdiv, descriptor
 from flashsign.tuning.block_sizes import ROW_STEP, BlockSizes, padded_width
 from flashsign.tuning.choose import choose_block_sizes
 

@@ -35,7 +35,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashsign.attention.call import AttentionCall
+from flashsign.attention.call import AttentionCall, pointers
 from flashsign.attention.dispatch import largest_bag
 from flashsign.triton.common.device_functions import (
     bag_rows,
@@ -48,7 +48,7 @@ from flashsign.triton.common.device_functions import (
     unit_of,
 )
 from flashsign.triton.common.launch import start
-from flashsign.triton.common.layout import aligned, aligned_call, arguments_of, pointers
+from flashsign.triton.common.layout import aligned, aligned_call
 from flashsign.tuning import tables
 from flashsign.tuning.block_sizes import SmallBagBlockSizes, padded_width
 
@@ -359,7 +359,7 @@ def run(
     start(
         kernel,
         (call.bags * call.heads[1],),
-        {**arguments_of(call), **arguments, "QUERIES": queries, "KEYS": keys},
+        {**call.arguments, **arguments, "QUERIES": queries, "KEYS": keys},
         num_warps=sizes.warps,
         num_stages=1,
     )

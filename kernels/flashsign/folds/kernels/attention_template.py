@@ -31,6 +31,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from flashsign.attention.call import multiplicity_strides, precision
 from flashsign.folds.kernels.attention_rows import Row
 from flashsign.folds.kernels.fold_tables import (
     ATTENTION,
@@ -40,7 +41,7 @@ from flashsign.folds.kernels.fold_tables import (
 )
 from flashsign.triton.common.device_functions import store_rows
 from flashsign.triton.common.launch import start
-from flashsign.triton.common.layout import cdiv, descriptor, multiplicity_strides, precision
+from flashsign.triton.common.layout import cdiv, descriptor
 from flashsign.tuning.block_sizes import BlockSizes, padded_width
 
 LOG2_E = tl.constexpr(1.4426950408889634)

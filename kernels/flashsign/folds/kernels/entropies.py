@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flashsign.attention.call import precision
 from flashsign.eager.products import add_product, unit_of, wide_product
 from flashsign.folds.kernels import logits
 from flashsign.folds.kernels.fold_tables import (
@@ -29,7 +30,7 @@ from flashsign.folds.kernels.fold_tables import (
     of_logits,
 )
 from flashsign.triton.common.launch import start
-from flashsign.triton.common.layout import UncheckedDescriptor, cdiv, precision, tiles_of
+from flashsign.triton.common.layout import UncheckedDescriptor, cdiv, tiles_of
 from flashsign.tuning.block_sizes import BlockSizes
 from flashsign.tuning.device import multiprocessor_count
 

@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from flashsign.attention.call import precision
 from flashsign.folds.kernels.fold_tables import (
     GATED_BACKWARD,
     GATED_FORWARD,
@@ -31,7 +32,7 @@ from flashsign.folds.kernels.fold_tables import (
     of_width,
 )
 from flashsign.triton.common.launch import start
-from flashsign.triton.common.layout import cdiv, precision, tiles_of
+from flashsign.triton.common.layout import cdiv, tiles_of
 from flashsign.tuning.block_sizes import BlockSizes, padded_width
 from flashsign.tuning.device import multiprocessor_count
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -23,9 +24,9 @@ from 3.10 on.
 MOST_COMPILED = 4096
 """The table of compiled kernels is emptied when it has so many entries."""
 _COMPILED: dict[tuple[Hashable, ...], Any] = {}
-Names = tuple[list[str], list[str], list[str]]
-_NAMES: dict[int, Names] = {}
-"""The names of the tensors, the numbers and the constants of every kernel that was launched."""
+Order = tuple[Callable[[Mapping[str, Any]], tuple[Any, ...]], int, int]
+_ORDER: dict[int, Order] = {}
+"""What _order found for every kernel that was launched."""
 
 
 def start(kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any], **options: int) -> None:
@@ -40,8 +41,9 @@ def start(kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any], **op
     whole call of torch's scaled_dot_product_attention. So a table holds the compiled kernels, by
     the very numbers of a call (`call`) and by what Triton distinguishes of them (`form`).
     """
-    names = _NAMES.get(id(kernel)) or _names(kernel, arguments)
-    tensors, numbers, constants = ([arguments[name] for name in some] for some in names)
+    pick, before, behind = _ORDER.get(id(kernel)) or _order(kernel, arguments)
+    values = pick(arguments)
+    tensors, numbers, constants = values[:before], values[before:behind], values[behind:]
     first = tensors[0]
     device = (
         torch.cuda.current_device()
@@ -82,18 +84,20 @@ def start(kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any], **op
     compiled[(*grid, 1, 1)[:3]](*tensors, *numbers, *constants)
 
 
-def _names(kernel: Any, arguments: Mapping[str, Any]) -> Names:
-    """Return the names of a kernel's tensors, of its numbers and of its constants."""
-    constants = [name for name in kernel.arg_names if name.isupper()]
+def _order(kernel: Any, arguments: Mapping[str, Any]) -> Order:
+    """Return what picks a kernel's arguments in the order of its signature, and where its numbers
+    and its constants begin.
+    """
+    names = kernel.arg_names
+    constants = [name for name in names if name.isupper()]
     numbers = [
-        name
-        for name in kernel.arg_names
-        if not name.isupper() and isinstance(arguments[name], (int, float))
+        name for name in names if not name.isupper() and isinstance(arguments[name], (int, float))
     ]
-    tensors = kernel.arg_names[: len(kernel.arg_names) - len(numbers) - len(constants)]
-    assert [*tensors, *numbers, *constants] == list(kernel.arg_names), "tensors come first"
-    _NAMES[id(kernel)] = tensors, numbers, constants
-    return _NAMES[id(kernel)]
+    behind = len(names) - len(constants)
+    before = behind - len(numbers)
+    assert [*names[:before], *numbers, *constants] == list(names), "tensors come first"
+    _ORDER[id(kernel)] = itemgetter(*names), before, behind
+    return _ORDER[id(kernel)]
 
 
 def starts_early(rows: Tensor) -> bool:

@@ -5,7 +5,6 @@ by pointer and strides or by descriptor, tile by tile.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -57,14 +56,6 @@ def fitting(keys: int, tile: tuple[int, int, int]) -> tuple[int, int, int]:
     return queries * most // least, least, warps
 
 
-def precision(dtype: torch.dtype) -> str:
-    """Return the input_precision of tl.dot.
-
-    float32 products are three TF32 products, as exact as float32 ones and faster.
-    """
-    return "tf32x3" if dtype == torch.float32 else "tf32"
-
-
 def descriptor(rows: Tensor, block: int) -> TensorDescriptor:
     """Return tiles [1, 1, block, E_PAD] of rows [C', heads, rows, E]; what lies outside reads as
     zero.
@@ -101,62 +92,9 @@ def aligned(rows: Tensor) -> Tensor:
 
 def aligned_call(call: AttentionCall) -> AttentionCall:
     """Return the call with tensors as `aligned` leaves them."""
-    return call.with_(q=aligned(call.q), k=aligned(call.k), v=aligned(call.v))
-
-
-@cache
-def _stride_names(name: str) -> tuple[str, str, str]:
-    return f"{name}_bag", f"{name}_head", f"{name}_row"
-
-
-def pointers(**tensors: Tensor) -> dict[str, Any]:
-    """Return the arguments q, q_bag, q_head, q_row of each q=rows [C', heads, rows, E]: the tensor
-    and its strides but the last.
-
-    The stride of an axis of length one, which may be any number, is passed as 0.
-    """
-    arguments: dict[str, Any] = dict(tensors)
-    for name, rows in tensors.items():
-        a, b, c, _ = rows.stride()
-        cells, heads, count, _ = rows.shape
-        bag, head, row = _stride_names(name)
-        arguments[bag] = a if cells > 1 else 0
-        arguments[head] = b if heads > 1 else 0
-        arguments[row] = c if count > 1 else 0
-    return arguments
-
-
-def multiplicity_strides(m: Tensor) -> dict[str, int]:
-    """Return the arguments m_bag, m_head of m [C', 1 or K, rows].
-
-    m_head is 0 where all key heads share multiplicities.
-    """
-    return {"m_bag": m.stride(0), "m_head": m.stride(1) if m.shape[1] > 1 else 0}
-
-
-def arguments_of(call: AttentionCall) -> dict[str, Any]:
-    """Return the arguments that the kernels of attention have in common, by name: tensors with
-    their strides, how many there are of everything, and constants.
-    """
-    return {
-        **pointers(q=call.q, k=call.k, v=call.v),
-        "multiplicity": call.m,
-        **multiplicity_strides(call.m),
-        "offsets": call.offsets,
-        "query_offsets": call.query_offsets,
-        "queries_all": call.q.shape[2],
-        "keys_all": call.k.shape[2],
-        "heads": call.q.shape[1],
-        "key_heads": call.k.shape[1],
-        "eps": call.eps,
-        "E": call.q.shape[3],
-        "E_PAD": call.width,
-        "V": call.v.shape[3],
-        "V_PAD": call.value_width,
-        "PRECISION": precision(call.q.dtype),
-        "HALF": call.q.element_size() == 2,
-        "PACKED": call.packed,
-    }
+    q, k, v = aligned(call.q), aligned(call.k), aligned(call.v)
+    same = q is call.q and k is call.k and v is call.v
+    return call if same else call.with_(q=q, k=k, v=v)
 
 
 def with_gaps(rows: Tensor, bags: int, gap: int) -> Tensor:

@@ -13,15 +13,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from flashsign.attention.call import AttentionCall
+from flashsign.attention.call import AttentionCall, pointers
 from flashsign.triton.common.launch import start
-from flashsign.triton.common.layout import (
-    aligned,
-    aligned_call,
-    arguments_of,
-    cdiv,
-    pointers,
-)
+from flashsign.triton.common.layout import aligned, aligned_call, cdiv
 from flashsign.triton.moments import ill_conditioned_rows
 from flashsign.triton.moments.moment_backward import key_gradients, query_gradients, sum_queries
 from flashsign.triton.moments.moment_forward import attend_moments
@@ -114,7 +108,7 @@ class Passes:
     @cached_property
     def arguments(self) -> dict[str, Any]:
         """Arguments of all kernels, by name."""
-        return {**arguments_of(self.call), "BLOCK": self.block}
+        return {**self.call.arguments, "BLOCK": self.block}
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, device=self.call.q.device, dtype=dtype)

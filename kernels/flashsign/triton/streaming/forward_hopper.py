@@ -43,16 +43,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_wait
 
-from flashsign.attention.call import AttentionCall
+from flashsign.attention.call import AttentionCall, pointers
 from flashsign.triton.common import device_functions, launch
-from flashsign.triton.common.layout import (
-    GAP,
-    TileAssignment,
-    arguments_of,
-    cdiv,
-    descriptor,
-    pointers,
-)
+from flashsign.triton.common.layout import GAP, TileAssignment, cdiv, descriptor
 from flashsign.triton.streaming import scaled_keys
 from flashsign.triton.streaming.nan_repair import repair_rows
 from flashsign.triton.streaming.scaled_keys import ScaledKeys
@@ -488,7 +481,7 @@ def forward(
             stream_forward,
             (programs,),
             {
-                **arguments_of(call),
+                **call.arguments,
                 **keys.arguments,
                 **tiles.arguments,
                 "q": gluon_descriptor(q, BLOCK.value),

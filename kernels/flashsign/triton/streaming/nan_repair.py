@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_wait
 
-from flashsign.attention.call import AttentionCall
+from flashsign.attention.call import AttentionCall, pointers
 from flashsign.triton.common.device_functions import (
     bag_rows,
     of_head,
@@ -22,7 +22,7 @@ from flashsign.triton.common.device_functions import (
     store_rows,
 )
 from flashsign.triton.common.launch import start, starts_early
-from flashsign.triton.common.layout import TileAssignment, arguments_of, descriptor, pointers
+from flashsign.triton.common.layout import TileAssignment, descriptor
 from flashsign.triton.streaming.scaled_keys import ScaledKeys
 from flashsign.triton.streaming.stream_forward import sum_without_absent_keys
 from flashsign.tuning.tables import NAN_REPAIR
@@ -99,7 +99,7 @@ def repair_rows(call: AttentionCall, keys: ScaledKeys, o: Tensor, inverse: Tenso
         repair_tiles,
         tiles.grid(q.shape[1]),
         {
-            **arguments_of(call),
+            **call.arguments,
             **keys.arguments,
             **tiles.arguments,
             "q": descriptor(q, sizes.own),

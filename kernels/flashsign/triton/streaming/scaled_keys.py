@@ -17,14 +17,14 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents
 
-from flashsign.attention.call import AttentionCall
+from flashsign.attention.call import AttentionCall, pointers
 from flashsign.triton.common.device_functions import (
     bag_rows,
     of_head,
     power_of_two,
 )
 from flashsign.triton.common.launch import start, starts_early
-from flashsign.triton.common.layout import GAP, arguments_of, cdiv, pointers, with_gaps
+from flashsign.triton.common.layout import GAP, cdiv, with_gaps
 from flashsign.tuning.block_sizes import padded_width
 from flashsign.tuning.device import multiprocessor_count
 
@@ -174,7 +174,7 @@ class ScaledKeys:
             scaled_keys,
             (parts, heads, bags),
             {
-                **arguments_of(call),
+                **call.arguments,
                 **pointers(out=scaled),
                 "totals": totals,
                 "gap": gap,

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_wait
 
-from flashsign.attention.call import AttentionCall
+from flashsign.attention.call import AttentionCall, pointers
 from flashsign.triton.common.device_functions import (
     inverse_norm,
     load_rows,
@@ -23,7 +23,6 @@ from flashsign.triton.common.device_functions import (
     store_rows,
 )
 from flashsign.triton.common.launch import start, starts_early
-from flashsign.triton.common.layout import arguments_of, pointers
 from flashsign.triton.streaming.scaled_keys import ScaledKeys, bag_totals
 from flashsign.tuning.split_keys import SplitKeys
 
@@ -116,7 +115,7 @@ def add_split_keys(
         add_splits,
         (plan.split_tiles, own // ROWS),
         {
-            **arguments_of(call),
+            **call.arguments,
             **keys.arguments,
             **pointers(o=o),
             "sums": sums,

@@ -13,7 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
-from flashsign.attention.call import AttentionCall
+from flashsign.attention.call import AttentionCall, pointers
 from flashsign.attention.dispatch import HOPPER_TRITON, Kernel, dq_from_moments
 from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import (
@@ -21,10 +21,8 @@ from flashsign.triton.common.layout import (
     UncheckedDescriptor,
     aligned,
     aligned_call,
-    arguments_of,
     cdiv,
     descriptor,
-    pointers,
     with_gaps,
 )
 from flashsign.triton.streaming import query_gradient
@@ -73,7 +71,7 @@ def forward(
         stream_forward,
         assigned.grid(q.shape[1]),
         {
-            **arguments_of(call),
+            **call.arguments,
             **keys.arguments,
             **assigned.arguments,
             **loop(sizes.own, sizes.other, sizes),
@@ -180,7 +178,7 @@ class Passes:
     def arguments(self) -> dict[str, Any]:
         """Arguments of all kernels, by name."""
         given = pointers(grad=self.grad), self.keys.arguments
-        return {**arguments_of(self.call), **given[0], **given[1], "inverse": self.inverse}
+        return {**self.call.arguments, **given[0], **given[1], "inverse": self.inverse}
 
     def query_totals(self, o: Tensor) -> QueryTotals:
         """Return the queries and gradients scaled for both passes; o: outputs."""
