@@ -8,8 +8,6 @@ head, R = H / K query heads of a group.
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -17,10 +15,10 @@ from torch.nn import functional as F
 from flashsign.attention.call import AttentionCall
 from flashsign.attention.dispatch import Backend, Method, plan_call
 from flashsign.attention.validation import check_packing, check_tensors
-from flashsign.eager.packing import packed_attention
 from flashsign.eager.transforms import without_autocast
 from flashsign.operators.in_torch import chosen_attention
 from flashsign.operators.kernel_operators import attend
+from flashsign.operators.packed import attend_packed
 
 
 def spherical_attention(
@@ -69,9 +67,10 @@ def spherical_attention(
         background at its first use; torch computes meanwhile, and in the place of one that is wrong
         (FLASHSIGN_VERIFY).
 
-    Dense tensors without values, on the meta device or in FakeTensorMode, give outputs and
-    gradients without values, and torch.export takes a dense call. Sizes of packed bags in torch
-    follow from the values of offsets.
+    Tensors without values, on the meta device or in FakeTensorMode, give outputs and gradients
+    without values, and torch.export takes a call. Its program holds one operator of flashsign for
+    packed bags, whose offsets it reads when it runs, and for the kernels; import flashsign before
+    such a program is loaded.
 
     What runs for a call: flashsign.attention.dispatch.plan. Source: spherical attention, arXiv
     2505.09326.
@@ -110,7 +109,6 @@ def spherical_attention(
     with without_autocast(q):
         sums = torch.promote_types(q.dtype, torch.float32)
         wide = (q.to(sums), k.to(sums), v.to(sums), multiplicity.to(sums))
-        attend_dense = partial(chosen_attention, eps=eps, asked=plan.asked)
         if offsets is None or query_offsets is None:
-            return attend_dense(*wide).to(q.dtype)
-        return packed_attention(attend_dense, *wide, offsets, query_offsets).to(q.dtype)
+            return chosen_attention(*wide, eps, plan.asked).to(q.dtype)
+        return attend_packed(*wide, offsets, query_offsets, eps, plan.asked).to(q.dtype)
