@@ -153,7 +153,7 @@ def _storable(table: pd.DataFrame) -> pd.DataFrame:
     values stay missing.
     """
     table = table.copy(deep=False)
-    for name in table.select_dtypes("object").columns:
+    for name in table.columns[table.dtypes == "object"]:
         kind = pd.api.types.infer_dtype(table[name], skipna=True)
         if kind == "boolean":
             table[name] = table[name].astype("boolean")
