@@ -65,7 +65,8 @@ def shard(files: Sequence[Path], output: Path, say: Say) -> None:
     not at all.
 
     say: gets sentences about each file and about the result.
-    Raises DataError where a file holds no counts, or where files share too few gene names.
+    Raises DataError where a file holds no counts, where files share too few gene names, or where a
+    .zarr folder cannot hold a column by its name.
     """
     if len({file.resolve() for file in files}) < len(files):
         raise DataError("A file is given twice", advice="give each file once")
@@ -81,6 +82,12 @@ def shard(files: Sequence[Path], output: Path, say: Say) -> None:
         )
     columns = [name for name in parts[0].var if all(name in part.var for part in parts)]
     adata = AnnData(obs=_joined(parts, files), var=_storable(parts[0].var.loc[genes, columns]))
+    paths = [str(name) for name in (*adata.obs, *adata.var) if "/" in str(name)]
+    if paths and output.suffix == ".zarr":
+        raise DataError(
+            f"A .zarr folder has no column with a / in its name, as {paths[0]!r} is",
+            advice="rename the column, or write an .h5ad file",
+        )
     write_in_pieces(output, adata, (piece for part in parts for piece in _pieces(part, genes)))
     most = max(len(part.names) for part in parts)
     say(
@@ -153,7 +160,7 @@ def _storable(table: pd.DataFrame) -> pd.DataFrame:
     values stay missing.
     """
     table = table.copy(deep=False)
-    for name in table.select_dtypes("object").columns:
+    for name in table.columns[table.dtypes == "object"]:
         kind = pd.api.types.infer_dtype(table[name], skipna=True)
         if kind == "boolean":
             table[name] = table[name].astype("boolean")

@@ -143,7 +143,7 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
     for name in BESIDE:
         found = find_columns(table, [(name,)])
         if found and name == PROGRAMME:
-            edges[name] = table[found[0]].fillna("").astype(str).to_numpy(object)
+            edges[name] = table[found[0]].astype(object).fillna("").astype(str).to_numpy(object)
         elif found and table[found[0]].notna().any():
             share = name in SHARES
             if share and pd.to_numeric(table[found[0]], errors="coerce").isna().all():

@@ -95,8 +95,16 @@ class Run:
         from grn.runtime.tables import table_of_run
 
         path = self._file("metrics.csv")
+        # Python reads its numbers back exactly; pandas does so from 3.1 on, and before it if asked
+        # to, which 3.1 deprecates.
         with table_of_run(path):
-            return pd.read_csv(path, float_precision="round_trip")
+            written = pd.read_csv(path, dtype=str)
+            return pd.DataFrame(
+                {
+                    name: column.astype(float) if "/" in str(name) else pd.to_numeric(column)
+                    for name, column in written.items()
+                }
+            )
 
     @cached_property
     def confusion(self) -> pd.DataFrame:

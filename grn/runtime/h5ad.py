@@ -127,7 +127,7 @@ def of_any_pandas() -> Iterator[None]:
         option: value for option, value in options.items() if hasattr(anndata.settings, option)
     }
     with anndata.settings.override(**known), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Forward slashes will be disallowed")
+        warnings.filterwarnings("ignore", message="Forward slashes will be")
         yield
 
 

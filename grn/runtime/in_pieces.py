@@ -4,6 +4,7 @@ completely or not at all.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,15 +39,18 @@ def write_in_pieces(path: Path, adata: AnnData, pieces: Iterator[sparse.csr_matr
         "zarr_write_format": 3,
         "auto_shard_zarr_v3": False,
     }  # the shards are those of CHUNK and SHARD
-    known = {name: value for name, value in ours.items() if hasattr(anndata.settings, name)}
-    with replacing_folder(path) as beside, of_any_pandas(), anndata.settings.override(**known):
-        _write(
-            zarr.open_group(beside, mode="w", zarr_format=3),
-            adata,
-            pieces,
-            chunks=(CHUNK,),
-            shards=(SHARD,),
-        )
+    with replacing_folder(path) as beside, of_any_pandas():  # which keeps this filter, too, inside
+        # anndata 0.13 follows the folder's format, and announces that it will drop the setting
+        warnings.filterwarnings("ignore", "This setting will be removed", DeprecationWarning)
+        known = {name: value for name, value in ours.items() if hasattr(anndata.settings, name)}
+        with anndata.settings.override(**known):
+            _write(
+                zarr.open_group(beside, mode="w", zarr_format=3),
+                adata,
+                pieces,
+                chunks=(CHUNK,),
+                shards=(SHARD,),
+            )
 
 
 def _write(

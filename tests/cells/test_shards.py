@@ -64,8 +64,12 @@ def test_what_cannot_be_joined_leaves_nothing(files, tmp_path, capsys):
     write_anndata(tmp_path / "ids.h5ad", other)
     other.X = other.X * 0.5
     write_anndata(tmp_path / "halves.h5ad", other)
+    of_path = read_h5ad("a.h5ad")
+    of_path.obs["batch/day"] = 1
+    write_anndata(tmp_path / "path.h5ad", of_path)
     before = sorted(path.name for path in tmp_path.iterdir())
     refused = {
+        "path.h5ad": "'batch/day'",
         "ids.h5ad": "have 0 genes by the same names",
         "halves.h5ad": "halves.h5ad does not hold counts",
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from pathlib import Path
 
 import pandas as pd
@@ -97,6 +98,8 @@ def read_mtx(path: Path, config: DataConfig) -> AnnData:
             raise ValueError(
                 f"its matrix has {found!r} where a coordinate matrix of numbers has none"
             )
+        # SciPy 1.18 announces that 1.20 reads into an array; either makes a coo_matrix.
+        warnings.filterwarnings("ignore", "The default value for `spmatrix`", DeprecationWarning)
         # Always read as real numbers: under the banner `integer`, SciPy would cut fractions off.
         values = sparse.coo_matrix(
             mmread(io.BytesIO(b"%%MatrixMarket matrix coordinate real general\n" + rest))

@@ -213,7 +213,9 @@ def activity_of_run(
     table = table.assign(messenger=found[:, 0], messenger_p=found[:, 1])
     table.insert(2, "targets", targets.loc[table["regulator"]].to_numpy())
     mostly = mostly_of(regulons, genes)
-    return table.assign(programme=table["regulator"].map(mostly).fillna(""))
+    # as objects: where no regulator has a programme, pandas has a column of numbers, all missing
+    programme = table["regulator"].map(mostly).astype(object).fillna("")
+    return table.assign(programme=programme)
 
 
 def _names(types: np.ndarray) -> list[str]:

@@ -71,7 +71,8 @@ def of_programmes(activity: pd.DataFrame) -> dict[str, str]:
     if "programme" not in activity:
         return {}
     resting = activity[
-        (activity["programme"].fillna("") != "") & ~activity["regulator"].str.fullmatch(UNREAD)
+        (activity["programme"].astype(object).fillna("") != "")
+        & ~activity["regulator"].str.fullmatch(UNREAD)
     ]
     resting = resting.drop_duplicates("regulator")
     return dict(zip(resting["regulator"], resting["programme"], strict=True))

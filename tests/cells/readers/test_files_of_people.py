@@ -181,7 +181,7 @@ def test_genes_of_a_table_are_named_by_their_symbols_wherever_these_stand(tmp_pa
     command = "# Program:featureCounts v2.0.1; Command:x\n"
     of_counts = command + table(cells, **places).to_csv(sep="\t")
     numbered = table(cells, gene_name=symbols).reset_index(drop=True).to_csv()
-    ended = table(cells).to_csv(sep="\t", lineterminator="\t\n")
+    ended = table(cells).to_csv(sep="\t", lineterminator="\n").replace("\n", "\t\n")
     for text in (of_counts, numbered, ended):
         path.write_text(text)
         same(path, **genes)

@@ -22,7 +22,7 @@ def write_h5mu(path, mods: dict[str, AnnData], obs: pd.DataFrame | None = None) 
     with h5py.File(path, "w") as file:
         file.attrs["encoding-type"] = "MuData"
         for name, adata in mods.items():
-            write_elem(file, f"mod/{name}", adata)
+            write_elem(file.require_group("mod"), name, adata)
         file["mod"].attrs["mod-order"] = list(mods)
         write_elem(file, "obs", pd.DataFrame(index=["x"]) if obs is None else obs)
         write_elem(file, "var", pd.DataFrame(index=["y"]))

@@ -258,7 +258,7 @@ def test_a_file_of_seurat_disk_is_read_and_written(predict, adata, expected, tmp
     adata.write_h5ad(tmp_path / "seurat.h5ad")
     with h5py.File(tmp_path / "seurat.h5ad", "a") as file:
         var = file["raw/var"]
-        names = var[var.attrs["_index"]][:]
+        names = adata.var_names
         del var[var.attrs["_index"]]
         var.attrs["_index"], var.attrs["column-order"] = "index", ["_index"]
         for name, values in {"index": range(16), "_index": names}.items():
