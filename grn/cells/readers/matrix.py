@@ -12,7 +12,7 @@ from anndata.abc import CSCDataset, CSRDataset
 from scipy import sparse
 
 from grn.cells.readers import reading
-from grn.runtime.positions import Matrix, signed_positions
+from grn.runtime.positions import signed_positions
 
 AnyMatrix: TypeAlias = (
     "np.ndarray | sparse.spmatrix | sparse.sparray | Stored | CSRDataset | CSCDataset"
@@ -205,7 +205,7 @@ def check_pointers(values: CSRDataset | CSCDataset) -> np.ndarray:
     return ends
 
 
-def checked(matrix: Matrix) -> Matrix:
+def checked(matrix: sparse.csr_matrix) -> sparse.csr_matrix:
     """Return a CSR or CSC matrix in memory, its positions signed.
 
     Raises ValueError for positions outside of it.
