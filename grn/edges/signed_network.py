@@ -14,6 +14,7 @@ from scipy import sparse
 
 from grn.runtime.errors import DataError, one_line
 from grn.runtime.h5ad import damaged_h5ad, read_anndata
+from grn.runtime.positions import signed_positions
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -106,7 +107,7 @@ def weights_in(adata: AnnData, key: str, where: Path | str = "The network") -> s
     held = adata.varp[key]
     try:
         held = held.to_numpy(dtype=np.float64) if isinstance(held, pd.DataFrame) else held
-        found = sparse.csr_matrix(held)
+        found = sparse.csr_matrix(signed_positions(held))
         found.check_format(full_check=True)  # SciPy does not look before it uses them
         np.asarray_chkfinite(found.data)
     except (ValueError, TypeError) as problem:

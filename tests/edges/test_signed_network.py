@@ -15,6 +15,7 @@ from grn.edges.signed_network import (
     read_about,
     sign_has_meaning,
     signed_network,
+    weights_in,
 )
 from grn.runtime.errors import DataError
 
@@ -45,6 +46,17 @@ def test_the_edge_list_is_the_matrix_sorted_by_magnitude():
     again = np.zeros((30, 30))
     again[GENES.get_indexer(edges["target"]), GENES.get_indexer(edges["source"])] = edges["weight"]
     np.testing.assert_array_equal(again, network.weights.toarray())
+
+
+@pytest.mark.parametrize("positions", [np.uint8, np.uint32, np.int64])
+def test_weights_have_any_positions_that_anndata_stores(positions):
+    expected = random_network().weights
+    stored = expected.copy()
+    stored.indices = stored.indices.astype(positions)
+    cells = AnnData(np.zeros((1, 30), np.float32), varp={"grn": stored})
+    found = weights_in(cells, "grn")
+    np.testing.assert_array_equal(found.toarray(), expected.toarray())
+    assert found.indices.dtype.kind == "i"
 
 
 def test_what_signs_mean_is_read_without_the_matrices(tiny_run, tmp_path):

@@ -22,8 +22,9 @@ from grn.runtime.h5ad import read_anndata, write_anndata
 
 def some_cells() -> ad.AnnData:
     generator = np.random.default_rng(0)
-    values = sparse.random_array((300, 200), density=0.3, format="csr", rng=generator)
-    adata = ad.AnnData(values.astype(np.float32), obs={"type": ["a", "β/b"] * 150})
+    seen = generator.binomial(1, 0.3, (300, 200))
+    values = sparse.csr_array(seen * generator.random(seen.shape)).astype(np.float32)
+    adata = ad.AnnData(values, obs={"type": ["a", "β/b"] * 150})
     adata.raw = adata.copy()
     adata.varp["grn"] = sparse.identity(200, format="csr")
     adata.uns["grn"] = {"found": pd.DataFrame({"x": [1, 2]}, index=["0", "1"]), "version": "1"}

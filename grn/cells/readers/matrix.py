@@ -12,6 +12,7 @@ from anndata.abc import CSCDataset, CSRDataset
 from scipy import sparse
 
 from grn.cells.readers import reading
+from grn.runtime.positions import signed_positions
 
 AnyMatrix: TypeAlias = (
     "np.ndarray | sparse.spmatrix | sparse.sparray | Stored | CSRDataset | CSCDataset"
@@ -153,7 +154,7 @@ def _blocks(values: AnyMatrix, rows: int | None, some: slice) -> Iterator[Any]:
         step = ROWS if rows is None else rows * max(1, STORED // (rows * max(values.shape[1], 1)))
         yield from (values[span] for span in _spans(values, step, some))
     elif rows is not None and isinstance(values, (sparse.csr_matrix, sparse.csr_array)):
-        check_format(values)
+        values = checked(values)
         yield from (values[span] for span in _spans(values, rows, some))
     else:
         yield values
@@ -204,10 +205,15 @@ def check_pointers(values: CSRDataset | CSCDataset) -> np.ndarray:
     return ends
 
 
-def check_format(matrix: sparse.csr_matrix | sparse.csc_matrix) -> None:
-    """Raise ValueError for positions outside a CSR or CSC matrix in memory."""
+def checked(matrix: sparse.csr_matrix) -> sparse.csr_matrix:
+    """Return a CSR or CSC matrix in memory, its positions signed.
+
+    Raises ValueError for positions outside of it.
+    """
     check_kind(matrix.indices, matrix.indptr)
+    matrix = signed_positions(matrix)
     matrix.check_format(full_check=True)
+    return matrix
 
 
 def check_kind(*positions: Any, kinds: str = "iu") -> None:
@@ -229,7 +235,7 @@ def _clean(block: Any) -> sparse.csr_matrix:
         block = np.asarray(block)
     check_kind(block, kinds="fiu")
     if sparse.issparse(block) and block.format in ("csr", "csc"):
-        check_format(block)  # before a conversion uses these indices
+        block = checked(block)  # before a conversion uses these indices
     matrix = sparse.csr_matrix(
         block, copy=True, dtype=np.float64 if block.dtype.itemsize > 4 else np.float32
     )

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from grn.cells.genes.feature_types import are_genes, left_out
 from grn.cells.readers import add_note, reading
-from grn.cells.readers.matrix import check_format, check_kind
+from grn.cells.readers.matrix import check_kind, checked
 from grn.config.schema import DataConfig
 from grn.runtime.errors import DataError
 
@@ -46,10 +46,9 @@ def read_tenx_h5(path: Path, config: DataConfig) -> AnnData:
         group = file[groups[0]]
         data, indices, indptr = (group[name][:] for name in ("data", "indices", "indptr"))
         check_kind(indices, indptr)
-        counts = sparse.csr_matrix(
-            (data, indices, indptr), shape=tuple(int(size) for size in group["shape"][:][::-1])
-        )
-        check_format(counts)  # before columns are chosen by these indices
+        shape = tuple(int(size) for size in group["shape"][:][::-1])
+        # checked before columns are chosen by these indices
+        counts = checked(sparse.csr_matrix((data, indices, indptr), shape=shape))
         return of_features(path, counts, _texts(group["barcodes"]), _features(group))
 
 

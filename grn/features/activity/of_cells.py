@@ -65,17 +65,19 @@ def activity_of_cells(
     (weight, spread), scores = _moments(weights, axis=0), []
     for values in pieces:
         mean, sd = _moments(values, axis=1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            correlation = ((values @ weights).toarray() / len(genes) - mean * weight) / (
-                sd * spread
-            )
-            t = correlation * np.sqrt((len(genes) - 2) / np.maximum(1 - correlation**2, 1e-12))
-        scores.append(np.nan_to_num(t).astype(np.float32))
+        covariance = (values @ weights).toarray() / len(genes) - mean * weight
+        # 0 where all genes of a cell, or all weights of a regulator, are equal
+        correlation = np.divide(
+            covariance, sd * spread, out=np.zeros_like(covariance), where=sd * spread > 0
+        )
+        t = correlation * np.sqrt((len(genes) - 2) / np.maximum(1 - correlation**2, 1e-12))
+        scores.append(t.astype(np.float32))
     return pd.DataFrame(np.concatenate(scores), columns=targets.index.astype(str)), targets
 
 
 def _moments(values: sparse.spmatrix, axis: int) -> tuple[np.ndarray, np.ndarray]:
     """Mean and sd along an axis, float64, which both keep."""
+    values = values.astype(np.float64)  # SciPy 1.17 takes the mean of float32 in float32
     mean = np.asarray(values.mean(axis, dtype=np.float64))
     square = np.asarray(values.multiply(values).mean(axis, dtype=np.float64))
     return mean, np.sqrt(np.maximum(square - mean**2, 0))
