@@ -47,11 +47,9 @@ AT_ONCE = 64  # genes that are hidden at the same time, see `without_each`
 # Where the vectors of genes start: the sizes of their loadings and of the noise by which members
 # differ; how often the means of types count in the table of cells that the loadings are of; how
 # many numbers it has; the directions more, and the powers, of their randomised search.
-LOADINGS, NOISE, MEANS = 1.0, 0.1, 16.0
+LOADINGS, NOISE, MEANS = 3.0, 0.1, 16.0
 AT_START, SPARE, POWERS = 1 << 26, 8, 3
-# Of the usual size, with which the two parts of a layer begin to add to the residual stream. A map
-# that begins small stays idle beside the loadings: noise in it changes next to no label.
-READ, MAPPED = 0.5, 2.0
+SMALL = 0.5  # of the usual size, with which a layer begins to add to the residual stream
 
 
 class Layer(nn.Module):
@@ -80,8 +78,8 @@ class Layer(nn.Module):
         self.query = random(width, queries)
         self.key = random(width, keys)
         self.value = random(width, keys)
-        self.output = random(queries, width, READ)
-        self.up, self.down = random(width, hidden), random(hidden, width, MAPPED)
+        self.output = random(queries, width, SMALL)
+        self.up, self.down = random(width, hidden), random(hidden, width, SMALL)
 
     def queries(self, normed: Tensor) -> Tensor:
         return linear(normed, self.query)

@@ -28,9 +28,9 @@ SHAPE = ReaderShape(
 CELLS, GENES = 5, 9
 
 
-def transformer(shape: ReaderShape = SHAPE) -> Transformer:
+def transformer(shape: ReaderShape = SHAPE, seed: int = 0) -> Transformer:
     with torch.random.fork_rng():
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         found = Transformer(GENES, shape).double().requires_grad_(False)
         for parameter in found.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -109,16 +109,24 @@ def test_tokens_that_are_filled_up_say_the_same(cells, layers):
 
 
 def test_gradients_under_autocast_are_those_without_it_but_for_rounding(cells):
-    reader, cells = transformer().float().requires_grad_(True), cells.float()
+    """Of the middle one of five draws: in a few, a small norm makes rounding large."""
     towards = torch.randn(SHAPE.summary, generator=torch.Generator().manual_seed(2))
-    found, leaves = [], [reader.embedding, reader.layers[0].up]
-    for enabled in (False, True):
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            summaries = read(reader, cells)
-        found.append(torch.autograd.grad((summaries.float() @ towards).sum(), leaves))
-    for exact, rounded in zip(*found, strict=True):
-        assert rounded.dtype == torch.float32
-        assert torch.cosine_similarity(exact.flatten(), rounded.flatten(), dim=0) > 0.95
+    alike = []
+    for seed in range(5):
+        reader, found = transformer(seed=seed).float().requires_grad_(True), []
+        leaves = [reader.embedding, reader.layers[0].up]
+        for enabled in (False, True):
+            with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                summaries = read(reader, cells.float())
+            found.append(torch.autograd.grad((summaries.float() @ towards).sum(), leaves))
+        assert all(each.dtype == torch.float32 for each in found[1])
+        alike.append(
+            [
+                float(torch.cosine_similarity(exact.flatten(), rounded.flatten(), dim=0))
+                for exact, rounded in zip(*found, strict=True)
+            ]
+        )
+    assert torch.tensor(alike).median(0)[0].min() > 0.99
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 7, 19, 20, 100])
