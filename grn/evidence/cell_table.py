@@ -138,8 +138,9 @@ class CellTable:
     def values(self, genes: np.ndarray | slice) -> Tensor:
         """Return the multiplicities of some genes, [C, n]: a copy."""
         if self.dense is not None:
-            places = genes if isinstance(genes, slice) else torch.as_tensor(genes).to(self.device)
-            return self.dense[:, places].clone()
+            if isinstance(genes, slice):
+                return self.dense[:, genes].clone()
+            return self.dense[:, torch.as_tensor(genes, device=self.device)]
         # Blocks of genes are read time and again, others once: they do not leave a second copy of
         # the table behind.
         if isinstance(genes, slice):
